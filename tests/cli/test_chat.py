@@ -160,7 +160,21 @@ def test_an_error_is_told_and_the_chat_goes_on(chat, capsys, line, expected):
 
 def test_every_command_that_is_promised_exists(chat, capsys):
     assert set(COMMANDS) == {
-        *("system", "clear", "regen", "forget", "read", "edit", "save", "load", "model", "show", "set", "stats"),
+        *(
+            "system",
+            "clear",
+            "regen",
+            "forget",
+            "compact",
+            "read",
+            "edit",
+            "save",
+            "load",
+            "model",
+            "show",
+            "set",
+            "stats",
+        ),
         *("help", "quit", "tools", "image", "audio"),
     }
     chat.take("/stats")

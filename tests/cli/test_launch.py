@@ -141,7 +141,7 @@ def test_a_dry_run_prints_all_and_starts_nothing(start, url, model, monkeypatch)
     result, _ = start("claude", "--print", "-m", model, "--cache-disk", "none", url="http://127.0.0.1:9")
     assert "--cache-disk" not in result.stdout
     result, _ = start("claude", "--print", "--cache-disk", "1GB", url=url)
-    assert "cache_disk is 1GB, but a server with settings of its own runs at" in str(result.exception)
+    assert "--cache-disk is 1GB, but a server with settings of its own runs at" in str(result.exception)
     result, _ = start("claude", "--print", "-m", model, url="http://127.0.0.1:9")
     assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:9" in result.stdout
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from woolly.chat import CallStart, Event, Finished, Layout, Reasoning, Text, ToolCall, Usage, gather
 from woolly.engine import Chunk, Completion, EngineDriver, Request, Stream
+from woolly.errors import RequestError
 
-__all__ = ["ChatChunk", "ChatCompletion", "ChatReader", "ChatStream"]
+__all__ = ["ChatChunk", "ChatCompletion", "ChatReader", "ChatStream", "read_note", "written_note"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,19 @@ class ChatStream(Stream):
 def _fields(given: Chunk | Completion) -> dict[str, Any]:
     """Returns all fields but the text."""
     return {field.name: getattr(given, field.name) for field in fields(given) if field.name != "text"}
+
+
+def written_note(driver: EngineDriver, layout: Layout, requests: Sequence[Request]) -> str:
+    """Returns the note that a model writes of a conversation. RequestError if it writes none."""
+    return read_note(layout, requests, *driver.complete([requests]))
+
+
+def read_note(layout: Layout, requests: Sequence[Request], completion: Completion) -> str:
+    """Returns the note that an answer is. RequestError if it is none."""
+    note = ChatReader(layout, requests).complete(completion.checked()).text.strip()
+    if not note:
+        raise RequestError("the model wrote no note of the conversation", code="compaction_failed")
+    return note
 
 
 def _usage(request: Request) -> Usage:

@@ -15,7 +15,7 @@ from woolly.engine.reading import Reading
 from woolly.engine.reading.waiting import wait_for_reading
 from woolly.engine.threads.mailbox import LoopBell, LoopMailbox
 from woolly.errors import KeywordError, RequestError
-from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader
+from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, read_note
 from woolly.llm.llm import LLM
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.peers import PeerCalls
@@ -106,6 +106,14 @@ class AsyncLLM(PeerCalls):
             completions[0].checked()
         answers = [ChatReader(*chat).complete(one) for chat, one in zip(chats, completions, strict=True)]
         return answers if many else answers[0]
+
+    async def compact(
+        self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+    ) -> str:
+        """As `LLM.compact`."""
+        layout, requests = await asyncio.to_thread(self.llm.prepare_note, messages, params, **options)
+        (completion,) = await self._complete([requests])
+        return read_note(layout, requests, completion)
 
     def stream(
         self,

@@ -34,7 +34,7 @@ from woolly.engine.opening.control_vectors import scaled_files
 from woolly.engine.opening.step_names import find_norm
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Overlay
-from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream
+from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream, written_note
 from woolly.llm.disk import OnDisk, open_disk
 from woolly.llm.model_options import ModelOptions, OpeningOptions, takes_options
 from woolly.llm.opening import check_opening, overrides_of, template_of
@@ -359,6 +359,10 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
             completions[0].checked()
         answers = [ChatReader(*chat).complete(one) for chat, one in zip(chats, completions, strict=True)]
         return answers if many else answers[0]
+
+    def compact(self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]) -> str:
+        """Returns a note of a conversation, which the model writes; `note_text` makes it a message in its place."""
+        return written_note(self.driver, *self.prepare_note(messages, params, **options))
 
     def close(self) -> None:
         """Frees weights, cache, threads and file; open requests end cancelled, further calls are refused."""

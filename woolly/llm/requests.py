@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from woolly.chat import Layout, Vision, lay_out
+from woolly.chat.compaction import compacting, note_room, shorter
 from woolly.engine import EngineDriver, Request, RequestOptions
 from woolly.errors import RequestError, TemplateError
 from woolly.llm.options import ChatOptions, GenerateOptions
@@ -103,6 +104,27 @@ class RequestMaker:
         if is_list_of_chats(messages):
             raise RequestError("messages is a list of conversations, but one at a time can be streamed")
         return self.prepare_chats(messages, params, **options)[0]
+
+    def prepare_note(
+        self, messages: Messages, params: SamplingParams | None = None, **options: Any
+    ) -> tuple[Layout, list[Request]]:
+        """Returns the request for a note of a conversation, as `prepare_chat` does.
+
+        The oldest messages but the first question are left out if they leave no room for a note.
+        """
+        sampling, options = split_options("LLM.compact", options, ChatOptions.__annotations__)
+        (its,) = params_of_each(params, 1, sampling, self.defaults)
+        inner = {name: options.pop(name) for name in ("timeout", "priority") if name in options}
+        chat = with_system(self.preset, read_chat(messages, its, **options))
+        ctx = self.driver.engine.ctx
+        asked = compacting(chat, note_room(ctx))
+        while True:
+            layout = lay_out(asked, self.template, self.tokenizer, self.sight)
+            is_long = self.count_tokens(layout) + (asked.params.max_tokens or 0) > ctx
+            left = shorter(asked.messages) if is_long else None
+            if left is None:
+                return layout, self.prepare_layout(layout, **inner)
+            asked = replace(asked, messages=left)
 
     def prepare_layout(
         self,

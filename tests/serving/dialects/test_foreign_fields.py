@@ -98,7 +98,11 @@ def test_no_limit_in_llama_servers_words_is_no_limit(app_with):
         (TEXT, {"thinking_token_budget": 20}, "reasoning_budget: it belongs to conversations"),
         (CHAT, {"thinking_token_budget": 20, "reasoning_budget": 3}, "it means the same as reasoning_budget"),
         (TEXT, {"adapter": "wool"}, "adapter: the operator opens adapters by --lora"),
-        ("/v1/responses", {"input": [{"type": "compaction_trigger"}]}, "conversations are not compacted here"),
+        (
+            "/v1/responses",
+            {"input": [{"type": "compaction_trigger"}, {"role": "user", "content": "a"}]},
+            "must be the last",
+        ),
         (TEXT, {"messages": [1]}, "messages: it belongs to conversations"),
         (TEXT, {"tools": [1]}, "tools: it belongs to conversations"),
         (TEXT, {"use_beam_search": True}, "use_beam_search: beams are not searched here"),

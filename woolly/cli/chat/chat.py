@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from woolly.cli.chat.conversation import with_parts
+from woolly.cli.terminal.answer import visible
 from woolly.cli.terminal.progress import tell
 from woolly.errors import RequestError, TemplateError, WoollyError
 
@@ -26,6 +27,7 @@ __all__ = ["Chat", "writing"]
 
 # From this share of the context on the chat says how full it is.
 _NEARLY_FULL = 0.8
+_SHORTER = "/compact makes a note of the turns so far, /forget N drops the N oldest"
 _MOST_ROUNDS = 16  # of calls and results in one turn: a model may call for ever
 
 
@@ -41,16 +43,18 @@ class Chat:
         engine: Mapping[str, Any] | None = None,
         question: Callable[[str], str] | None = None,
         forgets: bool = False,
+        compacts: bool = False,
         tools: Tools | None = None,
     ) -> None:
         """`screen` None writes plain text to standard output. `/model` opens other models with the options of `engine`.
 
-        `question` asks the person; None if nobody can be asked. `forgets` drops old turns without a question. `tools`
-        are offered to the model.
+        `question` asks the person; None if nobody can be asked. `forgets` drops old turns without a question,
+        `compacts` makes them a note before. `tools` are offered to the model.
         """
         self.llm = llm
         self.conversation = conversation
         self.forgets = forgets
+        self.compacts = compacts
         self.question = question
         self.tools = tools
         self.read_texts: list[str] = []  # contents of files for the start of the next message
@@ -60,6 +64,7 @@ class Chat:
         self.last_facts: dict[str, Any] | None = None
         self.n_tokens = 0  # length of the conversation, as far as it is known
         self.is_over = False
+        self._wants_note = False  # the person chose a note in place of forgetting
         self._screen = screen
         self._engine = engine or {}
 
@@ -150,6 +155,22 @@ class Chat:
         self.conversation.forget(n_turns)
         self.measure()
 
+    def compact(self) -> None:
+        """Lets a note that the model writes stand for all turns but the last; for that too, if it is the only one."""
+        n_turns = self.conversation.n_turns
+        if n_turns == 0:
+            raise RequestError("there is no turn to compact")
+        tell("(the model writes a note of the conversation ...)", dim=True)
+        params = replace(self.conversation.params, max_tokens=None)
+        messages = self.conversation.all_messages
+        note = self.llm.compact(messages, params, tools=self._offered, split_reasoning=True)
+        n = max(1, n_turns - 1)
+        self.conversation.compact(note, n)
+        self.measure()
+        turns = "1 turn is" if n == 1 else f"{n} turns are"
+        facts = [f"{turns} now this note", *([self.meter] if self.meter else []), "/compact undo brings them back"]
+        tell(f"{visible(note)}\n({'; '.join(facts)})")
+
     def measure(self) -> None:
         """Counts the tokens of the conversation after a change; 0 if it has no turn, or the template refuses it."""
         self.n_tokens = 0
@@ -178,6 +199,9 @@ class Chat:
 
         If the context is full, forgets the oldest turns if the person agrees.
         """
+        is_tried = self.compacts and asked is not None and self.n_tokens >= _NEARLY_FULL * self.llm.ctx
+        if is_tried:
+            self._try_to_compact()
         try:
             return self._stream(asked)
         except RequestError as error:
@@ -185,10 +209,24 @@ class Chat:
             if n == 0:
                 raise
             turns = "the oldest turn" if n == 1 else f"the {n} oldest turns"
+            if self.compacts and not is_tried and self._try_to_compact():
+                return self._stream_after_note(asked)
             if not self.forgets and not self._may_forget(turns):
+                if self._wants_note and self._try_to_compact():
+                    return self._stream_after_note(asked)
                 raise error.retold(f"{error}; /forget {n} drops {turns}", RequestError) from None
         self.forget(n)
         tell(f"(the context was full: {turns} {'is' if n == 1 else 'are'} forgotten)")
+        return self._stream(asked)
+
+    def _stream_after_note(self, asked: dict[str, Any] | None) -> ChatStream:
+        """As `_stream`; turns that a note was written of are left out if they do not fit beside it."""
+        try:
+            return self._stream(asked)
+        except RequestError as error:
+            if error.code != "context_length" or not (n := self._too_many(asked)):
+                raise
+        self.forget(n)
         return self._stream(asked)
 
     def _stream(self, asked: dict[str, Any] | None) -> ChatStream:
@@ -224,10 +262,23 @@ class Chat:
     def _prepared(self, messages: list[dict[str, Any]], params: SamplingParams) -> tuple[Layout, list[Request]]:
         return self.llm.prepare_chat(messages, params, split_reasoning=False, tools=self._offered)
 
+    def _try_to_compact(self) -> bool:
+        """Whether a note stands for older turns; says why not."""
+        try:
+            self.compact()
+        except WoollyError as error:
+            tell(f"woolly: the conversation is not compacted: {error}")
+            return False
+        return True
+
     def _may_forget(self, turns: str) -> bool:
+        self._wants_note = False
         if self.question is None:
             return False
-        reply = self.question(f"The context of {self.llm.ctx} tokens is full. Forget {turns}? [Y/n/always] ").lower()
+        reply = self.question(
+            f"The context of {self.llm.ctx} tokens is full. Forget {turns}? [Y/n/always/compact] "
+        ).lower()
+        self._wants_note = reply in ("c", "compact")
         self.forgets = reply in ("a", "always")
         return self.forgets or reply in ("", "y", "yes")
 
@@ -236,9 +287,9 @@ class Chat:
         if ended == "length" and limit is not None and n_answer >= limit:
             tell("(cut: max_tokens is reached)")
         elif ended == "length":
-            tell(f"(cut: the context of {self.llm.ctx} tokens is full; /forget N drops the N oldest turns)")
+            tell(f"(cut: the context of {self.llm.ctx} tokens is full; {_SHORTER})")
         elif self.n_tokens >= _NEARLY_FULL * self.llm.ctx:
-            tell(f"({self.meter}; /forget N drops the N oldest turns)", dim=True)
+            tell(f"({self.meter}; {_SHORTER})", dim=True)
 
 
 def writing(llm: LLM) -> LLM:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from woolly.chat.compaction import note_text
 from woolly.cli.parse.usage import near
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
@@ -33,6 +34,8 @@ class Conversation:
     system: str | None = None
     messages: list[dict[str, Any]] = field(default_factory=list)
     n_forgotten: int = 0  # the first messages, which are saved but not sent to the model
+    # Notes that stand for them, the latest last, each with what n_forgotten was before it.
+    notes: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def all_messages(self) -> list[dict[str, Any]]:
@@ -46,12 +49,25 @@ class Conversation:
 
     def without(self, n_turns: int) -> list[dict[str, Any]]:
         """Returns what is sent if the oldest turns are forgotten; the system prompt always stays."""
-        first = [{"role": "system", "content": self.system}] if self.system else []
+        told = [text for text in (self.system, self.notes and note_text(self.notes[-1][1])) if text]
+        first = [{"role": "system", "content": "\n\n".join(told)}] if told else []
         return [*first, *(with_parts(message) for message in self.messages[self._after(n_turns) :])]
 
     def forget(self, n_turns: int) -> None:
         """Stops sending the oldest turns to the model. They are still saved."""
         self.n_forgotten = self._after(n_turns)
+
+    def compact(self, note: str, n_turns: int) -> None:
+        """Lets a note stand for the oldest turns, and for the notes before it. They are still saved."""
+        self.notes.append((self.n_forgotten, note))
+        self.forget(n_turns)
+
+    def expand(self) -> bool:
+        """Undoes the latest compaction; False if there is none."""
+        if self.notes:
+            self.n_forgotten, _ = self.notes.pop()
+            return True
+        return False
 
     def _after(self, n_turns: int) -> int:
         """Returns the index of the first message after the oldest turns."""
@@ -96,6 +112,8 @@ class Conversation:
         data["settings"] = changed_settings(self.params)
         if self.n_forgotten:
             data["forgotten"] = self.n_forgotten
+        if self.notes:
+            data["notes"] = self.notes
         try:
             text = (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
         except UnicodeEncodeError:  # a person typed bytes that are not UTF-8; JSON can escape them
@@ -134,10 +152,14 @@ class Conversation:
         forgotten = data.get("forgotten", 0)
         if type(forgotten) is not int or not 0 <= forgotten <= len(messages):
             raise RequestError(f"forgotten in {path} is {_short(forgotten)}; a number of its messages was expected")
+        notes = data.get("notes", [])
+        if not isinstance(notes, list) or not all(_is_note(note, forgotten) for note in notes):
+            raise RequestError(f"notes in {path} are {_short(notes)}; pairs of a number and a text were expected")
         if messages and messages[0]["role"] == "system":
             system = messages.pop(0)["content"]
             forgotten = max(0, forgotten - 1)
         self.params, self.system, self.messages, self.n_forgotten = params, system, messages, forgotten
+        self.notes = [(n_before, text) for n_before, text in notes]
 
 
 def with_parts(message: dict[str, Any]) -> dict[str, Any]:
@@ -185,6 +207,13 @@ def _is_message(message: Any) -> bool:
         isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("name", "arguments"))
         for one in functions
     )
+
+
+def _is_note(note: Any, most: int) -> bool:
+    """Whether a note is a text, with the number of messages that were forgotten before it."""
+    if not isinstance(note, list) or len(note) != 2:
+        return False
+    return type(note[0]) is int and 0 <= note[0] <= most and isinstance(note[1], str)
 
 
 def find_setting(name: str) -> str | None:

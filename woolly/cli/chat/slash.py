@@ -114,6 +114,7 @@ def _system(chat: Chat, text: str) -> str:
 
 def _clear(chat: Chat, _: str) -> str:
     chat.conversation.messages.clear()
+    chat.conversation.notes.clear()
     chat.forget(0)
     return "the conversation is forgotten; system prompt and settings stay"
 
@@ -129,6 +130,23 @@ def _forget(chat: Chat, text: str) -> str:
         raise RequestError(f"a number of turns was expected, from 1 to {n_turns}, or auto or ask: /forget 1")
     chat.forget(int(text))
     return f"{counted(int(text), 'turn')} forgotten, {chat.conversation.n_turns} left"
+
+
+def _compact(chat: Chat, text: str) -> str | None:
+    if text in ("auto", "ask"):
+        chat.compacts = text == "auto"
+        return (
+            f"if the context is nearly full, a note stands for older turns{'' if chat.compacts else ' only if you ask'}"
+        )
+    if text == "undo":
+        if not chat.conversation.expand():
+            raise RequestError("there is no compaction to undo")
+        chat.measure()
+        return f"the turns are sent again; {chat.meter}"
+    if text:
+        raise RequestError("auto, ask, undo or nothing was expected: /compact undo")
+    chat.compact()
+    return None
 
 
 def _regen(chat: Chat, _: str) -> None:
@@ -289,6 +307,9 @@ COMMANDS = {
     "clear": Slash("", "forget the conversation", _clear),
     "regen": Slash("", "answer the last question again", _regen),
     "forget": Slash("N", "drop the N oldest turns; `auto` does so if the context is full, `ask` asks before", _forget),
+    "compact": Slash(
+        "[undo]", "let a note stand for older turns; `auto` does so if the context is nearly full", _compact
+    ),
     "read": Slash("FILE", "put a file before the next message", _read),
     "image": Slash("FILE", "put a picture before the next message", _image),
     "audio": Slash("FILE", "put a sound before the next message", _audio),

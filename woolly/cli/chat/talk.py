@@ -28,6 +28,7 @@ def talk(
     plain: bool = False,
     history: bool = True,
     forgets: bool = False,
+    compacts: bool = False,
     mcp: Path | None = None,
     approve: str = "ask",
 ) -> None:
@@ -65,6 +66,7 @@ def talk(
         raise
     conversation = Conversation(params_of(llm.preset), system)
     chat = Chat(llm, conversation, screen, engine=engine, question=question, forgets=forgets, tools=tools)
+    chat.compacts = compacts
     try:
         if keyboard.is_terminal:
             shown = chat.llm.path.name if Path(name).is_file() else name

@@ -55,6 +55,13 @@ _TURNS = "Conversation"  # title in --help
         default=False,
         section=_TURNS,
     ),
+    Option(
+        "--compact",
+        "If the context is nearly full, let a note that the model writes stand for older turns.",
+        bool,
+        default=False,
+        section=_TURNS,
+    ),
     Option("--mcp", "File of MCP servers whose tools the model may call, with your approval.", Path, metavar="FILE"),
     Option(
         "--mcp-approve",
@@ -75,6 +82,7 @@ def chat(
     plain: bool,
     history: bool,
     forget: bool,
+    compact: bool,
     mcp: Path | None,
     mcp_approve: str,
     sampling: dict[str, Any],
@@ -105,6 +113,7 @@ def chat(
         plain=plain,
         history=history,
         forgets=forget,
+        compacts=compact,
         mcp=mcp,
         approve=mcp_approve,
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from woolly.chat import AudioPart, ImagePart, Message, Part, TextPart, ToolCall
+from woolly.chat.compaction import note_text
 from woolly.senses.given import GivenPicture, GivenSound
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_IMAGE
@@ -82,8 +83,14 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
         talk.call(ToolCall(_needed(item, "call_id", where), _needed(item, "name", where), arguments))
     elif kind in ("function_call_output", "custom_tool_call_output"):
         talk.add(Message("tool", _result(item.get("output"), where), call_id=_needed(item, "call_id", where)))
-    elif kind == "compaction_trigger":  # without the summary that it asks for, the client would lose its conversation
-        raise refuse(where, "conversations are not compacted here; leave it out and shorten the input")
+    elif kind in ("compaction", "compaction_summary"):
+        if not (note := unseal(_text(item, "encrypted_content"))):
+            raise refuse(
+                f"{where}.encrypted_content", "another server wrote this note; send the items that it stands for"
+            )
+        talk.add(Message("user", note_text(note)))
+    elif kind == "compaction_trigger":  # without the note that it asks for, the client would lose its conversation
+        raise refuse(where, "a compaction_trigger must be the last item of the input of a response")
     elif isinstance(kind, str):
         ignore(f"input ({kind[:40]} has no meaning here)")  # of a tool that OpenAI's servers run
     else:

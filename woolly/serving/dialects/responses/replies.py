@@ -15,6 +15,7 @@ from woolly.serving.dialect import Head
 from woolly.serving.dialects.answer import settle_error
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.responses.bodies import ResponseBody
+from woolly.serving.dialects.responses.compaction import NoteOutput
 from woolly.serving.dialects.responses.conversations import ConversationStore
 from woolly.serving.dialects.responses.output import Output
 from woolly.serving.dialects.responses.store import ResponseStore
@@ -45,6 +46,7 @@ class Form:
     is_stream: bool
     previous: str | None = None
     conversation: str | None = None
+    is_compaction: bool = False  # a note is written, in place of an answer
 
     @classmethod
     def of(
@@ -55,6 +57,8 @@ class Form:
         store: ResponseStore,
         conversations: ConversationStore,
         owner: str,
+        *,
+        is_compaction: bool = False,
     ) -> Form:
         """Reads the body; `items` are those of its own input."""
         return cls(
@@ -73,6 +77,7 @@ class Form:
             bool(body.stream),
             body.previous_response_id,
             body.conversation_id,
+            is_compaction,
         )
 
 
@@ -91,7 +96,7 @@ class _Numbers:
 
 async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
     """Returns the response."""
-    output, response = Output(head), begun(head.form, head.running.model.name)
+    output, response = _output(head), begun(head.form, head.running.model.name)
     with _shown(head, response) as is_cancelled:
         try:
             async for chunk in chunks:
@@ -117,7 +122,7 @@ def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]
 async def _frames(
     chunks: AsyncIterator[ChatChunk], head: Head, numbers: _Numbers, response: Data
 ) -> AsyncIterator[bytes]:
-    output = Output(head)
+    output = _output(head)
     with _shown(head, response) as is_cancelled:
         for kind in ("created", "in_progress"):
             yield numbers.frame({"type": f"response.{kind}", "response": response})
@@ -143,6 +148,10 @@ async def failed_frames(form: Form, model: str, error: ApiError) -> AsyncIterato
     for kind in ("created", "in_progress"):
         yield numbers.frame({"type": f"response.{kind}", "response": response})
     yield numbers.frame({"type": "response.failed", "response": {**response, **failure(error)}})
+
+
+def _output(head: Head) -> Output:
+    return NoteOutput(head) if head.form.is_compaction else Output(head)
 
 
 def _shown(head: Head, response: Data) -> AbstractContextManager[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
@@ -16,6 +17,7 @@ from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat, stream_reply
 from woolly.serving.dialects.responses.background import answer_later, stream_again
 from woolly.serving.dialects.responses.bodies import ResponseBody
+from woolly.serving.dialects.responses.compaction import compacted, noting, refuse_with_trigger, without_trigger
 from woolly.serving.dialects.responses.conversations import conversations_of, new_items
 from woolly.serving.dialects.responses.replies import Form, failed_frames
 from woolly.serving.dialects.responses.store import store_of
@@ -24,7 +26,7 @@ from woolly.serving.gate.identity import owner_of
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 
-__all__ = ["ResponseReply", "cancel", "count", "create", "delete", "list_items", "retrieve", "router"]
+__all__ = ["ResponseReply", "cancel", "compact", "count", "create", "delete", "list_items", "retrieve", "router"]
 
 router = APIRouter()
 
@@ -56,15 +58,20 @@ async def create(body: ResponseBody, request: Request) -> Response:
 
 async def _answer(body: ResponseBody, request: Request, locked: ExitStack) -> Response:
     store, owner, dialect = store_of(request), owner_of(request), dialect_of(request)
-    toolbox, own = body.toolbox(), _own(body, request)
+    toolbox = body.toolbox()
+    own, is_compaction = without_trigger(_own(body, request))
     body.check()
+    if is_compaction:
+        _check_compaction(body, ("conversation", "background"))
     if (id := body.conversation_id) is not None:
         earlier = locked.enter_context(conversations_of(request).answering(owner, id, own))
     else:
         earlier = _earlier(body, request)
-    form = Form.of(body, toolbox, own, store, conversations_of(request), owner)
+    form = Form.of(body, toolbox, own, store, conversations_of(request), owner, is_compaction=is_compaction)
     info = await request.app.state.models.answering(body.model)
     chat = body.to_chat(await request.app.state.generator.defaults_for(body.model), [*earlier, *own], toolbox)
+    if is_compaction:
+        chat = await noting(request, chat, body.model)
     if body.background:
         return await answer_later(request, dialect, chat, info.name, form, body.model, locked)
     try:
@@ -77,6 +84,26 @@ async def _answer(body: ResponseBody, request: Request, locked: ExitStack) -> Re
             raise
         locked.close()
         return stream_reply(dialect, failed_frames(form, info.name, error), AsyncExitStack())
+
+
+async def compact(body: ResponseBody, request: Request) -> Data:
+    """Returns items that stand for a conversation: its latest questions, and a note that the model writes of it."""
+    _check_compaction(body, ("stream", "conversation", "background"))
+    body.check()
+    toolbox = body.toolbox()
+    own, _ = without_trigger(_own(body, request))
+    items = [*_earlier(body, request), *own]
+    info = await request.app.state.models.answering(body.model)
+    form = Form.of(body, toolbox, own, store_of(request), conversations_of(request), owner_of(request))
+    chat = body.to_chat(await request.app.state.generator.defaults_for(body.model), items, toolbox)
+    asked = await noting(request, chat, body.model)
+    return await compacted(request, asked, body.model, form, items, info.context_length)
+
+
+def _check_compaction(body: ResponseBody, names: Sequence[str]) -> None:
+    for name in names:
+        if getattr(body, name):
+            raise refuse_with_trigger(name)
 
 
 async def count(body: ResponseBody, request: Request) -> Data:
@@ -137,6 +164,7 @@ def _earlier(body: ResponseBody, request: Request) -> list[Data]:
 for _base in ("/v1/responses", "/responses"):
     router.post(_base, responses={200: {"model": ResponseReply}}, response_model=None)(create)
     router.post(f"{_base}/input_tokens")(count)
+    router.post(f"{_base}/compact")(compact)
     router.get(f"{_base}/{{id}}", responses={200: {"model": ResponseReply}}, response_model=None)(retrieve)
     router.delete(f"{_base}/{{id}}")(delete)
     router.post(f"{_base}/{{id}}/cancel")(cancel)

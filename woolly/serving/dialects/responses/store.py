@@ -145,7 +145,11 @@ class ResponseStore:
                     f"the previous response {at[:80]!r} is not here: it was not stored or is forgotten; send all items",
                     param="previous_response_id",
                 ) from None
-            turns.append([*kept.items, *kept.response["output"]])
+            output = kept.response["output"]
+            if output and output[0]["type"] == "compaction":  # a note stands for all that it was written of
+                turns.append(output)
+                break
+            turns.append([*kept.items, *output])
             at = kept.previous
         return [item for turn in reversed(turns) for item in turn]
 

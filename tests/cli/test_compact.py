@@ -1,0 +1,102 @@
+"""`/compact` of `woolly chat`: a note stands for older turns, is shown, saved and undone."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly import LLM, AsyncLLM, RequestError, SamplingParams
+from woolly.chat.compaction import note_text
+from woolly.cli.chat.chat import Chat
+from woolly.cli.chat.conversation import Conversation
+
+LETTER, SPACE = {100: 100.0}, {32: 100.0}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("compact") / "tiny.gguf"
+    return write_tiny(replace(TINY["llama"], context=2048), path)
+
+
+@pytest.fixture(scope="module")
+def llm(model):
+    with LLM(model, threads=1, ctx=1024) as llm:
+        yield llm
+
+
+@pytest.fixture
+def chat(llm):
+    params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True, logit_bias=LETTER)
+    return Chat(llm, Conversation(params, system="Be brief."), None)
+
+
+def test_a_note_stands_for_all_turns_but_the_last_until_it_is_undone(chat, capsys, tmp_path):
+    for text in ("one " * 8, "two", "three"):
+        chat.take(text)
+    before = chat.conversation.all_messages
+    chat.take("/compact")
+    ((_, note),) = chat.conversation.notes
+    system, question, answer = chat.conversation.all_messages
+    assert system["content"] == f"Be brief.\n\n{note_text(note)}" and question["content"] == "three"
+    assert "2 turns are now this note" in capsys.readouterr().err and answer["role"] == "assistant"
+    chat.take(f"/save {tmp_path / 'chat.json'}")
+    chat.take("four")
+    chat.take(f"/load {tmp_path / 'chat.json'}")
+    assert chat.conversation.all_messages == [system, question, answer]
+    chat.take("/compact undo")
+    assert chat.conversation.all_messages == before
+    chat.take("/compact undo")
+    assert "there is no compaction to undo" in capsys.readouterr().err
+    chat.take("/clear")
+    chat.take("/compact")
+    assert "there is no turn to compact" in capsys.readouterr().err and not chat.conversation.notes
+
+
+def test_a_context_that_is_nearly_full_is_compacted_by_itself(chat, capsys):
+    chat.take("/compact auto")
+    for _ in range(3):
+        chat.take("wool " * 70)
+    assert len(chat.conversation.messages) == 6 and chat.conversation.notes
+    assert "now this note" in capsys.readouterr().err and chat.n_tokens < chat.llm.ctx
+    chat.take("/compact ask")
+    assert chat.compacts is False
+
+
+def test_a_person_may_ask_for_the_note_when_the_context_is_full(chat, capsys):
+    chat.question = lambda text: "compact" if "[Y/n/always/compact]" in text else ""
+    for text in ("wool " * 70, "wool " * 70, "grass " * 40):
+        chat.take(text)
+    assert chat.conversation.notes and len(chat.conversation.messages) == 6, capsys.readouterr().err
+
+
+def test_a_note_of_nothing_leaves_the_conversation_as_it_was(chat, capsys):
+    chat.take("one")
+    chat.conversation.params = replace(chat.conversation.params, logit_bias=SPACE)
+    chat.take("/compact")
+    assert "the model wrote no note" in capsys.readouterr().err and not chat.conversation.notes
+    chat.take("/compact sheep")
+    assert "auto, ask, undo or nothing was expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("notes", ['"x"', '[["a", "b"]]', "[[9, 5]]", '[[5, "x"]]'])
+def test_a_file_with_other_notes_is_refused(chat, tmp_path, capsys, notes):
+    (tmp_path / "chat.json").write_text(f'{{"messages": [{{"role": "user", "content": "a"}}], "notes": {notes}}}')
+    chat.take(f"/load {tmp_path / 'chat.json'}")
+    assert "pairs of a number and a text were expected" in capsys.readouterr().err
+
+
+def test_the_library_writes_notes_and_shortens_what_is_too_long_for_one(llm, model):
+    long = [{"role": role, "content": "wool " * 20} for _ in range(8) for role in ("user", "assistant")]
+    options = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "logit_bias": LETTER}
+    note = llm.compact(long, **options)
+    assert note and len(llm.prepare_note(long, **options)[1][0].prompt) <= 1024 - 8
+    with pytest.raises(RequestError, match="1024"):
+        llm.compact("wool " * 600, **options)
+
+    async def later():
+        async with AsyncLLM(model, threads=1, ctx=1024) as other:
+            return await other.compact(long, **options)
+
+    assert asyncio.run(later()) == note

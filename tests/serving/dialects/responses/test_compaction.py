@@ -1,0 +1,130 @@
+"""Compaction: a note in place of a conversation, by its own route and by the item that clients such as Codex send."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.serving.conftest import _app
+from woolly.chat import ChatRequest, Message, Tool, ToolCall, ToolChoice
+from woolly.chat.compaction import ASK_FOR_NOTE, compacting, shorter
+from woolly.sampling import SamplingParams
+from woolly.serving.dialects.responses.compaction import kept_questions
+from woolly.serving.dialects.sealed import seal, unseal
+
+TALK = [
+    {"role": "user", "content": "wool " * 4},
+    {"role": "assistant", "content": "sheep"},
+    {"role": "user", "content": "grass?"},
+]
+BODY = {"input": TALK, "max_output_tokens": 6, "temperature": 0, "ignore_eos": True, "logit_bias": {"100": 100}}
+TRIGGER = {"type": "compaction_trigger"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compaction")
+    write_tiny(replace(TINY["llama"], context=4096), folder / "tiny.gguf")
+    with _app(folder, folder, ctx_size=2048) as client:
+        yield client
+
+
+def test_the_route_gives_the_questions_and_one_note_that_can_be_sent_back(client):
+    reply = client.post("/v1/responses/compact", json=BODY).json()
+    assert reply["object"] == "response.compaction" and reply["usage"]["output_tokens"] == 6
+    *kept, note = reply["output"]
+    assert [item["content"] for item in kept] == ["wool " * 4, "grass?"]
+    assert note["type"] == "compaction" and unseal(note["encrypted_content"])
+    counted = client.post("/v1/responses/input_tokens", json={"input": reply["output"]})
+    assert counted.status_code == 200
+    short = client.post("/v1/responses/input_tokens", json={"input": kept}).json()["input_tokens"]
+    assert counted.json()["input_tokens"] > short
+    after = client.post("/v1/responses", json={**BODY, "input": [*reply["output"], TALK[-1]]})
+    assert after.status_code == 200 and after.json()["output"]
+
+
+def test_a_trigger_streams_one_item_and_later_turns_begin_with_it(client):
+    body = {**BODY, "input": [*TALK, TRIGGER], "stream": True}
+    events = [
+        json.loads(line[6:])
+        for line in client.post("/v1/responses", json=body).text.splitlines()
+        if line[:5] == "data:"
+    ]
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds == ["created", "in_progress", "output_item.added", "output_item.done", "completed"]
+    (item,) = events[-1]["response"]["output"]
+    assert item == events[3]["item"] and item["type"] == "compaction"
+    id = events[-1]["response"]["id"]
+    listed = client.get(f"/v1/responses/{id}/input_items").json()["data"]
+    assert all(item.get("type") != TRIGGER["type"] for item in listed)
+    count = {"input": "more", "previous_response_id": id}
+    chained = client.post("/v1/responses/input_tokens", json=count).json()["input_tokens"]
+    whole = client.post(
+        "/v1/responses/input_tokens", json={"input": [item, {"role": "user", "content": "more"}]}
+    ).json()
+    assert chained == whole["input_tokens"]
+
+
+def test_a_conversation_too_long_for_its_own_note_loses_its_oldest_turns_first(client):
+    long = [{"role": role, "content": "wool " * 30} for _ in range(10) for role in ("user", "assistant")]
+    reply = client.post("/v1/responses/compact", json={**BODY, "input": [*long, TALK[-1]]})
+    assert reply.status_code == 200, reply.text
+    assert "the note is of all but" in reply.headers["x-woolly-ignored"]
+    alone = client.post("/v1/responses/compact", json={**BODY, "input": "wool " * 900})
+    assert alone.status_code == 400 and alone.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "says"),
+    [
+        ("/v1/responses/compact", {"stream": True}, "stream: a compaction cannot have it"),
+        ("/v1/responses/compact", {"conversation": "conv_1"}, "conversation: a compaction cannot have it"),
+        ("/v1/responses", {"input": [*TALK, TRIGGER], "background": True}, "background: a compaction cannot have it"),
+        ("/v1/responses", {"input": [TRIGGER, *TALK]}, "input.0: a compaction_trigger must be the last item"),
+        ("/v1/responses", {"input": [TRIGGER]}, "input: it is empty"),
+        ("/v1/responses", {"input": [{"type": "compaction", "encrypted_content": "gAAAAB"}]}, "another server wrote"),
+    ],
+)
+def test_what_a_compaction_cannot_have_is_refused_by_name(client, path, fields, says):
+    reply = client.post(path, json={**BODY, **fields})
+    assert reply.status_code == 400 and says in reply.json()["error"]["message"]
+
+
+def test_a_note_is_asked_for_without_what_would_bind_it():
+    tool = Tool.of({"type": "function", "function": {"name": "shear"}})
+    params = SamplingParams(n=3, max_tokens=9000, logprobs=2)
+    chat = ChatRequest((Message("user", "a"),), params, ToolChoice((tool,), "required"), {"type": "object"})
+    asked = compacting(chat, 100)
+    assert asked.messages[-1].text == ASK_FOR_NOTE and asked.tools.mode == "auto" and asked.schema is None
+    assert (asked.params.n, asked.params.max_tokens, asked.params.logprobs) == (1, 100, None)
+    for bound in ({"regex": "a"}, {"json_object": True}, {"choice": ("a", "b")}):
+        free = compacting(ChatRequest((Message("user", "a"),), SamplingParams(**bound)), 100).params
+        assert free.structure is None
+
+
+def test_results_go_with_their_calls_and_the_first_question_stays():
+    call = Message("assistant", "", calls=(ToolCall("1", "shear", "{}"),))
+    turn = [call, Message("tool", "wool", call_id="1")]
+    messages = [Message("system", "s"), Message("user", "task"), *turn * 3, Message("user", ASK_FOR_NOTE)]
+    left = shorter(messages)
+    assert [message.role for message in left] == ["system", "user", *["assistant", "tool"] * 2, "user"]
+    while (fewer := shorter(left)) is not None:
+        left = fewer
+    assert [message.text for message in left] == ["s", "task", ASK_FOR_NOTE]
+
+
+def test_the_latest_questions_are_kept_within_a_share_of_the_context():
+    items = [{"role": "user", "content": "x" * 100}, {"role": "assistant", "content": "y"}, *TALK]
+    assert [item["content"] for item in kept_questions(items, 100)] == ["wool " * 4, "grass?"]
+    assert kept_questions([{"type": "compaction", "encrypted_content": seal("a")}], 100) == []
+
+
+def test_a_model_that_writes_no_note_is_an_error_in_both_forms(client):
+    body = {**BODY, "logit_bias": {"32": 100}}  # spaces
+    reply = client.post("/v1/responses/compact", json=body)
+    assert reply.status_code == 500 and reply.json()["error"]["code"] == "compaction_failed"
+    whole = client.post("/v1/responses", json={**body, "input": [*TALK, TRIGGER]})
+    assert whole.status_code == 500 and "the model wrote no note" in whole.json()["error"]["message"]
+    stream = client.post("/v1/responses", json={**body, "input": [*TALK, TRIGGER], "stream": True}).text
+    assert "response.failed" in stream and "compaction_failed" in stream

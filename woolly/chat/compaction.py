@@ -1,0 +1,69 @@
+"""Compaction: the model writes a note of what was said, and later turns are asked with the note in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from woolly.chat.message import Message
+from woolly.chat.request import ChatRequest
+from woolly.chat.tools.tool import ToolChoice
+from woolly.sampling import SamplingParams
+
+__all__ = ["ASK_FOR_NOTE", "compacting", "note_room", "note_text", "shorter"]
+
+ASK_FOR_NOTE = (
+    "The conversation so far will be removed, and only what you write now stays. Write a note to yourself that lets you"
+    " go on without it: what the user wants, decisions and reasons, facts, names, numbers, files and code that still"
+    " matter, what is done, and what is left to do. Be brief and exact. Answer with the note alone; call no tool."
+)
+_HEAD = "What was said before is removed. This is the note that you wrote of it:\n\n"
+_MOST_ROOM = 1024  # tokens that a note may take, at most a quarter of the context
+
+
+def note_text(note: str) -> str:
+    """Returns the text that stands for the turns before it."""
+    return f"{_HEAD}{note}"
+
+
+def note_room(ctx: int) -> int:
+    """Returns how many tokens of a context are left for the note."""
+    return max(1, min(_MOST_ROOM, ctx // 4))
+
+
+def compacting(chat: ChatRequest, room: int) -> ChatRequest:
+    """Returns the request for a note of a conversation, at most `room` tokens long.
+
+    Tools stay in the prompt, so that the cache still has the conversation; nothing binds the form of a note.
+    """
+    most = chat.params.max_tokens
+    bare = replace(chat.params, n=1, max_tokens=room if most is None else min(room, most), logprobs=None, stop=())
+    unbound: dict[str, Any] = {}
+    if bare.structure is not None:
+        unbound[bare.structure[0]] = getattr(SamplingParams(), bare.structure[0])
+    tools = ToolChoice(chat.tools.tools, "auto") if chat.tools.mode == "required" else chat.tools
+    return replace(
+        chat,
+        messages=(*chat.messages, Message("user", ASK_FOR_NOTE)),
+        params=replace(bare, **unbound),
+        tools=tools,
+        schema=None,
+        continue_final=False,
+    )
+
+
+def shorter(messages: Sequence[Message]) -> tuple[Message, ...] | None:
+    """Returns what is asked about if a conversation is too long for its own note; None if it cannot be shorter.
+
+    The system prompt, the first question and the last message stay; of the rest the oldest quarter goes, and results
+    of tools go with their calls.
+    """
+    head = next((i + 1 for i, message in enumerate(messages) if message.role == "user"), 0)
+    rest = messages[head:-1]
+    if not rest:
+        return None
+    n = -(-len(rest) // 4)
+    while n < len(rest) and rest[n].role == "tool":
+        n += 1
+    return (*messages[:head], *rest[n:], messages[-1])

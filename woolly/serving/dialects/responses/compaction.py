@@ -1,0 +1,143 @@
+"""Compaction: POST /v1/responses/compact, and the item `compaction_trigger` of clients such as Codex."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Request
+
+from woolly.chat import ChatRequest, Finished, Text
+from woolly.chat.compaction import compacting, note_room, shorter
+from woolly.errors import RequestError
+from woolly.llm import ChatChunk
+from woolly.serving.answers.generation import Generator
+from woolly.serving.answers.threads import run_held
+from woolly.serving.dialect import Head, dialect_of
+from woolly.serving.dialects.answer import lay_out_chat, open_chat
+from woolly.serving.dialects.responses.output import Output
+from woolly.serving.dialects.sealed import seal
+from woolly.serving.errors import ApiError, of_exception, refuse
+from woolly.serving.watch.logs import ignore
+
+__all__ = ["NoteOutput", "compacted", "kept_questions", "noting", "refuse_with_trigger", "without_trigger"]
+
+Data = dict[str, Any]
+
+_TRIGGER = "compaction_trigger"
+_CHARACTERS = 4  # of a token, for what is kept word by word
+_KEPT = 8  # the share of the context that questions may take, word by word
+
+
+def without_trigger(items: Sequence[Data]) -> tuple[list[Data], bool]:
+    """Returns the items before the one that asks for a compaction, and whether there is one. It must be the last."""
+    if not items or items[-1].get("type") != _TRIGGER:
+        return list(items), False
+    return list(items[:-1]), True
+
+
+async def noting(request: Request, chat: ChatRequest, model: str | None) -> ChatRequest:
+    """Returns the request for the note of a conversation, without its oldest turns if they leave no room for a note."""
+    generator: Generator = request.app.state.generator
+    async with request.app.state.models.use(model) as slot, generator.texts:
+        room = note_room(slot.model.ctx)
+        asked = compacting(chat, room)
+        n_dropped = 0
+        while True:
+            try:
+                layout = await lay_out_chat(generator, asked, slot, model)
+            except RequestError as error:
+                raise of_exception(error, {"prompt": "input", **dialect_of(request).fields}) from error
+            n_tokens = await run_held(slot.model.count_tokens, layout)
+            left = shorter(asked.messages) if n_tokens + (asked.params.max_tokens or room) > slot.model.ctx else None
+            if left is None:
+                break  # it fits, or the reply says by how much it does not
+            n_dropped += len(asked.messages) - len(left)
+            asked = replace(asked, messages=left)
+    if n_dropped:
+        ignore(f"input (the note is of all but {n_dropped} old messages: they and the note do not fit the context)")
+    return asked
+
+
+async def compacted(
+    request: Request, chat: ChatRequest, model: str | None, form: Any, items: Sequence[Data], ctx: int
+) -> Data:
+    """Returns what stands for a conversation: its latest questions, and a note of the rest."""
+    generator: Generator = request.app.state.generator
+    async with AsyncExitStack() as held:
+        place = held.enter_context(generator.place(1))
+        head, chunks = await open_chat(held, request, dialect_of(request), chat, place, model=model, form=form)
+        output = NoteOutput(head)
+        async for chunk in chunks:
+            output.push(chunk)
+    assert output.end is not None
+    usage = output.end.usage
+    return {
+        "id": f"resp_{secrets.token_hex(16)}",
+        "object": "response.compaction",
+        "created_at": int(time.time()),
+        "output": [*kept_questions(items, ctx), *output.items],
+        "usage": {
+            "input_tokens": usage.n_prompt,
+            "input_tokens_details": {"cached_tokens": usage.n_cached, "cache_write_tokens": 0},
+            "output_tokens": usage.n_answer,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage.n_prompt + usage.n_answer,
+        },
+    }
+
+
+def kept_questions(items: Sequence[Data], ctx: int) -> list[Data]:
+    """Returns the latest messages of the user that take a small share of the context; they stay word by word."""
+    room, kept = ctx * _CHARACTERS // _KEPT, []
+    for item in reversed(items):
+        if item.get("role") != "user" or item.get("type", "message") != "message":
+            continue
+        room -= len(str(item.get("content")))
+        if room < 0:
+            break
+        kept.append({"id": f"msg_{secrets.token_hex(12)}", "type": "message", "status": "completed", **item})
+    return kept[::-1]
+
+
+class NoteOutput(Output):
+    """The one item of a compaction; thoughts and calls are left out."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__(head)
+        self._note = ""
+
+    def push(self, chunk: ChatChunk) -> list[Data]:
+        """Returns the events of the item when the note has ended. ApiError if there is none."""
+        for event in chunk.events:
+            if isinstance(event, Text):
+                self._note += event.text
+            elif isinstance(event, Finished):
+                self.end = replace(event, reason="stop")  # a note that its limit cut is one, too
+                return self._finish(self._note.strip())
+        return []
+
+    def close(self, status: str = "completed") -> list[Data]:
+        """Returns nothing: no item is open."""
+        return []
+
+    def _finish(self, note: str) -> list[Data]:
+        if not note:
+            raise ApiError(
+                500,
+                "compaction_failed",
+                "the model wrote no note of the conversation, but thoughts or calls alone; ask again, with tool_choice"
+                " 'none' or a larger max_output_tokens",
+            )
+        item = {"id": f"cmp_{secrets.token_hex(12)}", "type": "compaction", "encrypted_content": seal(note)}
+        self.items.append(item)
+        return [self._event(f"response.output_item.{what}", item=item) for what in ("added", "done")]
+
+
+def refuse_with_trigger(name: str) -> ApiError:
+    """Returns the refusal of a field that a compaction cannot have."""
+    return refuse(name, "a compaction cannot have it; leave it out, and send the items themselves")
