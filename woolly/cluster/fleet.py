@@ -113,13 +113,20 @@ class Fleet:
         with self._lock:
             if flight.is_over:
                 return
-            member = self._members.get(flight.ticket.replica) if flight.ticket is not None else None
-            if member is not None and member.flights.get(flight.id) is flight and member.started is not None:
-                member.started.link.send(flight.stop_message)
+            self.tell(flight, flight.stop_message)
             self._release(flight)
             if flight in self._waiting:
                 self._waiting.remove(flight)
             flight.fail(None)
+
+    def tell(self, flight: Flight, message: WireMessage) -> bool:
+        """Sends a message to the replica that computes it; False if none does."""
+        with self._lock:
+            member = self._members.get(flight.ticket.replica) if flight.ticket is not None else None
+            if member is None or member.flights.get(flight.id) is not flight or member.started is None:
+                return False
+            member.started.link.send(message)
+            return True
 
     def report(self) -> list[dict[str, Any]]:
         """Returns what is known of each replica, by seat."""
@@ -222,7 +229,7 @@ class Fleet:
         with self._lock:
             member.heard = now = time.monotonic()
             kind = message.kind
-            if kind in ("step", "rows", "progress"):
+            if kind in ("step", "rows", "progress", "thought"):
                 self._advance(member, message, now)
             elif kind == "pong":
                 member.figures, theirs = read_figures(message)

@@ -7,11 +7,12 @@ repeats them, and goes on; what is known already is compared and not delivered a
 
 from __future__ import annotations
 
+import queue
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from woolly.cluster.replies import AnswerEnd, StepReply, read_progress, read_rows, read_step
+from woolly.cluster.replies import AnswerEnd, StepReply, read_progress, read_rows, read_step, read_thought_end
 from woolly.cluster.routing import Ticket
 from woolly.cluster.wire import write_marks, write_params
 from woolly.engine import Chunk, Request
@@ -35,6 +36,7 @@ class Given:
     salt: bytes = b""
     thought: ThoughtMarks | None = None
     n_shared: int = 0
+    thought_end: int | None = None
 
 
 class Flight(ABC):
@@ -80,6 +82,8 @@ class AnswerFlight(Flight):
         self._listener = listener
         self._given = given
         self._params = write_params(request.params, request.sampler.seed)
+        self.thought_end = given.thought_end  # tokens of the answer after which a thought was ended by name
+        self._heard: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether one was
         self._begin()
         self.pages = tuple(request.digests_to(len(request.prompt) // PAGE_SIZE))
         self.n_tokens = len(request.prompt)
@@ -105,8 +109,21 @@ class AnswerFlight(Flight):
             "salt": self._given.salt.hex(),
             "thought": write_marks(self._given.thought),
             "shared": self._given.n_shared,
+            "thought_end": self.thought_end,
         }
         return WireMessage("add", fields)
+
+    def end_thought_message(self) -> WireMessage:
+        """Ends the thought that the answer is in; the replica says at which token, before it forces any."""
+        self._heard = queue.SimpleQueue()  # a reply that came too late is none to this question
+        return WireMessage("end_thought", {"id": self.id})
+
+    def wait_for_thought(self, seconds: float) -> bool | None:
+        """Whether the thought was ended; None if the replica does not say so in time."""
+        try:
+            return self._heard.get(timeout=seconds)
+        except queue.Empty:
+            return None
 
     @property
     def stop_message(self) -> WireMessage:
@@ -114,7 +131,12 @@ class AnswerFlight(Flight):
         return WireMessage("cancel", {"ids": [self.id]})
 
     def take(self, message: WireMessage) -> bool:
-        """Takes a step: compares what is known, adds what is new, and delivers it."""
+        """Takes a step: compares what is known, adds what is new, and delivers it. Or the end of a thought."""
+        if message.kind == "thought":
+            at = read_thought_end(message, self.request.max_tokens)
+            self.thought_end = self.thought_end if at is None else at
+            self._heard.put(at is not None)
+            return False
         step = self._read(message)
         request, end = self.request, step.end
         if end is not None and end.reason == "cancelled":

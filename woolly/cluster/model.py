@@ -30,6 +30,8 @@ from woolly.store.digest import digest_of
 
 __all__ = ["FleetLLM"]
 
+_PATIENCE = 10.0  # seconds that a replica may take between two of its steps
+
 
 class FleetLLM(LLM):
     """A model that replicas hold; `fleet` is them."""
@@ -86,7 +88,7 @@ class FleetLLM(LLM):
         requests = super()._requests(ids, params, options)
         for request in requests:
             self._given[request] = Given(
-                options.score_only, options.shown, options.salt, options.thought, options.n_shared
+                options.score_only, options.shown, options.salt, options.thought, options.n_shared, options.thought_end
             )
         return requests
 
@@ -118,8 +120,16 @@ class _FleetDriver(EngineDriver):
                 self._fleet.cancel(flight)
 
     def end_thoughts(self, requests: Sequence[Request]) -> bool:
-        """RequestError: a replica that took the answer over would think as long as at first."""
-        raise RequestError("replicas cannot end a thought at once; set a budget before (reasoning_budget)")
+        """As for one engine. A replica that takes an answer over ends its thought after the same token.
+
+        RequestError if no replica computes it at the moment, or it does not reply.
+        """
+        flights = [flight for one in requests if isinstance(flight := self._flights.get(one), AnswerFlight)]
+        asked = [flight for flight in flights if self._fleet.tell(flight, flight.end_thought_message())]
+        heard = [flight.wait_for_thought(_PATIENCE) for flight in asked]
+        if None in heard or len(asked) < len(requests):
+            raise RequestError("no replica says whether the thought has ended: it is being moved, or busy; try again")
+        return any(heard)
 
     def start_reading(self, reading: Reading, on_end: Callable[[], None]) -> None:
         """Gives a reading to a replica; a thread of the fleet calls `on_end`."""

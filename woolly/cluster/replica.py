@@ -72,6 +72,7 @@ class Replica:
             "ping": self._do_ping,
             "add": self._do_add,
             "cancel": self._do_cancel,
+            "end_thought": self._do_end_thought,
             "read": self._do_read,
             "stop_reading": self._do_stop_reading,
         }
@@ -175,6 +176,7 @@ class Replica:
                 salt=bytes.fromhex(message["salt"]),
                 thought=read_marks(message.get("thought")),
                 n_shared=message.get("shared", 0),
+                thought_end=message.get("thought_end"),
                 group=message["group"],
                 expected=message["expected"],
             )
@@ -203,6 +205,25 @@ class Replica:
                     self._unwanted.add(id)
         if found and self._llm is not None:
             self._llm.driver.cancel(found)
+
+    def _do_end_thought(self, message: Mapping[str, Any]) -> None:
+        """Ends the thought of an answer; the engine's thread says where before it computes another token."""
+        id = message["id"]
+        request = self._requests.get(id)
+
+        def end(_: Any) -> None:
+            at = None
+            if request is not None and request.finish_reason is None and request.sampler.end_thought():
+                at = request.sampler.thought_end
+            self._link.send(WireMessage("thought", {"id": id, "at": at}))
+
+        def ask() -> None:
+            try:
+                self._model().driver.call(end)
+            except WoollyError:  # the model is closed: the front moves the answer
+                self._link.send(WireMessage("thought", {"id": id, "at": None}))
+
+        self._pool.submit(ask)  # a step may take a while, and the link must be heard
 
     def _step(self, id: int, sent: _Sent, request: Request, chunk: Chunk) -> None:
         """Called by the engine's thread after each step of a request."""

@@ -27,6 +27,7 @@ __all__ = [
     "read_progress",
     "read_rows",
     "read_step",
+    "read_thought_end",
 ]
 
 Float32 = npt.NDArray[np.float32]
@@ -95,6 +96,15 @@ def read_step(message: WireMessage, n_vocab: int) -> StepReply:
         None if prefix is None else _prefix(prefix),
         None if end is None else _end(end, n_vocab),
     )
+
+
+def read_thought_end(message: WireMessage, most: int | None) -> int | None:
+    """Returns after how many tokens a thought was ended; None if there was none. BadMessage for no such number."""
+    if (at := message.fields.get("at")) is None:
+        return None
+    n = _count(at)
+    _check(most is None or n <= most, f"a thought that ends after {n} of {most} tokens")
+    return n
 
 
 def read_progress(message: WireMessage, n_texts: int) -> int:

@@ -55,10 +55,12 @@ class Sampler:
         constraint: Constraint | None = None,
         index: int = 0,
         thought: ThoughtMarks | None = None,
+        thought_end: int | None = None,
     ) -> None:
         """`index` says which of a request's `n` answers this is: each has a seed of its own.
 
-        `thought` are the marks of the reasoning that the answer may begin with.
+        `thought` are the marks of the reasoning that the answer may begin with; `thought_end` repeats an `end_thought`
+        after that number of tokens of the answer.
         """
         first = draw_seed() if params.seed is None else params.seed
         self.seed = (first + index) % 2**32
@@ -70,9 +72,12 @@ class Sampler:
         self._tokenizer = tokenizer
         self._marks = thought
         self._thought = None if params.reasoning_budget is None else self._new_thought(params.reasoning_budget)
+        self.thought_end = thought_end  # tokens of the answer after which a thought was ended by name
         self._chain = Chain(params, SamplerContext(self._history, tokenizer, self.seed))
         self.n_head = self._head_size()  # tokens of a head that mostly suffice; 0: whole rows are read
         self._alone = self._chain.alone if self.n_head and params.logprobs is None else None
+        if thought_end == 0:
+            self.end_thought()
 
     def next(self, row: Row) -> Choice:
         """Chooses a token after a row of logits, which is left as it is, and goes on from there.
@@ -108,13 +113,16 @@ class Sampler:
 
     def end_thought(self) -> bool:
         """Ends the thought that the answer is in with the next token; whether it is in one."""
+        n_output = len(self._history) - self._n_prompt
         if self._thought is None and self._marks is not None:
             self._thought = self._new_thought(2**63)
-            n_output = len(self._history) - self._n_prompt
             for token in self._history.last(n_output).tolist() if n_output else ():
                 if self._thought is not None:
                     self._thought.saw(token)
-        return self._thought is not None and self._thought.end()
+        if self._thought is None or not self._thought.end():
+            return False
+        self.thought_end = n_output
+        return True
 
     @property
     def foreseen(self) -> UsualChain | Greedy | None:
@@ -149,6 +157,8 @@ class Sampler:
             self._thought.saw(token)
             if self._thought.is_over and not self._thought.forced:
                 self._thought = self._marks = None
+        if self.thought_end is not None and len(self._history) - self._n_prompt == self.thought_end:
+            self.end_thought()
 
     def _new_thought(self, budget: int) -> Thought | None:
         params, tokenizer = self._params, self._tokenizer

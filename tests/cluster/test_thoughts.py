@@ -1,0 +1,91 @@
+"""A thought that is ended by name: at once, on a replica too, and after the same token if another one goes on."""
+
+import time
+
+import pytest
+
+from tests.cluster.seats import ThreadSeat
+from woolly import LLM, RequestError, SamplingParams
+from woolly.cluster.flights import AnswerFlight, Given
+from woolly.cluster.model import FleetLLM
+from woolly.sampling.thought import ThoughtMarks
+from woolly.serving.settings.options import ModelOptions
+from woolly.wire import BadMessage, WireMessage
+
+MARKS = ThoughtMarks("<think>", "</think>", is_open=True)
+PARAMS = SamplingParams(temperature=1.0, seed=3, max_tokens=40, ignore_eos=True, logit_bias={"x": 100.0})
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_model):
+    with LLM(tiny_model, ctx=512, threads=1) as llm:
+        yield llm
+
+
+def answer(llm, params=PARAMS, **options):
+    requests = llm.prepare("Sheep", params, thought=MARKS, **options)
+    llm.driver.complete(requests)
+    assert requests[0][0].error is None
+    return requests[0][0]
+
+
+def fleet(model, *seats):
+    return FleetLLM(model, ModelOptions(ctx=512, threads=1), seats, stall=60.0)
+
+
+def test_an_answer_that_is_repeated_ends_its_thought_after_the_same_token(alone):
+    for n in (0, 1, 7):
+        whole = answer(alone, thought_end=n)
+        assert whole.text.index("</think>") == n and set(whole.text.replace("</think>", "")) == {"x"}
+        for known in (n, n + 2, 30):
+            assert answer(alone, thought_end=n, expected=whole.output[:known]).output == whole.output
+    assert "</think>" not in answer(alone).text
+
+
+def test_a_replica_that_takes_over_goes_on_as_the_first_would_have(alone, tiny_model):
+    llm = fleet(tiny_model, ThreadSeat("a", dies_after=12), ThreadSeat("b", dies_after=12))
+    try:
+        assert answer(llm, thought_end=7).output == answer(alone, thought_end=7).output
+        assert llm.fleet.counts["moved"] >= 1
+    finally:
+        llm.close()
+
+
+def test_a_replica_ends_a_thought_under_way_and_says_where(tiny_model):
+    endless = SamplingParams(temperature=0, context_shift=True, ignore_eos=True, logit_bias={"x": 100.0})
+    llm = fleet(tiny_model, ThreadSeat("a"))
+    try:
+        ((request,),) = llm.prepare("Sheep", endless, thought=MARKS)
+        with pytest.raises(RequestError, match="no replica says"):
+            llm.driver.end_thoughts([request])
+        llm.driver.add([request], lambda *_: None)
+        _until(lambda: request.output)
+        assert llm.driver.end_thoughts([request]) is True
+        _until(lambda: "</think>" in request.text)
+        assert llm.driver._flights[request].thought_end == request.text.index("</think>")
+        _until(lambda: request.text.endswith("x"))
+        assert llm.driver.end_thoughts([request]) is False  # it is over
+        llm.driver.cancel([request])
+    finally:
+        llm.close()
+
+
+def test_what_a_replica_says_of_a_thought_is_checked(alone):
+    request = alone.prepare("Sheep", PARAMS, thought=MARKS)[0][0]
+    flight = AnswerFlight(request, lambda *_: None, Given(), alone.tokenizer.n_vocab)
+    flight.id = 1
+    assert flight.end_thought_message().kind == "end_thought" and flight.wait_for_thought(0) is None
+    for at in ("x", -1, 41, 1.5, True):
+        with pytest.raises(BadMessage):
+            flight.take(WireMessage("thought", {"id": 1, "at": at}))
+    assert flight.take(WireMessage("thought", {"id": 1, "at": 7})) is False
+    assert flight.wait_for_thought(0) is True and flight.message().fields["thought_end"] == 7
+    flight.take(WireMessage("thought", {"id": 1, "at": None}))
+    assert flight.wait_for_thought(0) is False and flight.thought_end == 7
+
+
+def _until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
