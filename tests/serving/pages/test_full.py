@@ -4,6 +4,7 @@ import json
 
 from tests.serving.pages.conftest import answers, ask, assert_shows, chunk, event, reload, settled
 from tests.serving.pages.test_turns import DONE, ending, questions, reply_with, says
+from woolly.chat.compaction import ASK_FOR_NOTE, note_text
 
 FULL = {"message": "the prompt has 171 tokens, but the context holds 160", "code": "context_length_exceeded"}
 
@@ -32,6 +33,50 @@ def test_a_full_context_offers_to_drop_the_oldest_turns(page):
     ask(page, "Four?")
     assert [one["content"] for one in bodies[-1]["messages"]][:2] == ["Be brief.", "Three?"]
     assert page.locator(".problem").count() == 0 and questions(page).count() == 4
+
+
+def test_a_note_stands_for_older_turns_and_can_be_undone(page):
+    timings = {"predicted_n": 10, "predicted_per_second": 5, "prompt_ms": 1, "prompt_n": 2000, "cache_n": 20}
+    good = [chunk(content=text) + ending("stop", timings=timings) + DONE for text in ("A.", "B.", "Sheep.", "C.", "D.")]
+    bodies = reply_with(page, good[0], good[1], FULL, good[2], good[3], good[4])
+    page.keyboard.press("Control+,")
+    page.get_by_label("System prompt").fill("Be brief.")
+    ask(page, "One?")
+    ask(page, "Two?")
+    ask(page, "Three?")
+    page.get_by_role("button", name="Compact and go on").click()
+    settled(page)
+    asked = bodies[3]
+    assert asked["messages"][-1] == {"role": "user", "content": ASK_FOR_NOTE} and asked["max_tokens"] <= 1024
+    assert [one["content"] for one in asked["messages"][:-1]] == ["Be brief.", "One?", "A.", "Two?", "B."]
+    noted = f"Be brief.\n\n{note_text('Sheep.')}"
+    assert [one["content"] for one in bodies[4]["messages"]] == [noted, "Three?"]
+    reload(page)  # the note is kept
+    answers(page).first.wait_for()
+    page.locator(".compacted summary").click()
+    assert page.locator(".compacted p").inner_text() == "Sheep." and questions(page).count() == 3
+    page.get_by_role("button", name="Undo").click()
+    ask(page, "Four?")
+    assert [one["content"] for one in bodies[-1]["messages"]][:2] == ["Be brief.", "One?"]
+    assert page.locator(".compacted").count() == 0
+
+
+def test_the_page_offers_to_compact_a_context_that_is_half_full_and_says_why_it_cannot(page):
+    timings = {"predicted_n": 10, "predicted_per_second": 5, "prompt_ms": 1, "prompt_n": 2000, "cache_n": 20}
+    good = [chunk(content=text) + ending("stop", timings=timings) + DONE for text in ("A.", "B.", " ", "Sheep.", "C.")]
+    bodies = reply_with(page, *good)
+    ask(page, "One?")
+    compact = page.get_by_role("button", name="Compact", exact=True)
+    assert not compact.is_visible()  # one turn alone
+    ask(page, "Two?")
+    compact.click()
+    settled(page)
+    assert page.locator(".problem p").inner_text() == "The model wrote no note of the conversation."
+    page.get_by_role("button", name="Try again").click()
+    page.locator(".compacted").wait_for()
+    assert not compact.is_visible()
+    ask(page, "Three?")
+    assert [one["content"] for one in bodies[-1]["messages"]] == [note_text("Sheep."), "Two?", "B.", "Three?"]
 
 
 def test_a_single_message_that_is_too_long_can_be_edited(page):

@@ -6,6 +6,7 @@ import { chosenModel, emit, sees, state } from "../app/state.js";
 import { markOpening } from "../app/guard.js";
 import * as store from "../app/store.js";
 import { takeCall } from "./calls.js";
+import { canCompact, undoNote, writeNote } from "./compact.js";
 import { besideOf, seedOf } from "./compare.js";
 import { takeTokens } from "./probabilities.js";
 import { requestOf } from "./request.js";
@@ -13,6 +14,7 @@ import { whenSettled } from "./tools.js";
 import { addMessage, copyPath, createConversation, removeMessage, shownPath } from "./tree.js";
 import { canDrop, contextFill, dropTurns, isFull, sentPath } from "./window.js";
 
+const noted = new Set(); // conversations whose next request begins with a note: that they are full is known
 const SAVE_EVERY = 1000; // milliseconds, while an answer is being written
 export const FULL = "context_length_exceeded";
 export const BLIND = "blind"; // the conversation has pictures, and the model sees none
@@ -118,6 +120,42 @@ export function dropAndRetry() {
   state.problems.get(state.current.id).drop();
   emit("settings");
   return retry();
+}
+
+/** Lets a note stand for older turns of this conversation whenever its context is full, and asks again. */
+export function compactAndRetry() {
+  state.current.settings.overflow = "compact";
+  noted.add(state.current.id);
+  emit("settings");
+  return retry();
+}
+
+/** Has a note written of all turns before the last question, which the model then gets in their place. */
+export async function compact() {
+  const conversation = state.current;
+  const path = shownPath(conversation);
+  if (state.runs.has(conversation.id) || !canCompact(conversation, path)) return;
+  const run = new Run(conversation, { content: "", reasoning: "" }, null);
+  state.problems.delete(conversation.id);
+  state.runs.set(conversation.id, run);
+  emit("run", run);
+  try {
+    await writeNote(conversation, path, run.controller.signal);
+  } catch (error) {
+    if (error.name !== "AbortError") state.problems.set(conversation.id, { error, again: compact, drop: null });
+  }
+  state.runs.delete(conversation.id);
+  emit("run", run);
+  emit("current");
+  await keep(conversation);
+}
+
+/** Sends the turns again that the latest note stands for. */
+export function undoCompaction() {
+  if (state.runs.has(state.current.id)) return undefined;
+  undoNote(state.current);
+  emit("current");
+  return keep(state.current);
 }
 
 /** Sends no more of this conversation's pictures, and asks again. */
@@ -271,13 +309,23 @@ function checkSight({ conversation, model: asked }, path) {
 
 /** Asks with fewer turns as long as the context is full, if the conversation is set so. */
 async function receive(run, path, more) {
+  const { conversation, controller } = run;
+  let canNote = conversation.settings.overflow === "compact";
+  if (noted.delete(conversation.id) && canNote && canCompact(conversation, path)) {
+    canNote = false;
+    await writeNote(conversation, path, controller.signal);
+    emit("current");
+  }
   for (;;) {
     try {
       await stream(run, requestOf(run.conversation, path, more));
       return;
     } catch (error) {
-      const isDropped = error.code === FULL && run.conversation.settings.overflow === "drop" && dropTurns(run.conversation, path, error.size);
-      if (!isDropped) throw error;
+      if (error.code !== FULL || !["drop", "compact"].includes(conversation.settings.overflow)) throw error;
+      if (canNote && canCompact(conversation, path)) {
+        canNote = false; // turns that do not fit beside their note are dropped
+        await writeNote(conversation, path, controller.signal);
+      } else if (!dropTurns(conversation, path, error.size)) throw error;
       emit("current");
     }
   }

@@ -9,14 +9,18 @@ import { small } from "../app/store.js";
 import { hasFiles, isUnseen, setUpFiles, takeFiles } from "./files.js";
 import { editLast } from "./thread.js";
 import { isHeld, skipServers, startingServers } from "./tools.js";
+import { canCompact } from "./compact.js";
+import { shownPath } from "./tree.js";
 import { contextFill } from "./window.js";
 
 const box = byId("message");
 const button = byId("send");
 const note = byId("composer-note");
 const meter = byId("context");
+const shorten = byId("compact");
 const skip = byId("skip-tools");
 const bar = byId("progress");
+const ROOMY = 0.5; // of the context, from which on the page offers to compact the conversation
 const NEARLY = 0.85; // of the context, from which on the meter warns
 
 const draftName = () => `draft.${state.current.messages.length ? state.current.id : "new"}`;
@@ -38,6 +42,7 @@ export function setUpComposer() {
   on("current", showDraft);
   on("run", showButton);
   for (const kind of ["tools", "models"]) on(kind, showRate);
+  shorten.addEventListener("click", () => chat.compact());
   skip.addEventListener("click", () => skipServers(state.runs.get(state.current.id)));
   for (const kind of ["current", "run", "models"]) on(kind, showContext);
   setUpFiles(showButton);
@@ -94,6 +99,7 @@ function showButton() {
 function showContext() {
   const fill = state.current && contextFill(state.current);
   meter.hidden = !fill;
+  shorten.hidden = !fill || fill.used < ROOMY * fill.size || state.runs.has(state.current.id) || !canCompact(state.current, shownPath(state.current));
   if (!fill) return;
   const share = fill.used / fill.size;
   const sentence = `${number(fill.used)} of ${number(fill.size)} tokens of the context are used (${percent(share)})`;

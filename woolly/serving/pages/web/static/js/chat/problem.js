@@ -16,13 +16,19 @@ const button = (text, run) => el("button", { type: "button", class: "button", on
 
 /** A full context stays full: asking again would fail again. */
 function fullButtons({ drop }) {
-  return el("div", { class: "row" }, drop ? dropButton() : null, button("Edit message", () => editLast()));
+  return el("div", { class: "row" }, drop ? compactButton() : null, drop ? dropButton() : null, button("Edit message", () => editLast()));
 }
 
 function blindButtons() {
   const without = button("Go on without the pictures", () => chat.leaveOutPictures());
   without.title = "The pictures stay in this conversation; the model gets their names.";
   return el("div", { class: "row" }, without, button("Try again", () => chat.retry()));
+}
+
+function compactButton() {
+  const one = button("Compact and go on", () => chat.compactAndRetry());
+  one.title = "The model writes a note of the turns before your last message, and gets it in their place; they stay in this conversation.";
+  return one;
 }
 
 function dropButton() {

@@ -3,12 +3,17 @@
 import { chosenModel, state } from "../app/state.js";
 import { toRequest } from "../panels/samplers.js";
 import { offeredTools } from "./tools.js";
-import { sentPath } from "./window.js";
+import { noteOf, sentPath } from "./window.js";
+
+// The words of woolly/chat/compaction.py.
+const NOTE = "What was said before is removed. This is the note that you wrote of it:\n\n";
 
 /** Returns the body of a request for the answer to a path of messages. SettingError if a setting cannot be read. */
 export function requestOf(conversation, path, more = {}) {
   const { settings } = conversation;
-  const messages = settings.system?.trim() ? [{ role: "system", content: settings.system }] : [];
+  const note = noteOf(conversation, path);
+  const system = [settings.system?.trim() ? settings.system : "", note === null ? "" : NOTE + note].filter(Boolean).join("\n\n");
+  const messages = system ? [{ role: "system", content: system }] : [];
   for (const node of sentPath(conversation, path)) {
     const message = messageOf(node, settings.pictures !== "off");
     const last = messages.at(-1);

@@ -114,10 +114,16 @@ export function readConversation(given) {
     leaf: seen.has(given.leaf) ? given.leaf : (messages.at(-1)?.id ?? null),
     settings: readSettings(given.settings),
     messages,
-    ...(seen.has(given.from) ? { from: given.from } : {}),
+    ...(seen.has(given.from) ? { from: given.from, notes: readNotes(given.notes, seen) } : {}),
     ...(given.pinned === true ? { pinned: true } : {}),
     ...(isText(given.folder) && given.folder.trim() ? { folder: given.folder.trim().slice(0, 60) } : {}),
   };
+}
+
+/** The notes that stand for turns that are not sent, each with the first message that was sent before it. */
+function readNotes(given, seen) {
+  if (!Array.isArray(given) || !given.every((note) => isText(note?.text))) return [];
+  return given.map(({ text, from }) => (seen.has(from) ? { text, from } : { text }));
 }
 
 /** What only some messages have: files, the form of an answer, calls of tools, tokens. */

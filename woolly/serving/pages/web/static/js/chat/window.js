@@ -11,6 +11,12 @@ export function sentPath(conversation, path) {
   return from < 0 ? path : path.slice(from);
 }
 
+/** The note that stands for the turns that are not sent; null if there is none on this path. */
+export function noteOf(conversation, path) {
+  const note = conversation.notes?.at(-1);
+  return note && path.some((node) => node.id === conversation.from) ? note.text : null;
+}
+
 /** Whether the oldest turn can be dropped: another question must be left. */
 export const canDrop = (conversation, path) => secondQuestion(sentPath(conversation, path)) !== undefined;
 

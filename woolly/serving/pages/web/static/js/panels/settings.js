@@ -56,7 +56,7 @@ function render() {
     textRow("system", "System prompt", "What the model is told before the conversation.", 4),
     formRow(),
     choiceRow("reasoning", "Reasoning", [["", "Default"], ["none", "Off"], ["low", "Low"], ["medium", "Medium"], ["high", "High"]], "For models that can think before they answer.", "reasoning_effort"),
-    choiceRow("overflow", "Context overflow", [["", "Ask"], ["drop", "Drop oldest turns"]], "What happens when the conversation no longer fits the model's context."),
+    choiceRow("overflow", "Context overflow", [["", "Ask"], ["compact", "Compact older turns"], ["drop", "Drop oldest turns"]], "What happens when the conversation no longer fits the model's context."),
     ...groups().map((group) =>
       el(
         "details",

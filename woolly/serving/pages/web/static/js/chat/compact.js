@@ -1,0 +1,52 @@
+// Compaction: a note that the model writes stands for older turns of a conversation, which stay in it.
+
+import * as api from "../app/api.js";
+import { chosenModel } from "../app/state.js";
+import { requestOf } from "./request.js";
+import { canDrop, dropTurns } from "./window.js";
+
+// The words of woolly/chat/compaction.py.
+const ASK = "The conversation so far will be removed, and only what you write now stays. Write a note to yourself that lets you go on without it: what the user wants, decisions and reasons, facts, names, numbers, files and code that still matter, what is done, and what is left to do. Be brief and exact. Answer with the note alone; call no tool.";
+const MOST = 1024; // tokens of a note, at most a quarter of the context
+const FULL = "context_length_exceeded";
+// Nothing binds the form of a note.
+const FREE = { response_format: undefined, grammar: undefined, regex: undefined, stop: undefined, logprobs: undefined, top_logprobs: undefined };
+
+/** Whether a note can stand for anything: there is a turn before the last question. */
+export const canCompact = canDrop;
+
+/** Has a note written of all turns before the last question of a path, and lets it stand for them. */
+export async function writeNote(conversation, path, signal) {
+  const at = path.findLastIndex((node) => node.role === "user");
+  const turns = path.slice(0, at);
+  const asked = { ...conversation }; // what the note is of: fewer turns, if all of them leave no room for it
+  for (;;) {
+    try {
+      const text = await read(asked, turns, signal);
+      conversation.notes = [...(conversation.notes ?? []), { text, from: conversation.from }];
+      conversation.from = path[at].id;
+      return;
+    } catch (error) {
+      if (error.code !== FULL || !dropTurns(asked, turns, error.size)) throw error;
+    }
+  }
+}
+
+async function read(conversation, turns, signal) {
+  const most = Math.min(MOST, Math.floor((chosenModel()?.context_length ?? 4 * MOST) / 4));
+  const body = { ...requestOf(conversation, turns, FREE), max_tokens: most };
+  body.messages.push({ role: "user", content: ASK });
+  let note = "";
+  for await (const chunk of api.chat(body, signal)) note += chunk.choices[0]?.delta?.content ?? "";
+  if (!note.trim()) throw new api.ApiError("compaction_failed", "The model wrote no note of the conversation.");
+  return note.trim();
+}
+
+/** Sends the turns again that the latest note stands for. */
+export function undoNote(conversation) {
+  const note = conversation.notes?.at(-1);
+  if (!note) return;
+  conversation.notes = conversation.notes.slice(0, -1);
+  if (note.from === undefined) delete conversation.from;
+  else conversation.from = note.from;
+}
