@@ -154,15 +154,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"tests/conftest.py: SLOW or LONGEST names what is not there: {names}")
 
 
+class FreeDrafts:
+    """In place of `DraftCost`: guesses cost nothing."""
+
+    def is_due(self, n_answers: int) -> bool:
+        return False
+
+    def share(self, n_answers: int) -> float:
+        return 0.0
+
+    def guessed(self, n_guesses: int, seconds: float) -> None:
+        pass
+
+    def stepped(self, n_answers: int, n_guesses: int, seconds: float) -> None:
+        pass
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _steady() -> Iterator[None]:
     """Draws the same seed for every request of this process that names none, whichever thread asks first.
 
     A tiny random model may end its answer at any token: what a test asserts of it must not depend on the draw.
-    Nor must it depend on a slow disk: what is closed has time to write.
+    Nor must it depend on a slow disk: what is closed has time to write. Nor on what a guess costs: a step of a tiny
+    model takes less time than one.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("woolly.sampling.seeds.randbits", lambda n_bits: 20 % 2**n_bits)
+        patch.setattr("woolly.engine.drafts.speculation.DraftCost", FreeDrafts)
         patch.setattr("woolly.cache.tier._FLUSHING", 120.0)
         yield
 

@@ -8,6 +8,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, RequestError, SamplingParams
 from woolly.engine import DraftModel, Engine, PromptLookup, check_vocabulary
+from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import DraftLength
 
 KINDS = {
@@ -161,6 +162,38 @@ def test_guesses_get_longer_while_they_come_true_and_nearly_cease_when_they_do_n
     for _ in range(20):
         length.saw(length.next() or 1, 0)
     assert sum(length.next() for _ in range(160)) <= 10
+
+
+def test_guesses_that_cost_more_than_they_spare_are_stopped_however_right_they_are():
+    cost, length = DraftCost(), DraftLength(8)
+    assert cost.share(1) == 0.0 and not cost.is_due(1)
+    for _ in range(4):
+        n = length.next(cost.share(1))
+        cost.guessed(n, 0.010 * n)  # as long as a step
+        cost.stepped(1, n, 0.010 + 0.001 * n)
+        length.saw(n, n)
+    assert n > 0 and cost.is_due(1)
+    cost.stepped(1, 0, 0.010)
+    assert not cost.is_due(1) and cost.share(1) == 0.0  # what a row costs is not known
+    cost.stepped(1, 8, 0.018)
+    assert cost.share(1) == pytest.approx(1.1) and cost.share(2) == 0.0
+    assert sum(length.next(cost.share(1)) for _ in range(100)) <= 3
+    cheap = DraftCost()
+    cheap.stepped(1, 0, 0.010)
+    cheap.stepped(1, 8, 0.012)
+    assert cheap.share(1) == pytest.approx(0.025) and length.next(cheap.share(1)) == 8
+
+
+def test_a_draft_that_is_always_wrong_is_tried_ever_more_seldom():
+    length, n_tried = DraftLength(8), 0
+    for _ in range(1000):
+        n = length.next()
+        n_tried += n > 0
+        if n:
+            length.saw(n, 0)
+    assert n_tried <= 12
+    length.saw(1, 1)
+    assert length._pause == DraftLength.RETRY
 
 
 def test_speculation_is_chosen_by_name_file_or_llm(llm, folder):

@@ -154,7 +154,7 @@ class Engine:
         if rows is not None:
             self.scheduler.ran(work)
             self._settler.settle(work, rows)
-            self._speculation.ran()
+            self._speculation.ran(work)
         if self.scheduler.tier is not None:
             self.scheduler.tier.work()
         self.reader.turn()

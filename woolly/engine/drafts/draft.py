@@ -29,8 +29,9 @@ class DraftLength:
     """How many tokens are worth proposing, by how many of the last ones were accepted.
 
     If a share `a` of proposals is accepted, the k-th of a draft is with probability a**k. It is worth its row while
-    that is at least `worth`, one half: a rejected token costs a row, an accepted one saves a step. If almost none is
-    accepted, one proposal every 16 tokens detects a change.
+    that is at least `worth`, one half: a rejected token costs a row, an accepted one saves a step; more, if a guess was
+    measured to cost more (`DraftCost`). If almost none is accepted, one proposal after 16 tokens detects a change, and
+    after twice as many each time that it is wrong, at most 256.
     """
 
     WORTH = 0.5
@@ -39,27 +40,34 @@ class DraftLength:
 
     START = 0.75
     PACE = 0.15  # weight of the latest observation in the moving average
-    RETRY = 16
+    RETRY, MOST_RETRY = 16, 256
 
     def __init__(self, most: int, worth: float = WORTH) -> None:
         self._most = most
         self._worth = worth
         self._share = self.START
         self._since = 0
+        self._pause = self.RETRY
 
-    def next(self) -> int:
-        """The number of tokens to propose in the next step."""
-        if self._share >= 0.999:
+    def next(self, cost: float = 0.0) -> int:
+        """The number of tokens to propose in the next step; `cost` is that of one, as a share of a step."""
+        worth = max(self._worth, cost)
+        if worth >= 1.0 or self._share <= 0.0:
+            n = 0
+        elif self._share >= 0.999:
             return self._most
-        n = int(math.log(self._worth) / math.log(self._share)) if self._share > 0.0 else 0
+        else:
+            n = int(math.log(worth) / math.log(self._share))
         if n == 0:
             self._since += 1
-            if self._since >= self.RETRY:
-                self._since = 0
+            if self._since >= self._pause:
+                self._since, self._pause = 0, min(2 * self._pause, self.MOST_RETRY)
                 n = 1
         return min(n, self._most)
 
     def saw(self, n_drafted: int, n_accepted: int) -> None:
         """Updates the share after a check; tokens after the first rejected one carry no information."""
+        if n_accepted:
+            self._pause = self.RETRY
         for i in range(min(n_accepted + 1, n_drafted)):
             self._share += self.PACE * ((1.0 if i < n_accepted else 0.0) - self._share)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import Draft, DraftLength
 from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.mtp import MtpDraft
@@ -27,12 +30,16 @@ class Speculation:
         self._most = most
         self._ctx = ctx
         self._lengths: dict[Request, DraftLength] = {}
+        self._cost = DraftCost()
 
     def add_to(self, work: Work) -> None:
         """Adds drafts to requests that are generating, as long as rows are left and drafts are worth a row."""
         if self.draft is None:
             return
         scheduler = self._scheduler
+        if _has_answers_alone(work) and self._cost.is_due(len(work.spans)):
+            return
+        cost = self._cost.share(len(work.spans))
         left = scheduler.rows_for_drafts(work)
         wanted: list[tuple[Span, int]] = []
         for span in work.spans:
@@ -46,7 +53,7 @@ class Speculation:
                 has_replay = scheduler.snapshots is not None
                 worth = DraftLength.WORTH_WITH_REPLAY if has_replay else DraftLength.WORTH
                 length = self._lengths[request] = DraftLength(self._most, worth)
-            n = min(room, left, length.next())
+            n = min(room, left, length.next(cost))
             if n > 0 and scheduler.room_for(request, n):  # a draft may write into the pages, too
                 wanted.append((span, n))
                 left -= n
@@ -54,13 +61,17 @@ class Speculation:
             return
         if not isinstance(self.draft, PromptLookup):
             self._runner.meanwhile()
+        begin = time.perf_counter()
         guesses = self.draft.propose([(span.request, n) for span, n in wanted])
+        self._cost.guessed(sum(map(len, guesses)), time.perf_counter() - begin)
         for (span, _), tokens in zip(wanted, guesses, strict=True):
             if tokens:
                 span.add(tokens)
 
-    def ran(self) -> None:
-        """Lets a draft read what the step computed, after its tokens are chosen."""
+    def ran(self, work: Work) -> None:
+        """Lets a draft read what the step computed, after its tokens are chosen, and learns what the step took."""
+        if self.draft is not None and work.spans and _has_answers_alone(work):
+            self._cost.stepped(len(work.spans), sum(len(span.drafts) for span in work.spans), work.seconds)
         if isinstance(self.draft, MtpDraft):
             self.draft.settled()
 
@@ -77,3 +88,8 @@ class Speculation:
         self._lengths.pop(request, None)
         if self.draft is not None:
             self.draft.forget(request)
+
+
+def _has_answers_alone(work: Work) -> bool:
+    """Whether a step computes nothing but the next tokens of answers, of which none is known."""
+    return all(span.n_tokens == 1 and span.is_complete and not span.request.known for span in work.spans)
