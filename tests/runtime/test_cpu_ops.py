@@ -122,7 +122,7 @@ def test_the_table_has_cases_for_every_op_that_native_code_has_and_no_other(file
     # linear and attention are plain ops that the passes always replace.
     # A batch gives the scales of "adapt" and the rows of "hidden": tests/engine/ proves them (test_adapters, test_mtp).
     # What it gives to ops of towers is in test_tower_ops.py.
-    elsewhere = {"store", "adapt", "hidden", "given", "blend", "fold", "place"}
+    elsewhere = {"store", "adapt", "hidden", "given", "blend", "fold", "place", "conv_around"}
     assert {case.op for case in CASES.values()} | elsewhere == set(OPS) - {"linear", "attention"}
     for name, case in CASES.items():
         assert fuse(case.plan(files(name)[0])).steps[-1].op == case.op, name

@@ -1,6 +1,7 @@
 """Ops that read what a batch brings of pictures: the reference means what it says, and native code agrees."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,13 +24,15 @@ def tensor(name, *shape):
 TENSORS = {
     "at.weight": tensor("at.weight", TABLE, WIDTH),
     "token_embd.weight": tensor("token_embd.weight", 11, WIDTH),
+    "near.weight": tensor("near.weight", WIDTH, 5),
+    "near.bias": tensor("near.bias", WIDTH),
 }
 
 
 def program(build, backend, **options):
     """A plan of given rows and what `build` makes of them; without the table if it does not read it."""
     tracer = Tracer("case", TENSORS)
-    tracer.skip("at", "token_embd")
+    tracer.skip("at", "token_embd", "near")
     tracer.output(build(tracer, tracer.given(width=WIDTH)))
     return choose(backend).compile(tracer.plan(), TENSORS, Options(**options))
 
@@ -88,10 +91,39 @@ def test_fold_makes_some_rows_one(kind):
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("before", "act"), [(2, "silu"), (4, ""), (0, "")])
+def test_conv_around_filters_rows_of_each_text(before, act):
+    batch, filters = brought(7, 1, 3), TENSORS["near.weight"].dequantize()
+    build = lambda p, x: p.output_rows(p.conv_around(x, "near", kernel=5, before=before, act=act))  # noqa: E731
+    want, ends = np.tile(TENSORS["near.bias"].dequantize().astype(np.float64), (11, 1)), (0, 7, 8, 11)
+    for first, last in pairwise(ends):
+        for row in range(first, last):
+            for k in range(5):
+                if first <= row + k - before < last:
+                    want[row] += filters[:, k] * batch.hidden[row + k - before]
+    want = want / (1 + np.exp(-want)) if act else want
+    alone = replace(brought(1), hidden=batch.hidden[7:8])
+    for backend, threads in (("reference", None), ("cpu", 1), ("cpu", 3)):
+        one = program(build, backend, threads=threads)
+        got = run(one, batch)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(run(one, alone), got[7:8])
+
+
+def test_conv_around_is_refused_where_it_has_no_meaning():
+    for kernel, before, message in ((5, 5, "begins 5 rows before"), (4, 1, "expected .8, 4")):
+        with pytest.raises(PlanError, match=message):
+            program(lambda p, x, k=kernel, b=before: p.conv_around(x, "near", kernel=k, before=b), "reference")
+    one = program(lambda p, x: p.output_rows(p.conv_around(x, "near", kernel=5, before=2)), "cpu", threads=1)
+    later = replace(Batch.of([([0] * 2, 3, [0])], range(2)), hidden=np.zeros((2, WIDTH), np.float32))
+    with pytest.raises(ValueError, match="a text must be whole in one batch"):
+        run(one, later)
+
+
 def placed(part, adds):
     """A plan whose token rows get brought rows."""
     tracer = Tracer("case", TENSORS)
-    tracer.skip("at")
+    tracer.skip("at", "near")
     tracer.output(tracer.output_rows(tracer.embed("token_embd", width=WIDTH)))
     plan = tracer.plan()
     embed, head = plan.steps

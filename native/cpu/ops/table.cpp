@@ -11,6 +11,7 @@
     X(clip)            \
     X(columns)         \
     X(conv)            \
+    X(conv_around)     \
     X(delta_net)       \
     X(dots)            \
     X(embed)           \

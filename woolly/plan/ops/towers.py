@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, get_args
 
 from woolly.plan.ops.table import OPS, Op, op
@@ -46,6 +47,23 @@ class TowerOps(Recorder):
         if kind not in get_args(Fold):
             self._fail(f"fold got the kind {kind!r}; one of {', '.join(get_args(Fold))} was expected")
         return self._step("fold", (x,), "output", x.width * (1 if kind == "mean" else rows), count=rows, kind=kind)
+
+    @op(inputs=("x",), weights=("weight", "bias?"), attributes=("kernel", "before", "act"), part="recurrence")
+    def conv_around(self, x: Handle, name: str, *, kernel: int, before: int, act: Literal["", "silu"] = "") -> Handle:
+        """Each column times a filter over `kernel` rows of its text, plus `name.bias` if the file has one; then silu.
+
+        The filter begins `before` rows before each row; zeros stand outside of the text, which is whole in the batch.
+        """
+        weight = self._weight(name)
+        if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, kernel) if n > 1):
+            self._fail(f"{weight.name} has shape {weight.shape}, expected ({x.width}, {kernel})")
+        if not 0 <= before < kernel or x.value.rows != "batch":
+            self._fail(f"conv_around begins {before} rows before each of {x.value.rows}, and its filter has {kernel}")
+        if act not in ("", "silu"):
+            self._fail(f"conv_around got the activation {act!r}; silu or none was expected")
+        weight = replace(weight, shape=(x.width, kernel))
+        weights = (weight, *self._bias(name, weight))
+        return self._step("conv_around", (x,), "batch", x.width, weights, kernel=kernel, before=before, act=act)
 
 
 # Rows that the batch brings (`Batch.brought`), columns `part` * width on: in place of those of x, or added to them.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.plan import Step
+from woolly.runtime.reference.elements import apply_act
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
-__all__ = ["blend", "fold", "given", "place"]
+__all__ = ["blend", "conv_around", "fold", "given", "place"]
 
 
 @reference("given")
@@ -45,6 +46,20 @@ def fold(c: OpContext, step: Step, x: Float32) -> Float32:
     elif step.text("kind") == "columns":
         y = y.swapaxes(1, 2)
     return y.reshape(len(y), -1)
+
+
+@reference("conv_around")
+def conv_around(c: OpContext, step: Step, x: Float32) -> Float32:
+    """Each column times a filter over the rows around each, text by text."""
+    weight, *bias = (c.weights.get(w.name).reshape(w.shape) for w in step.weights)
+    kernel, before = step.integer("kernel"), step.integer("before")
+    y = np.zeros_like(x)
+    for first, last in zip(c.batch.offsets[:-1], c.batch.offsets[1:], strict=True):
+        padded = np.pad(x[first:last], ((before, kernel - 1 - before), (0, 0)))
+        for k in range(kernel):
+            y[first:last] += padded[k : k + last - first] * weight[:, k]
+    y = y + bias[0] if bias else y
+    return apply_act("silu", y) if step.text("act") else y
 
 
 @reference("place")
