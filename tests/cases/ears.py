@@ -16,7 +16,7 @@ from woolly.senses import Prepared, Sound
 from woolly.senses.ears import EarSettings
 from woolly.senses.preparing.hearing import prepare_sound
 
-WIDTH, FFN, CHANNELS = 32, 48, 6
+WIDTH, FFN, CHANNELS, LETTERS = 32, 48, 6, 13
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class TinyEar:
 
     @property
     def settings(self) -> EarSettings:
-        return EarSettings("audio", self.name, self.n_mels, self.extra.get("projector.stack_factor", 1))
+        stack, window = (self.extra.get(f"projector.{key}", 1) for key in ("stack_factor", "window_size"))
+        n_queries = window // self.extra.get("projector.downsample_rate", 1)
+        return EarSettings("audio", self.name, self.n_mels, stack, window, n_queries)
 
 
 def conv1d(n_mels: int) -> dict[str, tuple[int, ...]]:
@@ -53,6 +55,51 @@ def conv2d() -> dict[str, tuple[int, ...]]:
         out[f"a.conv2d.{number}.bias"] = (CHANNELS, 1, 1)
     return out
 
+
+def query_former(layers: int) -> dict[str, tuple[int, ...]]:
+    """Granite Speech' projector, and what is around its layers."""
+    out = {"a.proj_query": (1, 3, WIDTH)} | norm("a.proj_norm", WIDTH) | matrix("a.proj_linear", TEXT, WIDTH)
+    out |= matrix("a.input_projection", WIDTH, 160)
+    out |= matrix("a.enc_ctc_out", LETTERS, WIDTH) | matrix("a.enc_ctc_out_mid", WIDTH, LETTERS)
+    for i in range(layers):
+        begin = f"a.proj_blk.{i}"
+        for which in ("self_attn", "cross_attn"):
+            for one in ("q", "k", "v", "out"):
+                out |= matrix(f"{begin}.{which}_{one}", WIDTH, WIDTH)
+            out |= norm(f"{begin}.{which}_norm", WIDTH)
+        out |= matrix(f"{begin}.ffn_up", FFN, WIDTH) | matrix(f"{begin}.ffn_down", WIDTH, FFN)
+        out |= norm(f"{begin}.ffn_norm", WIDTH)
+    return out
+
+
+def granite_block() -> dict[str, tuple[int, ...]]:
+    out = {"attn_rel_pos_emb": (2 * 32 + 1, WIDTH // 2), "conv_dw.weight": (2 * WIDTH, 7)}
+    for one in ("ln1", "ln2", "norm_conv", "ffn_norm", "ffn_norm_1"):
+        out |= norm(one, WIDTH)
+    for one in ("", "_1"):
+        out |= matrix(f"ffn_up{one}", 4 * WIDTH, WIDTH) | matrix(f"ffn_down{one}", WIDTH, 4 * WIDTH)
+    for one in ("attn_q", "attn_k", "attn_v", "attn_out"):
+        out |= matrix(one, WIDTH, WIDTH, one == "attn_out")
+    return (
+        out | matrix("conv_pw1", 4 * WIDTH, WIDTH) | matrix("conv_pw2", WIDTH, 2 * WIDTH) | norm("conv_norm", 2 * WIDTH)
+    )
+
+
+def gemma_block() -> dict[str, tuple[int, ...]]:
+    out = {"conv_dw.weight": (WIDTH, 5), "per_dim_scale.weight": (WIDTH // 2,), "attn_k_rel.weight": (WIDTH, WIDTH)}
+    norms = ("attn_pre_norm", "attn_post_norm", "ln2", "conv_norm", "norm_conv")
+    for one in (*norms, "ffn_norm", "ffn_post_norm", "ffn_norm_1", "ffn_post_norm_1"):
+        out[f"{one}.weight"] = (WIDTH,)
+    for one in ("", "_1"):
+        out |= matrix(f"ffn_up{one}", 4 * WIDTH, WIDTH, False) | matrix(f"ffn_down{one}", WIDTH, 4 * WIDTH, False)
+    for one in ("attn_q", "attn_k", "attn_v", "attn_out"):
+        out |= matrix(one, WIDTH, WIDTH, False)
+    for bound in ("input_min", "input_max", "output_min", "output_max"):
+        out[f"ffn_up.{bound}"] = (1,)
+    return out | matrix("conv_pw1", 2 * WIDTH, WIDTH, False) | matrix("conv_pw2", WIDTH, WIDTH, False)
+
+
+BLOCKS = {"granite_speech": granite_block, "gemma4a": gemma_block}
 
 EARS = {
     ear.name: ear
@@ -83,6 +130,28 @@ EARS = {
             128,
             keep=3,
         ),
+        TinyEar(
+            "granite_speech",
+            (24_000, 8_500, 70_111),
+            query_former(2),
+            160,
+            n_layers=3,
+            extra={
+                "chunk_size": 24, "conv_kernel_size": 7, "max_pos_emb": 32, "projector.window_size": 15,
+                "projector.downsample_rate": 5, "projector.head_count": 4,
+            },
+        ),
+        TinyEar(
+            "gemma4a",
+            (24_000, 8_500, 3_000),
+            {
+                "a.conv1d.0.weight": (16, 1, 3, 3), "a.conv1d.0.norm.weight": (16,),
+                "a.conv1d.1.weight": (CHANNELS, 16, 3, 3), "a.conv1d.1.norm.weight": (CHANNELS,),
+            }
+            | matrix("a.input_projection", WIDTH, 4 * CHANNELS, False) | matrix("a.pre_encode.out", FFN, WIDTH)
+            | matrix("mm.a.input_projection", TEXT, FFN, False),
+            16,
+        ),
     )
 }  # fmt: skip
 
@@ -91,10 +160,13 @@ def shapes(ear: TinyEar) -> dict[str, tuple[int, ...]]:
     """Shapes of all tensors. Whisper's keys have no bias, Qwen 3's do."""
     out = dict(ear.root)
     for i in range(ear.n_layers):
-        block = norm("ln1", WIDTH) | norm("ln2", WIDTH)
-        for one in ("attn_q", "attn_k", "attn_v", "attn_out"):
-            block |= matrix(one, WIDTH, WIDTH, one != "attn_k" or ear.name == "qwen3a")
-        block |= matrix("ffn_up", FFN, WIDTH) | matrix("ffn_down", WIDTH, FFN)
+        if ear.name in BLOCKS:
+            block = BLOCKS[ear.name]()
+        else:
+            block = norm("ln1", WIDTH) | norm("ln2", WIDTH)
+            for one in ("attn_q", "attn_k", "attn_v", "attn_out"):
+                block |= matrix(one, WIDTH, WIDTH, one != "attn_k" or ear.name == "qwen3a")
+            block |= matrix("ffn_up", FFN, WIDTH) | matrix("ffn_down", WIDTH, FFN)
         out |= {f"a.blk.{i}.{name}": shape for name, shape in block.items()}
     return out
 
@@ -105,7 +177,11 @@ def tensors(ear: TinyEar) -> dict[str, np.ndarray]:
     out = {}
     for name, shape in shapes(ear).items():
         values = random.standard_normal(shape)
-        if name.endswith(".bias") or len(shape) == 1:
+        if name.endswith(("_min", "_max")):
+            values = np.full(shape, 1.5 if name.endswith("_max") else -1.0)
+        elif name.endswith("per_dim_scale.weight"):  # softplus of what is trained
+            values = np.log1p(np.exp(values))
+        elif name.endswith(".bias") or len(shape) == 1:
             is_scale = "norm" in name or "ln" in name
             values = 0.1 * values + (is_scale and name.endswith(".weight"))
         elif "position" not in name:

@@ -12,7 +12,8 @@ from woolly.runtime import Options
 from woolly.senses import Rows
 
 # The text model beside each tower. Omni's turns by three positions, which are one for a sound.
-PAIRS = {"ultravox": TINY["llama"], "qwen2a": TINY["qwen2"], "qwen2.5o": QWEN2, "qwen3a": QWEN2}
+PAIRS = {"ultravox": TINY["llama"], "qwen2a": TINY["qwen2"], "qwen2.5o": QWEN2, "qwen3a": QWEN2,
+         "granite_speech": TINY["granite"]}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import torch
 import transformers
 from transformers import models
 
-from tests.cases.ears import CHANNELS, EARS, FFN, WIDTH, samples, write_ear
+from tests.cases.ears import CHANNELS, EARS, FFN, LETTERS, WIDTH, samples, write_ear
 from tests.cases.towers import TEXT
 from tests.goldens.make import HERE, File
 from tests.goldens.make_towers import load
@@ -171,6 +171,131 @@ def qwen3a(file):
     return rows
 
 
+GRANITE = {
+    "ffn_norm": "ff1.pre_norm", "ffn_up": "ff1.up_proj", "ffn_down": "ff1.down_proj", "ffn_norm_1": "ff2.pre_norm",
+    "ffn_up_1": "ff2.up_proj", "ffn_down_1": "ff2.down_proj", "ln1": "attn.pre_norm", "ln2": "post_norm",
+    "attn_q": "attn.to_q", "attn_out": "attn.to_out", "norm_conv": "conv.norm", "conv_pw1": "conv.up_conv",
+    "conv_pw2": "conv.down_conv", "conv_dw": "conv.depth_conv.conv", "conv_norm": "conv.batch_norm",
+}  # fmt: skip
+ATTENTION = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "out": "output.dense",
+             "norm": "output.LayerNorm"}  # fmt: skip
+
+
+def granite_speech(file):
+    module, get = models.granite_speech, lambda key: file.get(f"audio.{key}")
+    config = transformers.GraniteSpeechConfig(
+        encoder_config={
+            "input_dim": get("num_mel_bins"), "num_layers": get("block_count"), "hidden_dim": WIDTH,
+            "num_heads": get("attention.head_count"), "output_dim": LETTERS, "context_size": get("chunk_size"),
+            "max_pos_emb": get("max_pos_emb"), "conv_kernel_size": get("conv_kernel_size"),
+        },
+        projector_config={
+            "model_type": "blip_2_qformer", "hidden_size": WIDTH, "encoder_hidden_size": WIDTH, "num_hidden_layers": 2,
+            "num_attention_heads": get("projector.head_count"), "intermediate_size": FFN,
+            "cross_attention_frequency": 1,
+        },
+        text_config={"model_type": "granite", "hidden_size": TEXT},
+        downsample_rate=get("projector.downsample_rate"), window_size=get("projector.window_size"),
+    )  # fmt: skip
+    encoder = module.modeling_granite_speech.GraniteSpeechCTCEncoder(config.encoder_config).eval()
+    projector = module.modeling_granite_speech.GraniteSpeechEncoderProjector(config).eval()
+    inside, after = {}, {}
+    outside = {"a.input_projection": "input_linear", "a.enc_ctc_out": "out", "a.enc_ctc_out_mid": "out_mid"}
+    for name, array in file.tensors.items():
+        stem, _, kind = name.rpartition(".")
+        if stem in outside:
+            inside[f"{outside[stem]}.{kind}"] = array
+        elif name.startswith("a.proj_blk."):
+            number, rest = stem.split(".")[2:]
+            which, _, one = rest.rpartition("_")
+            if which == "ffn":
+                rest = {
+                    "up": "intermediate_query.dense",
+                    "down": "output_query.dense",
+                    "norm": "output_query.LayerNorm",
+                }[one]
+            else:
+                rest = f"{'attention' if which == 'self_attn' else 'crossattention'}.{ATTENTION[one]}"
+            after[f"qformer.encoder.layer.{number}.{rest}.{kind}"] = array
+        elif name.startswith("a.blk."):
+            number, rest = name.split(".")[2], stem.split(".", 3)[-1] if kind in ("weight", "bias") else kind
+            begin = f"layers.{number}"
+            if rest == "attn_rel_pos_emb":
+                inside[f"{begin}.attn.rel_pos_emb.weight"] = array
+            elif rest == "attn_k":
+                both = [array, file.tensors[name.replace("attn_k", "attn_v")]]
+                inside[f"{begin}.attn.to_kv.weight"] = np.concatenate(both)
+            elif rest != "attn_v":
+                array = array[:, None] if rest == "conv_dw" else array
+                array = array[..., None] if rest in ("conv_pw1", "conv_pw2") and kind == "weight" else array
+                inside[f"{begin}.{GRANITE[rest]}.{kind}"] = array
+    for i in range(get("block_count")):  # the file has the norm of a batch with its mean and variance in it
+        begin = f"layers.{i}.conv.batch_norm"
+        inside[f"{begin}.running_mean"] = np.zeros(2 * WIDTH, np.float32)
+        inside[f"{begin}.running_var"] = np.full(2 * WIDTH, 1 - 1e-5, np.float32)
+        inside[f"{begin}.num_batches_tracked"] = np.zeros((), np.int64)
+    after["query"] = file.tensors["a.proj_query"]
+    for name, own in (("a.proj_norm", "qformer.layernorm"), ("a.proj_linear", "linear")):
+        after |= {f"{own}.{kind}": file.tensors[f"{name}.{kind}"] for kind in ("weight", "bias")}
+    load(encoder, inside)
+    load(projector, after)
+    own = module.feature_extraction_granite_speech.GraniteSpeechFeatureExtractor()
+
+    def rows(sound):
+        return projector(encoder(own(sound)["input_features"]).last_hidden_state)[0]
+
+    return rows
+
+
+GEMMA = {
+    "ffn_norm": "feed_forward1.pre_layer_norm", "ffn_post_norm": "feed_forward1.post_layer_norm",
+    "ffn_up": "feed_forward1.ffw_layer_1.linear", "ffn_down": "feed_forward1.ffw_layer_2.linear",
+    "ffn_norm_1": "feed_forward2.pre_layer_norm", "ffn_post_norm_1": "feed_forward2.post_layer_norm",
+    "ffn_up_1": "feed_forward2.ffw_layer_1.linear", "ffn_down_1": "feed_forward2.ffw_layer_2.linear",
+    "attn_pre_norm": "norm_pre_attn", "attn_post_norm": "norm_post_attn", "ln2": "norm_out",
+    "attn_q": "self_attn.q_proj.linear", "attn_k": "self_attn.k_proj.linear", "attn_v": "self_attn.v_proj.linear",
+    "attn_out": "self_attn.post.linear", "attn_k_rel": "self_attn.relative_k_proj",
+    "conv_norm": "lconv1d.pre_layer_norm", "norm_conv": "lconv1d.conv_norm", "conv_dw": "lconv1d.depthwise_conv1d",
+    "conv_pw1": "lconv1d.linear_start.linear", "conv_pw2": "lconv1d.linear_end.linear",
+}  # fmt: skip
+
+
+def gemma4a(file):
+    module, n_mels = models.gemma4, file.get("audio.num_mel_bins")
+    config = transformers.Gemma4AudioConfig(
+        hidden_size=WIDTH, num_hidden_layers=file.get("audio.block_count"), output_proj_dims=FFN,
+        num_attention_heads=file.get("audio.attention.head_count"), subsampling_conv_channels=[n_mels, CHANNELS],
+    )  # fmt: skip
+    encoder = module.modeling_gemma4.Gemma4AudioModel(config)
+    text = transformers.Gemma4TextConfig(hidden_size=TEXT)
+    projector = module.modeling_gemma4.Gemma4MultimodalEmbedder(config, text)
+    begin = "subsample_conv_projection"
+    outside = {"a.input_projection": f"{begin}.input_proj_linear", "a.pre_encode.out": "output_proj"}
+    for i in (0, 1):
+        outside |= {f"a.conv1d.{i}": f"{begin}.layer{i}.conv", f"a.conv1d.{i}.norm": f"{begin}.layer{i}.norm"}
+    inside = {}
+    for name, array in file.tensors.items():
+        stem, _, kind = name.rpartition(".")
+        if stem in outside:
+            inside[f"{outside[stem]}.{kind}"] = array
+        elif stem.endswith("per_dim_scale"):
+            inside[f"layers.{stem.split('.')[2]}.self_attn.per_dim_scale"] = np.log(np.expm1(array))
+        elif name.startswith("a.blk."):
+            own = GEMMA[stem.split(".")[3]]
+            own = own if kind == "weight" else own.removesuffix(".linear")
+            inside[f"layers.{stem.split('.')[2]}.{own}.{kind}"] = array
+    load(encoder, inside)
+    load(projector, {"embedding_projection.weight": file.tensors["mm.a.input_projection.weight"]})
+    own = module.feature_extraction_gemma4.Gemma4AudioFeatureExtractor(feature_size=n_mels)
+
+    def rows(sound):
+        found = own([sound], return_tensors="pt")
+        out = encoder(found["input_features"], found["input_features_mask"].bool())
+        return projector(out.last_hidden_state)[out.attention_mask]
+
+    return rows
+
+
 class Part:
     """Some tensors of a file."""
 
@@ -178,7 +303,8 @@ class Part:
         self.tensors = {name: array for name, array in file.tensors.items() if name.startswith(begin)}
 
 
-MAKERS = {"ultravox": ultravox, "qwen2a": qwen2a, "voxtral": voxtral, "qwen2.5o": qwen25o, "qwen3a": qwen3a}
+MAKERS = {"ultravox": ultravox, "qwen2a": qwen2a, "voxtral": voxtral, "qwen2.5o": qwen25o, "qwen3a": qwen3a,
+          "granite_speech": granite_speech, "gemma4a": gemma4a}  # fmt: skip
 
 
 def frames():

@@ -48,7 +48,7 @@ def test_every_family_has_a_golden_and_a_layout():
     assert set(EARS) == set(LISTENERS)
 
 
-@pytest.mark.parametrize("name", ["ultravox", "qwen3a"])
+@pytest.mark.parametrize("name", ["ultravox", "qwen3a", "granite_speech", "gemma4a"])
 def test_rows_do_not_depend_on_threads_nor_on_where_the_work_stops(name, tmp_path):
     ear = EARS[name]
     path = write_ear(ear, tmp_path / "ear.gguf")
@@ -123,6 +123,27 @@ def test_files_that_cannot_be_used_are_refused_by_name(tmp_path):
         (tensors(EARS["qwen3a"]), {"clip.projector_type": "qwen3a", "clip.audio.num_mel_bins": 64}, ModelError, "rows"),
     ]
     for i, (arrays, keys, error, message) in enumerate(cases):
+        with (
+            open_gguf(rewritten(ear, arrays, tmp_path / f"{i}.gguf", **keys)) as file,
+            pytest.raises(error, match=rf"{i}.gguf: .*{message}"),
+        ):
+            trace_towers(file)
+
+
+def test_conformers_that_cannot_be_used_are_refused_by_name(tmp_path):
+    granite, gemma = EARS["granite_speech"], EARS["gemma4a"]
+    several = {"clip.audio.feature_layer": [1]}
+    cases = [
+        (granite, "a.proj_query", {}, ModelError, "tensor a.proj_query is missing"),
+        (granite, "a.enc_ctc_out.weight", {}, ModelError, "tensor a.enc_ctc_out.weight is missing"),
+        (granite, "", {"clip.audio.chunk_size": 33}, ModelError, "blocks of 33 rows exceed 32"),
+        (granite, "", {"clip.audio.block_count": 1}, ModelError, "has 1 block; at least 2"),
+        (granite, "", several, UnsupportedError, "rows of several layers side by side"),
+        (granite, "", {"clip.audio.projector.downsample_rate": 16}, ModelError, "whole number from 1 to 15"),
+        (gemma, "a.blk.1.attn_k_rel.weight", {}, ModelError, "a.blk.1.attn_k_rel.weight is missing"),
+    ]
+    for i, (ear, without, keys, error, message) in enumerate(cases):
+        arrays = {name: array for name, array in tensors(ear).items() if name != without}
         with (
             open_gguf(rewritten(ear, arrays, tmp_path / f"{i}.gguf", **keys)) as file,
             pytest.raises(error, match=rf"{i}.gguf: .*{message}"),

@@ -21,9 +21,11 @@ class Listener:
     end: str = ""
     # What chat templates write in place of a sound, longest first. The layout replaces it, marks and all.
     written: tuple[str, ...] = ()
-    rows: Callable[[int, int], int] = lambda n_frames, stack: n_frames // 4  # by frames of a piece and the stack
+    # By frames of a piece and what the file says.
+    rows: Callable[[int, EarSettings], int] = lambda n_frames, settings: n_frames // 4
     most_frames: int = 3000  # of a piece: 30 s
     needs_stack: bool = False  # the file must say how many rows of the encoder stand side by side
+    needs_window: bool = False  # and how many are looked at together, by how many queries
 
 
 def after_conv(n: int, times: int = 1) -> int:
@@ -37,22 +39,27 @@ _QWEN = ("<|audio_bos|>", "<|audio_eos|>", ("<|audio_bos|><|AUDIO|><|audio_eos|>
 
 # By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has their files.
 LISTENERS: Mapping[str, Listener] = {
-    "ultravox": Listener(written=("<|audio|>",), rows=lambda n, stack: -(-after_conv(n) // stack), needs_stack=True),
+    "ultravox": Listener(written=("<|audio|>",), rows=lambda n, its: -(-after_conv(n) // its.stack), needs_stack=True),
     "qwen2a": Listener(*_QWEN),
     "voxtral": Listener(
         "[BEGIN_AUDIO]",
         "",
         ("[BEGIN_AUDIO][AUDIO]", "[AUDIO]"),
-        lambda n, stack: n // 2 // stack,
+        lambda n, its: n // 2 // its.stack,
         needs_stack=True,
     ),
-    "qwen2.5o": Listener(*_QWEN, lambda n, stack: after_conv(n) // 2),
+    "qwen2.5o": Listener(*_QWEN, lambda n, its: after_conv(n) // 2),
     "qwen3a": Listener(
         "<|audio_start|>",
         "<|audio_end|>",
         ("<|audio_start|><|audio_pad|><|audio_end|>", "<|audio_pad|>"),
-        lambda n, stack: n // 100 * 13 + after_conv(n % 100, 3),
+        lambda n, its: n // 100 * 13 + after_conv(n % 100, 3),
         most_frames=800,
+    ),
+    "gemma4a": Listener("<|audio>", "<audio|>", ("<|audio|>",), lambda n, its: after_conv(n, 2), most_frames=2999),
+    # Its frames are two of 10 ms side by side.
+    "granite_speech": Listener(
+        written=("<|audio|>",), rows=lambda n, its: -(-n // its.window) * its.n_queries, needs_window=True
     ),
 }
 
@@ -65,6 +72,8 @@ class EarSettings:
     projector: str  # `clip.projector_type`, a key of LISTENERS
     n_mels: int  # numbers of a frame
     stack: int = 1  # rows of the encoder that make one
+    window: int = 1  # rows of the encoder that are looked at together
+    n_queries: int = 1  # that look at a window
 
     @property
     def family(self) -> Listener:
@@ -73,7 +82,7 @@ class EarSettings:
 
     def row_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         """Frames, height and width of the rows that a tower makes of a piece of this grid: they are a line."""
-        return 1, 1, self.family.rows(grid[2], self.stack)
+        return 1, 1, self.family.rows(grid[2], self)
 
 
 def read_ears(metadata: Mapping[str, Any]) -> EarSettings:
@@ -86,12 +95,15 @@ def read_ears(metadata: Mapping[str, Any]) -> EarSettings:
             f"the projector type {projector!r:.60} of sounds is not supported yet; these are:"
             f" {', '.join(sorted(LISTENERS))}"
         )
-    needs_stack = LISTENERS[projector].needs_stack
+    family = LISTENERS[projector]
+    window = _whole(metadata, "projector.window_size", 1, 512) if family.needs_window else 1
     return EarSettings(
         kind="audio",
         projector=projector,
         n_mels=_whole(metadata, "num_mel_bins", 8, 512),
-        stack=_whole(metadata, "projector.stack_factor", 1, 64) if needs_stack else 1,
+        stack=_whole(metadata, "projector.stack_factor", 1, 64) if family.needs_stack else 1,
+        window=window,
+        n_queries=window // (_whole(metadata, "projector.downsample_rate", 1, window) if family.needs_window else 1),
     )
 
 

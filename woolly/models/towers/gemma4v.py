@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from woolly.models.towers.params import TowerParams
 from woolly.models.towers.tensors import made, picked
 from woolly.plan import Handle, Rope, Tracer
 
-__all__ = ["PROJECTORS", "arrange", "build", "most_patches", "remake"]
+__all__ = ["PROJECTORS", "arrange", "build", "clipped", "most_patches", "remake"]
 
 PROJECTORS = ("gemma4v",)
 
@@ -30,16 +31,16 @@ def build(p: Tracer, hp: TowerParams) -> None:
     for i in range(hp.n_layers):
         with p.scope(f"v.blk.{i}"):
             h = p.rms_norm(x, "ln1", eps=hp.eps)
-            q, k, v = (_clipped(p, h, f"v.blk.{i}.attn_{one}", hp) for one in "qkv")
+            q, k, v = (clipped(p, h, f"v.blk.{i}.attn_{one}", hp.tensors) for one in "qkv")
             q, k = (p.rope(p.rms_norm(one, f"attn_{n}_norm", eps=hp.eps), rope) for one, n in ((q, "q"), (k, "k")))
             v = p.rms_norm(v, eps=hp.eps, group=hp.head_dim)
-            a = _clipped(
-                p, p.attention(q, k, v, head_dim=hp.head_dim, scale=1.0, mask="all"), f"v.blk.{i}.attn_out", hp
+            a = clipped(
+                p, p.attention(q, k, v, head_dim=hp.head_dim, scale=1.0, mask="all"), f"v.blk.{i}.attn_out", hp.tensors
             )
             x = x + p.rms_norm(a, "attn_post_norm", eps=hp.eps)
             h = p.rms_norm(x, "ln2", eps=hp.eps)
-            gate, up = (_clipped(p, h, f"v.blk.{i}.ffn_{one}", hp) for one in ("gate", "up"))
-            y = _clipped(p, p.act(gate, "gelu") * up, f"v.blk.{i}.ffn_down", hp)
+            gate, up = (clipped(p, h, f"v.blk.{i}.ffn_{one}", hp.tensors) for one in ("gate", "up"))
+            y = clipped(p, p.act(gate, "gelu") * up, f"v.blk.{i}.ffn_down", hp.tensors)
             x = x + p.rms_norm(y, "ffn_post_norm", eps=hp.eps)
             x = p.gain(x, "out_scale") if p.has("out_scale") else x
     y = p.fold(x, rows=hp.merge**2, kind="mean") * hp.width**0.5
@@ -50,12 +51,10 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "vectors", "none")
 
 
-def _clipped(p: Tracer, x: Handle, name: str, hp: TowerParams) -> Handle:
+def clipped(p: Tracer, x: Handle, name: str, tensors: Mapping[str, Tensor]) -> Handle:
     """X times a matrix, both bounded as the file says."""
     low, high, least, most = (
-        float(hp.tensors[f"{name}.{one}"].dequantize().reshape(-1)[0])
-        if f"{name}.{one}" in hp.tensors
-        else sign * _LARGEST
+        float(tensors[f"{name}.{one}"].dequantize().reshape(-1)[0]) if f"{name}.{one}" in tensors else sign * _LARGEST
         for one, sign in zip(_BOUNDS, (-1, 1, -1, 1), strict=True)
     )
     rest = name.rpartition(".")[2]

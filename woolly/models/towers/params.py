@@ -43,6 +43,8 @@ class EarParams:
     n_layers: int
     heads: int
     eps: float
+    keys: Keys  # for what one family alone has, under "audio."
+    tensors: Mapping[str, Tensor]  # of the file
 
     @property
     def head_dim(self) -> int:
@@ -103,9 +105,9 @@ def read_tower(keys: Keys, settings: TowerSettings, tensors: Mapping[str, Tensor
     return TowerParams(settings, *_sizes(keys, "vision"), act, keys, tensors)
 
 
-def read_ear(keys: Keys, settings: EarSettings) -> EarParams:
+def read_ear(keys: Keys, settings: EarSettings, tensors: Mapping[str, Tensor]) -> EarParams:
     """The parameters that all towers for sound have."""
-    return EarParams(settings, *_sizes(keys, "audio"))
+    return EarParams(settings, *_sizes(keys, "audio"), keys, tensors)
 
 
 def _sizes(keys: Keys, kind: str) -> tuple[int, int, int, float]:

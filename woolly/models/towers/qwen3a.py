@@ -13,7 +13,6 @@ from woolly.models.towers.params import EarParams
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
-from woolly.senses import EarSettings
 from woolly.senses.ears import after_conv
 
 __all__ = ["PROJECTORS", "arrange", "stages"]
@@ -56,7 +55,7 @@ def _encoder(p: Tracer, hp: EarParams) -> None:
     p.output(mlp(p, y, "mm.a.mlp.1", "mm.a.mlp.2"), "vectors", "none")
 
 
-def stages(settings: EarSettings) -> tuple[StageBuilder, ...]:
+def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
     """Each convolution is a stage."""
     convs = (_first_conv, _second_conv, _third_conv)
     own = (StageBuilder(build, (f"a.conv2d.{i}.",)) for i, build in enumerate(convs, 1))

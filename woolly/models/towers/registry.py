@@ -2,8 +2,8 @@
 
 Every module of this folder that has `PROJECTORS` is a family of towers; it lists the `clip.projector_type`s. `build`
 says the plan of a tower for pictures, `stages` those of a tower for sound, and `arrange` how patches, or frames, go
-through it. A tower for pictures may have `CONSTANTS`, names of rows that the file holds as they come into the prompt,
-`remake`, tensors that its steps read in another form, and `most_patches`, its largest piece.
+through it. Both may have `remake`, tensors that steps read in another form. A tower for pictures may have `CONSTANTS`,
+names of rows that the file holds as they come into the prompt, and `most_patches`, its largest piece.
 """
 
 from __future__ import annotations
@@ -119,11 +119,13 @@ def _constants(file: GGUFFile, names: tuple[str, ...], width: int) -> npt.NDArra
 
 def _trace_ears(file: GGUFFile, keys: Keys, settings: EarSettings) -> TracedTower:
     module = _module(settings.projector, "stages")
-    params = read_ear(keys, settings)
     tensors = _filters_shaped({name: one for name, one in file.tensors.items() if name.startswith(_SOUND)})
+    params = read_ear(keys, settings, tensors)
+    if hasattr(module, "remake"):
+        tensors |= module.remake(params)
     longest = module.arrange(params, (1, 1, settings.family.most_frames))
     left, stages = dict(tensors), list[TowerStage]()
-    for builder, arranged in zip(module.stages(settings), longest, strict=True):
+    for builder, arranged in zip(module.stages(params), longest, strict=True):
         own = {name: left.pop(name) for name in list(left) if name.startswith(builder.names)}
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True, ignored=())
         builder.build(tracer, params)

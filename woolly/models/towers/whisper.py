@@ -14,7 +14,6 @@ from woolly.models.towers.params import EarParams
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
-from woolly.senses import EarSettings
 from woolly.senses.ears import after_conv
 
 __all__ = ["PROJECTORS", "arrange", "stages"]
@@ -66,9 +65,9 @@ def _projector(p: Tracer, hp: EarParams) -> None:
 _FIRST = StageBuilder(_first_conv, ("a.conv1d.1.",))
 
 
-def stages(settings: EarSettings) -> tuple[StageBuilder, ...]:
+def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
     """The stages of a family."""
-    if settings.projector == "ultravox":
+    if hp.settings.projector == "ultravox":
         return _FIRST, StageBuilder(_encoder, ("a.",)), StageBuilder(_projector, ("mm.a.",))
     return _FIRST, StageBuilder(_encoder, ("a.", "mm.a."))
 

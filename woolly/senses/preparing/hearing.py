@@ -12,7 +12,7 @@ from woolly.errors import RequestError
 from woolly.senses.ears import EarSettings, after_conv
 from woolly.senses.layout import Layout, lay_out
 from woolly.senses.prepared import Piece, Prepared
-from woolly.senses.sounds import AT_WORK, Sound, log_mel_whisper
+from woolly.senses.sounds import AT_WORK, Sound, log_mel_gemma, log_mel_granite, log_mel_whisper
 from woolly.senses.sounds.sound import RATE
 
 __all__ = ["HEARING", "measure_sound", "prepare_sound"]
@@ -21,6 +21,8 @@ Float32 = npt.NDArray[np.float32]
 
 _HOP = 160  # samples from one frame to the next
 _LEAST_SECONDS = 0.05  # below, some families make no row
+_LEAST_SAMPLES = int(_LEAST_SECONDS * RATE)
+_PIECE = 30 * RATE  # samples of a piece of 30 s
 
 
 def prepare_sound(sound: Sound, settings: EarSettings) -> Prepared:
@@ -83,12 +85,25 @@ def _voxtral(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
 def _qwen25o(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
     """Frames of the sound as if silence followed. A tail of one row alone would leave no pair."""
     frames = log_mel_whisper(_silence_after(sound.samples), settings.n_mels)[: -(-len(sound.samples) // _HOP)]
-    yield from (part for part in _cut(frames, settings) if settings.family.rows(len(part), 1))
+    yield from (part for part in _cut(frames, settings) if settings.family.rows(len(part), settings))
 
 
 def _qwen3a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
     """Frames of the sound without padding, in pieces whose rows see each other."""
     yield from _cut(log_mel_whisper(sound.samples, settings.n_mels), settings)
+
+
+def _gemma4a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+    """Pieces of 30 s, each a sound of its own."""
+    for first in range(0, len(sound.samples), _PIECE):
+        part = sound.samples[first : first + _PIECE]
+        yield log_mel_gemma(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
+
+
+def _granite(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+    """Two frames side by side, of the whole sound."""
+    frames = log_mel_granite(sound.samples, settings.n_mels // 2)
+    yield from _cut(frames[: len(frames) // 2 * 2].reshape(-1, settings.n_mels), settings)
 
 
 def _silence_after(samples: Float32) -> Float32:
@@ -103,6 +118,8 @@ HEARING: Mapping[str, Callable[[Sound, EarSettings], Iterator[Float32]]] = {
     "voxtral": _voxtral,
     "qwen2.5o": _qwen25o,
     "qwen3a": _qwen3a,
+    "gemma4a": _gemma4a,
+    "granite_speech": _granite,
 }
 
 
@@ -129,7 +146,12 @@ def _voxtral_lengths(n_samples: int, settings: EarSettings) -> list[int]:
 
 
 def _qwen25o_lengths(n_samples: int, settings: EarSettings) -> list[int]:
-    return [n for n in _pieces(-(-n_samples // _HOP), settings) if settings.family.rows(n, 1)]
+    return [n for n in _pieces(-(-n_samples // _HOP), settings) if settings.family.rows(n, settings)]
+
+
+def _gemma4a_lengths(n_samples: int, settings: EarSettings) -> list[int]:
+    parts = (min(_PIECE, n_samples - first) for first in range(0, n_samples, _PIECE))
+    return [(max(n, _LEAST_SAMPLES) - 1) // _HOP for n in parts]
 
 
 # Frames of each piece by the samples of a sound: what the functions of HEARING yield.
@@ -139,4 +161,6 @@ _LENGTHS: Mapping[str, Callable[[int, EarSettings], list[int]]] = {
     "voxtral": _voxtral_lengths,
     "qwen2.5o": _qwen25o_lengths,
     "qwen3a": lambda n_samples, settings: _pieces(n_samples // _HOP, settings),
+    "gemma4a": _gemma4a_lengths,
+    "granite_speech": lambda n_samples, settings: _pieces((n_samples // _HOP + 1) // 2, settings),
 }

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["log_mel", "log_mel_whisper", "mel_filters"]
+__all__ = ["Scale", "log_mel", "log_mel_gemma", "log_mel_granite", "log_mel_whisper", "mel_filters"]
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
+Scale = Literal["slaney", "htk"]
+
+_WINDOW = 400  # samples that a frame hears: 25 ms
 _BLOCK = 4096  # frames that are computed at once: 13 MB of complex numbers
 
 # Slaney's scale: linear up to 1,000 Hz (15 mel), then 27 steps for each factor of 6.4.
@@ -23,19 +27,49 @@ def log_mel_whisper(samples: Float32, n_mels: int) -> Float32:
 
     Windows of 25 ms each 10 ms at 16 kHz; the sound is mirrored at both ends, and its last frame is left out.
     """
-    spectrum = log_mel(samples, n_mels)[:-1]
+    return _eased(log_mel(samples, n_mels)[:-1])
+
+
+def log_mel_granite(samples: Float32, n_mels: int) -> Float32:
+    """Returns [frames, n_mels] as Granite Speech reads them: as Whisper, on another scale, with the last frame.
+
+    Windows stand in the middle of 512 samples; triangles are as high as wide ones, as torchaudio's are.
+    """
+    return _eased(log_mel(samples, n_mels, n_fft=512, scale="htk"))
+
+
+def log_mel_gemma(samples: Float32, n_mels: int) -> Float32:
+    """Returns [frames, n_mels] as Gemma 4 reads them: the logarithm of amplitudes, each 10 ms, of windows of 20 ms.
+
+    Silence of 10 ms stands before the sound; frames end a sample before it does.
+    """
+    padded = np.pad(samples, (160, 0))
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(320) / 320)
+    frames = np.lib.stride_tricks.sliding_window_view(padded[:-1], 320)[::160]
+    filters = mel_filters(n_mels, 512, 16000, "htk")
+    out = np.empty((len(frames), n_mels), np.float32)
+    for first in range(0, len(frames), _BLOCK):
+        amplitudes = np.abs(np.fft.rfft(frames[first : first + _BLOCK] * window, n=512, axis=1))
+        out[first : first + _BLOCK] = np.log(amplitudes @ filters + 1e-3)
+    return out
+
+
+def _eased(spectrum: Float64) -> Float32:
     np.maximum(spectrum, spectrum.max() - 8.0, out=spectrum)  # in place: that of half an hour has 184 MB
     spectrum += 4.0
     spectrum /= 4.0
     return spectrum.astype(np.float32)
 
 
-def log_mel(samples: Float32, n_mels: int, *, n_fft: int = 400, hop: int = 160, rate: int = 16000) -> Float64:
+def log_mel(
+    samples: Float32, n_mels: int, *, n_fft: int = 400, hop: int = 160, rate: int = 16000, scale: Scale = "slaney"
+) -> Float64:
     """Returns [1 + n // hop, n_mels]: log10 of the power in each of the mel's triangles, at least -10."""
     padded = np.pad(samples, n_fft // 2, mode="reflect")  # float64 block by block, times the window
-    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / _WINDOW)
+    window = np.pad(window, (n_fft - _WINDOW) // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, n_fft)[::hop]
-    filters = mel_filters(n_mels, n_fft, rate)
+    filters = mel_filters(n_mels, n_fft, rate, scale)
     out = np.empty((len(frames), n_mels))
     for first in range(0, len(frames), _BLOCK):
         power = np.abs(np.fft.rfft(frames[first : first + _BLOCK] * window, axis=1)) ** 2
@@ -45,14 +79,23 @@ def log_mel(samples: Float32, n_mels: int, *, n_fft: int = 400, hop: int = 160, 
 
 
 @lru_cache(maxsize=8)
-def mel_filters(n_mels: int, n_fft: int, rate: int) -> Float64:
-    """Returns [1 + n_fft // 2, n_mels]: triangles that overlap by half, each of one area, from 0 to half the rate."""
-    edges = _to_hertz(np.linspace(0.0, float(_to_mel(rate / 2)), n_mels + 2))
+def mel_filters(n_mels: int, n_fft: int, rate: int, scale: Scale = "slaney") -> Float64:
+    """Returns [1 + n_fft // 2, n_mels]: triangles that overlap by half, from 0 to half the rate.
+
+    Slaney's have one area each, those of HTK one height.
+    """
+    if scale == "htk":
+        top = 2595.0 * np.log10(1.0 + rate / 2 / 700.0)
+        edges = 700.0 * (10.0 ** (np.linspace(0.0, top, n_mels + 2) / 2595.0) - 1.0)
+    else:
+        edges = _to_hertz(np.linspace(0.0, float(_to_mel(rate / 2)), n_mels + 2))
     bins = np.linspace(0, rate // 2, 1 + n_fft // 2)
     below, above = edges[:-2], edges[2:]
     rising = (bins[:, None] - below) / np.diff(edges)[:-1]
     falling = (above - bins[:, None]) / np.diff(edges)[1:]
-    filters = np.maximum(0.0, np.minimum(rising, falling)) * (2.0 / (above - below))
+    filters = np.maximum(0.0, np.minimum(rising, falling))
+    if scale == "slaney":
+        filters *= 2.0 / (above - below)
     filters.setflags(write=False)
     return filters
 

@@ -1,0 +1,129 @@
+"""Gemma 4's ears: two convolutions over time and pitch, a conformer whose rows see half a second back."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import ModelError
+from woolly.gguf import Tensor
+from woolly.models.towers.arrangement import Arrangement, Grid
+from woolly.models.towers.gemma4v import clipped
+from woolly.models.towers.params import EarParams
+from woolly.models.towers.relative import Turned, turned_tensors, waves_of
+from woolly.models.towers.stage import StageBuilder, filter_rows
+from woolly.plan import Handle, Tracer
+from woolly.senses.ears import after_conv
+
+__all__ = ["PROJECTORS", "arrange", "remake", "stages"]
+
+PROJECTORS = ("gemma4a",)
+
+_EPS = 1e-6  # of all norms: converters wrote another into some files
+_REACH = 12  # rows that a row sees: itself and those before it
+_TAPS = 9
+_CAP = 50.0  # bound of scores
+_K_SCALE = math.log(1 + math.e) / math.log(2)
+
+
+def _conv(p: Tracer, hp: EarParams, number: int) -> None:
+    """Nine places of time and pitch, normed over the channels."""
+    name = f"a.conv1d.{number}"
+    x = p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))
+    p.output(p.output_rows(p.act(p.layer_norm(x, f"{name}.norm", eps=_EPS), "relu")), "vectors", "none")
+
+
+def _encoder(p: Tracer, hp: EarParams) -> None:
+    """All pitches of a time side by side, all layers, and what makes rows of the prompt."""
+    x = p.linear(p.given(width=p.columns_of("a.input_projection")), "a.input_projection", width=hp.width)
+    turned = Turned(p, "a.turns", hp.heads, _REACH)
+    for i in range(hp.n_layers):
+        with p.scope(f"a.blk.{i}"):
+            x = _feed_forward(p, x, hp, i, "")
+            x = x + p.rms_norm(_attention(p, x, hp, i, turned), "attn_post_norm", eps=_EPS)
+            x = x + _filtered(p, x, hp, i)
+            x = p.rms_norm(_feed_forward(p, x, hp, i, "_1"), "ln2", eps=_EPS)
+    y = p.output_rows(x)
+    if p.has("a.pre_encode.out"):
+        y = p.linear(y, "a.pre_encode.out", width=p.rows("a.pre_encode.out"))
+    y = p.rms_norm(y, "mm.a.soft_emb_norm" if p.has("mm.a.soft_emb_norm") else None, eps=_EPS)
+    p.output(p.linear(y, "mm.a.input_projection", width=p.rows("mm.a.input_projection")), "vectors", "none")
+
+
+def _feed_forward(p: Tracer, x: Handle, hp: EarParams, layer: int, which: str) -> Handle:
+    begin = f"a.blk.{layer}.ffn"
+    h = clipped(p, p.rms_norm(x, f"ffn_norm{which}", eps=_EPS), f"{begin}_up{which}", hp.tensors)
+    h = clipped(p, p.act(h, "silu"), f"{begin}_down{which}", hp.tensors)
+    return x + p.rms_norm(h, f"ffn_post_norm{which}", eps=_EPS) * 0.5
+
+
+def _attention(p: Tracer, x: Handle, hp: EarParams, layer: int, turned: Turned) -> Handle:
+    h = p.rms_norm(x, "attn_pre_norm", eps=_EPS)
+    q, k, v = (clipped(p, h, f"a.blk.{layer}.attn_{one}", hp.tensors) for one in "qkv")
+    q = q * (hp.head_dim**-0.5 / math.log(2)) * p.vector("per_dim_scale")
+    k = k * _K_SCALE
+    k = k * p.vector("per_dim_k_scale") if p.has("per_dim_k_scale") else k
+    a = turned.attention(q, k, v, "attn_waves", scale=1.0, softcap=_CAP)
+    p.skip("attn_k_rel")
+    return clipped(p, a, f"a.blk.{layer}.attn_out", hp.tensors)
+
+
+def _filtered(p: Tracer, x: Handle, hp: EarParams, layer: int) -> Handle:
+    """Each column over the latest rows, gated before. Files have the names of the two norms swapped."""
+    h = clipped(p, p.rms_norm(x, "conv_norm", eps=_EPS), f"a.blk.{layer}.conv_pw1", hp.tensors)
+    value, gate = p.split(h, h.width // 2, h.width // 2)
+    kernel = p.columns_of("conv_dw")
+    h = p.conv_around(value * p.act(gate, "sigmoid"), "conv_dw", kernel=kernel, before=kernel - 1)
+    h = p.act(p.rms_norm(h, "norm_conv", eps=_EPS), "silu")
+    return clipped(p, h, f"a.blk.{layer}.conv_pw2", hp.tensors)
+
+
+def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
+    """Each convolution is a stage."""
+    convs = (StageBuilder(partial(_conv, number=i), (f"a.conv1d.{i}.",)) for i in (0, 1))
+    return *convs, StageBuilder(_encoder, ("a.", "mm.a."))
+
+
+def remake(hp: EarParams) -> dict[str, Tensor]:
+    """Distances as waves: what each layer makes of sines and cosines of a distance."""
+    half = hp.width // 2
+    steps = np.exp(-np.arange(half) * (math.log(10000.0) / max(half - 1, 1)))
+    angles = np.arange(_REACH)[:, None] * steps
+    waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)  # [distances, width]
+    out = turned_tensors("a.turns", _REACH)
+    for i in range(hp.n_layers):
+        name = f"a.blk.{i}.attn_k_rel.weight"
+        if name not in hp.tensors or hp.tensors[name].shape != (hp.width, hp.width):
+            raise ModelError(f"tensor {name} is missing, or no matrix of {hp.width} x {hp.width}")
+        made_of = (waves @ hp.tensors[name].dequantize().astype(np.float64).T).reshape(_REACH, hp.heads, -1)
+        by_distance = np.zeros((hp.heads, 2 * _REACH - 1, hp.head_dim))
+        by_distance[:, _REACH - 1 :] = made_of.swapaxes(0, 1)  # no row sees a later one
+        out |= waves_of(f"a.blk.{i}.attn_waves", by_distance, hp.heads)
+    return out
+
+
+def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
+    """Places by time and pitch; then times, each of which sees the latest."""
+    times, pitches = grid[2], hp.settings.n_mels
+    if not 0 < times <= hp.settings.family.most_frames:
+        raise ValueError(f"a piece has {times} frames, and the tower hears up to {hp.settings.family.most_frames}")
+    out = []
+    for number in range(2):
+        taps = _filters(times, pitches)
+        out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
+        times, pitches = after_conv(times), after_conv(pitches)
+    rows = np.arange(times, dtype=np.int32)
+    order = np.arange(times * pitches, dtype=np.int32).reshape(times, pitches)
+    sees = np.stack([np.maximum(rows - _REACH + 1, 0), rows + 1], axis=1)
+    return *out, Arrangement(order, rows, sees=sees)
+
+
+def _filters(times: int, pitches: int) -> npt.NDArray[np.int32]:
+    """[n, 9]: what filters of stride 2 cover, time before pitch, as the weights of a file stand."""
+    by_time = filter_rows(range(0, times, 2), 0, times)[:, None, :, None]
+    by_pitch = filter_rows(range(0, pitches, 2), 0, pitches)[None, :, None, :]
+    at = np.where((by_time < 0) | (by_pitch < 0), -1, by_time * pitches + by_pitch)
+    return at.reshape(-1, _TAPS).astype(np.int32)

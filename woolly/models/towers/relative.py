@@ -1,0 +1,77 @@
+"""Attention whose scores know the distance of two rows: q times a vector for each distance, said as heads that turn.
+
+Any table of vectors by distance is a sum of waves. A wave of the distance between two rows is a product of waves of
+their positions, so rope turns the coefficients of q by q's position, and a vector of ones by k's: the heads of q and k
+become longer, and attention needs no table.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.gguf import Tensor
+from woolly.models.towers.tensors import made
+from woolly.plan import Handle, Rope, Tracer
+
+__all__ = ["Turned", "turned_tensors", "waves_of"]
+
+Float64 = npt.NDArray[np.float64]
+
+_STILL = np.float32(1e30)  # divides the frequency of the wave that stays
+
+
+def _divisors(reach: int) -> npt.NDArray[np.float32]:
+    """What divides one radian for each row of distance, for each pair: `reach` waves over 2 * reach - 1 distances."""
+    steps = 2 * np.pi * np.arange(1, reach) / (2 * reach - 1)
+    return np.append(_STILL, 1.0 / steps).astype(np.float32)
+
+
+def turned_tensors(name: str, reach: int) -> dict[str, Tensor]:
+    """What heads of k begin with before they turn, and the frequencies; of one stage."""
+    ones = np.repeat(np.array([1.0, 0.0]), reach)
+    return {
+        f"{name}.weight": made(f"{name}.weight", ones),
+        f"{name}.divisors": made(f"{name}.divisors", _divisors(reach)),
+    }
+
+
+def waves_of(name: str, by_distance: Float64, heads: int) -> dict[str, Tensor]:
+    """`name.weight`, the matrix of each head from q to what turns.
+
+    `by_distance` is [heads, distances, head_dim], or [1, ...] for all heads, from the farthest row after q's to the one
+    as far before it. The frequencies are those of f32, so coefficients are solved for, not transformed.
+    """
+    reach = (by_distance.shape[1] + 1) // 2
+    found = np.insert(_solved(reach) @ by_distance, reach, 0.0, axis=1)
+    return {f"{name}.weight": made(f"{name}.weight", np.broadcast_to(found, (heads, *found.shape[1:])))}
+
+
+@lru_cache(maxsize=4)
+def _solved(reach: int) -> Float64:
+    """What makes coefficients of vectors by distance."""
+    angles = np.arange(1 - reach, reach)[:, None] / _divisors(reach).astype(np.float64)
+    # The first wave has no sine: a column fewer leaves as many unknowns as distances.
+    return np.linalg.inv(np.concatenate([np.cos(angles), -np.sin(angles)[:, 1:]], axis=1))
+
+
+class Turned:
+    """Attention by distance in one stage: k's waves are computed once for all layers. `name` is what they share."""
+
+    def __init__(self, p: Tracer, name: str, heads: int, reach: int) -> None:
+        self._p, self._name, self._heads, self._reach = p, f"/{name}", heads, reach
+        self._rope = Rope(2 * reach, 2 * reach, 1.0, "halves")
+        self._keys: Handle | None = None
+
+    def attention(self, q: Handle, k: Handle, v: Handle, name: str, *, scale: float, softcap: float = 0.0) -> Handle:
+        """Softmax of q times k, plus q times the vector of the distance; `name` has the waves."""
+        p, heads, reach = self._p, self._heads, self._reach
+        turning = p.per_head_linear(q, name, heads=heads, width=2 * reach)
+        if self._keys is None:
+            begun = p.columns(turning, first=0, width=2 * reach) * 0.0 + p.vector(self._name)
+            self._keys = p.rope(begun, self._rope, f"{self._name}.divisors")
+        turned = p.rope(turning, self._rope, f"{self._name}.divisors")
+        q, k = p.join(q, turned, heads=heads), p.join(k, self._keys, heads=heads, shared=True)
+        return p.attention(q, k, v, head_dim=q.width // heads, scale=scale, mask="block", softcap=softcap)
