@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.convert.folders import checkpoint_of, safetensors, tokenizer
 from woolly import LLM
+from woolly.cli.commands.convert import of_checkpoint
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
 from woolly.errors import RequestError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf
@@ -232,3 +234,8 @@ def test_mutated_files_are_one_sentence_and_leave_nothing(name, tiny, tmp_path, 
             assert str(error) and "\n" not in str(error) and len(str(error)) < 600
         assert not list(out.iterdir())
     assert refused > 10 or name == "tokenizer_config.json"
+
+
+def test_a_model_that_is_no_folder_needs_no_converter(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "woolly.convert", None)  # an import of it fails
+    assert of_checkpoint(str(tmp_path / "model.gguf")) == str(tmp_path / "model.gguf")

@@ -112,13 +112,15 @@ def _convert_lora(
 
 def of_checkpoint(name: str) -> str:
     """Returns the name of a model; of a checkpoint's folder, that of the file that it was converted to."""
-    from woolly.convert import is_checkpoint
-
     try:
         is_folder = Path(name).is_dir()
     except (OSError, ValueError):  # a prompt that no file could be called
         return name
-    return str(converted(Path(name))) if is_folder and is_checkpoint(Path(name)) else name
+    if not is_folder:
+        return name  # without the converter, whose import would delay the first token of every other model
+    from woolly.convert import is_checkpoint
+
+    return str(converted(Path(name))) if is_checkpoint(Path(name)) else name
 
 
 def converted(folder: Path) -> Path:
