@@ -115,10 +115,20 @@ struct GridSumsFloats {
         for (int k = 0; k < n; ++k, weights += 16, x += 16) {
             F32 w[P];
             each<P>([&]<int p>() __attribute__((always_inline)) { w[p] = load(weights + p * panel); });
-            each<M>([&]<int m>() __attribute__((always_inline)) {
-                const F32 one = set1(x[row + m]);
-                each<P>([&]<int p>() __attribute__((always_inline)) { sum[p][m] = fma(w[p], one, sum[p][m]); });
-            });
+            if constexpr (kStrip == kPanel) {
+                each<M>([&]<int m>() __attribute__((always_inline)) {
+                    const F32 one = set1(x[row + m]);
+                    each<P>([&]<int p>() __attribute__((always_inline)) { sum[p][m] = fma(w[p], one, sum[p][m]); });
+                });
+            } else {  // a level that multiplies with a lane
+                Four four[(M + 3) / 4];
+                each<(M + 3) / 4>([&]<int i>() __attribute__((always_inline)) { four[i] = four_of(x + row + 4 * i); });
+                each<M>([&]<int m>() __attribute__((always_inline)) {
+                    each<P>([&]<int p>() __attribute__((always_inline)) {
+                        sum[p][m] = fma_of<m % 4>(w[p], four[m / 4], sum[p][m]);
+                    });
+                });
+            }
         }
         each<P>([&]<int p>() __attribute__((always_inline)) {
             each<M>([&]<int m>() __attribute__((always_inline)) {
@@ -136,7 +146,7 @@ struct GridSumsFloats {
     template <int P, int row = 0>
     [[gnu::always_inline]] static void groups(int wanted, const float* weights, int64_t panel, const float* x, int n,
                                               int which, Known<P>& known, float* acc, int64_t acc_step) {
-        constexpr int most = kProductSums / P, left = (kTileRows - row + most - 1) / most;
+        constexpr int most = kGridSums / P, left = (kTileRows - row + most - 1) / most;
         constexpr int M = (kTileRows - row + left - 1) / left;
         rows<M, P>(weights, panel, x, n, which, row, known, acc, acc_step);
         if constexpr (row + M < kTileRows)
@@ -146,6 +156,7 @@ struct GridSumsFloats {
     template <int P>
     [[gnu::noinline]] static void panels(const GridBlocks& of, int first, int n_rows) {
         Known<P> known;
+        if constexpr (kStrip < kPanel) known = {};  // GCC cannot see that sum 0 comes first, and warns
         const int64_t panel = int64_t(of.n_blocks) * bytes / 4;
         for (int b = 0; b < of.n_blocks; ++b) {
             const float* weights = reinterpret_cast<const float*>(of.open) + first * panel + int64_t(b) * bytes / 4;
@@ -162,7 +173,7 @@ struct GridSumsFloats {
     }
 
     // Three panels by eight rows, or one by as many as registers hold the sums of.
-    static constexpr int together = kProductSums >= 24 ? 3 : 1;
+    static constexpr int together = kGridSums >= 24 ? 3 : 1;
     template <int P = together>
     static void from(const GridBlocks& of, int first, int n_rows) {
         for (; first + P <= of.n_panels; first += P) panels<P>(of, first, n_rows);

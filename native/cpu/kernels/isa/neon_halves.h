@@ -1,5 +1,5 @@
 // One row against F16 weights. Their conversion to f32 holds one of the two pipes for two cycles, and would be all that
-// limits the speed. So most of them are widened by shifts instead, which the other pipe does: the bits of a half, put
+// limits the speed. So half of them are widened by shifts instead, which the other pipe does: the bits of a half, put
 // where those of a float are, are its value times 2^-112. Those of infinities and NaN are not; panels that hold any are
 // opened instead.
 //
@@ -11,27 +11,17 @@ namespace woolly::WOOLLY_TARGET {
 
 struct Halves {
     static constexpr bool one_by_one = false;
-    // In front of the sum and behind it: 2^112 in all.
-    static constexpr float before = 0x1p100f, behind = 0x1p12f;
+    // Whether rows 4i to 4i + 3 of a column are converted; the others are shifted. Half of them keep both pipes busy.
+    static constexpr bool converted(int i) { return i % 2 == 0; }
 
-    // Whether rows 4i to 4i + 3 of column c (modulo 4) are converted; the others are shifted. Five of 16 balance the
-    // pipes.
-    static constexpr bool converted(int c, int i) { return i == 0 || (c == 1 && i == 2); }
-
-    [[gnu::always_inline]] static float32x4_t shifted(int32x4_t wide) {
-        return vreinterpretq_f32_s32(vandq_s32(wide, vdupq_n_s32(int32_t(0x8fffe000))));
-    }
-    template <int c, int i>
-    [[gnu::always_inline]] static void add_column(const uint16x8_t* w, float32x4_t x, float32x4_t scaled, F32* acc) {
+    template <int i>
+    [[gnu::always_inline]] static float32x4_t widened(const uint16x8_t* w) {
         const int16x8_t h = vreinterpretq_s16_u16(w[i / 2]);
-        float32x4_t value;
-        if constexpr (converted(c, i)) {
+        if constexpr (converted(i)) {
             const float16x8_t f = vreinterpretq_f16_s16(h);
-            value = i % 2 == 0 ? vcvt_f32_f16(vget_low_f16(f)) : vcvt_high_f32_f16(f);
-            acc[c].v[i] = vfmaq_laneq_f32(acc[c].v[i], value, x, c);
+            return i % 2 == 0 ? vcvt_f32_f16(vget_low_f16(f)) : vcvt_high_f32_f16(f);
         } else {
-            value = shifted(i % 2 == 0 ? vshll_n_s16(vget_low_s16(h), 13) : vshll_high_n_s16(h, 13));
-            acc[c].v[i] = vfmaq_laneq_f32(acc[c].v[i], value, scaled, c);
+            return shifted_half(i % 2 == 0 ? vshll_n_s16(vget_low_s16(h), 13) : vshll_high_n_s16(h, 13));
         }
     }
 
@@ -41,16 +31,29 @@ struct Halves {
         for (; k + 4 <= n; k += 4, p += 128) {
             prefetch(p + 4 * kPrefetch);
             prefetch(p + 4 * kPrefetch + 64);
-            const float32x4_t four = vld1q_f32(x + k), scaled = vmulq_n_f32(four, before);
-            each<4>([&]<int c>() __attribute__((always_inline)) {
-                const uint16_t* at = reinterpret_cast<const uint16_t*>(p + 32 * c);
-                const uint16x8_t w[2] = {vld1q_u16(at), vld1q_u16(at + 8)};
-                each<4>([&]<int i>() __attribute__((always_inline)) { add_column<c, i>(w, four, scaled, acc); });
+            const float32x4_t four = vld1q_f32(x + k), scaled = vmulq_n_f32(four, kBefore);
+            // Two columns are widened before the first is used: a core whose queues are full of sums does not look past
+            // them.
+            each<2>([&]<int pair>() __attribute__((always_inline)) {
+                float32x4_t values[2][4];
+                each<2>([&]<int k2>() __attribute__((always_inline)) {
+                    constexpr int c = 2 * pair + k2;
+                    const uint16_t* at = reinterpret_cast<const uint16_t*>(p + 32 * c);
+                    const uint16x8_t w[2] = {vld1q_u16(at), vld1q_u16(at + 8)};
+                    each<4>([&]<int i>() __attribute__((always_inline)) { values[k2][i] = widened<i>(w); });
+                });
+                in_order();
+                each<2>([&]<int k2>() __attribute__((always_inline)) {
+                    constexpr int c = 2 * pair + k2;
+                    each<4>([&]<int i>() __attribute__((always_inline)) {
+                        acc[c].v[i] = vfmaq_laneq_f32(acc[c].v[i], values[k2][i], converted(i) ? four : scaled, c);
+                    });
+                });
             });
         }
         each<4>([&]<int c>() __attribute__((always_inline)) {
             each<4>([&]<int i>() __attribute__((always_inline)) {
-                if constexpr (!converted(c, i)) acc[c].v[i] = vmulq_n_f32(acc[c].v[i], behind);
+                if constexpr (!converted(i)) acc[c].v[i] = vmulq_n_f32(acc[c].v[i], kBehind);
             });
         });
         for (; k < n; ++k, p += 32) acc[0] = fma(LoadF16::at(p), set1(x[k]), acc[0]);
@@ -59,6 +62,11 @@ struct Halves {
 
     template <int M>
     static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
+        if constexpr (M > 1) {
+            bool ordinary = true;
+            for (int m = 0; m < M; ++m) ordinary = ordinary && rows[m].ordinary;
+            return (ordinary ? dot_few<FewF16<true>, M> : dot_few<FewF16<false>, M>)(panel, columns, rows, tile);
+        }
         for (int m = 0; m < M; ++m) {
             if (!rows[m].ordinary) {
                 dot_floats<LoadF16, 1>(panel, columns, rows + m, tile + 16 * m);
@@ -75,6 +83,12 @@ struct Halves {
 constexpr void set_halves(KernelTable& t, WeightType type, Floats<LoadF16>) {
     t.dot[int(type)] = dot_any<Halves>;
     t.f16_must_be_finite = true;
+}
+constexpr void set_halves(KernelTable& t, WeightType type, Floats<LoadBf16>) {
+    t.dot[int(type)] = dot_any<FewFloats<LoadBf16, FewBf16>>;
+}
+constexpr void set_halves(KernelTable& t, WeightType type, Floats<LoadF32>) {
+    t.dot[int(type)] = dot_any<FewFloats<LoadF32, FewF32>>;
 }
 template <class Other>
 constexpr void set_halves(KernelTable&, WeightType, Other) {}

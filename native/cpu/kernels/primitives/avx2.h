@@ -292,7 +292,7 @@ constexpr int kMaxRows = 4, kWideRows = 2;
 // Rows that meet opened floats together, and packed ones.
 constexpr int kFloatRows = 1, kFloatDots = 1;
 // Rows of a product of f32 matrices, and the strips of sums that registers hold.
-constexpr int kProductRows = 6, kProductSums = 6;
+constexpr int kProductRows = 6, kProductSums = 6, kGridSums = 6;
 
 using Columns = const int8_t*;
 inline Columns columns(const int8_t* a) { return a; }

@@ -194,7 +194,7 @@ constexpr int kMaxRows = 8, kWideRows = 8;
 // Rows that meet opened floats together, and packed ones.
 constexpr int kFloatRows = 6, kFloatDots = 4;
 // Rows of a product of f32 matrices, and the strips of sums that registers hold.
-constexpr int kProductRows = 6, kProductSums = 24;
+constexpr int kProductRows = 6, kProductSums = 24, kGridSums = 24;
 
 using Columns = const int8_t*;
 inline Columns columns(const int8_t* a) { return a; }

@@ -69,10 +69,17 @@ template <int l>
     WOOLLY_STRIP c.v[i] = vfmaq_laneq_f32(c.v[i], a.v[i], b, l);
     return c;
 }
+template <int l>
+[[gnu::always_inline]] inline F32 fma_of(F32 a, Four b, F32 c) {
+    for (int i = 0; i < 4; ++i) c.v[i] = vfmaq_laneq_f32(c.v[i], a.v[i], b, l);
+    return c;
+}
 // Rows that meet opened floats together, and packed ones.
 constexpr int kFloatRows = 3, kFloatDots = 1;
 // Rows of a product of f32 matrices, and the strips of sums that registers hold.
 constexpr int kProductRows = 8, kProductSums = 8;
+// Sums of 16 lanes that registers hold.
+constexpr int kGridSums = 4;
 
 // acc + a * b
 [[gnu::always_inline]] inline StripI multiply_add(StripI acc, StripI a, StripI b) {

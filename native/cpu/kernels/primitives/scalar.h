@@ -314,7 +314,7 @@ constexpr int kMaxRows = 1, kWideRows = 1;
 // Rows that meet opened floats together, and packed ones.
 constexpr int kFloatRows = 1, kFloatDots = 1;
 // Rows of a product of f32 matrices, and the strips of sums that registers hold.
-constexpr int kProductRows = 2, kProductSums = 2;
+constexpr int kProductRows = 2, kProductSums = 2, kGridSums = 2;
 
 // Sixteen activations, held as the level likes it.
 using Columns = const int8_t*;

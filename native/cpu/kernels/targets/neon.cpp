@@ -8,7 +8,9 @@
 #include "cpu/kernels/generic/kernels.h"
 #include "cpu/kernels/targets/rows.h"
 #include "cpu/kernels/isa/neon_pairs.h"
+#include "cpu/kernels/isa/neon_few.h"
 #include "cpu/kernels/isa/neon_halves.h"
+#include "cpu/kernels/generic/grids.h"
 
 namespace woolly::neon {
 
@@ -17,6 +19,7 @@ constexpr void set(KernelTable& t, WeightType type) {
     set_kernel<Kernel>(t, type);
     set_pairs(t, type, Kernel{});
     set_halves(t, type, Kernel{});
+    GridsFloats::set(t, type, Kernel{});
 }
 
 }  // namespace woolly::neon
