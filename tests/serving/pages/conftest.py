@@ -48,7 +48,8 @@ def browser():
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         pytest.skip("Chromium is missing: sudo apt-get install -y chromium")
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+    flags = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # a microphone that beeps
+    flags += ["--no-sandbox"] if os.geteuid() == 0 else []
     with playwright.sync_playwright() as running:
         launched = running.chromium.launch(executable_path=path, args=flags)
         yield launched

@@ -61,7 +61,8 @@ def test_the_page_may_load_nothing_from_elsewhere_and_run_no_text(web, assets):
         policy = dict(part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; "))
         assert policy["default-src"] == "'none'"
         assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
-        assert policy["img-src"] == "'self' data:"
+        assert policy["img-src"] == "'self' data:" and policy["media-src"] == "data:"
+        assert "microphone=(self)" in reply.headers["permissions-policy"]
         assert policy["base-uri"] == policy["form-action"] == policy["frame-ancestors"] == "'none'"
         assert policy["require-trusted-types-for"] == "'script'"
         assert reply.headers["x-content-type-options"] == "nosniff"

@@ -20,6 +20,8 @@ from woolly.serving.router import APIRouter
 
 __all__ = ["LoadBody", "get_model", "list_models", "load_model", "room_of", "router", "unload_model"]
 
+_SENSES = (("image", "vision"), ("audio", "audio"))  # what a model takes, and what it is called here
+
 router = APIRouter(prefix="/models")
 
 
@@ -98,6 +100,6 @@ async def _shape(info: ModelInfo, request: Request, room: Room | None = None) ->
         "fits": None if room is None else room.fit(info.size_bytes, is_here=True),
         "architecture": info.architecture,
         "context_length": info.context_length,
-        "capabilities": [*info.capabilities, *(["vision"] if "image" in kinds else [])],
+        "capabilities": [*info.capabilities, *(word for kind, word in _SENSES if kind in kinds)],
         "metadata": dict(info.metadata),
     }

@@ -6,7 +6,7 @@ import { number, percent } from "../app/format.js";
 import { CONTROL } from "../panels/panels.js";
 import { chosenModel, loadWords, modelState, on, state } from "../app/state.js";
 import { small } from "../app/store.js";
-import { hasFiles, isUnseen, setUpFiles, takeFiles } from "./files.js";
+import { hasFiles, isUnsent, setUpFiles, takeFiles } from "./files.js";
 import { editLast } from "./thread.js";
 import { isHeld, skipServers, startingServers } from "./tools.js";
 import { canCompact } from "./compact.js";
@@ -51,7 +51,7 @@ export function setUpComposer() {
 
 function submit() {
   const text = box.value;
-  if ((!text.trim() && !hasFiles()) || isUnseen() || state.runs.has(state.current.id)) return;
+  if ((!text.trim() && !hasFiles()) || isUnsent() || state.runs.has(state.current.id)) return;
   small.set(held, null);
   box.value = "";
   fit();
@@ -91,7 +91,7 @@ function showButton() {
     button.title = isRunning ? "Stop (Esc)" : "Send (Enter)";
     button.classList.toggle("stop", isRunning);
   }
-  button.disabled = !isRunning && ((box.value.trim() === "" && !hasFiles()) || isUnseen());
+  button.disabled = !isRunning && ((box.value.trim() === "" && !hasFiles()) || isUnsent());
   showRate();
 }
 

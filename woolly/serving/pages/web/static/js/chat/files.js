@@ -1,26 +1,28 @@
-// Files: texts and pictures that go with the next message. They are read in the browser; texts are sent fenced, with
-// their names, pictures as data: URLs.
+// Files: texts, pictures and sounds that go with the next message. They are read in the browser; texts are sent fenced,
+// with their names, pictures and sounds in base64.
 
 import { announce, byId, el, iconButton, toast } from "../app/dom.js";
 import { bytes } from "../app/format.js";
-import { chosenModel, on, sees } from "../app/state.js";
+import { chosenModel, hears, on, sees } from "../app/state.js";
+import { isSound, readSound, setUpRecording, showRecording } from "./sounds.js";
 
 const MOST_EACH = 256 * 1024; // bytes
 const MOST_ALL = 1024 * 1024;
 const MOST_PICTURE = 6 * 1024 * 1024; // of a file
-const MOST_PICTURES = 11 * 1024 * 1024; // of all; as base64 they fit the server's usual limit of 16 MiB for a body
+const MOST_SENT = 11 * 1024 * 1024; // of all pictures and sounds; as base64 they fit the server's usual limit of 16 MiB for a body
 const PICTURES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
 const KINDS = "PNG, JPEG, WebP, GIF or BMP";
 
 const list = byId("files");
 const input = byId("attach-file");
-let held = []; // {name, text}, a picture also {image}: its data: URL, with an empty text
+let held = []; // {name, text}, a picture also {image} and a sound {audio}: its data: URL, with an empty text
 let onChange = () => {};
 
 /** Begins to listen; `changed` is called when files come or go. */
 export function setUpFiles(changed) {
   onChange = changed;
   on("models", showKinds);
+  setUpRecording(add);
   byId("attach").addEventListener("click", () => input.click());
   input.addEventListener("change", () => {
     add([...input.files]);
@@ -43,20 +45,26 @@ export function setUpFiles(changed) {
   for (const kind of ["dragover", "dragleave", "drop"]) main.addEventListener(kind, drop);
 }
 
-/** Names what the chosen model takes, and tells of pictures that it does not see. */
+/** Names what the chosen model takes, and tells of pictures that it does not see, and of sounds that it does not hear. */
 function showKinds() {
-  byId("attach").title = `Attach text files, ${bytes(MOST_EACH)} each at most${isBlind() ? "" : ", or pictures"}; or drop or paste them`;
-  list.classList.toggle("unseen", isUnseen());
+  const more = [isBlind() ? [] : ["pictures"], isDeaf() ? [] : ["sounds"]].flat().join(" or ");
+  byId("attach").title = `Attach text files, ${bytes(MOST_EACH)} each at most${more ? `, or ${more}` : ""}; or drop or paste them`;
+  list.classList.toggle("unseen", isBlind());
+  list.classList.toggle("unheard", isDeaf());
   const note = byId("files-note");
-  note.hidden = !isUnseen();
+  note.hidden = !isUnsent();
   if (isUnseen()) note.textContent = `${chosenModel().name} sees no pictures: choose a model that does, or remove the picture.`;
+  else if (isUnsent()) note.textContent = `${chosenModel().name} hears no sounds: choose a model that does, or remove the sound.`;
+  showRecording(chosenModel() !== null && !isDeaf());
   onChange();
 }
 
 const isBlind = () => chosenModel() !== null && !sees(chosenModel());
+const isDeaf = () => chosenModel() !== null && !hears(chosenModel());
+const isUnseen = () => isBlind() && held.some((file) => file.image);
 
-/** Whether a picture waits that the chosen model does not see. */
-export const isUnseen = () => isBlind() && held.some((file) => file.image);
+/** Whether a picture waits that the chosen model does not see, or a sound that it does not hear. */
+export const isUnsent = () => isUnseen() || (isDeaf() && held.some((file) => file.audio));
 
 /** Whether files wait for a message. */
 export const hasFiles = () => held.length > 0;
@@ -72,7 +80,7 @@ export function takeFiles() {
 async function add(files) {
   for (const file of files) {
     try {
-      held.push(PICTURES.includes(file.type) ? await readPicture(file) : { name: file.name, text: await read(file) });
+      held.push(await readOne(file));
       announce(`${file.name} is attached`);
     } catch (error) {
       toast(error.message, null, 10);
@@ -81,20 +89,39 @@ async function add(files) {
   render();
 }
 
+async function readOne(file) {
+  if (PICTURES.includes(file.type)) return readPicture(file);
+  if (isSound(file)) return readHeard(file);
+  return { name: file.name, text: await read(file) };
+}
+
+async function readHeard(file) {
+  if (isDeaf()) throw new Error(`${chosenModel().name} hears no sounds; text files can be attached.`);
+  const wav = file.size > MOST_SENT ? file : await readSound(file);
+  checkSum(file.name, wav);
+  return { name: file.name, text: "", audio: await dataUrl(file.name, wav) };
+}
+
 async function readPicture(file) {
   if (isBlind()) throw new Error(`${chosenModel().name} sees no pictures; text files can be attached.`);
   if (file.size > MOST_PICTURE) throw new Error(`${file.name} has ${bytes(file.size)}; a picture may have ${bytes(MOST_PICTURE)}.`);
+  checkSum(file.name, file);
+  return { name: file.name || "picture", text: "", image: await dataUrl(file.name, file) };
+}
+
+function checkSum(name, blob) {
   // Three bytes are four characters of base64.
-  const sum = held.reduce((all, one) => all + (one.image ?? "").length * 0.75, file.size);
-  if (sum > MOST_PICTURES) throw new Error(`${file.name} is too much: all pictures of a message may have ${bytes(MOST_PICTURES)}.`);
-  const image = await new Promise((resolve, reject) => {
+  const sum = held.reduce((all, one) => all + (one.image ?? one.audio ?? "").length * 0.75, blob.size);
+  if (sum > MOST_SENT) throw new Error(`${name} is too much: all pictures and sounds of a message may have ${bytes(MOST_SENT)}.`);
+}
+
+const dataUrl = (name, blob) =>
+  new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(new Error(`${file.name} cannot be read.`));
-    reader.readAsDataURL(file);
+    reader.onerror = () => reject(new Error(`${name} cannot be read.`));
+    reader.readAsDataURL(blob);
   });
-  return { name: file.name || "picture", text: "", image };
-}
 
 async function read(file) {
   if (file.size > MOST_EACH) throw new Error(`${file.name} has ${bytes(file.size)}; a file may have ${bytes(MOST_EACH)}.`);
@@ -105,7 +132,7 @@ async function read(file) {
   } catch {
     text = "\0";
   }
-  if (text.includes("\0")) throw new Error(`${file.name} is neither UTF-8 text nor a picture in ${KINDS}.`);
+  if (text.includes("\0")) throw new Error(`${file.name} is neither UTF-8 text, nor a picture in ${KINDS}, nor a sound.`);
   return text;
 }
 
@@ -120,8 +147,10 @@ function render() {
   showKinds();
 }
 
-/** The name and the size of a file; of a picture, itself in small. */
-export const fileLabel = (file) => (file.image ? pictureLabel(file) : textLabel(file));
+/** The name and the size of a file; of a picture, itself in small; of a sound, a player. */
+export const fileLabel = (file) => (file.image ? pictureLabel(file) : file.audio ? soundLabel(file) : textLabel(file));
+
+const soundLabel = (file) => el("span", { class: "file" }, el("audio", { controls: true, preload: "metadata", src: file.audio, "aria-label": file.name }), file.name);
 
 const pictureLabel = (file) => el("span", { class: "file" }, el("img", { class: "preview", src: file.image, alt: file.name }), file.name);
 

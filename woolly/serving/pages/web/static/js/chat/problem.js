@@ -8,7 +8,7 @@ import { editLast } from "./thread.js";
 export function problemView(problem, isOver) {
   const { error } = problem;
   const isMild = error.code === "stopped";
-  const actions = error.code === chat.FULL ? fullButtons(problem) : error.code === chat.BLIND ? blindButtons() : tryButton(error, isOver);
+  const actions = error.code === chat.FULL ? fullButtons(problem) : error.code === chat.BLIND ? withoutButtons("pictures") : error.code === chat.DEAF ? withoutButtons("sounds") : tryButton(error, isOver);
   return el("div", { class: isMild ? "problem mild" : "problem", role: isMild ? "status" : "alert" }, el("p", {}, icon("close"), el("span", {}, error.message)), actions);
 }
 
@@ -19,9 +19,9 @@ function fullButtons({ drop }) {
   return el("div", { class: "row" }, drop ? compactButton() : null, drop ? dropButton() : null, button("Edit message", () => editLast()));
 }
 
-function blindButtons() {
-  const without = button("Go on without the pictures", () => chat.leaveOutPictures());
-  without.title = "The pictures stay in this conversation; the model gets their names.";
+function withoutButtons(which) {
+  const without = button(`Go on without the ${which}`, () => chat.leaveOut(which));
+  without.title = `The ${which} stay in this conversation; the model gets their names.`;
   return el("div", { class: "row" }, without, button("Try again", () => chat.retry()));
 }
 

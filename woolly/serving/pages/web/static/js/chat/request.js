@@ -15,7 +15,7 @@ export function requestOf(conversation, path, more = {}) {
   const system = [settings.system?.trim() ? settings.system : "", note === null ? "" : NOTE + note].filter(Boolean).join("\n\n");
   const messages = system ? [{ role: "system", content: system }] : [];
   for (const node of sentPath(conversation, path)) {
-    const message = messageOf(node, settings.pictures !== "off");
+    const message = messageOf(node, settings);
     const last = messages.at(-1);
     // A question without an answer and the one after it are one: many templates want roles to take turns.
     if (last?.role === node.role && node.role !== "tool" && !last.tool_calls) last.content = joined(last.content, message.content);
@@ -29,16 +29,21 @@ export function requestOf(conversation, path, more = {}) {
   return { ...modelField(), messages, ...fields, stream: true, stream_options: { include_usage: true }, return_progress: true, ...more };
 }
 
-/** A message as OpenAI's API has it; without pictures, their names stand in the text. */
-export function messageOf(node, withPictures = true) {
-  const images = (node.files ?? []).filter((file) => file.image);
-  const pictures = withPictures ? images.map((file) => ({ type: "image_url", image_url: { url: file.image } })) : [];
-  const text = [...(withPictures ? [] : images.map((file) => `[Picture ${file.name}]`)), fullText(node)].filter(Boolean).join("\n\n");
-  const message = { role: node.role, content: pictures.length ? [...pictures, ...partsOf(text)] : text };
+/** A message as OpenAI's API has it; of pictures and sounds that are left out, the names stand in the text. */
+export function messageOf(node, { pictures, sounds } = {}) {
+  const isLeft = (file) => (file.image ? pictures : sounds) === "off";
+  const media = (node.files ?? []).filter((file) => file.image || file.audio);
+  const parts = media.filter((file) => !isLeft(file)).map(partOf);
+  const names = media.filter(isLeft).map((file) => `[${file.image ? "Picture" : "Sound"} ${file.name}]`);
+  const text = [...names, fullText(node)].filter(Boolean).join("\n\n");
+  const message = { role: node.role, content: parts.length ? [...parts, ...partsOf(text)] : text };
   if (node.calls?.length) message.tool_calls = node.calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
   if (node.role === "tool") message.tool_call_id = node.call;
   return message;
 }
+
+const partOf = ({ image, audio }) =>
+  image ? { type: "image_url", image_url: { url: image } } : { type: "input_audio", input_audio: { data: audio.slice(audio.indexOf(",") + 1), format: "wav" } };
 
 const partsOf = (content) => (typeof content !== "string" ? content : content ? [{ type: "text", text: content }] : []);
 
@@ -47,7 +52,7 @@ const joined = (one, other) => (typeof one === "string" && typeof other === "str
 
 /** The text of a message with the files that were attached to it. */
 export function fullText(node) {
-  const files = (node.files ?? []).filter((file) => !file.image).map(({ name, text }) => {
+  const files = (node.files ?? []).filter((file) => !file.image && !file.audio).map(({ name, text }) => {
     const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([run]) => run.length + 1)));
     const language = /\.([A-Za-z0-9]{1,10})$/.exec(name)?.[1] ?? "";
     return `File ${name}:\n${fence}${language}\n${text.replace(/\n$/, "")}\n${fence}`;

@@ -137,6 +137,7 @@ function readExtras(one) {
   list("files", ["name", "text"]);
   extras.files?.forEach((file, i) => {
     if (/^data:image\/(png|jpeg|webp|gif|bmp);base64,/.test(one.files[i].image ?? "")) file.image = one.files[i].image;
+    else if (/^data:audio\/wav;base64,/.test(one.files[i].audio ?? "")) file.audio = one.files[i].audio;
   });
   list("calls", ["id", "name", "arguments"]);
   const isToken = (token) => Array.isArray(token) && isText(token[0]) && Number.isFinite(token[1]);
@@ -151,7 +152,7 @@ function readFigures(given) {
 
 function readSettings(given) {
   const settings = {};
-  for (const name of ["system", "form", "pattern", "reasoning", "overflow", "pictures", "beside", "tools", "mcp", "without", "probabilities"]) if (isText(given?.[name])) settings[name] = given[name];
+  for (const name of ["system", "form", "pattern", "reasoning", "overflow", "pictures", "sounds", "beside", "tools", "mcp", "without", "probabilities"]) if (isText(given?.[name])) settings[name] = given[name];
   if (typeof given?.sampling === "object" && given.sampling !== null) {
     settings.sampling = Object.fromEntries(Object.entries(given.sampling).filter(([, value]) => isText(value)));
   }
