@@ -1,40 +1,18 @@
 #include "cpu/ops/activations.h"
 
-#include <bit>
-#include <cmath>
+#include "cpu/ops/functions.h"
 
 namespace woolly {
 
 namespace {
 
-// exp as the kernels have it (cpu/kernels/generic/vectors.h), of one number and without a branch: compilers vectorize
-// the loops below. NaN stays NaN.
-inline float exp_of(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    x = x > 88.0f ? 88.0f : x;
-    constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves a whole number in the lowest bits
-    const float shifted = x * 1.44269504f + round, whole = shifted - round;
-    float r = x - whole * 0.693145752f;
-    r = r - whole * 1.42860677e-6f;
-    float p = 1.0f / 5040.0f;
-    p = p * r + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    return p * std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + 0x3f800000u);
-}
-
-inline float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
 inline float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
 inline float silu_of(float x) { return x / (1.0f + exp_of(-x)); }
 // The tanh form: (1 + tanh(u)) / 2 is the sigmoid of 2 u.
 inline float gelu_of(float x) { return x / (1.0f + exp_of(-1.59576912f * (x + 0.044715f * x * x * x))); }
 // The sigmoid form, as CLIP has it.
 inline float gelu_quick_of(float x) { return x / (1.0f + exp_of(-1.702f * x)); }
-inline float tanh_of(float x, float cap) { return cap - 2.0f * cap / (exp_of(x * (2.0f / cap)) + 1.0f); }
+inline float soft_capped(float x, float cap) { return cap - 2.0f * cap / (exp_of(x * (2.0f / cap)) + 1.0f); }
 
 template <class F>
 void each(const float* x, int64_t n, float* y, const F& f) {
@@ -77,10 +55,10 @@ void activate(const KernelTable& kernels, Act act, const float* x, int64_t n, fl
             return each(x, n, y, [](float v) { return relu_of(v) * relu_of(v); });
         case Act::sigmoid:
             return each(x, n, y, [](float v) { return sigmoid_of(v); });
-        case Act::softplus:  // beyond 20 the 1 is lost in f32
-            return each(x, n, y, [](float v) { return v > 20.0f ? v : std::log1p(std::exp(v)); });
+        case Act::softplus:
+            return each(x, n, y, [](float v) { return softplus_of(v); });
         case Act::tanh:
-            return each(x, n, y, [](float v) { return std::tanh(v); });
+            return each(x, n, y, [](float v) { return tanh_of(v); });
         case Act::gelu_quick:
             return each(x, n, y, [](float v) { return gelu_quick_of(v); });
         case Act::exp:  // of all numbers: the loops above bound theirs
@@ -117,7 +95,7 @@ void exponentials(const float* x, int64_t n, float* y) {
 }
 
 void soft_cap(float cap, const float* x, int64_t n, float* y) {
-    each(x, n, y, [cap](float v) { return tanh_of(v, cap); });
+    each(x, n, y, [cap](float v) { return soft_capped(v, cap); });
 }
 
 }  // namespace woolly

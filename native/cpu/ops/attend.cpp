@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "cpu/ops/functions.h"
 #include "cpu/ops/hadamard.h"
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
@@ -292,8 +293,8 @@ void Attend::write(const Worker& w, int64_t row, int kv_head, const Softmax& fro
     for (int h = 0; h < group; ++h) {
         if (turned) turn_head(from.out + h * length, length, turned_together(length, inside));
         float sum = from.sum[h];
-        // At the end, when all splits are one. A sink far above all scores makes this infinite, and the result 0.
-        if (sinks != nullptr) sum += std::exp(sinks->data[kv_head * group + h] - from.max[h]);
+        // At the end, when all splits are one. A sink far above all scores makes the result next to 0.
+        if (sinks != nullptr) sum += exp_of(sinks->data[kv_head * group + h] - from.max[h]);
         for (int c = 0; c < v_dim; ++c) to[h * v_dim + c] = from.out[h * length + c] / sum;
     }
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "cpu/ops/activations.h"
+#include "cpu/ops/functions.h"
 #include "cpu/ops/scan.h"
 #include "cpu/ops/table.h"
 
@@ -36,7 +37,7 @@ struct DeltaNet final : Scan {
         table.rms_norm(k.data + at, unit.data(), eps, n_keys, t.write);
         table.rms_norm(q.data + at, read_unit.data(), eps, n_keys, t.read);
         if (decay.width == n_heads)
-            std::fill_n(t.decay, n_keys, std::exp(decay.data[row * decay.width + head]));
+            std::fill_n(t.decay, n_keys, exp_of(decay.data[row * decay.width + head]));
         else
             exponentials(decay.data + row * decay.width + head * n_keys, n_keys, t.decay);
         for (int64_t i = 0; i < n_keys; ++i) t.probe[i] = t.decay[i] * t.write[i];

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/ops/functions.h"
+
 namespace woolly {
 
 namespace {
@@ -28,8 +30,7 @@ const float* Choice::rank(const float* logits, Routes& own) const {
     float* ranks = own.ranks.data();
     const float top = *std::max_element(logits, logits + n_experts);
     float sum = 0;
-    for (int e = 0; e < n_experts; ++e)
-        sum += ranks[e] = sigmoid ? 1.0f / (1.0f + std::exp(-logits[e])) : std::exp(logits[e] - top);
+    for (int e = 0; e < n_experts; ++e) sum += ranks[e] = sigmoid ? sigmoid_of(logits[e]) : exp_of(logits[e] - top);
     for (int e = 0; e < n_experts; ++e)
         ranks[e] = ranks[e] / (sigmoid ? 1.0f : sum) + (select == nullptr ? 0.0f : select->data[e]);
     const int each = groups == 0 ? 0 : n_experts / groups;
@@ -64,7 +65,7 @@ void Choice::mix(const float* logits, int32_t* chosen, float* shares) const {
         for (int32_t e = 0; e < n_experts; ++e)
             if (std::find(chosen, chosen + j, e) == chosen + j &&
                 !((top - logits[e]) / std::max(std::abs(logits[e]), top) > kReach))
-                sum += std::exp(logits[e] - top);
+                sum += exp_of(logits[e] - top);
         shares[j] = weights_scale / sum;
     }
     for (int j = 1; j < n_used; ++j)
@@ -87,9 +88,7 @@ void Choice::choose(const float* logits, Routes& own, int32_t* chosen, float* sh
     const bool sigmoid = scoring == Scoring::sigmoid;
     const float top = ranks == logits ? logits[chosen[0]] : *std::max_element(logits, logits + n_experts);
     std::sort(chosen, chosen + k);
-    const auto score = [&](int32_t e) {
-        return sigmoid ? 1.0f / (1.0f + std::exp(-logits[e])) : std::exp(logits[e] - top);
-    };
+    const auto score = [&](int32_t e) { return sigmoid ? sigmoid_of(logits[e]) : exp_of(logits[e] - top); };
     float sum = 0;
     for (int j = 0; j < k; ++j) sum += shares[j] = score(chosen[j]);
     if (normalize)

@@ -1,6 +1,5 @@
 // scan_mamba2: S = e^(dt a) S + b (dt x)^T per head, giving S^T c + d x.
-#include <cmath>
-
+#include "cpu/ops/functions.h"
 #include "cpu/ops/scan.h"
 #include "cpu/ops/table.h"
 
@@ -28,7 +27,7 @@ struct ScanMamba2 final : Scan {
     void token(const Worker&, int64_t row, int64_t head, Token& t) const override {
         const float step = dt.data[row * dt.width + head];
         const int64_t at = row * b.width + head / (n_heads / groups) * n_keys;
-        std::fill_n(t.decay, n_keys, std::exp(step * rate->data[head]));
+        std::fill_n(t.decay, n_keys, exp_of(step * rate->data[head]));
         for (int64_t i = 0; i < n_keys; ++i) t.write[i] = step * b.data[at + i];
         std::memcpy(t.read, c.data + at, size_t(n_keys) * sizeof(float));
     }

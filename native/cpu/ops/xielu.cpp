@@ -1,8 +1,8 @@
 // xielu: beta x, plus alpha_p x^2 above 0, plus alpha_n (expm1(min(x, eps)) - x) below.
 #include <algorithm>
-#include <cmath>
 
 #include "cpu/ops/elements.h"
+#include "cpu/ops/functions.h"
 
 namespace woolly {
 
@@ -17,7 +17,7 @@ struct Xielu {
     void operator()(const Worker&, const float* x, int64_t n, float* y) const {
         for (int64_t i = 0; i < n; ++i) {
             const float v = x[i];
-            const float bent = v > 0 ? alpha_p * v * v : alpha_n * (std::expm1(std::min(v, eps)) - v);
+            const float bent = v > 0 ? alpha_p * v * v : alpha_n * (expm1_of(std::min(v, eps)) - v);
             y[i] = bent + beta * v;
         }
     }

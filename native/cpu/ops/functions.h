@@ -1,0 +1,98 @@
+// Functions of single numbers, of our own: those of C libraries differ from system to system, and GPUs compute these,
+// too (native/gpu/primitives/arithmetic.slang). Products and sums are rounded one by one. NaN stays NaN.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace woolly {
+
+constexpr float kLn2High = 0.693145752f, kLn2Low = 1.42860677e-6f;  // ln 2 in two parts
+
+// x = whole ln 2 + rest, the rest within half of ln 2. `bits` are those of 2^whole but for its exponent's bias.
+struct Reduced {
+    float whole, rest;
+    uint32_t bits;
+
+    explicit Reduced(float x) {
+        constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves a whole number in the lowest bits
+        const float shifted = x * 1.44269504f + round;
+        whole = shifted - round;
+        rest = x - whole * kLn2High;
+        rest = rest - whole * kLn2Low;
+        bits = std::bit_cast<uint32_t>(shifted) << 23;
+    }
+    float power() const { return std::bit_cast<float>(bits + 0x3f800000u); }
+};
+
+inline float within_exp(float x) {
+    x = x < -87.0f ? -87.0f : x;
+    return x > 88.0f ? 88.0f : x;
+}
+
+// e^x as the kernels have it (cpu/kernels/generic/vectors.h), without a branch: compilers vectorize loops over it.
+// Below -87 the result is next to 0, above 88 that of 88.
+inline float exp_of(float x) {
+    const Reduced part(within_exp(x));
+    const float r = part.rest;
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return p * part.power();
+}
+
+// e^x - 1: right to some units of its last place next to 0, too.
+inline float expm1_of(float x) {
+    const Reduced part(within_exp(x));
+    const float r = part.rest, power = part.power();
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r * r + r;
+    return p * power + (power - 1.0f);
+}
+
+// The logarithm of a number that is neither 0 nor infinite nor next to them: 2 artanh(s), a series in s^2.
+inline float log_of(float x) {
+    constexpr uint32_t least = 0x3f3504f3;  // of the root of 1/2
+    const uint32_t bits = std::bit_cast<uint32_t>(x) + (0x3f800000u - least);
+    const float power = float(int32_t(bits >> 23) - 127);
+    const float f = std::bit_cast<float>((bits & 0x7fffffu) + least) - 1.0f;
+    const float s = f / (2.0f + f), z = s * s;
+    float p = 1.0f / 9.0f;
+    p = p * z + 1.0f / 7.0f;
+    p = p * z + 0.2f;
+    p = p * z + 1.0f / 3.0f;
+    p = p * z * s + s;
+    return power * kLn2High + (2.0f * p + power * kLn2Low);
+}
+
+// log(1 + x) of x from 0 on, with what the sum loses of x.
+inline float log1p_of(float x) {
+    const float sum = 1.0f + x, lost = x < 1.0f ? x - (sum - 1.0f) : 1.0f - (sum - x);
+    return log_of(sum) + lost / sum;
+}
+
+// 0 where e^-x ends.
+inline float sigmoid_of(float x) { return x < -88.0f ? 0.0f : 1.0f / (1.0f + exp_of(-x)); }
+
+inline float tanh_of(float x) {
+    x = x < -10.0f ? -10.0f : x;
+    x = x > 10.0f ? 10.0f : x;
+    const float e = expm1_of(2.0f * x);
+    return e / (e + 2.0f);
+}
+
+// log(1 + e^x); beyond 20 the 1 is lost.
+inline float softplus_of(float x) { return x > 20.0f ? x : x == x ? log1p_of(exp_of(x)) : x; }
+
+}  // namespace woolly
