@@ -95,4 +95,33 @@ inline float tanh_of(float x) {
 // log(1 + e^x); beyond 20 the 1 is lost.
 inline float softplus_of(float x) { return x > 20.0f ? x : x == x ? log1p_of(exp_of(x)) : x; }
 
+// The sum of f(0) to f(n - 1): in 16 lanes that are added in one order, as the kernels sum.
+template <class F>
+inline float sum_of(int64_t n, const F& f) {
+    float lanes[16] = {};
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int lane = 0; lane < 16; ++lane) lanes[lane] += f(i + lane);
+    for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += f(i);
+    for (int half = 8; half >= 1; half /= 2)
+        for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    return lanes[0];
+}
+
+// The mean of n numbers in two parts, whose sum is right to more bits than one has: what the first is off by, the
+// second makes up for. A row far from 0 loses nothing when its mean is taken off.
+struct Mean {
+    float first, second;
+
+    Mean(const float* x, int64_t n) {
+        first = sum_of(n, [&](int64_t i) { return x[i]; }) / float(n);
+        second = sum_of(n, [&](int64_t i) { return x[i] - first; }) / float(n);
+    }
+    float off(float x) const { return (x - first) - second; }
+    // The mean square of what is left of x.
+    float spread(const float* x, int64_t n) const {
+        return sum_of(n, [&](int64_t i) { return off(x[i]) * off(x[i]); }) / float(n);
+    }
+};
+
 }  // namespace woolly

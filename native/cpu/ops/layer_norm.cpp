@@ -1,6 +1,7 @@
 // layer_norm: each group of columns minus its mean, divided by its deviation, times the weight, plus the bias.
 #include <cmath>
 
+#include "cpu/ops/functions.h"
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 
@@ -8,12 +9,10 @@ namespace woolly {
 
 namespace {
 
-constexpr int kTogether = 4;  // groups that are summed at once
-
 struct LayerNorm final : Step {
     const Value x, y;
     const Vector *const weight, *const bias;
-    const double eps;
+    const float eps;
     const int64_t group;
 
     explicit LayerNorm(const Arguments& a)
@@ -29,36 +28,20 @@ struct LayerNorm final : Step {
     void run(Worker& w) const override {
         const int64_t n_groups = y.width / group;
         w.share(y.rows(w.batch) * n_groups, [&](int64_t begin, int64_t end) {
-            int64_t g = begin;
-            for (; g + kTogether <= end; g += kTogether) norm<kTogether>(g, n_groups);
-            for (; g < end; ++g) norm<1>(g, n_groups);
+            for (int64_t g = begin; g < end; ++g) norm(g, n_groups);
         });
     }
 
-    // N groups: in f64, and each in the order of its columns, two passes over rows that are in the cache. A sum waits
-    // for its last addition, so that several at a time cost as much as one.
-    template <int N>
-    void norm(int64_t first, int64_t n_groups) const {
-        const float* from = x.data + first * group;
-        double mean[N] = {}, squares[N] = {};
-        for (int64_t i = 0; i < group; ++i)
-            for (int r = 0; r < N; ++r) mean[r] += double(from[r * group + i]);
-        for (int r = 0; r < N; ++r) mean[r] /= double(group);
-        for (int64_t i = 0; i < group; ++i)
-            for (int r = 0; r < N; ++r) {
-                const double centred = double(from[r * group + i]) - mean[r];
-                squares[r] += centred * centred;
-            }
-        for (int r = 0; r < N; ++r) write(first + r, n_groups, mean[r], std::sqrt(squares[r] / double(group) + eps));
-    }
-
-    void write(int64_t g, int64_t n_groups, double mean, double deviation) const {
+    // Passes over a row that is in the cache.
+    void norm(int64_t g, int64_t n_groups) const {
         const float* from = x.data + g * group;
         float* to = y.data + g * group;
+        const Mean mean(from, group);
+        const float scale = 1.0f / std::sqrt(mean.spread(from, group) + eps);
         // A weight for each group, or one for all.
         const int64_t at = weight != nullptr && weight->n > group ? g % n_groups * group : 0;
         for (int64_t i = 0; i < group; ++i) {
-            float v = float((double(from[i]) - mean) / deviation);
+            float v = mean.off(from[i]) * scale;
             if (weight != nullptr) v *= weight->data[at + i];
             to[i] = bias != nullptr ? v + bias->data[at + i] : v;
         }

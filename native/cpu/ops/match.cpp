@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/ops/functions.h"
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 
@@ -9,18 +10,15 @@ namespace woolly {
 
 namespace {
 
-double mean_square(const float* x, int64_t n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += double(x[i]) * double(x[i]);
-    return sum / double(n);
+float mean_square(const float* x, int64_t n) {
+    return sum_of(n, [&](int64_t i) { return x[i] * x[i]; }) / float(n);
 }
 
 struct Match final : Step {
     const Value x, like, y;
-    const double least;
+    const float least;
 
-    explicit Match(const Arguments& a)
-        : x(a.input(0)), like(a.input(1)), y(a.output(0)), least(double(a.number("least"))) {
+    explicit Match(const Arguments& a) : x(a.input(0)), like(a.input(1)), y(a.output(0)), least(a.number("least")) {
         if (like.width < 1 || x.width % like.width != 0) a.fail("has streams of another width than it is to match");
     }
 
@@ -29,8 +27,8 @@ struct Match final : Step {
         w.share(y.rows(w.batch) * n, [&](int64_t begin, int64_t end) {
             for (int64_t task = begin; task < end; ++task) {
                 const float* from = x.data + task * width;
-                const double wanted = mean_square(like.data + task / n * width, width);
-                const float factor = float(std::sqrt(wanted / std::max(mean_square(from, width), least)));
+                const float wanted = mean_square(like.data + task / n * width, width);
+                const float factor = std::sqrt(wanted / std::max(mean_square(from, width), least));
                 for (int64_t c = 0; c < width; ++c) y.data[task * width + c] = from[c] * factor;
             }
         });

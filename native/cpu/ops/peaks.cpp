@@ -1,6 +1,7 @@
 // peaks: what each element has above its row's mean and some standard deviations.
 #include <cmath>
 
+#include "cpu/ops/functions.h"
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 
@@ -10,19 +11,16 @@ namespace {
 
 struct Peaks final : Step {
     const Value x, y;
-    const double deviations;
+    const float deviations;
 
-    explicit Peaks(const Arguments& a) : x(a.input(0)), y(a.output(0)), deviations(double(a.number("deviations"))) {}
+    explicit Peaks(const Arguments& a) : x(a.input(0)), y(a.output(0)), deviations(a.number("deviations")) {}
 
     void run(Worker& w) const override {
         w.share(y.rows(w.batch), [&](int64_t begin, int64_t end) {
             for (int64_t row = begin; row < end; ++row) {
                 const float* from = x.data + row * x.width;
-                double sum = 0, squares = 0;
-                for (int64_t c = 0; c < x.width; ++c) sum += double(from[c]);
-                const double mean = sum / double(x.width);
-                for (int64_t c = 0; c < x.width; ++c) squares += (double(from[c]) - mean) * (double(from[c]) - mean);
-                const float floor = float(mean + deviations * std::sqrt(squares / double(x.width)));
+                const Mean mean(from, x.width);
+                const float floor = mean.first + deviations * std::sqrt(mean.spread(from, x.width));
                 for (int64_t c = 0; c < x.width; ++c) {
                     const float above = from[c] - floor;
                     y.data[row * x.width + c] = above < 0.0f ? 0.0f : above;

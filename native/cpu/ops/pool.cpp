@@ -9,6 +9,8 @@ namespace woolly {
 
 namespace {
 
+constexpr int64_t kRun = 16;
+
 struct PoolTexts final : Step {
     const Value x, y;
     const bool mean, last;
@@ -16,7 +18,7 @@ struct PoolTexts final : Step {
     explicit PoolTexts(const Arguments& a)
         : x(a.input(0)), y(a.output(0)), mean(a.text("kind") == "mean"), last(a.text("kind") == "last") {
         if (!mean && !last && a.text("kind") != "first") a.fail("has no kind '" + a.text("kind") + "'");
-        a.program->need_own(size_t(y.width) * sizeof(double));
+        a.program->need_own(2 * size_t(y.width) * sizeof(float));
     }
 
     void check(const BatchView& batch, const Cache&) const override {
@@ -30,19 +32,24 @@ struct PoolTexts final : Step {
                 const int64_t from = w.batch.offsets[text], to = w.batch.offsets[text + 1];
                 float* out = y.data + i * y.width;
                 if (mean)
-                    average(x.data + from * x.width, to - from, reinterpret_cast<double*>(w.own()), out);
+                    average(x.data + from * x.width, to - from, reinterpret_cast<float*>(w.own()), out);
                 else
                     std::memcpy(out, x.data + (last ? to - 1 : from) * x.width, size_t(y.width) * 4);
             }
         });
     }
 
-    // In f64 and in the order of the rows.
-    void average(const float* rows, int64_t n, double* sums, float* out) const {
-        std::fill(sums, sums + y.width, 0.0);
-        for (int64_t r = 0; r < n; ++r)
-            for (int64_t c = 0; c < y.width; ++c) sums[c] += double(rows[r * y.width + c]);
-        for (int64_t c = 0; c < y.width; ++c) out[c] = float(sums[c] / double(n));
+    // In the order of the rows, each run of 16 for itself: what a long sum loses does not grow with the text.
+    void average(const float* rows, int64_t n, float* sums, float* out) const {
+        float* run = sums + y.width;
+        std::fill(sums, sums + y.width, 0.0f);
+        for (int64_t first = 0; first < n; first += kRun) {
+            std::fill(run, run + y.width, 0.0f);
+            for (int64_t r = first; r < std::min(n, first + kRun); ++r)
+                for (int64_t c = 0; c < y.width; ++c) run[c] += rows[r * y.width + c];
+            for (int64_t c = 0; c < y.width; ++c) sums[c] += run[c];
+        }
+        for (int64_t c = 0; c < y.width; ++c) out[c] = sums[c] / float(n);
     }
 };
 
