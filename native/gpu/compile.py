@@ -3,17 +3,22 @@
     pip install slangpy
     python native/gpu/compile.py [--missing] [OUT]
 
-Slang is called through the C functions of the library in the package slangpy. The archive is the same on all systems.
+Slang is called through the C functions of the library in the package slangpy, in as many processes as there are cores.
+The archive is the same on all systems. Kernels of an older one whose sources are the same are taken from there.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes as c
+import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import lzma
+import multiprocessing
+import os
 import re
 import struct
 import sys
@@ -24,6 +29,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 MARK = b"woollyv1"
 OUT = HERE.parent.parent / "woolly" / "runtime" / "vulkan" / "kernels.bin"
+_FORM = 1  # raised if `Slang.compile` or `exact` makes something else of the same source
 VARIANTS = {"plain": (), "double": ("-DFMA_BY_DOUBLE",)}
 
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
@@ -73,6 +79,28 @@ def sources_digest() -> str:
     for path in (Path(__file__), *sorted(HERE.rglob("*.slang"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def kernel_digest(source: str, words: tuple[str, ...]) -> str:
+    """The digest of what a kernel is compiled from: its source, all that it includes, definitions, and the compiler."""
+    digest = hashlib.sha256(f"{_FORM} {_slang_version()} {' '.join(words)}".encode())
+    for path in _included(f"{source}.slang"):
+        digest.update(path.encode() + b"\0" + (HERE / path).read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def _slang_version() -> str:
+    return importlib.metadata.version("slangpy")
+
+
+@functools.cache
+def _included(path: str) -> tuple[str, ...]:
+    """A source and all that it includes, each once."""
+    found = [path]
+    for one in re.findall(r'#include "(.*)"', (HERE / path).read_text()):
+        found += (each for each in _included(one) if each not in found)
+    return tuple(found)
 
 
 class Slang:
@@ -143,17 +171,61 @@ def exact(code: bytes) -> bytes:
     return struct.pack(f"<{len(out)}I", *out)
 
 
-def build(out: Path, wanted: str = "") -> None:
-    """Writes the archive of all kernels, or of those whose names begin with `wanted`."""
-    slang, packs, index, at = Slang(), list[bytes](), dict[str, Any](), 0
+_Job = tuple[str, tuple[str, ...]]  # a source and the words of its command line
+
+
+@functools.cache
+def _slang() -> Slang:
+    """The compiler of this process."""
+    return Slang()
+
+
+def _compiled(job: _Job) -> bytes:
+    source, words = job
+    return exact(_slang().compile(HERE / f"{source}.slang", *words))
+
+
+def _compile_all(jobs: list[_Job]) -> list[bytes]:
+    """What becomes of each, in as many processes as there are cores."""
+    _slang()  # says what is missing, here
+    n = min(len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    if n < 2:
+        return [_compiled(job) for job in jobs]
+    with multiprocessing.get_context("spawn").Pool(n) as pool:
+        return pool.map(_compiled, jobs, chunksize=4)
+
+
+def _kept(out: Path) -> dict[str, bytes]:
+    """Kernels of the archive that is there, by the digest of what they were compiled from."""
+    found: dict[str, bytes] = {}
+    if out.exists():
+        data = out.read_bytes()
+        start = 12 + int.from_bytes(data[8:12], "little")
+        for one in json.loads(data[12:start])["variants"].values():
+            opened = lzma.decompress(data[start + one["at"] : start + one["at"] + one["bytes"]])
+            for at, n_bytes, *digest in one["kernels"].values():
+                found |= dict.fromkeys(digest, opened[at : at + n_bytes])
+    return found
+
+
+def build(out: Path) -> int:
+    """Writes the archive of all kernels. How many were compiled."""
+    codes, jobs, wanted = _kept(out), dict[str, _Job](), dict[str, dict[str, str]]()
     for variant, options in VARIANTS.items():
-        data, places = bytearray(), dict[str, tuple[int, int]]()
+        wanted[variant] = {}
         for name, source, defines in kernels():
-            if name.startswith(wanted):
-                words = (*(f"-D{one}" for one in defines), *options)
-                code = exact(slang.compile(HERE / f"{source}.slang", *words))
-                places[name] = (len(data), len(code))
-                data += code
+            job = source, (*(f"-D{one}" for one in defines), *options)
+            wanted[variant][name] = digest = kernel_digest(*job)
+            jobs[digest] = job
+    missing = {digest: job for digest, job in jobs.items() if digest not in codes}
+    codes |= zip(missing, _compile_all(list(missing.values())) if missing else (), strict=True)
+    packs, index, at = list[bytes](), dict[str, Any](), 0
+    for variant, some in wanted.items():
+        data, places = bytearray(), dict[str, tuple[int, int, str]]()
+        for name, digest in some.items():
+            code = codes[digest]
+            places[name] = (len(data), len(code), digest)
+            data += code
         packed = lzma.compress(bytes(data), preset=9 | lzma.PRESET_EXTREME)
         index[variant] = {"at": at, "bytes": len(packed), "kernels": places}
         packs.append(packed)
@@ -166,6 +238,7 @@ def build(out: Path, wanted: str = "") -> None:
     part = out.with_suffix(".part")
     part.write_bytes(MARK + len(text).to_bytes(4, "little") + text + b"".join(packs))
     part.replace(out)
+    return len(missing)
 
 
 def main() -> None:
@@ -177,8 +250,8 @@ def main() -> None:
     out: Path = options.out
     if options.missing and out.exists() and sources_digest().encode() in out.read_bytes()[:200]:
         return
-    build(out)
-    print(f"{out}: {out.stat().st_size / 1e6:.2f} MB", file=sys.stderr)
+    n = build(out)
+    print(f"{out}: {out.stat().st_size / 1e6:.2f} MB, {n} kernels compiled", file=sys.stderr)
 
 
 if __name__ == "__main__":
