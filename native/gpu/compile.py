@@ -35,8 +35,9 @@ VARIANTS = {"plain": (), "double": ("-DFMA_BY_DOUBLE",)}
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
     *("add", "scale", "mul", "gain", "shift", "columns", "join", "output_rows"),
-    *("softcap", "act", "glu", "adapt", "rope"),
+    *("softcap", "act", "glu", "adapt", "rope", "clamp", "clip", "xielu", "lerp", "mix", "embed_type", "pool"),
 )
+NORMS = ("rms_norm", "layer_norm", "peaks", "match", "dots")
 
 
 def found(folder: str, interface: str) -> dict[str, dict[str, int]]:
@@ -50,7 +51,8 @@ def kernels() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Name, source and definitions of every kernel."""
     yield "probe", "primitives/probe", ()
     yield "pack", "weights/pack", ()
-    yield "rms_norm", "rows/norms", ()
+    for name in NORMS:
+        yield name, "rows/norms", (f"OP={name.upper()}",)
     for block in ("32", "256"):
         yield f"quantize_{block}", "linears/quantize", (f"BLOCK={block}",)
     for struct_name in found("weights", "IWeight"):

@@ -15,8 +15,7 @@ from woolly.runtime.vulkan.ops import KERNELS
 # Ops that are refused by name: the CPU computes models that have them.
 REFUSED = {
     *("conv", "delta_net", "lightning", "previous", "scan_mamba", "scan_mamba2", "wkv7"),
-    *("clamp", "clip", "dots", "lerp", "match", "mix", "peaks", "xielu"),
-    *("embed_position", "embed_type", "layer_norm", "moe", "pool"),
+    "moe",
 }
 # Of cases that differ in a number alone, one: the kernels are compiled for each type, and that takes most of the time.
 ONE_OF_EACH = list({re.sub(r"-\d[\dx]*", "-0", name): name for name in ALL}.values())

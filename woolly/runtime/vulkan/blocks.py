@@ -25,7 +25,7 @@ class Blocks:
 
     address: Address
     points: Address  # of the codebook; 0 for none
-    stride: int  # words of a row
+    stride: int  # words of a row; 0 of floats, whose rows need not begin with one
     columns: int  # of a block of activations: 32, 256; 0: floats
     name: str  # of the type, in names of kernels
 
@@ -37,12 +37,7 @@ def blocks_of(e: Emitter, weight: Weight) -> Blocks:
     name = kind.name.lower()
     activations = _native.types()[kind.name][3] if kind.name in _native.types() else ""
     if activations == "f32":
-        # GridRows of halves with an odd number of columns would not begin with a word.
-        if kind.row_bytes(columns) % 4:
-            raise UnsupportedError(
-                f"{weight.name} has {columns} columns of {kind.name}, and an even number was expected"
-            )
-        return Blocks(e.raw(weight), Address(0), kind.row_bytes(columns) // 4, 0, name)
+        return Blocks(e.raw(weight), Address(0), 0, 0, name)
     form = open_archive().weights.get(name)
     if form is None:
         raise UnsupportedError(f"the vulkan backend has no kernels for weights of {kind.name}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.blocks import Blocks, blocks_of
 from woolly.runtime.vulkan.emitters import emits
-from woolly.runtime.vulkan.ops.rows import ACTIVATIONS, GATES, elements
+from woolly.runtime.vulkan.ops.rows import ACTIVATIONS, elements, norm
 
 __all__: list[str] = []
 
@@ -67,21 +66,15 @@ def _normed(e: Emitter, step: Step) -> _Input:
     """The input of the step, normed if it has a norm."""
     x = step.inputs[0]
     rows, width = _Input(e.value(x), e.kind(x), e.width(x)), e.width(x)
-    if not (norm := step.by_role("norm")):
+    if not (weight := step.by_role("norm")):
         return rows
     to = e.scratch("normed", 4 * e.max_rows * width)
-    e.launch(
-        *("rms_norm", (GridRows(rows.kind), 1), 64, rows.value, e.vector(norm[0]), to, rows.kind, width, width),
-        step.number("eps"),
-        kind=rows.kind,
-    )
+    norm(e, "rms_norm", rows.kind, rows.value, to, width, width, step.number("eps"), e.vector(weight[0]))
     return _Input(to, rows.kind, width)
 
 
 def _gated(e: Emitter, step: Step, rows: _Input, pairs: list[tuple[Weight, Address]], name: str) -> None:
     """Gate and up to memory of their own, then together."""
-    if name not in GATES:
-        raise UnsupportedError(f"the vulkan backend has no gate {name}")
     n = pairs[0][0].shape[0]
     gate, up = (e.scratch(f"linears {one}", 4 * n * e.max_rows) for one in ("gate", "up"))
     _products(e, rows, [_Product(w, y, b) for (w, b), y in zip(pairs, (gate, up), strict=True)])

@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
-from woolly.errors import UnsupportedError
+import math
+
+import numpy as np
+
 from woolly.plan import Step
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.blocks import blocks_of
 from woolly.runtime.vulkan.emitters import emits
 
-__all__ = ["ACTIVATIONS", "GATES", "elements"]
+__all__ = ["ACTIVATIONS", "elements", "norm"]
 
 # Numbers of native/gpu/primitives/activations.slang, in order; "clamped" is a gate alone.
-ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "clamped")
-GATES = ("silu", "gelu", "gelu_erf", "relu", "clamped")
+ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick")
+_POOLS = ("mean", "first", "last")
 _THREADS = 64
 _NONE = Address(0)
 
 
-def elements(e: Emitter, kernel: str, kind: int, width: int, *args: Argument) -> None:
-    """A kernel over elements: a, b, y, the width and kind of y, three whole numbers and one that is not."""
-    e.launch(kernel, (-(-width // _THREADS), GridRows(kind)), _THREADS, *args, kind=kind)
+def elements(
+    e: Emitter, kernel: str, kind: int, width: int, *args: Argument, g: float = 0.0, more: Address = _NONE
+) -> None:
+    """A kernel over elements: a, b, y, its width and kind, three whole numbers and one that is not, then two more."""
+    e.launch(kernel, (-(-width // _THREADS), GridRows(kind)), _THREADS, *args, float(g), more, kind=kind)
 
 
-def _elements(e: Emitter, step: Step, b: Address = _NONE, i: int = 0, j: int = 0, k: int = 0, f: float = 0.0) -> None:
+def _elements(
+    e: Emitter,
+    step: Step,
+    b: Address = _NONE,
+    i: int = 0,
+    j: int = 0,
+    k: int = 0,
+    f: float = 0.0,
+    g: float = 0.0,
+    more: Address = _NONE,
+) -> None:
     """The op of the step over the elements of its value."""
     value = step.output
     width, kind = e.width(value), e.kind(value)
     a = e.value(step.inputs[0])
-    elements(e, step.op, kind, width, a, b, e.value(value), width, kind, i, j, k, float(f))
+    elements(e, step.op, kind, width, a, b, e.value(value), width, kind, i, j, k, float(f), g=g, more=more)
 
 
 @emits("embed")
 def _embed(e: Emitter, step: Step) -> None:
+    _table(e, step, _NONE)
+
+
+@emits("embed_position")
+def _embed_position(e: Emitter, step: Step) -> None:
+    _table(e, step, e.value(step.inputs[0]))
+
+
+def _table(e: Emitter, step: Step, x: Address) -> None:
+    """Rows of a table, for tokens, or for positions if they are added to x."""
     table = blocks_of(e, step.weights[0])
-    width = e.width(step.output)
-    args = (table.address, table.points, e.value(step.output), width, table.stride, 0)
-    e.launch(f"embed_{table.name}", (-(-width // _THREADS), GridRows(0)), _THREADS, *args)
+    width, kind = e.width(step.output), e.kind(step.output)
+    args = (table.address, table.points, x, e.value(step.output), width, table.stride, kind, step.weights[0].shape[0])
+    e.launch(f"embed_{table.name}", (-(-width // _THREADS), GridRows(kind)), _THREADS, *args, kind=kind)
 
 
 @emits("add")
@@ -56,18 +81,12 @@ def _softcap(e: Emitter, step: Step) -> None:
 
 @emits("act")
 def _act(e: Emitter, step: Step) -> None:
-    name = step.text("kind")
-    if name not in ACTIVATIONS[:-1]:
-        raise UnsupportedError(f"the vulkan backend has no activation {name}")
-    _elements(e, step, i=ACTIVATIONS.index(name))
+    _elements(e, step, i=ACTIVATIONS.index(step.text("kind")))
 
 
 @emits("glu")
 def _glu(e: Emitter, step: Step) -> None:
-    name = step.text("act")
-    if name not in GATES:
-        raise UnsupportedError(f"the vulkan backend has no gate {name}")
-    _elements(e, step, e.value(step.inputs[1]), i=ACTIVATIONS.index(name), f=step.number("limit"))
+    _elements(e, step, e.value(step.inputs[1]), i=ACTIVATIONS.index(step.text("act")), f=step.number("limit"))
 
 
 @emits("mul")
@@ -117,18 +136,99 @@ def _adapt(e: Emitter, step: Step) -> None:
     _elements(e, step, e.value(step.inputs[1]), i=step.integer("adapter"), f=step.number("factor"))
 
 
+@emits("clamp")
+def _clamp(e: Emitter, step: Step) -> None:
+    _elements(e, step, f=step.number("limit"))
+
+
+@emits("clip")
+def _clip(e: Emitter, step: Step) -> None:
+    _elements(e, step, f=step.number("low"), g=step.number("high"))
+
+
+@emits("xielu")
+def _xielu(e: Emitter, step: Step) -> None:
+    numbers = [step.number(name) for name in ("alpha_p", "alpha_n", "beta", "eps")]
+    _elements(e, step, e.array(f"xielu {numbers}", 16, lambda: np.array(numbers, np.float32)))
+
+
+@emits("lerp")
+def _lerp(e: Emitter, step: Step) -> None:
+    a, b = step.inputs
+    _elements(e, step, e.value(b), i=e.width(a), more=e.vector(step.weights[0]))
+
+
+@emits("mix")
+def _mix(e: Emitter, step: Step) -> None:
+    x, coefs = step.inputs
+    streams = step.integer("streams")
+    _elements(e, step, e.value(coefs), i=streams, j=e.width(x) // streams, k=e.width(coefs), f=step.number("plus"))
+
+
+@emits("embed_type")
+def _embed_type(e: Emitter, step: Step) -> None:
+    _elements(e, step, e.vector(step.weights[0]), i=step.integer("separator"))
+
+
+@emits("pool")
+def _pool(e: Emitter, step: Step) -> None:
+    _elements(e, step, i=_POOLS.index(step.text("kind")))
+
+
+def norm(
+    e: Emitter,
+    kernel: str,
+    kind: int,
+    x: Address,
+    y: Address,
+    width: int,
+    n: int,
+    number: float,
+    weight: Address = _NONE,
+    bias: Address = _NONE,
+    apart: bool = False,
+) -> None:
+    """A kernel over groups of n columns of rows of `width`, with a number of its own."""
+    args = (x, weight, bias, y, kind, n, width, int(apart), float(number))
+    e.launch(kernel, (GridRows(kind), width // n), _THREADS, *args, kind=kind)
+
+
+def _norm(e: Emitter, step: Step, n: int, number: float, *weights: Address, apart: bool = False) -> None:
+    x, value = step.inputs[0], step.output
+    weight, bias = (*weights, _NONE, _NONE)[:2]
+    norm(e, step.op, e.kind(value), e.value(x), e.value(value), e.width(x), n, number, weight, bias, apart)
+
+
 @emits("rms_norm")
 def _rms_norm(e: Emitter, step: Step) -> None:
     n = step.weights[0].shape[0] if step.weights else step.integer("group")
-    weight = e.vector(step.weights[0]) if step.weights else _NONE
-    value, width = step.output, e.width(step.output)
-    kind = e.kind(value)
-    args = (e.value(step.inputs[0]), weight, e.value(value), kind, n, width, step.number("eps"))
-    e.launch("rms_norm", (GridRows(kind), width // n), _THREADS, *args, kind=kind)
+    _norm(e, step, n, step.number("eps"), *map(e.vector, step.weights))
 
 
 @emits("hidden")
 def _hidden(e: Emitter, step: Step) -> None:
     n = e.width(step.output)
-    args = (_NONE, e.vector(step.weights[0]), e.value(step.output), 0, n, n, step.number("eps"))
-    e.launch("rms_norm", (GridRows(0), 1), _THREADS, *args)
+    norm(e, "rms_norm", 0, _NONE, e.value(step.output), n, n, step.number("eps"), e.vector(step.weights[0]))
+
+
+@emits("layer_norm")
+def _layer_norm(e: Emitter, step: Step) -> None:
+    n = step.integer("group")
+    apart = bool(step.weights) and math.prod(step.weights[0].shape) > n
+    _norm(e, step, n, step.number("eps"), *map(e.vector, step.weights), apart=apart)
+
+
+@emits("peaks")
+def _peaks(e: Emitter, step: Step) -> None:
+    _norm(e, step, e.width(step.output), step.number("deviations"))
+
+
+@emits("match")
+def _match(e: Emitter, step: Step) -> None:
+    like = step.inputs[1]
+    _norm(e, step, e.width(like), step.number("least"), e.value(like))
+
+
+@emits("dots")
+def _dots(e: Emitter, step: Step) -> None:
+    _norm(e, step, step.integer("group"), 0.0, e.value(step.inputs[1]))
