@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from woolly.errors import UnsupportedError
 from woolly.plan import Step
 from woolly.runtime.batch import Batch
+from woolly.runtime.gpu.batch import MAX_CONTEXT
+from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.gpu.state import room
 from woolly.runtime.gpu.stores import store_arguments
+from woolly.runtime.reference.ops import alibi_slopes, distance_buckets
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
 
 __all__ = ["is_far"]
 
-_MASKS = ("", "all", "chunked")
+# "causal": never later rows, of which batches without pictures show none.
+_MASKS = {"": 0, "causal": 0, "all": 1, "chunked": 2}
 _COLUMNS = (128, 256, 640)  # of V that kernels take
 # Positions of a split, groups that share the splits of a row (as in attend.slang), and splits that they may have.
 _SPLIT, _SHARERS, _MOST_SPLITS = 128, 32, 256
@@ -22,6 +29,44 @@ _SPLIT, _SHARERS, _MOST_SPLITS = 128, 32, 256
 def is_far(batch: Batch) -> bool:
     """Whether the batch is one row with more positions before it than are computed side by side."""
     return batch.n_rows == 1 and int(batch.positions[0]) >= _SPLIT * (_MOST_SPLITS - 1)
+
+
+def _sinks(e: Emitter, step: Step) -> Address:
+    return e.vector(found[0]) if (found := step.by_role("sinks")) else Address(0)
+
+
+def _tempers(e: Emitter, step: Step) -> Address:
+    """What q is multiplied by, for each length of the positions that a context may have."""
+    temper = float(np.float32(step.number("temper")))  # as C++ gets it
+    length, offset = step.integer("temper_length"), step.integer("temper_offset")
+    if not temper:
+        return Address(0)
+    n = max(0, MAX_CONTEXT + offset) // length + 1
+    key = f"tempers {temper} {length} {offset}"
+    return e.array(key, 4 * n, lambda: (1.0 + temper * np.log1p(np.arange(n, dtype=np.float64))).astype(np.float32))
+
+
+def _slopes(e: Emitter, step: Step, heads: int) -> Address:
+    most = step.number("alibi")
+    return e.array(f"slopes {most} {heads}", 4 * heads, lambda: alibi_slopes(most, heads)) if most else Address(0)
+
+
+def _longest(e: Emitter) -> int:
+    """The longest distance between rows that see each other by it: they come together."""
+    return e.max_rows
+
+
+def _distances(e: Emitter, step: Step, heads: int) -> Address:
+    """What is added to scores of each head for each distance, later positions after earlier ones."""
+    if not (found := step.by_role("distances")):
+        return Address(0)
+    longest, name = _longest(e), found[0].name
+
+    def make() -> npt.NDArray[np.float32]:
+        table = np.asarray(e.views[name].dequantize(), np.float32).reshape(-1, heads)
+        return np.ascontiguousarray(table[distance_buckets(np.arange(-longest, longest + 1), len(table))].T)
+
+    return e.array(f"distances {name} {heads}", 4 * heads * (2 * longest + 1), make)
 
 
 @emits("store")
@@ -35,12 +80,8 @@ def _store(e: Emitter, step: Step) -> None:
 @emits("attend")
 def _attend(e: Emitter, step: Step) -> None:
     entry = e.plan.paged[step.integer("entry")]
-    for name in ("temper", "alibi"):
-        if step.number(name):
-            raise UnsupportedError(f"the vulkan backend has no attention with {name}")
-    for role in ("sinks", "distances"):
-        if step.by_role(role):
-            raise UnsupportedError(f"the vulkan backend has no attention with {role}")
+    if (mask := step.text("mask")) not in _MASKS:
+        raise UnsupportedError(f"the vulkan backend has no attention with the mask {mask}")
     x = step.inputs[0]
     heads = e.width(x) // entry.k_dim
     v_dim = e.width(step.output) // heads
@@ -49,8 +90,10 @@ def _attend(e: Emitter, step: Step) -> None:
     args = (
         *(e.value(x), e.value(step.output), parts, step.integer("entry"), heads, entry.heads, entry.k_dim, v_dim),
         *(room(entry.k_dim, e.kv_type), room(v_dim, e.kv_type), int(entry.v_in_k)),
-        *(_MASKS.index(step.text("mask")), step.integer("window"), _MOST_SPLITS),
+        *(_MASKS[mask], step.integer("window"), _MOST_SPLITS),
+        *(max(1, step.integer("temper_length")), step.integer("temper_offset"), _longest(e)),
         *(step.number("scale"), step.number("softcap")),
+        *(_sinks(e, step), _tempers(e, step), _slopes(e, step, heads), _distances(e, step, heads)),
     )
     kind = f"{e.kv_type}_{columns}"
     # The splits of one row are computed side by side; more than memory was set aside for, one after another.
