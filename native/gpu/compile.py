@@ -37,6 +37,7 @@ ELEMENTS = (
     *("add", "scale", "mul", "gain", "shift", "columns", "join", "output_rows"),
     *("softcap", "act", "glu", "adapt", "rope", "clamp", "clip", "xielu", "lerp", "mix", "embed_type", "pool"),
 )
+SCANS = ("delta_net", "wkv7", "lightning", "scan_mamba2")
 NORMS = ("rms_norm", "layer_norm", "peaks", "match", "dots")
 
 
@@ -51,6 +52,10 @@ def kernels() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Name, source and definitions of every kernel."""
     yield "probe", "primitives/probe", ()
     yield "pack", "weights/pack", ()
+    for name in ("conv", "previous", "scan_mamba"):
+        yield name, f"scans/{name}", ()
+    for name in SCANS:
+        yield name, "scans/scan", (f"OP={name.upper()}",)
     for name in NORMS:
         yield name, "rows/norms", (f"OP={name.upper()}",)
     for block in ("32", "256"):

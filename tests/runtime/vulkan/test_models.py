@@ -19,9 +19,9 @@ NAMES = [name for name in SOME if name in FAMILIES]
 
 def logits(program, chunks):
     state, parts, first = program.new_state(4, 2), [], 0
-    for n in chunks:
-        part = TOKENS[first : first + n]
-        parts.append(program.run(Batch.of([(part, first, [2, 0, 3])], range(n), slots=[(-1, 0)]), state).copy())
+    for i, n in enumerate(chunks):
+        part, slots = TOKENS[first : first + n], (i % 2 if i else -1, (i + 1) % 2)
+        parts.append(program.run(Batch.of([(part, first, [2, 0, 3])], range(n), slots=[slots]), state).copy())
         first += n
     return np.concatenate(parts)
 

@@ -14,7 +14,6 @@ from woolly.runtime.vulkan.ops import KERNELS
 
 # Ops that are refused by name: the CPU computes models that have them.
 REFUSED = {
-    *("conv", "delta_net", "lightning", "previous", "scan_mamba", "scan_mamba2", "wkv7"),
     "moe",
 }
 # Of cases that differ in a number alone, one: the kernels are compiled for each type, and that takes most of the time.
