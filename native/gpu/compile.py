@@ -52,6 +52,8 @@ def kernels() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Name, source and definitions of every kernel."""
     yield "probe", "primitives/probe", ()
     yield "pack", "weights/pack", ()
+    for name in ("route", "order", "combine"):
+        yield f"experts_{name}", f"experts/{name}", ()
     for name in ("conv", "previous", "scan_mamba"):
         yield name, f"scans/{name}", ()
     for name in SCANS:

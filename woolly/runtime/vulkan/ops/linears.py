@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from woolly.plan import Step, Weight
-from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.blocks import Blocks, blocks_of
 from woolly.runtime.vulkan.emitters import emits
-from woolly.runtime.vulkan.ops.rows import ACTIVATIONS, elements, norm
+from woolly.runtime.vulkan.ops.rows import activation, elements, norm
 
-__all__: list[str] = []
+__all__ = ["MOST_OF_FEW", "InputRows", "Product", "Routes", "normed", "products"]
 
 _NONE = Address(0)
 # GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
 _ROWS, _FEW, _TILE, _FLOAT_ROWS = 16, 4, 64, 64
-_MOST_OF_FEW = 16
+MOST_OF_FEW = 16
 
 
 @dataclass(frozen=True)
-class _Input:
+class InputRows:
     """The rows that matrices are multiplied with."""
 
     value: Address  # f32
@@ -29,7 +29,7 @@ class _Input:
 
 
 @dataclass(frozen=True)
-class _Product:
+class Product:
     """One matrix of a step: its bias, what is added to its rows, and where they go."""
 
     weight: Weight
@@ -37,6 +37,23 @@ class _Product:
     bias: Address = _NONE
     residual: Address = _NONE
     factor: float = 1.0
+    scales: Address = _NONE  # of experts
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Which experts rows go to, as native/gpu/experts leaves it. A slot is a row in one of its experts."""
+
+    chosen: Address  # the expert of each slot
+    order: Address  # slots by expert
+    firsts: Address  # of each expert, in that order
+    n_used: int  # slots of a row of the batch
+    n_shared: int  # slots that share a row of the input
+    shares: Address = _NONE  # what inputs are times
+
+    def arguments(self, product: Product) -> tuple[Argument, ...]:
+        """The last arguments of a product."""
+        return self.chosen, self.order, self.firsts, product.scales, self.shares, self.n_used, self.n_shared
 
 
 @emits("linear", "linears")
@@ -44,7 +61,7 @@ def _linears(e: Emitter, step: Step) -> None:
     attributes = dict(step.attributes)
     epilogue = str(attributes.get("epilogue", "none"))
     factor = float(step.number("scale")) if "scale" in attributes else 1.0
-    rows = _normed(e, step)
+    rows = normed(e, step)
     pairs: list[tuple[Weight, Address]] = []
     for weight, role in zip(step.weights, step.roles, strict=True):
         if role == "weight":
@@ -55,30 +72,27 @@ def _linears(e: Emitter, step: Step) -> None:
         _gated(e, step, rows, pairs, epilogue.removeprefix("glu:"))
         return
     residual = e.value(step.inputs[1]) if epilogue == "residual" else _NONE
-    _products(
-        e,
-        rows,
-        [_Product(w, e.value(y), b, residual, factor) for (w, b), y in zip(pairs, step.outputs, strict=True)],
-    )
+    wanted = [Product(w, e.value(y), b, residual, factor) for (w, b), y in zip(pairs, step.outputs, strict=True)]
+    products(e, rows, wanted)
 
 
-def _normed(e: Emitter, step: Step) -> _Input:
+def normed(e: Emitter, step: Step) -> InputRows:
     """The input of the step, normed if it has a norm."""
     x = step.inputs[0]
-    rows, width = _Input(e.value(x), e.kind(x), e.width(x)), e.width(x)
+    rows, width = InputRows(e.value(x), e.kind(x), e.width(x)), e.width(x)
     if not (weight := step.by_role("norm")):
         return rows
     to = e.scratch("normed", 4 * e.max_rows * width)
     norm(e, "rms_norm", rows.kind, rows.value, to, width, width, step.number("eps"), e.vector(weight[0]))
-    return _Input(to, rows.kind, width)
+    return InputRows(to, rows.kind, width)
 
 
-def _gated(e: Emitter, step: Step, rows: _Input, pairs: list[tuple[Weight, Address]], name: str) -> None:
+def _gated(e: Emitter, step: Step, rows: InputRows, pairs: list[tuple[Weight, Address]], name: str) -> None:
     """Gate and up to memory of their own, then together."""
     n = pairs[0][0].shape[0]
     gate, up = (e.scratch(f"linears {one}", 4 * n * e.max_rows) for one in ("gate", "up"))
-    _products(e, rows, [_Product(w, y, b) for (w, b), y in zip(pairs, (gate, up), strict=True)])
-    args = (e.value(step.output), n, rows.kind, ACTIVATIONS.index(name), 0, 0, step.number("limit"))
+    products(e, rows, [Product(w, y, b) for (w, b), y in zip(pairs, (gate, up), strict=True)])
+    args = (e.value(step.output), n, rows.kind, activation(name), 0, 0, step.number("limit"))
     elements(e, "glu", rows.kind, n, gate, up, *args)
 
 
@@ -86,22 +100,22 @@ def _gated(e: Emitter, step: Step, rows: _Input, pairs: list[tuple[Weight, Addre
 def _per_head_linear(e: Emitter, step: Step) -> None:
     (weight,) = step.weights
     x = step.inputs[0]
-    _products(e, _Input(e.value(x), e.kind(x), e.width(x)), [_Product(weight, e.value(step.output))])
+    products(e, InputRows(e.value(x), e.kind(x), e.width(x)), [Product(weight, e.value(step.output))])
 
 
-def _products(e: Emitter, rows: _Input, products: list[_Product]) -> None:
+def products(e: Emitter, rows: InputRows, wanted: list[Product], routes: Routes | None = None) -> None:
     """The input as bytes in each form that a matrix takes, then all products, none of which needs another."""
-    found = [(blocks_of(e, product.weight), product) for product in products]
+    found = [(blocks_of(e, product.weight), product) for product in wanted]
     forms: dict[int, tuple[Address, Address, Address]] = {0: (rows.value, _NONE, _NONE)}
     for columns in sorted({blocks.columns for blocks, _ in found} - {0}):
         forms[columns] = _quantized(e, rows, columns, early=len(forms) > 1)
     is_first = True
     for blocks, product in found:
-        _product(e, rows, blocks, product, forms[blocks.columns], early=not is_first)
+        _product(e, rows, blocks, product, forms[blocks.columns], routes, early=not is_first)
         is_first = False
 
 
-def _quantized(e: Emitter, rows: _Input, columns: int, early: bool) -> tuple[Address, Address, Address]:
+def _quantized(e: Emitter, rows: InputRows, columns: int, early: bool) -> tuple[Address, Address, Address]:
     """Bytes, scales and sums of the rows."""
     n = e.max_rows * rows.width
     sizes = (("bytes", n), ("scales", 4 * n // columns), ("sums", n // 4))
@@ -113,21 +127,32 @@ def _quantized(e: Emitter, rows: _Input, columns: int, early: bool) -> tuple[Add
 
 
 def _product(
-    e: Emitter, rows: _Input, blocks: Blocks, product: _Product, form: tuple[Address, Address, Address], early: bool
+    e: Emitter,
+    rows: InputRows,
+    blocks: Blocks,
+    product: Product,
+    form: tuple[Address, Address, Address],
+    routes: Routes | None,
+    early: bool,
 ) -> None:
-    *heads, n, columns = product.weight.shape
-    n_heads = heads[0] if heads else 1
+    *matrices, n, columns = product.weight.shape
+    n_matrices, kind = matrices[0] if matrices else 1, rows.kind
+    width, total = (n, columns) if routes else (n_matrices * n, rows.width)
     args = (
         *(blocks.address, blocks.points, *form, product.bias, product.residual, product.y),
-        *(n, columns, blocks.stride, rows.width, n_heads * n, rows.kind, product.factor),
+        *(n, columns, blocks.stride, total, width, kind, product.factor),
+        *(routes.arguments(product) if routes else (_NONE, _NONE, _NONE, _NONE, _NONE, 1, 1)),
     )
-    kind = rows.kind
+    # Of experts a slot takes the place of a row until many rows come expert by expert.
+    each, times = (1, routes.n_used) if routes else (n_matrices, 1)
     if blocks.columns == 0:
-        grid = (-(-n // _FLOAT_ROWS), GridRows(kind), n_heads)
+        grid = (-(-n // _FLOAT_ROWS), GridRows(kind, times=times), each)
         e.launch(f"linear_{blocks.name}", grid, _FLOAT_ROWS, *args, kind=kind, early=early)
         return
-    one, few = (-(-n // _ROWS), GridRows(kind), n_heads), (-(-n // _ROWS), GridRows(kind, per=_FEW), n_heads)
-    many = (-(-n // _TILE), GridRows(kind, per=_TILE), n_heads)
-    e.launch(f"linear_one_{blocks.name}", one, 128, *args, most=1, kind=kind, early=early)
-    e.launch(f"linear_few_{blocks.name}", few, 128, *args, least=2, most=_MOST_OF_FEW, kind=kind, early=early)
-    e.launch(f"linear_many_{blocks.name}", many, 256, *args, least=_MOST_OF_FEW + 1, kind=kind, early=early)
+    most_of_one = MOST_OF_FEW if routes else 1
+    one, few = (-(-n // _ROWS), GridRows(kind, times=times), each), (-(-n // _ROWS), GridRows(kind, per=_FEW), each)
+    many = (-(-n // _TILE), GridRows(kind, per=_TILE), n_matrices)
+    e.launch(f"linear_one_{blocks.name}", one, 128, *args, most=most_of_one, kind=kind, early=early)
+    if not routes:
+        e.launch(f"linear_few_{blocks.name}", few, 128, *args, least=2, most=MOST_OF_FEW, kind=kind, early=early)
+    e.launch(f"linear_many_{blocks.name}", many, 256, *args, least=MOST_OF_FEW + 1, kind=kind, early=early)

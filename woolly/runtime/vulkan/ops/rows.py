@@ -6,19 +6,27 @@ import math
 
 import numpy as np
 
+from woolly.errors import UnsupportedError
 from woolly.plan import Step
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.blocks import blocks_of
 from woolly.runtime.vulkan.emitters import emits
 
-__all__ = ["ACTIVATIONS", "elements", "norm"]
+__all__ = ["activation", "elements", "norm"]
 
 # Numbers of native/gpu/primitives/activations.slang, in order; "clamped" is a gate alone.
-ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick")
+_ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick")
 _POOLS = ("mean", "first", "last")
 _THREADS = 64
 _NONE = Address(0)
+
+
+def activation(name: str) -> int:
+    """Its number."""
+    if name not in _ACTIVATIONS:
+        raise UnsupportedError(f"the vulkan backend has no activation {name}")
+    return _ACTIVATIONS.index(name)
 
 
 def elements(
@@ -81,12 +89,12 @@ def _softcap(e: Emitter, step: Step) -> None:
 
 @emits("act")
 def _act(e: Emitter, step: Step) -> None:
-    _elements(e, step, i=ACTIVATIONS.index(step.text("kind")))
+    _elements(e, step, i=activation(step.text("kind")))
 
 
 @emits("glu")
 def _glu(e: Emitter, step: Step) -> None:
-    _elements(e, step, e.value(step.inputs[1]), i=ACTIVATIONS.index(step.text("act")), f=step.number("limit"))
+    _elements(e, step, e.value(step.inputs[1]), i=activation(step.text("act")), f=step.number("limit"))
 
 
 @emits("mul")

@@ -1,0 +1,82 @@
+"""Experts: rows to the best, products slot by slot or expert by expert, and their sum: native/gpu/experts."""
+
+from __future__ import annotations
+
+from woolly.errors import UnsupportedError
+from woolly.plan import Step
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.vulkan.emitters import emits
+from woolly.runtime.vulkan.ops.linears import MOST_OF_FEW, InputRows, Product, Routes, normed, products
+from woolly.runtime.vulkan.ops.rows import activation, elements
+
+__all__: list[str] = []
+
+_SCORINGS = ("softmax", "sigmoid", "sparsemixer")
+_NONE = Address(0)
+# Experts, those of a row, and threads, as in native/gpu/experts.
+_MOST, _MOST_USED = 1024, 64
+_THREADS, _ORDER_THREADS = 64, 256
+
+
+@emits("moe")
+def _moe(e: Emitter, step: Step) -> None:
+    weights = dict(zip(step.text("roles").split(), step.weights, strict=True))
+    vectors = {role: e.vector(w) for role, w in weights.items() if role.endswith(("bias", "scale", "select"))}
+    n_experts, n_used = weights["router"].shape[0], step.integer("n_used")
+    if n_experts > _MOST or n_used > _MOST_USED:
+        raise UnsupportedError(
+            f"the vulkan backend has no kernels for {n_used} of {n_experts} experts: up to {_MOST_USED} of {_MOST}"
+        )
+    for name in ("cap", "shared"):
+        if step.number(name):
+            raise UnsupportedError(f"the vulkan backend has no experts with {name}")
+    rows = normed(e, step)
+    kind, ffn, width = rows.kind, weights["up"].shape[1], e.width(step.output)
+    n_inputs = len(step.inputs) - (step.text("epilogue") == "residual")
+    own = step.inputs[1] if n_inputs > 1 else None
+    routed = rows if own is None else InputRows(e.value(own), e.kind(own), e.width(own))
+    logits = e.scratch("experts logits", 4 * e.max_rows * n_experts)
+    products(e, routed, [Product(weights["router"], logits, vectors.get("bias", _NONE))])
+    n_slots = e.max_rows * n_used
+    chosen, shares, order = (e.scratch(f"experts {name}", 4 * n_slots) for name in ("chosen", "shares", "order"))
+    firsts = e.scratch("experts firsts", 4 * (n_experts + 1))
+    _route(e, step, kind, n_experts, logits, vectors.get("select", _NONE), chosen, shares)
+    e.launch(
+        *("experts_order", (1,), _ORDER_THREADS, chosen, order, firsts, kind, n_experts, n_used),
+        least=MOST_OF_FEW + 1,
+        kind=kind,
+    )
+    is_weighed = step.text("weigh") == "input"
+    routes = Routes(chosen, order, firsts, n_used, n_used, shares if is_weighed else _NONE)
+
+    def product(role: str, y: Address) -> Product:
+        bias, scale = (vectors.get(f"{role}_{what}", _NONE) for what in ("bias", "scale"))
+        return Product(weights[role], y, bias, scales=scale)
+
+    up = e.scratch("experts up", 4 * n_slots * ffn)
+    gate = e.scratch("experts gate", 4 * n_slots * ffn) if "gate" in weights else None
+    pairs = [("up", up)] if gate is None else [("gate", gate), ("up", up)]
+    products(e, rows, [product(role, y) for role, y in pairs], routes)
+    # A row's slots side by side are a row.
+    numbers = (n_used * ffn, kind, activation(step.text("act")), 0, 0, step.number("limit"))
+    if gate is None:
+        elements(e, "act", kind, n_used * ffn, up, _NONE, up, *numbers)
+    else:
+        elements(e, "glu", kind, n_used * ffn, gate, up, up, *numbers)
+    parts = e.scratch("experts parts", 4 * n_slots * width)
+    products(e, InputRows(up, kind, n_used * ffn), [product("down", parts)], Routes(chosen, order, firsts, n_used, 1))
+    residual = e.value(step.inputs[-1]) if step.text("epilogue") == "residual" else _NONE
+    args = (parts, _NONE if is_weighed else shares, residual, e.value(step.output), width, kind, n_used)
+    grid = (-(-width // _THREADS), GridRows(kind))
+    e.launch("experts_combine", grid, _THREADS, *args, step.number("scale"), kind=kind)
+
+
+def _route(e: Emitter, step: Step, kind: int, n_experts: int, *places: Address) -> None:
+    """The experts of each row, and their weights: `places` are logits, select, chosen and shares."""
+    args = (
+        *(*places, kind, n_experts, step.integer("n_used")),
+        *(step.integer(name) for name in ("groups", "groups_used", "group_top")),
+        *(_SCORINGS.index(step.text("scoring")), step.integer("normalize"), step.number("weights_scale")),
+    )
+    e.launch("experts_route", (GridRows(kind),), _THREADS, *args, kind=kind)
