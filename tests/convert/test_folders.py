@@ -9,15 +9,19 @@ import sys
 import numpy as np
 import pytest
 
+from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.convert.folders import checkpoint_of, safetensors, tokenizer
 from woolly import LLM
 from woolly.cli.commands.convert import of_checkpoint
+from woolly.cli.parse.usage import UsageError
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
 from woolly.errors import RequestError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf
 from woolly.quant import GGMLType
+from woolly.quantize import ImportanceMatrix, write_imatrix
+from woolly.quantize.imatrix import ColumnSums
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +89,34 @@ def test_a_type_is_that_of_quantize(tiny, whole, tmp_path):
         for name, tensor in other.tensors.items():
             assert one.tensors[name].type is tensor.type
             assert one.tensors[name].data.tobytes() == tensor.data.tobytes(), name
+
+
+def test_an_imatrix_gives_the_bytes_of_quantize(tmp_path, monkeypatch):
+    plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
+    monkeypatch.setattr("woolly.convert.draft.prove_tokens", plain)  # which other tests prove
+    random = np.random.default_rng(3)
+    with open_gguf(write_tiny(FAMILIES["qwen3moe"], tmp_path / "tiny.gguf")) as file:
+        folder = checkpoint_of(file, tmp_path / "folder")
+        entries = {
+            key: ColumnSums(np.exp(random.normal(0, 2, (n, one.shape[-1]))).astype(np.float32), np.ones(n, np.float32))
+            for key, one in file.tensors.items()
+            if key.startswith("blk.") and len(one.shape) > 1
+            for n in [one.shape[0] if len(one.shape) == 3 else 1]
+        }
+    write_imatrix(ImportanceMatrix(tmp_path / "imatrix.gguf", entries, ("text.txt",), 3, 64))
+    by = ["IQ4_NL", "--imatrix", tmp_path / "imatrix.gguf"]
+    woolly("convert", folder, tmp_path / "direct.gguf", *by)
+    woolly("convert", folder, tmp_path / "plain.gguf", "IQ4_NL")
+    woolly("quantize", converted(folder, tmp_path / "own.gguf"), tmp_path / "later.gguf", *by)
+    direct = (tmp_path / "direct.gguf").read_bytes()
+    assert direct == (tmp_path / "later.gguf").read_bytes()
+    with open_gguf(tmp_path / "direct.gguf") as one, open_gguf(tmp_path / "plain.gguf") as other:
+        changed = [
+            key for key, tensor in one.tensors.items() if tensor.data.tobytes() != other.tensors[key].data.tobytes()
+        ]
+    assert {"blk.0.ffn_up_exps.weight", "blk.1.attn_q.weight"} <= set(changed)
+    with pytest.raises(UsageError, match="--imatrix is of use with a type"):
+        woolly("convert", folder, tmp_path / "more.gguf", *by[1:])
 
 
 def test_the_command_writes_a_model_that_answers_as_the_original(tiny, whole, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ from woolly.errors import ModelError, RequestError
 from woolly.gguf import GGUFWriter
 from woolly.gguf.values import ValueType
 from woolly.quant import GGMLType
-from woolly.quantize import MIXES, Change, Recipe, find_mix, make_recipe
+from woolly.quantize import MIXES, Change, ImportanceMatrix, Recipe, find_mix, make_recipe
 
 __all__ = ["Written", "choose_types", "write_draft"]
 
@@ -41,10 +42,10 @@ class Written:
     seconds: float
 
 
-def choose_types(draft: FileDraft, type_name: str | None) -> Recipe:
+def choose_types(draft: FileDraft, type_name: str | None, *, has_imatrix: bool = False) -> Recipe:
     """The type of each tensor: as the checkpoint has it, or as a mix of `woolly quantize` says."""
     if type_name is not None:
-        return make_recipe(draft, find_mix(type_name))
+        return make_recipe(draft, find_mix(type_name), has_imatrix=has_imatrix)
     sizes: Counter[GGMLType] = Counter()
     for tensor in draft.tensors.values():
         sizes[tensor.type] += tensor.n_elements
@@ -60,10 +61,12 @@ def write_draft(
     *,
     threads: int,
     progress: Progress | None = None,
+    imatrix: ImportanceMatrix | None = None,
 ) -> Written:
     """Write a draft with the types of the recipe, through a temporary file beside `path`: all of it or nothing.
 
     Each tensor is read when it is written, so that memory holds one at a time. `progress(done, total)` counts bytes.
+    With `imatrix` the bytes are those of `woolly quantize --imatrix` on the checkpoint in its own type.
     """
     start, target = time.perf_counter(), Path(path)
     if not 1 <= threads <= 1024:
@@ -73,6 +76,8 @@ def write_draft(
         writer.add(key, value)
     writer.add("general.file_type", recipe.mix.file_type, ValueType.UINT32)
     writer.add("general.quantization_version", _QUANTIZATION_VERSION, ValueType.UINT32)
+    if imatrix is not None:
+        imatrix.add_to(writer)
     total, done = recipe.n_bytes_before, 0
 
     def report(n_bytes: int) -> None:
@@ -83,7 +88,8 @@ def write_draft(
 
     for change in recipe.changes:
         tensor = change.tensor
-        parts = _parts(draft.targets[tensor.name], tensor.type, change.type, threads, report)
+        columns = None if imatrix is None or not change.is_change else imatrix.columns_of(tensor)
+        parts = _parts(draft.targets[tensor.name], change, threads, report, columns)
         writer.add_streamed_tensor(tensor.name, change.type, tensor.shape, parts)
     try:
         writer.write()
@@ -95,32 +101,46 @@ def write_draft(
 
 def _parts(
     target: Target,
-    stored: GGMLType,
-    type: GGMLType,
+    change: Change,
     threads: int,
     report: Callable[[int], None],
+    importance: NDArray[np.float32] | None,
 ) -> Callable[[], Iterator[NDArray[np.uint8]]]:
+    stored, type = change.tensor.type, change.type
     as_floats = stored is GGMLType.F32
+    # Rows of a matrix of its own importance: pieces may be whole experts, or several parts of one matrix.
+    height = 0 if importance is None else math.prod(change.tensor.shape[:-1]) // len(importance)
 
     def make() -> Iterator[NDArray[np.uint8]]:
+        at = 0  # rows of the tensor before this slab
         for piece in target.pieces:
             columns = piece.shape[-1] if piece.shape else 1  # of a vector, all that this piece has
             rows = piece.array(as_floats).reshape(-1).view(np.uint8).reshape(-1, stored.row_bytes(columns))
             step = max(1, _SLAB // rows.shape[1])
-            for first in range(0, len(rows), step):
-                slab = rows[first : first + step].reshape(-1)
-                yield slab if type is stored else _quantized(piece.source.name, slab, stored, type, columns, threads)
+            first = 0
+            while first < len(rows):
+                n = min(step, len(rows) - first, height - at % height if height else step)
+                slab = rows[first : first + n].reshape(-1)
+                own = None if importance is None else importance[at // height]
+                yield slab if type is stored else _quantized(piece.source.name, slab, change, columns, threads, own)
                 report(slab.size)
+                first, at = first + n, at + n
 
     return make
 
 
 def _quantized(
-    name: str, slab: NDArray[np.uint8], stored: GGMLType, type: GGMLType, columns: int, threads: int
+    name: str,
+    slab: NDArray[np.uint8],
+    change: Change,
+    columns: int,
+    threads: int,
+    importance: NDArray[np.float32] | None,
 ) -> NDArray[np.uint8]:
+    stored, type = change.tensor.type, change.type
     n_rows = slab.size // stored.row_bytes(columns)
     out = np.empty(n_rows * type.row_bytes(columns), np.uint8)
-    fault, _ = _native.quantize_rows(stored, slab, columns, type, out, threads)
+    fault, _ = _native.quantize_rows(stored, slab, columns, type, out, threads, importance)
     if fault:
         raise ModelError(f"tensor {name!r:.90} holds {_FAULTS[fault]}: it cannot be written as {type.name}")
     return out

@@ -104,11 +104,7 @@ def _add_metadata(writer: GGUFWriter, source: GGUFFile, recipe: Recipe, imatrix:
     for key, value in own.items():
         writer.add(key, value, ValueType.UINT32)
     if imatrix is not None:
-        writer.add("quantize.imatrix.file", imatrix.path.name)
-        if imatrix.datasets:
-            writer.add("quantize.imatrix.dataset", imatrix.datasets[0])
-        writer.add("quantize.imatrix.entries_count", len(imatrix.entries), ValueType.UINT32)
-        writer.add("quantize.imatrix.chunks_count", imatrix.n_chunks, ValueType.UINT32)
+        imatrix.add_to(writer)
 
 
 class _Meter:

@@ -75,6 +75,14 @@ class ImportanceMatrix:
             )
         return entry.columns()
 
+    def add_to(self, writer: GGUFWriter) -> None:
+        """Adds the keys `quantize.imatrix.*`, which name the matrix in a file that was written by it."""
+        writer.add("quantize.imatrix.file", self.path.name)
+        if self.datasets:
+            writer.add("quantize.imatrix.dataset", self.datasets[0])
+        writer.add("quantize.imatrix.entries_count", len(self.entries), ValueType.UINT32)
+        writer.add("quantize.imatrix.chunks_count", self.n_chunks, ValueType.UINT32)
+
     def missing(self, recipe: Recipe) -> list[str]:
         """Names of weights that the recipe makes smaller and that have no entry.
 

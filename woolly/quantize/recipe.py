@@ -146,7 +146,7 @@ def make_recipe(
         if type in NEEDS_IMATRIX and type is not tensor.type and not has_imatrix:
             raise RequestError(
                 f"{tensor.name} would be {type.name}, which needs an imatrix: make one of a text with woolly imatrix,"
-                " and give it to woolly quantize --imatrix"
+                " and give it by --imatrix"
             )
         changes.append(Change(tensor, type))
     return Recipe(mix, tuple(changes))

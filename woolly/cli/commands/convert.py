@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from woolly.cli.commands.quantize_size import tell_missing
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, THREADS
 from woolly.cli.parse.parameter import Argument, Option
@@ -21,7 +22,7 @@ from woolly.errors import RequestError
 
 if TYPE_CHECKING:
     from woolly.convert import FileDraft, Written
-    from woolly.quantize import Recipe
+    from woolly.quantize import ImportanceMatrix, Recipe
 
 __all__ = ["convert", "converted", "of_checkpoint"]
 
@@ -40,6 +41,13 @@ _LIMIT = 1024  # threads
         "type_name", "TYPE", "Any type of `woolly quantize`, such as Q8_0 or Q4_K_M; without it, the checkpoint's own."
     ),
     THREADS,
+    Option(
+        "--imatrix",
+        "With TYPE: spend the bits on columns that count, by a file of woolly imatrix or llama.cpp.",
+        Path,
+        to="imatrix_path",
+        metavar="FILE",
+    ),
     Option("--lora", "FOLDER is a LoRA adapter as PEFT saves it: write a GGUF adapter.", bool, default=False),
     Option("--base", "With --lora: the folder of the checkpoint that it was trained on.", Path, metavar="FOLDER"),
     Option("--dry-run", "Only say what would be written.", bool, default=False),
@@ -51,6 +59,7 @@ def convert(
     target: Path,
     type_name: str | None,
     threads: int | None,
+    imatrix_path: Path | None,
     lora: bool,
     base: Path | None,
     dry_run: bool,
@@ -63,7 +72,7 @@ def convert(
     before anything is written.
     """
     from woolly.convert import choose_types, make_draft, open_checkpoint
-    from woolly.quantize import find_mix
+    from woolly.quantize import find_mix, read_imatrix
 
     if threads is not None and not 1 <= threads <= _LIMIT:
         raise UsageError(f"--threads is {threads}; from 1 to {_LIMIT} were expected")
@@ -72,6 +81,8 @@ def convert(
             find_mix(type_name)
         except RequestError as error:
             raise error.retold(str(error), UsageError) from None
+    if imatrix_path is not None and (type_name is None or lora):
+        raise UsageError("--imatrix is of use with a type such as Q4_K_M only: give one, or leave it out")
     if target.is_dir():
         raise RequestError(f"{target} is a folder: give the name of the file to write in it")
     if target.exists() and not force and not dry_run:
@@ -86,10 +97,12 @@ def convert(
         return
     if base is not None:
         raise UsageError("--base goes with --lora alone")
+    imatrix = None if imatrix_path is None else read_imatrix(imatrix_path)
     folder, about = _folder(source)
     draft = make_draft(open_checkpoint(folder), about)
-    recipe = choose_types(draft, type_name)
-    written = None if dry_run else _write(draft, recipe, target, threads)
+    recipe = choose_types(draft, type_name, has_imatrix=imatrix is not None)
+    tell_missing(imatrix, recipe)
+    written = None if dry_run else _write(draft, recipe, target, threads, imatrix)
     if as_json:
         click.echo(json.dumps(_facts(draft, recipe, target, written), indent=2))
     else:
@@ -158,12 +171,15 @@ def _folder(source: str) -> tuple[Path, dict[str, Any]]:
     return folder, {"general.source.huggingface.repository": repo}
 
 
-def _write(draft: FileDraft, recipe: Recipe, target: Path, threads: int | None) -> Written:
+def _write(
+    draft: FileDraft, recipe: Recipe, target: Path, threads: int | None, imatrix: ImportanceMatrix | None = None
+) -> Written:
     from woolly.convert import write_draft
     from woolly.machine.cores import default_threads
 
     with bytes_bar(f"{draft.path.name} to {target.name}") as report:
-        return write_draft(draft, recipe, target, threads=threads or default_threads(), progress=report)
+        n = threads or default_threads()
+        return write_draft(draft, recipe, target, threads=n, progress=report, imatrix=imatrix)
 
 
 def _facts(draft: FileDraft, recipe: Recipe, target: Path, written: Written | None) -> dict[str, Any]:
