@@ -37,6 +37,7 @@ _ROOMS = (
     ("Quantizing", "woolly.quantize", ("find_mix", "make_recipe", "quantize_file", "Summary")),
 )
 # For the engine and the server: they take or give objects that callers do not have.
+_SHARED = ("Adapting",)  # parts of a class whose members are shown as its own
 _INTERNAL = {"Chunk.take", "Completion.of", "Score.of", "Tokenizer.render"}
 
 
@@ -62,7 +63,8 @@ def _class(thing: type) -> str:
         parts.append(_text(thing))
     else:
         parts += [_signature(thing.__name__, thing.__init__), _text(thing), _text(thing.__init__)]
-    for name, member in vars(thing).items():
+    shared = [base for base in thing.__bases__ if base.__name__ in _SHARED]
+    for name, member in [pair for one in (*shared, thing) for pair in vars(one).items()]:
         if name.startswith("_") or f"{thing.__name__}.{name}" in _INTERNAL:
             continue
         if isinstance(member, (property, functools.cached_property)):

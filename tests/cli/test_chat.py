@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.cases.texts import write_readers
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
+from tests.engine.test_adapters import lora, write_lora
 from woolly import LLM, SamplingParams
 from woolly.cli.chat.chat import Chat
 from woolly.cli.chat.conversation import Conversation
@@ -175,7 +176,7 @@ def test_every_command_that_is_promised_exists(chat, capsys):
             "set",
             "stats",
         ),
-        *("help", "quit", "tools", "image", "audio"),
+        *("help", "quit", "tools", "image", "audio", "lora"),
     }
     chat.take("/stats")
     chat.take("hello")
@@ -375,3 +376,20 @@ def test_a_note_beside_the_prompt_goes_with_its_text():
         keyboard.read("> ", ". ", note)
     # None would keep that of the prompt before.
     assert noted == [[("class:note", "context 14% full")], [("class:note", "")]]
+
+
+def test_adapters_come_and_go_in_a_chat(tmp_path):
+    write_lora(tmp_path / "french.gguf", lora(0))
+    with LLM(write_tiny(TINY["llama"], tmp_path / "tiny.gguf"), threads=1) as llm:
+        chat = Chat(llm, Conversation(SamplingParams(max_tokens=6, temperature=0, adapters={})), None)
+        commands = [
+            ("", "no adapters; /lora add FILE takes a LoRA file in GGUF"),
+            (f"add {tmp_path / 'french.gguf'}", "french  1"),
+            ("scale french 0.5", "french  0.5"),
+            ("remove french", "no adapters; /lora add FILE takes a LoRA file in GGUF"),
+        ]
+        for text, shown in commands:
+            assert COMMANDS["lora"].run(chat, text) == shown
+        for text, sentence in (("scale french much", "a number was expected"), ("french", "was expected")):
+            with pytest.raises(RequestError, match=sentence):
+                COMMANDS["lora"].run(chat, text)

@@ -45,9 +45,10 @@ NOT_RUN = {
         "builds wheels, for many minutes",
         "cross-compiles and emulates, for many minutes",
     ],
-    "docs/use/convert.md": ["needs a checkpoint"] * 2,
+    "docs/use/convert.md": [*["needs a checkpoint"] * 2, "needs an adapter"],
     "docs/use/cuda.md": ["compiles for minutes"],
     "docs/use/evaluate.md": ["needs two models"],
+    "docs/use/library.md": ["needs an adapter"],
     "docs/use/gpus.md": ["needs a GPU", "fetches a compiler of 60 MB, and builds"],
     "docs/use/install.md": [
         "no release is on the package index yet",

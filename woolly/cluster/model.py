@@ -53,6 +53,7 @@ class FleetLLM(LLM):
         bare = replace(bare, speculation="none", cache_disk=None, cache_disk_folder=None)
         super().__init__(model, **vars(bare) | {"check_memory": False})  # replicas have the memory
         opening = {"model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
+        self._loaded[0] = replace(self._loaded[0], compile=None)  # replicas have the adapters that they began with
         try:
             digest_of(self._loaded[0].file.paths)  # once here, or every replica would read the whole file
             self.fleet = Fleet(

@@ -6,14 +6,13 @@ import math
 import numbers
 import threading
 import time
-from array import array
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from woolly.engine.drafts.expected import check_resumable
-from woolly.engine.opening.adapters import scales_of
+from woolly.engine.opening.adapters import AdapterSet
 from woolly.engine.opening.hooks import Hook
 from woolly.engine.opening.step_names import find_step
 from woolly.engine.request import Request
@@ -42,7 +41,7 @@ class RequestChecks:
         program: Program,
         ctx: int,
         ctx_limit: int,
-        adapters: Sequence[str],
+        adapters: AdapterSet,
         salt: bytes = b"",
         tower: Tower | None = None,
         most_whole: int = 0,
@@ -50,15 +49,24 @@ class RequestChecks:
         """`most_whole` are the rows of one picture that see each other which a step has room for."""
         self._tower = tower
         self._most_whole = most_whole
-        self._adapters = adapters
         self._salt = salt
         self._tokenizer = tokenizer
-        self._program = program
+        self._running = program, adapters  # one value: threads that make requests see both of one moment
         self._plan = program.running_plan
         self._ctx = ctx
         self._ctx_limit = ctx_limit
         self._grammars: GrammarCompiler | None = None
         self._lock = threading.Lock()  # many threads make requests
+
+    def swap(self, program: Program, adapters: AdapterSet) -> None:
+        """Makes further requests for the same model with other adapters."""
+        self._running = program, adapters
+        self._plan = program.running_plan
+
+    @property
+    def adapters(self) -> AdapterSet:
+        """The adapters that requests may want."""
+        return self._running[1]
 
     def new_request(self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions) -> Request:
         """A request that is not queued yet."""
@@ -84,11 +92,9 @@ class RequestChecks:
                 f"priority is {priority!r}; a whole number was expected, the higher the sooner", field="priority"
             )
         ids = tuple(map(int, prompt))
-        scales = scales_of(params.adapters, self._adapters)
-        salt = self._salt + options.salt
-        if any(scales):
-            # K and V depend on the adapters: pages are shared among requests with the same scales only.
-            salt += array("d", scales).tobytes()
+        program, adapters = self._running
+        scales = adapters.scales_of(params.adapters)
+        salt = self._salt + options.salt + adapters.salt_of(scales)
         return Request(
             prompt=ids,
             params=params,
@@ -112,10 +118,12 @@ class RequestChecks:
             deadline=_deadline(options.timeout),
             salt=salt,
             adapters=scales,
+            adapter_digests=adapters.digests,
             expected=tuple(map(int, options.expected)),
             n_shared=max(0, min(int(options.n_shared), len(ids))),
             turn_of=beside.group if group is None and beside is not None else group,
-            hooks=self._find_hooks(options.hooks or {}, params),
+            hooks=self._find_hooks(program, options.hooks or {}, params),
+            hooked=program.running_plan if options.hooks else None,
         )
 
     def check_writes(self) -> None:
@@ -183,7 +191,9 @@ class RequestChecks:
             grammars = self._grammars = self._grammars or GrammarCompiler(self._tokenizer)
         return grammars.compile(*params.structure).start(None if beside is None else beside.sampler.constraint)
 
-    def _find_hooks(self, hooks: Mapping[str | int, Hook], params: SamplingParams) -> dict[int, tuple[Hook, ...]]:
+    def _find_hooks(
+        self, program: Program, hooks: Mapping[str | int, Hook], params: SamplingParams
+    ) -> dict[int, tuple[Hook, ...]]:
         if hooks and params.context_shift:
             raise RequestError(
                 "hooks cannot follow a context that is shifted, because its positions change", field="hooks"
@@ -194,8 +204,8 @@ class RequestChecks:
                 raise RequestError(
                     f"the hook at {name!r} is {hook!r}; a callable was expected", field="hooks", names=()
                 )
-            step = find_step(self._program, name)
-            if self._plan.values[self._plan.steps[step].outputs[-1]].rows != "batch":
+            step, plan = find_step(program, name), program.running_plan
+            if plan.values[plan.steps[step].outputs[-1]].rows != "batch":
                 raise RequestError(
                     f"the hook at {name!r} is behind the last layer, where most tokens have no value",
                     field="hooks",

@@ -16,6 +16,7 @@ from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.expected import add_known
 from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.drafts.speculation import Speculation
+from woolly.engine.opening.adapters import AdapterSet
 from woolly.engine.opening.step_names import find_step
 from woolly.engine.reading import ReadingRunner
 from woolly.engine.request import Request
@@ -27,6 +28,7 @@ from woolly.engine.step.rows import Rows
 from woolly.engine.step.scheduler import Scheduler
 from woolly.engine.step.settler import Settler
 from woolly.engine.step.work import Work
+from woolly.errors import RequestError
 from woolly.runtime import LostState, PortableState, Program, State
 from woolly.sampling.params import SamplingParams
 from woolly.senses import Prompt
@@ -56,7 +58,7 @@ class Engine:
         draft: Draft | None = None,
         draft_tokens: int = 8,
         check_file: Callable[[], None] | None = None,
-        adapters: Sequence[str] = (),
+        adapters: AdapterSet | None = None,
         disk: PageFolder | None = None,
         compute_rate: float = 0.0,
         salt: bytes = b"",
@@ -67,7 +69,7 @@ class Engine:
         `ctx_limit` is the most that the model has (None: `ctx`). `chunk` bounds the rows of a step, `max_running` the
         requests that run at once, `n_snapshots` the recurrent states that are kept for later ones, `draft_tokens` the
         tokens of `draft` that one step checks for one request. `check_file` raises if the weights have changed.
-        `adapters` are the names of those in the program's plan. `disk` keeps pages that leave the cache, if the state
+        `adapters` are those in the program's plan. `disk` keeps pages that leave the cache, if the state
         is one that can be copied (`has_disk`); `compute_rate` is a first measurement of prompts, in tokens per second.
         `salt` goes before that of each request. With a `tower` prompts may have rows of pictures (`Prompt`), if the
         program's plan takes them (`bring`).
@@ -99,7 +101,7 @@ class Engine:
             program,
             ctx,
             ctx_limit or ctx,
-            adapters,
+            adapters or AdapterSet(),
             salt,
             tower=tower,
             most_whole=chunk - self.scheduler.max_running,
@@ -177,10 +179,48 @@ class Engine:
         return self._checks.new_request(prompt, params, options)
 
     def add(self, request: Request) -> Request:
-        """Queues a request."""
+        """Queues a request; one that was made for an adapter or a plan that is gone ends with an error."""
+        adapters, plan = self._checks.adapters, self.program.running_plan
+        is_known = adapters.knows(request.adapters, request.adapter_digests) and request.hooked in (None, plan)
+        request.adapters = adapters.fitted(request.adapters)
         self.scheduler.add(request)
         self._settler.add(request)
+        if not is_known:
+            self.fail(request, RequestError("adapters were changed meanwhile: ask again", field="adapters"))
         return request
+
+    @property
+    def adapters(self) -> AdapterSet:
+        """The adapters that requests may want."""
+        return self._checks.adapters
+
+    def name_adapters(self, adapters: AdapterSet) -> None:
+        """Sets which adapters of the program further requests may want, and how much of them by default."""
+        self._checks.swap(self.program, adapters)
+
+    def used_adapters(self) -> set[int]:
+        """Numbers of the adapters that a queued or running request wants something of."""
+        return {i for request in self.scheduler.requests for i, scale in enumerate(request.adapters) if scale}
+
+    def swap(self, program: Program, adapters: AdapterSet) -> None:
+        """Goes on with the same model and other adapters: the cache and the requests stay, with the same bits.
+
+        The program's state must be one that any program of the model can use. RequestError (`busy`) if requests or
+        readings count steps of the plan that is left, or use an adapter that the set lacks.
+        """
+        used = {i for i in self.used_adapters() if i >= len(adapters.adapters) or adapters.adapters[i] is None}
+        if used or not self.reader.is_idle or any(request.hooks for request in self.scheduler.requests):
+            raise RequestError(
+                "requests run that need the adapters as they are: try again when they have ended", code="busy"
+            )
+        for request in self.scheduler.requests:
+            request.adapters = adapters.fitted(request.adapters)
+        self.program = program
+        self.runner.swap(program)
+        self.reader.swap(program)
+        if isinstance(self.draft, MtpDraft):
+            self.draft.swap(program)
+        self._checks.swap(program, adapters)
 
     def cancel(self, request: Request) -> None:
         """Ends a request that has not finished and frees its pages; a call within a step does so at its end."""

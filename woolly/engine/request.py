@@ -13,6 +13,7 @@ import numpy.typing as npt
 from woolly.cache.prefix import PrefixReport, page_digest
 from woolly.engine.opening.hooks import Hook
 from woolly.engine.seeing.view import View
+from woolly.plan import Plan
 from woolly.runtime import PAGE_SIZE
 from woolly.sampling.logprobs import TokenLogprob
 from woolly.sampling.params import SamplingParams
@@ -43,7 +44,9 @@ class Request:
     deadline: float | None = None  # on the clock of time.monotonic
     salt: bytes = b""  # requests share cached pages only if their salts are equal
     adapters: tuple[float, ...] = ()  # the scale of each adapter of the model
+    adapter_digests: tuple[bytes, ...] = ()  # which adapters these are
     hooks: Mapping[int, tuple[Hook, ...]] = field(default_factory=dict)  # by step of the plan that the program runs
+    hooked: Plan | None = None  # that plan
     id: int = field(default_factory=lambda: next(_ids))
     expected: tuple[int, ...] = ()  # tokens that the answer begins with: those of one that was cut off
     n_shared: int = 0  # first tokens that other requests are likely to begin with

@@ -29,9 +29,10 @@ from woolly.engine import (
     default_snapshots,
     load_model,
 )
-from woolly.engine.opening.adapters import named_adapters
+from woolly.engine.opening.adapters import AdapterSet, named_adapters
 from woolly.engine.opening.control_vectors import scaled_files
 from woolly.engine.opening.step_names import find_norm
+from woolly.engine.threads.adapting import Adapting
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Overlay
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream, written_note
@@ -62,7 +63,7 @@ __all__ = ["LLM", "Chunk", "Completion", "Stream", "default_ctx"]
 
 
 @with_near_names
-class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
+class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
     """A model that is ready to answer. Several threads may use it at once; their requests share its steps.
 
     `path`, `tokenizer`, `template` and `ctx` tell what was opened.
@@ -94,7 +95,7 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
         (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` are names for such keys: with yarn and
         a scale of 4 a model reads four times the positions of its training.
         `adapters` are LoRA files in GGUF, a list or a mapping of names; each request takes all of them, or as much of
-        each as its own `adapters` says.
+        each as its own `adapters` says. `add_adapter`, `scale_adapters` and `remove_adapter` change them while it runs.
         `control_vectors` are GGUF files of directions that are added to what layers leave, for all requests: a list, or
         a mapping of files to scales; `control_vector_layers` are the first and the last layer that get theirs.
         `chat_template` lays out conversations in place of the file's own. `preset` names a table of presets.toml, whose
@@ -134,7 +135,8 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
         )
         self.tokenizer = loaded.tokenizer
         self._loaded: list[LoadedModel] = [loaded]
-        self._identifying = threading.Lock()
+        files = self._loaded  # of the adapters that there are at the time
+        self._identifying, self._adapting = threading.Lock(), threading.Lock()
         try:
             self.template = template_of(loaded, given.chat_template)
             if isinstance(loaded.file.metadata, Overlay):
@@ -156,8 +158,8 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
                 n_snapshots=default_snapshots(loaded.program),
                 draft=open_draft(guesses, self._loaded, self.ctx, kv_tokens, given, runtime),
                 draft_tokens=given.draft_tokens,
-                check_file=loaded.check,
-                adapters=[adapter.name for adapter in loaded.adapters],
+                check_file=lambda: files[0].check(),
+                adapters=AdapterSet.whole(loaded.adapters),
                 disk=None if disk is None else disk.folder,
                 compute_rate=0.0 if disk is None else disk.compute_rate,
                 salt=loaded.salt,
@@ -183,12 +185,6 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
     def is_closed(self) -> bool:
         """Whether `close` was called."""
         return self.driver.is_closed
-
-    @property
-    def adapters(self) -> tuple[str, ...]:
-        """Names of the LoRA adapters that were opened with the model, in the order of their numbers."""
-        _ = self.driver.engine  # raises if this was closed
-        return tuple(adapter.name for adapter in self._loaded[0].adapters)
 
     @property
     def n_vocab(self) -> int:

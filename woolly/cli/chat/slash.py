@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -249,6 +249,29 @@ def _model(chat: Chat, name: str) -> str:
     return f"model: {chat.llm.path.name}, {chat.llm.ctx} tokens of context"
 
 
+def _lora(chat: Chat, text: str) -> str:
+    if chat.conversation.params.adapters is not None:  # of --lora-scaled
+        chat.llm.scale_adapters(chat.conversation.params.adapters)
+        chat.conversation.params = replace(chat.conversation.params, adapters=None)
+    what, _, rest = text.partition(" ")
+    name, _, number = rest.rpartition(" ")
+    if what == "add" and rest:
+        chat.llm.add_adapter(Path(rest.strip()).expanduser())
+    elif what == "remove" and rest:
+        chat.llm.remove_adapter(rest.strip())
+    elif what == "scale" and name:
+        try:
+            scale = float(number)
+        except ValueError:
+            raise RequestError(f"a number was expected as the scale, not {number!r}: /lora scale {name} 0.5") from None
+        scales: dict[str | int, float] = dict(chat.llm.adapter_scales.items())
+        chat.llm.scale_adapters(scales | {name.strip(): scale})
+    elif text:
+        raise RequestError("/lora add FILE, /lora scale NAME NUMBER or /lora remove NAME was expected")
+    lines = [f"{name}  {scale:g}" for name, scale in chat.llm.adapter_scales.items()]
+    return "\n".join(lines) or "no adapters; /lora add FILE takes a LoRA file in GGUF"
+
+
 def _show(chat: Chat, what: str) -> str:
     if what == "system":
         return _system(chat, "")
@@ -317,6 +340,7 @@ COMMANDS = {
     "save": Slash("FILE", "write the conversation to a JSON file; /save! writes over another", _save),
     "load": Slash("FILE", "continue a saved conversation", _load),
     "model": Slash("[NAME]", "go on with another model, or show which one answers", _model),
+    "lora": Slash("[WHAT]", "show adapters; `add FILE`, `scale NAME NUMBER`, `remove NAME`", _lora),
     "show": Slash("[WHAT]", "show the model and its context; `system`, `parameters`", _show),
     "set": Slash("[NAME VALUE]", "change how answers are sampled, or show it", _set),
     "tools": Slash("", "list the tools of MCP servers, and whether a call asks you first", _tools),

@@ -56,18 +56,22 @@ class MtpDraft:
     """
 
     def __init__(self, program: Program) -> None:
-        assert program.draft is not None
-        self._draft: DraftProgram = program.draft
         self._max_rows = program.max_rows
-        self.step = _picked(program.running_plan.steps)  # of the model's running plan, whose value is read
-        steps = self._draft.running_plan.steps
-        self._n_hidden = _picked(steps) + 1  # steps until the hidden state
-        self._n_stored = 1 + max(i for i, step in enumerate(steps) if step.kind.writes)
+        self.swap(program)
         width = program.running_plan.values[program.running_plan.steps[self.step].outputs[-1]].width
         self._hidden: Float32 = np.empty((self._max_rows, width), np.float32)
         self._kept: list[_Kept] = []
         self._waiting: dict[Request, _Waiting] = {}
         self._state: State | None = None
+
+    def swap(self, program: Program) -> None:
+        """Reads the steps of a program; hidden states and pages of another one of the same model stay."""
+        assert program.draft is not None
+        self._draft: DraftProgram = program.draft
+        self.step = _picked(program.running_plan.steps)  # of the model's running plan, whose value is read
+        steps = self._draft.running_plan.steps
+        self._n_hidden = _picked(steps) + 1  # steps until the hidden state
+        self._n_stored = 1 + max(i for i, step in enumerate(steps) if step.kind.writes)
 
     def attach(self, n_pages: int) -> None:
         """Makes the pages: as many as the model's state has."""

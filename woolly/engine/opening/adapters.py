@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from woolly.errors import ModelError, RequestError, StoreError
@@ -14,8 +15,9 @@ from woolly.gguf import GGUFFile, Tensor, open_gguf, text_of
 from woolly.plan import Plan, Weight
 from woolly.plan.passes.adapt import LowRank, adapt
 from woolly.store import resolve
+from woolly.store.digest import digest_of
 
-__all__ = ["Adapter", "adapted", "named_adapters", "open_adapter", "scaled_file", "scales_of"]
+__all__ = ["Adapter", "AdapterSet", "adapted", "named_adapters", "open_adapter", "scaled_file", "scales_of"]
 
 _PARTS = (".lora_a", ".lora_b")
 
@@ -28,10 +30,76 @@ class Adapter:
     file: GGUFFile
     alpha: float
     pairs: Mapping[str, tuple[Tensor, Tensor]]  # a and b, by the tensor that they add to
+    digest: bytes = b""  # of the file: K and V that it changed are those of no other
 
     def close(self) -> None:
         """Closes the file."""
         self.file.close()
+
+
+@dataclass(frozen=True)
+class AdapterSet:
+    """The adapters of a program by number. That of one that was removed is None until the next one takes its place."""
+
+    adapters: tuple[Adapter | None, ...] = ()
+    scales: tuple[float, ...] = ()  # of requests that name none
+    removed: frozenset[int] = frozenset()  # numbers that running requests still use, and no further ones
+
+    @classmethod
+    def whole(cls, adapters: Sequence[Adapter]) -> AdapterSet:
+        """Adapters of which requests that name none get all."""
+        return cls(tuple(adapters), (1.0,) * len(adapters))
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """The name of each number."""
+        return tuple(None if one is None or i in self.removed else one.name for i, one in enumerate(self.adapters))
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """The digest of each number, empty for one that was removed."""
+        return tuple(b"" if one is None else one.digest for one in self.adapters)
+
+    def scales_of(self, wanted: Mapping[str | int, float] | None) -> tuple[float, ...]:
+        """The scale of each number, as a request wants it."""
+        return self.scales if wanted is None else scales_of(wanted, self.names)
+
+    def salt_of(self, scales: Sequence[float]) -> bytes:
+        """What tells pages apart: K and V depend on the adapters, so they are shared under the same scales only."""
+        parts = [array("d", [scale]).tobytes() + key for scale, key in zip(scales, self.digests, strict=True) if scale]
+        return b"".join(parts)
+
+    def knows(self, scales: Sequence[float], digests: Sequence[bytes]) -> bool:
+        """Whether what a request wants of adapters, by number and digest, is what they are in this set."""
+        own = self.digests
+        return all(
+            not scale or (i < len(own) and own[i] == digest)
+            for i, (scale, digest) in enumerate(zip(scales, digests, strict=True))
+        )
+
+    def fitted(self, scales: Sequence[float]) -> tuple[float, ...]:
+        """The scales of a request that was made for another set: it wants nothing of adapters that it does not know."""
+        n = len(self.adapters)
+        return (*scales[:n], *[0.0] * (n - len(scales)))
+
+    def with_adapter(self, adapter: Adapter, scale: float) -> AdapterSet:
+        """The set with one more, at the first free number."""
+        at = self.adapters.index(None) if None in self.adapters else len(self.adapters)
+        adapters = (*self.adapters[:at], adapter, *self.adapters[at + 1 :])
+        return replace(self, adapters=adapters, scales=(*self.scales[:at], scale, *self.scales[at + 1 :]))
+
+    def hiding(self, name: str) -> AdapterSet:
+        """The set with an adapter that no further request can name."""
+        at = self.names.index(name)
+        scales = (*self.scales[:at], 0.0, *self.scales[at + 1 :])
+        return replace(self, scales=scales, removed=self.removed | {at})
+
+    def pruned(self, used: Collection[int]) -> AdapterSet:
+        """The set without the removed adapters that are not in use; numbers of the others stay what they are."""
+        kept = [None if i in self.removed and i not in used else one for i, one in enumerate(self.adapters)]
+        while kept and kept[-1] is None:
+            kept.pop()
+        return AdapterSet(tuple(kept), self.scales[: len(kept)], self.removed & frozenset(used))
 
 
 def named_adapters(adapters: object) -> dict[str, str | os.PathLike[str]]:
@@ -91,16 +159,19 @@ def _read(name: str, file: GGUFFile, plan: Plan) -> Adapter:
     alpha = keys.get("adapter.lora.alpha", 0.0)
     if not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
         raise ModelError(f"{file.path}: adapter.lora.alpha is {alpha!r:.60}; a number was expected")
-    return Adapter(name, file, float(alpha), pairs)
+    return Adapter(name, file, float(alpha), pairs, bytes.fromhex(digest_of(file.paths)))
 
 
-def adapted(plan: Plan, adapters: Sequence[Adapter]) -> tuple[Plan, dict[str, Tensor]]:
+def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[str, Tensor]]:
     """The plan with the adapters' steps, and their tensors by the names that these steps have for them."""
     shapes = {w.tensor: _whole(plan, w) for step in plan.steps if step.op == "linear" for w in step.weights[:1]}
     tensors: dict[str, Tensor] = {}
     known: list[dict[str, LowRank]] = []
     for index, adapter in enumerate(adapters):
         low: dict[str, LowRank] = {}
+        if adapter is None:
+            known.append(low)
+            continue
         for base, (a, b) in adapter.pairs.items():
             names = [f"{base}{part}.{index}" for part in _PARTS]
             tensors |= zip(names, (a, b), strict=True)
@@ -139,7 +210,7 @@ def scaled_file(text: str, field: str = "lora_scaled") -> tuple[str, float]:
     return file, scale
 
 
-def scales_of(wanted: Mapping[str | int, float] | None, names: Sequence[str]) -> tuple[float, ...]:
+def scales_of(wanted: Mapping[str | int, float] | None, names: Sequence[str | None]) -> tuple[float, ...]:
     """The scale of each adapter; None: 1 for all, as llama-server's `--lora` does; those not named: 0."""
     if wanted is None:
         return (1.0,) * len(names)
@@ -151,9 +222,10 @@ def scales_of(wanted: Mapping[str | int, float] | None, names: Sequence[str]) ->
             raise RequestError(f"the scale of adapter {key!r} is {scale!r}; a number was expected", field="adapters")
         if key in names:
             scales[names.index(str(key))] = float(scale)
-        elif isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(names):
+        elif type(key) is int and 0 <= key < len(names) and names[key] is not None:
             scales[key] = float(scale)
         else:
-            have = f"there are {', '.join(names)}" if names else "none was opened with the model (--lora)"
+            known = [name for name in names if name is not None]
+            have = f"there are {', '.join(known)}" if known else "none was opened with the model (--lora)"
             raise RequestError(f"there is no adapter {key!r}; {have}", field="adapters")
     return tuple(scales)

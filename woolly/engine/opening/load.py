@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,6 +61,8 @@ class LoadedModel:
     adapters: tuple[Adapter, ...] = ()
     salt: bytes = b""  # of all pages: what the control vectors and the given metadata are
     tower: Tower | None = None  # what makes rows of pictures
+    # The model compiled with other adapters; None: its state is on a device, which one program alone can use.
+    compile: Callable[[Sequence[Adapter | None]], Program] | None = None
 
     def check(self) -> None:
         """Raises ModelError if a file has changed since it was opened."""
@@ -125,33 +127,48 @@ def load_model(
             if stages is not None:
                 raise RequestError("a model over stages sees no pictures yet; open it without a projector")
             plan, tower = _with_tower(plan, projector, backend, options, is_needed=needs_projector)
-        tensors: Mapping[str, Tensor] = file.tensors
-        if adapters:
-            opened += (open_adapter(name, its, plan) for name, its in adapters.items())
-            plan, more = adapted(plan, opened)
-            tensors = {**file.tensors, **more}
+        opened += (open_adapter(name, its, plan) for name, its in (adapters or {}).items())
         salt = "".join(write_overrides(metadata or {})).encode()
         if control_vector_layers is not None and not control_vectors:
             raise RequestError(
                 "control_vector_layers names layers for control vectors, but none is given",
                 field="control_vector_layers",
             )
-        if control_vectors:
+        unchanged = plan
+
+        def changed(adapters: Sequence[Adapter | None]) -> tuple[Plan, Mapping[str, Tensor], bytes]:
+            plan, more = adapted(unchanged, adapters) if adapters else (unchanged, {})
+            tensors = {**file.tensors, **more}
+            if not control_vectors:
+                return plan, tensors, b""
             plan, more, steering = steered(plan, control_vectors, control_vector_layers)
-            tensors, salt = {**tensors, **more}, salt + steering
+            return plan, {**tensors, **more}, steering
+
+        plan, tensors, steering = changed(opened)
+        salt += steering
         if stages is not None:
             stages = replace(stages, model=digest_of(file.paths), ctx=ctx)
         # The tokenizer is made while a GPU opens, which takes 0.2 s, and while weights are loaded in the background.
         with ThreadPoolExecutor(1, "woolly-tokenizer") as pool:
             made = pool.submit(Tokenizer.from_metadata, file.metadata)
-            program = choose(backend_for(options.device, backend), stages).compile(plan, tensors, options)
+            chosen = choose(backend_for(options.device, backend), stages)
+            program = chosen.compile(plan, tensors, options)
             program.load_weights()
             tokenizer = made.result()
         n_tokens = plan.width if plan.result == "logits" else plan.n_tokens
         if tokenizer.n_vocab != n_tokens:
             what = f"computes {n_tokens} logits" if plan.result == "logits" else f"knows {n_tokens}"
             raise ModelError(f"{path}: the vocabulary has {tokenizer.n_vocab} tokens, but the model {what}")
-        return LoadedModel(path, file, tokenizer, program, tuple(opened), salt, tower)
+
+        def compiled(adapters: Sequence[Adapter | None]) -> Program:
+            program = chosen.compile(*changed(adapters)[:2], options)
+            program.load_weights()
+            return program
+
+        is_free = stages is None and program.about.backend in ("cpu", "reference")
+        return LoadedModel(
+            path, file, tokenizer, program, tuple(opened), salt, tower, compile=compiled if is_free else None
+        )
     except BaseException:
         if program is not None:
             program.close()

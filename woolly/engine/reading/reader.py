@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from woolly.engine.reading.reading import Reading
 from woolly.engine.reading.rows import add_rows
+from woolly.errors import RequestError
 from woolly.runtime import Batch, CancelledRun, LostState, Program, State, pages_for
 
 __all__ = ["ReadingRunner"]
@@ -52,14 +53,20 @@ class ReadingRunner:
         self._is_aborted = False
         self.n_batches = 0
 
+    def swap(self, program: Program) -> None:
+        """Goes on with another program of the same model; no reading may be under way."""
+        self._program = program
+
     @property
     def is_idle(self) -> bool:
         """Whether a turn would do nothing."""
         return not self._waiting
 
     def add(self, reading: Reading) -> None:
-        """Queues a reading; one without texts ends at once."""
-        if reading.texts:
+        """Queues a reading; one without texts, or made for a plan that is gone, ends at once."""
+        if reading.source.plan not in (None, self._program.running_plan):
+            reading.end(RequestError("adapters were changed meanwhile: ask again"))
+        elif reading.texts:
             self._waiting.append(reading)
         else:
             reading.end()

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from woolly.plan import Pooling
+from woolly.plan import Plan, Pooling
 
 __all__ = ["TextRows", "add_rows"]
 
@@ -26,6 +26,7 @@ class TextRows:
     kind: Literal["vectors", "scores"] = "vectors"
     last: int | None = None  # steps of the running plan before this one run; None: all of them
     finish: Callable[[Float32], Float32] | None = None  # what a row still needs, such as a norm that was fused away
+    plan: Plan | None = None  # whose steps `last` counts
     is_whole: bool = False  # every row sees all others: a text is computed in one batch, never in parts
 
     def wanted(self, first: int, n: int, is_end: bool) -> Sequence[int]:

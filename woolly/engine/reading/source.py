@@ -46,7 +46,7 @@ def _hidden_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooli
     plan = program.running_plan
     if (found := find_norm(program, _NORM)) is None:
         step = find_step(program, _NORM)
-        return TextRows(pooling, plan.values[plan.steps[step].output].width, last=step + 1)
+        return TextRows(pooling, plan.values[plan.steps[step].output].width, last=step + 1, plan=plan)
     # The backend norms while it reads its input: that input is read, and normed here.
     step, norm = found
     weight = tensors[norm.weights[0].name].dequantize()
@@ -57,4 +57,4 @@ def _hidden_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooli
         out: Float32 = rows * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
         return out * weight
 
-    return TextRows(pooling, len(weight), last=step + 1, finish=normed)
+    return TextRows(pooling, len(weight), last=step + 1, finish=normed, plan=plan)

@@ -50,6 +50,11 @@ class Runner:
         self._computing: Sequence[Request] = ()  # in the run under way
         self._is_aborted = False
 
+    def swap(self, program: Program) -> None:
+        """Goes on with another program over the same state."""
+        self.program = program
+        self._ranks = as_ranks(program)
+
     def run(self, work: Work) -> Rows | None:
         """The rows that tokens are chosen from, and those that are scored; None if the run was cancelled for good."""
         draft, batch = self._draft, self._scheduler.batch(work)

@@ -71,8 +71,8 @@ class EngineDriver:
                     request.finish_reason = "cancelled"
                 else:
                     engine.add(request)
-            if engine is None:
-                self._deliver(added)
+            if ended := [request for request in added if request.finish_reason is not None]:
+                self._deliver(ended)
 
         if not self._post(job):
             raise _closed()

@@ -15,6 +15,7 @@ from woolly.errors import DeviceError, WoollyError
 from woolly.llm import LLM
 from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError, server_stopping
+from woolly.serving.loading.added import AddedAdapters
 from woolly.serving.loading.faults import Faults
 from woolly.serving.loading.finding import NO_MODEL, Finder, is_allowed
 from woolly.serving.loading.library import Capability, Library, ModelInfo, name_taken, same_file
@@ -44,6 +45,7 @@ class ModelManager:
         self._loaded: dict[str, Loaded] = {}
         self._names = Names(settings.folder, settings.names_file)
         self._names.check()
+        self.added = AddedAdapters(settings.folder, self._names)
         self._finder = Finder(settings, self._library, self._names, self._loaded)
         self.faults = Faults()
         self._kept: dict[str, float] = {}  # seconds, of models that a client has asked to keep
@@ -287,6 +289,7 @@ class ModelManager:
                 await self._make_room(slot)
                 slot.stage = "opening"
                 slot.llm = await asyncio.to_thread(self.open_model or open_model, slot.info.path, options)
+                await asyncio.to_thread(self.added.put_into, name, slot.llm)
                 if slot.settings.probe:
                     await asyncio.to_thread(slot.llm.identity)
             slot.state = "ready"

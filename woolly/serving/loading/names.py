@@ -50,6 +50,15 @@ class Names:
     def __init__(self, folder: Path, file: Path | None = None) -> None:
         self._folder = folder
         self._file = file
+        self._given: dict[str, Preset] = {}  # while the server runs; replaced as a whole, since threads read it
+
+    def give(self, preset: Preset) -> None:
+        """Takes a name that is in no file."""
+        self._given = {**self._given, preset.name: preset}
+
+    def take(self, name: str) -> None:
+        """Forgets a name that was given."""
+        self._given = {known: preset for known, preset in self._given.items() if known != name}
 
     def check(self) -> None:
         """StoreError if --names-file is not as it should be; names of presets.toml are refused when they are used."""
@@ -64,7 +73,7 @@ class Names:
         """
         own = () if self._file is None else read_presets(self._file, TABLE)
         known: dict[str, Preset] = {}
-        for preset in (*own, *list_made(self._folder)):
+        for preset in (*own, *list_made(self._folder), *self._given.values()):
             known.setdefault(preset.name.lower(), preset)
         return tuple(_whole(preset, known) for preset in known.values())
 

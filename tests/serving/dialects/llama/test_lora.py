@@ -1,5 +1,7 @@
 """Adapters of a server: how much each counts, for all requests and for one."""
 
+import shutil
+
 import pytest
 
 from tests.engine.test_adapters import lora, write_lora
@@ -69,3 +71,49 @@ def test_the_scales_of_the_server_are_not_those_of_adapters_of_a_name(app_with, 
         plain = ids(client, model="none")
         assert ids(client, model="tiny") == plain  # nothing of its adapter, as the server says
         assert ids(client, model="own") == ids(client, model="own", lora=scales(1)) != plain
+
+
+def test_adapters_are_added_and_removed_while_the_server_runs(app_with, tiny_folder, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    shutil.copy(tiny_folder / "tiny.gguf", folder)
+    for seed, name in enumerate(("first", "second")):
+        write_lora(folder / f"{name}-lora.gguf", lora(seed))
+    model = str(folder / "tiny.gguf")
+
+    def chat(client, name):
+        body = {"model": name, "prompt": PROMPT, "max_tokens": 12, "temperature": 0, "logprobs": 1}
+        reply = client.post("/v1/completions", json=body)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["choices"][0]["logprobs"]["token_logprobs"]
+
+    def load(client, name, file, **more):
+        return client.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": file, **more})
+
+    with app_with(model=model, models_dir=folder, lora=[str(folder / "first-lora.gguf")]) as client:
+        with_first, none = chat(client, "tiny"), ids(client, lora=[])
+    with app_with(model=model, models_dir=folder) as client:
+        plain = chat(client, "tiny")
+        reply = load(client, "french", "first-lora.gguf")
+        assert reply.json() == {"success": True, "model": "tiny"}
+        assert load(client, "other", "second-lora.gguf", model="tiny").status_code == 200
+        assert chat(client, "french") == with_first != plain
+        assert chat(client, "tiny") == plain and ids(client) == none
+        assert chat(client, "other") not in (plain, with_first)
+        assert {"tiny", "french", "other"} <= {one["id"] for one in client.get("/v1/models").json()["data"]}
+        # A model that was unloaded has them again.
+        assert client.post("/models/unload", json={"model": "tiny"}).status_code == 200
+        assert chat(client, "french") == with_first
+        for name, file in (("french", "second-lora.gguf"), ("more", "tiny.gguf"), ("more", "../x.gguf"), ("tiny", "y")):
+            assert load(client, name, file).status_code == 400
+        assert client.post("/v1/unload_lora_adapter", json={"lora_name": "french"}).status_code == 200
+        assert client.post("/v1/unload_lora_adapter", json={"lora_name": "french"}).status_code == 404
+        assert "french" not in {one["id"] for one in client.get("/v1/models").json()["data"]}
+        assert chat(client, "tiny") == plain
+
+
+def test_a_key_that_may_not_configure_models_adds_no_adapter(app_with, tiny_folder):
+    with app_with(model=str(tiny_folder / "tiny.gguf"), api_key=("one",), admin_key=("two",)) as client:
+        headers, body = {"Authorization": "Bearer one"}, {"lora_name": "a", "lora_path": "a.gguf"}
+        assert client.post("/v1/load_lora_adapter", json=body, headers=headers).status_code == 403
+        assert client.post("/v1/unload_lora_adapter", json={"lora_name": "a"}, headers=headers).status_code == 403

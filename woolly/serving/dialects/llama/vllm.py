@@ -1,18 +1,40 @@
-"""GET /version, /load and /tokenizer_info: what programs made for vLLM ask a server beside its answers."""
+"""What programs made for vLLM ask beside answers: the version, the load, the vocabulary, and to take adapters."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fastapi import Request
+from pydantic import BaseModel, ConfigDict
 
 from woolly import __version__
 from woolly.serving.dialects.llama.vocabulary import read_vocabulary
+from woolly.serving.gate.identity import check_admin
+from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 
-__all__ = ["load", "router", "tokenizer_info", "version"]
+__all__ = ["LoadBody", "UnloadBody", "add_adapter", "load", "remove_adapter", "router", "tokenizer_info", "version"]
 
 router = APIRouter()
+
+
+class LoadBody(BaseModel):
+    """An adapter to add, and the model that it is for; without one, the model that answers requests without a name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    lora_name: str
+    lora_path: str
+    model: str | None = None
+
+
+class UnloadBody(BaseModel):
+    """An adapter to remove."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    lora_name: str
+    lora_int_id: int | None = None  # vLLM's number, which says no more than the name
 
 
 @router.get("/version")
@@ -43,3 +65,23 @@ async def tokenizer_info(request: Request, model: str | None = None) -> dict[str
         "add_eos_token": found.adds_eos,
         "chat_template": found.template,
     }
+
+
+@router.post("/v1/load_lora_adapter")
+async def add_adapter(body: LoadBody, request: Request) -> dict[str, Any]:
+    """Adds a LoRA file of the models folder to a model; its name is one that requests may ask for from then on."""
+    check_admin(request)
+    models: ModelManager = request.app.state.models
+    async with models.use(await models.answering(body.model)) as slot:
+        await models.added.add(slot, body.lora_name, body.lora_path)
+        return {"success": True, "model": slot.info.name}
+
+
+@router.post("/v1/unload_lora_adapter")
+async def remove_adapter(body: UnloadBody, request: Request) -> dict[str, Any]:
+    """Removes an adapter that was added; answers that use it end as they would have."""
+    check_admin(request)
+    models: ModelManager = request.app.state.models
+    model = models.added.model_of(body.lora_name)
+    await models.added.remove(models.ready(model), body.lora_name)
+    return {"success": True, "model": model}
