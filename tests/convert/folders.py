@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from tests.cases.tiny import byte_vocabulary
-from tests.goldens import classes, hybrids
+from tests.goldens import classes, hybrids, older
 
 LISTING = Path(__file__).parent.parent / "goldens" / "checkpoints.json"
 PARTS = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
@@ -52,7 +52,7 @@ def names(entry):
 
 def array(file, name, shape):
     """The value of one tensor."""
-    kind = hybrids if file.architecture in hybrids.CLASSES else classes
+    kind = next((one for one in (hybrids, older) if file.architecture in one.CLASSES), classes)
 
     def source(name, *shape):
         return kind.source(file, name, SimpleNamespace(shape=tuple(shape)))[0]
@@ -74,10 +74,12 @@ def array(file, name, shape):
         return source(name.replace("input_linear.weight", "experts.gate_up_proj"))
     if name.endswith("block_sparse_moe.output_linear.weight"):
         return source(name.replace("output_linear.weight", "experts.down_proj"))
-    if name.endswith("router.layer.weight"):
+    if name.endswith("router.layer.weight") and file.architecture != "dbrx":
         return source(name.replace("router.layer", "router"), *shape)
     if conv := re.fullmatch(r"(.*)\.([qkv])_conv1d\.weight", name):
         return np.split(source(f"{conv[1]}.conv1d.weight"), 3)["qkv".index(conv[2])]
+    if name.endswith("mlp.expert_bias") and file.architecture == "hy_v3":
+        return file.tensors[f"blk.{name.split('.')[2]}.exp_probs_b"]
     if name.endswith("attention_sink_bias"):
         return source(name.replace("attention_sink_bias", "sinks"))
     if name.endswith("e_score_correction_bias") and file.architecture in hybrids.CLASSES:
@@ -184,6 +186,7 @@ CLASSES = {
     "pangu-embedded": ("PanguEmbeddedForCausalLM", None),
     "minicpm": ("MiniCPMForCausalLM", _minicpm),
     "deci": ("DeciLMForCausalLM", _deci),
+    "orion": ("OrionForCausalLM", None),
     "qwen2vl": ("Qwen2_5_VLForConditionalGeneration", None),
     "qwen3vl": ("Qwen3VLForConditionalGeneration", None),
     "qwen3vlmoe": ("Qwen3VLMoeForConditionalGeneration", None),

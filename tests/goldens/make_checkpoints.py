@@ -51,7 +51,7 @@ def entry(folder):
     """One model: names of experts are written once, and layers that are alike share a kind."""
     config, top, layers, prefix = json.loads((folder / "config.json").read_text()), {}, {}, ""
     for name, shape in shapes(folder).items():
-        found = re.fullmatch(r"(.*layers\.)(\d+)\.(.*)", name)
+        found = re.fullmatch(r"(.*(?:layers|blocks|h)\.)(\d+)\.(.*)", name)
         if not found:
             top[name] = shape
             continue

@@ -28,6 +28,7 @@ TOP = {
     "ln_f": "output_norm",
     "norm_f": "output_norm",
     "lm_head": "output",
+    "embed_out": "output",
 }
 INSIDE = {
     "attn.q_proj": "attn_q",

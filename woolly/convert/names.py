@@ -21,6 +21,7 @@ PREFIXES = (
     "model.text_model.",
     "language_model.",
     "transformer.",
+    "gpt_neox.",
     "backbone.",
     "roberta.",
     "bert.",
@@ -31,7 +32,7 @@ LAYER = re.compile(r"(?:encoder\.)?(?:layers|h|blocks|layer)\.(\d+)\.(.+)")
 LEFT_OUT = re.compile(
     r"(^|\.)(visual|vision_tower|vision_model|vision_encoder|vision_embed_tokens|audio_tower|audio_model|"
     r"multi_modal_projector|mm_projector|embed_vision|embed_audio|vit_large_projector|aligner|sound_encoder)\."
-    r"|rotary_emb\.inv_freq$|\.masked_bias$|(slope_rate|diagonal_decay|query_decay|key_decay)$|\.embed_positions\."
+    r"|rotary_emb\.inv_freq$|\.masked_bias$|\.att(n|ention)\.bias$|(slope_rate|diagonal_decay|query_decay|key_decay)$|\.embed_positions\."
 )
 
 TOP: Mapping[str, str] = {

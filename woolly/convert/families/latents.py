@@ -60,6 +60,20 @@ def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
     return _latent(c, keys) | _experts(c, "softmax" if is_v2 else "sigmoid")
 
 
+def _minicpm3(c: Hyperparameters, keys: Keys) -> Keys:
+    """K and V are not absorbed. What multiplies rows, residuals and logits is that of all published ones."""
+    for name, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
+        c.refuse(name, unless=(value,))
+    _, straight, turned, value = _sizes(c)
+    return {
+        "attention.kv_lora_rank": c.positive("kv_lora_rank"),
+        "attention.q_lora_rank": c.positive("q_lora_rank"),
+        "attention.key_length": straight + turned,
+        "attention.value_length": value,
+        "rope.dimension_count": turned,
+    }
+
+
 def _mistral4(c: Hyperparameters, keys: Keys) -> Keys:
     rope = rope_of(c)
     temper = rope.number("llama_4_scaling_beta", default=0.0)
@@ -114,6 +128,7 @@ FAMILIES = (
         names=_KV_B,
         changes=_changes,
     ),
+    CheckpointFamily("minicpm3", "MiniCPM3ForCausalLM", _minicpm3, names={"self_attn.kv_b_proj": "attn_kv_b"}),
     CheckpointFamily("mistral4", "Mistral4ForCausalLM", _mistral4, names=_KV_B, changes=_changes),
     CheckpointFamily(
         "kimi-linear",

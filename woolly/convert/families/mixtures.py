@@ -7,7 +7,7 @@ from typing import Any
 from woolly.convert.families.decoders import POST_ATTENTION, granite_keys
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import expert_keys, window_keys
+from woolly.convert.keys import expert_keys, layer_kinds, window_keys
 from woolly.convert.ops import SWAPPED, TensorOp, one_of, reshaped
 from woolly.convert.rope import rope_of
 
@@ -139,6 +139,60 @@ def _afmoe(c: Hyperparameters, keys: Keys) -> Keys:
     return experts | dense | _shared(c, c.integer("num_shared_experts", default=0)) | window_keys(c, 4)
 
 
+def _exaone_moe(c: Hyperparameters, keys: Keys) -> Keys:
+    experts = expert_keys(c, scoring="sigmoid", normalize=c.flag("norm_topk_prob", default=True))
+    shared = _shared(c, c.integer("num_shared_experts", "n_shared_experts", default=0))
+    return experts | shared | window_keys(c, 4) | {"leading_dense_block_count": _dense_first(c)}
+
+
+def _hy_v3(c: Hyperparameters, keys: Keys) -> Keys:
+    c.refuse("route_norm", unless=(None, True))
+    experts = expert_keys(c, scoring="sigmoid", normalize=True)
+    experts["expert_weights_scale"] = c.number("router_scaling_factor", "routed_scaling_factor", default=1.0)
+    shared = _shared(c, c.integer("num_shared_experts", default=0))
+    return experts | shared | {"leading_dense_block_count": _dense_first(c)}
+
+
+def _cohere2_moe(c: Hyperparameters, keys: Keys) -> Keys:
+    c.refuse("shared_expert_combination_strategy", unless=(None, "average"))
+    inner = c.positive("intermediate_size")
+    scoring = c.text("expert_selection_fn", default="sigmoid")
+    experts = expert_keys(c, scoring=scoring, normalize=c.flag("norm_topk_prob", default=True))
+    if count := c.integer("num_shared_experts", default=0):
+        experts |= {"expert_shared_count": count, "expert_shared_feed_forward_length": count * inner}
+    return (
+        experts
+        | window_keys(c, 4)
+        | {
+            "expert_feed_forward_length": inner,
+            "feed_forward_length": c.positive("prefix_dense_intermediate_size", default=inner),
+            "leading_dense_block_count": _dense_first(c),
+            "logit_scale": c.number("logit_scale", default=1.0),
+        }
+    )
+
+
+def _mellum(c: Hyperparameters, keys: Keys) -> Keys:
+    c.refuse("norm_topk_prob", unless=(None, True))
+    c.refuse("mlp_layer_types", unless=(None, ["sparse"] * c.n_layers))
+    return expert_keys(c) | window_keys(c, 4)
+
+
+def _granite_swa(c: Hyperparameters, keys: Keys) -> Keys:
+    """Each layer has its own base, which is 0 for layers that do not turn."""
+    bases = c.get("layer_rope_theta")
+    out = granite_keys(c, keys)
+    flags = [kind == "sliding_attention" for kind in layer_kinds(c)]
+    out |= {"attention.sliding_window": c.positive("sliding_window"), "attention.sliding_window_pattern": flags}
+    if bases is None:
+        return out
+    bases = c.items("layer_rope_theta", (int, float), c.n_layers)
+    if len({base for base in bases if base}) > 1:
+        c.refuse("layer_rope_theta")
+    first = next((float(base) for base in bases if base), keys["rope.freq_base"])
+    return out | {"rope.freq_base": first, "attention.rope_pattern": [bool(base) for base in bases]}
+
+
 def _mimo2(c: Hyperparameters, keys: Keys) -> Keys:
     """Layers with a window have other heads of K and V, and sinks."""
     if c.get("layer_types") is None and isinstance(pattern := c.get("hybrid_layer_pattern"), list):
@@ -200,6 +254,11 @@ FAMILIES = (
         names={"feed_forward.experts.gate_up_proj": "ffn_gate_exps.weight*ffn_up_exps.weight"},
         changes=_llama4_changes,
     ),
+    CheckpointFamily("cohere2moe", "Cohere2MoeForCausalLM", _cohere2_moe, norm="layer"),
+    CheckpointFamily("mellum", "MellumForCausalLM", _mellum),
+    CheckpointFamily("exaone-moe", "ExaoneMoeForCausalLM", _exaone_moe),
+    CheckpointFamily("granite_swa", "GraniteSWAForCausalLM", _granite_swa, pairs=True),
+    CheckpointFamily("hy_v3", "HYV3ForCausalLM", _hy_v3, names={"mlp.expert_bias": "exp_probs_b."}),
     CheckpointFamily("mimo2", "MiMoV2FlashForCausalLM MiMoV2ForCausalLM", _mimo2),
     CheckpointFamily("minimax-m2", "MiniMaxM2ForCausalLM", _minimax_m2),
     CheckpointFamily("olmoe", "OlmoeForCausalLM", _olmoe),
