@@ -42,6 +42,7 @@ def test_answers_of_choices_are_numbers_letters_or_texts(tmp_path):
     assert [row.answer for row in rows] == [1, 1, 1]
     assert rows[0].prompt == "Question: Which?\nAnswer:"
     assert rows[0].choices == (" one", " two", " three")
+    assert rows[0].lengths == (3, 3, 5)  # as lm-evaluation-harness counts them, without the space before
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ class ChoiceRow:
     key: str  # of the row's content: what a resumed run knows it by
     prompt: str
     choices: tuple[str, ...]  # as they continue the prompt
+    lengths: tuple[int, ...]  # of the choices in bytes, without the space that was put before them
     answer: int
 
 
@@ -103,7 +104,8 @@ def _choices(data: dict[str, Any], key: str, where: str) -> ChoiceRow:
         prompt = f"Question: {data['question']}\nAnswer:"
     else:
         raise RequestError(f"{where} has choices, but neither a question nor a prompt")
-    return ChoiceRow(key, prompt, tuple(c if c[0].isspace() else " " + c for c in choices), index)
+    continued = tuple(c if c[0].isspace() else " " + c for c in choices)
+    return ChoiceRow(key, prompt, continued, tuple(len(c.encode()) for c in choices), index)
 
 
 def judge(row: PromptRow, text: str) -> bool:

@@ -95,7 +95,7 @@ def _choose(llm: LLM, rows: Sequence[ChoiceRow]) -> list[Outcome]:
             # A choice may end the prompt's last token in another way: at least its own last token counts.
             scored = Score.of(request).logprobs[max(1, min(n_prompt, len(tokens) - 1)) :]
             sums.append(math.fsum(value for value in scored if value is not None))
-        by_length = [value / len(choice.encode()) for value, choice in zip(sums, row.choices, strict=True)]
+        by_length = [value / length for value, length in zip(sums, row.lengths, strict=True)]
         best, best_by_length = sums.index(max(sums)), by_length.index(max(by_length))
         answer = row.choices[best].strip()
         out.append(Outcome(row.key, best == row.answer, best_by_length == row.answer, answer))
