@@ -109,6 +109,17 @@ def test_tokens_that_are_half_a_character_are_told_by_their_bytes(ask):
     assert max(logprobs.text_offset) < len(text)
 
 
+def test_the_token_that_ends_an_answer_counts_where_a_text_is_scored(ask, llm):
+    """lm-evaluation-harness asks for one token, and takes the last one off what it gets, whatever that is."""
+    ending = {"max_tokens": 1, "logprobs": 1, "logit_bias": {str(min(llm.tokenizer.stop_ids)): 100}}
+    choice = ask(echo=True, **ending).choices[0]
+    assert (choice.text, choice.finish_reason) == (PROMPT, "stop")
+    scored = choice.logprobs.token_logprobs
+    assert len(scored) == len(llm.tokenize(PROMPT)) + 1
+    assert scored[1:-1] == pytest.approx(llm.score(PROMPT).logprobs[1:], abs=1e-12)
+    assert ask(**ending).choices[0].logprobs.tokens == []
+
+
 def test_ids_are_echoed_as_their_text(ask, llm):
     choice = ask(llm.tokenize(PROMPT), echo=True).choices[0]
     assert choice.text == PROMPT + ask().choices[0].text

@@ -28,8 +28,8 @@ class PlacedLogprob:
 class LogprobTrack:
     """Releases the tokens of an answer together with their text.
 
-    A token waits while its text is held back. Tokens whose text is never shown are never released: those of a stop
-    string, and the token that ends the answer.
+    A token waits while its text is held back. Tokens whose text is never shown are released by `rest` alone: those of a
+    stop string, and the token that ends the answer.
     """
 
     def __init__(self, tokenizer: Tokenizer, offset: int = 0, shown: frozenset[int] = frozenset()) -> None:
@@ -48,9 +48,16 @@ class LogprobTrack:
         self._n_shown += len(text)
         given = []
         while self._waiting and self._waiting[0][0] < self._n_shown:
-            at, one = self._waiting.popleft()
-            given.append(PlacedLogprob(one.token, one.logprob, one.top, self._offset + at))
+            given.append(self._first())
         return given
+
+    def rest(self) -> list[PlacedLogprob]:
+        """Returns the tokens that have shown no text."""
+        return [self._first() for _ in range(len(self._waiting))]
+
+    def _first(self) -> PlacedLogprob:
+        at, one = self._waiting.popleft()
+        return PlacedLogprob(one.token, one.logprob, one.top, self._offset + at)
 
 
 def place_prompt(

@@ -108,7 +108,7 @@ class _Text:
         self._echoed = ""
         if body.echo:
             self._echoed = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-        self._echoes = bool(body.echo)
+        self._is_echo = self._echoes = bool(body.echo)
         self._track = LogprobTrack(self._tokenizer, len(self._echoed))
 
     def next(self, chunk: Chunk) -> tuple[str, dict[str, Any] | None]:
@@ -121,6 +121,9 @@ class _Text:
             if self._wants_logprobs:
                 placed += self._place_prompt()
         placed += self._track.push(chunk.text, chunk.logprobs)
+        # Who scores a text by echo counts one token of the answer for max_tokens of 1, also if that ends it.
+        if self._is_echo and chunk.finish_reason is not None and not isinstance(self._request.stop_reason, str):
+            placed += self._track.rest()
         if self._has_stop and chunk.finish_reason == "stop" and isinstance(self._request.stop_reason, str):
             text += self._request.stop_reason
         if not self._wants_logprobs:
