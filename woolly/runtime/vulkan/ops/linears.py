@@ -143,7 +143,7 @@ def _product(
         *(n, columns, blocks.stride, total, width, kind, product.factor),
         *(routes.arguments(product) if routes else (_NONE, _NONE, _NONE, _NONE, _NONE, 1, 1)),
     )
-    # Of experts a slot takes the place of a row until many rows come expert by expert.
+    # A slot of an expert takes the place of a row until many rows come expert by expert.
     each, times = (1, routes.n_used) if routes else (n_matrices, 1)
     if blocks.columns == 0:
         grid = (-(-n // _FLOAT_ROWS), GridRows(kind, times=times), each)
