@@ -149,7 +149,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.slow)
                 unused.discard(entry)
     chosen = (config.option.file_or_dir, config.option.keyword, config.option.markexpr, config.option.ignore)
-    if unused and not any(chosen):
+    if unused and not any((*chosen, getattr(config.option, "lf", False))):
         names = ", ".join(sorted(unused))
         raise pytest.UsageError(f"tests/conftest.py: SLOW or LONGEST names what is not there: {names}")
 

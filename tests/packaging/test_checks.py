@@ -1,8 +1,13 @@
 """What scripts/test checks, with the stand-ins of the set-up: a failure hides no other, a few get a second try."""
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
-from tests.packaging.test_scripts import house  # noqa: F401 - a fixture
+from tests.packaging.test_scripts import ROOT, house  # noqa: F401 - a fixture
 
 
 def test_a_quick_check_leaves_out_the_slow_tests_and_goes_on_after_a_failure(house):  # noqa: F811
@@ -32,3 +37,19 @@ def test_a_few_failures_are_tried_again_alone_and_named(house, ends, n_failed, a
     assert result.stderr.splitlines()[-1].startswith(says)
     assert result.returncode == int("error" in says)
     assert ("--last-failed" in result.stdout) == (ends == "1" and n_failed == "3")
+
+
+def test_the_second_try_takes_only_what_failed(tmp_path):
+    name = "tests/packaging/test_checks.py::test_the_second_try_takes_only_what_failed"
+    (tmp_path / "v" / "cache").mkdir(parents=True)
+    (tmp_path / "v" / "cache" / "lastfailed").write_text(json.dumps({name: True}))
+    second = ["--last-failed", "--last-failed-no-failures", "none"]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "--collect-only", "-q", "-o", f"cache_dir={tmp_path}", *second],
+        env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.stdout.splitlines()[0] == name, result.stdout + result.stderr
+    assert result.returncode == 0
