@@ -45,6 +45,11 @@ def test_answers_of_choices_are_numbers_letters_or_texts(tmp_path):
     assert rows[0].lengths == (3, 3, 5)  # as lm-evaluation-harness counts them, without the space before
 
 
+def test_lengths_of_choices_are_characters(tmp_path):
+    (row,) = rows_of(tmp_path, {**CHOICES, "choices": ["Köln", "東京", " Rome"]})
+    assert row.lengths == (4, 2, 5)  # 5, 6 and 5 bytes
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [

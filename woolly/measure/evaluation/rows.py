@@ -26,7 +26,7 @@ class ChoiceRow:
     key: str  # of the row's content: what a resumed run knows it by
     prompt: str
     choices: tuple[str, ...]  # as they continue the prompt
-    lengths: tuple[int, ...]  # of the choices in bytes, without the space that was put before them
+    lengths: tuple[int, ...]  # of the choices in characters, without the space that was put before them
     answer: int
 
 
@@ -105,7 +105,7 @@ def _choices(data: dict[str, Any], key: str, where: str) -> ChoiceRow:
     else:
         raise RequestError(f"{where} has choices, but neither a question nor a prompt")
     continued = tuple(c if c[0].isspace() else " " + c for c in choices)
-    return ChoiceRow(key, prompt, continued, tuple(len(c.encode()) for c in choices), index)
+    return ChoiceRow(key, prompt, continued, tuple(len(c) for c in choices), index)
 
 
 def judge(row: PromptRow, text: str) -> bool:

@@ -26,7 +26,7 @@ class Outcome:
 
     key: str
     right: bool
-    right_by_length: bool | None  # of choices: if log-probabilities are divided by the bytes of the choice
+    right_by_length: bool | None  # of choices: if log-probabilities are divided by the characters of the choice
     answer: str
 
 
