@@ -18,6 +18,7 @@ from woolly.runtime import Options
 from woolly.senses import LISTENERS, Piece
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
+_BOUNDS = {"granite_speech": 5e-6, "gemma4a": 5e-6}  # of rows against transformers: at most 9.1e-7 was measured
 
 
 def rows_of(tower, prepared):
@@ -39,7 +40,7 @@ def test_a_tower_gives_what_transformers_gives(name, tmp_path):
             rows = rows_of(tower, prepared)
             assert rows.shape[0] == length
             error = np.linalg.norm(rows[:: ear.keep] - want, axis=1) / np.linalg.norm(want, axis=1)
-            assert error.max() < 1e-4, (which, n, error.max())
+            assert error.max() < _BOUNDS.get(name, 1e-4), (which, n, error.max())
     for tower in opened.values():
         tower.close()
 
