@@ -36,6 +36,8 @@ class Experts:
     residual: bool = False
     logits: tuple[float, ...] | None = None
     weigh: str = "output"
+    cap: float = 0.0
+    shared: int = 1
 
     def make(self, rng: np.random.Generator, n_rows: int) -> dict[str, Raw]:
         """The file's tensors; x and r are tables of the given number of rows."""
@@ -49,8 +51,8 @@ class Experts:
         out["router.weight"] = router
         shapes = {"gate": (self.ffn, self.width), "up": (self.ffn, self.width), "down": (self.width, self.ffn)}
         for (name, (rows, columns)), type in zip(shapes.items(), self.types, strict=True):
-            raw = random_weight(rng, type, self.n_experts * rows, columns)
-            out[f"{name}.weight"] = replace(raw, shape=(self.n_experts, rows, columns))
+            raw = random_weight(rng, type, self.n_experts // self.shared * rows, columns)
+            out[f"{name}.weight"] = replace(raw, shape=(self.n_experts // self.shared, rows, columns))
         out["x.weight"] = _floats(self._rows(rng, n_rows, out))
         if self.residual:
             out["r.weight"] = _floats(rng.standard_normal((n_rows, self.width)))
@@ -75,6 +77,8 @@ class Experts:
             normalize=self.normalize,
             weights_scale=self.weights_scale,
             weigh=self.weigh,  # type: ignore[arg-type]
+            cap=self.cap,
+            shared=self.shared,
         )
         y = y * self.scale if self.scale != 1.0 else y
         return y if r is None else r + y
@@ -179,6 +183,10 @@ MOES: dict[str, Experts] = {
     "norm": Experts(8, 2, norm=True, normalize=True),
     "norm-scale-residual": Experts(8, 2, norm=True, normalize=True, scale=0.22, residual=True),
     "residual": Experts(8, 4, residual=True),
+    "cap": Experts(8, 2, cap=0.5, normalize=True),
+    # Two experts of a row may have one matrix.
+    "shared": Experts(8, 3, shared=2, normalize=True),
+    "shared-Q8_0": Experts(8, 3, (GGMLType.Q8_0,) * 3, 96, 64, shared=2),
     # One expert for all rows, and others without any.
     "all-to-one": Experts(6, 1, logits=(0.0, 1.0, 2.0, 9.0, 1.0, 0.0)),
     "all-to-two": Experts(6, 2, logits=(5.0, 1.0, 2.0, 5.5, 1.0, 0.0)),

@@ -84,6 +84,7 @@ def one_by_one(experts: Experts, tensors: dict[str, Raw], tokens):
         if experts.norm:
             x = x / np.sqrt(np.mean(x * x) + 1e-5) * values["norm.weight"]
         logits = values["router.weight"] @ x + values.get("router.bias", 0.0)
+        logits = experts.cap * np.tanh(logits / experts.cap) if experts.cap else logits
         ranked = sorted(range(experts.n_experts), key=lambda e: (-logits[e], e))[: experts.n_used]
         sigmoids, shares = 1 / (1 + np.exp(-logits)), np.exp(logits) / np.exp(logits).sum()
         scores = sigmoids if experts.scoring == "sigmoid" else shares
@@ -94,9 +95,9 @@ def one_by_one(experts: Experts, tensors: dict[str, Raw], tokens):
         for e in ranked:
             share = experts.weights_scale * scores[e] / total
             into, out_of = (share, 1.0) if experts.weigh == "input" else (1.0, share)
-            gate, up = values["gate.weight"][e] @ (into * x), values["up.weight"][e] @ (into * x)
-            hidden = gate / (1 + np.exp(-gate)) * up
-            y += out_of * (values["down.weight"][e] @ hidden)
+            gate, up, down = (values[f"{name}.weight"][e // experts.shared] for name in ("gate", "up", "down"))
+            gated = gate @ (into * x)
+            y += out_of * (down @ (gated / (1 + np.exp(-gated)) * (up @ (into * x))))
         y *= experts.scale
         out.append(y + values["r.weight"][token] if experts.residual else y)
     return np.array(out)
@@ -183,7 +184,7 @@ def one_normed(tensors):
     return x.astype(np.float32)
 
 
-ROWS = ["two-of-8", "three-of-33", "sigmoid", "sparsemixer", "odd-sizes"]
+ROWS = ["two-of-8", "three-of-33", "sigmoid", "sparsemixer", "odd-sizes", "shared"]
 ROWS += ["Q8_0", "norm-residual-Q4_K", "Q6_K", "Q4_K-Q8_0-Q6_K"]
 
 
@@ -369,6 +370,9 @@ def test_what_does_not_fit_is_refused_in_one_sentence():
         refused(f"moe uses {n_used} of 4 experts; at least 1 and at most all were expected", n_used=n_used)
     refused("moe got scoring 'argmax'; one of softmax, sigmoid, sparsemixer was expected", scoring="argmax")
     refused("moe got scoring 'sparsemixer' with normalize, select or", scoring="sparsemixer", normalize=True)
+    for changes in ({"cap": 30.0}, {"shared": 2}):
+        refused("moe of 4 experts with scoring 'sparsemixer' got a cap of", scoring="sparsemixer", **changes)
+    refused("moe of 4 experts with scoring 'softmax' got a cap of 0, and 3 share", shared=3)
     refused("moe got a limit of 7 for gelu; 0, or a positive one for silu, was expected", act="gelu", limit=7.0)
     refused("moe got a limit of -1 for silu; 0, or a positive one for silu, was expected", limit=-1.0)
     refused(r"router\.weight has shape \(5, 8\), expected \(4, 8\)", {"router": (5, 8)})

@@ -92,7 +92,7 @@ class ExpertOps(Recorder):
             self._fail(f"moe got the activation {act!r}; one of {', '.join(acts)} was expected")
         if limit and gate is None:
             self._fail(f"moe got a limit of {limit:g} without a gate")
-        if cap < 0 or (cap and scoring == "sparsemixer") or shared < 1 or n_experts % shared:
+        if cap < 0 or ((cap or shared > 1) and scoring == "sparsemixer") or shared < 1 or n_experts % shared:
             self._fail(f"moe of {n_experts} experts with scoring {scoring!r} got a cap of {cap:g}, and {shared} share")
         if groups and (n_experts % groups != 0 or not 1 <= groups_used <= groups or n_experts < 2 * groups):
             self._fail(f"moe uses {groups_used} of {groups} groups of {n_experts} experts; whole groups were expected")
