@@ -6,6 +6,7 @@ import pytest
 from tests.cases.moe import MOES
 from tests.runtime.test_mixtures import CASES, open_case
 from tests.runtime.test_moe import plan_of, write
+from woolly.errors import UnsupportedError
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
@@ -43,3 +44,18 @@ def test_what_mixtures_have_besides_has_the_bits_of_the_cpu_backend(name, vulkan
     file, plan = open_case(tmp_path, name, GGMLType.Q8_0)
     with file:
         check(vulkan, plan, file)
+
+
+@pytest.mark.parametrize(
+    ("name", "max_rows", "message"),
+    [
+        ("cap", 16, "has no experts with cap"),
+        ("shared", 16, "has no experts with shared"),
+        ("two-of-8", 32_768, "has no experts of f32 for batches of 32768 rows with 2"),
+    ],
+)
+def test_mixtures_without_kernels_are_refused_by_name(name, max_rows, message, vulkan, tmp_path):
+    with write(tmp_path / "moe.gguf", MOES[name].make(np.random.default_rng(5), 24)) as file:
+        plan = plan_of(file, MOES[name].build)
+        with pytest.raises(UnsupportedError, match=f"the vulkan backend {message}"):
+            vulkan.compile(plan, file.tensors, Options(max_rows=max_rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
@@ -17,6 +18,7 @@ _NONE = Address(0)
 # GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
 _ROWS, _FEW, _TILE, _FLOAT_ROWS = 16, 4, 64, 64
 MOST_OF_FEW = 16
+_MOST_GROUPS = 65535  # along the second axis of a grid: no device has to take more
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,11 @@ def _product(
     # A slot of an expert takes the place of a row until many rows come expert by expert.
     each, times = (1, routes.n_used) if routes else (n_matrices, 1)
     if blocks.columns == 0:
+        if routes and e.max_rows * times > _MOST_GROUPS:
+            raise UnsupportedError(
+                f"the vulkan backend has no experts of {blocks.name} for batches of {e.max_rows} rows with {times}"
+                f" experts each: rows times experts may be up to {_MOST_GROUPS}"
+            )
         grid = (-(-n // _FLOAT_ROWS), GridRows(kind, times=times), each)
         e.launch(f"linear_{blocks.name}", grid, _FLOAT_ROWS, *args, kind=kind, early=early)
         return
