@@ -103,6 +103,14 @@ def _slang_version() -> str:
     return importlib.metadata.version("slangpy")
 
 
+def _slang_folder() -> Path:
+    """Where the compiler is; SystemExit says what to install if it is not there."""
+    found = importlib.util.find_spec("slangpy")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("Slang is not installed: pip install slangpy")
+    return Path(found.submodule_search_locations[0])
+
+
 @functools.cache
 def _included(path: str) -> tuple[str, ...]:
     """A source and all that it includes, each once."""
@@ -116,10 +124,7 @@ class Slang:
     """The compiler, opened once."""
 
     def __init__(self) -> None:
-        found = importlib.util.find_spec("slangpy")
-        if found is None or not found.submodule_search_locations:
-            raise SystemExit("Slang is not installed: pip install slangpy")
-        place = Path(found.submodule_search_locations[0])
+        place = _slang_folder()
         names = [*place.glob("libslang-compiler.*"), *place.glob("slang-compiler.dll"), *place.glob("libslang.*")]
         self._library = c.CDLL(str(names[0]))
         p = c.c_void_p
@@ -196,7 +201,7 @@ def _compiled(job: _Job) -> bytes:
 
 def _compile_all(jobs: list[_Job]) -> list[bytes]:
     """What becomes of each, in as many processes as there are cores."""
-    _slang()  # says what is missing, here
+    _slang()  # fails here if it cannot be opened, not in each process
     n = min(len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     if n < 2:
         return [_compiled(job) for job in jobs]
@@ -205,20 +210,25 @@ def _compile_all(jobs: list[_Job]) -> list[bytes]:
 
 
 def _kept(out: Path) -> dict[str, bytes]:
-    """Kernels of the archive that is there, by the digest of what they were compiled from."""
+    """Kernels of the archive that is there, by the digest of what they were compiled from; none if it is damaged."""
+    data = out.read_bytes() if out.exists() else b""
+    if not data.startswith(MARK):
+        return {}
     found: dict[str, bytes] = {}
-    if out.exists():
-        data = out.read_bytes()
+    try:
         start = 12 + int.from_bytes(data[8:12], "little")
         for one in json.loads(data[12:start])["variants"].values():
             opened = lzma.decompress(data[start + one["at"] : start + one["at"] + one["bytes"]])
             for at, n_bytes, *digest in one["kernels"].values():
                 found |= dict.fromkeys(digest, opened[at : at + n_bytes])
+    except (ValueError, LookupError, TypeError, AttributeError, lzma.LZMAError, EOFError):
+        return {}
     return found
 
 
 def build(out: Path) -> int:
     """Writes the archive of all kernels. How many were compiled."""
+    _slang_folder()  # before digests ask for its version
     codes, jobs, wanted = _kept(out), dict[str, _Job](), dict[str, dict[str, str]]()
     for variant, options in VARIANTS.items():
         wanted[variant] = {}

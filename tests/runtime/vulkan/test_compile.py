@@ -1,6 +1,8 @@
 """native/gpu/compile.py: the archive is that of the sources, and no float operation may be fused."""
 
 import importlib.util
+import json
+import lzma
 import struct
 
 import pytest
@@ -44,3 +46,25 @@ def test_every_float_operation_is_exact(compiling, archive):
                 marked.add(words[at + 1])
             at += n
         assert found and found <= marked
+
+
+def test_without_the_compiler_one_sentence_says_what_to_install(compiling, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="Slang is not installed: pip install slangpy"):
+        compiling.build(tmp_path / "kernels.bin")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_archive_that_is_damaged_keeps_no_kernel_from_being_compiled(compiling, tmp_path):
+    path, code = tmp_path / "kernels.bin", bytes(range(100))
+    packed = lzma.compress(code)
+    variant = {"at": 0, "bytes": len(packed), "kernels": {"one": (0, 40, "ab"), "two": (40, 60, "cd")}}
+    text = json.dumps({"variants": {"plain": variant}}).encode()
+    whole = compiling.MARK + len(text).to_bytes(4, "little") + text + packed
+    path.write_bytes(whole)
+    assert compiling._kept(path) == {"ab": code[:40], "cd": code[40:]}
+    other = whole.replace(b"variants", b"variance")
+    for damaged in (b"", whole[:5], whole[:10], whole[:50], whole[:-9], whole[: -len(packed)], whole[1:], other):
+        path.write_bytes(damaged)
+        assert compiling._kept(path) == {}
+    assert compiling._kept(tmp_path / "none.bin") == {}
