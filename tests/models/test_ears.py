@@ -141,6 +141,15 @@ def test_conformers_that_cannot_be_used_are_refused_by_name(tmp_path):
         (granite, "", {"clip.audio.block_count": 1}, ModelError, "has 1 block; at least 2"),
         (granite, "", several, UnsupportedError, "rows of several layers side by side"),
         (granite, "", {"clip.audio.projector.downsample_rate": 16}, ModelError, "whole number from 1 to 15"),
+        (
+            granite,
+            "",
+            {"clip.audio.projector.downsample_rate": 1},
+            ModelError,
+            "a.proj_query has 3 rows, but 15 queries",
+        ),
+        (granite, "", {"clip.audio.num_mel_bins": 159}, ModelError, "num_mel_bins is 159; an even number"),
+        (granite, "a.enc_ctc_out.bias", {}, ModelError, "tensor a.enc_ctc_out.bias is missing"),
         (gemma, "a.blk.1.attn_k_rel.weight", {}, ModelError, "a.blk.1.attn_k_rel.weight is missing"),
     ]
     for i, (ear, without, keys, error, message) in enumerate(cases):
@@ -150,6 +159,32 @@ def test_conformers_that_cannot_be_used_are_refused_by_name(tmp_path):
             pytest.raises(error, match=rf"{i}.gguf: .*{message}"),
         ):
             trace_towers(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (
+            "granite_speech",
+            {"a.enc_ctc_out_mid.weight": (32, 4097), "a.enc_ctc_out.bias": (4097,)},
+            "at most 4096 letters was expected",
+        ),
+        ("granite_speech", {"a.enc_ctc_out_mid.weight": (416,)}, r"has shape \(416,\) .* a matrix with a column"),
+        ("granite_speech", {"a.enc_ctc_out.bias": (12,)}, r"a.enc_ctc_out.bias \(12,\); a matrix with a column"),
+        (
+            "qwen3a",
+            {"a.position_embd.weight": (9, 32)},
+            "a.position_embd.weight has 9 places, and the piece needs more",
+        ),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused_before_a_sound_comes(name, changes, message, tmp_path):
+    arrays = tensors(EARS[name]) | {key: np.zeros(shape, np.float32) for key, shape in changes.items()}
+    with (
+        open_gguf(rewritten(EARS[name], arrays, tmp_path / "ear.gguf")) as file,
+        pytest.raises(ModelError, match=message),
+    ):
+        trace_towers(file)
 
 
 def test_a_piece_that_does_not_fit_is_refused(tmp_path):

@@ -21,7 +21,7 @@ PROJECTORS = ("granite_speech",)
 
 _NORM = 1e-12  # epsilon of the Q-Former's norms
 _HIDDEN = 1e4  # what takes a row out of sight is this far below all scores
-_MOST_BLOCK = 512
+_MOST_BLOCK, _MOST_LETTERS = 512, 4096  # letters are rows of a square
 _LETTERS = ("a.enc_ctc_out.", "a.enc_ctc_out_mid.", "a.letters.")
 
 
@@ -115,6 +115,8 @@ def remake(hp: EarParams) -> dict[str, Tensor]:
         raise ModelError(f"the tower has {hp.n_layers} block; at least 2 were expected")
     if hp.keys.has("audio.feature_layer"):
         raise UnsupportedError("rows of several layers side by side (clip.audio.feature_layer) are not supported yet")
+    if hp.settings.n_mels % 2:
+        raise ModelError(f"metadata key clip.audio.num_mel_bins is {hp.settings.n_mels}; an even number was expected")
     block, most = _block(hp), hp.keys.positive("audio.max_pos_emb")
     if block > min(most, _MOST_BLOCK):
         raise ModelError(f"blocks of {block} rows exceed {min(most, _MOST_BLOCK)}, the largest distance")
@@ -127,21 +129,40 @@ def remake(hp: EarParams) -> dict[str, Tensor]:
         filters = filters.reshape(len(gain), -1) * gain[:, None]
         out[f"{begin}.conv_dw.weight"] = made(f"{begin}.conv_dw.weight", filters)
         out[f"{begin}.conv_dw.bias"] = made(f"{begin}.conv_dw.bias", _array(hp, f"{begin}.conv_norm.bias"))
+    n_letters, query = _letters_of(hp), _array(hp, "a.proj_query")
+    query = query.reshape(-1, query.shape[-1])
+    if len(query) != hp.settings.n_queries:
+        raise ModelError(f"a.proj_query has {len(query)} rows, but {hp.settings.n_queries} queries look at a window")
     letters = _array(hp, "a.enc_ctc_out_mid.weight").T
-    query = _array(hp, "a.proj_query")
     return out | {
         "a.enc_ctc_out_mid.weight": made("a.enc_ctc_out_mid.weight", letters),
-        "a.letters.weight": made("a.letters.weight", np.eye(len(letters))),
-        "a.proj_query": made("a.proj_query", query.reshape(-1, query.shape[-1])),
+        "a.letters.weight": made("a.letters.weight", np.eye(n_letters)),
+        "a.proj_query": made("a.proj_query", query),
         "a.proj_hidden.weight": made("a.proj_hidden.weight", np.array([[-1.0]])),
         "a.proj_hidden.looks": made("a.proj_hidden.looks", np.array([_HIDDEN])),
     }
 
 
-def _array(hp: EarParams, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def _letters_of(hp: EarParams) -> int:
+    """How many letters a row can be heard as."""
+    shape, bias = (_shape(hp, f"a.enc_ctc_out{end}") for end in ("_mid.weight", ".bias"))
+    if len(shape) != 2 or bias != shape[1:] or shape[1] > _MOST_LETTERS:
+        raise ModelError(
+            f"a.enc_ctc_out_mid.weight has shape {shape} and a.enc_ctc_out.bias {bias}; a matrix with a column for each"
+            f" of at most {_MOST_LETTERS} letters was expected"
+        )
+    return shape[1]
+
+
+def _shape(hp: EarParams, name: str) -> tuple[int, ...]:
     if name not in hp.tensors:
         raise ModelError(f"tensor {name} is missing, which the granite_speech model needs")
-    return hp.tensors[name].dequantize().reshape(hp.tensors[name].shape)
+    return hp.tensors[name].shape
+
+
+def _array(hp: EarParams, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    shape = _shape(hp, name)
+    return hp.tensors[name].dequantize().reshape(shape)
 
 
 def _block(hp: EarParams) -> int:
