@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.cases.hybrids import HYBRIDS
+from tests.cases.tiny import write_tiny
 from woolly.cache.tier import DiskTier
 
 BODY = {"prompt": "wool " * 40, "max_tokens": 3, "temperature": 0, "ignore_eos": True}
@@ -66,3 +68,17 @@ def test_a_reply_says_at_which_text_its_prompt_became_another(app_with, caplog):
         assert "friday" in stream.partition('"cache_note":')[2]
         answered = [record for record in caplog.records if record.message == "answered"]
         assert all("uesday" not in str(vars(record)) for record in answered)  # prompts are no part of a log
+
+
+def test_a_second_chat_goes_on_after_the_system_prompt_of_the_first_on_a_hybrid(app_with, tmp_path):
+    def cached(client, system, said):
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": said}]
+        reply = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1, "ignore_eos": True})
+        return reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    (folder := tmp_path / "models").mkdir()
+    write_tiny(HYBRIDS["qwen35"], folder / "hybrid.gguf")
+    with app_with(models_dir=folder) as client:
+        assert cached(client, "wool " * 40, "Which sheep gives the finest of all, and why?") == 0
+        assert cached(client, "wool " * 40, "What is felt?") >= 160
+        assert cached(client, "yarn " * 40, "What is felt?") == 0

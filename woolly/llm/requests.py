@@ -142,7 +142,7 @@ class RequestMaker:
             ids = [*before, *self._encode(layout.text)]
         if cut is not None and not layout.pictures:  # a cut would go through a picture
             ids = cut([id for id in ids if isinstance(id, int)])
-        shared = 0 if before or cut is not None else self._n_shared(layout, ids)
+        shared = 0 if before else self._n_shared(layout, ids)  # what was cut off at the start is not alike
         settings = RequestOptions(shown=layout.shown, thought=layout.thought, n_shared=shared, **options)
         try:
             return self._requests(ids, layout.params, settings)
