@@ -1,24 +1,42 @@
 """The beginning of a prompt that is system prompt and tools."""
 
-from woolly.chat.beginning import shared_length
+import pytest
+
+from woolly.chat.beginning import Beginning
 from woolly.chat.message import Message
+from woolly.chat.request import ChatRequest
+from woolly.errors import TemplateError
 
-TEXT = "<s>Be brief. Hi means hello.<u>Hi<a>Hello. Hi!<u>Why?<a>"
-
-
-def said(*pairs):
-    return [Message(role, text) for role, text in pairs]
+SYSTEM = ("system", "Be brief. Hi means hello.")
 
 
-def test_it_ends_before_the_first_message_that_is_not_the_systems():
-    system, talk = (
-        ("system", "Be brief. Hi means hello."),
-        [("user", "Hi"), ("assistant", "Hello. Hi!"), ("user", "Why?")],
-    )
-    assert TEXT[: shared_length(TEXT, said(system, *talk))] == "<s>Be brief. Hi means hello.<u>"
-    assert shared_length(TEXT, said(*talk)) == TEXT.index("Hi<a>")
+def rendered(request):
+    parts = [f"<{message.role}>{message.text.strip()}" for message in request.messages]
+    return "".join([*parts, "<assistant><think>"])
 
 
-def test_what_the_template_writes_otherwise_and_no_message_at_all_are_no_beginning():
-    assert shared_length(TEXT, said(("system", "Be brief."), ("user", "HI"))) == 0
-    assert shared_length(TEXT, said(("system", "Be brief."))) == shared_length("", []) == 0
+def shared(*pairs, render=rendered, **options):
+    request = ChatRequest(tuple(Message(role, text) for role, text in pairs), **options)
+    text = rendered(request)
+    return text[: Beginning(request, render).length(text)]
+
+
+@pytest.mark.parametrize("said", ["Why?", "a", "hi", "Hi", "", "<", "Hi means hello."])
+def test_it_ends_before_the_first_message_that_is_not_the_systems(said):
+    begins = "<system>Be brief. Hi means hello.<user>"
+    assert shared(SYSTEM, ("user", said)) == begins
+    assert shared(SYSTEM, ("user", said), ("assistant", "a"), ("user", "a")) == begins
+    assert shared(("user", said)) == "<user>"
+
+
+def test_a_chat_that_the_assistant_begins_or_goes_on_with_has_one_too():
+    assert shared(SYSTEM, ("assistant", "Hi")) == "<system>Be brief. Hi means hello.<"
+    assert shared(SYSTEM, ("user", "u"), ("assistant", "a"), continue_final=True).endswith("hello.<user>")
+    assert shared(SYSTEM) == "<system>Be brief. Hi means hello.<"
+
+
+def test_a_template_that_refuses_has_no_beginning():
+    def refuses(request):
+        raise TemplateError("no")
+
+    assert shared(SYSTEM, ("user", "Hi"), render=refuses) == ""

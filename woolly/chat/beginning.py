@@ -1,28 +1,46 @@
-"""The beginning of a chat's prompt that other chats of the same program share: system prompt and tools."""
+"""The Beginning of a chat's prompt that other chats of the same program share: system prompt and tools."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import takewhile
+from uuid import uuid4
 
-from woolly.chat.message import Message, TextPart
+from woolly.chat.message import Message
+from woolly.chat.request import ChatRequest
+from woolly.errors import RequestError, TemplateError
 
-__all__ = ["shared_length"]
+__all__ = ["Beginning"]
 
 
-def shared_length(text: str, messages: Sequence[Message]) -> int:
-    """Returns how many characters of a prompt stand before the first message that is not of the system.
+class Beginning:
+    """Finds out what a prompt would have in common with one of another question.
 
-    Contents are looked for from the end, because what a person says may stand in the system prompt too. 0 if the
-    template wrote one of them otherwise: the length decides what is kept, never what is computed.
+    What a person says may stand in the system prompt, in the template's own words and in the answers too, so that it
+    cannot be looked for: the template renders another question in its place.
     """
-    roles = [message.role for message in messages]
-    n_system = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
-    end = len(text)
-    for message in reversed(messages[n_system:]):
-        said = next((part.text.strip() for part in message.parts if isinstance(part, TextPart)), "")
-        if not said:
-            continue
-        end = text.rfind(said, 0, end)
-        if end < 0:
+
+    def __init__(self, request: ChatRequest, render: Callable[[ChatRequest], str]) -> None:
+        """`render` returns a prompt."""
+        system = takewhile(lambda message: message.role in ("system", "developer"), request.messages)
+        self._mark = uuid4().hex
+        messages = (*system, Message("user", self._mark))
+        self._request = replace(request, messages=messages, continue_final=False)
+        self._render = render
+
+    def length(self, text: str) -> int:
+        """Returns how many characters of the prompt stand before the first message that is not of the system.
+
+        It renders system prompt and tools. 0 if the template refuses that: the length decides what is kept, never what
+        is computed.
+        """
+        try:
+            before = self._render(self._request).partition(self._mark)[0]
+        except (RequestError, TemplateError):
             return 0
-    return end if end < len(text) else 0
+        alike, most = 0, len(before)
+        while alike < most:
+            n = (alike + most + 1) // 2
+            alike, most = (n, most) if text.startswith(before[:n]) else (alike, n - 1)
+        return alike

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from woolly.chat.beginning import shared_length
+from woolly.chat.beginning import Beginning
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.continuation import Continuation
 from woolly.chat.message import fit_ids, name_results
@@ -57,7 +57,11 @@ class Layout:
     made_of: Literal["schema", "tools"] | None = None  # the part of the request that the grammar was made of
     thought: ThoughtMarks | None = None  # of the reasoning that an answer may begin with
     pictures: tuple[SeenPicture, ...] = ()  # with their places in the text, in order
-    n_shared: int = 0  # characters of the text that are system prompt and tools
+    beginning: Beginning | None = field(default=None, compare=False, repr=False)
+
+    def shared_length(self) -> int:
+        """Returns how many characters of the text are system prompt and tools, which it renders once more."""
+        return 0 if self.beginning is None else self.beginning.length(self.text)
 
     def reader(self) -> Reader:
         """Returns a reader for one of the answers."""
@@ -107,7 +111,7 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, 
         None if not structure else "schema" if format is None else "tools",
         None if marks is None else _thought(marks, tokenizer, is_open=is_reasoning, may_call=is_calling),
         find_places(text, pictures, sight) if pictures and sight is not None else (),
-        shared_length(text, request.messages),
+        Beginning(request, lambda asked: _render(asked, template, tokenizer, marks)[0]),
     )
 
 

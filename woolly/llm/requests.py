@@ -239,9 +239,10 @@ class RequestMaker:
 
     def _n_shared(self, layout: Layout, ids: Sequence[int | Rows]) -> int:
         """Returns how many ids are system prompt and tools; 0 if nothing depends on it."""
-        if layout.n_shared < PAGE_SIZE or not (self.keeps_shared or self.driver.engine.keeps_shared):
+        if not (self.keeps_shared or self.driver.engine.keeps_shared):
             return 0
-        first = self.tokenize_chat(layout.text[: layout.n_shared])
+        n_characters = layout.shared_length()
+        first = self.tokenize_chat(layout.text[:n_characters]) if n_characters >= PAGE_SIZE else []
         alike = (a == b for a, b in zip(first, ids, strict=False))
         return next((i for i, is_alike in enumerate(alike) if not is_alike), min(len(first), len(ids)))
 
