@@ -300,16 +300,39 @@ def test_a_text_that_is_erased_leaves_the_disk_too(opened, tmp_path):
     assert answered(opened) == (first, 0)
 
 
-def test_a_system_prompt_is_written_at_once_and_outlives_pages_that_were_used_later(opened, tmp_path):
+def test_a_system_prompt_outlives_pages_that_were_used_later_from_its_second_use_on(opened, tmp_path):
+    other = [*GREEN[:70], *range(200, 280)]
+
+    def used(*prompts, n=1):
+        """Returns the ranks of the files of the system prompt, and of all others, after requests of one process."""
+        with opened() as llm:
+            for prompt in prompts:
+                requests = llm.prepare(prompt, replace(PARAMS, n=n), n_shared=70)
+                llm.driver.complete(requests)
+            names = {digest.hex() for digest in requests[0][0].digests_to(2)}
+        found = files(tmp_path)
+        assert all(abs(file.used - time.time()) < 3600 for file in found)  # what is shown is the use itself
+        return [[f.rank for f in found if (f.digest in names) is is_its] for is_its in (True, False)]
+
+    month = 29 * 86_400
+    once, others = used(GREEN, n=2)  # two answers are one use
+    assert len(once) == len(others) == 2 and max(once) - max(others) < month
+    again, others = used(other)  # read from disk
+    assert len(again) == 2 and len(others) == 4 and min(again) - max(others) > month
+    shutil.rmtree(tmp_path / "pages")
+    written, others = used(GREEN, other)
+    assert len(written) == 2 and len(others) == 4 and min(written) - max(others) > month
+
+
+def test_a_system_prompt_that_was_on_disk_but_computed_again_outlives_others_too(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(DiskTier, "is_worth", lambda self, n_bytes, n_tokens: False)
+    answered(opened)
     with opened() as llm:
-        (request,) = llm.prepare(GREEN, PARAMS, n_shared=70)[0]
-        llm.driver.complete([[request]])
-        names = {digest.hex() for digest in request.digests_to(2)}
-    found = {file.digest: file for file in files(tmp_path)}
-    assert names < set(found) and len(found) == 4
-    lasting, others = ([f.rank for f in found.values() if (f.digest in names) is is_its] for is_its in (True, False))
-    assert min(lasting) - max(others) > 29 * 86_400
-    assert all(abs(file.used - time.time()) < 3600 for file in found.values())  # what is shown is the use itself
+        for prompt in (GREEN, [*GREEN[:70], *range(200, 280)]):
+            (request,) = llm.prepare(prompt, PARAMS, n_shared=70)[0]
+            llm.driver.complete([[request]])
+    found = sorted(file.rank for file in files(tmp_path))
+    assert len(found) == 6 and found[4] - found[3] > 29 * 86_400
 
 
 def test_a_hybrid_goes_on_after_the_system_prompt_of_another_chat_at_once(opened, tmp_path):

@@ -68,7 +68,8 @@ class DiskTier:
 
     A request whose next pages are on disk waits while two threads read them, if that takes less time than to compute
     them: both rates are measured, at the start and at every use. Pages are written when they are wanted a second time,
-    those of system prompts at once, and all of them when the engine closes. All but the reading and writing of files is
+    and all of them when the engine closes. Those of system prompts stay longer from their second use on: a prompt with
+    the time in it, or each row of a batch, would push out what is used. All but the reading and writing of files is
     done by the engine's thread.
     """
 
@@ -86,6 +87,7 @@ class DiskTier:
         self._loads: dict[Hashable, _Load] = {}
         self._coming: set[bytes] = set()
         self._wanted: OrderedDict[bytes, int] = OrderedDict()  # depth of pages that are to be written
+        self._lasting: set[bytes] = set()  # pages of system prompts whose files this process has ranked
         self._arrived = threading.Event()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="woolly-disk")
         self._n_writing = 0
@@ -181,19 +183,24 @@ class DiskTier:
         if load is not None:
             self._coming.difference_update(load.digests[load.first :])
 
-    def want(self, digests: Sequence[bytes], first: int = 0, *, is_shared: bool = False) -> None:
-        """Notes pages that were wanted a second time, or will be; `first` is the number of pages before them.
+    def want(self, digests: Sequence[bytes], first: int = 0, n_shared: int = 0) -> None:
+        """Notes pages that were wanted a second time; `first` is the number of pages before them.
 
-        Pages of a system prompt (`is_shared`) stay a month longer than others.
+        The first `n_shared` pages of the text are a system prompt's, and stay a month longer than others.
         """
         for depth, digest in enumerate(digests, first):
             if not self.folder.has("page", digest):
-                self._wanted[digest] = depth - is_shared * _LASTING
+                rank = _rank(depth, n_shared)
+                self._wanted[digest] = min(rank, self._wanted.get(digest, rank))
+            elif depth < n_shared and digest not in self._lasting:
+                self._lasting.add(digest)  # a rank of its first use, which a process that closed gave it, is not enough
+                self._touch(digest, _rank(depth, n_shared))
 
     def erase(self, digests: Sequence[bytes]) -> None:
         """Removes pages and states from disk, and from what is to be written; writes under way end before."""
         for digest in digests:
             self._wanted.pop(digest, None)
+            self._lasting.discard(digest)
             self._erasures = [one for one in self._erasures if not one.done()]
             self._erasures += [self._pool.submit(self.folder.erase, kind, digest) for kind in get_args(Kind)]
 
@@ -248,7 +255,7 @@ class DiskTier:
             parent = load.digests[i - 1] if i else load.root
             tokens = load.tokens[i * PAGE_SIZE : (i + 1) * PAGE_SIZE]
             self._pages.publish(page, parent, load.digests[i], tokens)
-            self.folder.touch("page", load.digests[i], i - (i < load.n_shared) * _LASTING)
+            self._touch(load.digests[i], _rank(i, load.n_shared))
             taken.append(page)
         self._pages.give_back(taken)
         self._read_tokens += n_read * PAGE_SIZE
@@ -257,6 +264,11 @@ class DiskTier:
         if n_read:
             rate = n_read * self._page_bytes / max(1e-6, time.monotonic() - load.started)
             self._disk_rate += _PACE * (rate - self._disk_rate)
+
+    def _touch(self, digest: bytes, depth: int) -> None:
+        self.folder.touch("page", digest, depth)
+        if self._pages.index.needs_state:
+            self.folder.touch("state", digest, depth)
 
     def _take_state(self, digest: bytes, data: Bytes | None) -> None:
         if data is None or len(data) != self._state.slot_bytes or self._slots.n_free < 2:
@@ -295,3 +307,8 @@ class DiskTier:
                     self._n_writing -= len(data)
 
         self._pool.submit(write)
+
+
+def _rank(depth: int, n_shared: int) -> int:
+    """Returns the depth by which the folder ranks a page of a text whose first `n_shared` are a system prompt's."""
+    return depth - _LASTING if depth < n_shared else depth

@@ -155,10 +155,8 @@ class Scheduler:
         for i in range(request.n_published, n_full):
             parent = digests[i - 1] if i else request.salt
             tokens, _ = request.named(i * PAGE_SIZE, (i + 1) * PAGE_SIZE)
-            if self.tier is not None:
-                is_shared = (i + 1) * PAGE_SIZE <= request.n_shared
-                if is_shared or self.pages.index.was_evicted(digests[i]):
-                    self.tier.want(digests[i : i + 1], i, is_shared=is_shared)
+            if self.tier is not None and self.pages.index.was_evicted(digests[i]):
+                self.tier.want(digests[i : i + 1], i, request.n_shared // PAGE_SIZE)
             self.pages.publish(request.pages[i], parent, digests[i], tokens)
             self._keep_promise(digests[i], request)
         request.n_published = n_full
@@ -301,7 +299,8 @@ class Scheduler:
         self._awaited.pop(request, None)
         self._asked.discard(request)
         if self.tier is not None:
-            self.tier.want(request.digests_to(len(found)))
+            is_first = request.prefix is None and request.index == 0  # neither preempted nor beside its equal
+            self.tier.want(request.digests_to(len(found)), n_shared=is_first * request.n_shared // PAGE_SIZE)
         if request.prefix is None:
             whole = (len(request.context) - 1) // PAGE_SIZE
             reuse = request.n_reusable == len(request.context) - 1
