@@ -35,23 +35,23 @@ def fleet(model, *seats):
 
 def test_an_answer_that_is_repeated_ends_its_thought_after_the_same_token(alone):
     for n in (0, 1, 7):
-        whole = answer(alone, thought_end=n)
+        whole = answer(alone, thought_ends=(n,))
         assert whole.text.index("</think>") == n and set(whole.text.replace("</think>", "")) == {"x"}
         for known in (n, n + 2, 30):
-            assert answer(alone, thought_end=n, expected=whole.output[:known]).output == whole.output
+            assert answer(alone, thought_ends=(n,), expected=whole.output[:known]).output == whole.output
     assert "</think>" not in answer(alone).text
 
 
 def test_a_replica_that_takes_over_goes_on_as_the_first_would_have(alone, tiny_model):
     llm = fleet(tiny_model, ThreadSeat("a", dies_after=12), ThreadSeat("b", dies_after=12))
     try:
-        assert answer(llm, thought_end=7).output == answer(alone, thought_end=7).output
+        assert answer(llm, thought_ends=(7,)).output == answer(alone, thought_ends=(7,)).output
         assert llm.fleet.counts["moved"] >= 1
     finally:
         llm.close()
 
 
-def test_a_replica_ends_a_thought_under_way_and_says_where(tiny_model):
+def test_a_replica_ends_a_thought_under_way_and_says_where(tiny_model, monkeypatch):
     endless = SamplingParams(temperature=0, context_shift=True, ignore_eos=True, logit_bias={"x": 100.0})
     llm = fleet(tiny_model, ThreadSeat("a"))
     try:
@@ -62,10 +62,12 @@ def test_a_replica_ends_a_thought_under_way_and_says_where(tiny_model):
         _until(lambda: request.output)
         assert llm.driver.end_thoughts([request]) is True
         _until(lambda: "</think>" in request.text)
-        assert llm.driver._flights[request].thought_end == request.text.index("</think>")
+        assert llm.driver._flights[request].thought_ends == (request.text.index("</think>"),)
         _until(lambda: request.text.endswith("x"))
         assert llm.driver.end_thoughts([request]) is False  # it is over
         llm.driver.cancel([request])
+        assert llm.driver.end_thoughts([request]) is False  # so is the answer
+        _waits_once(llm, monkeypatch)
     finally:
         llm.close()
 
@@ -79,9 +81,60 @@ def test_what_a_replica_says_of_a_thought_is_checked(alone):
         with pytest.raises(BadMessage):
             flight.take(WireMessage("thought", {"id": 1, "at": at}))
     assert flight.take(WireMessage("thought", {"id": 1, "at": 7})) is False
-    assert flight.wait_for_thought(0) is True and flight.message().fields["thought_end"] == 7
+    assert flight.wait_for_thought(0) is True and flight.message().fields["thought_ends"] == (7,)
+    for at in (9, 9):
+        flight.take(WireMessage("thought", {"id": 1, "at": at}))
+        assert flight.wait_for_thought(0) is True and flight.message().fields["thought_ends"] == (7, 9)
     flight.take(WireMessage("thought", {"id": 1, "at": None}))
-    assert flight.wait_for_thought(0) is False and flight.thought_end == 7
+    assert flight.wait_for_thought(0) is False and flight.thought_ends == (7, 9)
+    assert not flight.is_repeating
+    request.output.append(1)
+    assert flight.is_repeating  # another replica takes over
+    flight.fail(None)
+    assert flight.wait_for_thought(0) is False
+
+
+@pytest.mark.parametrize("may_call", [False, True])
+def test_each_end_of_a_thought_is_repeated_after_its_token(alone, may_call):
+    """A second end may come while the first is being written, or in another thought where they are in channels."""
+    marks = ThoughtMarks("<t>", "</t>", after="<n>", answer="<a>", is_open=True, may_call=may_call)
+
+    def sampler(ends=()):
+        return alone.prepare("Sheep", PARAMS, thought=marks, thought_ends=ends)[0][0].sampler
+
+    tokens = iter(alone.tokenizer.encode("xx" + "yy<t>zz", add_special=False))
+    first, said = sampler(), []
+    for n in range(30):
+        if n in (2, 4) or (n > 14 and len(first.thought_ends) == 2):
+            first.end_thought()
+        said.append(first.forced[0] if first.forced else next(tokens, 120))
+        first.next(said[-1])
+    assert len(first.thought_ends) == 3
+    again = sampler(first.thought_ends)
+    for token in said:
+        assert not again.forced or again.forced[0] == token
+        again.next(token)
+    assert again.thought_ends == first.thought_ends
+
+
+def _waits_once(llm, monkeypatch):
+    """Replicas that do not reply are waited for together."""
+    now, waited = [0.0], []
+
+    def wait(flight, seconds):
+        waited.append(seconds)
+        now[0] += 6.0
+
+    monkeypatch.setattr("woolly.cluster.model.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(AnswerFlight, "wait_for_thought", wait)
+    monkeypatch.setattr(llm.fleet, "tell", lambda *_: True)
+    requests = [request for (request,) in llm.prepare(["a", "b", "c"], PARAMS, thought=MARKS)]
+    for request in requests:
+        llm.driver._flights[request] = AnswerFlight(request, lambda *_: None, Given(), llm.tokenizer.n_vocab)
+    with pytest.raises(RequestError, match="no replica says"):
+        llm.driver.end_thoughts(requests)
+    assert waited == [10.0, 4.0, 0.0]
+    monkeypatch.undo()
 
 
 def _until(condition):

@@ -36,7 +36,7 @@ class Given:
     salt: bytes = b""
     thought: ThoughtMarks | None = None
     n_shared: int = 0
-    thought_end: int | None = None
+    thought_ends: Sequence[int] = ()
 
 
 class Flight(ABC):
@@ -82,7 +82,7 @@ class AnswerFlight(Flight):
         self._listener = listener
         self._given = given
         self._params = write_params(request.params, request.sampler.seed)
-        self.thought_end = given.thought_end  # tokens of the answer after which a thought was ended by name
+        self.thought_ends = tuple(given.thought_ends)  # tokens of the answer after which a thought was ended by name
         self._heard: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether one was
         self._begin()
         self.pages = tuple(request.digests_to(len(request.prompt) // PAGE_SIZE))
@@ -109,9 +109,14 @@ class AnswerFlight(Flight):
             "salt": self._given.salt.hex(),
             "thought": write_marks(self._given.thought),
             "shared": self._given.n_shared,
-            "thought_end": self.thought_end,
+            "thought_ends": self.thought_ends,
         }
         return WireMessage("add", fields)
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether its replica has yet to repeat tokens that another one chose: no thought may end among them."""
+        return self._n_tokens < len(self.request.output)
 
     def end_thought_message(self) -> WireMessage:
         """Ends the thought that the answer is in; the replica says at which token, before it forces any."""
@@ -119,7 +124,7 @@ class AnswerFlight(Flight):
         return WireMessage("end_thought", {"id": self.id})
 
     def wait_for_thought(self, seconds: float) -> bool | None:
-        """Whether the thought was ended; None if the replica does not say so in time."""
+        """Whether the thought was ended, False if the answer was; None if the replica does not say so in time."""
         try:
             return self._heard.get(timeout=seconds)
         except queue.Empty:
@@ -134,7 +139,8 @@ class AnswerFlight(Flight):
         """Takes a step: compares what is known, adds what is new, and delivers it. Or the end of a thought."""
         if message.kind == "thought":
             at = read_thought_end(message, self.request.max_tokens)
-            self.thought_end = self.thought_end if at is None else at
+            if at is not None and at not in self.thought_ends:
+                self.thought_ends = (*self.thought_ends, at)
             self._heard.put(at is not None)
             return False
         step = self._read(message)
@@ -166,7 +172,7 @@ class AnswerFlight(Flight):
         """Ends the request."""
         self.request.error = error
         self.request.finish_reason = "cancelled" if error is None else "error"
-        self.is_over = True
+        self._is_done()
         self._deliver()
 
     def _take_tokens(self, tokens: Sequence[int]) -> bool:
@@ -198,7 +204,11 @@ class AnswerFlight(Flight):
         request.n_shifts = end.n_shifts
         request.prompt_logprobs = end.prompt_logprobs
         request.error = end.error
+        self._is_done()
+
+    def _is_done(self) -> None:
         self.is_over = True
+        self._heard.put(False)  # no replica replies for an answer that is over
 
     def _deliver(self) -> None:
         chunk = Chunk.take(self.request)

@@ -7,6 +7,7 @@ tokenizes, checks and replies with the very code of a server over one model; onl
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from woolly.store.digest import digest_of
 
 __all__ = ["FleetLLM"]
 
-_PATIENCE = 10.0  # seconds that a replica may take between two of its steps
+_PATIENCE = 10.0  # seconds that replicas may take between two of their steps, all of them together
 
 
 class FleetLLM(LLM):
@@ -89,7 +90,7 @@ class FleetLLM(LLM):
         requests = super()._requests(ids, params, options)
         for request in requests:
             self._given[request] = Given(
-                options.score_only, options.shown, options.salt, options.thought, options.n_shared, options.thought_end
+                options.score_only, options.shown, options.salt, options.thought, options.n_shared, options.thought_ends
             )
         return requests
 
@@ -126,11 +127,18 @@ class _FleetDriver(EngineDriver):
         RequestError if no replica computes it at the moment, or it does not reply.
         """
         flights = [flight for one in requests if isinstance(flight := self._flights.get(one), AnswerFlight)]
-        asked = [flight for flight in flights if self._fleet.tell(flight, flight.end_thought_message())]
-        heard = [flight.wait_for_thought(_PATIENCE) for flight in asked]
-        if None in heard or len(asked) < len(requests):
+        asked = [flight for flight in flights if self._asks(flight)]
+        until = time.monotonic() + _PATIENCE
+        heard = [flight.wait_for_thought(max(0.0, until - time.monotonic())) for flight in asked]
+        n_over = sum(flight.is_over for flight in flights if flight not in asked)
+        if None in heard or len(asked) + n_over < len(requests):
             raise RequestError("no replica says whether the thought has ended: it is being moved, or busy; try again")
         return any(heard)
+
+    def _asks(self, flight: AnswerFlight) -> bool:
+        """Asks its replica to end the thought; False if none computes it, or one repeats what another one chose."""
+        message = flight.end_thought_message()  # made first: a replica that takes over later does not know its id
+        return not flight.is_repeating and self._fleet.tell(flight, message)
 
     def start_reading(self, reading: Reading, on_end: Callable[[], None]) -> None:
         """Gives a reading to a replica; a thread of the fleet calls `on_end`."""

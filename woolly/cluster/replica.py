@@ -176,7 +176,7 @@ class Replica:
                 salt=bytes.fromhex(message["salt"]),
                 thought=read_marks(message.get("thought")),
                 n_shared=message.get("shared", 0),
-                thought_end=message.get("thought_end"),
+                thought_ends=message["thought_ends"],
                 group=message["group"],
                 expected=message["expected"],
             )
@@ -214,7 +214,7 @@ class Replica:
         def end(_: Any) -> None:
             at = None
             if request is not None and request.finish_reason is None and request.sampler.end_thought():
-                at = request.sampler.thought_end
+                at = request.sampler.thought_ends[-1]
             self._link.send(WireMessage("thought", {"id": id, "at": at}))
 
         def ask() -> None:

@@ -24,7 +24,7 @@ __all__ = [
     "write_params",
 ]
 
-PROTOCOL = 3  # raised when a message changes its meaning; a replica with another one is refused
+PROTOCOL = 4  # raised when a message changes its meaning; a replica with another one is refused
 
 _DEFAULTS = SamplingParams()
 _PAIRS = ("logit_bias", "adapters")  # mappings whose keys may be numbers, which JSON's keys are not

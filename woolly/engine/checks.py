@@ -106,7 +106,7 @@ class RequestChecks:
                 self._constraint(params, beside),
                 options.index,
                 options.thought,
-                options.thought_end,
+                options.thought_ends,
             ),
             detokenizer=StreamDetokenizer(self._tokenizer, strip_prefix=False, shown=options.shown),
             stop=StopMatcher(params.stop),

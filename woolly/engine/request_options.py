@@ -24,7 +24,7 @@ class RequestOptions:
     score_only: bool = False  # generates nothing
     shown: frozenset[int] = frozenset()  # control tokens that become text
     thought: ThoughtMarks | None = None  # of the reasoning that the answer may begin with
-    thought_end: int | None = None  # tokens of the answer after which that reasoning is ended: it was, in one cut off
+    thought_ends: Sequence[int] = ()  # tokens of the answer after which reasoning is ended: it was, in one cut off
     salt: bytes = b""  # cached pages are shared by requests of an equal one
     group: int | None = None  # a `Request.group` whose turn it shares; None: that of `beside`, or one of its own
     n_shared: int = 0  # first tokens that other requests are likely to begin with: a system prompt with its tools

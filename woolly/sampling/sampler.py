@@ -55,12 +55,12 @@ class Sampler:
         constraint: Constraint | None = None,
         index: int = 0,
         thought: ThoughtMarks | None = None,
-        thought_end: int | None = None,
+        thought_ends: Sequence[int] = (),
     ) -> None:
         """`index` says which of a request's `n` answers this is: each has a seed of its own.
 
-        `thought` are the marks of the reasoning that the answer may begin with; `thought_end` repeats an `end_thought`
-        after that number of tokens of the answer.
+        `thought` are the marks of the reasoning that the answer may begin with; `thought_ends` repeats each
+        `end_thought` after its number of tokens of the answer.
         """
         first = draw_seed() if params.seed is None else params.seed
         self.seed = (first + index) % 2**32
@@ -72,11 +72,11 @@ class Sampler:
         self._tokenizer = tokenizer
         self._marks = thought
         self._thought = None if params.reasoning_budget is None else self._new_thought(params.reasoning_budget)
-        self.thought_end = thought_end  # tokens of the answer after which a thought was ended by name
+        self.thought_ends = tuple(thought_ends)  # tokens of the answer after which a thought was ended by name
         self._chain = Chain(params, SamplerContext(self._history, tokenizer, self.seed))
         self.n_head = self._head_size()  # tokens of a head that mostly suffice; 0: whole rows are read
         self._alone = self._chain.alone if self.n_head and params.logprobs is None else None
-        if thought_end == 0:
+        if 0 in self.thought_ends:
             self.end_thought()
 
     def next(self, row: Row) -> Choice:
@@ -121,7 +121,8 @@ class Sampler:
                     self._thought.saw(token)
         if self._thought is None or not self._thought.end():
             return False
-        self.thought_end = n_output
+        if n_output not in self.thought_ends:  # where thoughts are in channels another one may follow
+            self.thought_ends = (*self.thought_ends, n_output)
         return True
 
     @property
@@ -157,7 +158,7 @@ class Sampler:
             self._thought.saw(token)
             if self._thought.is_over and not self._thought.forced:
                 self._thought = self._marks = None
-        if self.thought_end is not None and len(self._history) - self._n_prompt == self.thought_end:
+        if self.thought_ends and len(self._history) - self._n_prompt in self.thought_ends:
             self.end_thought()
 
     def _new_thought(self, budget: int) -> Thought | None:
