@@ -1,6 +1,7 @@
 """Guessing ahead saves steps and changes no text."""
 
 from dataclasses import replace
+from itertools import pairwise
 from unittest.mock import Mock
 
 import pytest
@@ -10,6 +11,7 @@ from woolly import LLM, RequestError, SamplingParams
 from woolly.engine import DraftModel, Engine, PromptLookup, check_vocabulary
 from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import DraftLength
+from woolly.engine.drafts.speculation import Speculation
 
 KINDS = {
     "greedy": {"temperature": 0},
@@ -194,6 +196,46 @@ def test_a_draft_that_is_always_wrong_is_tried_ever_more_seldom():
     assert n_tried <= 12
     length.saw(1, 1)
     assert length._pause == DraftLength.RETRY
+
+
+def test_a_draft_that_is_right_and_too_dear_is_tried_ever_more_seldom_until_it_pays():
+    length, tried = DraftLength(8), []
+    for step in range(1000):
+        if n := length.next(1.1):
+            tried.append(step)
+            length.saw(n, n)
+    assert [b - a for a, b in pairwise([-1, *tried])] == [16, 32, 64, 128, 256, 256]
+    assert length.next(0.1) > 1
+    assert [length.next(1.1) for _ in range(16)] == [0] * 15 + [1]
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.020])
+def test_what_guesses_cost_decides_how_many_are_made_and_no_token(llm, monkeypatch, seconds):
+    """A step takes 10 ms of a clock that goes only there and with guesses."""
+    params = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True)
+    plain, n_plain = run(llm, params, None)
+    now = [0.0]
+
+    class Slow(Oracle):
+        def propose(self, wanted):
+            out = super().propose(wanted)
+            now[0] += seconds * sum(map(len, out))
+            return out
+
+    def ran(self, work, ran=Speculation.ran):
+        work.seconds = 0.010
+        ran(self, work)
+
+    monkeypatch.setattr("woolly.engine.drafts.speculation.DraftCost", DraftCost)
+    monkeypatch.setattr("woolly.engine.drafts.speculation.time", Mock(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(Speculation, "ran", ran)
+    guessed, n_guessed = run(llm, params, Slow(plain.output))
+    assert guessed.output == plain.output and guessed.text == plain.text
+    assert guessed.n_accepted == guessed.n_drafted
+    if seconds < 0.010:
+        assert n_guessed < n_plain * 0.4
+    else:
+        assert 0 < guessed.n_drafted < 40 and n_guessed > n_plain * 0.7
 
 
 def test_speculation_is_chosen_by_name_file_or_llm(llm, folder):

@@ -30,8 +30,8 @@ class DraftLength:
 
     If a share `a` of proposals is accepted, the k-th of a draft is with probability a**k. It is worth its row while
     that is at least `worth`, one half: a rejected token costs a row, an accepted one saves a step; more, if a guess was
-    measured to cost more (`DraftCost`). If almost none is accepted, one proposal after 16 tokens detects a change, and
-    after twice as many each time that it is wrong, at most 256.
+    measured to cost more (`DraftCost`). While none is worth it, one proposal after 16 tokens detects a change, and
+    after twice as many each time, at most 256: a draft that is right and too dear is no better than one that is wrong.
     """
 
     WORTH = 0.5
@@ -55,7 +55,7 @@ class DraftLength:
         if worth >= 1.0 or self._share <= 0.0:
             n = 0
         elif self._share >= 0.999:
-            return self._most
+            n = self._most
         else:
             n = int(math.log(worth) / math.log(self._share))
         if n == 0:
@@ -63,11 +63,13 @@ class DraftLength:
             if self._since >= self._pause:
                 self._since, self._pause = 0, min(2 * self._pause, self.MOST_RETRY)
                 n = 1
+        else:
+            self._since, self._pause = 0, self.RETRY
         return min(n, self._most)
 
     def saw(self, n_drafted: int, n_accepted: int) -> None:
         """Updates the share after a check; tokens after the first rejected one carry no information."""
-        if n_accepted:
+        if n_accepted and self._share < self._worth:  # else it is right often enough, and too dear
             self._pause = self.RETRY
         for i in range(min(n_accepted + 1, n_drafted)):
             self._share += self.PACE * ((1.0 if i < n_accepted else 0.0) - self._share)
