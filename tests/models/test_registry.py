@@ -11,7 +11,8 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
 from tests.docs.blocks import blocks_of
 from woolly import LLM, models
-from woolly.errors import UnsupportedError
+from woolly.engine import context_limit, default_ctx
+from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.models import architectures, trace
 
@@ -76,6 +77,21 @@ def test_a_refusal_says_what_is_missing_and_what_near_it_runs(tmp_path):
 def test_a_context_that_needs_more_than_is_built_is_refused_with_the_one_that_does_not(name, tmp_path):
     with open_gguf(write_tiny(replace(FAMILIES[name], context=4096), tmp_path / "tiny.gguf")) as file:
         assert trace(file, ctx=512).steps
-        for ctx in (513, None):
-            with pytest.raises(UnsupportedError, match="at most 512"):
-                trace(file, ctx=ctx)
+        with pytest.raises(UnsupportedError, match="at most 512"):
+            trace(file, ctx=513)
+        plan = trace(file)
+        assert plan.positions == context_limit(file, plan) == 512
+        with pytest.warns(UserWarning, match="ctx is 512 in place of 4096: what tiny computes beyond it is not"):
+            assert default_ctx(file, plan, None) == 512
+        assert default_ctx(file, plan, 64) == 64
+
+
+@pytest.mark.parametrize("name", ["deepseek-v32", "glm-dsa"])
+def test_a_file_with_an_index_says_how_many_positions_it_chooses(name, tmp_path):
+    tiny = FAMILIES[name]
+    extra = {key: value for key, value in tiny.extra.items() if key != "attention.indexer.top_k"}
+    with (
+        open_gguf(write_tiny(replace(tiny, extra=extra), tmp_path / "tiny.gguf")) as file,
+        pytest.raises(ModelError, match=r"attention\.indexer\.top_k is missing"),
+    ):
+        trace(file, ctx=64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from woolly.errors import UnsupportedError
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, LONGEST, TransformerParams, read_experts, read_transformer
@@ -53,13 +52,16 @@ def read(keys: Keys) -> DeepseekParams:
 
 
 def _check_index(keys: Keys) -> None:
-    """Refuses a context in which the index of V3.2 and GLM 5 leaves positions out; up to its number rows see all."""
-    most = keys.integer("attention.indexer.top_k", 0)
-    if most and keys.context > most:
-        raise UnsupportedError(
-            f"attention to the {most} positions that an index chooses is not supported yet; with a context of at most"
-            f" {most} rows see all positions: open the model with that"
-        )
+    """Bounds the context: the index of V3.2 and GLM 5 leaves positions out; up to its number rows see all."""
+    name, is_indexed = "attention.indexer.top_k", keys.architecture in ("deepseek32", "glm-dsa")
+    if not is_indexed and not keys.is_set(name):
+        return
+    most = keys.positive(name)
+    keys.bound_context(
+        most,
+        f"attention to the {most} positions that an index chooses is not supported yet; with a context of at most"
+        f" {most} rows see all positions: open the model with that",
+    )
 
 
 def build(p: Tracer, hp: DeepseekParams) -> None:

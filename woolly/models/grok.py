@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from woolly.errors import ModelError, UnsupportedError
+from woolly.errors import ModelError
 from woolly.models import parts
 from woolly.models.metadata import Keys
-from woolly.models.params import EXPERT_KEYS, LONGEST, Experts, TransformerParams, read_experts, read_transformer
+from woolly.models.params import EXPERT_KEYS, Experts, TransformerParams, read_experts, read_transformer
 from woolly.plan import Tracer
 
 __all__ = ["GrokParams", "build", "read"]
@@ -31,11 +31,12 @@ class GrokParams:
 def read(keys: Keys) -> GrokParams:
     """Parameters of the file. Without a key for it nothing bounds the router's logits, as in Grok 1."""
     hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, *_KNOWN))
-    length = keys.integer("attention.temperature_length", 0) or LONGEST
-    if keys.context > length:
-        raise UnsupportedError(
+    if keys.is_set("attention.temperature_length"):
+        length = keys.positive("attention.temperature_length")
+        keys.bound_context(
+            length,
             f"grok's scores grow beyond position {length}, which is not supported yet; open the model with a context of"
-            f" at most {length}"
+            f" at most {length}",
         )
     experts = read_experts(keys, normalize=True, ffn=hp.ffn)
     if experts is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from woolly.errors import ModelError
+from woolly.errors import ModelError, UnsupportedError
 
 __all__ = ["Keys"]
 
@@ -19,11 +19,18 @@ class Keys:
         self._metadata = metadata
         self.architecture = architecture
         self._ctx = ctx
+        self.positions: int | None = None  # up to which the model is supported; None: all that it knows
 
     @property
     def context(self) -> int:
         """Positions that the model will be used for: what the caller says, else all that the file claims."""
         return self.positive("context_length") if self._ctx is None else self._ctx
+
+    def bound_context(self, most: int, reason: str) -> None:
+        """Supports positions up to `most`: UnsupportedError with the reason if the caller named a longer context."""
+        if self._ctx is not None and self._ctx > most:
+            raise UnsupportedError(reason)
+        self.positions = most
 
     def integer(self, name: str, default: int | None = None) -> int:
         """A whole number; required unless there is a default."""

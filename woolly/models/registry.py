@@ -64,7 +64,8 @@ def trace(
         tracer = Tracer(name, file.tensors, _pooling(keys, result, pooling))
         module.build(tracer, module.read(keys))
         plan = tracer.plan()
-        plan = replace(plan, labels=_labels(keys, plan.width) if plan.result == "scores" else ())
+        labels = _labels(keys, plan.width) if plan.result == "scores" else ()
+        plan = replace(plan, labels=labels, positions=keys.positions)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{file.path}: the {name} model cannot be built from these keys: {error}") from error
     if result not in (None, plan.result):

@@ -154,6 +154,7 @@ class Plan:
     result: Result = "logits"
     pooling: Pooling | None = None  # None of logits; "none": a vector for each row that the batch asks for
     labels: tuple[str, ...] = ()  # names of the scores' columns, if the file gives them
+    positions: int | None = None  # up to which it is what the model computes; None: all that the model knows
     # The second sentence of a file whose blocks guess further tokens: from the value that `output_rows` picks from and
     # the token after each row to logits of the token after that. Its entries of the state are its own.
     draft: Plan | None = None

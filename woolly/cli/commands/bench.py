@@ -23,6 +23,7 @@ from woolly.store import resolve
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile
     from woolly.measure.bench import Workload
+    from woolly.plan import Plan
     from woolly.runtime import Options
 
 __all__ = ["bench"]
@@ -200,7 +201,7 @@ def _measure(
     start = time.perf_counter()
     with open_gguf(path) as file:
         plan = trace(file)
-        _check_context(file, plan.architecture, works)
+        _check_context(file, plan, works)
         program = choose(backend_for(options.device, backend)).compile(plan, file.tensors, options)
         program.load_weights()  # in the background, as in every start, which the tokenizer is a part of
         Tokenizer.from_metadata(file.metadata)
@@ -247,10 +248,10 @@ def _with_bandwidth(records: list[Record]) -> list[Record]:
     return [record if record.device else replace(record, bandwidth_gbs=rates[record.threads]) for record in records]
 
 
-def _check_context(file: GGUFFile, architecture: str, works: list[Workload]) -> None:
-    from woolly.models import Keys
+def _check_context(file: GGUFFile, plan: Plan, works: list[Workload]) -> None:
+    from woolly.engine import context_limit
 
-    limit = Keys(file.metadata, architecture).positive("context_length")
+    limit = context_limit(file, plan)
     longest = max(work.last for work in works)
     if longest > limit:
         raise UsageError(f"{longest} tokens were asked for, but this model's context holds {limit}")

@@ -116,7 +116,7 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
     drafts: dict[str, str] = {}
     gpu: dict[str, Any] = {}
     try:
-        plan = trace(file)
+        plan = trace(file, ctx=ctx)
         card, reason = find_card()
         left = None if card is None else max(0, card.usable - weights)
         ctx = default_ctx(file, plan, ctx, memory=left)

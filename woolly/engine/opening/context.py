@@ -24,7 +24,12 @@ _CTX_STEP = 4096  # rounds what the memory allows, so that two starts give one n
 
 
 def context_limit(file: GGUFFile, plan: Plan) -> int:
-    """The longest context that the model was trained for."""
+    """The longest context that the model was trained for, as far as it is supported."""
+    trained = _trained(file, plan)
+    return trained if plan.positions is None else min(trained, plan.positions)
+
+
+def _trained(file: GGUFFile, plan: Plan) -> int:
     keys = Keys(file.metadata, plan.architecture)
     trained = keys.positive("context_length")
     if not isinstance(file.metadata, Overlay) or keys.string("rope.scaling.type", "linear") == "none":
@@ -58,10 +63,15 @@ def possible_ctx(
 def default_ctx(
     file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
 ) -> int:
-    """As `possible_ctx`, with a warning if the model was trained for less, or knows fewer positions."""
+    """As `possible_ctx`, with a warning if the model was trained for less, or knows or supports fewer positions."""
     possible, name = possible_ctx(file, plan, ctx, kv_type, memory), file.path.stem
     if ctx is not None and possible < ctx:
         warnings.warn(f"ctx is {possible} in place of {ctx}: {name} knows no position beyond it", stacklevel=3)
+    elif ctx is None and possible == plan.positions and possible < (trained := _trained(file, plan)):
+        warnings.warn(
+            f"ctx is {possible} in place of {trained}: what {name} computes beyond it is not supported yet",
+            stacklevel=3,
+        )
     elif possible > (limit := context_limit(file, plan)):
         warnings.warn(
             f"ctx is {possible}, but {name} was trained for {limit} tokens: answers beyond them get worse", stacklevel=3

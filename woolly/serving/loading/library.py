@@ -319,6 +319,8 @@ def _read_header(path: Path, created: int) -> ModelInfo:
         plan = _plan_of(file)
         has_tools = "tools" in str(template) or "tokenizer.chat_template.tool_use" in metadata
         n_ctx = metadata.get(f"{architecture}.context_length", 0)
+        if isinstance(plan, Plan) and plan.positions is not None and isinstance(n_ctx, int):
+            n_ctx = min(n_ctx, plan.positions)
         general = {
             _readable(key): _readable(value[:_MAX_METADATA_TEXT]) if isinstance(value, str) else value
             for key in metadata

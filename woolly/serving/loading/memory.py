@@ -22,7 +22,7 @@ __all__ = ["Estimate", "check_memory", "estimate"]
 def estimate(path: Path, options: ModelOptions) -> Estimate:
     """Returns what the model takes at least. Raises the errors of the file and of `ctx`."""
     with open_gguf(path) as file:
-        plan = trace(file)
+        plan = trace(file, ctx=options.ctx)
         if options.stages:  # they have both
             return Estimate(0, 0, possible_ctx(file, plan, options.ctx, options.kv_type))
         plan = replace(plan, draft=load_draft(file, plan, options.ctx, own_draft(options.speculation)))
