@@ -120,11 +120,15 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
             if self.transport.is_closing():
                 return
             super().data_received(data)
+            self._watch()
+
+        def handle_events(self) -> None:
+            """Reads requests: of data that has come, and, after a reply, of data that waited behind its request."""
+            super().handle_events()
             cycle = self.cycle
             if cycle is not None and {name for name, _ in cycle.scope["headers"]} >= _BOTH_LENGTHS:
                 # A proxy may have counted otherwise: what follows could be a request that it never saw.
                 cycle.keep_alive = False
-            self._watch()
 
         def eof_received(self) -> bool:  # type: ignore[override]
             """Keeps the connection of a client that sends no more and waits for its reply, such as `nc -N`.
