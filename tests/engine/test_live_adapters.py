@@ -1,10 +1,14 @@
 """Adapters that come and go while a model answers: nobody else's bits change."""
 
+from dataclasses import replace
+from threading import Event, Thread
+
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.engine.test_adapters import PARAMS, PROMPT, lora, write_lora
 from woolly import LLM, RequestError
+from woolly.llm import identity
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +100,72 @@ def test_what_cannot_be_is_one_sentence(files, tmp_path):
         ]:
             with pytest.raises(RequestError, match=sentence):
                 call()
+
+
+def in_thread(function):
+    """Starts a thread and returns it with a list, which has what came of the function at its end."""
+    results = []
+
+    def run():
+        try:
+            results.append(function())
+        except Exception as error:
+            results.append(error)
+
+    thread = Thread(target=run)
+    thread.start()
+    return thread, results
+
+
+def held_compiling(llm):
+    """Returns an event that is set when the model is compiled with other adapters, and one that lets that go on."""
+    begun, goes_on = Event(), Event()
+    plain = llm._loaded[0].compile
+
+    def compile(adapters):
+        begun.set()
+        assert goes_on.wait(60)
+        return plain(adapters)
+
+    llm._loaded[0] = replace(llm._loaded[0], compile=compile)
+    return begun, goes_on
+
+
+def test_a_model_that_is_closed_while_an_adapter_comes_says_so(files):
+    model, named = files
+    llm = LLM(model, ctx=256)
+    begun, goes_on = held_compiling(llm)
+    adding, added = in_thread(lambda: llm.add_adapter(named["first"]))
+    assert begun.wait(60)
+    closing, _ = in_thread(llm.close)
+    while not llm.is_closed:
+        closing.join(0.01)
+    assert llm._loaded  # what is compiled is of this file
+    goes_on.set()
+    adding.join(60)
+    closing.join(60)
+    assert isinstance(added[0], RequestError) and "closed" in str(added[0]) and not llm._loaded
+
+
+def test_an_identity_is_of_one_program_and_its_files(files, monkeypatch):
+    model, named = files
+    begun, goes_on = Event(), Event()
+    plain = identity._digest
+
+    def digest(files):
+        begun.set()
+        assert goes_on.wait(60)
+        return plain(files)
+
+    with LLM(model, ctx=256) as llm:
+        monkeypatch.setattr(identity, "_digest", digest)
+        asking, asked = in_thread(llm.identity)
+        assert begun.wait(60)
+        adding, added = in_thread(lambda: llm.add_adapter(named["first"]))
+        adding.join(0.2)
+        goes_on.set()
+        asking.join(60)
+        adding.join(60)
+        with LLM(model, ctx=256) as other:
+            assert asked == [other.identity()] and added == ["first"]
+        assert llm.identity() != asked[0]

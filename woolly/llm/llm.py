@@ -364,7 +364,8 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
         """Frees weights, cache, threads and file; open requests end cancelled, further calls are refused."""
         self.driver.close()
         if not self.driver.is_foreign:  # a forked child leaves it to its parent
-            self._unload()
+            with self._adapting:  # a change of adapters ends first: the driver refuses it by now
+                self._unload()
 
     def __enter__(self) -> LLM:
         _ = self.engine  # raises if this was closed

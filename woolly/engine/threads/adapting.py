@@ -34,6 +34,7 @@ class Adapting:
     driver: EngineDriver
     _loaded: list[LoadedModel]
     _identity: Any
+    _identifying: threading.Lock
     _adapting: threading.Lock
 
     @property
@@ -109,14 +110,15 @@ class Adapting:
         assert loaded.compile is not None
         before = self.driver.engine.adapters
         program = loaded.compile(wanted.adapters)
-        try:
-            self._hand_over(lambda engine: engine.swap(program, wanted))
-        except BaseException:
-            program.close()
-            raise
         opened = tuple(one for one in wanted.adapters if one is not None)
-        self._loaded[0] = replace(loaded, program=program, adapters=opened)
-        self._identity = None  # bits of answers depend on the adapters
+        with self._identifying:  # an identity is of one program and of its files
+            try:
+                self._hand_over(lambda engine: engine.swap(program, wanted))
+            except BaseException:
+                program.close()
+                raise
+            self._loaded[0] = replace(loaded, program=program, adapters=opened)
+            self._identity = None  # bits of answers depend on the adapters
         loaded.program.close()
         for gone in [one for one in before.adapters if one is not None and one not in opened]:
             gone.close()
