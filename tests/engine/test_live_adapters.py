@@ -7,7 +7,9 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.engine.test_adapters import PARAMS, PROMPT, lora, write_lora
-from woolly import LLM, RequestError
+from woolly import LLM, GGUFError, RequestError
+from woolly.engine import Engine
+from woolly.engine.opening.adapters import AdapterSet, open_adapter
 from woolly.llm import identity
 
 
@@ -74,6 +76,24 @@ def test_requests_that_run_keep_their_bits(files, expected):
         assert answer(llm) == expected[repr({"second": 1.0})]
         llm.remove_adapter("second")  # and the number of the first is free by now
         assert not llm.driver.engine.adapters.adapters and answer(llm) == expected["{}"]
+
+
+def test_an_adapter_that_was_in_use_leaves_when_the_next_one_comes(files, expected, monkeypatch):
+    model, named = files
+    with LLM(model, ctx=256) as llm:
+        llm.add_adapter(named["first"])
+        with monkeypatch.context() as patched:
+            patched.setattr(Engine, "used_adapters", lambda engine: {0})  # as if a request ran with it
+            llm.remove_adapter("first")
+            (gone,) = llm.driver.engine.adapters.adapters
+            other = open_adapter("second", named["second"], llm.plan)
+            with other.file, pytest.raises(RequestError, match="requests run that need the adapters as they are"):
+                llm.driver.call(lambda engine: engine.swap(engine.program, AdapterSet.whole([other])))
+        llm.add_adapter(named["second"])
+        assert [one.name for one in llm.driver.engine.adapters.adapters] == ["second"]
+        with pytest.raises(GGUFError, match="closed"):
+            next(iter(gone.file.tensors.values())).dequantize()
+        assert answer(llm) == expected[repr({"second": 1.0})]
 
 
 def test_a_request_for_an_adapter_that_went_before_it_was_queued_is_refused(files):

@@ -208,7 +208,8 @@ class Engine:
         The program's state must be one that any program of the model can use. RequestError (`busy`) if requests or
         readings count steps of the plan that is left, or use an adapter that the set lacks.
         """
-        used = {i for i in self.used_adapters() if i >= len(adapters.adapters) or adapters.adapters[i] is None}
+        kept, own = adapters.adapters, self.adapters.adapters
+        used = {i for i in self.used_adapters() if i >= len(kept) or kept[i] is not own[i]}
         if used or not self.reader.is_idle or any(request.hooks for request in self.scheduler.requests):
             raise RequestError(
                 "requests run that need the adapters as they are: try again when they have ended", code="busy"

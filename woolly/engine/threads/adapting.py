@@ -62,7 +62,8 @@ class Adapting:
                 raise RequestError(f"there is an adapter {name!r} already: give another name, or remove it first")
             adapter = open_adapter(name, path, loaded.program.plan)
             try:
-                self._swap(known.with_adapter(adapter, float(scale)))
+                left = known.pruned(self.driver.call(Engine.used_adapters))
+                self._swap(left.with_adapter(adapter, float(scale)))
             except BaseException:
                 adapter.close()
                 raise
