@@ -9,6 +9,7 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.engine.test_adapters import PARAMS, PROMPT, lora, write_lora
 from woolly import LLM, GGUFError, RequestError
 from woolly.engine import Engine
+from woolly.engine.opening import memory
 from woolly.engine.opening.adapters import AdapterSet, open_adapter
 from woolly.llm import identity
 
@@ -94,6 +95,21 @@ def test_an_adapter_that_was_in_use_leaves_when_the_next_one_comes(files, expect
         with pytest.raises(GGUFError, match="closed"):
             next(iter(gone.file.tensors.values())).dequantize()
         assert answer(llm) == expected[repr({"second": 1.0})]
+
+
+def test_weights_are_not_prepared_a_second_time_without_the_memory_for_them(files, monkeypatch):
+    model, named = files
+    with LLM(model, ctx=256) as llm:
+        llm.add_adapter(named["first"])
+        with monkeypatch.context() as patched:
+            patched.setattr(memory, "available_memory", lambda: 1)
+            with pytest.raises(RequestError, match=r"take about .* GB while .* a second time, but 0.00 GB") as caught:
+                llm.add_adapter(named["second"])
+            assert caught.value.code == "insufficient_memory" and llm.adapters == ("first",)
+            llm.remove_adapter("first")
+            assert not llm.adapters and llm.driver.engine.adapters.adapters  # it leaves with the next change
+        llm.add_adapter(named["second"])
+        assert len(llm.driver.engine.adapters.adapters) == 1
 
 
 def test_a_request_for_an_adapter_that_went_before_it_was_queued_is_refused(files):

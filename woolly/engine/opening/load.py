@@ -13,7 +13,7 @@ from pathlib import Path
 from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
 from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, context_limit
 from woolly.engine.opening.control_vectors import Scaled, steered
-from woolly.engine.opening.memory import check_memory, estimate
+from woolly.engine.opening.memory import check_memory, estimate, weight_bytes
 from woolly.engine.seeing import Tower, open_tower
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, Tensor, open_gguf
@@ -63,6 +63,7 @@ class LoadedModel:
     tower: Tower | None = None  # what makes rows of pictures
     # The model compiled with other adapters; None: its state is on a device, which one program alone can use.
     compile: Callable[[Sequence[Adapter | None]], Program] | None = None
+    weight_bytes: int = 0  # that its prepared weights take at most
 
     def check(self) -> None:
         """Raises ModelError if a file has changed since it was opened."""
@@ -167,7 +168,15 @@ def load_model(
 
         is_free = stages is None and program.about.backend in ("cpu", "reference")
         return LoadedModel(
-            path, file, tokenizer, program, tuple(opened), salt, tower, compile=compiled if is_free else None
+            path,
+            file,
+            tokenizer,
+            program,
+            tuple(opened),
+            salt,
+            tower,
+            compile=compiled if is_free else None,
+            weight_bytes=weight_bytes(file, backend, options),
         )
     except BaseException:
         if program is not None:

@@ -14,7 +14,7 @@ from woolly.machine.memory import available_memory
 from woolly.plan import Plan
 from woolly.runtime import Gpu, Options, backend_for, find_gpu, is_gpu_backend, parse_devices
 
-__all__ = ["Estimate", "check_memory", "estimate", "shortage"]
+__all__ = ["Estimate", "check_memory", "check_second", "estimate", "shortage", "weight_bytes"]
 
 # Allowance for activations, tables and the interpreter itself.
 _WORKING = 100_000_000
@@ -60,21 +60,32 @@ def estimate(
     With a `projector` its tower counts, as it is while it reads the largest picture. A model on GPUs has none.
     """
     gpus, kind = _gpus(backend, options), options.kv_type or "f16"
-    weights = file.n_bytes
+    weights = _all_weights(file, backend)
     if backend == "reference":
         kind = "f32"
-        weights = 4 * sum(tensor.n_elements for tensor in file.tensors.values())
     n_ctx = possible_ctx(file, plan, ctx, kind, max(0, sum(gpu.usable for gpu in gpus) - weights) if gpus else None)
     is_whole = options.gpu_layers in (None, "all") and is_gpu_backend(backend_for(options.device, backend))
     parts = [plan] if plan.draft is None else [plan, plan.draft]
     return Estimate(
         gpus=gpus,
         may_split=bool(gpus) and not is_whole,
-        weights=weights if options.weight_memory is None else min(weights, options.weight_memory),
+        weights=weight_bytes(file, backend, options),
         cache=int(sum(part.context_bytes(kv_tokens or n_ctx, _native.kv_value_bytes(kind)) for part in parts)),
         n_ctx=n_ctx,
         tower=0 if projector is None or gpus else tower_bytes(projector),
     )
+
+
+def weight_bytes(file: GGUFFile, backend: str, options: Options) -> int:
+    """Returns what the prepared weights of a model take at most."""
+    weights = _all_weights(file, backend)
+    return weights if options.weight_memory is None else min(weights, options.weight_memory)
+
+
+def _all_weights(file: GGUFFile, backend: str) -> int:
+    if backend == "reference":
+        return 4 * sum(tensor.n_elements for tensor in file.tensors.values())
+    return file.n_bytes
 
 
 def _gpus(backend: str, options: Options) -> tuple[Gpu, ...]:
@@ -98,6 +109,17 @@ def check_memory(name: str, needed: Estimate) -> None:
             f"{reason}: lower ctx or weight_memory, or choose a smaller model",
             code="insufficient_memory",
             names=("ctx", "weight_memory"),
+        )
+
+
+def check_second(name: str, weights: int) -> None:
+    """RequestError if the available memory cannot hold the prepared weights of a loaded model a second time."""
+    if weights > (available := available_memory()):
+        raise RequestError(
+            f"other adapters for {name} take about {_gb(weights)} while its weights are prepared a second time, but"
+            f" {_gb(available)} are available: lower weight_memory, or open the model with its adapters",
+            code="insufficient_memory",
+            names=("weight_memory",),
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from woolly.engine.engine import Engine
 from woolly.engine.opening.adapters import AdapterSet, open_adapter
 from woolly.engine.opening.load import LoadedModel
+from woolly.engine.opening.memory import check_second
 from woolly.engine.threads.driver import EngineDriver
 from woolly.errors import RequestError
 
@@ -51,8 +52,9 @@ class Adapting:
     def add_adapter(self, path: str | os.PathLike[str], name: str | None = None, scale: float = 1.0) -> str:
         """Opens a LoRA file in GGUF beside the model while it runs, and returns its name: by default that of the file.
 
-        Requests that name no adapters get `scale` of it from then on. RequestError if the name is taken, or if a GPU or
-        other processes run the model: open it with its adapters there.
+        Requests that name no adapters get `scale` of it from then on. RequestError if the name is taken, if a GPU or
+        other processes run the model (open it with its adapters there), or if the available memory cannot hold the
+        prepared weights a second time (`code` is "insufficient_memory").
         """
         name = Path(path).stem if name is None else name
         _check_scale(name, scale)
@@ -79,7 +81,8 @@ class Adapting:
     def remove_adapter(self, name: str) -> None:
         """Takes an adapter away from further requests. Those that run with it end as they would have.
 
-        Its memory is freed at once, or, if a request uses it, when adapters are changed the next time.
+        Its memory is freed at once, or, if a request uses it or memory is short, when adapters are changed the next
+        time.
         """
         with self._adapting:
             _, known = self._changeable()
@@ -93,7 +96,7 @@ class Adapting:
                 try:
                     self._swap(left)
                 except RequestError as error:
-                    if error.code != "busy":
+                    if error.code not in ("busy", "insufficient_memory"):
                         raise
 
     def _changeable(self) -> tuple[LoadedModel, AdapterSet]:
@@ -109,6 +112,7 @@ class Adapting:
     def _swap(self, wanted: AdapterSet) -> None:
         loaded = self._loaded[0]
         assert loaded.compile is not None
+        check_second(loaded.path.stem, loaded.weight_bytes)
         before = self.driver.engine.adapters
         program = loaded.compile(wanted.adapters)
         opened = tuple(one for one in wanted.adapters if one is not None)
