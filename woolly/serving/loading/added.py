@@ -3,49 +3,101 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from woolly.errors import WoollyError
 from woolly.llm import LLM
+from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError
+from woolly.serving.loading.library import ModelInfo
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.names import Names
+from woolly.serving.watch.logs import log
 from woolly.store import Preset
 
 __all__ = ["AddedAdapters"]
+
+T = TypeVar("T")
+Use = Callable[[ModelInfo], AbstractAsyncContextManager[Loaded]]
 
 
 class AddedAdapters:
     """Which adapters each model has beside those that it is opened with. Belongs to the event loop's thread.
 
     Requests that ask for the model do without them; the name of an adapter is that of the model with all of it.
+    A change goes on if its caller is cancelled: its thread does, too, and the name must be known after it.
     """
 
-    def __init__(self, folder: Path, names: Names) -> None:
+    def __init__(self, folder: Path, names: Names, loaded: Mapping[str, Loaded], use: Use) -> None:
         self._folder = folder
         self._names = names
+        self._loaded = loaded
+        self._use = use
         self._files: dict[str, dict[str, Path]] = {}  # by model, then by name
+        self._changing = asyncio.Lock()
+        self._changes: set[asyncio.Task[Any]] = set()
 
-    async def add(self, slot: Loaded, name: str, path: str) -> None:
-        """Adds a file to a loaded model. ApiError 400 if the name is taken, or if the file cannot be used."""
-        if not name or await asyncio.to_thread(self._names.find, name) is not None or slot.info.has_name(name):
-            raise ApiError(400, "invalid_request", f"the name {name[:60]!r} is taken: give another", param="lora_name")
-        if slot.info.base is not None:
-            raise ApiError(
-                400,
-                "invalid_request",
-                f"{slot.info.name} is a name of {slot.info.base} with settings of its own: add adapters to that model",
-                param="model",
-            )
-        file = self._within(slot, path)
-        try:
-            await asyncio.to_thread(slot.model.add_adapter, file, name, 0.0)
-        except WoollyError as error:
-            raise ApiError(400, "invalid_request", str(error), param="lora_path") from None
-        self._files.setdefault(slot.info.name, {})[name] = file
-        self._names.give(Preset(name, file, sampling={"adapters": {name: 1.0}}, base=slot.info.name))
+    async def add(self, model: ModelInfo, name: str, path: str) -> None:
+        """Adds a file to a model. ApiError 400 if the name is taken, or if the file cannot be used."""
+        await self._whole(self._add(model, name, path))
 
-    def model_of(self, name: str) -> str:
+    async def remove(self, name: str) -> str:
+        """Removes an adapter and returns its model; answers that use it end as they would have."""
+        return await self._whole(self._remove(name))
+
+    async def close(self) -> None:
+        """Waits until changes have ended, which models that are closed refuse."""
+        await asyncio.gather(*self._changes, return_exceptions=True)
+
+    async def _whole(self, change: Coroutine[Any, Any, T]) -> T:
+        task = start_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
+    async def _add(self, model: ModelInfo, name: str, path: str) -> None:
+        async with self._changing, self._use(model) as slot:
+            if not name or await asyncio.to_thread(self._names.find, name) is not None or slot.info.has_name(name):
+                raise ApiError(
+                    400, "invalid_request", f"the name {name[:60]!r} is taken: give another", param="lora_name"
+                )
+            if slot.info.base is not None:
+                raise ApiError(
+                    400,
+                    "invalid_request",
+                    f"{slot.info.name} is a name of {slot.info.base} with settings of its own: add adapters to that"
+                    " model",
+                    param="model",
+                )
+            file = self._within(slot, path)
+            try:
+                await asyncio.to_thread(slot.model.add_adapter, file, name, 0.0)
+            except WoollyError as error:
+                _ = slot.model  # ApiError if it was freed meanwhile
+                raise ApiError(400, "invalid_request", str(error), param="lora_path") from None
+            self._files.setdefault(slot.info.name, {})[name] = file
+            self._names.give(Preset(name, file, sampling={"adapters": {name: 1.0}}, base=slot.info.name))
+
+    async def _remove(self, name: str) -> str:
+        async with self._changing:
+            model = self._model_of(name)
+            slot = self._loaded.get(model)
+            if slot is not None and slot.state != "unloading":
+                try:
+                    async with self._use(slot.info) as held:
+                        await asyncio.to_thread(held.model.remove_adapter, name)
+                except ApiError:
+                    if model in self._loaded:
+                        raise  # it still loads; if it cannot be loaded, no model has the adapter
+                except WoollyError as error:  # further requests cannot have it, or the model was freed meanwhile
+                    log.warning("adapter not freed", extra={"model": model, "adapter": name, "reason": str(error)})
+            self._drop(model, name)
+            return model
+
+    def _model_of(self, name: str) -> str:
         """Returns the model that an adapter was added to; ApiError 404 if there is none of this name."""
         found = next((model for model, files in self._files.items() if name in files), None)
         if found is None:
@@ -58,12 +110,9 @@ class AddedAdapters:
             )
         return found
 
-    async def remove(self, slot: Loaded | None, name: str) -> None:
-        """Removes an adapter from its model, which may be loaded; answers that use it end as they would have."""
-        del self._files[self.model_of(name)][name]
+    def _drop(self, model: str, name: str) -> None:
+        del self._files[model][name]
         self._names.take(name)
-        if slot is not None:
-            await asyncio.to_thread(slot.model.remove_adapter, name)
 
     def put_into(self, model: str, llm: LLM) -> None:
         """Adds to a model that was loaded again what it had; on a thread of the pool."""

@@ -72,9 +72,9 @@ async def add_adapter(body: LoadBody, request: Request) -> dict[str, Any]:
     """Adds a LoRA file of the models folder to a model; its name is one that requests may ask for from then on."""
     check_admin(request)
     models: ModelManager = request.app.state.models
-    async with models.use(await models.answering(body.model)) as slot:
-        await models.added.add(slot, body.lora_name, body.lora_path)
-        return {"success": True, "model": slot.info.name}
+    model = await models.answering(body.model)
+    await models.added.add(model, body.lora_name, body.lora_path)
+    return {"success": True, "model": model.name}
 
 
 @router.post("/v1/unload_lora_adapter")
@@ -82,6 +82,4 @@ async def remove_adapter(body: UnloadBody, request: Request) -> dict[str, Any]:
     """Removes an adapter that was added; answers that use it end as they would have."""
     check_admin(request)
     models: ModelManager = request.app.state.models
-    model = models.added.model_of(body.lora_name)
-    await models.added.remove(models.ready(model), body.lora_name)
-    return {"success": True, "model": model}
+    return {"success": True, "model": await models.added.remove(body.lora_name)}

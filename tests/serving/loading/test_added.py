@@ -1,0 +1,110 @@
+"""Adapters that are added to models of a server: clients that leave, models that load, names, memory."""
+
+import asyncio
+import threading
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.engine.test_adapters import lora, write_lora
+from woolly import LLM
+from woolly.serving import ModelManager, Settings
+from woolly.serving.errors import ApiError
+
+WAIT = 60
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("added")
+    for name in ("tiny", "other"):
+        write_tiny(TINY["llama"], folder / f"{name}.gguf")
+    for seed, name in enumerate(("french", "second")):
+        write_lora(folder / f"{name}.gguf", lora(seed))
+    return folder
+
+
+def story(folder, tell, **settings):
+    """Runs `tell(models)`, which the settings make."""
+
+    async def whole():
+        models = ModelManager(Settings(models_dir=folder, model=str(folder / "tiny.gguf"), threads=1, **settings))
+        try:
+            await tell(models)
+        finally:
+            await models.close()
+
+    asyncio.run(whole())
+
+
+class Held:
+    """A method of LLM that waits until it is let go; `begun` is set when it is called."""
+
+    def __init__(self, monkeypatch, method):
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+        plain = getattr(LLM, method)
+
+        def held(*given):
+            self.begun.set()
+            assert self.goes_on.wait(WAIT)
+            return plain(*given)
+
+        monkeypatch.setattr(LLM, method, held)
+
+    async def leaves(self, work):
+        """Starts work, and cancels it when the method is called, as for a client that leaves."""
+        task = asyncio.ensure_future(work)
+        assert await asyncio.to_thread(self.begun.wait, WAIT)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize("method", ["add_adapter", "remove_adapter"])
+def test_a_change_is_whole_if_its_client_leaves(folder, monkeypatch, method):
+    async def tell(models):
+        tiny = await models.get("tiny")
+        if method == "remove_adapter":
+            await models.added.add(tiny, "french", "french.gguf")
+        held = Held(monkeypatch, method)
+        is_added = method == "add_adapter"
+        change = models.added.add(tiny, "french", "french.gguf") if is_added else models.added.remove("french")
+        await held.leaves(change)
+        slot = models.ready("tiny")
+        assert slot.users == 1  # nobody unloads it meanwhile
+        assert (await models.made("french") is None) == is_added  # the name goes after the adapter
+        held.goes_on.set()
+        await models.added.close()
+        assert slot.users == 0 and slot.llm.adapters == (("french",) if is_added else ())
+        assert (await models.made("french") is not None) == is_added
+
+    story(folder, tell)
+
+
+def test_an_adapter_is_removed_from_a_model_that_loads(folder, monkeypatch):
+    async def tell(models):
+        await models.added.add(await models.get("tiny"), "french", "french.gguf")
+        await models.unload("tiny")
+        held = Held(monkeypatch, "identity")
+        loading = asyncio.ensure_future(models.load("tiny"))
+        assert await asyncio.to_thread(held.begun.wait, WAIT)
+        removing = asyncio.ensure_future(models.added.remove("french"))
+        await asyncio.sleep(0)
+        held.goes_on.set()
+        assert await removing == "tiny" and (await loading).name == "tiny"
+        assert models.ready("tiny").llm.adapters == () and await models.made("french") is None
+        with pytest.raises(ApiError, match="no adapter 'french' was added; there is none"):
+            await models.added.remove("french")
+
+    story(folder, tell, probe=True)
+
+
+def test_an_adapter_is_removed_from_a_model_that_is_not_loaded(folder):
+    async def tell(models):
+        await models.added.add(await models.get("tiny"), "french", "french.gguf")
+        await models.unload("tiny")
+        assert await models.added.remove("french") == "tiny" and not models.all_loaded
+        await models.load("tiny")
+        assert models.ready("tiny").llm.adapters == ()
+
+    story(folder, tell)
