@@ -108,3 +108,24 @@ def test_an_adapter_is_removed_from_a_model_that_is_not_loaded(folder):
         assert models.ready("tiny").llm.adapters == ()
 
     story(folder, tell)
+
+
+def test_an_adapter_takes_no_name_that_means_something_else(folder, monkeypatch):
+    async def tell(models):
+        tiny = await models.get("tiny")
+        for name in ("", ":latest", "tiny", "Other", "other:latest", "other.gguf", "loaded", "Current"):
+            with pytest.raises(ApiError, match="is taken: give another"):
+                await models.added.add(tiny, name, "french.gguf")
+        assert not models.all_loaded  # nothing was loaded for it
+        held = Held(monkeypatch, "add_adapter")
+        adding = asyncio.ensure_future(models.added.add(tiny, "french", "french.gguf"))  # the name of its file
+        assert await asyncio.to_thread(held.begun.wait, WAIT)
+        with pytest.raises(ApiError, match="'French' is taken"):
+            await models.added.add(tiny, "French", "second.gguf")
+        held.goes_on.set()
+        await adding
+        with pytest.raises(ApiError, match="'french:latest' is taken"):
+            await models.added.add(tiny, "french:latest", "second.gguf")
+        await models.added.add(tiny, "second", "second.gguf")
+
+    story(folder, tell)

@@ -12,7 +12,8 @@ from woolly.errors import WoollyError
 from woolly.llm import LLM
 from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError
-from woolly.serving.loading.library import ModelInfo
+from woolly.serving.loading.finding import RESERVED
+from woolly.serving.loading.library import Library, ModelInfo
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.names import Names
 from woolly.serving.watch.logs import log
@@ -31,17 +32,22 @@ class AddedAdapters:
     A change goes on if its caller is cancelled: its thread does, too, and the name must be known after it.
     """
 
-    def __init__(self, folder: Path, names: Names, loaded: Mapping[str, Loaded], use: Use) -> None:
+    def __init__(self, folder: Path, library: Library, names: Names, loaded: Mapping[str, Loaded], use: Use) -> None:
         self._folder = folder
+        self._library = library
         self._names = names
         self._loaded = loaded
         self._use = use
         self._files: dict[str, dict[str, Path]] = {}  # by model, then by name
+        self._coming: set[str] = set()  # names of adapters that are not added yet
         self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
 
     async def add(self, model: ModelInfo, name: str, path: str) -> None:
         """Adds a file to a model. ApiError 400 if the name is taken, or if the file cannot be used."""
+        if (key := _key(name)) in self._coming:
+            raise _name_taken(name)
+        self._coming.add(key)
         await self._whole(self._add(model, name, path))
 
     async def remove(self, name: str) -> str:
@@ -59,27 +65,43 @@ class AddedAdapters:
         return await asyncio.shield(task)
 
     async def _add(self, model: ModelInfo, name: str, path: str) -> None:
-        async with self._changing, self._use(model) as slot:
-            if not name or await asyncio.to_thread(self._names.find, name) is not None or slot.info.has_name(name):
-                raise ApiError(
-                    400, "invalid_request", f"the name {name[:60]!r} is taken: give another", param="lora_name"
-                )
-            if slot.info.base is not None:
+        try:
+            if await asyncio.to_thread(self._is_taken, name):
+                raise _name_taken(name)
+            if model.base is not None:
                 raise ApiError(
                     400,
                     "invalid_request",
-                    f"{slot.info.name} is a name of {slot.info.base} with settings of its own: add adapters to that"
-                    " model",
+                    f"{model.name} is a name of {model.base} with settings of its own: add adapters to that model",
                     param="model",
                 )
-            file = self._within(slot, path)
+            file = self._within(model, path)
+            async with self._changing, self._use(model) as slot:
+                try:
+                    await asyncio.to_thread(slot.model.add_adapter, file, name, 0.0)
+                except WoollyError as error:
+                    _ = slot.model  # ApiError if it was freed meanwhile
+                    raise ApiError(400, "invalid_request", str(error), param="lora_path") from None
+                self._files.setdefault(model.name, {})[name] = file
+                self._names.give(Preset(name, file, sampling={"adapters": {name: 1.0}}, base=model.name))
+        finally:
+            self._coming.discard(_key(name))
+
+    def _is_taken(self, name: str) -> bool:
+        """Whether a name means something to requests already: it would lead them elsewhere."""
+        key = _key(name)
+        if not key or key in RESERVED or self._names.find(name) is not None:
+            return True
+        for one in (name, key):
             try:
-                await asyncio.to_thread(slot.model.add_adapter, file, name, 0.0)
-            except WoollyError as error:
-                _ = slot.model  # ApiError if it was freed meanwhile
-                raise ApiError(400, "invalid_request", str(error), param="lora_path") from None
-            self._files.setdefault(slot.info.name, {})[name] = file
-            self._names.give(Preset(name, file, sampling={"adapters": {name: 1.0}}, base=slot.info.name))
+                info = self._library.find(one)
+            except ApiError as error:
+                if error.code != "model_not_found":
+                    return True
+            else:
+                if info.metadata.get("general.type") != "adapter":  # which is no model, and gladly has its own name
+                    return True
+        return False
 
     async def _remove(self, name: str) -> str:
         async with self._changing:
@@ -119,10 +141,10 @@ class AddedAdapters:
         for name, file in [*self._files.get(model, {}).items()]:
             llm.add_adapter(file, name, 0.0)
 
-    def _within(self, slot: Loaded, path: str) -> Path:
+    def _within(self, model: ModelInfo, path: str) -> Path:
         """Returns a file of the models folder or beside the model: a client names no other of this machine."""
         file = (self._folder / path).resolve()
-        if not any(file.is_relative_to(folder.resolve()) for folder in (self._folder, slot.info.path.parent)):
+        if not any(file.is_relative_to(folder.resolve()) for folder in (self._folder, model.path.parent)):
             raise ApiError(
                 400,
                 "invalid_request",
@@ -130,3 +152,12 @@ class AddedAdapters:
                 param="lora_path",
             )
         return file
+
+
+def _key(name: str) -> str:
+    """Returns what is equal for names that mean the same."""
+    return name.removesuffix(":latest").lower()
+
+
+def _name_taken(name: str) -> ApiError:
+    return ApiError(400, "invalid_request", f"the name {name[:60]!r} is taken: give another", param="lora_name")

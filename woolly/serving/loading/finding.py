@@ -15,9 +15,11 @@ from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import ignore
 from woolly.store import Preset
 
-__all__ = ["NO_MODEL", "Finder", "is_allowed"]
+__all__ = ["NO_MODEL", "RESERVED", "Finder", "is_allowed"]
 
 NO_MODEL = "there is no model here; run `woolly pull smollm2`, or put a GGUF file into the models folder"
+
+RESERVED = ("loaded", "current")  # the model that was used last
 
 _RANKS = {"unloading": 0, "loading": 1, "ready": 2}
 
@@ -73,7 +75,7 @@ class Finder:
         """
         if name is None:
             return await self._default(can)
-        if name in ("loaded", "current"):
+        if name in RESERVED:
             current = self._current()
             if current is None:
                 raise ApiError(404, "model_not_found", "no model is loaded", suggestion="load one, or ask by its name")

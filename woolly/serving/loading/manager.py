@@ -45,7 +45,7 @@ class ModelManager:
         self._loaded: dict[str, Loaded] = {}
         self._names = Names(settings.folder, settings.names_file)
         self._names.check()
-        self.added = AddedAdapters(settings.folder, self._names, self._loaded, self.use)
+        self.added = AddedAdapters(settings.folder, self._library, self._names, self._loaded, self.use)
         self._finder = Finder(settings, self._library, self._names, self._loaded)
         self.faults = Faults()
         self._kept: dict[str, float] = {}  # seconds, of models that a client has asked to keep
