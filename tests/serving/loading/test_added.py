@@ -8,6 +8,8 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.engine.test_adapters import lora, write_lora
 from woolly import LLM
+from woolly.engine.opening import memory
+from woolly.engine.opening.memory import Estimate
 from woolly.serving import ModelManager, Settings
 from woolly.serving.errors import ApiError
 
@@ -129,3 +131,48 @@ def test_an_adapter_takes_no_name_that_means_something_else(folder, monkeypatch)
         await models.added.add(tiny, "second", "second.gguf")
 
     story(folder, tell)
+
+
+def test_an_adapter_for_which_memory_is_short_is_refused_with_the_numbers(folder, monkeypatch):
+    async def tell(models):
+        tiny = await models.get("tiny")
+        await models.load("tiny")
+        with monkeypatch.context() as patched:
+            patched.setattr(memory, "available_memory", lambda: 1)
+            with pytest.raises(ApiError, match=r"GB while its weights .*, but 0\.00 GB are available") as caught:
+                await models.added.add(tiny, "french", "french.gguf")
+            assert caught.value.status == 503
+        models.ready("tiny").needs = Estimate(weights=150_000_000, cache=0, n_ctx=128)
+        with pytest.raises(
+            ApiError, match=r"0\.15 GB .* beside 0\.25 GB of models, but models_memory is 0\.30"
+        ) as caught:
+            await models.added.add(tiny, "french", "french.gguf")
+        assert caught.value.status == 503 and await models.made("french") is None
+
+    story(folder, tell, models_memory="300MB")
+
+
+def test_a_model_loads_without_an_adapter_whose_file_is_gone(folder, monkeypatch, caplog):
+    gone = write_lora(folder / "gone.gguf", lora(2))
+
+    async def tell(models):
+        tiny = await models.get("tiny")
+        for name in ("gone", "second"):
+            await models.added.add(tiny, name, f"{name}.gguf")
+        await models.unload("tiny")
+        gone.unlink()
+        held = Held(monkeypatch, "add_adapter")
+        loading = asyncio.ensure_future(models.load("tiny"))
+        assert await asyncio.to_thread(held.begun.wait, WAIT)
+        removing = asyncio.ensure_future(models.added.remove("gone"))  # which waits for the model
+        await asyncio.sleep(0)
+        held.goes_on.set()
+        await loading
+        assert await removing == "tiny"
+        assert models.ready("tiny").llm.adapters == ("second",)
+        assert await models.made("gone") is None and await models.made("second") is not None
+        with pytest.raises(ApiError, match="lora_path is no path of a file"):
+            await models.added.add(tiny, "third", "a\0b")
+
+    story(folder, tell)
+    assert "adapter left out" in caplog.text

@@ -16,6 +16,8 @@ from woolly.serving.loading.finding import RESERVED
 from woolly.serving.loading.library import Library, ModelInfo
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.names import Names
+from woolly.serving.loading.room import check_second
+from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import log
 from woolly.store import Preset
 
@@ -32,8 +34,10 @@ class AddedAdapters:
     A change goes on if its caller is cancelled: its thread does, too, and the name must be known after it.
     """
 
-    def __init__(self, folder: Path, library: Library, names: Names, loaded: Mapping[str, Loaded], use: Use) -> None:
-        self._folder = folder
+    def __init__(
+        self, settings: Settings, library: Library, names: Names, loaded: Mapping[str, Loaded], use: Use
+    ) -> None:
+        self._folder, self._most_bytes = settings.folder, settings.models_bytes
         self._library = library
         self._names = names
         self._loaded = loaded
@@ -75,12 +79,14 @@ class AddedAdapters:
                     f"{model.name} is a name of {model.base} with settings of its own: add adapters to that model",
                     param="model",
                 )
-            file = self._within(model, path)
+            file = await asyncio.to_thread(self._within, model, path)
             async with self._changing, self._use(model) as slot:
                 try:
-                    await asyncio.to_thread(slot.model.add_adapter, file, name, 0.0)
+                    await self._put(slot, slot.model, file, name)
                 except WoollyError as error:
                     _ = slot.model  # ApiError if it was freed meanwhile
+                    if error.code == "insufficient_memory":
+                        raise ApiError(503, error.code, str(error)) from None
                     raise ApiError(400, "invalid_request", str(error), param="lora_path") from None
                 self._files.setdefault(model.name, {})[name] = file
                 self._names.give(Preset(name, file, sampling={"adapters": {name: 1.0}}, base=model.name))
@@ -133,17 +139,29 @@ class AddedAdapters:
         return found
 
     def _drop(self, model: str, name: str) -> None:
-        del self._files[model][name]
+        self._files[model].pop(name, None)  # loading may have dropped it
         self._names.take(name)
 
-    def put_into(self, model: str, llm: LLM) -> None:
-        """Adds to a model that was loaded again what it had; on a thread of the pool."""
+    async def put_into(self, slot: Loaded, llm: LLM) -> None:
+        """Adds to a model that was loaded again what it had; an adapter that it cannot have any more loses its name."""
+        model = slot.info.name
         for name, file in [*self._files.get(model, {}).items()]:
-            llm.add_adapter(file, name, 0.0)
+            try:
+                await self._put(slot, llm, file, name)
+            except (ApiError, WoollyError) as error:
+                log.warning("adapter left out", extra={"model": model, "adapter": name, "reason": str(error)})
+                self._drop(model, name)
+
+    async def _put(self, slot: Loaded, llm: LLM, file: Path, name: str) -> None:
+        check_second(slot, tuple(self._loaded.values()), self._most_bytes)
+        await asyncio.to_thread(llm.add_adapter, file, name, 0.0)
 
     def _within(self, model: ModelInfo, path: str) -> Path:
         """Returns a file of the models folder or beside the model: a client names no other of this machine."""
-        file = (self._folder / path).resolve()
+        try:
+            file = (self._folder / path).resolve()
+        except (OSError, RuntimeError, ValueError):  # loops of links, a NUL
+            raise ApiError(400, "invalid_request", "lora_path is no path of a file", param="lora_path") from None
         if not any(file.is_relative_to(folder.resolve()) for folder in (self._folder, model.path.parent)):
             raise ApiError(
                 400,

@@ -45,7 +45,7 @@ class ModelManager:
         self._loaded: dict[str, Loaded] = {}
         self._names = Names(settings.folder, settings.names_file)
         self._names.check()
-        self.added = AddedAdapters(settings.folder, self._library, self._names, self._loaded, self.use)
+        self.added = AddedAdapters(settings, self._library, self._names, self._loaded, self.use)
         self._finder = Finder(settings, self._library, self._names, self._loaded)
         self.faults = Faults()
         self._kept: dict[str, float] = {}  # seconds, of models that a client has asked to keep
@@ -290,7 +290,7 @@ class ModelManager:
                 await self._make_room(slot)
                 slot.stage = "opening"
                 slot.llm = await asyncio.to_thread(self.open_model or open_model, slot.info.path, options)
-                await asyncio.to_thread(self.added.put_into, name, slot.llm)
+                await self.added.put_into(slot, slot.llm)
                 if slot.settings.probe:
                     await asyncio.to_thread(slot.llm.identity)
             slot.state = "ready"
@@ -302,7 +302,7 @@ class ModelManager:
         except BaseException as error:
             self._loaded.pop(name, None)
             llm, slot.llm = slot.llm, None
-            if llm is not None:  # its probe failed
+            if llm is not None:  # its adapters or its probe failed
                 await asyncio.to_thread(llm.close)
             log.warning("model not loaded", extra={"model": name, "reason": str(error)})
             if isinstance(error, ApiError) or not isinstance(error, Exception):

@@ -8,7 +8,7 @@ from woolly.serving.errors import ApiError
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.memory import Estimate, check_memory
 
-__all__ = ["check_exchange", "choose_leaving"]
+__all__ = ["check_exchange", "check_second", "choose_leaving"]
 
 
 def choose_leaving(
@@ -46,6 +46,22 @@ def check_exchange(slot: Loaded, needs: Estimate, others: Sequence[Loaded], most
     """ApiError 503 if a loaded model could not be loaded again with other settings, which take `needs`."""
     leaving = [other for other in others if other is slot or other.state == "unloading" or other.is_idle]
     _check(slot, needs, others, leaving, most_bytes)
+
+
+def check_second(slot: Loaded, others: Sequence[Loaded], most_bytes: int | None) -> None:
+    """ApiError 503 if models would take over `most_bytes` while the weights of a loaded one are prepared twice."""
+    if most_bytes is None or slot.needs is None or slot.needs.gpus:  # a GPU changes no adapters
+        return
+    held = _freed(slot.needs, others)
+    if held + slot.needs.weights > most_bytes:
+        raise ApiError(
+            503,
+            "insufficient_memory",
+            f"other adapters for {slot.info.name} take about {slot.needs.weights / 1e9:.2f} GB while its weights are"
+            f" prepared a second time, beside {held / 1e9:.2f} GB of models, but models_memory is"
+            f" {most_bytes / 1e9:.2f} GB",
+            suggestion="unload another model, lower weight_memory, raise models_memory, or start with --lora",
+        )
 
 
 def _check(
