@@ -12,6 +12,7 @@ from woolly.cli.chat.chat import Chat
 from woolly.cli.chat.conversation import Conversation
 
 LETTER, SPACE = {100: 100.0}, {32: 100.0}
+THINKS = "{% for one in messages %}{{ one.content }}\n{% endfor %}{% if add_generation_prompt %}<think>{% endif %}"
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +101,11 @@ def test_the_library_writes_notes_and_shortens_what_is_too_long_for_one(llm, mod
             return await other.compact(long, **options)
 
     assert asyncio.run(later()) == note
+
+
+def test_a_model_that_thinks_without_end_has_half_of_the_room_left_for_its_note(model):
+    params = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True, logit_bias=LETTER)
+    with LLM(model, threads=1, ctx=1024, chat_template=THINKS) as thinker:
+        n_mark = len(thinker.tokenizer.encode("</think>", add_special=False))
+        notes = [thinker.compact("wool", params, reasoning_budget=given) for given in (None, 4, 0)]
+    assert notes == ["d" * (20 - n_mark), "d" * (36 - n_mark), "d" * 40]

@@ -35,10 +35,13 @@ def note_room(ctx: int) -> int:
 def compacting(chat: ChatRequest, room: int) -> ChatRequest:
     """Returns the request for a note of a conversation, at most `room` tokens long.
 
-    Tools stay in the prompt, so that the cache still has the conversation; nothing binds the form of a note.
+    Tools stay in the prompt, so that the cache still has the conversation; nothing binds the form of a note. Thoughts
+    take at most half of the room: else a model that thinks would spend it before the first word of the note.
     """
-    most = chat.params.max_tokens
-    bare = replace(chat.params, n=1, max_tokens=room if most is None else min(room, most), logprobs=None, stop=())
+    limit, thinks = chat.params.max_tokens, chat.params.reasoning_budget
+    most = room if limit is None else min(room, limit)
+    budget = most // 2 if thinks is None else min(thinks, most // 2)
+    bare = replace(chat.params, n=1, max_tokens=most, reasoning_budget=budget, logprobs=None, stop=())
     unbound: dict[str, Any] = {}
     if bare.structure is not None:
         unbound[bare.structure[0]] = getattr(SamplingParams(), bare.structure[0])

@@ -48,6 +48,7 @@ def test_a_note_stands_for_older_turns_and_can_be_undone(page):
     settled(page)
     asked = bodies[3]
     assert asked["messages"][-1] == {"role": "user", "content": ASK_FOR_NOTE} and asked["max_tokens"] <= 1024
+    assert asked["reasoning_budget"] == asked["max_tokens"] // 2  # thoughts leave room for the note
     assert [one["content"] for one in asked["messages"][:-1]] == ["Be brief.", "One?", "A.", "Two?", "B."]
     noted = f"Be brief.\n\n{note_text('Sheep.')}"
     assert [one["content"] for one in bodies[4]["messages"]] == [noted, "Three?"]

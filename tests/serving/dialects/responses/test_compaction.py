@@ -98,6 +98,11 @@ def test_a_note_is_asked_for_without_what_would_bind_it():
     asked = compacting(chat, 100)
     assert asked.messages[-1].text == ASK_FOR_NOTE and asked.tools.mode == "auto" and asked.schema is None
     assert (asked.params.n, asked.params.max_tokens, asked.params.logprobs) == (1, 100, None)
+    for given, budget in ((None, 50), (9000, 50), (8, 8), (0, 0)):
+        assert (
+            compacting(replace(chat, params=replace(params, reasoning_budget=given)), 100).params.reasoning_budget
+            == budget
+        )
     for bound in ({"regex": "a"}, {"json_object": True}, {"choice": ("a", "b")}):
         free = compacting(ChatRequest((Message("user", "a"),), SamplingParams(**bound)), 100).params
         assert free.structure is None

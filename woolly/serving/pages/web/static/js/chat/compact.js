@@ -1,7 +1,7 @@
 // Compaction: a note that the model writes stands for older turns of a conversation, which stay in it.
 
 import * as api from "../app/api.js";
-import { chosenModel } from "../app/state.js";
+import { chosenModel, state } from "../app/state.js";
 import { requestOf } from "./request.js";
 import { canDrop, dropTurns } from "./window.js";
 
@@ -35,12 +35,16 @@ export async function writeNote(conversation, path, signal) {
 async function read(conversation, turns, signal) {
   const most = Math.min(MOST, Math.floor((chosenModel()?.context_length ?? 4 * MOST) / 4));
   const body = { ...requestOf(conversation, turns, FREE), max_tokens: most };
+  body.reasoning_budget = budgetOf(body.reasoning_budget ?? state.defaults.reasoning_budget ?? -1, most);
   body.messages.push({ role: "user", content: ASK });
   let note = "";
   for await (const chunk of api.chat(body, signal)) note += chunk.choices[0]?.delta?.content ?? "";
   if (!note.trim()) throw new api.ApiError("compaction_failed", "The model wrote no note of the conversation.");
   return note.trim();
 }
+
+/** The tokens that thoughts may take: half of the room, else they could leave none for the note. */
+const budgetOf = (given, most) => (given >= 0 ? Math.min(given, Math.floor(most / 2)) : Math.floor(most / 2));
 
 /** Sends the turns again that the latest note stands for. */
 export function undoNote(conversation) {
