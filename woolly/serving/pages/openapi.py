@@ -16,7 +16,7 @@ _ERRORS = {
     "404": "No such model, session or route.",
     "408": "The request came too slowly.",
     "413": "The body is too large.",
-    "422": "The file is not a model that can run.",
+    "422": "The file is not a model that can run, or the model wrote no note of a conversation.",
     "429": "Too many requests; Retry-After says when to try again.",
     "500": "The server failed; its log has the request id.",
     "501": "The server was started without this route.",

@@ -128,8 +128,8 @@ def test_the_latest_questions_are_kept_within_a_share_of_the_context():
 def test_a_model_that_writes_no_note_is_an_error_in_both_forms(client):
     body = {**BODY, "logit_bias": {"32": 100}}  # spaces
     reply = client.post("/v1/responses/compact", json=body)
-    assert reply.status_code == 500 and reply.json()["error"]["code"] == "compaction_failed"
+    assert reply.status_code == 422 and reply.json()["error"]["code"] == "compaction_failed"
     whole = client.post("/v1/responses", json={**body, "input": [*TALK, TRIGGER]})
-    assert whole.status_code == 500 and "the model wrote no note" in whole.json()["error"]["message"]
+    assert whole.status_code == 422 and "the model wrote no note" in whole.json()["error"]["message"]
     stream = client.post("/v1/responses", json={**body, "input": [*TALK, TRIGGER], "stream": True}).text
     assert "response.failed" in stream and "compaction_failed" in stream

@@ -127,8 +127,9 @@ class NoteOutput(Output):
 
     def _finish(self, note: str) -> list[Data]:
         if not note:
+            # No fault of the server; and of a 500, clients send the same request again by themselves.
             raise ApiError(
-                500,
+                422,
                 "compaction_failed",
                 "the model wrote no note of the conversation, but thoughts or calls alone; ask again, with tool_choice"
                 " 'none' or a larger max_output_tokens",
