@@ -12,6 +12,7 @@ from woolly.chat.compaction import ASK_FOR_NOTE, compacting, shorter
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.responses.compaction import kept_questions
 from woolly.serving.dialects.sealed import seal, unseal
+from woolly.serving.loading.library import Library
 
 TALK = [
     {"role": "user", "content": "wool " * 4},
@@ -123,6 +124,16 @@ def test_the_latest_questions_are_kept_within_a_share_of_the_context():
     items = [{"role": "user", "content": "x" * 100}, {"role": "assistant", "content": "y"}, *TALK]
     assert [item["content"] for item in kept_questions(items, 100)] == ["wool " * 4, "grass?"]
     assert kept_questions([{"type": "compaction", "encrypted_content": seal("a")}], 100) == []
+
+
+def test_what_is_kept_is_a_share_of_the_served_context_also_if_the_request_loads_the_model(client, monkeypatch):
+    # Before the load the context is a guess: devices, types of the cache and learned positions make it less.
+    monkeypatch.setattr(Library, "_context", lambda self, info: 4096)
+    body = {**BODY, "input": [{"role": "user", "content": "wool " * 240}, *TALK[1:]]}  # between 1024 and 2048
+    assert client.post("/models/unload", json={"model": "tiny"}).status_code == 200
+    reply = client.post("/v1/responses/compact", json=body)
+    assert reply.status_code == 200, reply.text
+    assert [item.get("content") for item in reply.json()["output"]] == ["grass?", None]
 
 
 def test_a_model_that_writes_no_note_is_an_error_in_both_forms(client):

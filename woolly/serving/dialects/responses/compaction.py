@@ -40,11 +40,15 @@ def without_trigger(items: Sequence[Data]) -> tuple[list[Data], bool]:
     return list(items[:-1]), True
 
 
-async def noting(request: Request, chat: ChatRequest, model: str | None) -> ChatRequest:
-    """Returns the request for the note of a conversation, without its oldest turns if they leave no room for a note."""
+async def noting(request: Request, chat: ChatRequest, model: str | None) -> tuple[ChatRequest, int]:
+    """Returns the request for the note of a conversation, and the context that the model is served with.
+
+    The oldest turns are left out if they leave no room for a note.
+    """
     generator: Generator = request.app.state.generator
     async with request.app.state.models.use(model) as slot, generator.texts:
-        room = note_room(slot.model.ctx)
+        ctx = slot.model.ctx  # what the library says of a model before its load is a guess
+        room = note_room(ctx)
         asked = compacting(chat, room)
         n_dropped = 0
         while True:
@@ -53,14 +57,14 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> Chat
             except RequestError as error:
                 raise of_exception(error, {"prompt": "input", **dialect_of(request).fields}) from error
             n_tokens = await run_held(slot.model.count_tokens, layout)
-            left = shorter(asked.messages) if n_tokens + (asked.params.max_tokens or room) > slot.model.ctx else None
+            left = shorter(asked.messages) if n_tokens + (asked.params.max_tokens or room) > ctx else None
             if left is None:
                 break  # it fits, or the reply says by how much it does not
             n_dropped += len(asked.messages) - len(left)
             asked = replace(asked, messages=left)
     if n_dropped:
         ignore(f"input (the note is of all but {n_dropped} old messages: they and the note do not fit the context)")
-    return asked
+    return asked, ctx
 
 
 async def compacted(

@@ -71,7 +71,7 @@ async def _answer(body: ResponseBody, request: Request, locked: ExitStack) -> Re
     info = await request.app.state.models.answering(body.model)
     chat = body.to_chat(await request.app.state.generator.defaults_for(body.model), [*earlier, *own], toolbox)
     if is_compaction:
-        chat = await noting(request, chat, body.model)
+        chat, _ = await noting(request, chat, body.model)
     if body.background:
         return await answer_later(request, dialect, chat, info.name, form, body.model, locked)
     try:
@@ -93,11 +93,10 @@ async def compact(body: ResponseBody, request: Request) -> Data:
     toolbox = body.toolbox()
     own, _ = without_trigger(_own(body, request))
     items = [*_earlier(body, request), *own]
-    info = await request.app.state.models.answering(body.model)
     form = Form.of(body, toolbox, own, store_of(request), conversations_of(request), owner_of(request))
     chat = body.to_chat(await request.app.state.generator.defaults_for(body.model), items, toolbox)
-    asked = await noting(request, chat, body.model)
-    return await compacted(request, asked, body.model, form, items, info.context_length)
+    asked, ctx = await noting(request, chat, body.model)
+    return await compacted(request, asked, body.model, form, items, ctx)
 
 
 def _check_compaction(body: ResponseBody, names: Sequence[str]) -> None:
