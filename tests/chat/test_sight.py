@@ -10,6 +10,7 @@ import pytest
 
 from tests.cases.tiny import byte_vocabulary
 from woolly.chat import ChatRequest, ImagePart, Message, TextPart, Vision, lay_out, render_prompt, sight
+from woolly.chat.compaction import compacting, shorter
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError, TemplateError
 from woolly.senses import TowerSettings
@@ -138,6 +139,21 @@ def test_a_picture_is_freed_before_the_next_is_read(tokenizer, monkeypatch):
     monkeypatch.setattr(GivenPicture, "read", watched)
     layout = lay_out(asked(picture(1), picture(2), picture(3)), ChatTemplate(PARTS), tokenizer, EYES)
     assert len(kept) == 3 and all(one() is None for one in kept) and len(layout.pictures) == 3
+
+
+def test_a_note_of_a_conversation_that_is_made_shorter_reads_each_picture_once(tokenizer, monkeypatch):
+    n_read, read = [], GivenPicture.read
+    monkeypatch.setattr(GivenPicture, "read", lambda self, **options: n_read.append(1) or read(self, **options))
+    turns = [Message("user", (picture(i),)) for i in range(1, 7)]
+    request, shades = compacting(ChatRequest(tuple(turns)), 8), []
+    while (left := shorter(request.messages)) is not None:
+        request = replace(request, messages=left)
+        shades.append([shade(one) for one in lay_out(request, ChatTemplate(PARTS), tokenizer, EYES).pictures])
+    assert shades == [[1, 4, 5, 6], [1, 5, 6], [1, 6], [1]] and len(n_read) == 4
+    # Another tower reads them anew.
+    other = replace(EYES, tower=replace(EYES.tower, mean=(0.4,) * 3))
+    lay_out(request, ChatTemplate(PARTS), tokenizer, other)
+    assert len(n_read) == 5
 
 
 def test_pictures_of_a_conversation_are_bounded_together(tokenizer, monkeypatch):

@@ -8,6 +8,7 @@ from typing import Any
 
 from woolly.chat.message import Message
 from woolly.chat.request import ChatRequest
+from woolly.chat.sight import Readings
 from woolly.chat.tools.tool import ToolChoice
 from woolly.sampling import SamplingParams
 
@@ -53,6 +54,7 @@ def compacting(chat: ChatRequest, room: int) -> ChatRequest:
         tools=tools,
         schema=None,
         continue_final=False,
+        readings=Readings(),  # a conversation that is too long is laid out again and again
     )
 
 

@@ -79,7 +79,7 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, 
     TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for, or if
     the model sees no pictures.
     """
-    pictures = read_pictures(request.messages, sight)
+    pictures = read_pictures(request.messages, sight, request.readings)
     choice = request.tools
     is_calling = choice.mode != "none"
     template = template.for_tools if is_calling else template

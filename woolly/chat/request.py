@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from woolly.chat.message import Message
+from woolly.chat.sight import Readings
 from woolly.chat.tools.tool import ToolChoice
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams
@@ -40,6 +41,7 @@ class ChatRequest:
     documents: tuple[Mapping[str, Any], ...] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)  # the template's own switches
     continue_final: bool = False  # the answer continues the last message, which is the assistant's
+    readings: Readings | None = field(default=None, compare=False, repr=False)  # if it is laid out several times
 
     def __post_init__(self) -> None:
         if self.continue_final and (self.schema is not None or self.tools.is_enforced):

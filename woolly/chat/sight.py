@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from woolly.chat.message import AudioPart, ImagePart, Message, OtherPart, Part, TextPart
 from woolly.errors import RequestError, TemplateError
@@ -15,7 +15,16 @@ from woolly.senses.preparing import measure, prepare
 from woolly.senses.preparing.hearing import measure_sound, prepare_sound
 from woolly.templates import ChatTemplate
 
-__all__ = ["SeenPicture", "Vision", "check_pictures", "find_places", "has_pictures", "read_pictures", "show_pictures"]
+__all__ = [
+    "Readings",
+    "SeenPicture",
+    "Vision",
+    "check_pictures",
+    "find_places",
+    "has_pictures",
+    "read_pictures",
+    "show_pictures",
+]
 
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
 
@@ -61,6 +70,36 @@ class SeenPicture:
     end: int
 
 
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """A picture, or a sound, that was read for a tower."""
+
+    given: GivenPicture | GivenSound
+    settings: TowerSettings | EarSettings
+    prepared: Prepared
+    n_rows: int
+    seconds: float  # of a sound
+
+
+@dataclass(eq=False)
+class Readings:
+    """What was read of a conversation that is laid out several times: each picture and each sound once."""
+
+    left: float = _FETCHING  # seconds
+    _read: dict[int, _Reading] = field(default_factory=dict)  # by the identity of what was given
+
+    def find(self, given: GivenPicture | GivenSound, sight: Vision) -> _Reading | None:
+        """Returns what was read of this; None if nothing was, or if the tower is another one."""
+        found = self._read.get(id(given))
+        is_same = found is not None and found.settings in (sight.tower, sight.ears)
+        return found if is_same else None
+
+    def keep(self, reading: _Reading) -> _Reading:
+        """Returns what was read, which `find` gives back."""
+        self._read[id(reading.given)] = reading
+        return reading
+
+
 def has_pictures(messages: Sequence[Message]) -> bool:
     """Whether a conversation brings pictures or sounds."""
     return any(isinstance(part, (ImagePart, AudioPart)) for message in messages for part in message.parts)
@@ -95,32 +134,46 @@ def _lack(kind: Kind) -> str:
     return "sees no pictures" if kind == "image" else "hears no sounds"
 
 
-def read_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Prepared]:
+def read_pictures(
+    messages: Sequence[Message], sight: Vision | None, readings: Readings | None = None
+) -> list[Prepared]:
     """Returns the pictures and sounds of a conversation as towers read them, in order; errors as `check_pictures`.
 
-    One at a time: the pixels of a picture are freed before the next one is decoded.
+    One at a time: the pixels of a picture are freed before the next one is decoded. What `readings` hold is not read
+    again, and they keep what is.
     """
     given = check_pictures(messages, sight)
     if sight is None:
         return []
+    readings = Readings() if readings is None else readings
     prepared: list[Prepared] = []
     n_pixels, n_rows, seconds = 0, 0, 0.0
-    left = _FETCHING
     for one in given:
-        if isinstance(one, GivenSound):
-            its, n_rows, seconds = _heard(one, sight, n_rows, seconds)
-        else:
-            begun = time.monotonic()
-            its, n_rows = _prepared(one, sight, n_rows, begun + left)
-            left -= time.monotonic() - begun if one.is_remote else 0.0
-            n_pixels += its.size[0] * its.size[1]
-        prepared.append(its)
+        its = readings.find(one, sight) or readings.keep(_read(one, sight, n_rows, seconds, readings))
+        n_rows, seconds = n_rows + its.n_rows, seconds + its.seconds
+        _check_seconds(seconds, one)  # of what was read before, too
+        _check_rows(n_rows, one, sight)
+        n_pixels += its.prepared.size[0] * its.prepared.size[1] if isinstance(one, GivenPicture) else 0
+        prepared.append(its.prepared)
         if n_pixels > _MOST_PIXELS:
             raise one.refusal(
                 f"the pictures of the conversation have more than {_MOST_PIXELS // 1_000_000} million pixels together;"
                 " send fewer, or smaller ones"
             )
     return prepared
+
+
+def _read(
+    given: GivenPicture | GivenSound, sight: Vision, n_before: int, before: float, readings: Readings
+) -> _Reading:
+    """Returns a picture, or a sound, as the tower reads it; `n_before` rows and `before` seconds come before it."""
+    if isinstance(given, GivenSound):
+        its, n_rows, seconds = _heard(given, sight, n_before, before)
+        return _Reading(given, sight.settings_of("audio"), its, n_rows - n_before, seconds - before)
+    begun = time.monotonic()
+    its, n_rows = _prepared(given, sight, n_before, begun + readings.left)
+    readings.left -= time.monotonic() - begun if given.is_remote else 0.0
+    return _Reading(given, sight.settings_of("image"), its, n_rows - n_before, 0.0)
 
 
 def _prepared(given: GivenPicture, sight: Vision, n_before: int, deadline: float) -> tuple[Prepared, int]:
@@ -145,10 +198,7 @@ def _heard(given: GivenSound, sight: Vision, n_before: int, before: float) -> tu
     sound = given.read()
     assert sight.ears is not None
     seconds = before + sound.seconds
-    if seconds > _MOST_SECONDS:
-        raise given.refusal(
-            f"the sounds of the conversation have more than {_MOST_SECONDS // 60} minutes together; send fewer"
-        )
+    _check_seconds(seconds, given)
     try:
         n_rows = n_before + measure_sound(sound, sight.ears).n_rows
         _check_rows(n_rows, given, sight)
@@ -157,6 +207,14 @@ def _heard(given: GivenSound, sight: Vision, n_before: int, before: float) -> tu
         raise error if error.code == "context_length" else given.refusal(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
         raise given.refusal(f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})") from error
+
+
+def _check_seconds(seconds: float, last: GivenPicture | GivenSound) -> None:
+    """RequestError if the sounds of a conversation up to `last` are too long."""
+    if seconds > _MOST_SECONDS:
+        raise last.refusal(
+            f"the sounds of the conversation have more than {_MOST_SECONDS // 60} minutes together; send fewer"
+        )
 
 
 def _check_rows(n_rows: int, last: GivenPicture | GivenSound, sight: Vision) -> None:
