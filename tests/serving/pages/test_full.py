@@ -37,8 +37,9 @@ def test_a_full_context_offers_to_drop_the_oldest_turns(page):
 
 def test_a_note_stands_for_older_turns_and_can_be_undone(page):
     timings = {"predicted_n": 10, "predicted_per_second": 5, "prompt_ms": 1, "prompt_n": 2000, "cache_n": 20}
-    good = [chunk(content=text) + ending("stop", timings=timings) + DONE for text in ("A.", "B.", "Sheep.", "C.", "D.")]
-    bodies = reply_with(page, good[0], good[1], FULL, good[2], good[3], good[4])
+    texts = ("A.", "B.", "Sheep.", "C.", "E.", "D.")
+    good = [chunk(content=text) + ending("stop", timings=timings) + DONE for text in texts]
+    bodies = reply_with(page, good[0], good[1], FULL, *good[2:])
     page.keyboard.press("Control+,")
     page.get_by_label("System prompt").fill("Be brief.")
     ask(page, "One?")
@@ -52,6 +53,12 @@ def test_a_note_stands_for_older_turns_and_can_be_undone(page):
     assert [one["content"] for one in asked["messages"][:-1]] == ["Be brief.", "One?", "A.", "Two?", "B."]
     noted = f"Be brief.\n\n{note_text('Sheep.')}"
     assert [one["content"] for one in bodies[4]["messages"]] == [noted, "Three?"]
+    questions(page).last.hover()
+    page.get_by_role("button", name="Edit message").last.click()  # the note stands for the same turns
+    page.locator(".edit textarea").fill("Other?")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert [one["content"] for one in bodies[5]["messages"]] == [noted, "Other?"]
     reload(page)  # the note is kept
     answers(page).first.wait_for()
     page.locator(".compacted summary").click()

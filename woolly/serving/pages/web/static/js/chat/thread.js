@@ -9,7 +9,7 @@ import { MessageView } from "./message.js";
 import { problemView } from "./problem.js";
 import { chosenModel, modelState, on, state } from "../app/state.js";
 import { shownPath } from "./tree.js";
-import { noteOf } from "./window.js";
+import { noteOf, sentFrom } from "./window.js";
 
 const NEAR = 80; // pixels from the end that still count as being there
 const MOST_SAID = 1500; // characters of an answer that are read out
@@ -97,9 +97,10 @@ function pairRow(node, nodes, articles, run) {
 
 /** A line before the first message that the model gets, if turns before it were dropped. */
 function withDivider(conversation, articles) {
-  const at = conversation.from === undefined ? -1 : articles.findIndex((article) => article.dataset.id === conversation.from);
+  const path = shownPath(conversation);
+  const at = sentFrom(conversation, path);
   if (at <= 0) return articles;
-  const note = noteOf(conversation, shownPath(conversation));
+  const note = noteOf(conversation, path);
   if (note === null) return articles.toSpliced(at, 0, el("p", { class: "dropped", role: "note" }, "The context was full: the model gets the messages from here on."));
   const undo = el("button", { type: "button", class: "text-button", on: { click: () => chat.undoCompaction() } }, "Undo");
   const about = el("summary", {}, "The model gets a note in place of the messages above.");

@@ -54,7 +54,8 @@ export function removeMessage(conversation, node) {
   const isLeaf = conversation.leaf === node.id;
   conversation.messages = conversation.messages.filter((other) => other !== node);
   for (const other of conversation.messages) if (other.parent === node.id) other.parent = node.parent;
-  if (conversation.from === node.id) delete conversation.from;
+  if (conversation.from === node.id) conversation.from = siblings.at(-1)?.id; // another text of the question
+  if (conversation.from === undefined) delete conversation.from;
   if (!isLeaf) return;
   if (siblings.length) showBranch(conversation, siblings.at(-1));
   else conversation.leaf = node.parent;

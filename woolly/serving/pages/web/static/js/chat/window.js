@@ -5,16 +5,24 @@ import { shownPath } from "./tree.js";
 
 const ROOM = 0.75; // of the context that a shortened conversation fills at most; the rest is for the answer
 
+/**
+ * The place in a path of the first message behind the turns that are not sent: the question that was kept, or another
+ * text of it, which editing puts beside it. -1 if the path has neither.
+ */
+export function sentFrom(conversation, path) {
+  const kept = conversation.messages.find((node) => node.id === conversation.from);
+  return kept ? path.findIndex((node) => node.parent === kept.parent) : -1;
+}
+
 /** The messages of a path from which on they are sent: all, or those behind the turns that were dropped. */
 export function sentPath(conversation, path) {
-  const from = path.findIndex((node) => node.id === conversation.from);
-  return from < 0 ? path : path.slice(from);
+  return path.slice(Math.max(0, sentFrom(conversation, path)));
 }
 
 /** The note that stands for the turns that are not sent; null if there is none on this path. */
 export function noteOf(conversation, path) {
   const note = conversation.notes?.at(-1);
-  return note && path.some((node) => node.id === conversation.from) ? note.text : null;
+  return note && sentFrom(conversation, path) >= 0 ? note.text : null;
 }
 
 /** Whether the oldest turn can be dropped: another question must be left. */
