@@ -61,8 +61,8 @@ void activate(const KernelTable& kernels, Act act, const float* x, int64_t n, fl
             return each(x, n, y, [](float v) { return tanh_of(v); });
         case Act::gelu_quick:
             return each(x, n, y, [](float v) { return gelu_quick_of(v); });
-        case Act::exp:  // of all numbers: the loops above bound theirs
-            return each(x, n, y, [](float v) { return std::exp(v); });
+        case Act::exp:
+            return each(x, n, y, [](float v) { return exp_of(v); });
         case Act::clamped:  // a gate alone
             return;
     }

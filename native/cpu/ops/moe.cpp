@@ -1,7 +1,7 @@
 // moe: the router scores all experts, each row goes to the best, and rows are computed together expert by expert.
 #include <algorithm>
-#include <cmath>
 
+#include "cpu/ops/functions.h"
 #include "cpu/ops/grid.h"
 #include "cpu/ops/moe_scratch.h"
 #include "cpu/ops/table.h"
@@ -191,7 +191,7 @@ void Moe::score_experts(const Worker& w, const ActivationRow* rows, int64_t n_ro
                 for (int64_t c = 0; c < n_columns; ++c) {
                     const float logit = tile[i * kPanel + c] + (bias == nullptr ? 0.0f : bias->data[column + c]);
                     scratch.logits[size_t((r + i) * router.rows + column + c)] =
-                        cap > 0 ? cap * std::tanh(logit / cap) : logit;
+                        cap > 0 ? cap * tanh_of(logit / cap) : logit;
                 }
         }
     });
