@@ -40,6 +40,7 @@ class SpirvArchive:
     """SPIR-V by variant and name."""
 
     def __init__(self, path: Path = ARCHIVE) -> None:
+        self.path = path
         if not path.exists():
             raise DeviceError(f"this build of Woolly has no Vulkan kernels: {_MAKE}", code="no_kernels")
         data = path.read_bytes()
@@ -54,9 +55,10 @@ class SpirvArchive:
                 variant: (data[start + one["at"] : start + one["at"] + one["bytes"]], one["kernels"])
                 for variant, one in index["variants"].items()
             }
-            if any(len(packed) != index["variants"][name]["bytes"] for name, (packed, _) in self._packs.items()):
-                raise ValueError
-        except (ValueError, KeyError, TypeError, AttributeError):
+            for name, (packed, kernels) in self._packs.items():
+                if len(packed) != index["variants"][name]["bytes"] or not isinstance(kernels, dict):
+                    raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DeviceError(f"{path} is damaged: install Woolly again", code="no_kernels") from None
         if _sources_digest(_SOURCES) not in ("", self.sources):
             raise DeviceError(f"{path} has Vulkan kernels of other sources than {_SOURCES}: {_MAKE}", code="no_kernels")
@@ -71,8 +73,15 @@ class SpirvArchive:
         packed, places = self._packs.get(variant, (b"", {}))
         if name not in places:
             raise DeviceError(f"this build of Woolly has no kernel {name}: install it again", code="no_kernels")
-        at, n_bytes = places[name][:2]
-        return _opened(packed)[at : at + n_bytes]
+        try:
+            at, n_bytes = places[name][:2]
+            code = _opened(packed)[at : at + n_bytes]
+            if at < 0 or not len(code) == n_bytes > 0:
+                raise ValueError
+        except (ValueError, TypeError, EOFError) as error:
+            damaged = DeviceError(f"{self.path} is damaged: install Woolly again", code="no_kernels")
+            raise damaged from error
+        return code
 
 
 def open_archive() -> SpirvArchive:
@@ -102,4 +111,7 @@ def _sources_digest(folder: Path) -> str:
 def _opened(packed: bytes) -> bytes:
     import lzma  # not every Python has it
 
-    return lzma.decompress(packed)
+    try:
+        return lzma.decompress(packed)
+    except lzma.LZMAError as error:
+        raise ValueError(str(error)) from None
