@@ -44,10 +44,11 @@ def keyed(tiny_model, tmp_path_factory):
 def named(tiny_model, tmp_path_factory):
     """A server with a name of its own, and a name for its model from the environment."""
     flags = ("--allowed-hosts", "woolly.lan", "--use-optimized-inference")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WOOLLY_ALIAS", "sheep")
-        with serving(tiny_model, tmp_path_factory.mktemp("named"), *flags, ctx=256) as server:
-            yield server
+    with contextlib.ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # only for its start: other servers begin while it runs
+            patch.setenv("WOOLLY_ALIAS", "sheep")
+            server = stack.enter_context(serving(tiny_model, tmp_path_factory.mktemp("named"), *flags, ctx=256))
+        yield server
 
 
 @contextlib.contextmanager
