@@ -44,20 +44,24 @@ def _rwkv6(tiny: Tiny, i: int) -> Shapes:
 TOP_NORM = {
     f"token_embd_norm.{end}": [at + 0.005 * i for i in range(128)] for end, at in (("weight", 0.7), ("bias", -0.3))
 }
+# Of the models whose blocks are RWKV's own; the others stand on Qwen 2.5.
+OWN_BLOCKS = {
+    "width": 128,  # llama.cpp computes heads of 64 alone
+    "tied": False,
+    "layer_norm": True,
+    "n_layers": 3,
+    "biases": "output_norm",
+    "factors": {"time_mix_lerp_fused.weight": 4.0, "channel_mix_lerp_k.weight": 4.0},
+    "root": TOP_NORM,
+}
 RWKV = {
     tiny.name: tiny
     for tiny in (
         Tiny(
             "rwkv6",
             "rwkv6",
-            width=128,  # llama.cpp computes heads of 64 alone
-            tied=False,
-            layer_norm=True,
-            n_layers=3,
-            biases="output_norm",
             blocks=_rwkv6,
-            factors={"time_mix_lerp_fused.weight": 4.0, "channel_mix_lerp_k.weight": 4.0},
-            root=TOP_NORM,
+            **OWN_BLOCKS,
             extra={
                 "attention.head_count": 0,
                 "wkv.head_size": 64,
@@ -90,14 +94,8 @@ RWKV = {
         Tiny(
             "rwkv7",
             "rwkv7",
-            width=128,  # llama.cpp computes heads of 64 alone
-            tied=False,
-            layer_norm=True,
-            n_layers=3,
-            biases="output_norm",
             blocks=_rwkv7,
-            factors={"time_mix_lerp_fused.weight": 4.0, "channel_mix_lerp_k.weight": 4.0},
-            root=TOP_NORM,
+            **OWN_BLOCKS,
             extra={
                 "attention.head_count": 0,
                 "wkv.head_size": 64,
