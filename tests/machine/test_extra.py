@@ -83,4 +83,6 @@ def test_an_environment_without_pip_is_one_of_uv(prefix, monkeypatch):
 
 def test_windows_quotes_otherwise(prefix, monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
+    # From Python 3.12 on it asks Windows itself where to look.
+    monkeypatch.setattr("woolly.machine.extra.shutil.which", lambda name: None)
     assert extra.how_to_add("mcp").endswith('install "mcp<3,>=2.3"')
