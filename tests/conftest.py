@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,13 +117,23 @@ def _wants_gpu(config: pytest.Config) -> bool:
     return "gpu" in config.option.markexpr.replace("not gpu", "")
 
 
+def _hide_gpus() -> None:
+    """Leaves Vulkan only the device that a CPU stands in for, which is never chosen unasked, and CUDA none."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if sys.platform == "linux":
+        found = [str(path) for path in Path("/usr/share/vulkan/icd.d").glob("lvp_icd*.json")]
+        for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"):  # the second is what old loaders read
+            os.environ[name] = ":".join(found) or "none"
+        os.environ["WOOLLY_VULKAN_DRIVER"] = "libvulkan.so.1"  # no driver's own library, which the loader does not open
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Hides GPUs from all tests but those of GPUs: what others expect is of the CPU, which a machine with both has.
 
     Lets files be handed out in the order of `pytest_collection_modifyitems`.
     """
     if not _wants_gpu(config):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        _hide_gpus()
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # xdist would begin with the files of the most tests
 

@@ -1,4 +1,7 @@
-"""One device of Vulkan for all tests: a real GPU, or the CPU that stands in for one (mesa-vulkan-drivers)."""
+"""One device of Vulkan for all tests: the CPU that stands in for a GPU (mesa-vulkan-drivers).
+
+`pytest -m "gpu or not gpu" tests/runtime/vulkan` takes the GPU of this machine instead.
+"""
 
 import pytest
 
