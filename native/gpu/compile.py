@@ -65,8 +65,8 @@ def kernels() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for struct_name in found("weights", "IWeight"):
         name, weight = struct_name.lower(), f"WEIGHT={struct_name}"
         yield f"embed_{name}", "weights/embed", (weight,)
-        yield f"linear_one_{name}", "linears/few", (weight, "XROWS=1")
-        yield f"linear_few_{name}", "linears/few", (weight, "XROWS=4")
+        yield f"linear_one_{name}", "linears/one", (weight,)
+        yield f"linear_few_{name}", "linears/few", (weight,)
         yield f"linear_many_{name}", "linears/many", (weight,)
     for name, bits in FLOATS.items():
         yield f"embed_{name}", "weights/embed", (f"FLOATS={bits}",)
