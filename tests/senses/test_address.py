@@ -3,9 +3,11 @@
 import base64
 import http.server
 import math
+import socket
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -89,8 +91,9 @@ class Server(http.server.BaseHTTPRequestHandler):
             except OSError:
                 pass
         elif self.path.startswith("/to"):
+            path, _, there = self.path.partition("?")
             self.send_response(302)
-            self.send_header("Location", {"/to": "/a.png", "/to-loop": "/to-loop"}.get(self.path, "http://10.0.0.1/"))
+            self.send_header("Location", {"/to": "/a.png", "/to-loop": "/to-loop"}.get(path, unquote(there)))
             self.end_headers()
         elif self.path == "/slow":
             self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
@@ -145,19 +148,48 @@ def test_a_head_that_does_not_end_is_left_at_the_deadline(server, monkeypatch):
     assert said == "the picture at example.com cannot be fetched (it took too long)"
 
 
-def test_a_redirect_to_a_private_address_is_refused(server, monkeypatch):
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [
+        ("http://10.0.0.1/", "10.0.0.1 is not on the public internet"),
+        ("//169.254.169.254/latest/meta-data", "169.254.169.254 is not on the public internet"),
+        ("http://[::ffff:10.0.0.1]/", "is not on the public internet"),
+        ("http://inside.example/", "inside.example is not on the public internet"),
+        ("http://u:p@example.com/", "holds a name or password"),
+        ("file:///etc/passwd", "is no address"),
+        ("gopher://example.com/", "is no address"),
+        ("http://example.com:99999/", "is no address"),
+    ],
+)
+@pytest.mark.parametrize("n_before", [0, 2])
+def test_every_redirect_is_checked_as_the_first_address(server, monkeypatch, there, says, n_before):
     from woolly.senses import remote
 
-    asked = []
+    connected = []
 
     def check(address, host):
-        asked.append(address)
         if address != "127.0.0.1":  # the test's own server
             check_address(address, host)
 
+    def connect(address, timeout):
+        connected.append(address)
+        return socket.create_connection(address, timeout=timeout)
+
     monkeypatch.setattr(remote, "check_address", check)
-    assert "10.0.0.1 is not on the public internet" in refusal(fetch, f"http://127.0.0.1:{server}/to-private")
-    assert asked == ["127.0.0.1", "10.0.0.1"]
+    monkeypatch.setattr(remote, "socket", SimpleNamespace(create_connection=connect))
+    hops = [there]
+    for _ in range(n_before + 1):
+        hops.insert(0, f"http://first.example:{server}/to-there?{quote(hops[0])}")
+    names = {"first.example": "127.0.0.1", "inside.example": "192.168.0.7"}
+    said = refusal(fetch, hops[0], resolve=lambda host, _: [names.get(host, host)])
+    assert says in said
+    assert connected == [("127.0.0.1", server)] * (n_before + 1)  # none to where the last one leads
+
+
+def test_a_name_is_asked_for_once_and_its_second_answer_changes_nothing(server):
+    answers = iter([["127.0.0.1"], ["10.0.0.1"]])
+    found = fetch(f"http://example.com:{server}/a.png", resolve=lambda *_: next(answers), checks=False)
+    assert found.startswith(PNG) and next(answers) == ["10.0.0.1"]
 
 
 @pytest.mark.parametrize("url", ["http://u:p@example.com/", "http:///a", "http://a b/", "http://example.com:99999/"])
