@@ -35,14 +35,14 @@ def models(tmp_path_factory):
 def team(app_with, tmp_path, models):
     """Makes an app with keys of their own; returns it, and the headers of each key."""
 
-    def make(**keys):
+    def make(models_max=1, **keys):
         file = tmp_path / "keys.toml"
         heads = {
             name: {"Authorization": f"Bearer {add_key(file, name, **{'limits': {}, **given})}"}
             for name, given in keys.items()
         }
         own = {"keys_file": file, "usage_file": tmp_path / "usage.db", "models_dir": models}
-        return app_with(**own, ctx_size=64), heads
+        return app_with(**own, ctx_size=64, models_max=models_max), heads
 
     return make
 
@@ -99,6 +99,23 @@ def test_a_key_sees_and_uses_its_models_alone(team):
         assert reply.status_code == 200 and reply.json()["model"] == "tiny"
         assert ask(client, heads["ole"], model="fast").status_code == 403
         assert client.get("/v1/models/tiny", headers=heads["anna"]).status_code == 403
+
+
+def test_figures_of_models_that_a_key_may_not_use_are_not_shown_to_it(team):
+    client, heads = team(models_max=2, ole={"models": ("tiny",)}, boss={"is_admin": True})
+    with client:
+        for model in ("tiny", "other"):  # the last one used is not Ole's
+            assert ask(client, heads["boss"], model=model).status_code == 200
+
+        def seen(name):
+            text = client.get("/metrics", headers=heads[name]).text
+            return set(re.findall(r'model="([^"]*)"', text)), "llamacpp:tokens_predicted_total" in text
+
+        assert seen("boss") == ({"tiny", "other"}, True) and seen("ole") == ({"tiny"}, True)
+        stats = "/api/v1/performance/stats"
+        assert client.get(stats, headers=heads["boss"]).json()["model"] == "other"
+        for query, model in (("", "tiny"), ("?model=tiny", "tiny"), ("?model=other", None)):
+            assert client.get(stats + query, headers=heads["ole"]).json()["model"] == model
 
 
 def test_usage_is_kept_and_shown_to_those_it_concerns(team, tmp_path):

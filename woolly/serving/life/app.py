@@ -19,6 +19,7 @@ from starlette.middleware import Middleware
 
 from woolly import __version__
 from woolly.llm.identity import device_bytes
+from woolly.serving.accounts.account import asking
 from woolly.serving.accounts.ledger import Ledger
 from woolly.serving.accounts.meter import Meter
 from woolly.serving.answers.generation import Generator
@@ -228,11 +229,14 @@ def _metrics_router(dialects: Sequence[Dialect]) -> APIRouter:
 
 
 async def _prometheus(request: Request) -> Response:
-    """Metrics since the start, in Prometheus' text format."""
+    """Metrics since the start, in Prometheus' text format; a key of some models sees the lines of these."""
     if not request.app.state.settings.metrics:
         raise switched_off("GET /metrics", "--metrics")
     state = request.app.state
-    text = state.stats.text() + state.dialects.of(request.url.path).more_metrics(state).encode()
+    account = asking.get()
+    # A model that a key may not use is as one that is not there: its name and its load are not shown either.
+    shown = {one.name for one in await state.models.list()} if account is not None and account.models else None
+    text = state.stats.text(shown) + state.dialects.of(request.url.path).more_metrics(state).encode()
     started = {"Process-Start-Time-Unix": str(int(state.stats.started_at))}
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8", headers=started)
 

@@ -66,9 +66,13 @@ class ModelManager:
         """Returns every model that is loading, loaded or unloading."""
         return tuple(self._loaded.values())
 
-    def ready(self, name: str | None = None) -> Loaded | None:
-        """Returns the loaded model of a name, None if it is not loaded; without a name, the one that was used last."""
+    def ready(self, name: str | None = None, only_allowed: bool = False) -> Loaded | None:
+        """Returns the loaded model of a name, None if it is not loaded; without a name, the one that was used last.
+
+        `only_allowed`: of those that the account that asks may use.
+        """
         slots = [slot for slot in self._loaded.values() if slot.state == "ready"]
+        slots = [slot for slot in slots if not only_allowed or is_allowed(slot.info)]
         if name is not None:
             return next((slot for slot in slots if name in (slot.info.name, *slot.info.aliases)), None)
         return max(slots, key=lambda slot: slot.last_used, default=None)

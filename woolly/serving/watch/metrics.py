@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,9 +200,28 @@ class Stats:
             "predicted_tokens_per_second": _mean([one.predicted_per_second for one in recent]),
         }
 
-    def text(self) -> bytes:
-        """Returns the metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def text(self, models: Container[str] | None = None) -> bytes:
+        """Returns the metrics in Prometheus' text format; with `models`, the lines of other models are left out."""
+        shown: Any = self.registry if models is None else _Shown(self.registry, models)
+        return generate_latest(shown)
+
+
+class _Shown:
+    """What a registry collects, without the lines of other models."""
+
+    def __init__(self, registry: CollectorRegistry, models: Container[str]) -> None:
+        self._registry = registry
+        self._models = models
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields the metrics with the samples that may be seen."""
+        for metric in self._registry.collect():
+            metric.samples = [one for one in metric.samples if self._is_shown(one.labels)]
+            yield metric
+
+    def _is_shown(self, labels: Mapping[str, str]) -> bool:
+        name = labels.get("model", labels.get("model_name"))
+        return name is None or name in self._models
 
 
 class DeviceMetrics:

@@ -46,7 +46,7 @@ async def stats(request: Request, model: str | None = None) -> dict[str, Any]:
     state = request.app.state
     counted: Stats = state.stats
     models: ModelManager = state.models
-    slot = models.ready(model)
+    slot = models.ready(model, only_allowed=True)
     looks: dict[str | None, Shared[Look]] = state.looks
     key = None if slot is None else slot.info.name
     if key not in looks:
