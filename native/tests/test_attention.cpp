@@ -105,7 +105,7 @@ struct Case {
         for (int i = from; i < from + n; ++i) {
             const Query& one = queries[size_t(i)];
             q.push_back(one.q.data());
-            bias.push_back(one.bias.data() - 16 * first_block);
+            bias.push_back(one.bias.empty() ? nullptr : one.bias.data() - 16 * first_block);
             slopes.push_back(one.slope);
             first.push_back(one.first + 16 * first_block), last.push_back(one.last + 16 * first_block);
             blocks = std::max(blocks, (one.last + 15) / 16);
