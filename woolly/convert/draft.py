@@ -69,10 +69,10 @@ def _make(
         raise ModelError(f"{checkpoint.folder}: there is no table of embeddings, so this is no language model")
     keys["vocab_size"] = targets["token_embd.weight"].shape[0]
     keys |= reading_keys(checkpoint)
-    if "rope.dimension_count" in keys:
-        for tensor, values in rope_tensors(config, keys).items():
-            source = Computed(tensor, values.shape, GGMLType.F32, lambda values=values: values)  # type: ignore[misc]
-            targets[tensor] = Target(tensor, (Fragment(source),))
+    computed = rope_tensors(config, keys) if "rope.dimension_count" in keys else {}
+    for tensor, values in (computed | family.computed(config, keys)).items():
+        source = Computed(tensor, values.shape, GGMLType.F32, lambda values=values: values)  # type: ignore[misc]
+        targets[tensor] = Target(tensor, (Fragment(source),))
     metadata = {"general.architecture": name, "general.type": "model", "general.name": _name(checkpoint), **about}
     metadata |= {**{f"{name}.{key}": value for key, value in keys.items()}, **layout.values}
     vocabulary, n_lines = prove_tokens(read_tokens(checkpoint, keys["vocab_size"]), metadata)

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.keys import transformer_keys
 from woolly.convert.ops import TensorOp
@@ -18,6 +21,10 @@ Changes = Callable[[Hyperparameters, str, int], "tuple[TensorOp, ...]"]
 
 
 def _no_keys(config: Hyperparameters, keys: Keys) -> Keys:
+    return {}
+
+
+def _no_tensors(config: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
     return {}
 
 
@@ -40,6 +47,12 @@ class CheckpointFamily:
     plus_one: bool = False  # norms of the checkpoint are 1 lower
     defaults: Mapping[str, Any] = field(default_factory=dict)  # values that config.json may leave to its class
     base: Callable[[Hyperparameters, str], Keys] = transformer_keys
+    ties: bool = (
+        True  # a checkpoint that says so has one table for tokens and logits; False: two that differ by a factor
+    )
+    computed: Callable[[Hyperparameters, Mapping[str, Any]], dict[str, NDArray[np.float32]]] = (
+        _no_tensors  # from the configuration alone
+    )
     rename: Callable[[Hyperparameters], str] | None = None  # another architecture, if the configuration says so
 
     def name_for(self, config: Hyperparameters) -> str:

@@ -25,6 +25,10 @@ class Hyperparameters:
         """The same with values for what the file leaves to its class."""
         return Hyperparameters({**defaults, **{k: v for k, v in self._values.items() if v is not None}}, self.where)
 
+    def replaced(self, **values: Any) -> Hyperparameters:
+        """The same with other values."""
+        return Hyperparameters({**self._values, **values}, self.where)
+
     def get(self, *names: str, default: Any = None) -> Any:
         """The first of these that is given and not null."""
         for name in names:
@@ -102,7 +106,8 @@ class Hyperparameters:
     @property
     def n_layers(self) -> int:
         """Layers without those that guess further tokens."""
-        n = self.positive("num_hidden_layers", "n_layers", "num_layers", "n_layer", default=self._n_listed())
+        names = ("num_hidden_layers", "n_layers", "num_layers", "n_layer", "num_transformer_layers")
+        n = self.positive(*names, default=self._n_listed())
         if n > 1 << 12:
             raise self._wrong(("num_hidden_layers",), "at most 4096", n)
         return n

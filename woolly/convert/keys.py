@@ -7,7 +7,7 @@ from typing import Any
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.rope import rope_keys
 
-__all__ = ["expert_keys", "head_keys", "layer_kinds", "transformer_keys", "window_keys"]
+__all__ = ["dense_first", "expert_keys", "head_keys", "layer_kinds", "transformer_keys", "window_keys"]
 
 Keys = dict[str, Any]
 _EPS = ("rms_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon", "layer_norm_eps", "layernorm_epsilon")
@@ -83,6 +83,17 @@ def expert_keys(c: Hyperparameters, *, scoring: str | None = None, normalize: bo
     if normalize is not None:
         out["expert_weights_norm"] = normalize
     return out
+
+
+def dense_first(c: Hyperparameters) -> int:
+    """Layers before the first with experts."""
+    kinds = c.get("mlp_layer_types")
+    if isinstance(kinds, list):
+        return next((i for i, kind in enumerate(kinds) if kind == "sparse"), len(kinds))
+    flags = c.get("moe_layer_freq")
+    if isinstance(flags, list):
+        return next((i for i, flag in enumerate(flags) if flag), len(flags))
+    return c.integer("first_k_dense_replace", "num_dense_layers", default=0)
 
 
 def _first(value: Any) -> Any:

@@ -3,7 +3,8 @@
 A name of a block goes by its path within the block without `.weight` or `.bias`: the whole path is looked up first,
 then its end without the words that only say which part of a block it is in. A value that ends with `.weight`, `.bias`,
 `.scale` or `.` is a whole GGUF name. `a|b` are equal parts of one tensor, `a*b` both get all of it, `a@0` is the first
-of several that are joined, and `a#0` the first of several that are stacked.
+of several that are joined, and `a#0` the first of several that are stacked. `^a` is outside of blocks, and `{i}` in it
+is the number of the block.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ PREFIXES = (
     "language_model.",
     "transformer.",
     "gpt_neox.",
+    "rwkv.",
     "backbone.",
     "roberta.",
     "bert.",
     "model.",
 )
-LAYER = re.compile(r"(?:encoder\.)?(?:layers|h|blocks|layer)\.(\d+)\.(.+)")
+LAYER = re.compile(r"(?:encoder\.|layers\.)?(?:layers|h|blocks?|layer|decoder_layer|transformer_encoder)\.(\d+)\.(.+)")
 # Parts of a model that reads more than text, and constants that no file needs.
 LEFT_OUT = re.compile(
     r"(^|\.)(visual|vision_tower|vision_model|vision_encoder|vision_embed_tokens|audio_tower|audio_model|"
     r"multi_modal_projector|mm_projector|embed_vision|embed_audio|vit_large_projector|aligner|sound_encoder)\."
     r"|rotary_emb\.inv_freq$|\.masked_bias$|\.att(n|ention)\.bias$|(slope_rate|diagonal_decay|query_decay|key_decay)$|\.embed_positions\."
+    r"|relative_pe\.slopes$|(^|\.)pooler\.dense\.|embeddings\.position_ids$|^cls\.(predictions|seq_relationship)\."
+    r"|mlp\.experts\.bias$"
 )
 
 TOP: Mapping[str, str] = {

@@ -24,8 +24,10 @@ __all__ = [
     "TensorOp",
     "columns_of_heads",
     "in_pairs",
+    "normalized",
     "one_of",
     "picked",
+    "raised",
     "reshaped",
     "rows_of_heads",
     "scaled",
@@ -68,6 +70,16 @@ def reshaped(*shape: int) -> TensorOp:
         return tuple(n // known if one < 0 else one for one in shape)
 
     return TensorOp(lambda x: x.reshape(made(x.shape)), made, rows=False)
+
+
+def raised(by: float) -> TensorOp:
+    """Numbers plus a constant."""
+    return TensorOp(lambda x: x + np.float32(by), floats=True)
+
+
+def normalized(axis: int, epsilon: float) -> TensorOp:
+    """Numbers over the root of the sum of squares along an axis."""
+    return TensorOp(lambda x: x / (np.linalg.norm(x, axis=axis, keepdims=True) + np.float32(epsilon)), floats=True)
 
 
 def scaled(factor: Array | np.float32) -> TensorOp:

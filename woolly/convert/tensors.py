@@ -19,8 +19,21 @@ from woolly.errors import ModelError, UnsupportedError
 
 __all__ = ["Fragment", "Layout", "Target", "lay_out"]
 
-_EXPERT = re.compile(r"(?:(.+)\.)?experts\.(\d+)\.(\w+)\.(weight|bias)")
-_EXPERT_PARTS = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
+_EXPERT = re.compile(r"(?:.+\.)?(?:(chunk_)?experts|moe)\.(\d+)\.(\w+)\.(weight|bias)")
+_EXPERT_PARTS = {
+    "w1": "gate",
+    "w3": "up",
+    "w2": "down",
+    "gate_proj": "gate",
+    "up_proj": "up",
+    "down_proj": "down",
+    "gate": "gate",
+    "up": "up",
+    "down": "down",
+    "linear": "gate",
+    "linear_v": "up",
+    "linear_1": "down",
+}
 _NORM_OF_HEAD = re.compile(r"(.+_layernorm)\.norms\.(\d+)\.weight")
 _ENDS = (".weight", ".bias", ".scale")
 
@@ -102,7 +115,7 @@ def lay_out(
     left_out, drafts = [], 0
     scalars: dict[str, list[tuple[int, float]]] = {}
     n_layers = config.n_layers
-    is_tied = config.flag("tie_word_embeddings")
+    is_tied = config.flag("tie_word_embeddings") and family.ties
     has_experts = bool(keys.get("expert_count"))
     for source in sources:
         name = source.name
@@ -123,6 +136,8 @@ def lay_out(
         for target, kind, order, ops in wanted:
             short = target if has_experts else target.replace("_shexp", "")
             full = short if block is None else f"blk.{block}.{short}"
+            if short.startswith("^"):
+                full = short[1:].replace("{i}", str(block))
             found.setdefault(full, []).append(
                 Fragment(source, (*ops, *_changes(family, config, keys, source, short, block or 0)), order)
             )
@@ -150,14 +165,15 @@ Wanted = list[tuple[str, str, int, tuple[TensorOp, ...]]]  # name, kind ("", "jo
 def _wanted(inside: str, family: CheckpointFamily, block: int | None) -> Wanted | None:
     """What a tensor becomes, None if nobody knows it."""
     if block is not None and (expert := _EXPERT.fullmatch(inside)) and expert[3] in _EXPERT_PARTS:
-        return [(f"ffn_{_EXPERT_PARTS[expert[3]]}_exps.{expert[4]}", "stack", int(expert[2]), ())]
+        kind = "chexps" if expert[1] else "exps"
+        return [(f"ffn_{_EXPERT_PARTS[expert[3]]}_{kind}.{expert[4]}", "stack", int(expert[2]), ())]
     if block is not None and (norm := _NORM_OF_HEAD.fullmatch(inside)):
         name = find_name(norm[1], family.names)
         return None if name is None else [(f"{name}.weight", "stack", int(norm[2]), ())]
     if block is not None and inside.startswith("nextn."):
         return [(inside, "", 0, ())]
     path, _, kind = inside.rpartition(".")
-    if kind not in ("weight", "bias", "scale"):
+    if kind not in ("weight", "bias", "scale") or inside in family.names:
         path, kind = inside, ""
     value = ({**TOP, **family.top}).get(path) if block is None else find_name(path, family.names)
     if value is None:

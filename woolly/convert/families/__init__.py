@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from woolly.convert.families import decoders, encoders, gemma, hybrids, latents, mixtures, older
+from woolly.convert.families import (
+    decoders,
+    encoders,
+    gemma,
+    hybrids,
+    latents,
+    mixtures,
+    older,
+    own_code,
+    plamo,
+    rwkv,
+    windowed,
+)
 from woolly.convert.family import CheckpointFamily
 
 __all__ = ["FAMILIES", "find_family"]
 
-_PAGES = (decoders, encoders, gemma, hybrids, latents, mixtures, older)
+_PAGES = (decoders, encoders, gemma, hybrids, latents, mixtures, older, own_code, plamo, rwkv, windowed)
 FAMILIES: Mapping[str, CheckpointFamily] = {family.architecture: family for page in _PAGES for family in page.FAMILIES}
 
 

@@ -10,7 +10,7 @@ from woolly.convert.families.gemma import gemma3_keys
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.keys import transformer_keys
-from woolly.convert.ops import TensorOp, picked
+from woolly.convert.ops import SWAPPED, TensorOp, picked, reshaped
 from woolly.convert.rope import rope_of
 
 __all__ = ["FAMILIES"]
@@ -79,6 +79,97 @@ def _turned(c: Hyperparameters, keys: Keys) -> Keys:
     return {"rope.dimension_count": keys["attention.key_length"], "rope.freq_base": base}
 
 
+def _nomic(c: Hyperparameters, keys: Keys) -> Keys:
+    """Each second layer has experts in the second generation."""
+    out = _turned(c, keys)
+    if not c.has("moe_every_n_layers"):
+        return out
+    return out | {
+        "moe_every_n_layers": c.positive("moe_every_n_layers"),
+        "expert_count": c.positive("num_experts"),
+        "expert_used_count": c.positive("moe_top_k"),
+    }
+
+
+def _nomic_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    """The rows of all experts are one matrix; that of the way down is turned."""
+    if not name.endswith("_exps.weight"):
+        return ()
+    apart = reshaped(c.positive("num_experts"), c.positive("n_inner", "intermediate_size"), -1)
+    return (apart, SWAPPED) if "down" in name else (apart,)
+
+
+def _jina2(c: Hyperparameters, keys: Keys) -> Keys:
+    c.refuse("position_embedding_type", unless=(None, "alibi"))
+    c.refuse("feed_forward_type", unless=(None, "geglu"))
+    return {}
+
+
+def _neo_base(c: Hyperparameters, norm: str) -> Keys:
+    """Networks are two thirds as wide as the configuration says."""
+    keys = _base(c.with_defaults({"max_position_embeddings": c.get("max_length")}), norm)
+    epsilon = c.number("norm_eps", default=1e-6)
+    keys.pop("attention.layer_norm_epsilon")
+    return keys | {
+        "attention.layer_norm_rms_epsilon": epsilon,
+        "feed_forward_length": 2 * c.positive("intermediate_size") // 3,
+        "rope.dimension_count": keys["attention.key_length"],
+        "rope.freq_base": 10000.0,
+        "pooling_type": 2,
+    }
+
+
+def _neo_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    """Q, k and v of each head stand side by side."""
+    if name != "attn_qkv.weight":
+        return ()
+    heads, width = c.positive("num_attention_heads"), c.positive("hidden_size")
+    rows = np.arange(3 * width).reshape(heads, 3, -1).swapaxes(0, 1)
+    return (picked(rows.reshape(-1), rows.size),)
+
+
+def _t5_base(c: Hyperparameters, norm: str) -> Keys:
+    c.refuse("is_gated_act", unless=(None, False, "gated" in c.text("feed_forward_proj", "relu")))
+    c.refuse("feed_forward_proj", unless=(None, "relu", "gated-gelu"))
+    c.refuse("relative_attention_max_distance", unless=(None, 128))
+    heads, head = c.positive("num_heads"), c.positive("d_kv")
+    return {
+        "block_count": c.n_layers,
+        "context_length": c.positive("n_positions", default=512),
+        "embedding_length": c.positive("d_model"),
+        "feed_forward_length": c.positive("d_ff"),
+        "attention.head_count": heads,
+        "attention.head_count_kv": heads,
+        "attention.key_length": head,
+        "attention.value_length": head,
+        "attention.layer_norm_rms_epsilon": c.number("layer_norm_epsilon", default=1e-6),
+        "attention.relative_buckets_count": c.positive("relative_attention_num_buckets", default=32),
+        "attention.causal": False,
+    }
+
+
+_T5 = {
+    **{f"layer.0.SelfAttention.{x}": f"^enc.blk.{{i}}.attn_{x}" for x in "qkvo"},
+    "layer.0.SelfAttention.relative_attention_bias": "^enc.blk.{i}.attn_rel_b",
+    "layer.0.layer_norm": "^enc.blk.{i}.attn_norm",
+    "layer.1.layer_norm": "^enc.blk.{i}.ffn_norm",
+    "layer.1.DenseReluDense.wi": "^enc.blk.{i}.ffn_up",
+    "layer.1.DenseReluDense.wi_0": "^enc.blk.{i}.ffn_gate",
+    "layer.1.DenseReluDense.wi_1": "^enc.blk.{i}.ffn_up",
+    "layer.1.DenseReluDense.wo": "^enc.blk.{i}.ffn_down",
+}
+_BERT = {
+    "attention.self.query": "attn_q",
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "output.LayerNorm": "layer_output_norm",
+}
+
+
 def _both_ways(c: Hyperparameters, keys: Keys) -> Keys:
     return {"attention.causal": False}
 
@@ -95,16 +186,7 @@ FAMILIES = (
         "BertModel RobertaModel XLMRobertaModel CamembertModel RobertaForSequenceClassification"
         " XLMRobertaForSequenceClassification",
         _bert,
-        names={
-            "attention.self.query": "attn_q",
-            "attention.self.key": "attn_k",
-            "attention.self.value": "attn_v",
-            "attention.output.dense": "attn_output",
-            "attention.output.LayerNorm": "attn_output_norm",
-            "intermediate.dense": "ffn_up",
-            "output.dense": "ffn_down",
-            "output.LayerNorm": "layer_output_norm",
-        },
+        names=_BERT,
         top=_TABLES
         | {
             "embeddings.position_embeddings": "position_embd",
@@ -139,17 +221,69 @@ FAMILIES = (
     CheckpointFamily(
         "nomic-bert",
         "NomicBertModel",
-        _turned,
+        _nomic,
         names=_POST_NORMS
         | {
             "attn.Wqkv": "attn_qkv",
             "attn.out_proj": "attn_output",
             "mlp.fc11": "ffn_up",
             "mlp.fc12": "ffn_gate",
+            "mlp.fc1": "ffn_up",
+            "mlp.fc2": "ffn_down",
+            "mlp.experts.mlp.w1": "ffn_up_exps.weight",
+            "mlp.experts.mlp.w2": "ffn_down_exps.weight",
+        },
+        top=_TABLES,
+        changes=_nomic_changes,
+        base=_base,
+        rename=lambda c: "nomic-bert-moe" if c.has("moe_every_n_layers") else "nomic-bert",
+    ),
+    CheckpointFamily(
+        "jina-bert-v2",
+        "JinaBertModel JinaBertForMaskedLM",
+        _jina2,
+        names=_BERT
+        | {
+            "mlp.gated_layers": "ffn_gate|ffn_up",
+            "mlp.wo": "ffn_down",
+            "mlp.layernorm": "layer_output_norm",
+        },
+        top=_TABLES,
+        base=_base,
+    ),
+    CheckpointFamily(
+        "jina-bert-v3",
+        "JinaEmbeddingsV3Model",
+        _turned,
+        names={
+            "post_attention_layernorm": "attn_output_norm",
+            "post_mlp_layernorm": "layer_output_norm",
+            "mlp.fc1": "ffn_up",
             "mlp.fc2": "ffn_down",
         },
         top=_TABLES,
         base=_base,
+    ),
+    CheckpointFamily(
+        "neo-bert",
+        "NeoBERT NeoBERTLMHead",
+        names={
+            "qkv": "attn_qkv",
+            "wo": "attn_output",
+            "attention_norm": "attn_norm",
+            "ffn.w12": "ffn_up",
+            "ffn.w3": "ffn_down",
+        },
+        top={"encoder": "token_embd", "layer_norm": "enc.output_norm"},
+        changes=_neo_changes,
+        base=_neo_base,
+    ),
+    CheckpointFamily(
+        "t5encoder",
+        "T5EncoderModel",
+        names=_T5,
+        top={"shared": "token_embd", "encoder.final_layer_norm": "enc.output_norm"},
+        base=_t5_base,
     ),
     CheckpointFamily("eurobert", "EuroBertModel", _both_ways, base=transformer_keys),
     CheckpointFamily("llama-embed", "LlamaBidirectionalModel", _both_ways, pairs=True),

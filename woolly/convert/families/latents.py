@@ -60,6 +60,13 @@ def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
     return _latent(c, keys) | _experts(c, "softmax" if is_v2 else "sigmoid")
 
 
+def _indexed(c: Hyperparameters, keys: Keys) -> Keys:
+    """DeepSeek's with heads that choose positions."""
+    own = {"head_count": "index_n_heads", "key_length": "index_head_dim", "top_k": "index_topk"}
+    indexer = {f"attention.indexer.{key}": c.positive(name) for key, name in own.items()}
+    return _latent(c, keys) | _experts(c, "sigmoid") | indexer
+
+
 def _minicpm3(c: Hyperparameters, keys: Keys) -> Keys:
     """K and V are not absorbed. What multiplies rows, residuals and logits is that of all published ones."""
     for name, value in (("scale_emb", 12), ("scale_depth", 1.4), ("dim_model_base", 256)):
@@ -120,6 +127,13 @@ def _kimi_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, 
     return _changes(c, name, block)
 
 
+_INDEXER = {
+    "self_attn.indexer.wq_b": "indexer.attn_q_b",
+    "self_attn.indexer.wk": "indexer.attn_k",
+    "self_attn.indexer.k_norm": "indexer.k_norm",
+    "self_attn.indexer.weights_proj": "indexer.proj",
+}
+
 FAMILIES = (
     CheckpointFamily(
         "deepseek2",
@@ -128,6 +142,8 @@ FAMILIES = (
         names=_KV_B,
         changes=_changes,
     ),
+    CheckpointFamily("deepseek32", "DeepseekV32ForCausalLM", _indexed, names=_KV_B | _INDEXER, changes=_changes),
+    CheckpointFamily("glm-dsa", "GlmMoeDsaForCausalLM", _indexed, names=_KV_B | _INDEXER, changes=_changes),
     CheckpointFamily("minicpm3", "MiniCPM3ForCausalLM", _minicpm3, names={"self_attn.kv_b_proj": "attn_kv_b"}),
     CheckpointFamily("mistral4", "Mistral4ForCausalLM", _mistral4, names=_KV_B, changes=_changes),
     CheckpointFamily(

@@ -7,7 +7,7 @@ from typing import Any
 from woolly.convert.families.decoders import POST_ATTENTION, granite_keys
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import expert_keys, layer_kinds, window_keys
+from woolly.convert.keys import dense_first, expert_keys, layer_kinds, window_keys
 from woolly.convert.ops import SWAPPED, TensorOp, one_of, reshaped
 from woolly.convert.rope import rope_of
 
@@ -121,17 +121,6 @@ def _granitemoe(c: Hyperparameters, keys: Keys) -> Keys:
     return granite_keys(c, keys) | experts | {"expert_shared_feed_forward_length": shared or None}
 
 
-def _dense_first(c: Hyperparameters) -> int:
-    """Layers before the first with experts."""
-    kinds = c.get("mlp_layer_types")
-    if isinstance(kinds, list):
-        return next((i for i, kind in enumerate(kinds) if kind == "sparse"), len(kinds))
-    flags = c.get("moe_layer_freq")
-    if isinstance(flags, list):
-        return next((i for i, flag in enumerate(flags) if flag), len(flags))
-    return c.integer("first_k_dense_replace", "num_dense_layers", default=0)
-
-
 def _afmoe(c: Hyperparameters, keys: Keys) -> Keys:
     experts = expert_keys(c, scoring="sigmoid", normalize=c.flag("route_norm", default=True))
     experts["expert_weights_scale"] = c.number("route_scale", default=1.0)
@@ -142,7 +131,7 @@ def _afmoe(c: Hyperparameters, keys: Keys) -> Keys:
 def _exaone_moe(c: Hyperparameters, keys: Keys) -> Keys:
     experts = expert_keys(c, scoring="sigmoid", normalize=c.flag("norm_topk_prob", default=True))
     shared = _shared(c, c.integer("num_shared_experts", "n_shared_experts", default=0))
-    return experts | shared | window_keys(c, 4) | {"leading_dense_block_count": _dense_first(c)}
+    return experts | shared | window_keys(c, 4) | {"leading_dense_block_count": dense_first(c)}
 
 
 def _hy_v3(c: Hyperparameters, keys: Keys) -> Keys:
@@ -150,7 +139,7 @@ def _hy_v3(c: Hyperparameters, keys: Keys) -> Keys:
     experts = expert_keys(c, scoring="sigmoid", normalize=True)
     experts["expert_weights_scale"] = c.number("router_scaling_factor", "routed_scaling_factor", default=1.0)
     shared = _shared(c, c.integer("num_shared_experts", default=0))
-    return experts | shared | {"leading_dense_block_count": _dense_first(c)}
+    return experts | shared | {"leading_dense_block_count": dense_first(c)}
 
 
 def _cohere2_moe(c: Hyperparameters, keys: Keys) -> Keys:
@@ -166,7 +155,7 @@ def _cohere2_moe(c: Hyperparameters, keys: Keys) -> Keys:
         | {
             "expert_feed_forward_length": inner,
             "feed_forward_length": c.positive("prefix_dense_intermediate_size", default=inner),
-            "leading_dense_block_count": _dense_first(c),
+            "leading_dense_block_count": dense_first(c),
             "logit_scale": c.number("logit_scale", default=1.0),
         }
     )
@@ -209,7 +198,7 @@ def _mimo2(c: Hyperparameters, keys: Keys) -> Keys:
         window_keys(c)
         | experts
         | {
-            "leading_dense_block_count": _dense_first(c),
+            "leading_dense_block_count": dense_first(c),
             "attention.head_count_kv": [local if flag else full for flag in flags],
             "attention.value_length": c.positive("v_head_dim"),
             "attention.value_scale": c.number("attention_value_scale", default=0.0) or None,

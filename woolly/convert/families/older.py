@@ -34,6 +34,8 @@ _NAMES = {
     "mlp.dense_4h_to_h": "ffn_down",
     "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down",
+    "mlp.fc_in": "ffn_up",
+    "mlp.fc_out": "ffn_down",
     "attn.c_attn": "attn_qkv",
     "attn.c_proj": "attn_output",
     "attn.Wqkv": "attn_qkv",
@@ -128,6 +130,11 @@ def _gptneox(c: Hyperparameters, keys: Keys) -> Keys:
     return {"use_parallel_residual": c.flag("use_parallel_residual", default=True)} | _with_rope(c, keys)
 
 
+def _gptj(c: Hyperparameters, keys: Keys) -> Keys:
+    c.refuse("activation_function", unless=(None, "gelu_new", "gelu_pytorch_tanh"))
+    return {"rope.dimension_count": c.positive("rotary_dim", default=64), "rope.freq_base": 10000.0}
+
+
 def _mpt(c: Hyperparameters, keys: Keys) -> Keys:
     attention = c.inner(c.mapping("attn_config"))
     attention.refuse("softmax_scale")
@@ -208,6 +215,7 @@ FAMILIES = (
     _family("bloom", "BloomForCausalLM BloomModel", _bloom, _qkv(_heads)),
     _family("falcon", "FalconForCausalLM RWForCausalLM", _falcon, _qkv(_falcon_kv)),
     _family("gpt2", "GPT2LMHeadModel", _gpt2, _conv),
+    _family("gptj", "GPTJForCausalLM", _gptj),
     _family("gptneox", "GPTNeoXForCausalLM", _gptneox, _qkv(_heads)),
     _family("mpt", "MptForCausalLM MPTForCausalLM", _mpt),
     _family("phi2", "PhiForCausalLM", _phi2),

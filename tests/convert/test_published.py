@@ -1,0 +1,73 @@
+"""Checkpoints as their makers publish them become the tiny models that they came from, byte by byte."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.encoders import ENCODERS
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import write_tiny
+from tests.convert.folders import write_folder
+from tests.convert.published import ROWS as DECODERS
+from tests.convert.published_more import ROWS as OTHERS
+from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.convert.families import FAMILIES as CONVERTED
+from woolly.convert.hyperparameters import Hyperparameters
+from woolly.gguf import open_gguf
+from woolly.models import trace
+
+ROWS = DECODERS | OTHERS
+TINIES = {**FAMILIES, **ENCODERS}
+# Its class has the width and the factor of small experts as constants.
+GROVE = TINIES["grovemoe"]
+TINIES["grovemoe"] = replace(GROVE, head_dim=16, extra=GROVE.extra | {"expert_group_scale": 0.05})
+# Tensors that lose a last bit on the way: exp of a logarithm, a constant taken off and added again.
+ROUNDED = ("ssm_a", "norm", "norm.weight", "_norm")
+
+
+@pytest.fixture(autouse=True)
+def unproved(monkeypatch):
+    plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
+    monkeypatch.setattr("woolly.convert.draft.prove_tokens", plain)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_published_checkpoint_becomes_the_model_that_it_is(name, tmp_path):
+    with open_gguf(write_tiny(TINIES[name], tmp_path / "tiny.gguf")) as wanted:
+        kind, arrays, config = ROWS[name](wanted)
+        arrays = {path: np.ascontiguousarray(value, np.float32) for path, value in arrays.items()}
+        write_folder(tmp_path / "folder", arrays, {"architectures": [kind]} | config)
+        if wanted.metadata.get(f"{wanted.metadata['general.architecture']}.pooling_type") == 1:
+            (tmp_path / "folder" / "1_Pooling").mkdir()
+            (tmp_path / "folder" / "1_Pooling" / "config.json").write_text(
+                json.dumps({"pooling_mode_mean_tokens": True})
+            )
+        draft = make_draft(open_checkpoint(tmp_path / "folder"))
+        write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+        with open_gguf(tmp_path / "out.gguf") as made:
+            assert set(made.tensors) == set(wanted.tensors)
+            for tensor, one in wanted.tensors.items():
+                other = made.tensors[tensor]
+                assert (other.type, other.shape) == (one.type, one.shape), tensor
+                if tensor.endswith(ROUNDED):
+                    np.testing.assert_allclose(other.dequantize(), one.dequantize(), rtol=3e-7, atol=1.2e-7)
+                else:
+                    assert other.data.tobytes() == one.data.tobytes(), tensor
+            assert trace(made) == trace(wanted)
+
+
+def test_an_output_matrix_that_its_class_norms_is_normed(tmp_path):
+    with open_gguf(write_tiny(TINIES["bailingmoe"], tmp_path / "tiny.gguf")) as wanted:
+        kind, arrays, config = ROWS["bailingmoe"](wanted)
+        arrays = {path: np.ascontiguousarray(value, np.float32) for path, value in arrays.items()}
+        write_folder(tmp_path / "folder", arrays, {"architectures": [kind], "norm_head": True} | config)
+        draft = make_draft(open_checkpoint(tmp_path / "folder"))
+        write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+    with open_gguf(tmp_path / "out.gguf") as made:
+        norms = np.linalg.norm(made.tensors["output.weight"].dequantize(), axis=0)
+    np.testing.assert_allclose(norms, 1, atol=1e-5)
+    second = Hyperparameters({"vocab_size": 125696}, "config.json")
+    (op,) = CONVERTED["baichuan"].changes(second, "output.weight", 0)
+    np.testing.assert_allclose(np.linalg.norm(op.apply(arrays["lm_head.weight"]), axis=1), 1, atol=1e-5)
