@@ -183,13 +183,16 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
     for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
 }
 
-// use(place, w) for all quants of a super-block; places are 64 bytes for four columns.
+// use(place, w) for all quants of a super-block; places are 64 bytes for four columns. Quants that are looked up are
+// opened in rounds of 64 columns: with longer ones they take twice as long to compile, and as long to run.
 template <class Type, class Use>
 [[gnu::always_inline]] inline void open_quants(const uint8_t* panel, const Use& use) {
-    in_rounds<kRounds<Type>>([&](int s) __attribute__((always_inline)) {
-        each<kUnits<Type>>([&]<int u>() __attribute__((always_inline)) {
-            const int from = 4096 / kRounds<Type> * s + 16 * Type::unit * u;
-            Type::template unpack<u>(panel + Type::quants, kUnits<Type> * s,
+    constexpr int rounds = Type::one_by_one && kRounds<Type> > 1 ? 4 : kRounds<Type>;
+    constexpr int units = 256 / Type::unit / rounds;
+    in_rounds<rounds>([&](int s) __attribute__((always_inline)) {
+        each<units>([&]<int u>() __attribute__((always_inline)) {
+            const int from = 4096 / rounds * s + 16 * Type::unit * u;
+            Type::template unpack<u>(panel + Type::quants, units * s,
                                      [&]<int v>(U8 w) __attribute__((always_inline)) { use(from + 64 * v, w); });
         });
     });

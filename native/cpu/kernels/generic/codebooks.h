@@ -59,6 +59,11 @@ template <class Rank, class Use>
     });
 }
 
+// The bits of units from `first` on, of a word that has 8 bits for each of four units; an even unit begins a round.
+[[gnu::always_inline]] inline U8 units_of(U8 word, int first) {
+    return first % 4 == 0 ? word : as_bytes(field<16, 16, 0>(word));
+}
+
 struct IQ2_XXS : Points<BlockIQ2_XXS, 8, 1> {
     [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
         for (int k = 0; k < 2; ++k) {
@@ -108,7 +113,7 @@ struct IQ2_S : Points<BlockIQ2_S, 16, 1> {
     template <int u, class Use>
     [[gnu::always_inline]] static void unpack(const uint8_t* panel, int first, const Use& use) {
         const U8 low = word_of(panel, 2, first + u), signs = word_of(panel, 34, first + u),
-                 high = word_of(panel, 66, first / 4);
+                 high = units_of(word_of(panel, 66, first / 4), first);
         const auto rank = [&]<int k>() __attribute__((always_inline)) {
             return iadd(byte<k>(low), field<8 * u + 2 * k, 2, 8>(high));
         };
@@ -142,7 +147,7 @@ struct IQ3_S : Points<BlockIQ3_S, 8, 8> {
     template <int u, class Use>
     [[gnu::always_inline]] static void unpack(const uint8_t* panel, int first, const Use& use) {
         const U8 a = word_of(panel, 2, 2 * (first + u)), b = word_of(panel, 2, 2 * (first + u) + 1);
-        const U8 high = word_of(panel, 66, first / 4), signs = word_of(panel, 74, first + u);
+        const U8 high = units_of(word_of(panel, 66, first / 4), first), signs = word_of(panel, 74, first + u);
         each<8>([&]<int v>() __attribute__((always_inline)) {
             const I32 rank = iadd(byte<v % 4>(v < 4 ? a : b), field<8 * u + v, 1, 8>(high));
             use.template operator()<v>(negate<v>(look_up(kIq3S.words, rank), signs));
