@@ -161,14 +161,16 @@ struct BlockIQ1_M {
     }
 };
 
-// Columns as in types.h.
-#define WOOLLY_CODEBOOKS(X)                             \
+// Columns as in types.h. Points of 8 numbers, and points of 4.
+#define WOOLLY_POINTS_OF_8(X)                           \
     X(IQ2_XXS, 16, 256, 66, q8_256, Blocks256<IQ2_XXS>) \
     X(IQ2_XS, 17, 256, 74, q8_256, Blocks256<IQ2_XS>)   \
-    X(IQ3_XXS, 18, 256, 98, q8_256, Blocks256<IQ3_XXS>) \
     X(IQ1_S, 19, 256, 50, q8_256, Blocks256<IQ1_S>)     \
-    X(IQ3_S, 21, 256, 110, q8_256, Blocks256<IQ3_S>)    \
     X(IQ2_S, 22, 256, 82, q8_256, Blocks256<IQ2_S>)     \
     X(IQ1_M, 29, 256, 56, q8_256, Blocks256<IQ1_M>)
+#define WOOLLY_POINTS_OF_4(X)                           \
+    X(IQ3_XXS, 18, 256, 98, q8_256, Blocks256<IQ3_XXS>) \
+    X(IQ3_S, 21, 256, 110, q8_256, Blocks256<IQ3_S>)
+#define WOOLLY_CODEBOOKS(X) WOOLLY_POINTS_OF_8(X) WOOLLY_POINTS_OF_4(X)
 
 }  // namespace woolly

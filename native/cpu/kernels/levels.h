@@ -8,15 +8,16 @@ namespace woolly {
 
 struct Level {
     const char* name;
-    const KernelTable* parts[12];
+    const KernelTable* parts[14];
 };
 
-#define WOOLLY_DIFFERENCE_PARTS(level) \
-    &k_##level##_blocks32, &k_##level##_many_bits, &k_##level##_few_bits, &k_##level##_ternary, &k_##level##_codebooks
+#define WOOLLY_DIFFERENCE_PARTS(level)                                                          \
+    &k_##level##_blocks32, &k_##level##_many_bits, &k_##level##_few_bits, &k_##level##_ternary, \
+        &k_##level##_points_of_8, &k_##level##_points_of_4
 #define WOOLLY_PARTS(level) WOOLLY_DIFFERENCE_PARTS(level), &k_##level##_floats, &k_##level##_rows
 #define WOOLLY_DIFFERENCE(level)                                                                                     \
     extern const KernelTable k_##level##_blocks32, k_##level##_many_bits, k_##level##_few_bits, k_##level##_ternary, \
-        k_##level##_codebooks;
+        k_##level##_points_of_8, k_##level##_points_of_4;
 #define WOOLLY_LEVEL(level)                                        \
     WOOLLY_DIFFERENCE(level)                                       \
     extern const KernelTable k_##level##_floats, k_##level##_rows; \

@@ -34,8 +34,11 @@ WOOLLY_MAKE(few_bits, WOOLLY_FEW_BITS(WOOLLY_ROW))
 #if defined(WOOLLY_ONLY_ternary) || !defined(WOOLLY_ONLY)
 WOOLLY_MAKE(ternary, WOOLLY_TERNARY(WOOLLY_ROW))
 #endif
-#if defined(WOOLLY_ONLY_codebooks) || !defined(WOOLLY_ONLY)
-WOOLLY_MAKE(codebooks, WOOLLY_CODEBOOKS(WOOLLY_ROW))
+#if defined(WOOLLY_ONLY_points_of_8) || !defined(WOOLLY_ONLY)
+WOOLLY_MAKE(points_of_8, WOOLLY_POINTS_OF_8(WOOLLY_ROW))
+#endif
+#if defined(WOOLLY_ONLY_points_of_4) || !defined(WOOLLY_ONLY)
+WOOLLY_MAKE(points_of_4, WOOLLY_POINTS_OF_4(WOOLLY_ROW))
 #endif
 // A level that is another one and a difference has the other's floats and rows.
 #if !defined(WOOLLY_DIFFERENCE)
