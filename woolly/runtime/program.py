@@ -55,7 +55,14 @@ class About:
     shares: tuple[Share, ...] = ()  # of each device, if there are several
     device: str = ""  # the name of the GPU; empty: the CPU
     device_memory: int | None = None  # bytes of the GPU in all
-    device_bandwidth: float | None = None  # bytes per second of the GPU's memory, by its clock and its width
+    device_bandwidth: float | None = None  # bytes per second of the GPU's memory, as its driver says, else measured
+    device_driver: str = ""  # of the GPU, with what stands in for arithmetic that it lacks
+    arithmetic: str = ""  # the backend whose bits a GPU gives; empty: bits of its own
+
+    @property
+    def bits(self) -> str:
+        """What decides bits: a backend, with the generation of a GPU that has bits of its own."""
+        return self.arithmetic or (f"{self.backend} {self.level}" if self.device else self.backend)
 
     @property
     def place(self) -> str:

@@ -154,6 +154,7 @@ class EmulatedDevice:
     """
 
     name = "emulated"
+    driver = "emulation"
     architecture = kernels_for = 80
     kernels = KERNELS
 

@@ -285,6 +285,11 @@ def test_missing_features_are_named():
         gpu.check()
     with pytest.raises(DeviceError, match="lacks a queue that computes"):
         replace(gpu, features=frozenset(FEATURES), family=-1).check()
+    with pytest.raises(DeviceError, match=r"Old GPU has Vulkan 1\.1, and 1\.2 is needed: a newer driver may have it"):
+        replace(gpu, features=frozenset(), api=1 << 22 | 1 << 12).check()
+    # Dots are an extension of Vulkan 1.2, and a part of 1.3.
+    assert replace(gpu, api=1 << 22 | 2 << 12).extensions == [b"VK_KHR_shader_integer_dot_product"]
+    assert replace(gpu, api=1 << 22 | 3 << 12, has_budget=True).extensions == [b"VK_EXT_memory_budget"]
 
 
 def test_the_cpu_in_place_of_a_gpu_is_taken_by_name_alone(opened, monkeypatch):

@@ -75,6 +75,12 @@ class CudaDevice:
         return f"sm_{self.architecture}"
 
     @property
+    def driver(self) -> str:
+        """The version of CUDA that the driver has."""
+        version = self._shared.enter().version
+        return f"CUDA {version // 1000}.{version % 1000 // 10}"
+
+    @property
     def kernels(self) -> Kernels:
         """The emitters of native/cuda."""
         from woolly.runtime.cuda.ops import KERNELS  # 30 ms, which a machine without a GPU need not wait for

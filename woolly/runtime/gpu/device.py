@@ -39,6 +39,10 @@ class Device(Protocol):
         """Its generation, as `Options.level` names it: sm_90."""
 
     @property
+    def driver(self) -> str:
+        """What drives it, for people, with what stands in for arithmetic that it lacks."""
+
+    @property
     def kernels(self) -> Kernels:
         """The emitters of its kernels. Imported when first asked for: they take 30 ms."""
 

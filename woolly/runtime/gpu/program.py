@@ -61,6 +61,8 @@ class GpuProgram:
             device=device.name,
             device_memory=total,
             device_bandwidth=device.bandwidth,
+            device_driver=device.driver,
+            arithmetic=device.kernels.arithmetic,
         )
         kind = RankingDraft if device.kernels.ranks else GpuDraft
         self.draft = None if plan.draft is None or draft is None else kind(self._core, plan.draft, draft)

@@ -34,7 +34,6 @@ __all__ = ["COMPUTE", "VulkanContext"]
 
 COMPUTE = 0x20  # the stage of shaders
 _PUSHED = 8  # bytes of a launch: the address of its arguments
-_BUDGET = b"VK_EXT_memory_budget"
 
 _contexts: weakref.WeakSet[VulkanContext] = weakref.WeakSet()
 
@@ -45,6 +44,8 @@ class VulkanContext:
     def __init__(self, driver: VulkanLibrary, physical: Physical, archive: SpirvArchive) -> None:
         self.driver, self.physical, self._archive = driver, physical, archive
         self.variant = "plain"  # of the kernels: what the probe finds out
+        self.bandwidth: float | None = None  # bytes per second, once it is measured
+        self.knows_bandwidth = False
         self.lost: DeviceError | None = None  # why the device cannot be used again
         self.lock = threading.RLock()  # of the queue, the memory and the pipelines
         self.device, self.queue = c.c_void_p(), c.c_void_p()
@@ -53,7 +54,7 @@ class VulkanContext:
         chain = features_chain(wanted)
         one = c.c_float(1.0)
         queue = QueueInfo(0, physical.family, 1, reference(one))
-        words = [_BUDGET] if physical.has_budget else []
+        words = physical.extensions
         names = (c.c_char_p * max(1, len(words)))(*words)
         info = DeviceInfo(
             0, 1, reference(queue), 0, None, len(words), c.cast(names, c.c_void_p), None, next=reference(chain[0])

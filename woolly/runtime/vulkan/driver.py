@@ -21,12 +21,14 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.gpu.device import Address, Argument, too_large
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan.bandwidth import find_bandwidth
 from woolly.runtime.vulkan.context import VulkanContext
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary, open_driver
-from woolly.runtime.vulkan.physical import find_physical
+from woolly.runtime.vulkan.physical import Physical, find_physical
 from woolly.runtime.vulkan.probe import probe
 from woolly.runtime.vulkan.staging import Staging
 from woolly.runtime.vulkan.stream import CommandStream
+from woolly.runtime.vulkan.structs import BufferCopy
 
 __all__ = ["LEVEL", "VulkanDevice", "find_level", "open_device"]
 
@@ -69,6 +71,13 @@ class VulkanDevice:
         return LEVEL
 
     @property
+    def driver(self) -> str:
+        """What drives it, and what stands in for arithmetic that is not the CPU's."""
+        physical = self._shared.physical
+        text = f"{physical.driver}, Vulkan {physical.version}" if physical.driver else f"Vulkan {physical.version}"
+        return text if self._shared.variant == "plain" else f"{text}, with f64 in place of fused multiply-adds"
+
+    @property
     def kernels(self) -> Kernels:
         """The emitters of native/gpu."""
         from woolly.runtime.vulkan.ops import KERNELS  # a machine without a GPU need not wait for them
@@ -96,9 +105,16 @@ class VulkanDevice:
         return self._shared.physical.shared_bytes
 
     @property
+    def physical(self) -> Physical:
+        """What it is and has."""
+        return self._shared.physical
+
+    @property
     def bandwidth(self) -> float | None:
-        """The driver does not say."""
-        return None
+        """Bytes per second of its memory, measured once; None of the CPU in place of a GPU."""
+        if not self._shared.knows_bandwidth:
+            self._shared.bandwidth, self._shared.knows_bandwidth = find_bandwidth(self), True
+        return self._shared.bandwidth
 
     def memory(self) -> tuple[int, int]:
         """Bytes that are free, and bytes in all."""
@@ -154,6 +170,12 @@ class VulkanDevice:
             # A multiple of 4 bytes: memory is handed out in pieces of 256.
             size = c.c_uint64(-(-n_bytes // 4) * 4)
             self._stream.record("vkCmdFillBuffer", block.buffer, c.c_uint64(at), size, 0)
+
+    def copy(self, source: Address, to: Address, n_bytes: int) -> None:
+        """Queues a copy inside of its memory."""
+        with self._shared.lock:
+            (a, at), (b, place) = (self._shared.memory.find(int(one)) for one in (source, to))
+        self._stream.record("vkCmdCopyBuffer", a.buffer, b.buffer, 1, c.byref(BufferCopy(at, place, n_bytes)))
 
     def gather(self, kernels: Iterable[str]) -> None:
         """Nothing: the archive has all kernels, and the driver compiles each when it is prepared."""

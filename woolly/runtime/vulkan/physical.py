@@ -21,11 +21,11 @@ from woolly.runtime.vulkan.structs import (
 
 __all__ = ["FEATURES", "Physical", "features_chain", "find_physical", "list_physical"]
 
-_OLDEST = 1 << 22 | 2 << 12  # Vulkan 1.2
+_OLDEST, _WITH_DOTS = 1 << 22 | 2 << 12, 1 << 22 | 3 << 12  # Vulkan 1.2, and 1.3, which has dots without an extension
 _SOFTWARE = 4  # a device type: the CPU itself
 _KINDS = ("other", "integrated", "discrete", "virtual", "software")
 _COMPUTE = 2  # a flag of queue families
-_BUDGET = b"VK_EXT_memory_budget"
+_BUDGET, _DOTS = b"VK_EXT_memory_budget", b"VK_KHR_shader_integer_dot_product"
 
 # Structs of features: the number of each, how many features it has, and places of those that matter here.
 _STRUCTS = (
@@ -43,6 +43,7 @@ _STRUCTS = (
             "bufferDeviceAddress": 38,
         },
     ),
+    (1000280000, 1, {"shaderIntegerDotProduct": 0}),  # of Vulkan 1.3, or of an extension
 )
 FEATURES = (
     "bufferDeviceAddress",
@@ -51,6 +52,7 @@ FEATURES = (
     "shaderInt16",
     "shaderInt64",
     "shaderInt8",
+    "shaderIntegerDotProduct",
     "storageBuffer16BitAccess",
     "storageBuffer8BitAccess",
     "timelineSemaphore",
@@ -58,7 +60,7 @@ FEATURES = (
 
 
 def features_chain(wanted: frozenset[str]) -> list[Any]:
-    """Structs of features of Vulkan 1.0, 1.1 and 1.2, with those that are wanted set. The first leads to all."""
+    """Structs of features of Vulkan 1.0 to 1.2 and of dots, with those that are wanted set. The first leads to all."""
     chain: list[Any] = []
     for s_type, n, places in reversed(_STRUCTS):
         bits = (c.c_uint32 * n)(*(0,) * n)
@@ -85,6 +87,18 @@ class Physical:
     timestamp_bits: int  # of its clock; 0: it has none
     shared_bytes: int  # most of a group
     memory: MemoryProperties
+    driver: str = ""  # with its version, as it calls itself
+    api: int = _OLDEST  # the version of Vulkan that it has
+
+    @property
+    def version(self) -> str:
+        """The version of Vulkan, such as 1.3."""
+        return f"{self.api >> 22}.{self.api >> 12 & 1023}"
+
+    @property
+    def extensions(self) -> list[bytes]:
+        """Those that a device is opened with."""
+        return [_BUDGET] * self.has_budget + [_DOTS] * (self.api < _WITH_DOTS)
 
     @property
     def is_software(self) -> bool:
@@ -93,6 +107,12 @@ class Physical:
 
     def check(self) -> None:
         """DeviceError names what the GPU or its driver lacks."""
+        if self.api < _OLDEST:
+            raise DeviceError(
+                f"{self.name} has Vulkan {self.version}, and 1.2 is needed: a newer driver may have it",
+                code="old_device",
+                remedy="use backend='cpu'",
+            )
         missing = [name for name in FEATURES if name not in self.features]
         if self.family < 0:
             missing.append("a queue that computes")
@@ -172,6 +192,8 @@ def _describe(driver: VulkanLibrary, handle: c.c_void_p) -> Physical:
         int(families[family].bits) if able else 0,
         int(shared),
         memory,
+        _driver_of(driver, handle) if api >= _OLDEST else "",
+        api,
     )
 
 
@@ -185,17 +207,31 @@ _FLOAT_CONTROLS = (
     *(f"shaderRoundingModeRTEFloat{n}" for n in (16, 32, 64)),
     *(f"shaderRoundingModeRTZFloat{n}" for n in (16, 32, 64)),
 )
+# VkPhysicalDeviceDriverProperties: a number, two texts of 256 bytes, four bytes.
+_DRIVER_TYPE, _DRIVER_WORDS = 1000196000, 130
 # Places in VkPhysicalDeviceLimits.
 _SHARED_AT, _TICK_AT = 216, 424
 
 
-def _controls(driver: VulkanLibrary, handle: c.c_void_p) -> frozenset[str]:
-    """What the GPU lets kernels ask of floats."""
-    found = (c.c_uint32 * len(_FLOAT_CONTROLS))()
-    asked = FeaturesInfo(_FLOAT_CONTROLS_TYPE, found, None)
+def _ask(driver: VulkanLibrary, handle: c.c_void_p, s_type: int, n_words: int) -> Any:
+    """The words of one struct of properties."""
+    asked = FeaturesInfo(s_type, (c.c_uint32 * n_words)(), None)
     properties = c.create_string_buffer(2048)  # of VkPhysicalDeviceProperties2, larger than any
     struct.pack_into("=IIQ", properties, 0, _PROPERTIES_2_TYPE, 0, c.addressof(asked))
     driver.result("vkGetPhysicalDeviceProperties2", handle, properties)
+    return asked
+
+
+def _driver_of(driver: VulkanLibrary, handle: c.c_void_p) -> str:
+    """The name of the driver, and what it says of its version."""
+    text = bytes(_ask(driver, handle, _DRIVER_TYPE, _DRIVER_WORDS).bits)
+    parts = (text[4 + 256 * i : 4 + 256 * (i + 1)].split(b"\0")[0].decode(errors="replace") for i in range(2))
+    return " ".join(part for part in parts if part)
+
+
+def _controls(driver: VulkanLibrary, handle: c.c_void_p) -> frozenset[str]:
+    """What the GPU lets kernels ask of floats."""
+    asked = _ask(driver, handle, _FLOAT_CONTROLS_TYPE, len(_FLOAT_CONTROLS))
     pairs = zip(_FLOAT_CONTROLS, asked.bits, strict=True)
     return frozenset(name for name, bit in pairs if bit and name in CONTROLS)
 

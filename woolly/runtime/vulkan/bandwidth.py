@@ -1,0 +1,40 @@
+"""The bandwidth of a GPU's memory, measured by copies inside of it: Vulkan has no function that says it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from woolly.runtime.vulkan.driver import VulkanDevice
+
+__all__ = ["find_bandwidth", "measure_bandwidth"]
+
+_BYTES = 128 << 20  # of a copy: more than the caches of most GPUs
+_ROOM = 8  # times as much must be free
+_TIMES = 3
+
+
+def find_bandwidth(device: VulkanDevice) -> float | None:
+    """Bytes per second; None of the CPU in place of a GPU, without a clock, or if little memory is free."""
+    physical = device.physical
+    if physical.is_software or not physical.timestamp_bits or device.memory()[0] < _ROOM * _BYTES:
+        return None
+    return measure_bandwidth(device, _BYTES)
+
+
+def measure_bandwidth(device: VulkanDevice, n_bytes: int) -> float | None:
+    """Bytes read and written per second by the fastest of some copies; None if the clock is too coarse."""
+    source, to = device.allocate(n_bytes), device.allocate(n_bytes)
+    try:
+        spent = []
+        for _ in range(_TIMES):
+            first = device.mark()
+            device.copy(source, to, n_bytes)
+            last = device.mark()
+            device.wait()
+            spent += device.times([first, last])
+    finally:
+        device.free(source)
+        device.free(to)
+    fastest = min((one for one in spent if one > 0), default=0)
+    return 2e9 * n_bytes / fastest if fastest else None
