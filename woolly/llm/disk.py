@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from dataclasses import dataclass
@@ -60,9 +61,16 @@ def pages_folder(folder: str | os.PathLike[str] | None = None) -> Path:
 
 
 def pages_name(program: Program, identity: Identity) -> str:
-    """Returns the folder's name for pages of an identity: plans with further layers have larger pages."""
-    state = program.new_state(1, 1 if program.plan.slots else 0)
-    return f"{identity.id}-{state.page_bytes}-{state.slot_bytes}"
+    """Returns the folder's name for pages of an identity: plans with further layers have larger pages.
+
+    GPUs that share the CPU's bits lay their pages out in another way, and so does each division of the layers.
+    """
+    state, about, name = program.new_state(1, 1 if program.plan.slots else 0), program.about, identity.id
+    if about.arithmetic:
+        layout = " ".join(f"{share.device.partition(':')[0]} {share.n_layers}" for share in about.shares)
+        digest = hashlib.blake2b(f"{name} {layout or about.backend}".encode(), digest_size=12).hexdigest()
+        name = f"w{identity.arithmetic}-{digest}"
+    return f"{name}-{state.page_bytes}-{state.slot_bytes}"
 
 
 def open_disk(

@@ -49,7 +49,7 @@ class Identity:
 
     arithmetic: int  # ARITHMETIC of the code
     model: str  # SHA-256 over its files, and over those of its adapters
-    backend: str  # "cpu", "reference", or with the generation of the GPU: "cuda sm_90"
+    backend: str  # "cpu" also of GPUs that give its bits, "reference", or with the generation of others: "cuda sm_90"
     kv_type: str
     probe: str  # digest of logits and of tokens that were sampled from them; empty for a model that writes nothing
 
@@ -113,9 +113,7 @@ def _digest(files: Sequence[GGUFFile]) -> str:
 
 def _proved(program: Program, digest: str) -> Identity:
     about = program.about
-    # Each generation of GPUs has bits of its own; the levels of CPUs share theirs.
-    backend = f"{about.backend} {about.level}" if about.device else about.backend
-    return Identity(ARITHMETIC, digest, backend, about.kv_type, _probe(program))
+    return Identity(ARITHMETIC, digest, about.bits, about.kv_type, _probe(program))
 
 
 def device_bytes(engine: Engine) -> int | None:

@@ -148,6 +148,7 @@ class PipelineProgram:
             level="+".join(levels) or None,
             threads=sum(about.threads for about in abouts),
             arena_bytes=sum(about.arena_bytes for about in abouts),
+            arithmetic=abouts[0].arithmetic if len({about.bits for about in abouts}) == 1 else "",
         )
 
     @property

@@ -257,4 +257,6 @@ def _about(abouts: Sequence[About], plans: Sequence[Plan]) -> About:
         arena_bytes=sum(about.arena_bytes for about in abouts),
         memory=int(min(rooms)) if rooms else None,
         device=" and ".join(dict.fromkeys(about.device for about in abouts if about.device)),
+        device_driver=" and ".join(dict.fromkeys(about.device_driver for about in abouts if about.device_driver)),
+        arithmetic=abouts[0].arithmetic if len({about.bits for about in abouts}) == 1 else "",
     )
