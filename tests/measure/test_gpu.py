@@ -42,5 +42,5 @@ def test_why_bounds_a_gpu_by_its_own_memory(tiny):
     # Threads, cores and what else runs here are nothing to a GPU.
     assert s.threads == s.cores and s.busy == 0.0
     lines = _screen(found, 100)
-    assert lines[1].startswith("emulated, kernels sm_80, on a machine with ")
-    assert lines[2] == "memory      1.0 GB/s, by its clock and width"
+    assert lines[1].startswith("emulated, kernels sm_80 (emulation), on a machine with ")
+    assert lines[2] == "memory      1.0 GB/s of its own"

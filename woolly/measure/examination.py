@@ -50,6 +50,7 @@ class Examination:
     situation: Situation
     identity: str = ""  # of the model's bits (llm/identity.py)
     device: str = ""  # the GPU that computes; empty: the CPU
+    driver: str = ""  # of the GPU
 
 
 def examine(
@@ -99,7 +100,10 @@ class _Examiner:
         progress: Callable[[str], None],
     ) -> None:
         self.file, self.program, self.seconds, self.progress = file, program, seconds, progress
-        self.about, self.best_level = program.about, choose(program.about.backend).levels[0]
+        self.about = program.about
+        # A GPU that is taken by name alone has no level that `auto` would choose.
+        levels = choose(self.about.backend).levels
+        self.best_level = levels[0] if levels else self.about.level or self.about.backend
         self.level = self.about.level or self.best_level
         self.n_prompt, self.n_sequences = n_prompt, n_sequences
         self.prompt_depth = depth or 0
@@ -305,6 +309,7 @@ class _Examiner:
             float_rate=_known(machine.float_rate(many)),
             situation=situation,
             device=self.about.device,
+            driver=self.about.device_driver,
         )
 
     def _kv_seconds(self, one: Run) -> dict[str, float]:

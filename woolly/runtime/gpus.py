@@ -24,15 +24,18 @@ def find_gpu(number: int = 0, kind: str | None = None) -> Gpu:
 
     DeviceError if there is none that can be used, RequestError if none has that number.
     """
-    first: DeviceError | None = None
+    errors: list[DeviceError] = []
     for room in _rooms(kind):
         try:
             found: Gpu = room.find_gpu(number, kind is not None)
             return found
         except DeviceError as error:
-            first = first or error
-    assert first is not None
-    raise first
+            errors.append(error)
+    first, *others = errors
+    if not others or first.code != "no_driver":
+        raise first
+    faults = dict.fromkeys(error.fault for error in errors)
+    raise DeviceError("; ".join(faults), code=first.code, remedy="install a driver, or use backend='cpu'")
 
 
 def count_gpus() -> int:

@@ -21,3 +21,4 @@ class Share:
     values: int  # bytes of what steps leave for each other, and a reserve
     free: int | None = None  # bytes before the model came; None: of the CPU
     total: int | None = None
+    driver: str = ""  # of the GPU, as `About.device_driver`

@@ -55,6 +55,11 @@ class Record:
     others_share: float | None = None  # the part of the processor that other programs used meanwhile
 
     @property
+    def kind(self) -> str:
+        """What computes, in large letters: CPU, or the kind of GPU."""
+        return self.backend.upper() if self.device else "CPU"
+
+    @property
     def share(self) -> float | None:
         """The part of the read bandwidth that was reached; None for a prompt, which it does not bound."""
         if self.measured.work.kind == "prompt" or not self.bandwidth_gbs:
@@ -75,7 +80,7 @@ class Record:
         share, first = self.share, self.first_token_s
         out: dict[str, Any] = {
             "engine": f"woolly {__version__}",
-            "backends": "CUDA" if self.device else "CPU",
+            "backends": self.kind,
             "gpu_info": self.device,
             "level": self.level,
             "model_filename": self.model_filename,
@@ -156,7 +161,7 @@ def _cells(record: Record) -> dict[str, str]:
         "model": record.model_type.replace("|", "/"),
         "size": _size(record.model_size),
         "params": _count(record.model_n_params),
-        "backend": f"{'CUDA' if record.device else 'CPU'} {record.level}",
+        "backend": record.kind if record.level == record.kind.lower() else f"{record.kind} {record.level}",
         "threads": str(record.threads),
         "type_k": record.kv_type,
         "n_ubatch": str(record.n_ubatch),

@@ -37,6 +37,7 @@ def on_card(card: Gpu, file: GGUFFile, plan: Plan, ctx: int) -> dict[str, Any]:
     on_gpu = [share for share in placement.shares if share.device != "cpu"]
     return {
         **facts,
+        "driver": " and ".join(dict.fromkeys(share.driver for share in on_gpu)),
         "fits": placement.is_whole,
         "placement": str(placement),
         "weights": sum(share.weights for share in on_gpu),
@@ -49,5 +50,6 @@ def told_of_card(gpu: dict[str, Any]) -> str:
     """One line about the GPU, or about why there is none."""
     if "name" not in gpu:
         return f"none: {gpu['unused']}"
-    name = f"{gpu['name']}, {gpu['level']}, {size(gpu['free'])} of {size(gpu['total'])} free"
+    driver = f" ({gpu['driver']})" if gpu.get("driver") else ""
+    name = f"{gpu['name']}, {gpu['level']}{driver}, {size(gpu['free'])} of {size(gpu['total'])} free"
     return f"{name}; not used: {gpu['unused']}" if "unused" in gpu else f"{name}; {gpu['placement']}"

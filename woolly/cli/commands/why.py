@@ -145,9 +145,10 @@ def _machine(found: Examination) -> list[str]:
     """What computes, and its limits."""
     s, rows = found.situation, counted(found.many, "row")
     if found.device:
+        driver = f" ({found.driver})" if found.driver else ""
         return [
-            f"{found.device}, kernels {s.level}, on a machine with {found.cpu}",
-            f"memory      {found.bandwidth_gbs:,.1f} GB/s, by its clock and width",
+            f"{found.device}, kernels {s.level}{driver}, on a machine with {found.cpu}",
+            f"memory      {found.bandwidth_gbs:,.1f} GB/s of its own",
             f"arithmetic  {found.main_type} {found.rate_many / 1e9:,.1f} billion products/s ({rows}), in its cache",
         ]
     return [

@@ -256,6 +256,7 @@ class _Placer:
             costs.values,
             card.free,
             card.total,
+            card.device.driver,
         )
 
 

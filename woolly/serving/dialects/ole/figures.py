@@ -79,7 +79,11 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
     }
     figures["device"] = {"name": about.place, "backend": about.backend}
     if about.device:
-        figures["device"] |= {"memory_bytes": device_bytes(engine), "memory_total_bytes": about.device_memory}
+        figures["device"] |= {
+            "memory_bytes": device_bytes(engine),
+            "memory_total_bytes": about.device_memory,
+            "driver": about.device_driver,
+        }
     if about.level is not None:
         # A token of an answer reads these once, whatever else is in the batch.
         read = sum(step.row_bytes() for step in program.running_plan.steps if step.matrices)

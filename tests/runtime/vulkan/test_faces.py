@@ -1,0 +1,67 @@
+"""What people see of a GPU of Vulkan: its driver, what stands in for its arithmetic, the identity of the CPU."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.cli.terminal import woolly
+from woolly.cli.commands import show_gpu
+from woolly.gguf import open_gguf
+from woolly.llm.disk import pages_name
+from woolly.llm.identity import identity_of
+from woolly.models import trace
+from woolly.runtime import BACKENDS, Options, choose
+from woolly.runtime.gpu.found import Gpu
+from woolly.runtime.program import About
+from woolly.runtime.split import SplitBackend
+from woolly.runtime.vulkan.bandwidth import find_bandwidth, measure_bandwidth
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A model of two layers."""
+    return write_tiny(TINY["llama"], tmp_path_factory.mktemp("faces") / "tiny.gguf")
+
+
+def test_the_identity_is_that_of_the_cpu(vulkan, tiny):
+    with open_gguf(tiny) as file:
+        plan, options = trace(file), Options(kv_type="f16", threads=1, max_rows=64)
+        whole, cpu = (one.compile(plan, file.tensors, options) for one in (vulkan, choose("cpu")))
+        part = SplitBackend(vulkan, True).compile(plan, file.tensors, replace(options, gpu_layers=1))
+        found = [identity_of(program, file) for program in (whole, part, cpu)]
+        assert {one.id for one in found} == {found[0].id} and found[0].backend == "cpu"
+        # Pages lie in other ways, so nobody reads those of another.
+        assert len({pages_name(program, found[0]) for program in (whole, part, cpu)}) == 3
+
+
+def test_a_gpu_with_bits_of_its_own_has_its_generation_in_them():
+    assert About("cuda", "sm_90", 1, 0, device="NVIDIA Fake").bits == "cuda sm_90"
+    assert About("cpu", "neon", 1, 0).bits == "cpu"
+
+
+def test_bench_names_the_kind_and_show_the_driver(opened, vulkan, tiny, monkeypatch):
+    monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
+    told = woolly("bench", tiny, "-p", "2", "-n", "0", "-r", "1", "-ub", "16", "--device", "vulkan", "-o", "md")
+    assert "| VULKAN " in told and f"\non {opened.name}\n" in told
+    placed = SplitBackend(vulkan, True).place
+    monkeypatch.setattr(show_gpu, "plan_placement", lambda plan, tensors, options: placed(plan, tensors, options))
+    monkeypatch.setattr(show_gpu, "find_gpu", lambda: Gpu(0, "Fake", "vulkan", 4 << 30, 8 << 30, None))
+    printed = " ".join(woolly("show", tiny).split())
+    assert f"gpu Fake, vulkan ({opened.driver}), 4.00 GiB of 8.00 GiB free; " in printed
+    assert "Vulkan 1." in opened.driver
+
+
+def test_the_bandwidth_of_a_gpu_is_measured_by_copies(opened, monkeypatch):
+    assert opened.bandwidth is None or not opened.physical.is_software
+    assert measure_bandwidth(opened, 1 << 20) > 0
+    monkeypatch.setattr(opened._shared, "physical", replace(opened.physical, timestamp_bits=0))
+    assert find_bandwidth(opened) is None
+
+
+def test_a_driver_is_named_with_what_stands_in_for_its_arithmetic(opened, monkeypatch):
+    monkeypatch.setattr(opened._shared, "physical", replace(opened.physical, driver="RADV Mesa 25", api=0x403000))
+    monkeypatch.setattr(opened._shared, "variant", "plain")
+    assert opened.driver == "RADV Mesa 25, Vulkan 1.3"
+    monkeypatch.setattr(opened._shared, "variant", "double")
+    assert opened.driver == "RADV Mesa 25, Vulkan 1.3, with f64 in place of fused multiply-adds"
