@@ -28,9 +28,6 @@ def _moe(e: Emitter, step: Step) -> None:
         raise UnsupportedError(
             f"the vulkan backend has no kernels for {n_used} of {n_experts} experts: up to {_MOST_USED} of {_MOST}"
         )
-    for name in ("cap", "shared"):
-        if step.number(name):
-            raise UnsupportedError(f"the vulkan backend has no experts with {name}")
     rows = normed(e, step)
     kind, ffn, width = rows.kind, weights["up"].shape[1], e.width(step.output)
     n_inputs = len(step.inputs) - (step.text("epilogue") == "residual")
@@ -40,10 +37,11 @@ def _moe(e: Emitter, step: Step) -> None:
     products(e, routed, [Product(weights["router"], logits, vectors.get("bias", _NONE))])
     n_slots = e.max_rows * n_used
     chosen, shares, order = (e.scratch(f"experts {name}", 4 * n_slots) for name in ("chosen", "shares", "order"))
-    firsts = e.scratch("experts firsts", 4 * (n_experts + 1))
+    n_matrices = weights["up"].shape[0]  # experts in turn may share one
+    firsts = e.scratch("experts firsts", 4 * (n_matrices + 1))
     _route(e, step, kind, n_experts, logits, vectors.get("select", _NONE), chosen, shares)
     e.launch(
-        *("experts_order", (1,), _ORDER_THREADS, chosen, order, firsts, kind, n_experts, n_used),
+        *("experts_order", (1,), _ORDER_THREADS, chosen, order, firsts, kind, n_matrices, n_used),
         least=MOST_OF_FEW + 1,
         kind=kind,
     )
@@ -77,6 +75,7 @@ def _route(e: Emitter, step: Step, kind: int, n_experts: int, *places: Address) 
     args = (
         *(*places, kind, n_experts, step.integer("n_used")),
         *(step.integer(name) for name in ("groups", "groups_used", "group_top")),
-        *(_SCORINGS.index(step.text("scoring")), step.integer("normalize"), step.number("weights_scale")),
+        *(_SCORINGS.index(step.text("scoring")), step.integer("normalize"), max(1, step.integer("shared"))),
+        *(step.number("weights_scale"), step.number("cap")),
     )
     e.launch("experts_route", (GridRows(kind),), _THREADS, *args, kind=kind)

@@ -16,7 +16,9 @@ from woolly.runtime.vulkan.emitters import emits
 __all__ = ["activation", "elements", "norm"]
 
 # Numbers of native/gpu/primitives/activations.slang, in order; "clamped" is a gate alone.
-_ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick")
+_ACTIVATIONS = (
+    *("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick", "exp"),
+)
 _POOLS = ("mean", "first", "last")
 _THREADS = 64
 _NONE = Address(0)
