@@ -61,7 +61,8 @@ def kernels() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for name in NORMS:
         yield name, "rows/norms", (f"OP={name.upper()}",)
     for block in ("32", "256"):
-        yield f"quantize_{block}", "linears/quantize", (f"BLOCK={block}",)
+        for number, name in enumerate(("quantize", "norm_quantize", "glu_quantize")):
+            yield f"{name}_{block}", "linears/quantize", (f"BLOCK={block}", f"FROM={number}")
     for struct_name in found("weights", "IWeight"):
         name, weight = struct_name.lower(), f"WEIGHT={struct_name}"
         yield f"embed_{name}", "weights/embed", (weight,)

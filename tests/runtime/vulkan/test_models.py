@@ -1,5 +1,7 @@
 """Whole models on a device of Vulkan: the logits of the cpu backend, bit for bit, whatever the chunks and the cache."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from tests.cases.tiny import write_tiny
 from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
+from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
 from woolly.runtime.options import KV_TYPES, KvType
 from woolly.runtime.split import SplitBackend
@@ -40,6 +43,28 @@ def test_a_model_gives_the_bits_of_the_cpu_backend(name, kv_type, vulkan, tmp_pa
     wanted = logits(cpu, [70])
     for chunks in ([70], [1, 1, 60, 1, 1, 5, 1], [9] * 7 + [7]):
         np.testing.assert_array_equal(logits(program, chunks).view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "ffn"),
+    [(GGMLType.Q4_K, 256, 512), (GGMLType.Q8_0, 96, 160), (GGMLType.Q6_K, 2304, 256)],
+    ids=["q4_k", "q8_0", "q6_k"],
+)
+def test_bytes_that_norms_or_gates_leave_are_those_of_the_cpu_backend(kind, width, ffn, vulkan, tmp_path):
+    spec = replace(FAMILIES["llama"], width=width, ffn=ffn, type=kind, head_dim=16 if width == 96 else 64, n_layers=1)
+    program, cpu = both(vulkan, write_tiny(spec, tmp_path / "tiny.gguf"), "f16")
+    steps = program._core._emitter.launches
+    kernels = {launch.kernel.removesuffix("_32").removesuffix("_256") for step in steps for launch in step}
+    assert {"norm_quantize", "glu_quantize"} <= kernels and "glu" not in kernels
+    wanted = logits(cpu, [70])
+    np.testing.assert_array_equal(logits(program, [1, 60, 9]).view(np.uint32), wanted.view(np.uint32))
+    # A run may end with the gates, and go on from there.
+    state, batch = program.new_state(4, 2), Batch.of([(TOKENS[:9], 0, [2, 0, 3])], range(9))
+    ops = [dict(step.attributes).get("epilogue") for step in program.running_plan.steps]
+    after_gates = next(i for i, op in enumerate(ops) if str(op).startswith("glu:")) + 1
+    program.run(batch, state, 0, after_gates)
+    found = program.run(batch, state, after_gates)
+    np.testing.assert_array_equal(found.view(np.uint32), wanted[:9].view(np.uint32))
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NAMES])

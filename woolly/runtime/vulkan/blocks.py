@@ -14,7 +14,7 @@ from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.emit import Emitter, TensorPart
 from woolly.runtime.vulkan.archive import open_archive
 
-__all__ = ["Blocks", "blocks_of"]
+__all__ = ["Blocks", "blocks_of", "columns_of"]
 
 _THREADS, _MOST_GROUPS = 64, 32768  # of native/gpu/weights/pack.slang
 
@@ -28,6 +28,12 @@ class Blocks:
     stride: int  # words of a row; 0 of floats, whose rows need not begin with one
     columns: int  # of a block of activations: 32, 256; 0: floats
     name: str  # of the type, in names of kernels
+
+
+def columns_of(weight: Weight) -> int:
+    """Columns of a block of activations for a weight: 32 or 256; 0 of floats, and of types that have no kernels."""
+    activations = _native.types()[weight.type.name][3] if weight.type.name in _native.types() else "f32"
+    return 0 if activations == "f32" else int(activations.removeprefix("q8_"))
 
 
 def blocks_of(e: Emitter, weight: Weight) -> Blocks:

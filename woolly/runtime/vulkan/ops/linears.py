@@ -8,7 +8,7 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
-from woolly.runtime.vulkan.blocks import Blocks, blocks_of
+from woolly.runtime.vulkan.blocks import Blocks, blocks_of, columns_of
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.rows import activation, elements, norm
 
@@ -18,6 +18,7 @@ _NONE = Address(0)
 # GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
 _ROWS_OF_ONE, _ROWS, _FEW, _TILE, _FLOAT_ROWS = 4, 16, 4, 64, 64
 MOST_OF_FEW = 16
+_QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
 _MOST_GROUPS = 65535  # along the second axis of a grid: no device has to take more
 
 
@@ -28,6 +29,9 @@ class InputRows:
     value: Address  # f32
     kind: int
     width: int
+    norm: Address = _NONE  # the weight of a norm that comes before all products, none of which takes floats
+    eps: float = 0.0
+    quantized: int = 0  # columns of blocks of the only form that products take, if the step before has left it
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def _linears(e: Emitter, step: Step) -> None:
     attributes = dict(step.attributes)
     epilogue = str(attributes.get("epilogue", "none"))
     factor = float(step.number("scale")) if "scale" in attributes else 1.0
-    rows = normed(e, step)
+    rows = _input(e, step)
     pairs: list[tuple[Weight, Address]] = []
     for weight, role in zip(step.weights, step.roles, strict=True):
         if role == "weight":
@@ -76,6 +80,37 @@ def _linears(e: Emitter, step: Step) -> None:
     residual = e.value(step.inputs[1]) if epilogue == "residual" else _NONE
     wanted = [Product(w, e.value(y), b, residual, factor) for (w, b), y in zip(pairs, step.outputs, strict=True)]
     products(e, rows, wanted)
+
+
+def _input(e: Emitter, step: Step) -> InputRows:
+    """The input of the step. Its norm is computed as it is quantized, if no product takes floats."""
+    columns = _forms(step)
+    if not (weight := step.by_role("norm")):
+        x, before = step.inputs[0], e.beside(-1)
+        left = columns.pop() if before is not None and _leaves_bytes(before, step) else 0
+        return InputRows(e.value(x), e.kind(x), e.width(x), quantized=left)
+    if 0 in columns:
+        return normed(e, step)
+    x = step.inputs[0]
+    return InputRows(e.value(x), e.kind(x), e.width(x), e.vector(weight[0]), step.number("eps"))
+
+
+def _forms(step: Step) -> set[int]:
+    """Columns of blocks of the forms of input that a step takes; 0: floats."""
+    return {columns_of(weight) for weight, role in zip(step.weights, step.roles, strict=True) if role == "weight"}
+
+
+def _leaves_bytes(step: Step, after: Step) -> bool:
+    """Whether a step with gates also leaves its value as bytes, for products of the step after it."""
+    return (
+        step.op == "linears"
+        and str(dict(step.attributes).get("epilogue")).startswith("glu:")
+        and after.op in ("linear", "linears")
+        and after.inputs[0] == step.output
+        and not after.by_role("norm")
+        and len(_forms(after)) == 1
+        and 0 not in _forms(after)
+    )
 
 
 def normed(e: Emitter, step: Step) -> InputRows:
@@ -94,6 +129,12 @@ def _gated(e: Emitter, step: Step, rows: InputRows, pairs: list[tuple[Weight, Ad
     n = pairs[0][0].shape[0]
     gate, up = (e.scratch(f"linears {one}", 4 * n * e.max_rows) for one in ("gate", "up"))
     products(e, rows, [Product(w, y, b) for (w, b), y in zip(pairs, (gate, up), strict=True)])
+    after = e.beside(1)
+    if after is not None and _leaves_bytes(step, after):
+        (columns,) = _forms(after)
+        last = (up, e.value(step.output), step.number("limit"), activation(name))
+        _quantize(e, "glu_quantize", InputRows(gate, rows.kind, n), columns, *last)
+        return
     args = (e.value(step.output), n, rows.kind, activation(name), 0, 0, step.number("limit"))
     elements(e, "glu", rows.kind, n, gate, up, *args)
 
@@ -119,13 +160,28 @@ def products(e: Emitter, rows: InputRows, wanted: list[Product], routes: Routes 
 
 def _quantized(e: Emitter, rows: InputRows, columns: int, early: bool) -> tuple[Address, Address, Address]:
     """Bytes, scales and sums of the rows."""
+    if rows.quantized:
+        return _places(e, rows, columns)
+    kernel = "norm_quantize" if rows.norm else "quantize"
+    return _quantize(e, kernel, rows, columns, rows.norm, _NONE, float(rows.eps), 0, early=early)
+
+
+def _places(e: Emitter, rows: InputRows, columns: int) -> tuple[Address, Address, Address]:
     n = e.max_rows * rows.width
     sizes = (("bytes", n), ("scales", 4 * n // columns), ("sums", n // 4))
-    to = tuple(e.scratch(f"quantized {columns} {name}", size) for name, size in sizes)
-    grid = (rows.width // columns, GridRows(rows.kind))
-    args = (rows.value, *to, rows.width, rows.kind)
-    e.launch(f"quantize_{columns}", grid, columns // 4, *args, kind=rows.kind, early=early)
-    return to[0], to[1], to[2]
+    a, b, c = (e.scratch(f"quantized {columns} {name}", size) for name, size in sizes)
+    return a, b, c
+
+
+def _quantize(
+    e: Emitter, kernel: str, rows: InputRows, columns: int, *last: Argument, early: bool = False
+) -> tuple[Address, Address, Address]:
+    """Launches a kernel of native/gpu/linears/quantize.slang; `last` are its last arguments."""
+    to = _places(e, rows, columns)
+    grid = (-(-rows.width // _QUANTIZED), GridRows(rows.kind))
+    args = (rows.value, *to, rows.width, rows.kind, *last)
+    e.launch(f"{kernel}_{columns}", grid, 64, *args, kind=rows.kind, early=early)
+    return to
 
 
 def _product(
