@@ -49,7 +49,7 @@ async def answer_later(
     async def begin(held: AsyncExitStack) -> AsyncIterator[bytes]:
         held.callback(settle)
         held.enter_context(during.pop_all())
-        held.enter_context(store.running(owner, queued, lambda: streams.drop(form.id, owner)))
+        held.enter_context(store.running(owner, queued, form.items, lambda: streams.drop(form.id, owner)))
         try:
             head, chunks = await open_chat(held, request, dialect, chat, place, model=asked_for, form=form)
         except Exception as error:

@@ -156,7 +156,7 @@ def _output(head: Head) -> Output:
 
 def _shown(head: Head, response: Data) -> AbstractContextManager[Any]:
     form: Form = head.form
-    return form.store.running(form.owner, response, head.running.cancel)
+    return form.store.running(form.owner, response, form.items, head.running.cancel)
 
 
 def _keep(head: Head, response: Data) -> Data:

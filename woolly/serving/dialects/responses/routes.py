@@ -140,8 +140,8 @@ async def cancel(id: str, request: Request) -> Data:
 
 
 async def list_items(id: str, request: Request) -> Data:
-    """Returns the input of a stored response, newest item first."""
-    items = list(reversed(store_of(request).ended(owner_of(request), id).items))
+    """Returns the input of a response, stored or under way, newest item first."""
+    items = list(reversed(store_of(request).items(owner_of(request), id)))
     ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {"first_id": None, "last_id": None}
     return {"object": "list", "data": items, "has_more": False, **ends}
 

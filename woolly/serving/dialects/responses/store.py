@@ -37,6 +37,7 @@ class Kept:
 class _Live:
     owner: str
     response: Data
+    items: list[Data]
     cancel: Callable[[], None]
     is_cancelled: bool = False
 
@@ -58,14 +59,17 @@ class ResponseStore:
         return self._kept.n_bytes
 
     @contextmanager
-    def running(self, owner: str, response: Data, cancel: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    def running(
+        self, owner: str, response: Data, items: list[Data], cancel: Callable[[], None]
+    ) -> Iterator[Callable[[], bool]]:
         """Shows a response that is under way while the block runs; yields whether a client has cancelled it.
 
-        A block within another one shows the response in its place: one that waited is then in progress.
+        `items` are its input. A block within another one shows the response in its place: one that waited is then in
+        progress.
         """
         id = response["id"]
         outer = self._live.get(id)
-        live = self._live[id] = _Live(owner, response, cancel)
+        live = self._live[id] = _Live(owner, response, items, cancel)
         try:
             yield lambda: live.is_cancelled
         finally:
@@ -86,6 +90,11 @@ class ResponseStore:
         """Returns a response, which may be under way. ApiError 404 if there is none."""
         live = self._under_way(owner, id)
         return self.ended(owner, id).response if live is None else live.response
+
+    def items(self, owner: str, id: str) -> list[Data]:
+        """Returns the input of a response, which may be under way. ApiError 404 if there is none."""
+        live = self._under_way(owner, id)
+        return self.ended(owner, id).items if live is None else live.items
 
     def has_ended(self, id: str) -> bool:
         """Whether a response is kept."""
