@@ -38,6 +38,7 @@ ELEMENTS = (
     *("softcap", "act", "glu", "adapt", "rope", "clamp", "clip", "xielu", "lerp", "mix", "embed_type", "pool"),
 )
 SCANS = ("delta_net", "wkv7", "lightning", "scan_mamba2")
+ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights whose 32 columns have one whole-number factor
 NORMS = ("rms_norm", "layer_norm", "peaks", "match", "dots")
 
 
@@ -66,9 +67,10 @@ def kernels() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for struct_name in found("weights", "IWeight"):
         name, weight = struct_name.lower(), f"WEIGHT={struct_name}"
         yield f"embed_{name}", "weights/embed", (weight,)
-        yield f"linear_one_{name}", "linears/one", (weight,)
-        yield f"linear_few_{name}", "linears/few", (weight,)
-        yield f"linear_many_{name}", "linears/many", (weight,)
+        yield f"linear_one_{name}", "linears/few", (weight, "XROWS=1")
+        yield f"linear_few_{name}", "linears/few", (weight, "XROWS=4")
+        alike = f"ALIKE={int(struct_name in ALIKE)}"
+        yield f"linear_many_{name}", "linears/many", (weight, alike)
     for name, bits in FLOATS.items():
         yield f"embed_{name}", "weights/embed", (f"FLOATS={bits}",)
         yield f"linear_{name}", "linears/floats", (f"FLOATS={bits}",)
