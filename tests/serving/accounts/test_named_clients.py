@@ -99,6 +99,10 @@ def test_a_key_sees_and_uses_its_models_alone(team):
         assert reply.status_code == 200 and reply.json()["model"] == "tiny"
         assert ask(client, heads["ole"], model="fast").status_code == 403
         assert client.get("/v1/models/tiny", headers=heads["anna"]).status_code == 403
+        # A name that is not here is no way to learn the others.
+        for path in ("/v1/models/none", "/api/v1/models/none"):
+            reply = client.get(path, headers=heads["ole"])
+            assert reply.status_code == 404 and "known: tiny = " in reply.text and "other" not in reply.text
 
 
 def test_figures_of_models_that_a_key_may_not_use_are_not_shown_to_it(team):

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
-__all__ = ["NO_LIMITS", "Account", "KeyLimits", "asking"]
+__all__ = ["NO_LIMITS", "Account", "KeyLimits", "asking", "may_use"]
 
 
 @dataclass(frozen=True)
@@ -48,3 +48,9 @@ class Account:
 
 # The account of the current task's request; None without keys, and outside of requests.
 asking: ContextVar[Account | None] = ContextVar("woolly_asking", default=None)
+
+
+def may_use(names: Iterable[str]) -> bool:
+    """Whether the account that asks may use a model that has these names."""
+    account = asking.get()
+    return account is None or account.allows(names)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from woolly.errors import StoreError
-from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.account import asking, may_use
 from woolly.serving.errors import ApiError
 from woolly.serving.loading.library import Capability, Library, ModelInfo
 from woolly.serving.loading.loaded import Loaded
@@ -28,8 +28,7 @@ _LATEST = ":latest"  # Ollama's tag of a name without one
 
 def is_allowed(info: ModelInfo) -> bool:
     """Whether the account that asks may use a model."""
-    account = asking.get()
-    return account is None or account.allows(_names(info))
+    return may_use(_names(info))
 
 
 def _names(info: ModelInfo) -> tuple[str, ...]:
