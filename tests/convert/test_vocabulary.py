@@ -3,6 +3,7 @@
 import json
 import struct
 
+import numpy as np
 import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -11,6 +12,7 @@ from woolly.convert.checkpoint import Checkpoint
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.vocabulary import prove_tokens, read_tokens
 from woolly.convert.vocabulary.proof_text import proof_lines
+from woolly.convert.vocabulary.rwkv import read_rwkv, rwkv_ends
 from woolly.convert.vocabulary.sentencepiece import read_sentencepiece
 from woolly.errors import ModelError, WoollyError
 from woolly.tokens import Tokenizer
@@ -116,3 +118,20 @@ def test_what_is_no_sentencepiece_model_is_one_sentence(data, tmp_path):
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
     with pytest.raises(WoollyError, match="nothing says what tokens are"):
         tokens_of(tmp_path)
+
+
+def test_rwkv_has_a_vocabulary_file_of_its_own(tmp_path):
+    path = tmp_path / "rwkv_vocab_v20230424.txt"
+    lines = [rf"{i + 1} {bytes([i])!r} 1" for i in range(256)]
+    lines += [r"257 '\n\n' 2", "258 ' the' 4", "259 'é' 2", "260 b'\\xe2\\x80' 2"]
+    path.write_text("\n".join(lines) + "\n")
+    keys = read_rwkv(path)
+    keys |= rwkv_ends(keys)
+    assert keys["tokenizer.ggml.eot_token_id"] == 257
+    tokenizer = Tokenizer.from_metadata(
+        {**keys, "tokenizer.ggml.token_type": np.int32(keys["tokenizer.ggml.token_type"])}
+    )
+    assert tokenizer.encode("a the é\n\n", add_special=False, parse_special=False) == [98, 258, 33, 259, 257]
+    path.write_text("1 'a' 2\n")
+    with pytest.raises(ModelError, match="line 1 is no token 1"):
+        read_rwkv(path)

@@ -12,6 +12,7 @@ import numpy as np
 
 from woolly.convert.checkpoint import Checkpoint
 from woolly.convert.json_files import read_json
+from woolly.convert.vocabulary.rwkv import find_rwkv, read_rwkv, rwkv_ends
 from woolly.convert.vocabulary.sentencepiece import read_sentencepiece
 from woolly.convert.vocabulary.special_tokens import special_keys
 from woolly.errors import ModelError, UnsupportedError
@@ -40,8 +41,12 @@ def read_tokens(checkpoint: Checkpoint, n_rows: int) -> Tokens:
     path = folder / "tokenizer.json"
     fast = read_json(path, optional=True)
     slow = folder / "tokenizer.model"
-    added = _added(fast, folder)
-    if fast:
+    world = find_rwkv(folder)
+    splits: tuple[str, ...] = ()
+    added = {} if world is not None else _added(fast, folder)
+    if world is not None:  # what stands beside it is for programs that run the folder's own code
+        fast, tokens = {}, read_rwkv(world)
+    elif fast:
         model = _mapping(fast, "model", path)
         kind = model.get("type") or ("BPE" if "merges" in model else "WordPiece")
         if kind == "BPE" and _is_byte_level(fast):
@@ -63,6 +68,7 @@ def read_tokens(checkpoint: Checkpoint, n_rows: int) -> Tokens:
     _add(tokens, added, n_rows, folder)
     texts = tokens["tokenizer.ggml.tokens"]
     tokens |= special_keys(checkpoint, fast, {text: i for i, text in enumerate(texts)})
+    tokens |= {} if world is None else rwkv_ends(tokens)
     return Tokens(tokens, splits, path if fast else None, tuple(text for text, _ in added.values()))
 
 

@@ -1,0 +1,53 @@
+"""RWKV's own vocabulary files: a line for each token with its number, its bytes as Python writes them, their count."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from woolly.errors import ModelError
+from woolly.tokens.vocabulary import TokenType
+
+__all__ = ["find_rwkv", "read_rwkv", "rwkv_ends"]
+
+_MOST_BYTES = 64 << 20
+_END_OF_TURN = r"\n\n"
+
+
+def find_rwkv(folder: Path) -> Path | None:
+    """The vocabulary file of a folder; None if it has none."""
+    return next(iter(sorted(folder.glob("rwkv_vocab*.txt"))), None)
+
+
+def read_rwkv(path: Path) -> dict[str, Any]:
+    """The keys of the vocabulary; ModelError that names a line which is none. Token 0 ends texts and has no line."""
+    if path.stat().st_size > _MOST_BYTES:
+        raise ModelError(f"{path} is too large for a vocabulary")
+    texts = ["<s>"]
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        data = _token(line, len(texts))
+        if data is None:
+            raise ModelError(f"{path}: line {number} is no token {len(texts)} with its bytes and their count")
+        texts.append(repr(data)[2:-1])
+    types = [int(TokenType.CONTROL), *[int(TokenType.NORMAL)] * (len(texts) - 1)]
+    return {"tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": texts, "tokenizer.ggml.token_type": types}
+
+
+def rwkv_ends(keys: dict[str, Any]) -> dict[str, Any]:
+    """Tokens with a role, which the files beside it do not name: 0 begins and ends, an empty line ends a turn."""
+    out = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 0}
+    texts = keys["tokenizer.ggml.tokens"]
+    return out | ({"tokenizer.ggml.eot_token_id": texts.index(_END_OF_TURN)} if _END_OF_TURN in texts else {})
+
+
+def _token(line: bytes, index: int) -> bytes | None:
+    number, _, rest = line.partition(b" ")
+    literal, _, count = rest.rpartition(b" ")
+    try:
+        value = ast.literal_eval(literal.decode())
+        data = value.encode() if isinstance(value, str) else value
+        is_sound = isinstance(data, bytes) and int(number) == index and int(count) == len(data)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return data if is_sound else None
