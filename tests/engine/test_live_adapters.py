@@ -136,6 +136,10 @@ def test_what_cannot_be_is_one_sentence(files, tmp_path):
         ]:
             with pytest.raises(RequestError, match=sentence):
                 call()
+        # As a model on a GPU, in stages, or on replicas is held.
+        llm._loaded[0] = replace(llm._loaded[0], compile=None)
+        with pytest.raises(RequestError, match="only while a model runs in one process and on the CPU"):
+            llm.add_adapter(named["second"])
 
 
 def in_thread(function):
