@@ -132,12 +132,12 @@ def test_settings_that_no_cluster_can_have(tmp_path):
 
 
 def test_replicas_take_the_gpus_of_a_machine_in_turn(monkeypatch):
-    monkeypatch.setattr(cluster_serve, "count_gpus", lambda: 2)
+    monkeypatch.setattr(cluster_serve, "name_gpus", lambda backend: ["cuda:0", "cuda:1"])
     seats = cluster_serve.seats_of(Settings(replicas=3, threads=1))
     assert [seat.device for seat in seats] == ["cuda:0", "cuda:1", "cuda:0"]
     for settings in (Settings(replicas=2, backend="cpu"), Settings(replicas=2, device="cuda:1")):
         assert [seat.device for seat in cluster_serve.seats_of(settings)] == [None, None]  # as the options say
-    monkeypatch.setattr(cluster_serve, "count_gpus", lambda: 1)
+    monkeypatch.setattr(cluster_serve, "name_gpus", lambda backend: ["cuda:0"])
     assert [seat.device for seat in cluster_serve.seats_of(Settings(replicas=2))] == [None, None]
 
 

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from woolly.cluster.model import FleetLLM
 from woolly.cluster.seats import AddressSeat, Seat, local_seats
 from woolly.machine.nodes import numa_nodes
-from woolly.runtime import GPU_KINDS, count_gpus, is_gpu_backend
+from woolly.runtime import is_gpu_backend, name_gpus
 from woolly.serving.answers.admission import Admission
 from woolly.serving.life import lifecycle
 from woolly.serving.loading.manager import ModelManager
@@ -83,8 +83,8 @@ def _devices(settings: Settings) -> list[str]:
     may_be_gpu = settings.backend == "auto" or is_gpu_backend(settings.backend)
     if not is_open or not may_be_gpu or not settings.optimized_inference:
         return []
-    n = count_gpus()
-    return [f"{GPU_KINDS[0]}:{i}" for i in range(n)] if n > 1 else []
+    found = name_gpus(settings.backend)
+    return found if len(found) > 1 else []
 
 
 def update(models: ModelManager) -> None:

@@ -5,7 +5,7 @@ from woolly.runtime.batch import Batch
 from woolly.runtime.choose import BACKENDS, choose, plan_placement
 from woolly.runtime.devices import GPU_KINDS, backend_for, is_gpu_backend, parse_devices
 from woolly.runtime.gpu.found import Gpu
-from woolly.runtime.gpus import count_gpus, find_gpu
+from woolly.runtime.gpus import find_gpu, name_gpus
 from woolly.runtime.options import KV_TYPES, Options, check_kv_type, parse_layers, parse_size
 from woolly.runtime.program import (
     About,
@@ -68,9 +68,9 @@ __all__ = [
     "backend_for",
     "check_kv_type",
     "choose",
-    "count_gpus",
     "find_gpu",
     "is_gpu_backend",
+    "name_gpus",
     "pages_for",
     "parse_devices",
     "parse_layers",

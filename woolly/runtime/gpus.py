@@ -10,7 +10,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.devices import GPU_KINDS, is_gpu_backend
 from woolly.runtime.gpu.found import Gpu
 
-__all__ = ["count_gpus", "find_gpu"]
+__all__ = ["find_gpu", "name_gpus"]
 
 
 def _rooms(kind: str | None) -> Iterator[Any]:
@@ -38,9 +38,13 @@ def find_gpu(number: int = 0, kind: str | None = None) -> Gpu:
     raise DeviceError("; ".join(faults), code=first.code, remedy="install a driver, or use backend='cpu'")
 
 
-def count_gpus() -> int:
-    """GPUs of the first kind; 0 if the first of them cannot be used."""
-    try:
-        return int(next(_rooms(None)).count_gpus())
-    except (DeviceError, RequestError):
-        return 0
+def name_gpus(backend: str = "auto") -> list[str]:
+    """GPUs of a backend, or of the first kind that has some, as `device` names them; none if they cannot be used."""
+    for kind in (backend,) if is_gpu_backend(backend) else GPU_KINDS:
+        try:
+            (room,) = _rooms(kind)
+            if n := room.count_gpus():
+                return [f"{kind}:{number}" for number in range(n)]
+        except (DeviceError, RequestError):
+            continue
+    return []

@@ -1,20 +1,23 @@
 """What people see of a GPU of Vulkan: its driver, what stands in for its arithmetic, the identity of the CPU."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly.cli.commands import show_gpu
+from woolly.errors import DeviceError
 from woolly.gguf import open_gguf
 from woolly.llm.disk import pages_name
 from woolly.llm.identity import identity_of
 from woolly.models import trace
-from woolly.runtime import BACKENDS, Options, choose
+from woolly.runtime import BACKENDS, Options, choose, name_gpus
 from woolly.runtime.gpu.found import Gpu
 from woolly.runtime.program import About
 from woolly.runtime.split import SplitBackend
+from woolly.runtime.vulkan import gpus
 from woolly.runtime.vulkan.bandwidth import find_bandwidth, measure_bandwidth
 
 
@@ -33,6 +36,30 @@ def test_the_identity_is_that_of_the_cpu(vulkan, tiny):
         assert {one.id for one in found} == {found[0].id} and found[0].backend == "cpu"
         # Pages lie in other ways, so nobody reads those of another.
         assert len({pages_name(program, found[0]) for program in (whole, part, cpu)}) == 3
+
+
+def test_several_gpus_have_the_identity_of_one(vulkan, tiny):
+    with open_gguf(tiny) as file:
+        plan, options = trace(file), Options(kv_type="f16", threads=1, max_rows=64, device="vulkan:0,0")
+        both = SplitBackend(vulkan, True).compile(plan, file.tensors, replace(options, gpu_layers="all"))
+        assert len(both.about.shares) in (1, 2) and both.about.backend == "vulkan"
+        cpu = choose("cpu").compile(plan, file.tensors, replace(options, device=None))
+        assert identity_of(both, file).id == identity_of(cpu, file).id
+
+
+def test_gpus_are_named_as_far_as_they_are_of_one_kind(monkeypatch):
+    kinds = [SimpleNamespace(kind=kind) for kind in ("discrete", "discrete", "integrated", "software")]
+    monkeypatch.setattr(gpus, "open_driver", lambda: None)
+    monkeypatch.setattr(gpus, "list_physical", lambda driver: kinds)
+    monkeypatch.setattr(gpus, "find_level", lambda: "vulkan")
+    assert name_gpus("vulkan") == ["vulkan:0", "vulkan:1"]
+    assert name_gpus() == ["vulkan:0", "vulkan:1"]  # tests see no GPU of another kind
+
+    def none():
+        raise DeviceError("Vulkan has no GPU here")
+
+    monkeypatch.setattr(gpus, "find_level", none)
+    assert name_gpus() == [] == name_gpus("vulkan")
 
 
 def test_a_gpu_with_bits_of_its_own_has_its_generation_in_them():

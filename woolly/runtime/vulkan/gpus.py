@@ -24,9 +24,10 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
 
 
 def count_gpus() -> int:
-    """GPUs that the process may use; 0 if the first of them cannot be used."""
+    """GPUs of the kind of the first, such as discrete; 0 if that cannot be used: a slower kind is taken by name."""
     try:
         find_level()
-        return sum(not one.is_software for one in list_physical(open_driver()))
+        first, *others = list_physical(open_driver())
+        return 1 + sum(one.kind == first.kind for one in others)
     except (DeviceError, RequestError):
         return 0
