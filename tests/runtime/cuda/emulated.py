@@ -64,7 +64,7 @@ def build(*sources: Path, macros: tuple[str, ...] = ("WOOLLY_EMULATED=1",)) -> P
         return library
     with _alone(folder):
         own = [SOURCES / "emulated" / name for name in ("device.cpp", "memory.cpp")]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # a compiler takes 0.3 GB
             objects = list(pool.map(lambda path: _compiled(compiler, path, folder, defined), [*own, *sources]))
         _make(library, [*shlex.split(compiler), "-shared", *map(str, objects)])
     return library
