@@ -30,5 +30,20 @@ def run_skipping(story: Coroutine[Any, Any, Any]) -> Any:
     loop, now = _Loop(), time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.monotonic", lambda: now + loop.skipped)
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            return runner.run(story)
+        try:
+            return loop.run_until_complete(_to_the_end(story))
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+
+async def _to_the_end(story: Coroutine[Any, Any, Any]) -> Any:
+    """Awaits the story, then ends what it began; `asyncio.Runner` does this from Python 3.11 on."""
+    try:
+        return await story
+    finally:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
