@@ -74,6 +74,7 @@ def sources():
     }
 
 
+@functools.cache
 def files_that_name(name):
     """Source files whose code names a type."""
     word = rf"\b(Block|Load)?{name}\b"
