@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from threadpoolctl import threadpool_limits
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, store
@@ -135,6 +136,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if not _wants_gpu(config):
         _hide_gpus()
+    # Threads of NumPy's matrix products wait by spinning, and those of the processes that share the tests take each
+    # other's cores: with one thread, the reference computes a tiny RWKV in an eighth of the processor time.
+    threadpool_limits(1, user_api="blas")
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # xdist would begin with the files of the most tests
 
