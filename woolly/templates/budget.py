@@ -7,7 +7,8 @@ from the `Budget` of the current render. Two currencies:
   as such is at most 8 bytes per unit.
 - memory: the bytes of every string and copy ever made, whether kept or not.
 
-A wall-clock timeout backs up both, for machines on which the work alone would take too long.
+A limit of the thread's processor time backs up both, for machines on which the work alone would take too long. It is
+not one of the clock: beside other programs an honest template may take that long.
 """
 
 import time
@@ -70,7 +71,7 @@ class Budget:
         self.work = work
         self.memory = memory
         self.depth = 0
-        self._deadline = time.monotonic() + seconds
+        self._deadline = time.thread_time() + seconds
         self._mark = work - _DEADLINE_STRIDE
 
     def spend(self, work: int) -> None:
@@ -94,7 +95,7 @@ class Budget:
                 "the chat template was stopped because it does far more work than the conversation needs; "
                 "use another template"
             )
-        if time.monotonic() > self._deadline:
+        if time.thread_time() > self._deadline:
             raise TemplateError("the chat template was stopped because it ran for too long; use another template")
         self._mark = self.work - _DEADLINE_STRIDE
 
