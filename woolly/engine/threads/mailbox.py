@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     import asyncio
 
 __all__ = ["LoopBell", "LoopMailbox", "Mailbox", "ThreadMailbox"]
+
+_REST = 2.0  # how much longer a bell rests than its readers worked
+_SHORT, _LONGEST = 0.001, 0.05  # seconds: of work that needs no rest, and of a rest
+_ROUNDS = 3  # of the loop, after which tasks that an event wakes, and tasks that these wake, have had their turn
 
 
 class Mailbox:
@@ -81,9 +87,35 @@ class LoopMailbox(Mailbox):
             await self._arrived.wait()
         return None
 
+    async def read_joined(self) -> Chunk | None:
+        """Waits for the next chunk, with the texts of those that wait behind it; None after the last.
+
+        A reader that is late has as much work for several tokens as for one. Chunks of other answers, with
+        log-probabilities or progress, and the last one are chunks of their own.
+        """
+        chunk = await self.read()
+        if chunk is None or not self._chunks or not _is_plain(chunk):
+            return chunk
+        texts = [chunk.text]
+        while self._chunks and _is_plain(follows := self._chunks[0]) and follows.index == chunk.index:
+            texts.append(follows.text)
+            self._chunks.popleft()
+        return chunk if len(texts) == 1 else replace(chunk, text="".join(texts))
+
+
+def _is_plain(chunk: Chunk) -> bool:
+    """Whether a chunk has nothing but text."""
+    is_last = chunk.finish_reason is not None or chunk.error is not None
+    return not is_last and not chunk.logprobs and chunk.n_computed is None
+
 
 class LoopBell:
-    """Wakes tasks of the running event loop. Mailboxes that share a bell share one call into the loop per step."""
+    """Wakes tasks of the running event loop. Mailboxes that share a bell share one call into the loop per step.
+
+    While many readers have work, the bell rests between two rounds for as long as a round takes, times `_REST`: the
+    loop and the engine's thread share one interpreter, and the engine must not wait for readers. What arrives
+    meanwhile is read in the next round, several tokens at once.
+    """
 
     def __init__(self) -> None:
         import asyncio
@@ -101,6 +133,29 @@ class LoopBell:
                 self._loop.call_soon_threadsafe(self._set_all)
 
     def _set_all(self) -> None:
-        self._is_called = False  # first: an event that is added from here on needs another call
-        while self._rung:
+        """Wakes all readers whose mail has come."""
+        n = 0
+        for _ in range(len(self._rung)):
             self._rung.popleft().set()
+            n += 1
+        if n > 1:
+            self._loop.call_soon(self._end_round, time.monotonic(), _ROUNDS)
+        else:
+            self._open()
+
+    def _end_round(self, started: float, n_left: int) -> None:
+        """Rests after the readers had their turn, if that took long."""
+        if n_left > 1:
+            self._loop.call_soon(self._end_round, started, n_left - 1)
+            return
+        seconds = time.monotonic() - started
+        if seconds < _SHORT:
+            self._open()
+        else:
+            self._loop.call_later(min(_LONGEST, _REST * seconds), self._open)
+
+    def _open(self) -> None:
+        self._is_called = False  # first: an event that is added from here on needs another call
+        if self._rung:
+            self._is_called = True
+            self._set_all()

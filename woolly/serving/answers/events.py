@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["EventStream", "event", "named_event"]
+__all__ = ["EventStream", "TextFrame", "event", "named_event"]
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_MARK = "\ue000text\ue000"  # of the private use area: in no name and no id
 
 # Not no-store: Chromium then aborts the request of a script that reads the stream to its end, and logs it as failed.
 _HEADERS = {"Cache-Control": "private, no-cache"}
@@ -18,14 +21,26 @@ _HEADERS = {"Cache-Control": "private, no-cache"}
 
 def event(data: Any) -> bytes:
     """Returns the bytes of one event: text as it is, other values as JSON."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = data if isinstance(data, str) else _ENCODER.encode(data)
     return f"data: {text}\n\n".encode("utf-8", "replace")
 
 
 def named_event(data: Mapping[str, Any]) -> bytes:
     """Returns the bytes of one event with its type as its name: some SDKs skip an event without."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = _ENCODER.encode(data)
     return f"event: {data['type']}\ndata: {text}\n\n".encode("utf-8", "replace")
+
+
+class TextFrame:
+    """Frames that differ in one text alone: the JSON around it is written once."""
+
+    def __init__(self, make: Callable[[str], bytes]) -> None:
+        """`make` returns the frame of a text."""
+        self._before, _, self._after = make(_MARK).partition(_ENCODER.encode(_MARK).encode())
+
+    def __call__(self, text: str) -> bytes:
+        """Returns the frame of a text."""
+        return self._before + _ENCODER.encode(text).encode("utf-8", "replace") + self._after
 
 
 class EventStream(StreamingResponse):

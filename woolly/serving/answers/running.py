@@ -110,7 +110,7 @@ class Running(AsyncIterator[Chunk]):
         return sum(one.n_computed for one in self._requests), sum(len(one.output) for one in self._requests)
 
     async def __anext__(self) -> Chunk:
-        chunk = await self._mail.read()
+        chunk = await self._mail.read_joined()
         if chunk is None:
             raise StopAsyncIteration
         if chunk.error is not None:

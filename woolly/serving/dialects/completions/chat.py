@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import Request
@@ -11,7 +12,7 @@ from fastapi.responses import Response
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text, ToolCall, gather
 from woolly.llm import ChatChunk
-from woolly.serving.answers.events import event
+from woolly.serving.answers.events import TextFrame, event
 from woolly.serving.answers.wants import NOTHING, Wants
 from woolly.serving.dialect import Head, dialect_of
 from woolly.serving.dialects.answer import answer_chat
@@ -194,13 +195,20 @@ def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]
 
 async def _frames(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelope) -> AsyncIterator[bytes]:
     async for chunk in _stream(chunks, head, envelope):
-        yield event(chunk)
+        yield chunk if isinstance(chunk, bytes) else event(chunk)
     yield event(DONE)
 
 
-async def _stream(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelope) -> AsyncIterator[dict[str, Any]]:
-    """Yields the chunks; the last one of each answer has a finish reason, the last of all timings."""
+async def _stream(
+    chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelope
+) -> AsyncIterator[dict[str, Any] | bytes]:
+    """Yields the chunks; the last one of each answer has a finish reason, the last of all timings.
+
+    Chunks that differ in their text alone, as most do, come as bytes.
+    """
     form: Form = head.form
+    is_plain = not (form.has_timings or form.has_usage_always or form.has_logprobs or form.has_token_ids)
+    texts: dict[int, TextFrame] = {}
     choices = _choices(head)
     # If usage has a chunk of its own, OpenAI puts a null into every other chunk.
     always: dict[str, Any] = {**form.more, "usage": None} if form.usage == "own" else dict(form.more)
@@ -211,6 +219,9 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelo
         timed = {"timings": timings_of([head.running])} if form.has_timings and has_begun else {}
         used = {"usage": usage_of([head.running])} if form.has_usage_always else {}
         return envelope.around([choice], **{**always, **timed, **used})
+
+    def text_frame(index: int, text: str) -> bytes:
+        return event(chunk_of(index, {"content": text}))
 
     for index in range(len(choices)):
         ids = _of_prompt(head) if index == 0 and form.has_token_ids else {}
@@ -224,6 +235,11 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelo
                 timed = {"timings": timings} if form.has_timings else {}
                 yield {**chunk_of(index, {}), "prompt_progress": done, **timed}
         for one in chunk.events:
+            if is_plain and isinstance(one, Text):
+                if index not in texts:
+                    texts[index] = TextFrame(partial(text_frame, index))
+                yield texts[index](one.text)
+                continue
             logprobs = _some(choice.take_logprobs())
             ids = choice.take_ids()
             if not isinstance(one, Finished):

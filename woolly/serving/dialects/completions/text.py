@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -13,7 +14,7 @@ from fastapi.responses import Response
 
 from woolly.engine import Chunk
 from woolly.sampling import SamplingParams
-from woolly.serving.answers.events import event
+from woolly.serving.answers.events import TextFrame, event
 from woolly.serving.answers.generation import Generation, Generator, Running
 from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.answer import json_reply, stream_reply
@@ -175,19 +176,33 @@ async def _reply(body: CompletionBody, runnings: Sequence[Running]) -> dict[str,
 
 async def _frames(body: CompletionBody, runnings: Sequence[Running], envelope: Envelope) -> AsyncIterator[bytes]:
     async for chunk in _chunks(body, runnings, envelope):
-        yield event(chunk)
+        yield chunk if isinstance(chunk, bytes) else event(chunk)
     yield event(DONE)
 
 
 async def _chunks(
     body: CompletionBody, runnings: Sequence[Running], envelope: Envelope
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncIterator[dict[str, Any] | bytes]:
+    """Yields the chunks; those that differ in their text alone, as most do, as bytes."""
     always: dict[str, Any] = {"usage": None} if body.includes_usage else {}
     texts = _texts(body, runnings)
     begun: set[int] = set()
     n_open, n_each = len(texts), len(texts) // len(runnings)
+    has_more = bool(body.timings_per_token or body.has_continuous_usage or body.return_token_ids)
+    is_plain = body.logprobs is None and not has_more
+    plain: dict[int, TextFrame] = {}
+
+    def frame(index: int, text: str) -> bytes:
+        return event(envelope.around([_choice(index, text, None, None)], **always))
+
     async for number, chunk in _merged(runnings):
         index = number * n_each + chunk.index
+        if is_plain and chunk.finish_reason is None and index in begun:
+            if index not in plain:
+                plain[index] = TextFrame(partial(frame, index))
+            if chunk.text:
+                yield plain[index](chunk.text)
+            continue
         n_open -= chunk.finish_reason is not None
         timed = {"timings": timings_of(runnings)} if body.timings_per_token or n_open == 0 else {}
         ids = texts[index].ids_of(chunk, is_first=index not in begun)
