@@ -165,11 +165,14 @@ class ModelManager:
             slot.last_used = time.monotonic()
             self._release(slot)
 
-    def discard(self, slot: Loaded) -> None:
-        """Starts to free a model, without waiting for its requests; the next request loads it anew."""
+    def discard(self, slot: Loaded, seconds: float | None = None) -> None:
+        """Starts to free a model, without waiting for its requests; the next request loads it anew.
+
+        Its answers have these seconds to finish, the grace period unless given.
+        """
         if slot.state == "ready":
             slot.state = "unloading"
-            slot.task = start_task(self._free(slot))
+            slot.task = start_task(self._free(slot, self._settings.grace if seconds is None else seconds))
 
     def lose(self, slot: Loaded) -> None:
         """Gives up a model whose device has failed. Only a new process can use that again: `on_lost` starts one."""
@@ -278,7 +281,8 @@ class ModelManager:
                 await self._wait(left)
         for other in leaving:
             slot.stage = "freeing"
-            await self._unload(other)
+            # Nobody asked for this one's end: its answers have as long as a request waits for its model.
+            await self._unload(other, max(self._settings.grace, self._settings.load_wait))
 
     async def _load(self, slot: Loaded) -> None:
         name = slot.info.name
@@ -346,14 +350,14 @@ class ModelManager:
     def _examine(self, path: Path, options: ModelOptions) -> Estimate:
         return examine(path, options).times(self.n_copies)
 
-    async def _unload(self, slot: Loaded) -> None:
-        """Waits until the model is freed; freeing continues if the caller is cancelled."""
-        self.discard(slot)
+    async def _unload(self, slot: Loaded, seconds: float | None = None) -> None:
+        """Waits until the model is freed, as `discard` does; freeing continues if the caller is cancelled."""
+        self.discard(slot, seconds)
         if slot.state == "unloading" and slot.task is not None:
             await asyncio.shield(slot.task)
 
-    async def _free(self, slot: Loaded) -> None:
-        end = time.monotonic() + self._settings.grace
+    async def _free(self, slot: Loaded, seconds: float) -> None:
+        end = time.monotonic() + seconds
         with suppress(asyncio.TimeoutError):
             # After a fault of the device every request has its error: there is nothing to wait for.
             while slot.users and not self._closed and not self.faults.has(slot.info.name):
