@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from typing import Any
 
 from benchmarks.serving.sse import Answer, add, exchange
@@ -35,15 +36,16 @@ def mixed_requests() -> list[Data]:
     return made
 
 
-async def ask(host: str, port: int, request: Data) -> Answer:
-    """One streamed request in its dialect."""
+async def ask(host: str, port: int, request: Data, *, tls: ssl.SSLContext | None = None, key: str = "") -> Answer:
+    """One streamed request in its dialect; `model` names whom it is for, where a server has several."""
     path, make, take = {
         "chat": ("/v1/chat/completions", _chat, _take_chat),
         "responses": ("/v1/responses", _responses, _take_responses),
         "anthropic": ("/v1/messages", _anthropic, _take_anthropic),
         "ollama": ("/api/chat", _ollama, _take_ollama),
     }[request["dialect"]]
-    return await exchange(host, port, path, {"model": "any", "stream": True, **make(request)}, take)
+    body = {"model": request.get("model", "any"), "stream": True, **make(request)}
+    return await exchange(host, port, path, body, take, tls=tls, key=key)
 
 
 def _messages(request: Data, *, has_system: bool = True) -> list[Data]:
@@ -57,6 +59,7 @@ def _sampling(request: Data) -> Data:
 
 def _chat(request: Data) -> Data:
     body = {"messages": _messages(request), "max_tokens": request["limit"], **_sampling(request)}
+    body["stream_options"] = {"include_usage": True}
     if request["wish"] == "tool":
         function = {"name": "paint", "description": "Paints.", "parameters": PAINT}
         body |= {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
@@ -112,7 +115,7 @@ def _take_chat(answer: Answer, data: bytes) -> None:
         for call in choice["delta"].get("tool_calls", ()):
             add(answer, call["function"].get("name", "") + call["function"]["arguments"])
         answer.finish_reason = choice["finish_reason"] or answer.finish_reason
-    answer.usage = {"completion_tokens": answer.n_chunks}
+    answer.usage = event.get("usage") or answer.usage
 
 
 def _take_responses(answer: Answer, data: bytes) -> None:
@@ -129,7 +132,9 @@ def _take_responses(answer: Answer, data: bytes) -> None:
         answer.finish_reason = kind
         answer.done = kind in ("response.completed", "response.incomplete") and not answer.error
         answer.error = answer.error or ("" if answer.done else json.dumps(event))
-        answer.usage["completion_tokens"] = answer.n_chunks
+        if not answer.done:
+            return
+        answer.usage["completion_tokens"] = event["response"]["usage"]["output_tokens"]
 
 
 def _take_anthropic(answer: Answer, data: bytes) -> None:

@@ -3,6 +3,7 @@
     ./scripts/load                        64 clients for five minutes on the default model
     ./scripts/load --clients 8 --seconds 20
     ./scripts/load --mixed                chats in four dialects at once: OpenAI's, its responses, Anthropic's, Ollama's
+    ./scripts/load --team --seconds 3600  the same over TLS with named keys, on three tiny models that swap
 
 Prints one JSON object; the exit code is 1 where a reply was not in order, or memory grew.
 """
@@ -17,6 +18,7 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from typing import Any
 
 from benchmarks.serving.dialects import ask, mixed_requests
 from benchmarks.serving.sse import Answer, complete
+from benchmarks.serving.team import drive_team, is_sound, team_serving
 
 TEXTS = (
     "The sheep on the hill", "One two three one two three", "def add(a, b):\n    return", "Q: Why is the sky blue?\nA:",
@@ -139,7 +142,13 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--mixed", action="store_true", help="chats in four dialects, some with tools or a schema")
+    parser.add_argument("--team", action="store_true", help="the same over TLS, with keys, on tiny models that swap")
     options = parser.parse_args()
+    if options.team:
+        with tempfile.TemporaryDirectory() as folder, team_serving(Path(folder), options.clients) as team:
+            report = asyncio.run(drive_team(team, options.clients, options.seconds))
+        print(json.dumps(report, indent=2))
+        return 0 if is_sound(report) else 1
     with serving(options.model, "-c", "2048", "--max-queue", str(options.clients)) as (port, pid):
         report = asyncio.run(drive(port, pid, options.clients, options.seconds, is_mixed=options.mixed))
     print(json.dumps(report, indent=2))

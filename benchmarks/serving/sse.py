@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,26 +35,35 @@ async def complete(host: str, port: int, body: dict[str, Any], path: str = "/v1/
 
 
 async def exchange(
-    host: str, port: int, path: str, body: dict[str, Any], take: Callable[[Answer, bytes], None]
+    host: str,
+    port: int,
+    path: str,
+    body: dict[str, Any],
+    take: Callable[[Answer, bytes], None],
+    *,
+    tls: ssl.SSLContext | None = None,
+    key: str = "",
 ) -> Answer:
     """One streamed request on a connection of its own; `take` reads the data of an event, or a line of JSON."""
     answer = Answer(started=time.perf_counter())
-    reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
+    reader, writer = await asyncio.open_connection(host, port, limit=1 << 20, ssl=tls)
     try:
         data = json.dumps(body).encode()
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n"
         )
+        head += f"Authorization: Bearer {key}\r\n" if key else ""
         writer.write(head.encode() + b"Connection: close\r\n\r\n" + data)
         answer.status = int((await reader.readline()).split()[1])
         while (await reader.readline()).strip():
             pass
-        async for line in reader:
-            # Lengths of chunks stand between the events; no event of ours begins like one.
-            if answer.status != 200:
-                answer.error += line.decode(errors="replace")
-            elif line.startswith((b"data: ", b"{")):
-                take(answer, line.removeprefix(b"data: ").strip())
+        with contextlib.suppress(ConnectionError):  # one that breaks off leaves the answer without its end
+            async for line in reader:
+                # Lengths of chunks stand between the events; no event of ours begins like one.
+                if answer.status != 200:
+                    answer.error += line.decode(errors="replace")
+                elif line.startswith((b"data: ", b"{")):
+                    take(answer, line.removeprefix(b"data: ").strip())
     finally:
         writer.close()
     return answer
