@@ -41,7 +41,7 @@ class Fleet:
         seats: Sequence[Seat],
         opening: Mapping[str, Any],
         *,
-        n_parallel: int = 16,
+        n_parallel: int | None = None,
         stall: float = 10.0,
         grace: float = 30.0,
         load_limit: float = 1800.0,
@@ -258,7 +258,8 @@ class Fleet:
         member.clock = hello.time - time.time()
         for place in self._places:
             place.has_settled |= place.member is member
-        self._router.joined(member.name, now, n_parallel=self._n_parallel, n_pages=hello.n_pages)
+        at_once = self._n_parallel or int(hello.about["n_parallel"])
+        self._router.joined(member.name, now, n_parallel=at_once, n_pages=hello.n_pages)
         about = {"replica": member.name, "pid": hello.about["pid"], "host": hello.about["host"]}
         log.info("replica ready", extra=about)
         waiting, self._waiting = self._waiting, []

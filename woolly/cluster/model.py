@@ -24,7 +24,7 @@ from woolly.errors import RequestError
 from woolly.llm import LLM
 from woolly.llm.identity import Identity
 from woolly.llm.requests import Prompt
-from woolly.runtime import is_gpu_backend
+from woolly.runtime import is_gpu_backend, parse_at_once
 from woolly.sampling import SamplingParams
 from woolly.serving.settings.options import ModelOptions
 from woolly.store.digest import digest_of
@@ -57,9 +57,8 @@ class FleetLLM(LLM):
         self._loaded[0] = replace(self._loaded[0], compile=None)  # replicas have the adapters that they began with
         try:
             digest_of(self._loaded[0].file.paths)  # once here, or every replica would read the whole file
-            self.fleet = Fleet(
-                seats, opening, n_parallel=options.max_running, stall=stall, grace=grace, load_limit=load_limit
-            )
+            at_once = parse_at_once("max_running", options.max_running)
+            self.fleet = Fleet(seats, opening, n_parallel=at_once, stall=stall, grace=grace, load_limit=load_limit)
             self.fleet.start()
         except BaseException:
             super().close()

@@ -319,6 +319,7 @@ def _ready(llm: LLM) -> WireMessage:
         "identity": asdict(llm.identity()),
         "ctx": llm.ctx,
         "n_pages": llm.engine.scheduler.pages.n_pages,
+        "n_parallel": llm.engine.scheduler.max_running,
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "device": about.device or "CPU",

@@ -135,15 +135,17 @@ def read_hello(message: WireMessage, protocol: int) -> Hello:
         return Hello(theirs, None, 0, 0.0, {})
     texts = {name: fields.get(name) for name in ("host", "version", "device", "level")}
     _check(all(isinstance(value, str) for value in texts.values()), "a host, version, device or level that is no text")
-    numbers = {name: _count(fields.get(name)) for name in ("pid", "threads", "n_pages")}
+    numbers = {name: _count(fields.get(name)) for name in ("pid", "threads", "n_pages", "n_parallel")}
     _check(numbers["n_pages"] > 0, "no pages")
+    _check(numbers["n_parallel"] > 0, "no answers at once")
     identity = fields.get("identity")
     _check(isinstance(identity, dict), "no identity")
     try:
         known = Identity(**cast(dict[str, Any], identity))
     except TypeError:
         raise BadMessage("it says an identity that is none") from None
-    about: dict[str, str | int] = {**cast(dict[str, str], texts), "pid": numbers["pid"], "threads": numbers["threads"]}
+    counts = {name: numbers[name] for name in ("pid", "threads", "n_parallel")}
+    about: dict[str, str | int] = {**cast(dict[str, str], texts), **counts}
     return Hello(theirs, known, numbers["n_pages"], _number(fields.get("time")), about)
 
 

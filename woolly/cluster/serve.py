@@ -24,6 +24,8 @@ from woolly.serving.settings.table import Settings
 
 __all__ = ["prepare", "run", "seats_of", "update"]
 
+_AT_ONCE = 16  # answers of a replica that has not said how many it computes at once
+
 _COUNTS = {
     "moved": "Answers that went on with another replica.",
     "lost": "Replicas that were lost.",
@@ -56,7 +58,13 @@ def prepare(app: FastAPI, settings: Settings) -> None:
     models.open_model = open_model
     # Those of one machine's memory, or of one GPU's: replicas take the GPUs in turn.
     models.n_copies = -(-settings.replicas // max(1, len(_devices(settings)))) if settings.ray is None else 0
-    n_running = settings.parallel * (settings.replicas + len(settings.join))
+
+    def n_running() -> int:
+        """Returns how many answers all replicas compute at once; of those that load, as many as of one CPU."""
+        given = [one.get("n_parallel", _AT_ONCE) for _, one in _replicas(models)]
+        each = settings.at_once or max(given, default=_AT_ONCE)
+        return each * (settings.replicas + len(settings.join))
+
     app.state.generator.admission = Admission(n_running, settings.max_queue)
     app.state.health.details = lambda: {"replicas": [_told(name, one) for name, one in _replicas(models)]}
     app.state.health.find_fault = lambda: _find_fault(models)

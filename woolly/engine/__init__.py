@@ -8,7 +8,14 @@ from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.engine import Engine
 from woolly.engine.opening.context import affordable_ctx, context_limit, default_ctx, possible_ctx
 from woolly.engine.opening.hooks import Hook
-from woolly.engine.opening.load import LoadedModel, default_kv_tokens, default_snapshots, load_draft, load_model
+from woolly.engine.opening.load import (
+    LoadedModel,
+    default_breadth,
+    default_kv_tokens,
+    default_snapshots,
+    load_draft,
+    load_model,
+)
 from woolly.engine.request import FinishReason, Request
 from woolly.engine.request_options import RequestOptions
 from woolly.engine.threads.completion import Chunk, Completion, Score
@@ -35,6 +42,7 @@ __all__ = [
     "cache_note",
     "check_vocabulary",
     "context_limit",
+    "default_breadth",
     "default_ctx",
     "default_kv_tokens",
     "default_snapshots",

@@ -24,6 +24,7 @@ from woolly.engine.request_options import RequestOptions
 from woolly.engine.seeing import Eyes, Tower
 from woolly.engine.state.sizes import CacheSizes
 from woolly.engine.step.ahead import new_runner
+from woolly.engine.step.breadth import Breadth
 from woolly.engine.step.rows import Rows
 from woolly.engine.step.scheduler import Scheduler
 from woolly.engine.step.settler import Settler
@@ -54,6 +55,7 @@ class Engine:
         kv_tokens: int | None = None,
         chunk: int | None = None,
         max_running: int = 16,
+        breadth: Breadth | None = None,
         n_snapshots: int = 16,
         draft: Draft | None = None,
         draft_tokens: int = 8,
@@ -67,8 +69,9 @@ class Engine:
         """`ctx` bounds one request; `kv_tokens` is what the cache holds for all requests (None: one context).
 
         `ctx_limit` is the most that the model has (None: `ctx`). `chunk` bounds the rows of a step, `max_running` the
-        requests that run at once, `n_snapshots` the recurrent states that are kept for later ones, `draft_tokens` the
-        tokens of `draft` that one step checks for one request. `check_file` raises if the weights have changed.
+        requests that run at once, which `breadth` may keep below that, `n_snapshots` the recurrent states that are kept
+        for later ones, `draft_tokens` the tokens of `draft` that one step checks for one request. `check_file` raises
+        if the weights have changed.
         `adapters` are those in the program's plan. `disk` keeps pages that leave the cache, if the state
         is one that can be copied (`has_disk`); `compute_rate` is a first measurement of prompts, in tokens per second.
         `salt` goes before that of each request. With a `tower` prompts may have rows of pictures (`Prompt`), if the
@@ -92,6 +95,7 @@ class Engine:
             draft.attach(sizes.n_pages)
         pages, slots, sight = sizes.new_pools(program.plan)
         self.scheduler = Scheduler(pages, slots, sight, chunk=chunk, max_running=max_running)
+        self.scheduler.breadth = breadth or self.scheduler.breadth
         if disk is not None and isinstance(state, PortableState) and state.is_portable:
             self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate)
         self.reader = ReadingRunner(program, ctx, chunk, check_file)

@@ -42,6 +42,7 @@ class Request:
     index: int = 0  # which of the n answers to one prompt
     priority: int = 0  # higher goes first
     deadline: float | None = None  # on the clock of time.monotonic
+    queued: float = 0.0  # when it was queued, on the same clock
     salt: bytes = b""  # requests share cached pages only if their salts are equal
     adapters: tuple[float, ...] = ()  # the scale of each adapter of the model
     adapter_digests: tuple[bytes, ...] = ()  # which adapters these are

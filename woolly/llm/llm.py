@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
@@ -24,6 +25,7 @@ from woolly.engine import (
     Score,
     Stream,
     context_limit,
+    default_breadth,
     default_ctx,
     default_kv_tokens,
     default_snapshots,
@@ -51,7 +53,7 @@ from woolly.llm.speculation import guess_source, open_draft, own_draft
 from woolly.llm.texts import TextReader
 from woolly.llm.vectors import rms_normed
 from woolly.plan import Plan
-from woolly.runtime import Options, parse_size
+from woolly.runtime import Options, parse_at_once, parse_size
 from woolly.sampling import SamplingParams
 from woolly.sampling.keywords import with_near_names
 from woolly.store import find_own_made, find_preset, resolve
@@ -84,8 +86,9 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
         a quarter of the free memory holds it. More than the model was trained for is taken with a warning.
         `kv_tokens` is how many tokens the cache keeps for all requests, running and past: by default four contexts
         where they take at most a tenth of the memory that is available, else less, but at least one. `max_running`
-        requests run at once, others wait; a step computes at most `chunk` tokens for all of them. `threads` None takes
-        all cores. `weight_memory` bounds what is kept of prepared weights, in bytes or as text such as "600MB".
+        requests run at once, others wait: a number, or "auto", the default, as many as pay and fit. A step computes at
+        most `chunk` tokens for all of them. `threads` None takes all cores. `weight_memory` bounds what is kept of
+        prepared weights, in bytes or as text such as "600MB".
         `kv_type` is f16, f32, q8_0 or q4: how the cache keeps keys and values; "q8_0/q4" chooses them apart.
         `speculation` guesses up to `draft_tokens` tokens ahead, which changes no text: by "prompt_lookup" in the text
         so far, with "mtp" by the block for that in the model's own file (multi-token prediction), or with a smaller
@@ -114,7 +117,8 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
         check_opening(given)
         budget = parse_size("weight_memory", given.weight_memory)
         runtime = Options(given.threads, budget, given.kv_type, device=given.device, gpu_layers=given.gpu_layers)
-        runtime = runtime.for_cache(given.kv_tokens, given.max_running)
+        at_once = parse_at_once("max_running", given.max_running)
+        runtime = runtime.for_cache(given.kv_tokens, at_once or runtime.max_running)
         named, guesses = named_adapters(given.adapters), guess_source(given.speculation)
         places = parse_stages(given, named)
         ctx = given.ctx
@@ -146,6 +150,8 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
             tower = loaded.tower
             self.sight = None if tower is None else Vision(tower.sight, ears=tower.ears, ctx=self.ctx)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
+            breadth = None if at_once else default_breadth(loaded.program, kv_tokens, has_tower=tower is not None)
+            runtime = runtime if breadth is None else replace(runtime, max_running=breadth.most)
             disk = open_disk(loaded, given.cache_disk, given.cache_disk_folder)
             engine = Engine(
                 loaded.program,
@@ -154,7 +160,8 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
                 ctx_limit=context_limit(loaded.file, loaded.program.plan),
                 kv_tokens=kv_tokens,
                 chunk=given.chunk,
-                max_running=given.max_running,
+                max_running=runtime.max_running,
+                breadth=breadth,
                 n_snapshots=default_snapshots(loaded.program),
                 draft=open_draft(guesses, self._loaded, self.ctx, kv_tokens, given, runtime),
                 draft_tokens=given.draft_tokens,

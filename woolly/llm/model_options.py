@@ -234,10 +234,15 @@ class ModelOptions(EngineOptions):
             "-ctk --cache-type-k", "Type of cached keys: f16, f32, q8_0 or q4.", "f16", "cache_type_k", True
         ),
     )
-    max_running: int = option(
-        16,
-        low=1,
-        setting=Setting("-np --parallel", "Most requests that run at once; others wait.", None, "parallel", True),
+    max_running: int | str | None = option(
+        None,
+        setting=Setting(
+            "-np --parallel",
+            "Most requests that run at once; others wait. auto: as many as the device gains by and the memory holds.",
+            "auto",
+            "parallel",
+            True,
+        ),
     )
     chunk: int | None = option(
         None,
@@ -301,7 +306,7 @@ class OpeningOptions(TypedDict, total=False):
     weight_memory: int | str | None
     kv_type: str | None
     gpu_layers: int | str | None
-    max_running: int
+    max_running: int | str | None
     chunk: int | None
     speculation: str | os.PathLike[str] | LLM | None
     draft_tokens: int

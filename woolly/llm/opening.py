@@ -9,6 +9,7 @@ from woolly.engine import LoadedModel
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Value, parse_overrides
 from woolly.llm.model_options import ModelOptions
+from woolly.runtime import parse_at_once
 from woolly.templates import ChatTemplate
 
 __all__ = ["check_opening", "overrides_of", "template_of"]
@@ -16,7 +17,6 @@ __all__ = ["check_opening", "overrides_of", "template_of"]
 
 _SCALINGS = ("none", "linear", "yarn")
 _COUNTS = (
-    "max_running",
     "draft_tokens",
     "chunk",
     "kv_tokens",
@@ -29,6 +29,7 @@ def check_opening(given: ModelOptions) -> None:
         value = getattr(given, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise RequestError(f"{name} is {value!r}; a whole number of at least 1 was expected", field=name)
+    parse_at_once("max_running", given.max_running)
     template = given.chat_template
     if template is not None and not (isinstance(template, str) and template.strip()):
         raise RequestError("chat_template is empty; a Jinja template was expected", field="chat_template")

@@ -72,4 +72,4 @@ def open_draft(
     loaded.append(small)
     check_vocabulary(small.tokenizer, target.tokenizer)
     ctx = min(ctx, context_limit(small.file, small.program.plan))
-    return DraftModel(small.program, kv_tokens, ctx, given.max_running)
+    return DraftModel(small.program, kv_tokens, ctx, options.max_running)

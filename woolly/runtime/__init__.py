@@ -6,7 +6,7 @@ from woolly.runtime.choose import BACKENDS, choose, plan_placement
 from woolly.runtime.devices import GPU_KINDS, backend_for, is_gpu_backend, parse_devices
 from woolly.runtime.gpu.found import Gpu
 from woolly.runtime.gpus import find_gpu, name_gpus
-from woolly.runtime.options import KV_TYPES, Options, check_kv_type, parse_layers, parse_size
+from woolly.runtime.options import KV_TYPES, Options, check_kv_type, parse_at_once, parse_layers, parse_size
 from woolly.runtime.program import (
     About,
     Backend,
@@ -72,6 +72,7 @@ __all__ = [
     "is_gpu_backend",
     "name_gpus",
     "pages_for",
+    "parse_at_once",
     "parse_devices",
     "parse_layers",
     "parse_size",

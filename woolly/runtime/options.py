@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from woolly.errors import RequestError
 from woolly.runtime.devices import parse_devices
 
-__all__ = ["KV_TYPES", "USUAL_ROWS", "KvType", "Options", "check_kv_type", "parse_layers", "parse_size"]
+__all__ = [
+    "KV_TYPES",
+    "USUAL_ROWS",
+    "KvType",
+    "Options",
+    "check_kv_type",
+    "parse_at_once",
+    "parse_layers",
+    "parse_size",
+]
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,18 @@ def parse_layers(layers: int | str | None) -> int | str | None:
             f"gpu_layers is {layers!r}; auto, all or a whole number of at least 0 was expected", field="gpu_layers"
         )
     return layers
+
+
+def parse_at_once(name: str, value: int | str | None) -> int | None:
+    """How many requests run at once, from a number or from text such as "64"; None for "auto"."""
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if value is None or text == "auto":
+        return None
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        value = int(text)
+    if not isinstance(value, int) or not _whole(value, 1):
+        raise RequestError(f"{name} is {value}; at least 1, or auto, was expected", field=name)
+    return value
 
 
 def _whole(value: object, low: int) -> bool:

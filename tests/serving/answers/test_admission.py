@@ -167,7 +167,7 @@ def test_a_stream_keeps_its_place_until_its_end(client):
 
 
 def test_a_full_queue_answers_at_once_and_says_when():
-    admission = Admission(2, 1)
+    admission = Admission(lambda: 2, 1)
     with admission.place(1, 4.0), admission.place(2, 4.0):
         assert (admission.n_open, admission.n_waiting) == (3, 1)
         with pytest.raises(ApiError) as caught, admission.place(1, 4.0):

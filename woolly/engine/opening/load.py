@@ -15,6 +15,7 @@ from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, contex
 from woolly.engine.opening.control_vectors import Scaled, steered
 from woolly.engine.opening.memory import check_memory, estimate, weight_bytes
 from woolly.engine.seeing import Tower, open_tower
+from woolly.engine.step.breadth import Breadth
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, Tensor, open_gguf
 from woolly.gguf.overlay import Value, write_overrides
@@ -22,7 +23,7 @@ from woolly.machine.memory import available_memory
 from woolly.models import trace, trace_draft
 from woolly.plan import Plan, Pooling, Result
 from woolly.plan.passes import bring
-from woolly.runtime import PAGE_SIZE, Options, Program, Stages, backend_for, choose
+from woolly.runtime import PAGE_SIZE, Options, Program, Stages, backend_for, choose, pages_for
 from woolly.store import resolve
 from woolly.store.digest import digest_of
 from woolly.tokens import Tokenizer
@@ -30,6 +31,7 @@ from woolly.tokens import Tokenizer
 __all__ = [
     "MAX_TEXT",
     "LoadedModel",
+    "default_breadth",
     "default_kv_tokens",
     "default_snapshots",
     "load_draft",
@@ -48,6 +50,13 @@ _MEMORY_SHARE = 0.1
 # Recurrent states that are kept for later requests: as many as this share of the available memory holds, within bounds.
 _FEWEST_SNAPSHOTS, _MOST_SNAPSHOTS = 4, 128
 _SNAPSHOT_SHARE = 0.05
+
+# Requests at once, if nobody said: how many at least, with how many a device begins, and how many it has at most. An
+# H200 gains up to 256; a CPU of few cores has nothing left to gain beyond 16, and one of many measures it.
+_LEAST_AT_ONCE = 16
+_AT_ONCE_CPU, _AT_ONCE_GPU = (16, 64), (64, 256)
+_PAGES_EACH = 8  # that the cache has for each of them: with fewer they would push each other out
+_RUNNING_SHARE = 0.05  # of the free memory, for states and windows of all of them
 
 
 @dataclass(frozen=True)
@@ -261,3 +270,19 @@ def default_snapshots(program: Program) -> int:
         return 0
     affordable = int(_SNAPSHOT_SHARE * (available_memory() if left is None else left) / size)
     return max(_FEWEST_SNAPSHOTS, min(_MOST_SNAPSHOTS, affordable))
+
+
+def default_breadth(program: Program, kv_tokens: int, *, has_tower: bool) -> Breadth:
+    """How many requests run at once: at least 16, and as many more as the device may gain by and the memory holds.
+
+    Rows of a picture that see each other must fit into a step beside all answers, so that models that see have 16.
+    """
+    first, most = _AT_ONCE_GPU if program.about.device else _AT_ONCE_CPU
+    most = _LEAST_AT_ONCE if has_tower else min(most, pages_for(kv_tokens) // _PAGES_EACH)
+    each = 2 * program.plan.bytes_per_sequence
+    if program.plan.windows:
+        each += program.new_state(1).page_bytes * sum(pages_for(window) + 3 for window in program.plan.windows)
+    if each:
+        memory = available_memory() if program.about.memory is None else program.about.memory
+        most = min(most, int(_RUNNING_SHARE * memory / each))
+    return Breadth(first, max(_LEAST_AT_ONCE, most))

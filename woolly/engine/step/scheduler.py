@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from woolly.engine.request import Request
 from woolly.engine.state.sight import Sight
 from woolly.engine.state.snapshots import Snapshots
 from woolly.engine.step.batching import assemble
+from woolly.engine.step.breadth import Breadth
 from woolly.engine.step.work import Span, Work
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
 
@@ -60,6 +62,7 @@ class Scheduler:
         self._awaited: dict[Request, bytes] = {}  # the last such page that a waiting request waits for
         self.tier: DiskTier | None = None
         self._asked: set[Request] = set()  # waiting requests for which the tier was asked
+        self.breadth = Breadth(self.max_running, self.max_running)
 
     def __repr__(self) -> str:
         pages = f"{self.pages.n_free} of {self.pages.n_pages} pages free"
@@ -73,6 +76,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queues a request."""
         self._ranks[request] = (-request.priority, next(self._arrivals))
+        request.queued = time.monotonic()
         self._queue(self.waiting, request)
 
     def schedule(self) -> Work:
@@ -118,6 +122,7 @@ class Scheduler:
             self.snapshots.ran(work)
         if self.tier is not None:
             self.tier.saw(work.n_rows, work.seconds)
+        self.breadth.ran(len(self.running), work.n_rows, len(self.waiting))
 
     def wait(self) -> None:
         """Waits shortly for pages from disk, if any are on their way: without them there is no work."""
@@ -217,8 +222,8 @@ class Scheduler:
     def _admit(self) -> None:
         """Starts waiting requests while `max_running` and the free pages allow."""
         for request in self._in_turn():
-            is_full = len(self.running) >= self.max_running
-            if is_full and self._to_displace(request) is None:
+            limit = self._limit()
+            if len(self.running) >= limit and self._to_displace(request) is None:
                 return
             if self._awaits(self._awaited.get(request), request):
                 continue
@@ -234,7 +239,7 @@ class Scheduler:
             if self._waits_for_disk(request, digests):
                 continue
             needed = pages_for(len(request.context)) - len(found)
-            while len(self.running) >= self.max_running or not self._has_room(found, needed):
+            while len(self.running) >= limit or not self._has_room(found, needed):
                 if (other := self._to_displace(request)) is None:
                     return
                 self._preempt(other)
@@ -243,6 +248,10 @@ class Scheduler:
             self._start(request, found, needed)
             if n_known > len(found):
                 request.marks.add(n_known * PAGE_SIZE)  # other requests left the text here, and more may
+
+    def _limit(self) -> int:
+        """Requests that may run at once at present, while some wait."""
+        return min(self.max_running, self.breadth.limit(self.waiting[0].queued))
 
     def _waits_for_disk(self, request: Request, digests: Sequence[bytes]) -> bool:
         """Whether pages of a request are on their way from disk; each start asks for its own once."""
@@ -268,7 +277,7 @@ class Scheduler:
         if not self.waiting:
             return []
         places = Counter(request.group for request in self.running)
-        if len(self.running) >= self.max_running == len(places):
+        if len(self.running) >= self._limit() and len(self.running) == len(places):
             return []  # no group has a place to give
         turns: dict[Request, int] = {}
         for request in self.waiting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,16 +24,22 @@ class Admitted:
 class Admission:
     """Counts answers from the arrival of their request to its end. Belongs to the event loop's thread."""
 
-    def __init__(self, n_running: int, n_waiting: int) -> None:
+    def __init__(self, n_running: Callable[[], int], n_waiting: int) -> None:
+        """`n_running` is how many run at once at the time, which models may decide."""
         self._n_running = n_running
-        self.n_most = n_running + n_waiting
+        self._n_waiting = n_waiting
         self.n_open = 0
         self.is_draining = False
 
     @property
+    def n_most(self) -> int:
+        """Returns the most answers that run and wait together."""
+        return self._n_running() + self._n_waiting
+
+    @property
     def n_waiting(self) -> int:
         """Returns the number of answers that wait for one of the running ones to end."""
-        return max(0, self.n_open - self._n_running)
+        return max(0, self.n_open - self._n_running())
 
     @contextmanager
     def place(self, n: int, seconds_each: float, *, n_prompts: int = 1) -> Iterator[Admitted]:
@@ -57,7 +63,7 @@ class Admission:
                 429,
                 "queue_full",
                 f"{self.n_open} answers run or wait, and this server takes at most {self.n_most}; try again",
-                retry_after=min(60.0, max(1.0, seconds_each * (self.n_waiting + 1) / self._n_running)),
+                retry_after=min(60.0, max(1.0, seconds_each * (self.n_waiting + 1) / self._n_running())),
             )
         self.n_open += wanted
         try:

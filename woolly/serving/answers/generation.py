@@ -49,6 +49,8 @@ turn: ContextVar[int | None] = ContextVar("woolly_turn", default=None)
 # Fields that hold pictures and sounds in the bodies of dialects: their characters are no tokens.
 _PICTURES = frozenset({"image_url", "source", "images", "inlineData", "inline_data", "input_audio", "audio_url"})
 
+_AT_ONCE = 16  # answers at once before a model is loaded that says how many
+
 _DECODING = 4  # requests whose pictures are decoded at once
 
 _TEXTS = 2  # requests that only tokenize or render, at once; they take no place among the answers
@@ -88,12 +90,19 @@ class Generator:
         self._running: set[Running] = set()
         self._defaults = settings.defaults()  # of models without a preset
         self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # of requests that name none
-        self.slots = SlotTable(settings.parallel)
-        self.admission = Admission(settings.parallel, settings.max_queue)
+        self.slots = SlotTable(self.at_once)
+        self.admission = Admission(self.at_once, settings.max_queue)
         # Pictures are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
         # with pictures would hold up the ones with text alone.
         self.pictures = ThreadPoolExecutor(_DECODING, "woolly-pictures")
         self.texts = asyncio.Semaphore(_TEXTS)  # held by requests that only tokenize or render
+
+    def at_once(self) -> int:
+        """Returns the most answers that run at once: what --parallel says, or the loaded model with the most."""
+        if (most := self._settings.at_once) is not None:
+            return most
+        loaded = [slot.llm for slot in self._models.all_loaded if slot.llm is not None and not slot.llm.is_closed]
+        return max((llm.engine.scheduler.max_running for llm in loaded), default=_AT_ONCE)
 
     @property
     def running(self) -> tuple[Running, ...]:

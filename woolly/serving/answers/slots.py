@@ -6,7 +6,7 @@ tokens of its last request, which is what saving, restoring and erasing are abou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from woolly.serving.errors import refuse
@@ -26,16 +26,24 @@ class HeldSlot:
 
 
 class SlotTable:
-    """As many slots as requests may run at once. Belongs to the event loop's thread."""
+    """As many slots as requests may run at once, of the model with the most. Belongs to the event loop's thread."""
 
-    def __init__(self, n_slots: int) -> None:
-        self._held = [HeldSlot()] * n_slots
-        self._order = list(range(n_slots))  # least recently used first
+    def __init__(self, n_slots: Callable[[], int]) -> None:
+        self._n_slots = n_slots
+        self._held: list[HeldSlot] = []
+        self._order: list[int] = []  # least recently used first
+
+    def __len__(self) -> int:
+        """Returns the number of slots; one that was there stays."""
+        while len(self._held) < self._n_slots():
+            self._order.insert(0, len(self._held))
+            self._held.append(HeldSlot())
+        return len(self._held)
 
     def assign(self, wanted: int = -1) -> int:
         """Returns the slot of a request: the one it wants, or the least recently used one. ApiError 400 beyond all."""
-        if wanted >= len(self._held):
-            raise refuse("id_slot", f"it is {wanted}; this server has slots up to {len(self._held) - 1}")
+        if wanted >= len(self):
+            raise refuse("id_slot", f"it is {wanted}; this server has slots up to {len(self) - 1}")
         slot = self._order[0] if wanted < 0 else wanted
         self._order.remove(slot)
         self._order.append(slot)
@@ -55,7 +63,7 @@ class SlotTable:
 
     def held(self, slot: int, owner: str) -> HeldSlot:
         """Returns what a slot holds; nothing if it is another client's. ApiError 400 for a slot that is not there."""
-        if not 0 <= slot < len(self._held):
-            raise refuse("id_slot", f"it is {slot}; this server has slots 0 to {len(self._held) - 1}")
+        if not 0 <= slot < len(self):
+            raise refuse("id_slot", f"it is {slot}; this server has slots 0 to {len(self) - 1}")
         held = self._held[slot]
         return held if held.owner == owner else HeldSlot()

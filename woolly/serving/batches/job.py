@@ -86,7 +86,7 @@ class Job:
         self._refused_since: float | None = None  # by time.monotonic(), if no row has ended since
         self._spent: Busy | None = None  # the first refusal because the key has used its limit
         settings = app.state.settings
-        self._at_once = settings.parallel
+        self._at_once = app.state.generator.at_once()
         self._is_seeded = settings.seed >= 0
         self._defaults = _digest(json.dumps(_of_answers(settings), sort_keys=True, default=str))
         self._seen: dict[bytes, int] = {}  # row by digest of its custom_id

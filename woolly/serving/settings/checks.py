@@ -57,7 +57,7 @@ _LEAST: dict[str, float] = {
 _OPEN: dict[str, tuple[float, Any]] = {
     "ctx_size": (0, None),
     "threads": (-1, None),
-    "parallel": (-1, 16),
+    "parallel": (-1, None),
     "n_predict": (-2, -1),
     "keep_alive": (-1, 0.0),
 }
@@ -65,13 +65,19 @@ _OPEN: dict[str, tuple[float, Any]] = {
 
 def read_aliases(settings: Settings) -> dict[str, Any]:
     """Returns the settings whose value means "decide yourself" in llama.cpp, with the value that means so here."""
-    return {name: ours for name, (theirs, ours) in _OPEN.items() if getattr(settings, name) == theirs}
+    found = {name: ours for name, (theirs, ours) in _OPEN.items() if getattr(settings, name) == theirs}
+    if isinstance(settings.parallel, str):
+        from woolly.runtime import parse_at_once  # imported late: --help does without NumPy
+
+        found["parallel"] = parse_at_once("parallel", "auto" if settings.parallel == "-1" else settings.parallel)
+    return found
 
 
 def check_settings(settings: Settings) -> None:
     """Refuses values that no server can use; values that depend on the model are refused when it is loaded."""
-    from woolly.runtime import KV_TYPES, check_kv_type, parse_layers, parse_size
+    from woolly.runtime import KV_TYPES, check_kv_type, parse_at_once, parse_layers, parse_size
 
+    parse_at_once("parallel", settings.parallel)
     for name, low in _LEAST.items():
         if (value := getattr(settings, name)) is not None and not low <= value < float("inf"):
             raise RequestError(f"{name} is {value}; at least {low} was expected", field=name)

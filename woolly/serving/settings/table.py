@@ -88,7 +88,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
         "-kvu/-no-kvu --kv-unified/--no-kv-unified",
         "Whether each request may have the whole --ctx-size; else its share, divided by --parallel.",
     )
-    parallel: int = _named("max_running")
+    parallel: int | str | None = _named("max_running")
     batch_size: int | None = _named("chunk")
     ubatch_size: int | None = _setting(
         None, "-ub --ubatch-size", "As --batch-size; the smaller one counts.", "--batch-size"
@@ -332,11 +332,18 @@ class Settings(Texts, TeamSettings, EngineOptions):
         return bool(self.share_prefixes)
 
     @property
+    def at_once(self) -> int | None:
+        """Returns the most answers that run at once, None if each model decides."""
+        from woolly.runtime import parse_at_once
+
+        return parse_at_once("parallel", self.parallel)
+
+    @property
     def request_ctx(self) -> int | None:
         """Returns the context of one request, None for the model's own."""
         if self.ctx_size is None or self.kv_unified:
             return self.ctx_size
-        return max(1, self.ctx_size // self.parallel)
+        return max(1, self.ctx_size // (self.at_once or 16))
 
     @property
     def adapters(self) -> tuple[tuple[str, float], ...]:

@@ -32,12 +32,13 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
     models: ModelManager = state.models
     generator: Generator = state.generator
     settings: Settings = state.settings
+    n_slots = len(generator.slots)
     try:
         info = await models.get(model)
     except ApiError as error:
         if model is not None or error.code != "model_required":
             raise
-        return _of_many(settings)
+        return _of_many(settings, n_slots)
     defaults = await generator.defaults_for(info.name)
     slot = models.ready(info.name)
     vocabulary = await read_vocabulary(info, models, settings)
@@ -57,7 +58,7 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
         },
         # Woolly's own: the form of its page.
         "sampling_options": [row.to_form() for row in options_of(SamplingParams).values() if row.group],
-        "total_slots": settings.parallel,
+        "total_slots": n_slots,
         "model_alias": info.name,
         "model_path": info.path.name,  # not the folder, which is private
         "chat_template": vocabulary.template,
@@ -84,13 +85,13 @@ async def change_props(body: dict[str, Any], request: Request) -> dict[str, bool
     return {"success": True}
 
 
-def _of_many(settings: Settings) -> dict[str, Any]:
+def _of_many(settings: Settings, n_slots: int) -> dict[str, Any]:
     """Returns the properties of a server that names no model: each request does."""
     return {
         "role": "router",
         "max_instances": settings.most_models or 0,
         "models_autoload": settings.models_autoload,
-        "total_slots": settings.parallel,
+        "total_slots": n_slots,
         "model_alias": None,
         "build_info": BUILD,
     }

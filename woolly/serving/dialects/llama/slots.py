@@ -45,15 +45,15 @@ async def slots(request: Request, fail_on_no_slot: int = Query(0, ge=0, le=1)) -
     owner = owner_of(request)
     requests = [(one, running.owner == owner) for running in generator.running for one in running.requests]
     # A waiting one has no place in the batch yet.
-    running = [pair for pair in requests if pair[0].finish_reason is None and pair[0].pages][: settings.parallel]
-    if fail_on_no_slot and len(running) >= settings.parallel:
+    running = [pair for pair in requests if pair[0].finish_reason is None and pair[0].pages][: len(generator.slots)]
+    if fail_on_no_slot and len(running) >= len(generator.slots):
         raise ApiError(503, "no_slot_available", "all slots are in use", retry_after=1.0)
     model = models.ready(info.name)
     guesses = model is not None and model.is_speculative
     idle = {"id_task": -1, "n_ctx": info.context_length, "speculative": guesses}
     return [
         {"id": i, **idle, **(_busy(*running[i]) if i < len(running) else {"is_processing": False})}
-        for i in range(settings.parallel)
+        for i in range(len(generator.slots))
     ]
 
 

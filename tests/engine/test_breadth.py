@@ -1,0 +1,62 @@
+"""How many requests run at once if nobody said."""
+
+import pytest
+
+from woolly.engine.step.breadth import Breadth
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def run(breadth, clock, seconds_of, n_steps, queued=None):
+    """Steps with as many answers as may run while others wait; the time of each follows from their number."""
+    for _ in range(n_steps):
+        n = breadth.limit(clock.now if queued is None else queued)
+        clock.now += seconds_of(n)
+        breadth.ran(n, n, 1)
+    return breadth.limit(clock.now)
+
+
+@pytest.mark.parametrize(
+    ("seconds_of", "found"),
+    [
+        (lambda n: 1.0, 256),  # a step takes as long for all: each doubling pays
+        (lambda n: float(n), 16),  # every answer takes its own time: none pays
+        (lambda n: max(64.0, n), 64),  # pays up to 64
+    ],
+)
+def test_more_run_at_once_while_that_pays(seconds_of, found):
+    clock = Clock()
+    breadth = Breadth(16, 256, clock)
+    assert breadth.limit(0.0) == 16
+    assert run(breadth, clock, seconds_of, 400) == found
+
+
+def test_nothing_is_measured_while_no_request_waits_or_prompts_are_read():
+    clock = Clock()
+    breadth = Breadth(16, 256, clock)
+    for n_rows, n_waiting in ((16, 0), (512, 3), (12, 2)):
+        for _ in range(200):
+            clock.now += 1.0
+            breadth.ran(16 if n_rows > 16 else n_rows, n_rows, n_waiting)
+    assert breadth.limit(clock.now) == 16
+
+
+def test_what_did_not_pay_is_tried_again_later():
+    clock = Clock()
+    breadth = Breadth(16, 32, clock)
+    assert run(breadth, clock, float, 200) == 16
+    assert run(breadth, clock, lambda n: 1.0, 2000) == 32
+
+
+def test_a_request_that_waits_gets_a_place_although_that_does_not_pay():
+    clock = Clock()
+    breadth = Breadth(16, 64, clock)
+    assert breadth.limit(queued=0.0) == 16
+    clock.now = 2.0
+    assert breadth.limit(queued=0.0) == 64 and breadth.limit(queued=1.0) == 16
