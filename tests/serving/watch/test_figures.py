@@ -23,7 +23,7 @@ def asked(client, **more):
 
 def test_figures_are_those_of_a_model_and_end_at_an_hour():
     stats = Stats(has_vllm_names=True)
-    stats.answered("a", ["stop"], USAGE, TIMINGS)
+    stats.answered("a", ["stop"], USAGE, TIMINGS, 0.25, 3)
     text = stats.text().decode()
     for line in (
         'woolly_prompt_tokens_total{model="a"} 40.0',
@@ -39,6 +39,8 @@ def test_figures_are_those_of_a_model_and_end_at_an_hour():
         'vllm:request_success_total{finished_reason="stop",model_name="a"} 1.0',
         'vllm:inter_token_latency_seconds_sum{model_name="a"} 0.5',
         'vllm:request_generation_tokens_bucket{le="5.0",model_name="a"} 1.0',
+        'vllm:request_queue_time_seconds_sum{model_name="a"} 0.25',
+        'vllm:request_max_num_generation_tokens_sum{model_name="a"} 3.0',
     ):
         assert line in text, line
     assert "_created" not in text and "vllm:" not in Stats().text().decode()
@@ -78,3 +80,19 @@ def test_the_dashboard_asks_for_metrics_that_there_are(metrics):
         assert name in known or name.removesuffix("_bucket") in known, name
     ids = [panel["id"] for panel in board["panels"]]
     assert len(set(ids)) == len(ids)
+
+
+def test_queries_of_vllm_s_dashboard_find_data(metrics):
+    """The series of its example dashboard, older names included; none swaps requests out any more."""
+    histograms = (
+        "e2e_request_latency_seconds time_to_first_token_seconds inter_token_latency_seconds"
+        " time_per_output_token_seconds request_prompt_tokens request_generation_tokens request_queue_time_seconds"
+        " request_prefill_time_seconds request_decode_time_seconds request_max_num_generation_tokens"
+    )
+    series = [f"{name}_{end}" for name in histograms.split() for end in ("sum", "count")]
+    series += ["prompt_tokens_total", "generation_tokens_total", "num_requests_running", "num_requests_waiting"]
+    series += ["kv_cache_usage_perc", "gpu_cache_usage_perc"]
+    for name in series:
+        assert re.search(rf'^vllm:{name}\{{model_name="tiny"\}} \S+$', metrics, re.MULTILINE), name
+    assert 'vllm:request_success_total{finished_reason="length",model_name="tiny"} 1.0' in metrics
+    assert 'vllm:request_generation_tokens_bucket{le="5.0",model_name="tiny"} 1.0' in metrics

@@ -139,8 +139,8 @@ class Scheduler:
                 self.publish(request)
             return
         self._settle(request, is_decided)
-        first = request.n_computed if self.snapshots is None else self.snapshots.n_state(request)
-        self.sight.trim(request, first, is_decided)
+        n_state = request.n_computed if self.snapshots is None else self.snapshots.n_state(request)
+        self.sight.trim(request, n_state, is_decided)
 
     def publish(self, request: Request) -> None:
         """Adds full pages to the prefix index, so that other requests can share them."""
@@ -264,8 +264,7 @@ class Scheduler:
         self._asked.add(request)
         n_spare = self.pages.n_free - len(self.running) - 1
         tokens, _ = request.named(0, len(request.context))
-        n_shared = request.n_shared // PAGE_SIZE
-        return self.tier.fetch(request, tokens, digests, request.salt, n_spare, n_shared)
+        return self.tier.fetch(request, tokens, digests, request.salt, n_spare, request.n_shared // PAGE_SIZE)
 
     def _has_room(self, found: list[int], needed: int) -> bool:
         """Whether the pages that were found and those that are needed leave one for each running request."""
@@ -311,6 +310,7 @@ class Scheduler:
             is_first = request.prefix is None and request.index == 0  # neither preempted nor beside its equal
             self.tier.want(request.digests_to(len(found)), n_shared=is_first * request.n_shared // PAGE_SIZE)
         if request.prefix is None:
+            request.begun = time.monotonic()
             whole = (len(request.context) - 1) // PAGE_SIZE
             reuse = request.n_reusable == len(request.context) - 1
             digests = request.digests_to(whole)

@@ -99,8 +99,8 @@ class Generator:
 
     def at_once(self) -> int:
         """Returns the most answers that run at once: what --parallel says, or the loaded model with the most."""
-        if (most := self._settings.at_once) is not None:
-            return most
+        if (most := self._settings.parallel) is not None:
+            return int(most)
         loaded = [slot.llm for slot in self._models.all_loaded if slot.llm is not None and not slot.llm.is_closed]
         return max((llm.engine.scheduler.max_running for llm in loaded), default=_AT_ONCE)
 
@@ -247,7 +247,8 @@ class Generator:
         # Every page in the cache has its digest here already.
         digests = None if first.view is None else first.digests
         self.slots.keep(running.id_slot, running.model.name, generation.owner, kept, first.salt, digests)
-        self._stats.answered(running.model.name, running.reasons(), usage, timings)
+        longest = max(len(request.output) for request in running.requests)
+        self._stats.answered(running.model.name, running.reasons(), usage, timings, running.queue_seconds, longest)
         drafted = [(request.n_drafted, request.n_accepted) for request in running.requests]
         self._stats.worked(*running.engine_steps, usage, timings, drafted)
         log.info(

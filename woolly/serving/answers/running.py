@@ -160,6 +160,11 @@ class Running(AsyncIterator[Chunk]):
             **({"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {}),
         }
 
+    @property
+    def queue_seconds(self) -> float:
+        """Returns how long the answers waited in the engine for a place; 0 if another process has the engine."""
+        return max((one.begun - one.queued for one in self._requests if one.begun), default=0.0)
+
     def cache_note(self, *, has_text: bool = True) -> str:
         """Returns what the cache had of the prompt, and at which text the prompt became another."""
         return cache_note(self._requests[0], has_text=has_text) or ""

@@ -159,8 +159,19 @@ class Stats:
         recent, self._recent = self._recent, WorkDone()
         return recent
 
-    def answered(self, model: str, reasons: list[str], usage: dict[str, int], timings: dict[str, float]) -> None:
-        """Counts a request that ran in the engine of a model; `timings` are those of `Running.timings`."""
+    def answered(
+        self,
+        model: str,
+        reasons: list[str],
+        usage: dict[str, int],
+        timings: dict[str, float],
+        queued: float = 0.0,
+        longest: int = 0,
+    ) -> None:
+        """Counts a request that ran in the engine of a model; `timings` are those of `Running.timings`.
+
+        `queued` are the seconds that it waited for a place, `longest` the tokens of its longest answer.
+        """
         for reason in reasons:
             self._answers.labels(reason, model).inc()
         self.totals["answers"] += len(reasons)
@@ -170,7 +181,7 @@ class Stats:
         self._cached.labels(model).inc(usage["cached_tokens"])
         self._predicted.labels(model).inc(usage["completion_tokens"])
         if self._vllm is not None:
-            self._vllm.answered(model, reasons, usage, timings)
+            self._vllm.answered(model, reasons, usage, timings, queued, longest)
         if usage["completion_tokens"] > len(reasons):
             self._token.labels(model).observe(timings["predicted_per_token_ms"] / 1000)
         if usage["completion_tokens"]:
@@ -282,13 +293,14 @@ class EngineMetrics:
             "vllm:num_requests_running": "Requests that run.",
             "vllm:num_requests_waiting": "Requests that wait.",
             "vllm:kv_cache_usage_perc": "Share of the cache that is used, up to 1.",
+            "vllm:gpu_cache_usage_perc": "The same under its older name.",
         }
         theirs = [GaugeMetricFamily(name, help, labels=["model_name"]) for name, help in vllm.items()]
         for one in self._read():
             for gauge, value in zip(gauges, (one.running, one.waiting, one.pages, one.pages_used), strict=True):
                 gauge.add_metric([one.model], value)
             fill = one.pages_used / one.pages if one.pages else 0.0
-            for gauge, share in zip(theirs, (one.running, one.waiting, fill), strict=True):
+            for gauge, share in zip(theirs, (one.running, one.waiting, fill, fill), strict=True):
                 gauge.add_metric([one.model], share)
         yield from gauges
         if self._has_vllm_names:

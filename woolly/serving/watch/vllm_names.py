@@ -13,10 +13,7 @@ _LABEL = ["model_name"]
 
 
 class VllmNames:
-    """Counters and histograms of answers. The gauges are those of EngineMetrics under other names.
-
-    vLLM's time in the queue and time of prefill are not there: an answer's first token ends both here.
-    """
+    """Counters and histograms of answers. The gauges are those of EngineMetrics under other names."""
 
     def __init__(self, registry: CollectorRegistry, seconds: Sequence[float], token_seconds: Sequence[float]) -> None:
         def counter(name: str, help: str, labels: Sequence[str] = ()) -> Counter:
@@ -34,10 +31,23 @@ class VllmNames:
         self._whole = histogram("e2e_request_latency_seconds", "From arrival to the end.", seconds)
         self._token = histogram("inter_token_latency_seconds", "Per token after the first.", token_seconds)
         self._each = histogram("request_time_per_output_token_seconds", "The same.", token_seconds)
+        self._older = histogram("time_per_output_token_seconds", "The same under its older name.", token_seconds)
+        self._queue = histogram("request_queue_time_seconds", "From arrival to a place in the engine.", seconds)
+        self._prefill = histogram("request_prefill_time_seconds", "From there to the first token.", seconds)
+        self._decode = histogram("request_decode_time_seconds", "From the first token to the last.", seconds)
+        self._longest = histogram("request_max_num_generation_tokens", "Tokens of the longest answer.", _TOKENS)
         self._prompts = histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
         self._answers = histogram("request_generation_tokens", "Tokens of the answers to a prompt.", _TOKENS)
 
-    def answered(self, model: str, reasons: Sequence[str], usage: dict[str, int], timings: dict[str, float]) -> None:
+    def answered(
+        self,
+        model: str,
+        reasons: Sequence[str],
+        usage: dict[str, int],
+        timings: dict[str, float],
+        queued: float,
+        longest: int,
+    ) -> None:
         """Counts a request; its arguments are those of `Stats.answered`."""
         for reason in reasons:
             self._ended.labels(model, "abort" if reason in ("cancelled", "error") else reason).inc()
@@ -48,9 +58,14 @@ class VllmNames:
         self._hits.labels(model).inc(usage["cached_tokens"])
         self._prompts.labels(model).observe(n_prompt)
         self._answers.labels(model).observe(n_answer)
+        self._queue.labels(model).observe(queued)
+        self._longest.labels(model).observe(longest)
         if n_answer:
+            self._prefill.labels(model).observe(max(0.0, timings["prompt_ms"] / 1000 - queued))
+            self._decode.labels(model).observe(timings["predicted_ms"] / 1000)
             self._first.labels(model).observe(timings["prompt_ms"] / 1000)
             self._whole.labels(model).observe((timings["prompt_ms"] + timings["predicted_ms"]) / 1000)
         if n_answer > len(reasons):
             self._token.labels(model).observe(timings["predicted_per_token_ms"] / 1000)
             self._each.labels(model).observe(timings["predicted_per_token_ms"] / 1000)
+            self._older.labels(model).observe(timings["predicted_per_token_ms"] / 1000)
