@@ -62,7 +62,7 @@ def prepare(app: FastAPI, settings: Settings) -> None:
     def n_running() -> int:
         """Returns how many answers all replicas compute at once; of those that load, as many as of one CPU."""
         given = [one.get("n_parallel", _AT_ONCE) for _, one in _replicas(models)]
-        each = settings.at_once or max(given, default=_AT_ONCE)
+        each = max(given, default=_AT_ONCE) if settings.parallel is None else int(settings.parallel)
         return each * (settings.replicas + len(settings.join))
 
     app.state.generator.admission = Admission(n_running, settings.max_queue)

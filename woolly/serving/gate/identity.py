@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -19,6 +19,7 @@ from woolly.serving.gate.paths import Paths
 from woolly.serving.watch.kept_requests import KeptRequests, answers
 from woolly.serving.watch.logs import ignored, log, request_id
 from woolly.serving.watch.metrics import Stats
+from woolly.serving.watch.traces import Traces
 
 __all__ = ["RequestIdentity", "check_admin", "client_of", "owner_of"]
 
@@ -51,11 +52,18 @@ class RequestIdentity:
     """Fills `scope["state"]`, and adds the id to the headers of the reply."""
 
     def __init__(
-        self, app: ASGIApp, stats: Stats, paths: Paths, quotas: Quotas | None = None, kept: KeptRequests | None = None
+        self,
+        app: ASGIApp,
+        stats: Stats,
+        paths: Paths,
+        quotas: Quotas | None = None,
+        kept: KeptRequests | None = None,
+        traces: Callable[[], Traces | None] = lambda: None,
     ) -> None:
         self._app = app
         self._quotas = Quotas() if quotas is None else quotas
         self._kept = KeptRequests(0, with_texts=False) if kept is None else kept
+        self._traces = traces
         self._stats = stats
         self._paths = paths
 
@@ -83,6 +91,8 @@ class RequestIdentity:
             fields |= {"reason": state["reason"], "ignored": ", ".join(state["ignored"]) or None}
             self._stats.ignored(len(state["ignored"]))
             self._kept.add(scope, state, status, fields["ms"])
+            if (traces := self._traces()) is not None:
+                traces.add(scope, state, status, fields["ms"])
             if is_http:
                 self._stats.replied(status)
                 is_quiet = status < 400 and self._paths.is_quiet(scope["method"], scope["path"])

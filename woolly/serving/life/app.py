@@ -53,6 +53,7 @@ from woolly.serving.settings.table import Settings
 from woolly.serving.watch.health import Health, health_router
 from woolly.serving.watch.kept_requests import KeptRequests
 from woolly.serving.watch.metrics import DeviceMetrics, EngineFigures, EngineMetrics, Stats
+from woolly.serving.watch.traces import open_traces
 
 __all__ = ["DIALECTS", "create_app"]
 
@@ -83,6 +84,9 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
         ledger: Ledger | None = app.state.meter.ledger
         works = [one.run() for one in (ledger, app.state.authority.issuer) if one is not None]
         tasks = [asyncio.create_task(work) for work in works]
+        end_traces: Callable[[], None] | None = None
+        if (endpoint := settings.otlp_endpoint) is not None:
+            app.state.traces, end_traces = open_traces(endpoint, __version__)
         yield
         app.state.generator.stop()
         app.state.generator.pictures.shutdown(wait=False, cancel_futures=True)
@@ -96,10 +100,14 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
         await asyncio.gather(*tasks, return_exceptions=True)
         if ledger is not None:
             await ledger.flush()
+        if end_traces is not None:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(end_traces), _CLOSING)
 
     # pages/api_reference.py answers /docs and /openapi.json.
     app = FastAPI(title="Woolly", version=__version__, lifespan=lifespan, openapi_url=None)
     app.state.settings = settings
+    app.state.traces = None  # while the app runs, if they are sent
     has_vllm = settings.metrics_names == "vllm"
     app.state.stats = stats = Stats(has_vllm)
     app.state.kept = KeptRequests(settings.keep_requests, settings.keep_texts)
@@ -194,7 +202,14 @@ def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middlewar
         is_reference=is_reference,
     )
     layers = [
-        Middleware(RequestIdentity, stats=state.stats, paths=paths, quotas=state.meter.quotas, kept=state.kept),
+        Middleware(
+            RequestIdentity,
+            stats=state.stats,
+            paths=paths,
+            quotas=state.meter.quotas,
+            kept=state.kept,
+            traces=lambda: state.traces,
+        ),
         Middleware(Refusals, stats=state.stats, dialects=dialects),
         Middleware(
             Access,

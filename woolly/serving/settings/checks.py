@@ -76,6 +76,7 @@ def read_aliases(settings: Settings) -> dict[str, Any]:
 def check_settings(settings: Settings) -> None:
     """Refuses values that no server can use; values that depend on the model are refused when it is loaded."""
     from woolly.runtime import KV_TYPES, check_kv_type, parse_at_once, parse_layers, parse_size
+    from woolly.serving.watch.traces import check_telemetry
 
     parse_at_once("parallel", settings.parallel)
     for name, low in _LEAST.items():
@@ -122,6 +123,7 @@ def check_settings(settings: Settings) -> None:
         raise RequestError(f"{name} is short enough to guess; at least 32 characters were expected", field=name)
     check_keys(settings)
     _check_tls(settings)
+    check_telemetry(settings.otlp_endpoint)
     _check_oidc(settings)
     for name in (
         "weight_memory",

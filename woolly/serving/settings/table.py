@@ -332,18 +332,11 @@ class Settings(Texts, TeamSettings, EngineOptions):
         return bool(self.share_prefixes)
 
     @property
-    def at_once(self) -> int | None:
-        """Returns the most answers that run at once, None if each model decides."""
-        from woolly.runtime import parse_at_once
-
-        return parse_at_once("parallel", self.parallel)
-
-    @property
     def request_ctx(self) -> int | None:
         """Returns the context of one request, None for the model's own."""
         if self.ctx_size is None or self.kv_unified:
             return self.ctx_size
-        return max(1, self.ctx_size // (self.at_once or 16))
+        return max(1, self.ctx_size // int(self.parallel or 16))
 
     @property
     def adapters(self) -> tuple[tuple[str, float], ...]:

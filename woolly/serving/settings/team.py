@@ -85,6 +85,13 @@ class TeamSettings:
         group="Observation",
     )
     keep_texts: bool = setting(False, "--keep-texts", "Keep texts of those requests too.", group="Observation")
+    otlp_endpoint: str | None = setting(
+        None,
+        "--otlp-endpoint --otlp-traces-endpoint",
+        "Address of an OpenTelemetry collector (OTLP over HTTP) that gets a span for each request, without texts.",
+        "none",
+        group="Observation",
+    )
     usage_file: Path | None = setting(  # noqa: RUF009
         None,
         "--usage-file",
