@@ -116,7 +116,8 @@ def expected(case: Case, file: GGUFFile) -> tuple[np.ndarray, np.ndarray]:
                 queries = value
                 for (cache, kv_type, inside), old in zip(_caches(case, state), before, strict=True):
                     new = (cache != old).any(axis=-1)  # what is kept in 4 bits would be rounded once more
-                    cache[new] = rounded_to_cache(cache[new], kv_type, inside)
+                    if new.any():  # or the step stores another entry
+                        cache[new] = rounded_to_cache(cache[new], kv_type, inside)
         parts.append(value)
         if case.check == "attend":
             bounds.append(_attend_bound(plan.steps[-1], queries, state, value))
@@ -185,11 +186,11 @@ def _heads_bound(tensors: dict[str, Raw], x: np.ndarray) -> np.ndarray:
 
 def _attend_bound(step: Step, q: np.ndarray, state, y: np.ndarray) -> np.ndarray:
     # The bound of a score is relative to |q| |k|; weights of the softmax are off by the exp of twice that.
-    head_dim = step.integer("head_dim")
+    head_dim, entry = step.integer("head_dim"), step.integer("entry")
     growth = 1 + step.number("temper") * 6
-    longest = [np.linalg.norm(a.reshape(-1, head_dim), axis=-1).max() for a in (q, state.k[0])]
+    longest = [np.linalg.norm(a.reshape(-1, head_dim), axis=-1).max() for a in (q, state.k[entry])]
     score = 1e-6 * step.number("scale") * growth * longest[0] * longest[1]
-    return np.full(y.shape, np.expm1(2 * score + 1e-6) * np.abs(state.v[0]).max())
+    return np.full(y.shape, np.expm1(2 * score + 1e-6) * np.abs(state.v[entry]).max())
 
 
 def _tables(**widths: int) -> Make:

@@ -207,7 +207,8 @@ def test_every_plain_op_of_the_table_can_be_traced():
     x = p.lerp(x, p.mul(x, p.dots(x, x, group=4)), "skips") + p.hidden("skips", eps=1e-6)
     h = p.rms_norm(x, "norm", eps=1e-6)
     q = p.rope(p.linear(h, "up", width=8), ROPE)
-    x = x + p.attention(q, q, h, head_dim=4, scale=0.5)
+    chosen = p.choose(q, p.columns(q, first=0, width=4), two, head_dim=4, n=3)
+    x = x + p.attention(q, q, h, head_dim=4, scale=0.5, chosen=chosen)
     x = p.glu(x, p.act(p.gain(p.softcap(p.clip(p.clamp(x, 5.0), -1.0, 2.0), 3.0), "norm"), "relu2")) * 0.5
     x = x + p.attention(p.columns(q, first=0, width=8), q, q, head_dim=4, scale=0.5)
     x = p.layer_norm(p.xielu(x, alpha_p=1.0, alpha_n=1.0, beta=0.5, eps=-1e-6), eps=1e-6) * x
@@ -217,6 +218,6 @@ def test_every_plain_op_of_the_table_can_be_traced():
     p.output(p.pool(x, "mean"))
     plan = p.plan()
     assert {step.op for step in plan.steps} == {op.name for op in OPS.values() if not op.fused}
-    assert list(plan.paged.values()) == [Paged(2, 4, 4), Paged(2, 4, 4)]
+    assert list(plan.paged.values()) == [Paged(1, 4, 4, v_in_k=True), Paged(2, 4, 4), Paged(2, 4, 4)]
     assert [slot.numbers for slot in plan.slots.values()] == [8, 8, 16, 16, 32, 32, 32]
     assert plan.bytes_per_sequence == 4 * 144

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cases.arithmetic import fused_multiply_add, linear, multiply_then_add
 from tests.cases.attention import FOUR_BITS
+from tests.cases.choosing import CHOICES
 from tests.cases.ops import N_TOKENS, expected, run
 from tests.cases.scans import ALL
 from tests.cases.weights import QUANTIZED, TYPES, Raw, random_weight
@@ -19,7 +20,7 @@ from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cpu import program as cpu
 
-CASES = ALL | FOUR_BITS
+CASES = ALL | FOUR_BITS | CHOICES
 LEVELS = _native.kernel_levels()
 # Scalar code has no fma on x86-64: there it rounds twice where all other levels round once.
 ODD_ONES = {"scalar"} if platform.machine() in {"x86_64", "AMD64"} else set()
@@ -119,11 +120,11 @@ def test_fused_steps_give_the_bits_of_the_plain_ones(name, level, files, results
 
 
 def test_the_table_has_cases_for_every_op_that_native_code_has_and_no_other(files):
-    # linear and attention are plain ops that the passes always replace.
+    # linear, attention and choose are plain ops that the passes always replace.
     # A batch gives the scales of "adapt" and the rows of "hidden": tests/engine/ proves them (test_adapters, test_mtp).
     # What it gives to ops of towers is in test_tower_ops.py.
     elsewhere = {"store", "adapt", "hidden", "given", "blend", "fold", "place", "conv_around"}
-    assert {case.op for case in CASES.values()} | elsewhere == set(OPS) - {"linear", "attention"}
+    assert {case.op for case in CASES.values()} | elsewhere == set(OPS) - {"linear", "attention", "choose"}
     for name, case in CASES.items():
         assert fuse(case.plan(files(name)[0])).steps[-1].op == case.op, name
 

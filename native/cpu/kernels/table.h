@@ -184,6 +184,10 @@ struct RowKernels {
 
     KvKernels kv[kKvTypes];
     void (*attend)(const AttentionTile& tile);
+    // Scores of the positions of all blocks: for each query a row of them, rows `step` numbers apart; or, with weights,
+    // one row, the sum over queries of products above 0 times the query's weight. Of the tile it reads q, k and its
+    // blocks.
+    void (*rank)(const AttentionTile& tile, const float* weights, float* scores, int64_t step);
     // Adds the result of the next split to that of those before it: always in order of splits.
     void (*merge)(const AttentionSums& to, const AttentionSums& next, int n_queries, int v_dim);
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "cpu/ops/chosen.h"
 #include "cpu/ops/distances.h"
 #include "cpu/ops/functions.h"
 #include "cpu/ops/hadamard.h"
@@ -72,8 +73,9 @@ struct AttendScratch final : Scratch {
 };
 
 struct Attend final : Step {
-    const Value q, y;
-    const Vector* const sinks;  // a score of each head that has no value; null for none
+    const Value q, chosen, y;      // chosen has no width if rows see all that the mask lets them see
+    const int n_chosen, of_block;  // positions that a row chooses at most, and those of a block
+    const Vector* const sinks;     // a score of each head that has no value; null for none
     const int entry, head_dim, v_dim;
     const bool is_chunked, sees_later;  // rows see later ones, too: all of a text
     const bool sees_block;              // rows see what the batch says, and nothing else
@@ -84,13 +86,17 @@ struct Attend final : Step {
     const int temper_length, temper_offset;
     const int room, v_room;  // head_dim and v_dim filled up to whole blocks of any type of cache
     const size_t numbers;  // f32 of a worker's own memory for the kernel, with what it wants of each query, and a copy
+    size_t gathered;       // the first f32 after those and the sums of two splits: chosen keys and values
     AttendScratch& scratch;
     const ByDistance* by_distance = nullptr;  // null for none
     std::vector<float> slopes;                // of each head; empty for none
 
     explicit Attend(const Arguments& a)
         : q(a.input(0)),
+          chosen(a.inputs.size() > 1 ? a.input(1) : Value{}),
           y(a.output(0)),
+          n_chosen(chosen.width > 0 ? a.integer("chosen") : 0),
+          of_block(chosen.width > 0 ? a.integer("block") : 1),
           sinks(a.vector("sinks")),
           entry(a.integer("entry")),
           head_dim(a.integer("head_dim")),
@@ -117,7 +123,13 @@ struct Attend final : Step {
         scratch.group = std::max(scratch.group, size_t(Softmax::numbers(1, v_room) * (q.width / head_dim)) * 4);
         scratch.heads = std::max(scratch.heads, q.width / head_dim);
         // Then the sums of two splits.
-        a.program->need_own((numbers + 2 * size_t(Softmax::numbers(int64_t(max_queries()), v_room))) * 4);
+        const size_t sums = 2 * size_t(Softmax::numbers(int64_t(max_queries()), v_room));
+        gathered = numbers + sums;
+        const size_t gather =
+            n_chosen > 0 ? kSplit * size_t(room + v_room) + Gathered::opened(std::max(room, v_room)) : 0;
+        a.program->need_own((gathered + gather) * 4);
+        if (chosen.width > 0 && (n_chosen < 1 || of_block < 1 || window > 0 || a.text("mask") != ""))
+            a.fail("knows no such choice of positions");
         const float alibi = a.number("alibi");
         const Vector* distances = a.vector("distances");
         const int n_all = int(q.width / head_dim);
@@ -139,6 +151,8 @@ struct Attend final : Step {
     int n_kv_heads(const Worker& w) const { return w.cache.layers()[size_t(entry)].n_kv_heads; }
     // Query heads that share a KV head.
     int n_heads(const Worker& w) const { return int(q.width / head_dim) / n_kv_heads(w); }
+    // Whether a row looks at positions that it chose; before, positions are counted from 0 to those that it has.
+    bool has_chosen(const Worker& w, int64_t row) const { return n_chosen > 0 && w.batch.positions[row] >= n_chosen; }
     // The first position that a row sees, and the first after that it does not see.
     int seen_from(const Worker& w, int64_t row) const {
         const int position = w.batch.positions[row];
@@ -148,6 +162,7 @@ struct Attend final : Step {
         return std::max(0, position - (sees_later ? window / 2 : window - 1));
     }
     int seen_to(const Worker& w, int64_t row) const {
+        if (has_chosen(w, row)) return count_chosen(w.batch.positions[row], n_chosen, of_block);
         if (!sees_later)
             return w.batch.sees == nullptr || is_strict ? w.batch.positions[row] + 1 : w.batch.sees[2 * row + 1];
         const int end = w.batch.positions[w.batch.offsets[w.sequence_of(row) + 1] - 1] + 1;
@@ -180,6 +195,9 @@ struct Attend final : Step {
     }
     void split(const Worker& w, int64_t row, int n_rows, int kv_head, int split, const Softmax& to) const;
     void write(const Worker& w, int64_t row, int kv_head, const Softmax& from) const;
+    void rows(const Worker& w, int64_t row, int n_rows, int kv_head) const;
+    void gather(const Worker& w, int64_t row, int kv_head, AttentionTile& t, const uint8_t** k,
+                const uint8_t** v) const;
     void run_blocks(const Worker& w) const;
     void run(Worker& w) const override;
 };
@@ -235,7 +253,8 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
     const uint8_t* v_blocks[kSplit / 16];
     t.first_block = split * kSplit / 16;
     t.n_blocks = (std::min((split + 1) * kSplit, seen_to(w, row + n_rows - 1)) + 15) / 16 - t.first_block;
-    for (int b = 0; b < t.n_blocks; ++b) {
+    if (has_chosen(w, row)) gather(w, row, kv_head, t, k_blocks, v_blocks);
+    for (int b = 0; b < t.n_blocks && !has_chosen(w, row); ++b) {
         const int position = (t.first_block + b) * 16;
         // A page that no row sees may be absent: any other stands for it, and is masked.
         const int32_t page = std::max(0, pages[position / kPageSize]);
@@ -246,6 +265,21 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
     t.v_blocks = inside ? nullptr : v_blocks;
     t.sums = to;
     kernels.attend(t);
+}
+
+// The blocks of a tile of one row that chose its positions.
+void Attend::gather(const Worker& w, int64_t row, int kv_head, AttentionTile& t, const uint8_t** k_blocks,
+                    const uint8_t** v_blocks) const {
+    const KvKernels* plain = &w.program.kernels().kv[int(KvType::f32)];
+    const int64_t group = chosen.width > n_chosen ? kv_head : 0;
+    const float* positions = chosen.data + row * chosen.width + group * n_chosen + 16 * t.first_block;
+    const int n = std::min(kSplit, seen_to(w, row) - 16 * t.first_block);
+    const int32_t* pages = w.cache.pages(w.batch, entry, w.sequence_of(row));
+    float* keys = reinterpret_cast<float*>(w.own()) + gathered;
+    float *values = keys + kSplit * room, *open = values + kSplit * v_room;
+    Gathered::of(w, entry, kv_head, pages, positions, n, t.k_dim, false, open, keys, k_blocks);
+    if (!is_inside(w)) Gathered::of(w, entry, kv_head, pages, positions, n, t.v_dim, true, open, values, v_blocks);
+    t.k = t.v = plain;
 }
 
 void Attend::write(const Worker& w, int64_t row, int kv_head, const Softmax& from) const {
@@ -261,40 +295,49 @@ void Attend::write(const Worker& w, int64_t row, int kv_head, const Softmax& fro
     }
 }
 
-// Many rows: a task is a block of rows of one sequence and a KV head, all its splits one after another.
-void Attend::run_blocks(const Worker& w) const {
-    const int n_kv = n_kv_heads(w), group = n_heads(w), length = stored(w);
+// Rows of one sequence and a KV head, all their splits one after another.
+void Attend::rows(const Worker& w, int64_t row, int n_rows, int kv_head) const {
+    const int group = n_heads(w), length = stored(w);
     float* sums = reinterpret_cast<float*>(w.own()) + numbers;
     const int most = int(scratch.block_rows) * group;
     const Softmax whole(sums, 0, most, length), part(sums, 1, most, length);
+    const int first = seen_from(w, row) / kSplit, last = (seen_to(w, row + n_rows - 1) - 1) / kSplit;
+    split(w, row, n_rows, kv_head, first, whole);
+    for (int at = first + 1; at <= last; ++at) {
+        split(w, row, n_rows, kv_head, at, part);
+        // The rows from `i` to `end` that see this split and one before it, merged together.
+        for (int i = 0, end = 0; i < n_rows; i = end = std::max(end, i + 1)) {
+            const auto merges = [&](int64_t r) {
+                return seen_from(w, r) / kSplit < at && (seen_to(w, r) - 1) / kSplit >= at;
+            };
+            while (end < n_rows && merges(row + end)) ++end;
+            const Softmax to = whole.from(i * group, length), next = part.from(i * group, length);
+            if (end > i) {
+                w.program.kernels().merge(to, next, (end - i) * group, length);
+            } else if (seen_from(w, row + i) / kSplit == at) {  // it sees nothing of the splits before
+                std::copy_n(next.out, group * length, to.out);
+                std::copy_n(next.max, group, to.max);
+                std::copy_n(next.sum, group, to.sum);
+            }
+        }
+    }
+    for (int i = 0; i < n_rows; ++i) write(w, row + i, kv_head, whole.from(i * group, length));
+}
+
+// Many rows: a task is a block of rows of one sequence and a KV head. Rows that chose positions go one by one.
+void Attend::run_blocks(const Worker& w) const {
+    const int n_kv = n_kv_heads(w);
     const int64_t n_tasks = int64_t(scratch.blocks.size() - 1) * n_kv;
     for (int64_t task; (task = w.next().fetch_add(1, std::memory_order_relaxed)) < n_tasks;) {
         // The longest first, so that no thread is left alone with it at the end.
         const int64_t block = (n_tasks - 1 - task) / n_kv;
         const int kv_head = int((n_tasks - 1 - task) % n_kv);
-        const int64_t row = scratch.blocks[size_t(block)];
-        const int n_rows = int(scratch.blocks[size_t(block + 1)] - row);
-        const int first = seen_from(w, row) / kSplit, last = (seen_to(w, row + n_rows - 1) - 1) / kSplit;
-        split(w, row, n_rows, kv_head, first, whole);
-        for (int at = first + 1; at <= last; ++at) {
-            split(w, row, n_rows, kv_head, at, part);
-            // The rows from `i` to `end` that see this split and one before it, merged together.
-            for (int i = 0, end = 0; i < n_rows; i = end = std::max(end, i + 1)) {
-                const auto merges = [&](int64_t r) {
-                    return seen_from(w, r) / kSplit < at && (seen_to(w, r) - 1) / kSplit >= at;
-                };
-                while (end < n_rows && merges(row + end)) ++end;
-                const Softmax to = whole.from(i * group, length), next = part.from(i * group, length);
-                if (end > i) {
-                    w.program.kernels().merge(to, next, (end - i) * group, length);
-                } else if (seen_from(w, row + i) / kSplit == at) {  // it sees nothing of the splits before
-                    std::copy_n(next.out, group * length, to.out);
-                    std::copy_n(next.max, group, to.max);
-                    std::copy_n(next.sum, group, to.sum);
-                }
-            }
-        }
-        for (int i = 0; i < n_rows; ++i) write(w, row + i, kv_head, whole.from(i * group, length));
+        int64_t row = scratch.blocks[size_t(block)];
+        const int64_t end = scratch.blocks[size_t(block + 1)];
+        int64_t first = row;
+        while (first < end && !has_chosen(w, first)) ++first;
+        if (first > row) rows(w, row, int(first - row), kv_head);
+        for (row = first; row < end; ++row) rows(w, row, 1, kv_head);
     }
 }
 

@@ -34,6 +34,7 @@
     X(output_rows)     \
     X(peaks)           \
     X(per_head_linear) \
+    X(pick)            \
     X(place)           \
     X(pool)            \
     X(previous)        \

@@ -2,6 +2,7 @@
 
 from woolly.plan.ops.attention import AttentionOps
 from woolly.plan.ops.basic import BasicOps
+from woolly.plan.ops.choosing import ChoosingOps
 from woolly.plan.ops.experts import ExpertOps
 from woolly.plan.ops.recurrent import RecurrentOps
 from woolly.plan.ops.streams import StreamOps
@@ -13,6 +14,7 @@ __all__ = [
     "OPS",
     "AttentionOps",
     "BasicOps",
+    "ChoosingOps",
     "Cost",
     "ExpertOps",
     "Load",

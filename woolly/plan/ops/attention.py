@@ -18,7 +18,7 @@ __all__ = ["AttentionOps", "Mask"]
 
 _ATTENTION = (
     *("entry", "head_dim", "scale", "mask?", "window?", "softcap?"),
-    *("temper?", "temper_length?", "temper_offset?", "alibi?", "roles?"),
+    *("temper?", "temper_length?", "temper_offset?", "alibi?", "roles?", "chosen?", "block?"),
 )
 
 # "": a row sees itself and the rows before it, the latest `window` of them. "chunked": those since the last multiple of
@@ -63,7 +63,7 @@ class AttentionOps(Recorder):
         return self._step("rope", (x,), x.value.rows, x.width, weights, rope=rope)
 
     @op(
-        inputs=("q", "k?", "v?"),
+        inputs=("q", "k?", "v?", "chosen?"),
         weights=("sinks?", "distances?"),
         attributes=_ATTENTION,
         reads=("state {entry}",),
@@ -90,6 +90,7 @@ class AttentionOps(Recorder):
         temper_offset: int = 0,
         alibi: float = 0.0,
         distances: str | None = None,
+        chosen: Handle | None = None,
     ) -> Handle:
         """K and v kept in an entry of their own, then causal attention of q over it; heads of v may have another width.
 
@@ -102,6 +103,8 @@ class AttentionOps(Recorder):
         kept of a text. With "causal" a row sees no later ones even if the batch says so. `alibi` is the largest
         exponent of heads' slopes: scores fall by a head's slope for each position of distance, before the softcap.
         `distances` names a table of (buckets, heads): what is added to scores by their distance, in T5's buckets.
+        `chosen` is what `choose` gave: a row sees these positions alone, all heads the same, or those of each KV head
+        its own.
         """
         if window and mask == "block":
             self._fail("attention with the mask 'block' has no window: the batch says what rows see")
@@ -126,6 +129,9 @@ class AttentionOps(Recorder):
         weights = {} if sinks is None else {"sinks": self._vector(sinks)}
         if weights and weights["sinks"].shape != (n_heads,):
             self._fail(f"{weights['sinks'].name} has {weights['sinks'].shape[0]} elements for {n_heads} heads")
+        n_chosen, block = (0, 0) if chosen is None else self._choice(chosen, entry)
+        if chosen is not None and (window or mask or alibi):
+            self._fail("attention to chosen positions has no window, mask or scores by distance")
         if (alibi and mask == "chunked") or (distances is not None and mask != "all"):
             self._fail("attention scores distances in chunks, or by a table for rows that are causal, not yet")
         if distances is not None:
@@ -135,7 +141,7 @@ class AttentionOps(Recorder):
                 self._fail(f"{weights['distances'].name} has shape {weights['distances'].shape} for {n_heads} heads")
         return self._step(
             "attention",
-            tuple(handle for handle in (q, k, v) if handle is not None),
+            tuple(handle for handle in (q, k, v, chosen) if handle is not None),
             "batch",
             n_heads * entry.v_dim,
             tuple(weights.values()),
@@ -150,7 +156,19 @@ class AttentionOps(Recorder):
             alibi=float(alibi),
             roles="" if distances is None else " ".join(weights),
             temper_offset=temper_offset if temper else 0,
+            chosen=n_chosen,
+            block=block,
         )
+
+    def _choice(self, chosen: Handle, entry: Paged) -> tuple[int, int]:
+        """Positions that a row chooses at most, and those of a block of them."""
+        made = [step for step in self._steps if step.op == "choose" and step.outputs == (chosen.value.id,)]
+        if not made:
+            self._fail("attention got chosen positions that no choose made")
+        n = made[0].integer("n") * made[0].integer("block")
+        if chosen.width not in (n, n * entry.heads):
+            self._fail(f"attention got the choices of {chosen.width // n} heads for {entry.heads} KV heads")
+        return n, made[0].integer("block")
 
     def _paged(self, k: Handle, v: Handle | None, head_dim: int, v_dim: int, window: int) -> Paged:
         """What attention over k and v keeps."""
@@ -191,7 +209,7 @@ OPS["store"] = Op(
 # Causal softmax attention of q over the cache.
 OPS["attend"] = Op(
     "attend",
-    inputs=("q",),
+    inputs=("q", "chosen?"),
     weights=("sinks?", "distances?"),
     attributes=_ATTENTION,
     reads=("state {entry}",),

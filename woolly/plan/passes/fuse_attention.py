@@ -1,4 +1,4 @@
-"""q and k normed and turned, k and v stored: one step before attention reads the cache."""
+"""q and k normed and turned, k and v stored: one step before attention, or an index, reads the cache."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from woolly.plan.rope import Rope
 
 __all__ = ["fuse_attention"]
 
+_CHOICE = ("chosen", "block")  # attributes of attention to chosen positions alone
+
 
 def fuse_attention(plan: Plan) -> Plan:
-    """Rope and attention (and the norms of q and k before them) -> store and attend."""
+    """Rope and attention (and the norms of q and k before them) -> store and attend; an index -> store and pick."""
     made_by = {step.output: index for index, step in enumerate(plan.steps)}
     readers = users(plan)
     replaced: dict[int, tuple[Step, ...]] = {}
@@ -25,13 +27,18 @@ def fuse_attention(plan: Plan) -> Plan:
         return plan.steps[made_by[value]].inputs[0]
 
     for index, step in enumerate(plan.steps):
-        if step.op != "attention":
+        if step.op not in ("attention", "choose"):
             continue
-        attend = Step("attend", step.inputs[:1], step.outputs, step.weights, step.attributes, step.source)
-        if len(step.inputs) == 1:  # over keys and values that another step stores
-            replaced[index] = (attend,)
+        # What reads the cache reads besides q the last input: the positions to look at, or the weights of an index.
+        is_choice, has_chosen = step.op == "choose", step.op == "attention" and step.integer("chosen") > 0
+        n_stored = 2 if is_choice else len(step.inputs) - has_chosen
+        inputs = (*step.inputs[:1], *step.inputs[n_stored:])
+        own = step.attributes if is_choice or has_chosen else tuple(x for x in step.attributes if x[0] not in _CHOICE)
+        read = Step("pick" if is_choice else "attend", inputs, step.outputs, step.weights, own, step.source)
+        if n_stored == 1:  # over keys and values that another step stores
+            replaced[index] = (read,)
             continue
-        q, k, *v = step.inputs
+        q, k, *v = step.inputs[:n_stored]
         rope: Rope | None = None
         weights: dict[str, Weight] = {}
         eps = 0.0
@@ -57,5 +64,5 @@ def fuse_attention(plan: Plan) -> Plan:
         # The turned q takes the place of the q that went in: same value, same width.
         turned = step.inputs[0]
         store = Step("store", (q, k, *v), (turned,), tuple(weights.values()), tuple(attributes.items()), step.source)
-        replaced[index] = (store, attend)
+        replaced[index] = (store, read)
     return rebuilt(plan, replaced)

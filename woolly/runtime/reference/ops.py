@@ -102,8 +102,8 @@ def store_cache(c: OpContext, entry: int, *kv: Float32) -> None:
 
 
 @reference("attend")
-def attend_cache(c: OpContext, step: Step, q: Float32) -> Float32:
-    """Softmax attention of q over the cache."""
+def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Float32:
+    """Softmax attention of q over the cache, or over the chosen positions."""
     keys, values = c.state.k[step.integer("entry")], c.state.v[step.integer("entry")]
     n_kv_heads, head_dim = keys.shape[2:]
     v_dim = values.shape[3]
@@ -125,6 +125,8 @@ def attend_cache(c: OpContext, step: Step, q: Float32) -> Float32:
             seen = block if step.text("mask") == "block" else seen | block
         elif step.text("mask") == "block":
             raise ValueError("the batch does not say what rows see")
+        if chosen:
+            seen = _chosen(chosen[0][rows].reshape(len(positions), -1, step.integer("chosen")), n_past)
         asked = (
             queries[rows] * _tempers(step, positions)[:, None, None, None] if step.number("temper") else queries[rows]
         )
@@ -133,8 +135,8 @@ def attend_cache(c: OpContext, step: Step, q: Float32) -> Float32:
             slopes = alibi_slopes(alibi, n_kv_heads * scores.shape[1]).reshape(n_kv_heads, -1, 1, 1)
             scores = scores - slopes * np.abs(distance).astype(np.float32)
         for table in step.by_role("distances"):
-            chosen = c.weights.get(table.name)[distance_buckets(distance, table.shape[0])]  # rows, positions, heads
-            scores = scores + chosen.transpose(2, 0, 1).reshape(n_kv_heads, -1, *distance.shape)
+            added = c.weights.get(table.name)[distance_buckets(distance, table.shape[0])]  # rows, positions, heads
+            scores = scores + added.transpose(2, 0, 1).reshape(n_kv_heads, -1, *distance.shape)
         if softcap := step.number("softcap"):
             scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
         named = step.by_role("sinks")
@@ -153,6 +155,14 @@ def _seen(
         return distance <= 0
     first = positions % window if mask == "chunked" else np.full(len(positions), window - 1)
     return (distance <= 0) & (distance >= -first[:, None])
+
+
+def _chosen(positions: Float32, n_past: int) -> npt.NDArray[np.bool_]:
+    """Which positions the rows see that chose these, [groups, 1, rows, n_past]; -1 is none."""
+    seen = np.zeros((*positions.shape[:2], n_past + 1), np.bool_)
+    np.put_along_axis(seen, positions.astype(np.int64), True, axis=2)
+    by_group: npt.NDArray[np.bool_] = seen[..., :n_past].transpose(1, 0, 2)
+    return by_group[:, None]
 
 
 def alibi_slopes(most: float, n_heads: int) -> Float32:
@@ -216,7 +226,7 @@ def _hidden(c: OpContext, step: Step) -> Float32:
     rows = c.batch.hidden
     if rows is None:
         raise ValueError("the batch has no hidden states, which this plan begins with")
-    if c.batch.is_hidden_normed:
+    if c.batch.is_hidden_normed or not step.weights:
         return rows
     return apply_rms_norm(rows, c.weights.get(step.weights[0].name), step.number("eps"))
 
@@ -257,9 +267,10 @@ def _rope(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("attention")
 def _attention(c: OpContext, step: Step, q: Float32, *kv: Float32) -> Float32:
-    if kv:
-        store_cache(c, step.integer("entry"), *kv)
-    return attend_cache(c, step, q)
+    n_stored = len(kv) - (step.integer("chosen") > 0)
+    if n_stored:
+        store_cache(c, step.integer("entry"), *kv[:n_stored])
+    return attend_cache(c, step, q, *kv[n_stored:])
 
 
 @reference("add")

@@ -244,4 +244,35 @@ inline void merge(const AttentionSums& to, const AttentionSums& next, int n_quer
     }
 }
 
+// Scores of an index over positions.
+
+// The sum over queries of their products above 0 of kChunk positions, times their weights.
+inline void weigh_heads(const float* products, const float* weights, int n_queries, int n_positions, float* scores) {
+    for (int at = 0; at < n_positions; at += 16) {
+        F32 sum = zero();
+        for (int h = 0; h < n_queries; ++h)
+            sum = fma(max(load(products + kChunk * h + at), zero()), set1(weights[h]), sum);
+        store(scores + at, sum);
+    }
+}
+
+// The tile's scratch has kChunk numbers for each query, and kChunk keys.
+inline void rank(const AttentionTile& t, const float* weights, float* scores, int64_t step) {
+    float *heads = t.scratch, *keys = heads + kChunk * t.n_queries;
+    for (int block = 0; block < t.n_blocks; block += kChunkBlocks) {
+        const int blocks = t.n_blocks - block < kChunkBlocks ? t.n_blocks - block : kChunkBlocks;
+        t.k->open_k(t, block, blocks, keys);
+        in_even_groups(t.n_queries, [&](int at, int count) {
+            products<false>({keys, kChunk, t.q + at, 0, t.k_dim, 16 * blocks, heads + kChunk * at, kChunk}, count);
+        });
+        float* to = scores + 16 * block;
+        if (weights != nullptr) {
+            weigh_heads(heads, weights, t.n_queries, 16 * blocks, to);
+            continue;
+        }
+        for (int h = 0; h < t.n_queries; ++h)
+            for (int at = 0; at < 16 * blocks; at += 16) store(to + h * step + at, load(heads + kChunk * h + at));
+    }
+}
+
 }  // namespace woolly::WOOLLY_TARGET

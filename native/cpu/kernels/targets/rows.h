@@ -15,6 +15,7 @@ constexpr void set_rows(KernelTable& t) {
 #undef WOOLLY_ROW
     t.attend = attend;
     t.merge = merge;
+    t.rank = rank;
 }
 
 }  // namespace woolly::WOOLLY_TARGET

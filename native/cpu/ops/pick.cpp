@@ -1,0 +1,174 @@
+// pick: the positions whose keys an index scores highest, for each row.
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+
+#include "cpu/ops/hadamard.h"
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+constexpr int kSpan = 1024;                      // positions that a task scores if rows are few
+constexpr size_t kMostBytes = size_t{64} << 20;  // for scores of rows that several tasks share
+
+// A score as a number of which a larger one is a higher score; both zeros are one.
+uint32_t ordered(float score) {
+    const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+struct PickScratch final : Scratch {
+    int64_t groups = 0, room = 0, n_rows = 0;  // choices of a row at most; positions of a row; rows that fit
+    Memory scores;
+    std::unique_ptr<std::atomic<int32_t>[]> finished;  // spans that are done, per row
+
+    void allocate(const Program& p) override {
+        room = (p.max_context() + 63) / 64 * 64;
+        const int64_t fit = int64_t(kMostBytes) / (groups * room * 4);
+        n_rows = std::min<int64_t>({4 * p.n_threads(), p.max_rows(), fit});
+        scores = Memory(size_t(n_rows * groups * room) * 4);
+        finished = std::make_unique<std::atomic<int32_t>[]>(size_t(n_rows) + 1);
+    }
+    float* of(int64_t row) const { return reinterpret_cast<float*>(scores.data()) + row * groups * room; }
+};
+
+struct Pick final : Step {
+    const Value q, weights, y;  // weights have no width if each head chooses for itself
+    const int entry, head_dim, n, block, local;
+    const int heads, groups, room;
+    const int64_t n_positions;  // of the context, in whole chunks
+    size_t numbers;             // f32 of a worker's own memory for the kernel
+    PickScratch& scratch;
+
+    explicit Pick(const Arguments& a)
+        : q(a.input(0)),
+          weights(a.inputs.size() > 1 ? a.input(1) : Value{}),
+          y(a.output(0)),
+          entry(a.integer("entry")),
+          head_dim(a.integer("head_dim")),
+          n(a.integer("n")),
+          block(a.integer("block")),
+          local(a.integer("local")),
+          heads(int(q.width / std::max(1, head_dim))),
+          groups(weights.width > 0 ? 1 : heads),
+          room((head_dim + 31) / 32 * 32),
+          n_positions((a.program->max_context() + 63) / 64 * 64),
+          scratch(a.program->scratch<PickScratch>()) {
+        if (head_dim < 1 || n < 1 || block < 1 || q.width != int64_t(heads) * head_dim ||
+            (weights.width > 0 && weights.width != heads) || y.width != int64_t(groups) * n * block)
+            a.fail("has heads or choices that do not fit");
+        scratch.groups = std::max<int64_t>(scratch.groups, groups);
+        // For the kernel: products and keys, addresses of queries, copies of them.
+        numbers = size_t(kChunk * (heads + room) + 2 * heads + heads * room + 15) / 16 * 16;
+        // Then scores of one row, and twice the orders of its blocks.
+        a.program->need_own((numbers + size_t((groups + 2) * n_positions)) * 4);
+    }
+
+    void check(const BatchView&, const Cache& cache) const override {
+        const auto& layers = cache.layers();
+        if (size_t(entry) >= layers.size() || layers[size_t(entry)].k_dim != cache.padded(head_dim))
+            throw std::invalid_argument("the cache was made for another plan");
+    }
+    void score(const Worker& w, int64_t row, int first, int last, float* scores, int64_t step) const;
+    void choose(const Worker& w, int64_t row, const float* scores, int64_t step) const;
+    void run(Worker& w) const override;
+};
+
+// Scores of the positions [first, last) of a row, and of those that fill their last block of 16.
+void Pick::score(const Worker& w, int64_t row, int first, int last, float* scores, int64_t step) const {
+    const KernelTable& kernels = w.program.kernels();
+    AttentionTile t{};
+    t.k = &kernels.kv[int(w.cache.k_type())];
+    t.n_queries = heads;
+    t.k_dim = w.cache.padded(head_dim);
+    t.scratch = reinterpret_cast<float*>(w.own());
+    const float** queries = reinterpret_cast<const float**>(t.scratch + kChunk * (heads + room));
+    float* copy = reinterpret_cast<float*>(queries + heads);
+    const bool turned = is_turned(w.cache.k_type());
+    for (int h = 0; h < heads; ++h) {
+        queries[h] = q.data + row * q.width + h * head_dim;
+        if (t.k_dim == head_dim && !turned) continue;
+        std::copy_n(queries[h], head_dim, copy);
+        std::fill(copy + head_dim, copy + t.k_dim, 0.0f);
+        if (turned) turn_head(copy, t.k_dim, turned_together(t.k_dim, true));
+        queries[h] = copy;
+        copy += t.k_dim;
+    }
+    t.q = queries;
+    const int32_t* pages = w.cache.pages(w.batch, entry, w.sequence_of(row));
+    const uint8_t* blocks[kSpan / 16];
+    for (int at = first; at < last; at += kSpan) {
+        t.n_blocks = (std::min(last - at, kSpan) + 15) / 16;
+        for (int b = 0; b < t.n_blocks; ++b) {
+            const int position = at + 16 * b;
+            blocks[b] = w.cache.block(entry, pages[position / kPageSize], 0, position % kPageSize, false);
+        }
+        t.k_blocks = blocks;
+        kernels.rank(t, weights.width > 0 ? weights.data + row * weights.width : nullptr, scores + at, step);
+    }
+}
+
+// The best blocks of each choice of a row, ascending: those above the n-th highest score, and of its equals the first.
+void Pick::choose(const Worker& w, int64_t row, const float* scores, int64_t step) const {
+    const int n_seen = w.batch.positions[row] + 1, n_blocks = (n_seen + block - 1) / block;
+    uint32_t* order = reinterpret_cast<uint32_t*>(w.own()) + numbers + size_t(groups) * size_t(n_positions);
+    uint32_t* sorted = order + n_positions;
+    for (int g = 0; g < groups; ++g) {
+        float *to = y.data + row * y.width + int64_t(g) * n * block, *end = to + n * block;
+        uint32_t least = 0;
+        int above = 0;
+        if (n_blocks > n) {
+            for (int b = 0; b < n_blocks; ++b) {
+                const float* from = scores + g * step + int64_t(b) * block;
+                const int length = std::min(block, n_seen - b * block);
+                order[b] = b >= n_blocks - local ? ~0u : ordered(*std::max_element(from, from + length));
+            }
+            std::copy_n(order, n_blocks, sorted);
+            std::nth_element(sorted, sorted + n - 1, sorted + n_blocks, std::greater<>());
+            least = sorted[n - 1];
+            for (int b = 0; b < n_blocks; ++b) above += order[b] > least;
+        }
+        int equals = n - above;  // as many of those with the least score
+        for (int b = 0; b < n_blocks; ++b) {
+            const bool taken = n_blocks <= n || order[b] > least || (order[b] == least && equals-- > 0);
+            if (!taken) continue;
+            for (int i = b * block; i < std::min(n_seen, (b + 1) * block); ++i) *to++ = float(i);
+        }
+        std::fill(to, end, -1.0f);
+    }
+}
+
+void Pick::run(Worker& w) const {
+    const auto n_spans = [&](int64_t row) { return w.batch.positions[row] / kSpan + 1; };
+    if (w.batch.n_rows > scratch.n_rows)
+        return w.take(w.batch.n_rows, [&](int64_t task) {
+            const int64_t row = w.batch.n_rows - 1 - task;  // the longest first
+            const int n_seen = w.batch.positions[row] + 1;
+            float* scores = reinterpret_cast<float*>(w.own()) + numbers;
+            if (n_seen > n * block) score(w, row, 0, n_seen, scores, n_positions);
+            choose(w, row, scores, n_positions);
+        });
+    int64_t n_tasks = 0;
+    for (int64_t row = 0; row < w.batch.n_rows; ++row) n_tasks += n_spans(row);
+    // Few rows: each span of positions is a task of its own; the worker that scores a row's last one chooses.
+    w.take(n_tasks, [&](int64_t task) {
+        int64_t row = 0;
+        while (task >= n_spans(row)) task -= n_spans(row++);
+        const int n_seen = w.batch.positions[row] + 1, first = int(task) * kSpan;
+        float* scores = scratch.of(row);
+        if (n_seen > n * block) score(w, row, first, std::min(n_seen, first + kSpan), scores, scratch.room);
+        if (scratch.finished[size_t(row)].fetch_add(1, std::memory_order_acq_rel) + 1 < n_spans(row)) return;
+        scratch.finished[size_t(row)].store(0, std::memory_order_relaxed);
+        choose(w, row, scores, scratch.room);
+    });
+}
+
+}  // namespace
+
+std::unique_ptr<Step> make_pick(const Arguments& a) { return std::make_unique<Pick>(a); }
+
+}  // namespace woolly

@@ -1,0 +1,88 @@
+"""The choice of the positions that attention looks at, by an index: keys of its own, kept beside those of attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from woolly.plan.ops.table import OPS, Cost, Load, Op, op
+from woolly.plan.recorder import Handle, Recorder
+from woolly.plan.state import Paged
+
+if TYPE_CHECKING:
+    from woolly.plan.plan import Plan, Step
+
+__all__ = ["ChoosingOps"]
+
+_CHOICE = ("entry", "head_dim", "n", "block", "local?")
+
+
+def _index_cost(plan: Plan, step: Step, load: Load) -> Cost:
+    """The keys of all positions up to the last row's, read once per sequence; a product per element and head."""
+    entry, last = plan.paged[step.integer("entry")], load.first + load.n_rows
+    share = entry.width / sum(other.width for other in plan.paged.values())
+    seen = sum(p + 1 for p in range(load.first, last))
+    products = plan.values[step.inputs[0]].width * seen * load.n_sequences
+    return Cost(load.cache_bytes * share * last * load.n_sequences, products)
+
+
+class ChoosingOps(Recorder):
+    """What a model file says of an index."""
+
+    @op(
+        inputs=("q", "k", "weights?"),
+        attributes=_CHOICE,
+        reads=("state {entry}",),
+        writes=("state {entry}",),
+        part="attention",
+        cost=_index_cost,
+    )
+    def choose(
+        self,
+        q: Handle,
+        k: Handle,
+        weights: Handle | None = None,
+        *,
+        head_dim: int,
+        n: int,
+        block: int = 1,
+        local: int = 0,
+    ) -> Handle:
+        """K kept in an entry of its own, then the positions whose keys score highest, ascending, -1 where none is left.
+
+        With `weights`, a number for each head of q, a position's score is the sum over heads of their products, those
+        below 0 left out, times the weights. Without them each head chooses for itself. A row chooses `n` blocks of
+        `block` positions by their highest scores, of equals the earlier; the `local` latest are always chosen. A row
+        chooses among the positions up to its own alone: the choice does not depend on what is computed beside it.
+        """
+        if k.width != head_dim or q.width % head_dim != 0:
+            self._fail(f"choose got q of width {q.width} and k of {k.width} for heads of {head_dim}")
+        heads = q.width // head_dim
+        if weights is not None and weights.width != heads:
+            self._fail(f"choose got {weights.width} weights for {heads} heads")
+        if n < 1 or block < 1 or not 0 <= local <= n or (block > 1 and local == 0):
+            self._fail(f"choose got {n} blocks of {block} positions, {local} of them local; a row's own block is one")
+        self._state.append(Paged(1, head_dim, head_dim, v_in_k=True))
+        return self._step(
+            "choose",
+            (q, k) if weights is None else (q, k, weights),
+            "batch",
+            (1 if weights is not None else heads) * n * block,
+            entry=len(self._state) - 1,
+            head_dim=head_dim,
+            n=n,
+            block=block,
+            local=local,
+        )
+
+
+# The choice of q over keys that `store` kept.
+OPS["pick"] = Op(
+    "pick",
+    inputs=("q", "weights?"),
+    attributes=_CHOICE,
+    reads=("state {entry}",),
+    scratch=("picks",),
+    part="attention",
+    cost=_index_cost,
+    fused=True,
+)

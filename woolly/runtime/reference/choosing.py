@@ -1,0 +1,50 @@
+"""The NumPy meaning of an index: which positions each row attends to."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.plan import Step
+from woolly.runtime.reference.ops import Float32, OpContext, reference, store_cache
+from woolly.runtime.state import PAGE_SIZE
+
+__all__ = ["best_positions", "pick"]
+
+
+@reference("choose")
+def _choose(c: OpContext, step: Step, q: Float32, k: Float32, *weights: Float32) -> Float32:
+    store_cache(c, step.integer("entry"), k)
+    return pick(c, step, q, *weights)
+
+
+@reference("pick")
+def pick(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float32:
+    """Positions of the keys that score highest, for each row, and for each head if there are no weights."""
+    keys, head_dim = c.state.k[step.integer("entry")], step.integer("head_dim")
+    n, block, local = (step.integer(name) for name in ("n", "block", "local"))
+    heads = q.reshape(len(q), -1, head_dim)
+    out = np.full((len(q), 1 if weights else heads.shape[1], n * block), -1, np.float32)
+    for s in range(c.batch.n_sequences):
+        for row in range(c.batch.offsets[s], c.batch.offsets[s + 1]):
+            n_seen = int(c.batch.positions[row]) + 1
+            past = keys[c.batch.pages[s][: -(-n_seen // PAGE_SIZE)]].reshape(-1, head_dim)[:n_seen]
+            scores = heads[row] @ past.T
+            if weights:
+                scores = weights[0][row][None] @ np.maximum(scores, np.float32(0))
+            for group, of_group in enumerate(scores):
+                chosen = best_positions(of_group, n, block, local)
+                out[row, group, : len(chosen)] = chosen
+    return out.reshape(len(q), -1)
+
+
+def best_positions(scores: Float32, n: int, block: int, local: int) -> npt.NDArray[np.int64]:
+    """Positions of the n blocks with the highest scores, the `local` last ones among them, ascending."""
+    n_blocks = -(-len(scores) // block)
+    padded = np.full(n_blocks * block, -np.inf, np.float32)
+    padded[: len(scores)] = scores
+    highest = padded.reshape(n_blocks, block).max(axis=1)
+    highest[max(0, n_blocks - local) :] = np.inf
+    kept = np.sort(np.argsort(-highest, kind="stable")[:n])
+    positions = (kept[:, None] * block + np.arange(block)).reshape(-1)
+    return positions[positions < len(scores)]
