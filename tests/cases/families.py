@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.cases.chosen import CHOSEN
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
 from tests.cases.mixtures import MIXTURES
@@ -78,6 +79,7 @@ FAMILIES = (
     | RWKV
     | TINY
     | WINDOWED
+    | CHOSEN
     | LATENTS
     | MIXTURES
     | OLDER

@@ -28,8 +28,10 @@ def latent(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
 
 
 def indexed(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
-    """The usual tensors, and those of an index over positions."""
-    out, heads, head = latent(tiny, i), 2, 16
+    """The usual tensors, and those of an index over positions, unless the layer takes the choice before."""
+    out, keys, heads, head = latent(tiny, i), metadata(tiny), 8, 16
+    if not (*keys.get("attention.indexer.types", ()), *(True,) * tiny.n_layers)[i]:
+        return out
     out |= {"indexer.attn_q_b.weight": (heads * head, 20), "indexer.attn_k.weight": (head, tiny.width)}
     out |= {"indexer.k_norm.weight": (head,), "indexer.k_norm.bias": (head,)}
     return out | {"indexer.proj.weight": (heads, tiny.width)}
@@ -76,7 +78,7 @@ def row(name: str, architecture: str = "deepseek2", *, absorbed: bool = True, q_
     )
 
 
-INDEX = {"attention.indexer.head_count": 2, "attention.indexer.key_length": 16, "attention.indexer.top_k": 512}
+INDEX = {"attention.indexer.head_count": 8, "attention.indexer.key_length": 16, "attention.indexer.top_k": 8}
 SIGMOID = {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 2.5}
 LATENTS = {
     tiny.name: tiny
@@ -115,12 +117,13 @@ LATENTS = {
         row(
             "glm-dsa",
             "glm-dsa",
-            n_layers=3,
+            n_layers=4,
             dense=1,
             more={"exp_probs_b.bias": 8, "nextn.enorm.weight": 64},
             blocks=indexed,
             extra=INDEX
             | {
+                "attention.indexer.types": [True, False, True],
                 "leading_dense_block_count": 1,
                 "nextn_predict_layers": 1,
                 "expert_weights_norm": True,

@@ -46,15 +46,15 @@ def indexed(file):
         "qk_nope_head_dim": 12,
         "qk_rope_head_dim": 8,
         "v_head_dim": 16,
-        "index_n_heads": 2,
+        "index_n_heads": 8,
         "index_head_dim": 16,
-        "index_topk": 512,
+        "index_topk": 8,
         "n_shared_experts": 1,
         "scoring_func": "sigmoid",
         "n_routed_experts": 8,
     }
     if arch(file) == "glm-dsa":
-        return "GlmMoeDsaForCausalLM", arrays, config
+        return "GlmMoeDsaForCausalLM", arrays, config | {"indexer_types": ["full", "shared", "full"]}
     rope = {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0}
     config |= {"n_group": 4, "topk_group": 2, "rope_scaling": rope}
     return "DeepseekV32ForCausalLM", arrays, config

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from tests.goldens import latents, mixtures, streams, windowed
+from tests.goldens import chosen, latents, mixtures, streams, windowed
 from tests.goldens.positions import rope_parameters, windows
 
 # Converters reorder q and k of these so that rotary pairs are side by side; their classes pair halves.
@@ -13,7 +13,7 @@ PERMUTED = (
     *("xverse", "baichuan", "deepseek", "muse-glimmer", "olmo"),
 )
 # Norm weights of these files are 1 higher than those of the checkpoint.
-PLUS_ONE = ("gemma", "gemma2", "gemma3", "muse-glimmer", "nemotron", "step35")
+PLUS_ONE = ("gemma", "gemma2", "gemma3", "minimax-m3", "muse-glimmer", "nemotron", "step35")
 CLASSES = mixtures.CLASSES | {
     "afmoe": "Afmoe",
     "apertus": "Apertus",
@@ -26,6 +26,7 @@ CLASSES = mixtures.CLASSES | {
     "command-r": "Cohere",
     "deci": "Llama",
     "dots1": "Dots1",
+    "dots3note": "Dots3Note",
     "ernie4_5": "Ernie4_5",
     "ernie4_5-moe": "Ernie4_5_Moe",
     "exaone": "Llama",
@@ -50,6 +51,7 @@ CLASSES = mixtures.CLASSES | {
     "minicpm": "Granite",
     "minicpm3": "MiniCPM3",
     "minimax-m2": "MiniMaxM2",
+    "minimax-m3": "MiniMaxM3VL",
     "mistral3": "Ministral3",
     "nemotron": "Nemotron",
     "olmo": "Olmo",
@@ -216,6 +218,7 @@ def options(file):
     out |= windowed.options(file)
     out |= mixtures.options(file, windows(file) if file.get("attention.sliding_window") else ())
     out |= latents.options(file) if file.get("attention.kv_lora_rank") else {}
+    out |= chosen.options(file)
     if arch == "minicpm3":
         out["rope_parameters"] = rope | {"partial_rotary_factor": 1.0}
     return out
@@ -282,6 +285,8 @@ def source(file, name, parameter):
     block = f"blk.{layer}."
     if found := windowed.source(file, block, inside) or mixtures.source(file, block, inside):
         return found
+    if found := chosen.source(file, block, inside):
+        return found
     if inside in SINGLE:
         return get(block + SINGLE[inside]), [block + SINGLE[inside]]
     *path, kind = inside.split(".")
@@ -293,7 +298,7 @@ def source(file, name, parameter):
     if kind == "sinks":
         return get(block + "attn_sinks.weight"), [block + "attn_sinks.weight"]
     last = path[-1]
-    if found := latents.source(file, block, last, kind):
+    if file.get("attention.kv_lora_rank") and (found := latents.source(file, block, last, kind)):
         return found
     if "shared" in inside and last != "shared_expert_gate":
         x = {"input_linear": ("gate", "up"), "output_linear": ("down",)}.get(last) or (last.removesuffix("_proj"),)

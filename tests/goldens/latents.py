@@ -43,14 +43,19 @@ def options(file):
         if file.get("attention.temperature_scale"):
             rope["llama_4_scaling_beta"] = float(file.get("attention.temperature_scale"))
             rope["partial_rotary_factor"] = 1.0  # of head_dim below
-    own = {"index_topk": 48, "index_n_heads": 2, "index_head_dim": 16}
+    own = {}
+    if n := file.get("attention.indexer.top_k"):
+        own = {"index_topk": int(n), "index_n_heads": int(file.get("attention.indexer.head_count"))}
+        own |= {"index_head_dim": int(file.get("attention.indexer.key_length"))}
+        types = file.get("attention.indexer.types")
+        own |= {} if types is None else {"indexer_types": ["full" if x else "shared" for x in types]}
     if file.architecture == "kimi-linear":
         kinds = ["full_attention" if n else "linear_attention" for n in file.get("attention.head_count_kv")]
         own = {"layer_types": kinds, "linear_head_dim": int(file.get("kda.head_dim"))}
         own |= {"linear_num_heads": int(file.get("attention.head_count"))}
         own |= {"linear_conv_kernel_dim": int(file.get("ssm.conv_kernel"))}
     return own | {
-        "num_key_value_heads": int(file.get("attention.head_count")),
+        "num_key_value_heads": int(np.max(file.get("attention.head_count"))),
         "head_dim": n_rot,
         "kv_lora_rank": int(file.get("attention.kv_lora_rank")),
         "q_lora_rank": int(file.get("attention.q_lora_rank")) or None,

@@ -51,7 +51,17 @@ def build(file):
     """The same model in transformers, in f32."""
     kind = kind_of(file)
     name = kind.class_name(file)
-    texts = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe", *WithHead.NAMES)
+    texts = (
+        "Dots3Note",
+        "Gemma3",
+        "Gemma3n",
+        "Gemma4",
+        "Llama4",
+        "MiniMaxM3VL",
+        "Qwen3_5",
+        "Qwen3_5Moe",
+        *WithHead.NAMES,
+    )
     config_name = f"{name}TextConfig" if name in texts else f"{name}Config"
     config = getattr(transformers, config_name)(**kind.options(file))
     causal = WithHead if name in WithHead.NAMES else getattr(transformers, f"{name}ForCausalLM", None)

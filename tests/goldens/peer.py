@@ -37,8 +37,9 @@ the same weights named qwen2 agrees to 1e-6. Its phimoe computes RMS norms and n
 norms and the sparse mixer; with both in Woolly's place, 1 becomes 2e-6. Its smallthinker has windows of 4096 whatever
 the file says. Its grovemoe sends what the experts give, not what they get, through the small ones, with shares of
 other experts than those that the authors' code takes. Its grok does not bound the router's logits, as xAI's code does
-if the file says so: 2e-1 becomes 5e-4 without. Its plamo2 had not ended after ten minutes. Where the two engines
-differ, Woolly does what transformers does: so of gemma3n and phimoe, whose columns say so.
+if the file says so: 2e-1 becomes 5e-4 without. Its plamo2 had not ended after ten minutes. By its source, the index of
+its dots3note turns halves, where transformers turns neighbours. Where the two engines differ, Woolly does what
+transformers does: so of gemma3n and phimoe, whose columns say so.
 
 transformers has no RWKV-6, RWKV-7 and ARWKV-7: the formulas of their papers are computed in f64. It has no arctic,
 bailingmoe, baichuan of 40 layers, grok, grovemoe, jais, maincoder, openelm, plamo, plamo2, plamo3, plm, refact and

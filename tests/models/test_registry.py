@@ -62,7 +62,7 @@ def test_a_module_without_build_is_no_architecture():
 def test_a_refusal_says_what_is_missing_and_what_near_it_runs(tmp_path):
     says = {
         "rwkv6qwen2": "it needs a recurrence that is not built yet; ",
-        "deepseek4": "it needs attention to positions that an index chooses; near it, deepseek",
+        "deepseek4": "it needs hyper connections and keys that are compressed over positions; near it, deepseek",
         "t5": "it needs a decoder that reads an encoder; ",
     }
     for name, expected in says.items():
@@ -73,7 +73,7 @@ def test_a_refusal_says_what_is_missing_and_what_near_it_runs(tmp_path):
             trace(file)
 
 
-@pytest.mark.parametrize("name", ["deepseek-v32", "grok-2"])
+@pytest.mark.parametrize("name", ["grok-2"])
 def test_a_context_that_needs_more_than_is_built_is_refused_with_the_one_that_does_not(name, tmp_path):
     with open_gguf(write_tiny(replace(FAMILIES[name], context=4096), tmp_path / "tiny.gguf")) as file:
         assert trace(file, ctx=512).steps
@@ -84,6 +84,15 @@ def test_a_context_that_needs_more_than_is_built_is_refused_with_the_one_that_do
         with pytest.warns(UserWarning, match="ctx is 512 in place of 4096: what tiny computes beyond it is not"):
             assert default_ctx(file, plan, None) == 512
         assert default_ctx(file, plan, 64) == 64
+
+
+@pytest.mark.parametrize(("name", "most"), [("deepseek-v32", 8), ("glm-dsa", 8), ("minimax-m3", 12)])
+def test_a_context_in_which_rows_see_all_needs_no_index(name, most, tmp_path):
+    with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
+        assert "choose" in {step.op for step in trace(file).steps}
+        short = trace(file, ctx=most)
+        assert "choose" not in {step.op for step in short.steps}
+        assert short.positions == most
 
 
 @pytest.mark.parametrize("name", ["deepseek-v32", "glm-dsa"])

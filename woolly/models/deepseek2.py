@@ -9,10 +9,12 @@ from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, LONGEST, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
+from woolly.plan.rope import RopeStyle
 
 __all__ = ["ARCHITECTURES", "DeepseekParams", "build", "build_draft", "read"]
 
 ARCHITECTURES = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
+_INDEXED = ("deepseek32", "glm-dsa")
 _KNOWN = ("attention.kv_lora_rank", "attention.temperature_scale", "attention.temperature_length")
 
 
@@ -22,11 +24,11 @@ class DeepseekParams:
 
     common: TransformerParams
     latent: parts.Latent
+    index: parts.Index | None = None  # which chooses the positions that rows see
 
 
 def read(keys: Keys) -> DeepseekParams:
     """Parameters of the file. YaRN scales the scores instead of the turned part alone, unless the file says nothing."""
-    _check_index(keys)
     yarn = "rope.scaling.yarn_log_multiplier"
     hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, *_KNOWN, yarn, "nextn_predict_layers"))
     latent = parts.read_latent(keys, hp.layers[0])
@@ -48,20 +50,10 @@ def read(keys: Keys) -> DeepseekParams:
     layers = tuple(replace(layer, rope=rope, scale=scale) for layer in hp.layers)
     temper = keys.number("attention.temperature_scale", 0.0)
     hp = replace(hp, layers=layers, experts=experts, temper=temper, temper_length=min(length, LONGEST))
-    return DeepseekParams(hp, latent)
-
-
-def _check_index(keys: Keys) -> None:
-    """Bounds the context: the index of V3.2 and GLM 5 leaves positions out; up to its number rows see all."""
-    name, is_indexed = "attention.indexer.top_k", keys.architecture in ("deepseek32", "glm-dsa")
-    if not is_indexed and not keys.is_set(name):
-        return
-    most = keys.positive(name)
-    keys.bound_context(
-        most,
-        f"attention to the {most} positions that an index chooses is not supported yet; with a context of at most"
-        f" {most} rows see all positions: open the model with that",
-    )
+    # V3.2 pairs the halves in its index alone.
+    style: RopeStyle = "halves" if keys.architecture == "deepseek32" else "adjacent"
+    is_indexed = keys.architecture in _INDEXED or keys.is_set("attention.indexer.top_k")
+    return DeepseekParams(hp, latent, parts.read_index(keys, rope, style, hp.n_layers) if is_indexed else None)
 
 
 def build(p: Tracer, hp: DeepseekParams) -> None:
@@ -69,19 +61,28 @@ def build(p: Tracer, hp: DeepseekParams) -> None:
     common = hp.common
     p.skip(*common.drafts)
     x = p.embed("token_embd", width=common.width)
+    chosen: list[Handle] = []
     for i in range(common.n_layers):
         with p.scope(f"blk.{i}"):
-            x = _layer(p, x, hp, i)
+            x = _layer(p, x, hp, i, chosen)
     p.output(parts.logits(p, x, common))
 
 
 def build_draft(p: Tracer, hp: DeepseekParams) -> None:
     """The block that guesses: one more layer."""
-    parts.next_token(p, hp.common, lambda x: _layer(p, x, hp, hp.common.n_layers - 1))
+    parts.next_token(p, hp.common, lambda x: _layer(p, x, hp, None, []))
 
 
-def _layer(p: Tracer, x: Handle, hp: DeepseekParams, i: int) -> Handle:
-    common = hp.common
-    p.skip("indexer")
-    x = x + parts.latent_attention(p, p.rms_norm(x, "attn_norm", eps=common.eps), common, i, hp.latent)
-    return x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, i)
+def _layer(p: Tracer, x: Handle, hp: DeepseekParams, i: int | None, chosen: list[Handle]) -> Handle:
+    """One layer, or the block that guesses (None). Layers without an index take the last choice of those before."""
+    common, index, like = hp.common, hp.index, hp.common.n_layers - 1 if i is None else i
+
+    def choose(h: Handle, low: Handle) -> Handle | None:
+        if index is not None and index.is_own(p, i):
+            chosen.append(parts.indexed(p, h, low, index))
+        else:
+            p.skip("indexer")
+        return chosen[-1] if chosen else None
+
+    x = x + parts.latent_attention(p, p.rms_norm(x, "attn_norm", eps=common.eps), common, like, hp.latent, choose)
+    return x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, like)

@@ -25,7 +25,7 @@ __all__ = ["architectures", "trace", "trace_draft"]
 # What well-known architectures need that no plan can say yet.
 _NEEDS = {
     "a recurrence that is not built yet": "rwkv6qwen2",
-    "attention to positions that an index chooses": "deepseek4 dots3note minimax-m3",
+    "hyper connections and keys that are compressed over positions": "deepseek4 qwen4exp",
     "a decoder that reads an encoder": "t5",
     "images or sound": "clip",
 }

@@ -68,8 +68,8 @@ def allowed(plan, cuts, parts):
 def test_a_plan_split_wherever_it_can_be_gives_the_bits_of_the_whole(name, opened):
     file = opened(FAMILIES[name])
     plan = trace(file)
-    cuts = allowed(plan, cut_points(plan)[1:], 2)
-    split = SplitProgram(plan, segments_at(plan, cuts), [cpu(file), cpu(file)])
+    segments = segments_at(plan, allowed(plan, cut_points(plan)[1:], 2))  # one of OLMo, which has no norms to cut at
+    split = SplitProgram(plan, segments, [cpu(file), cpu(file)][: len(segments)])
     whole = cpu(file)(plan)
     np.testing.assert_array_equal(logits(split, 33, 1, 7), logits(whole, 33, 1, 7))
 

@@ -63,7 +63,9 @@ def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
 def _indexed(c: Hyperparameters, keys: Keys) -> Keys:
     """DeepSeek's with heads that choose positions."""
     own = {"head_count": "index_n_heads", "key_length": "index_head_dim", "top_k": "index_topk"}
-    indexer = {f"attention.indexer.{key}": c.positive(name) for key, name in own.items()}
+    indexer: Keys = {f"attention.indexer.{key}": c.positive(name) for key, name in own.items()}
+    if c.get("indexer_types") is not None:  # "full", or "shared": the choice of the layer before
+        indexer["attention.indexer.types"] = [kind == "full" for kind in c.items("indexer_types", str)]
     return _latent(c, keys) | _experts(c, "sigmoid") | indexer
 
 

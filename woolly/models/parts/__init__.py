@@ -13,12 +13,14 @@ from woolly.models.parts.encoder import post_norm_layers
 from woolly.models.parts.experts import experts, experts_or_feed_forward
 from woolly.models.parts.feed_forward import feed_forward, plain_feed_forward
 from woolly.models.parts.head import logits, read_out, unembedded, vectors
+from woolly.models.parts.index import Index, indexed, indexed_blocks, read_index
 from woolly.models.parts.latent import Latent, latent_attention, read_latent
 from woolly.models.parts.layer_inputs import gated_input, layer_inputs
 from woolly.models.parts.next_token import next_token
 from woolly.models.parts.recurrence import gated_delta_net, mamba, mamba2, short_conv
 
 __all__ = [
+    "Index",
     "Latent",
     "attend",
     "experts",
@@ -27,6 +29,8 @@ __all__ = [
     "gated_attention",
     "gated_delta_net",
     "gated_input",
+    "indexed",
+    "indexed_blocks",
     "latent_attention",
     "layer_inputs",
     "logits",
@@ -36,6 +40,7 @@ __all__ = [
     "plain_feed_forward",
     "post_norm_layers",
     "projections",
+    "read_index",
     "read_latent",
     "read_out",
     "self_attention",

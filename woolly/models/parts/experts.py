@@ -11,16 +11,23 @@ __all__ = ["experts", "experts_or_feed_forward"]
 
 
 def experts_or_feed_forward(
-    p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, limit: float = 0.0, shared_limit: float = 0.0
+    p: Tracer,
+    h: Handle,
+    hp: TransformerParams,
+    layer: int,
+    *,
+    act: Gate = "silu",
+    limit: float = 0.0,
+    shared_limit: float = 0.0,
 ) -> Handle:
-    """Experts, and those that all rows share, if the layer has a router; else one SwiGLU.
+    """Experts, and those that all rows share, if the layer has a router; else one feed-forward with a gate.
 
     `limit` bounds the gates of the experts that rows choose, `shared_limit` those of what all rows share.
     """
     if hp.experts is None or not p.has("ffn_gate_inp"):
-        return feed_forward(p, h, hp, layer, limit=shared_limit)
-    y = experts(p, h, hp.experts, limit=limit)
-    return y + _shared(p, h, shared_limit) if p.has("ffn_up_shexp") else y
+        return feed_forward(p, h, hp, layer, act=act, limit=shared_limit)
+    y = experts(p, h, hp.experts, act=act, limit=limit)
+    return y + _shared(p, h, act, shared_limit) if p.has("ffn_up_shexp") else y
 
 
 def experts(
@@ -60,7 +67,7 @@ def experts(
     )
 
 
-def _shared(p: Tracer, h: Handle, limit: float) -> Handle:
+def _shared(p: Tracer, h: Handle, act: Gate, limit: float) -> Handle:
     """The expert of all rows, times the sigmoid of its own gate if it has one; gate and up may be one matrix."""
     if p.has("ffn_gate_shexp"):
         ffn = p.rows("ffn_up_shexp")
@@ -68,5 +75,5 @@ def _shared(p: Tracer, h: Handle, limit: float) -> Handle:
     else:
         ffn = p.rows("ffn_up_shexp") // 2
         gate, up = (p.linear(h, "ffn_up_shexp", width=ffn, first=at) for at in (0, ffn))
-    y = p.linear(p.glu(gate, up, limit=limit), "ffn_down_shexp", width=h.width)
+    y = p.linear(p.glu(gate, up, act, limit=limit), "ffn_down_shexp", width=h.width)
     return y * p.act(p.linear(h, "ffn_gate_inp_shexp", width=1), "sigmoid") if p.has("ffn_gate_inp_shexp") else y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,11 +32,19 @@ def read_latent(keys: Keys, layer: Layer) -> Latent:
     return Latent(rank, k_dim, v_dim, n_rot)
 
 
-def latent_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, latent: Latent) -> Handle:
+def latent_attention(
+    p: Tracer,
+    h: Handle,
+    hp: TransformerParams,
+    layer: int,
+    latent: Latent,
+    choose: Callable[[Handle, Handle], Handle | None] = lambda h, low: None,
+) -> Handle:
     """Attention of all heads over the latent itself if the file splits its matrix, else over K and V made from it.
 
     Without a rope the part that other models turn stays as it is. Prompts and answers go the same way: the two would
-    differ in the last bits.
+    differ in the last bits. Heads may have gates, and the part that turns a norm. `choose` gives the positions to look
+    at, from h and what q is made from; None: all.
     """
     this, n_rot, rank, straight = hp.layers[layer], latent.n_rot, latent.rank, latent.k_dim - latent.n_rot
     heads = this.heads
@@ -43,13 +52,22 @@ def latent_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, la
         low = p.rms_norm(p.linear(h, "attn_q_a", width=p.rows("attn_q_a")), "attn_q_a_norm", eps=hp.eps)
         q = p.linear(low, "attn_q_b", width=heads * latent.k_dim)
     else:
-        q = p.linear(h, "attn_q", width=heads * latent.k_dim)
+        q, low = p.linear(h, "attn_q", width=heads * latent.k_dim), h
     kv = p.linear(h, "attn_kv_a_mqa", width=rank + n_rot)
     turned_q, turned_k = p.columns(q, first=straight, width=n_rot, groups=heads), p.columns(kv, first=rank, width=n_rot)
+    if p.has("attn_k_norm"):
+        turned_k = p.rms_norm(turned_k, "attn_k_norm", eps=hp.eps)
     turned_q, turned_k = (turned(p, x, this) for x in (turned_q, turned_k))
     q = p.columns(q, first=0, width=straight, groups=heads)
     c = p.rms_norm(p.columns(kv, first=0, width=rank), "attn_kv_a_norm", eps=hp.eps)
-    attention = partial(p.attention, scale=this.scale, temper=hp.temper, temper_length=hp.temper_length)
+    attention = partial(
+        p.attention,
+        scale=this.scale,
+        window=this.window,
+        temper=hp.temper,
+        temper_length=hp.temper_length,
+        chosen=choose(h, low),
+    )
     if p.has("attn_k_b"):
         q = p.join(p.per_head_linear(q, "attn_k_b", heads=heads, width=rank), turned_q, heads=heads)
         a = attention(q, p.join(c, turned_k), head_dim=rank + n_rot, v_dim=rank)
@@ -60,4 +78,6 @@ def latent_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, la
         k = p.join(p.columns(both, first=0, width=straight, groups=heads), turned_k, heads=heads, shared=True)
         v = p.columns(both, first=straight, width=latent.v_dim, groups=heads)
         a = attention(p.join(q, turned_q, heads=heads), k, v, head_dim=latent.k_dim)
+    if p.has("attn_gate"):
+        a = a * p.act(p.linear(h, "attn_gate", width=heads), "sigmoid")
     return p.linear(a, "attn_output", width=hp.width)

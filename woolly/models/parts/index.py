@@ -1,0 +1,62 @@
+"""An index over positions: a small attention of its own chooses what the layer looks at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from woolly.models.metadata import Keys
+from woolly.plan import Handle, Rope, Tracer
+from woolly.plan.rope import RopeStyle
+
+__all__ = ["Index", "indexed", "indexed_blocks", "read_index"]
+
+
+@dataclass(frozen=True)
+class Index:
+    """The heads that score positions, and what they choose."""
+
+    heads: int
+    rope: Rope  # of their keys, whose beginning turns
+    n: int  # blocks
+    block: int = 1  # positions of one
+    local: int = 0  # latest blocks, which are always chosen
+    own: tuple[bool, ...] = ()  # by layer: whether it chooses, or takes the choice before; empty: as its tensors say
+
+    def is_own(self, p: Tracer, layer: int | None) -> bool:
+        """Whether the layer chooses for itself; a block that guesses, which is no layer, if it has the tensors."""
+        if layer is None or (layer > 0 and not self.own):
+            return p.has("indexer.attn_k")
+        return layer == 0 or self.own[layer]
+
+
+def read_index(keys: Keys, rope: Rope, style: RopeStyle, n_layers: int) -> Index | None:
+    """The index of a file; None if rows see all positions of the context that the model is opened for."""
+    n = keys.positive("attention.indexer.top_k")
+    heads, head_dim = keys.positive("attention.indexer.head_count"), keys.positive("attention.indexer.key_length")
+    block, local = keys.positive("attention.indexer.block_size", 1), keys.integer("attention.indexer.local_blocks", 0)
+    if keys.context <= n * block:
+        keys.positions = n * block
+        return None
+    types = "attention.indexer.types"
+    own = keys.pattern(types, n_layers, 1) if keys.has(types) else ()
+    return Index(heads, replace(rope, head_dim=head_dim, style=style), n, block, local, own)
+
+
+def indexed(p: Tracer, h: Handle, low: Handle, index: Index) -> Handle:
+    """Positions that rows choose (DeepSeek V3.2, GLM 5): q is made from what the layer's q is made from."""
+    heads, head_dim = index.heads, index.rope.head_dim
+    with p.scope("indexer"):
+        q = p.rope(p.linear(low, "attn_q_b", width=heads * head_dim), index.rope)
+        k = p.rope(p.layer_norm(p.linear(h, "attn_k", width=head_dim), "k_norm", eps=1e-6), index.rope)
+        weights = p.linear(h, "proj", width=heads) * (heads * head_dim) ** -0.5
+    return p.choose(q, k, weights, head_dim=head_dim, n=index.n)
+
+
+def indexed_blocks(p: Tracer, h: Handle, index: Index, *, eps: float) -> Handle:
+    """Positions of the blocks that each head of the index chooses for the KV head of its number (MiniMax M3)."""
+    head_dim, made = index.rope.head_dim, {}
+    with p.scope("indexer"):
+        for x, heads in (("q", index.heads), ("k", 1)):
+            normed = p.rms_norm(p.linear(h, f"{x}_proj", width=heads * head_dim), f"{x}_norm", eps=eps)
+            made[x] = p.rope(normed, index.rope)
+    return p.choose(made["q"], made["k"], head_dim=head_dim, n=index.n, block=index.block, local=index.local)
