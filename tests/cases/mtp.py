@@ -34,6 +34,20 @@ MTP = {
     "deepseek2": with_block(LATENTS["glm-flash"]),
 }
 
+_STEP = FAMILIES["step35"].extra
+# Blocks that read hidden states before the norm, and have windows: the cpu backend alone runs them.
+RAW = {
+    "mimo2": with_block(FAMILIES["mimo2"]),
+    "step35": with_block(
+        replace(
+            FAMILIES["step35"],
+            n_layers=5,
+            extra={key: [*value, value[1]] if isinstance(value, list) else value for key, value in _STEP.items()}
+            | {"nextn_predict_layers": 1},
+        )
+    ),
+}
+
 
 def write_guessing(tiny: Tiny, path: Path, size: float) -> Path:
     """A model whose layers add little to the token's embedding, which the block hands on: its guesses are often right.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cases.families import FAMILIES
-from tests.cases.mtp import MTP, write_guessing
+from tests.cases.mtp import MTP, RAW, write_guessing
 from tests.cases.tiny import TINY, block, tensors, write_tiny
 from tests.engine.test_together import cases, drive, result, same
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
@@ -55,9 +55,9 @@ def drafted(path, backend, hidden, tokens, is_normed=False):
     return [np.concatenate(parts) for parts in zip(*out, strict=True)]
 
 
-@pytest.mark.parametrize("name", MTP)
+@pytest.mark.parametrize("name", MTP | RAW)
 def test_the_reference_and_native_code_agree(folder, name):
-    path = write_tiny(MTP[name], folder / f"{name}-whole.gguf")
+    path = write_tiny((MTP | RAW)[name], folder / f"{name}-whole.gguf")
     random = np.random.RandomState(3)
     hidden, tokens = random.randn(40, 64).astype(np.float32) * 3, random.randint(0, 256, 40).tolist()
     for is_normed in (False, True):
@@ -138,9 +138,9 @@ def test_requests_together_give_what_they_give_alone_without(folder, name, chunk
     assert chunk == 5 or 0 < n_accepted < n_drafted
 
 
-@pytest.mark.parametrize("name", MTP)
+@pytest.mark.parametrize("name", MTP | RAW)
 def test_a_block_that_is_always_right_saves_most_steps(folder, name):
-    path = write_guessing(MTP[name], folder / f"{name}-right.gguf", 0.0)
+    path = write_guessing((MTP | RAW)[name], folder / f"{name}-right.gguf", 0.0)
     with LLM(path, ctx=256, threads=1, speculation=None) as plain:
         wanted = plain.generate(PROMPT, GREEDY).token_ids
         n_plain = plain.engine.n_steps
@@ -205,12 +205,13 @@ def test_a_block_that_cannot_be_used_is_told_and_not_needed(folder):
     with pytest.raises(ModelError, match=r"nextn.hnorm.weight is missing"):
         LLM(path, ctx=64, threads=1, speculation="mtp")
     more = {"nextn.eh_proj.weight": (64, 128)}
-    mimo = FAMILIES["mimo2"]
-    last = mimo.n_layers - 1
+    exaone = FAMILIES["exaone-moe"]
     other = replace(
-        mimo, blocks=lambda row, i: block(replace(row, blocks=mimo.blocks), i) | (more if i == last else {})
+        exaone,
+        extra=exaone.extra | {"nextn_predict_layers": 1},
+        blocks=lambda row, i: block(exaone, i) | (more if i == exaone.n_layers - 1 else {}),
     )
-    path = write_tiny(other, folder / "mimo.gguf")
+    path = write_tiny(other, folder / "exaone.gguf")
     LLM(path, ctx=64, threads=1).close()
-    with pytest.raises(UnsupportedError, match="mimo2 model cannot use the blocks of the file that guess tokens yet"):
+    with pytest.raises(UnsupportedError, match="exaone-moe model cannot use the blocks of the file that guess tokens"):
         LLM(path, ctx=64, threads=1, speculation="mtp")

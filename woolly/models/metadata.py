@@ -84,6 +84,11 @@ class Keys:
             raise self._wrong(name, "a whole number or an array of them", value)
         return tuple(int(one) for one in values)
 
+    def listed(self, name: str) -> tuple[Any, ...]:
+        """The values of an array; empty if the key is absent or no array."""
+        value: Any = self._metadata.get(f"{self.architecture}.{name}", ())
+        return () if _is_whole(value) else tuple(_listed(value))
+
     def has(self, name: str) -> bool:
         """Whether the file gives this key."""
         return f"{self.architecture}.{name}" in self._metadata

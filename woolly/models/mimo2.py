@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from woolly.models import parts
 from woolly.models.metadata import Keys
-from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
-from woolly.plan import Tracer
+from woolly.models.params import EXPERT_KEYS, TransformerParams, like_draft, read_experts, read_transformer
+from woolly.plan import Handle, Tracer
 
-__all__ = ["Mimo2Params", "build", "read"]
+__all__ = ["Mimo2Params", "build", "build_draft", "read"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Mimo2Params:
 
     common: TransformerParams
     value_scale: float
+    draft: int  # the layer that the block that guesses is like
 
 
 def read(keys: Keys) -> Mimo2Params:
@@ -25,7 +26,7 @@ def read(keys: Keys) -> Mimo2Params:
     known = (*EXPERT_KEYS, "attention.value_scale", "nextn_predict_layers")
     hp = read_transformer(keys, "halves", knows=known, period=6, local_base=10000.0)
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
-    return Mimo2Params(hp, keys.number("attention.value_scale", 1.0) or 1.0)
+    return Mimo2Params(hp, keys.number("attention.value_scale", 1.0) or 1.0, like_draft(keys, hp))
 
 
 def build(p: Tracer, params: Mimo2Params) -> None:
@@ -35,7 +36,17 @@ def build(p: Tracer, params: Mimo2Params) -> None:
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
-            a = parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
-            x = x + (a * params.value_scale if params.value_scale != 1.0 else a)
-            x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
+            x = _layer(p, x, params, i)
     p.output(parts.logits(p, x, hp))
+
+
+def build_draft(p: Tracer, params: Mimo2Params) -> None:
+    """The first of the blocks that guess: one more layer, with a window."""
+    parts.next_token(p, params.common, lambda x: _layer(p, x, params, params.draft), is_normed=False)
+
+
+def _layer(p: Tracer, x: Handle, params: Mimo2Params, i: int) -> Handle:
+    hp = params.common
+    a = parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+    x = x + (a * params.value_scale if params.value_scale != 1.0 else a)
+    return x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)

@@ -21,6 +21,7 @@ __all__ = [
     "Recurrence",
     "TransformerParams",
     "check_causal",
+    "like_draft",
     "read_experts",
     "read_recurrence",
     "read_recurrent",
@@ -244,6 +245,13 @@ def read_transformer(
     mask: Mask = "" if keys.flag("attention.causal", causal) else "all"
     recurrent, drafts = tuple(n_kv == 0 for n_kv in kv_heads), tuple(f"blk.{n + i}" for i in range(n_drafts))
     return TransformerParams(width, eps, tuple(layers), mask=mask, recurrent=recurrent, drafts=drafts)
+
+
+def like_draft(keys: Keys, hp: TransformerParams) -> int:
+    """The last layer that is as the first block that guesses: with a window or without one, as the file's list says."""
+    listed, n = keys.listed("attention.sliding_window_pattern"), hp.n_layers
+    has_window = bool(listed[n]) if len(listed) > n else True
+    return max((i for i in range(n) if (hp.layers[i].window > 0) == has_window), default=n - 1)
 
 
 _MAX_BLOCKS = 1 << 14  # as many as a file may have tensors; lists have an item for each

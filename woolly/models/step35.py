@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from woolly.errors import ModelError
 from woolly.models import parts
 from woolly.models.metadata import Keys
-from woolly.models.params import EXPERT_KEYS, Layer, TransformerParams, read_experts, read_transformer
-from woolly.plan import Tracer
+from woolly.models.params import EXPERT_KEYS, Layer, TransformerParams, like_draft, read_experts, read_transformer
+from woolly.plan import Handle, Tracer
 
-__all__ = ["Step35Params", "build", "read"]
+__all__ = ["Step35Params", "build", "build_draft", "read"]
 
 _LIMITS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")
 
@@ -22,6 +22,7 @@ class Step35Params:
     common: TransformerParams
     limits: tuple[float, ...]
     shared_limits: tuple[float, ...]
+    draft: int  # the layer that the block that guesses is like
 
 
 def read(keys: Keys) -> Step35Params:
@@ -37,7 +38,7 @@ def read(keys: Keys) -> Step35Params:
         experts=read_experts(keys, normalize=False, scoring="sigmoid"),
     )
     limits, shared_limits = (_limits(keys, name, hp.n_layers) for name in _LIMITS)
-    return Step35Params(hp, limits, shared_limits)
+    return Step35Params(hp, limits, shared_limits, like_draft(keys, hp))
 
 
 def _turned_by_half(layer: Layer) -> Layer:
@@ -61,8 +62,16 @@ def build(p: Tracer, params: Step35Params) -> None:
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
-            x = x + parts.gated_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, optional=True)
-            h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
-            limit, shared_limit = params.limits[i], params.shared_limits[i]
-            x = x + parts.experts_or_feed_forward(p, h, hp, i, limit=limit, shared_limit=shared_limit)
+            x = _layer(p, x, hp, i, params.limits[i], params.shared_limits[i])
     p.output(parts.logits(p, x, hp))
+
+
+def build_draft(p: Tracer, params: Step35Params) -> None:
+    """The first of the blocks that guess: one more layer, without bounds of its gates."""
+    parts.next_token(p, params.common, lambda x: _layer(p, x, params.common, params.draft, 0.0, 0.0), is_normed=False)
+
+
+def _layer(p: Tracer, x: Handle, hp: TransformerParams, i: int, limit: float, shared_limit: float) -> Handle:
+    x = x + parts.gated_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, optional=True)
+    h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
+    return x + parts.experts_or_feed_forward(p, h, hp, i, limit=limit, shared_limit=shared_limit)

@@ -1,4 +1,4 @@
-// hidden: rows that the batch brings, normed unless a draft made them.
+// hidden: rows that the batch brings, normed unless a draft made them or the plan says no norm.
 #include <cstring>
 #include <stdexcept>
 
@@ -15,7 +15,7 @@ struct Hidden final : Step {
     const float eps;
 
     explicit Hidden(const Arguments& a) : y(a.output(0)), norm(a.vector("norm")), eps(a.number("eps")) {
-        if (norm == nullptr || norm->n != y.width) a.fail("needs a weight 'norm' as long as a row");
+        if (norm != nullptr && norm->n != y.width) a.fail("needs a weight 'norm' as long as a row");
     }
 
     void check(const BatchView& b, const Cache&) const override {
@@ -28,7 +28,7 @@ struct Hidden final : Step {
             for (int64_t r = begin; r < end; ++r) {
                 const float* from = w.batch.hidden + r * y.width;
                 float* to = y.data + r * y.width;
-                if (w.batch.is_hidden_normed)
+                if (w.batch.is_hidden_normed || norm == nullptr)
                     std::memcpy(to, from, size_t(y.width) * sizeof(float));
                 else
                     w.program.kernels().rms_norm(from, norm->data, eps, y.width, to);

@@ -10,18 +10,23 @@ from woolly.plan import Handle, Tracer
 __all__ = ["next_token"]
 
 
-def next_token(p: Tracer, hp: TransformerParams, layer: Callable[[Handle], Handle]) -> None:
+def next_token(p: Tracer, hp: TransformerParams, layer: Callable[[Handle], Handle], *, is_normed: bool = True) -> None:
     """A layer over the next token's embedding and the hidden state before it, and a head: its own or the model's.
 
     Each row brings the normed hidden state of its position and the token after it. What the head reads is the hidden
-    state of the row after, if a further token is guessed.
+    state of the row after, if a further token is guessed. Blocks that are not `is_normed` were trained on hidden states
+    before the norm.
     """
     with p.scope(hp.drafts[0]):
         table = "nextn.embed_tokens" if p.has("nextn.embed_tokens") else "/token_embd"
         e = p.rms_norm(p.embed(table, width=hp.width), "nextn.enorm", eps=hp.eps)
-        h = p.rms_norm(p.hidden("/output_norm", eps=hp.eps), "nextn.hnorm", eps=hp.eps)
+        h = p.hidden("/output_norm", eps=hp.eps) if is_normed else p.hidden(width=hp.width)
+        h = p.rms_norm(h, "nextn.hnorm", eps=hp.eps)
         x = layer(p.linear(p.join(e, h), "nextn.eh_proj", width=hp.width))
-        norm = "nextn.shared_head_norm" if p.has("nextn.shared_head_norm") else "/output_norm"
+        norm = next(x for x in ("nextn.shared_head_norm", "layer_output_norm", "/output_norm") if p.has(x))
         head = next(name for name in ("nextn.shared_head_head", "/output", "/token_embd") if p.has(name))
-        h = p.rms_norm(x, norm, eps=hp.eps)
-        p.output(p.linear(p.output_rows(h), head, width=p.rows(head)))
+        if is_normed:
+            h = p.output_rows(p.rms_norm(x, norm, eps=hp.eps))
+        else:
+            h = p.rms_norm(p.output_rows(x), norm, eps=hp.eps)
+        p.output(p.linear(h, head, width=p.rows(head)))

@@ -45,14 +45,16 @@ class BasicOps(Recorder):
             self._fail(f"{weight.name} has {weight.shape[1]} columns, but the metadata says {width}")
         return self._step("embed", (), "batch", weight.shape[1], (weight,))
 
-    @op(weights=("norm",), attributes=("eps",))
-    def hidden(self, norm: str, *, eps: float) -> Handle:
+    @op(weights=("norm?",), attributes=("eps",))
+    def hidden(self, norm: str | None = None, *, eps: float = 0.0, width: int = 0) -> Handle:
         """The rows that the batch brings: those of a draft as they are, the model's own normed by the weight.
 
-        A draft begins so; what it gives in turn is normed already.
+        A draft begins so; what it gives in turn is normed already. Without a norm all rows, of `width` columns, are as
+        they are.
         """
-        weight = self._vector(norm)
-        return self._step("hidden", (), "batch", weight.shape[0], (weight,), eps=float(eps))
+        weights = () if norm is None else (self._vector(norm),)
+        width = weights[0].shape[0] if weights else width
+        return self._step("hidden", (), "batch", width, weights, eps=float(eps))
 
     @op(inputs=("x",), weights=("weight?",), attributes=("eps", "group?"))
     def rms_norm(self, x: Handle, name: str | None = None, *, eps: float, group: int = 0) -> Handle:
