@@ -213,8 +213,10 @@ void Moe::group_rows(Routes& routes, int64_t n_rows, const int32_t* chosen, cons
     int32_t before = 0;
     for (const int32_t e : routes.active) {
         const int32_t n = routes.first[size_t(e)] - before;
-        const bool tiled = (gates.empty() || grid.serves(*gates[size_t(e)], n)) && grid.serves(*ups[size_t(e)], n) &&
-                           grid.serves(*downs[size_t(e)], n);
+        // A single row is prepared by every worker for itself (Run::own), and tiles are all workers'. It may come to
+        // one matrix several times, if experts share theirs.
+        const bool tiled = n_rows > 1 && (gates.empty() || grid.serves(*gates[size_t(e)], n)) &&
+                           grid.serves(*ups[size_t(e)], n) && grid.serves(*downs[size_t(e)], n);
         routes.tile[size_t(e)] = tiled ? int32_t(routes.n_tiles) : -1;
         routes.n_tiles += tiled ? (n + kTileRows - 1) / kTileRows : 0;
         before = routes.first[size_t(e)];
