@@ -32,13 +32,13 @@ OUT = HERE.parent.parent / "woolly" / "runtime" / "vulkan" / "kernels.bin"
 _FORM = 1  # raised if `Slang.compile` or `exact` makes something else of the same source
 VARIANTS = {"plain": (), "double": ("-DFMA_BY_DOUBLE",)}
 
+ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights whose 32 columns have one whole-number factor
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
     *("add", "scale", "mul", "gain", "shift", "columns", "join", "output_rows"),
     *("softcap", "act", "glu", "adapt", "rope", "clamp", "clip", "xielu", "lerp", "mix", "embed_type", "pool"),
 )
 SCANS = ("delta_net", "wkv7", "lightning", "scan_mamba2")
-ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights whose 32 columns have one whole-number factor
 NORMS = ("rms_norm", "layer_norm", "peaks", "match", "dots")
 
 
@@ -67,8 +67,8 @@ def kernels() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for struct_name in found("weights", "IWeight"):
         name, weight = struct_name.lower(), f"WEIGHT={struct_name}"
         yield f"embed_{name}", "weights/embed", (weight,)
-        yield f"linear_one_{name}", "linears/few", (weight, "XROWS=1")
-        yield f"linear_few_{name}", "linears/few", (weight, "XROWS=4")
+        yield f"linear_one_{name}", "linears/one", (weight,)
+        yield f"linear_few_{name}", "linears/few", (weight,)
         alike = f"ALIKE={int(struct_name in ALIKE)}"
         yield f"linear_many_{name}", "linears/many", (weight, alike)
     for name, bits in FLOATS.items():

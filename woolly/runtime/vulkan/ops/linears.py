@@ -16,7 +16,7 @@ __all__ = ["MOST_OF_FEW", "InputRows", "Product", "Routes", "normed", "products"
 
 _NONE = Address(0)
 # GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
-_ROWS, _FEW, _TILE, _FLOAT_ROWS = 4, 4, 64, 64
+_ROWS_OF_ONE, _ROWS, _FEW, _TILE, _FLOAT_ROWS = 4, 16, 4, 64, 64
 MOST_OF_FEW = 16
 _QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
 _MOST_GROUPS = 65535  # along the second axis of a grid: no device has to take more
@@ -213,7 +213,7 @@ def _product(
         e.launch(f"linear_{blocks.name}", grid, _FLOAT_ROWS, *args, kind=kind, early=early)
         return
     most_of_one = MOST_OF_FEW if routes else 1
-    one = (-(-n // _ROWS), GridRows(kind, times=times), each)
+    one = (-(-n // _ROWS_OF_ONE), GridRows(kind, times=times), each)
     few = (-(-n // _ROWS), GridRows(kind, per=_FEW), each)
     many = (-(-n // _TILE), GridRows(kind, per=_TILE), n_matrices)
     e.launch(f"linear_one_{blocks.name}", one, 128, *args, most=most_of_one, kind=kind, early=early)
