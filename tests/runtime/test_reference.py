@@ -115,7 +115,7 @@ def attention(*, window=0, softcap=0.0, temper=0.0, alibi=0.0, sinks=None, rows=
     q = rng.standard_normal((rows, heads * head_dim)).astype(np.float32)
     k, v = rng.standard_normal((2, rows, kv_heads * head_dim)).astype(np.float32)
     attributes = {"entry": 0, "mask": "", "head_dim": head_dim, "scale": 0.3, "window": window, "softcap": softcap}
-    attributes |= {"temper": temper, "temper_length": 4, "temper_offset": 0, "alibi": alibi}
+    attributes |= {"temper": temper, "temper_length": 4, "temper_offset": 0, "alibi": alibi, "chosen": 0}
     weights = () if sinks is None else (Weight("sinks.weight", GGMLType.F32, (heads,)),)
     step = Step("attention", (0, 1, 2), (3,), weights, tuple(attributes.items()), "")
     plan = Plan("test", (step,), (Value(0, 1, "batch"),) * 4, (Paged(kv_heads, head_dim, head_dim),))
