@@ -33,6 +33,8 @@ _FORM = 1  # raised if `Slang.compile` or `exact` makes something else of the sa
 VARIANTS = {"plain": (), "double": ("-DFMA_BY_DOUBLE",)}
 
 ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights whose 32 columns have one whole-number factor
+# What matrix units compute: weights in super-blocks that most files have.
+TILED = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
     *("add", "scale", "mul", "gain", "shift", "columns", "join", "output_rows"),
@@ -49,8 +51,8 @@ def found(folder: str, interface: str) -> dict[str, dict[str, int]]:
     return {name: {key: int(n) for key, n in re.findall(r"(\w+) = (\d+)", constants)} for name, constants in structs}
 
 
-def kernels() -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Name, source and definitions of every kernel."""
+def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Name, source and definitions of every kernel of a variant."""
     yield "probe", "primitives/probe", ()
     yield "pack", "weights/pack", ()
     for name in ("route", "order", "combine"):
@@ -71,6 +73,8 @@ def kernels() -> Iterator[tuple[str, str, tuple[str, ...]]]:
         yield f"linear_few_{name}", "linears/few", (weight,)
         alike = f"ALIKE={int(struct_name in ALIKE)}"
         yield f"linear_many_{name}", "linears/many", (weight, alike)
+    for struct_name in TILED if variant == "plain" else ():  # a device that needs f64 has no matrix units
+        yield f"linear_tiles_{struct_name.lower()}", "linears/tiles", (f"WEIGHT={struct_name}",)
     for name, bits in FLOATS.items():
         yield f"embed_{name}", "weights/embed", (f"FLOATS={bits}",)
         yield f"linear_{name}", "linears/floats", (f"FLOATS={bits}",)
@@ -235,7 +239,7 @@ def build(out: Path) -> int:
     codes, jobs, wanted = _kept(out), dict[str, _Job](), dict[str, dict[str, str]]()
     for variant, options in VARIANTS.items():
         wanted[variant] = {}
-        for name, source, defines in kernels():
+        for name, source, defines in kernels(variant):
             job = source, (*(f"-D{one}" for one in defines), *options)
             wanted[variant][name] = digest = kernel_digest(*job)
             jobs[digest] = job

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import DeviceError, RequestError, StoreError
+from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import SpirvArchive
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
 from woolly.runtime.vulkan.memory import Memory
@@ -44,13 +45,15 @@ class VulkanContext:
     def __init__(self, driver: VulkanLibrary, physical: Physical, archive: SpirvArchive) -> None:
         self.driver, self.physical, self._archive = driver, physical, archive
         self.variant = "plain"  # of the kernels: what the probe finds out
+        self.has_matrices = False  # units that kernels may use: what is found out after it
         self.bandwidth: float | None = None  # bytes per second, once it is measured
         self.knows_bandwidth = False
         self.lost: DeviceError | None = None  # why the device cannot be used again
         self.lock = threading.RLock()  # of the queue, the memory and the pipelines
         self.device, self.queue = c.c_void_p(), c.c_void_p()
         self._pipelines: dict[tuple[str, str], Any] = {}
-        wanted = frozenset(name for name in (*FEATURES, "shaderFloat64") if name in physical.features)
+        optional = ("shaderFloat64", *(matrices.FEATURES if physical.has_matrices else ()))
+        wanted = frozenset(name for name in (*FEATURES, *optional) if name in physical.features)
         chain = features_chain(wanted)
         one = c.c_float(1.0)
         queue = QueueInfo(0, physical.family, 1, reference(one))

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.gpu.device import Address, Argument, too_large
 from woolly.runtime.gpu.kernels import Kernels
+from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.bandwidth import find_bandwidth
 from woolly.runtime.vulkan.context import VulkanContext
@@ -86,8 +87,8 @@ class VulkanDevice:
 
     @property
     def architecture(self) -> int:
-        """Zero: kernels are the same for all generations."""
-        return 0
+        """One if there are matrix units that kernels may use, else zero."""
+        return int(self._shared.has_matrices)
 
     @property
     def kernels_for(self) -> int:
@@ -332,6 +333,10 @@ def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: fl
         raise
     try:
         context.variant = probe(device, context)
+        # Asked as the rest of the arithmetic is: a driver that is wrong there leaves these products to dots.
+        context.has_matrices = (
+            context.physical.has_matrices and context.variant == "plain" and matrices.is_exact(device)
+        )
     except BaseException:
         device.close()
         raise

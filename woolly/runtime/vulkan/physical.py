@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from woolly.errors import DeviceError, RequestError
+from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
 from woolly.runtime.vulkan.spirv import CONTROLS
 from woolly.runtime.vulkan.structs import (
@@ -41,10 +42,13 @@ _STRUCTS = (
             "hostQueryReset": 36,
             "timelineSemaphore": 37,
             "bufferDeviceAddress": 38,
+            "vulkanMemoryModel": 41,
+            "vulkanMemoryModelDeviceScope": 42,
         },
     ),
     (1000280000, 1, {"shaderIntegerDotProduct": 0}),  # of Vulkan 1.3, or of an extension
 )
+_MATRICES = (1000506000, 2, {"cooperativeMatrix": 0})
 FEATURES = (
     "bufferDeviceAddress",
     "hostQueryReset",
@@ -60,9 +64,12 @@ FEATURES = (
 
 
 def features_chain(wanted: frozenset[str]) -> list[Any]:
-    """Structs of features of Vulkan 1.0 to 1.2 and of dots, with those that are wanted set. The first leads to all."""
+    """Structs of features of Vulkan 1.0 to 1.2 and of dots, with those that are wanted set. The first leads to all.
+
+    That of matrices is the last, if they are wanted: a driver without their extension does not know it.
+    """
     chain: list[Any] = []
-    for s_type, n, places in reversed(_STRUCTS):
+    for s_type, n, places in reversed((*_STRUCTS, _MATRICES) if "cooperativeMatrix" in wanted else _STRUCTS):
         bits = (c.c_uint32 * n)(*(0,) * n)
         for name in wanted & set(places):
             bits[places[name]] = 1
@@ -79,7 +86,7 @@ class Physical:
     name: str
     kind: str
     identity: str  # of the GPU and its driver: what compiled kernels are good for
-    features: frozenset[str]  # of FEATURES and shaderFloat64, those that it has
+    features: frozenset[str]  # of FEATURES, shaderFloat64 and those of matrices, what it has
     controls: frozenset[str]  # of floats, as spirv.py names them
     family: int  # of queues that compute; -1: none
     has_budget: bool
@@ -89,6 +96,7 @@ class Physical:
     memory: MemoryProperties
     driver: str = ""  # with its version, as it calls itself
     api: int = _OLDEST  # the version of Vulkan that it has
+    has_matrices: bool = False  # units for tiles.slang
 
     @property
     def version(self) -> str:
@@ -98,7 +106,8 @@ class Physical:
     @property
     def extensions(self) -> list[bytes]:
         """Those that a device is opened with."""
-        return [_BUDGET] * self.has_budget + [_DOTS] * (self.api < _WITH_DOTS)
+        optional = [_BUDGET] * self.has_budget + [_DOTS] * (self.api < _WITH_DOTS)
+        return optional + [matrices.EXTENSION] * self.has_matrices
 
     @property
     def is_software(self) -> bool:
@@ -172,12 +181,13 @@ def _describe(driver: VulkanLibrary, handle: c.c_void_p) -> Physical:
     family = min(able, key=lambda i: int(families[i].flags) & 1, default=-1)
     memory = MemoryProperties()
     driver.result("vkGetPhysicalDeviceMemoryProperties", handle, c.byref(memory))
-    features: frozenset[str] = frozenset()
+    extensions, features, has_matrices = _extensions(driver, handle), frozenset[str](), False
     if api >= _OLDEST:
-        chain = features_chain(frozenset())
+        chain = features_chain(frozenset(matrices.FEATURES[:1] if matrices.EXTENSION in extensions else ()))
         driver.result("vkGetPhysicalDeviceFeatures2", handle, c.byref(chain[0]))
-        pairs = zip(chain, _STRUCTS, strict=True)
+        pairs = zip(chain, (*_STRUCTS, _MATRICES), strict=False)
         features = frozenset(name for part, (*_, places) in pairs for name, at in places.items() if part.bits[at])
+        has_matrices = matrices.has_units(driver, handle, features, int(shared))
     return Physical(
         handle,
         0,
@@ -187,13 +197,14 @@ def _describe(driver: VulkanLibrary, handle: c.c_void_p) -> Physical:
         features,
         _controls(driver, handle) if api >= _OLDEST else frozenset(),
         family,
-        _BUDGET in _extensions(driver, handle),
+        _BUDGET in extensions,
         float(tick),
         int(families[family].bits) if able else 0,
         int(shared),
         memory,
         _driver_of(driver, handle) if api >= _OLDEST else "",
         api,
+        has_matrices,
     )
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "FeaturesInfo",
     "InstanceInfo",
     "LayoutInfo",
+    "MatrixProperties",
     "MemoryBudget",
     "MemoryProperties",
     "MemoryProperties2",
@@ -132,6 +133,9 @@ TimelineSubmit = _struct(
 SemaphoreType = _struct("SemaphoreType", ("type", _U32), ("value", _U64), s_type=1000207002)
 SemaphoreInfo = _struct("SemaphoreInfo", ("flags", _U32), s_type=9)
 WaitInfo = _struct("WaitInfo", ("flags", _U32), ("n", _U32), ("semaphores", _P), ("values", _P), s_type=1000207004)
+
+
+MatrixProperties = _struct("MatrixProperties", ("numbers", _U32 * 9), s_type=1000506001)
 
 
 def FeaturesInfo(s_type: int, bits: Any, next: Any) -> Any:  # noqa: N802 - as the structs beside it

@@ -1,0 +1,92 @@
+"""Matrix units: which GPUs have those that tiles.slang is written for, and what is launched there.
+
+No device of the tests has any. `pytest -m "gpu or not gpu" tests/runtime/vulkan` computes with those of this machine.
+"""
+
+import ctypes as c
+import struct
+
+import numpy as np
+import pytest
+
+from tests.cases.scans import ALL
+from woolly.runtime import Batch, Options
+from woolly.runtime.cpu import CpuBackend
+from woolly.runtime.vulkan import matrices
+from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan.ops.linears import _TILED
+from woolly.runtime.vulkan.physical import features_chain
+
+ALL_FEATURES = frozenset(matrices.FEATURES)
+TILE = (16, 16, 32, 3, 3, 5, 5, 0, 3)
+
+
+class Driver:
+    """Answers what is asked about subgroups and tiles."""
+
+    def __init__(self, sizes=(32, 32), tiles=(TILE,)):
+        self.sizes, self.tiles = sizes, tiles
+
+    def result(self, name, handle, properties):
+        assert name == "vkGetPhysicalDeviceProperties2"
+        s_type, _, place = struct.unpack_from("=IIQ", properties, 0)
+        assert s_type == 1000059001
+        # The smallest and the largest subgroup come behind the type and the pointer of their struct.
+        (c.c_uint32 * 2).from_address(place + 16)[:] = self.sizes
+
+    def call(self, name, handle, n, found):
+        assert name == "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
+        if found is None:
+            n._obj.value = len(self.tiles)
+            return
+        for one, tile in zip(found, self.tiles, strict=False):
+            one.numbers[:] = tile
+
+
+def test_a_gpu_with_the_tile_of_the_kernel_has_units():
+    other = (16, 8, 32, 3, 3, 5, 5, 0, 3)
+    assert matrices.has_units(Driver(tiles=(other, TILE)), None, ALL_FEATURES, 49152)
+
+
+@pytest.mark.parametrize(
+    ("driver", "features", "shared"),
+    [
+        (Driver(), ALL_FEATURES - {"vulkanMemoryModel"}, 49152),
+        (Driver(), ALL_FEATURES, 32768),
+        (Driver(sizes=(32, 64)), ALL_FEATURES, 49152),
+        (Driver(tiles=()), ALL_FEATURES, 49152),
+        (Driver(tiles=((16, 16, 16, 0, 0, 1, 1, 0, 3),)), ALL_FEATURES, 49152),
+    ],
+)
+def test_any_other_has_none(driver, features, shared):
+    assert not matrices.has_units(driver, None, features, shared)
+
+
+def test_matrices_are_asked_for_where_their_extension_is():
+    assert len(features_chain(ALL_FEATURES)) == len(features_chain(frozenset())) + 1
+    last = features_chain(ALL_FEATURES)[-1]
+    assert (last.sType, list(last.bits)) == (1000506000, [1, 0])
+
+
+def test_the_archive_has_a_kernel_for_each_type(vulkan):
+    names = set(open_archive().names())
+    assert {name for name in names if name.startswith("linear_tiles_")} == {f"linear_tiles_{one}" for one in _TILED}
+
+
+def test_a_kernel_is_asked_before_it_is_used(opened):
+    """By kernels that every device has: one with the same bits, and one that takes weights for others."""
+    assert matrices.is_exact(opened, ("linear_few_q4_k", (5, 33, 1), 128))
+    assert not matrices.is_exact(opened, ("linear_many_q5_k", (2, 3, 1), 256))
+
+
+@pytest.mark.parametrize("name", [f"linears-{one.upper()}-40x768" for one in _TILED])
+def test_many_rows_have_the_bits_of_the_cpu_backend(name, opened, vulkan, tmp_path):
+    """With units by tiles, without them by dots: more rows than a group has, and fewer than two have."""
+    case, batch = ALL[name], Batch.of([(np.arange(150) % 48, 0, list(range(5)))], range(150), slots=[(-1, 0)])
+    with case.open(tmp_path) as file:
+        plan, options = case.plan(file), Options(kv_type="f32", threads=1)
+        programs = [vulkan.compile(plan, file.tensors, options), CpuBackend().compile(plan, file.tensors, options)]
+        launched = {one.kernel for step in programs[0]._core._emitter.launches for one in step}
+        found, wanted = (one.run(batch, one.new_state(5, 2)).copy() for one in programs)
+    np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
+    assert any("linear_tiles" in one for one in launched) == bool(opened.architecture)
