@@ -14,17 +14,16 @@ from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import open_archive
-from woolly.runtime.vulkan.ops.linears import _TILED
 from woolly.runtime.vulkan.physical import features_chain
 
 ALL_FEATURES = frozenset(matrices.FEATURES)
-TILE = (16, 16, 32, 3, 3, 5, 5, 0, 3)
+TILE, OF_FLOATS = (16, 16, 32, 3, 3, 5, 5, 0, 3), (16, 16, 16, 0, 0, 1, 1, 0, 3)
 
 
 class Driver:
     """Answers what is asked about subgroups and tiles."""
 
-    def __init__(self, sizes=(32, 32), tiles=(TILE,)):
+    def __init__(self, sizes=(32, 32), tiles=(TILE, OF_FLOATS)):
         self.sizes, self.tiles = sizes, tiles
 
     def result(self, name, handle, properties):
@@ -45,7 +44,7 @@ class Driver:
 
 def test_a_gpu_with_the_tile_of_the_kernel_has_units():
     other = (16, 8, 32, 3, 3, 5, 5, 0, 3)
-    assert matrices.has_units(Driver(tiles=(other, TILE)), None, ALL_FEATURES, 49152)
+    assert matrices.has_units(Driver(tiles=(other, TILE, OF_FLOATS)), None, ALL_FEATURES, 49152)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,8 @@ def test_a_gpu_with_the_tile_of_the_kernel_has_units():
         (Driver(), ALL_FEATURES, 32768),
         (Driver(sizes=(32, 64)), ALL_FEATURES, 49152),
         (Driver(tiles=()), ALL_FEATURES, 49152),
-        (Driver(tiles=((16, 16, 16, 0, 0, 1, 1, 0, 3),)), ALL_FEATURES, 49152),
+        (Driver(tiles=(TILE,)), ALL_FEATURES, 49152),
+        (Driver(tiles=(OF_FLOATS,)), ALL_FEATURES, 49152),
     ],
 )
 def test_any_other_has_none(driver, features, shared):
@@ -70,16 +70,21 @@ def test_matrices_are_asked_for_where_their_extension_is():
 
 def test_the_archive_has_a_kernel_for_each_type(vulkan):
     names = set(open_archive().names())
-    assert {name for name in names if name.startswith("linear_tiles_")} == {f"linear_tiles_{one}" for one in _TILED}
+    assert {name for name in names if name.startswith("linear_tiles_")} == {
+        f"linear_tiles_{one}" for one in matrices.TYPES
+    }
 
 
-def test_a_kernel_is_asked_before_it_is_used(opened):
-    """By kernels that every device has: one with the same bits, and one that takes weights for others."""
-    assert matrices.is_exact(opened, ("linear_few_q4_k", (5, 33, 1), 128))
-    assert not matrices.is_exact(opened, ("linear_many_q5_k", (2, 3, 1), 256))
+def test_a_kernel_is_asked_before_it_is_used(opened, monkeypatch):
+    """By kernels that every device has, since none of the tests has matrix units."""
+    assert matrices.is_exact(opened, ("linear_few", (5, 33, 1), 128))
+    other = {name: numbers for name, numbers in matrices.TYPES.items() if name == "q6_k"}
+    monkeypatch.setattr(matrices, "TYPES", other)
+    assert not matrices.is_exact(opened, ("linear_few", (5, 20, 1), 128)), "the last rows are not computed"
+    assert not matrices.is_exact(opened, ("linear_other", (2, 2, 1), 256)), "a kernel that cannot be opened"
 
 
-@pytest.mark.parametrize("name", [f"linears-{one.upper()}-40x768" for one in _TILED])
+@pytest.mark.parametrize("name", [f"linears-{one.upper()}-40x768" for one in matrices.TYPES])
 def test_many_rows_have_the_bits_of_the_cpu_backend(name, opened, vulkan, tmp_path):
     """With units by tiles, without them by dots: more rows than a group has, and fewer than two have."""
     case, batch = ALL[name], Batch.of([(np.arange(150) % 48, 0, list(range(5)))], range(150), slots=[(-1, 0)])

@@ -19,8 +19,7 @@ _NONE = Address(0)
 _ROWS_OF_ONE, _ROWS, _FEW, _TILE, _FLOAT_ROWS = 4, 16, 4, 64, 64
 MOST_OF_FEW = 16
 _QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
-# Types that matrix units compute, and rows of weights and of x of a group there.
-_TILED, _TILED_ROWS, _TILED_X = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"), 64, 128
+_TILED_ROWS, _TILED_X = 64, 128  # rows of weights and of x of a group of native/gpu/linears/tiles.slang
 _MOST_GROUPS = 65535  # along the second axis of a grid: no device has to take more
 
 
@@ -218,7 +217,7 @@ def _product(
     one = (-(-n // _ROWS_OF_ONE), GridRows(kind, times=times), each)
     few = (-(-n // _ROWS), GridRows(kind, per=_FEW), each)
     many, name = (-(-n // _TILE), GridRows(kind, per=_TILE), n_matrices), "linear_many"
-    if not routes and blocks.name in _TILED and e.device.architecture:
+    if not routes and blocks.name in TILED_TYPES and e.device.architecture:
         many, name = (-(-n // _TILED_ROWS), GridRows(kind, per=_TILED_X), n_matrices), "linear_tiles"
     e.launch(f"linear_one_{blocks.name}", one, 128, *args, most=most_of_one, kind=kind, early=early)
     if not routes:
