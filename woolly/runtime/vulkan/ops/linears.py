@@ -10,6 +10,7 @@ from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.blocks import Blocks, blocks_of, columns_of
 from woolly.runtime.vulkan.emitters import emits
+from woolly.runtime.vulkan.matrices import TYPES as TILED_TYPES
 from woolly.runtime.vulkan.ops.rows import activation, elements, norm
 
 __all__ = ["MOST_OF_FEW", "InputRows", "Product", "Routes", "normed", "products"]
