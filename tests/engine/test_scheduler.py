@@ -1,10 +1,13 @@
 """Who runs next: nobody stalls, short ones pass long ones, and a full cache makes the last give way."""
 
+import time
+
 import numpy as np
 import pytest
 
 from woolly import RequestError, SamplingParams
 from woolly.engine import Engine, RequestOptions
+from woolly.engine.step.breadth import Breadth
 from woolly.engine.step.work import Span
 
 
@@ -99,6 +102,21 @@ def test_many_answers_to_one_prompt_do_not_delay_another_client(tiny_llm, engine
     alone = tiny_llm.generate(ids(40, 1), params(100)).token_ids
     assert {tuple(answer.output) for answer in answers} == {alone}
     assert sum(answer.n_preemptions for answer in answers) == 1
+
+
+def test_a_chat_takes_one_place_of_a_batch_that_has_more_than_may_begin(engine_of):
+    engine = engine_of(chunk=128, kv_tokens=8192, max_running=64)
+    ahead = 10.0  # seconds that all requests seem to have waited
+    engine.scheduler.breadth = Breadth(16, 64, lambda: time.monotonic() + ahead)
+    first = add(engine, 5, 0)
+    rows = [first, *(add(engine, 5, seed, beside=first) for seed in range(1, 64))]
+    engine.scheduler.schedule()
+    assert len(engine.scheduler.running) == 64
+    ahead = -10.0
+    chat = add(engine, 5, 64)
+    engine.scheduler.schedule()
+    assert chat in engine.scheduler.running and len(engine.scheduler.running) == 64
+    assert sum(row.n_preemptions for row in rows) == 1
 
 
 def test_waiting_groups_get_places_in_turn(engine_of):

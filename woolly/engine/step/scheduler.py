@@ -222,7 +222,7 @@ class Scheduler:
     def _admit(self) -> None:
         """Starts waiting requests while `max_running` and the free pages allow."""
         for request in self._in_turn():
-            limit = self._limit()
+            limit = max(self._limit(), len(self.running))  # a request displaces one for its place, if too many run
             if len(self.running) >= limit and self._to_displace(request) is None:
                 return
             if self._awaits(self._awaited.get(request), request):
