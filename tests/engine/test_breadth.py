@@ -47,6 +47,15 @@ def test_nothing_is_measured_while_no_request_waits_or_prompts_are_read():
     assert breadth.limit(clock.now) == 16
 
 
+def test_steps_with_late_requests_are_not_held_against_the_number():
+    clock = Clock()
+    breadth = Breadth(16, 64, clock)
+    clock.now = 2.0
+    run(breadth, clock, lambda n: 1.0, 100, queued=0.0)  # all 64 run
+    assert breadth.limit(clock.now) == 16
+    assert run(breadth, clock, lambda n: 1.0, 60) == 64
+
+
 def test_what_did_not_pay_is_tried_again_later():
     clock = Clock()
     breadth = Breadth(16, 32, clock)

@@ -35,9 +35,13 @@ class Breadth:
         return self.most if self._clock() - queued >= _LATE else self._limit
 
     def ran(self, n_running: int, n_rows: int, n_waiting: int) -> None:
-        """Notes a step; those in which all places are taken by answers, one row each, are measured."""
+        """Notes a step; it is measured if answers alone have exactly the places of the number, with one row each.
+
+        More run if requests were late or a doubling was taken back: their rate is not that of the number. Of steps with
+        drafts it is not known how many tokens they will have gained.
+        """
         now = self._clock()
-        is_full = n_waiting > 0 and n_running == n_rows >= self._limit
+        is_full = n_waiting > 0 and n_running == n_rows == self._limit
         if is_full and self._last is not None and now > self._last:
             self._rates.append(n_rows / (now - self._last))
         self._last = now if is_full else None
