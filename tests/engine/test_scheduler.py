@@ -119,6 +119,22 @@ def test_a_chat_takes_one_place_of_a_batch_that_has_more_than_may_begin(engine_o
     assert sum(row.n_preemptions for row in rows) == 1
 
 
+def test_neither_background_work_nor_who_had_a_place_lifts_the_number(engine_of):
+    engine = engine_of(chunk=128, kv_tokens=8192, max_running=64)
+    engine.scheduler.breadth = Breadth(4, 64, lambda: time.monotonic() + 10.0)  # all seem to have waited long
+    rows = [add(engine, 5, seed, priority=-1) for seed in range(6)]
+    engine.scheduler.schedule()
+    assert engine.scheduler.running == rows[:4]
+    engine.cancel(rows[4])
+    engine.cancel(rows[5])
+    answer, other = add(engine, 5, 6), add(engine, 5, 7)
+    engine.scheduler.schedule()
+    assert engine.scheduler.running == [answer, other, *rows[:4]]  # who waits for an answer gets a place
+    engine.scheduler.restart(answer)
+    engine.scheduler.schedule()
+    assert answer not in engine.scheduler.running
+
+
 def test_waiting_groups_get_places_in_turn(engine_of):
     engine = engine_of(kv_tokens=8192, max_running=4)
     add(engine, 5, 9, 20)

@@ -18,7 +18,7 @@ class Breadth:
     """Doubles the number while requests wait and each doubling pays by the clock, up to `most`, which memory allows.
 
     No request waits for its first token because the engine is faster without it: after `_LATE` seconds, requests get
-    places up to `most`. Answers do not depend on the number.
+    places up to `most`, but for background work (a priority below 0). Answers do not depend on the number.
     """
 
     def __init__(self, first: int, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,9 +30,9 @@ class Breadth:
         self._last: float | None = None  # when the last full step ended
         self._pause = 0
 
-    def limit(self, queued: float) -> int:
-        """How many may run, if the first request that waits was queued at that time."""
-        return self.most if self._clock() - queued >= _LATE else self._limit
+    def limit(self, queued: float | None) -> int:
+        """How many may run, if the first request that counts as waiting was queued at that time; None: none does."""
+        return self._limit if queued is None or self._clock() - queued < _LATE else self.most
 
     def ran(self, n_running: int, n_rows: int, n_waiting: int) -> None:
         """Notes a step; it is measured if answers alone have exactly the places of the number, with one row each.

@@ -250,8 +250,9 @@ class Scheduler:
                 request.marks.add(n_known * PAGE_SIZE)  # other requests left the text here, and more may
 
     def _limit(self) -> int:
-        """Requests that may run at once at present, while some wait."""
-        return min(self.max_running, self.breadth.limit(self.waiting[0].queued))
+        """Requests that may run at once; more if one is late that had no place before and is no background work."""
+        queued = (r.queued for r in self.waiting if r.prefix is None and r.priority >= 0)
+        return min(self.max_running, self.breadth.limit(next(queued, None)))
 
     def _waits_for_disk(self, request: Request, digests: Sequence[bytes]) -> bool:
         """Whether pages of a request are on their way from disk; each start asks for its own once."""
@@ -313,9 +314,8 @@ class Scheduler:
             request.begun = time.monotonic()
             whole = (len(request.context) - 1) // PAGE_SIZE
             reuse = request.n_reusable == len(request.context) - 1
-            digests = request.digests_to(whole)
-            tokens, _ = request.named(0, len(request.prompt))
-            request.prefix = self.pages.index.report(tokens, digests, len(found), reuse, request.salt)
+            known, (tokens, _) = request.digests_to(whole), request.named(0, len(request.prompt))
+            request.prefix = self.pages.index.report(tokens, known, len(found), reuse, request.salt)
         self.pages.share(found)
         request.pages = found + self.pages.take(needed)
         request.n_computed = len(found) * PAGE_SIZE
