@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tests.cases.families import FAMILIES
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
 from tests.cases.tiny import Tiny, block, tensors, write_tiny
+from woolly.engine.opening.load import load_model
+from woolly.runtime import Batch, Options
 
 NORMS = ("nextn.enorm.weight", "nextn.hnorm.weight", "nextn.shared_head_norm.weight")
 
@@ -35,7 +38,7 @@ MTP = {
 }
 
 _STEP = FAMILIES["step35"].extra
-# Blocks that read hidden states before the norm, and have windows: the cpu backend alone runs them.
+# Blocks that read hidden states before the norm, and have windows.
 RAW = {
     "mimo2": with_block(FAMILIES["mimo2"]),
     "step35": with_block(
@@ -68,3 +71,17 @@ def write_guessing(tiny: Tiny, path: Path, size: float) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.cases.tiny.tensors", lambda tiny: whole)
         return write_tiny(tiny, path)
+
+
+def opened_guesses(path: Path, backend: str, kv_type: str) -> np.ndarray:
+    """Logits of the block of a file that is opened as by default, for five rows and one after them."""
+    hidden = np.random.RandomState(3).randn(6, 64).astype(np.float32) * 3
+    parts = []
+    with closing(load_model(path, backend, Options(kv_type=kv_type, threads=1, max_rows=8), draft=None)) as model:
+        draft = model.program.draft
+        assert draft is not None
+        state = draft.new_state(1)
+        for first, end in ((0, 5), (5, 6)):
+            batch = Batch.of([(range(first, end), first, [0])], range(end - first))
+            parts.append(draft.run(replace(batch, hidden=hidden[first:end]), state).copy())
+    return np.concatenate(parts)

@@ -35,11 +35,11 @@ KERNEL(rms_norm)(const Batch* b, const float* x, const float* weight, float* y, 
     norm_row(x + at, weight, y + at, n, eps);
 }
 
-// The rows that the batch brings, normed unless a draft made them.
+// The rows that the batch brings, normed if there is a weight and no draft made them.
 KERNEL(hidden)(const Batch* b, const float* weight, float* y, int n, float eps) {
     if ((int)blockIdx.x >= b->n_rows) return;
     const long long at = (long long)blockIdx.x * n;
-    if (!b->is_hidden_normed) return norm_row(b->hidden + at, weight, y + at, n, eps);
+    if (weight && !b->is_hidden_normed) return norm_row(b->hidden + at, weight, y + at, n, eps);
     for (int i = threadIdx.x; i < n; i += blockDim.x) y[at + i] = b->hidden[at + i];
 }
 

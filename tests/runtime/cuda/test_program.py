@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cases.mtp import MTP
+from tests.cases.mtp import MTP, RAW, opened_guesses
 from tests.cases.ops import expected, run
 from tests.cases.scans import ALL
 from tests.cases.tiny import write_tiny
@@ -15,7 +15,7 @@ from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import Tensor, open_gguf
 from woolly.models import trace, trace_draft
-from woolly.runtime import Batch, Options
+from woolly.runtime import BACKENDS, Batch, Options
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.gpu import core, loader
 
@@ -68,6 +68,14 @@ def test_a_draft_without_hidden_states_is_refused(tmp_path):
         with pytest.raises(ValueError, match=f"no hidden states of {width} columns"):
             whole.draft.run(batch, whole.draft.new_state(1))
         whole.close()
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_a_block_that_reads_rows_before_the_norm_guesses(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(BACKENDS, "cuda", lambda: CudaBackend(EmulatedDevice))
+    path = write_tiny(RAW[name], tmp_path / "tiny.gguf")
+    found, wanted = (opened_guesses(path, backend, "f32") for backend in ("cuda", "reference"))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * np.abs(wanted).max())
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from tests.cases.families import FAMILIES
+from tests.cases.mtp import RAW, opened_guesses
 from tests.cases.tiny import write_tiny
 from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import BACKENDS, Batch, Options, choose
 from woolly.runtime.options import KV_TYPES, KvType
 from woolly.runtime.split import SplitBackend
 
@@ -100,3 +101,11 @@ def test_a_cache_without_kernels_is_refused_by_name(vulkan, tmp_path, monkeypatc
     monkeypatch.setitem(KV_TYPES, "q4_9", KvType(5, block=32))
     with pytest.raises(UnsupportedError, match="the vulkan backend has no cache of q4_9"):
         both(vulkan, write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), "q4_9")
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_a_block_that_reads_rows_before_the_norm_gives_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
+    monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
+    path = write_tiny(RAW[name], tmp_path / "tiny.gguf")
+    found, wanted = (opened_guesses(path, backend, "f16") for backend in ("vulkan", "cpu"))
+    np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))

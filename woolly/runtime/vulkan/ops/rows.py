@@ -217,10 +217,9 @@ def _rms_norm(e: Emitter, step: Step) -> None:
 
 @emits("hidden")
 def _hidden(e: Emitter, step: Step) -> None:
-    if not step.weights:
-        raise UnsupportedError("the vulkan backend has no draft whose rows come without a norm")
     n = e.width(step.output)
-    norm(e, "rms_norm", 0, _NONE, e.value(step.output), n, n, step.number("eps"), e.vector(step.weights[0]))
+    weight = e.vector(step.weights[0]) if step.weights else _NONE
+    norm(e, "rms_norm", 0, _NONE, e.value(step.output), n, n, step.number("eps"), weight)
 
 
 @emits("layer_norm")
