@@ -15,6 +15,7 @@ from woolly.quant import GGMLType
 from woolly.runtime import BACKENDS, Batch, Options, choose
 from woolly.runtime.options import KV_TYPES, KvType
 from woolly.runtime.split import SplitBackend
+from woolly.runtime.vulkan.ops import linears
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 70)
 SOME = ("llama", "qwen2", "qwen3", "granite", "gemma2", "gemma3", "phi3", "olmo2")
@@ -66,6 +67,19 @@ def test_bytes_that_norms_or_gates_leave_are_those_of_the_cpu_backend(kind, widt
     program.run(batch, state, 0, after_gates)
     found = program.run(batch, state, after_gates)
     np.testing.assert_array_equal(found.view(np.uint32), wanted[:9].view(np.uint32))
+
+
+def test_a_vocabulary_of_more_groups_than_a_grid_has_goes_to_the_kernel_of_few_rows(vulkan, tmp_path, monkeypatch):
+    spec = replace(FAMILIES["llama"], width=256, ffn=96, type=GGMLType.Q8_0, head_dim=64, n_layers=1)
+    path = write_tiny(spec, tmp_path / "tiny.gguf")
+    monkeypatch.setattr(linears, "_MOST_GROUPS", 79)  # of 4 rows each; the vocabulary has 320
+    program, cpu = both(vulkan, path, "f16")
+    *layers, head = (
+        [launch.kernel for launch in step if launch.kernel.startswith("linear_") and launch.dimensions(1, 1)]
+        for step in program._core._emitter.launches
+    )
+    assert head == ["linear_few_q8_0"] and {name for step in layers for name in step} == {"linear_one_q8_0"}
+    np.testing.assert_array_equal(logits(program, [9, 1]).view(np.uint32), logits(cpu, [10]).view(np.uint32))
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NAMES])

@@ -21,7 +21,7 @@ _ROWS_OF_ONE, _ROWS, _FEW, _TILE, _FLOAT_ROWS = 4, 16, 4, 64, 64
 MOST_OF_FEW = 16
 _QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
 _TILED_ROWS, _TILED_X = 64, 128  # rows of weights and of x of a group of native/gpu/linears/tiles.slang
-_MOST_GROUPS = 65535  # along the second axis of a grid: no device has to take more
+_MOST_GROUPS = 65535  # along an axis of a grid: no device has to take more
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,11 @@ def _product(
     many, name = (-(-n // _TILE), GridRows(kind, per=_TILE), n_matrices), "linear_many"
     if not routes and blocks.name in TILED_TYPES and e.device.architecture:
         many, name = (-(-n // _TILED_ROWS), GridRows(kind, per=_TILED_X), n_matrices), "linear_tiles"
-    e.launch(f"linear_one_{blocks.name}", one, 128, *args, most=most_of_one, kind=kind, early=early)
+    # Over 262,140 rows of weights, as of a large vocabulary, are no grid of the kernel of one row: few has its bits.
+    is_one = routes is not None or one[0] <= _MOST_GROUPS
+    if is_one:
+        e.launch(f"linear_one_{blocks.name}", one, 128, *args, most=most_of_one, kind=kind, early=early)
     if not routes:
-        e.launch(f"linear_few_{blocks.name}", few, 128, *args, least=2, most=MOST_OF_FEW, kind=kind, early=early)
+        first, last = 2 if is_one else 1, MOST_OF_FEW
+        e.launch(f"linear_few_{blocks.name}", few, 128, *args, least=first, most=last, kind=kind, early=early)
     e.launch(f"{name}_{blocks.name}", many, 256, *args, least=MOST_OF_FEW + 1, kind=kind, early=early)
