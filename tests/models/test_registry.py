@@ -95,6 +95,27 @@ def test_a_context_in_which_rows_see_all_needs_no_index(name, most, tmp_path):
         assert short.positions == most
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value", "says"),
+    [
+        ("deepseek-v32", "block_size", 1000, "chooses single positions"),
+        ("glm-dsa", "local_blocks", 1, "chooses single positions"),
+        ("minimax-m3", "block_size", 0, "a positive whole number was expected"),
+        ("minimax-m3", "local_blocks", -1, "1 to 3 was expected"),
+        ("minimax-m3", "local_blocks", 0, "1 to 3 was expected"),
+        ("minimax-m3", "local_blocks", 9, "1 to 3 was expected"),
+    ],
+)
+@pytest.mark.parametrize("ctx", [None, 8])
+def test_blocks_that_an_index_does_not_choose_are_refused(name, key, value, says, ctx, tmp_path):
+    tiny = FAMILIES[name]
+    wrong = replace(tiny, context=2048, extra=tiny.extra | {f"attention.indexer.{key}": value})
+    with open_gguf(write_tiny(wrong, tmp_path / "tiny.gguf")) as file:
+        found = re.escape(f"attention.indexer.{key} is {value}, but ") + f".*{says}$"
+        with pytest.raises((ModelError, UnsupportedError), match=found):
+            trace(file, ctx=ctx)
+
+
 @pytest.mark.parametrize("name", ["deepseek-v32", "glm-dsa"])
 def test_a_file_with_an_index_says_how_many_positions_it_chooses(name, tmp_path):
     tiny = FAMILIES[name]

@@ -28,7 +28,7 @@ def read(keys: Keys) -> M3Params:
     hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid", ffn=hp.ffn))
     rope = hp.layers[0].rope
     assert rope is not None
-    return M3Params(hp, parts.read_index(keys, rope, "halves", hp.n_layers))
+    return M3Params(hp, parts.read_index(keys, rope, "halves", hp.n_layers, has_blocks=True))
 
 
 def build(p: Tracer, params: M3Params) -> None:

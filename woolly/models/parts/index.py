@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from woolly.errors import ModelError, UnsupportedError
 from woolly.models.metadata import Keys
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.rope import RopeStyle
@@ -29,17 +30,34 @@ class Index:
         return layer == 0 or self.own[layer]
 
 
-def read_index(keys: Keys, rope: Rope, style: RopeStyle, n_layers: int) -> Index | None:
+def read_index(keys: Keys, rope: Rope, style: RopeStyle, n_layers: int, *, has_blocks: bool = False) -> Index | None:
     """The index of a file; None if rows see all positions of the context that the model is opened for."""
     n = keys.positive("attention.indexer.top_k")
     heads, head_dim = keys.positive("attention.indexer.head_count"), keys.positive("attention.indexer.key_length")
-    block, local = keys.positive("attention.indexer.block_size", 1), keys.integer("attention.indexer.local_blocks", 0)
+    block, local = _read_blocks(keys, n, has_blocks)
     if keys.context <= n * block:
         keys.positions = n * block
         return None
     types = "attention.indexer.types"
     own = keys.pattern(types, n_layers, 1) if keys.has(types) else ()
     return Index(heads, replace(rope, head_dim=head_dim, style=style), n, block, local, own)
+
+
+def _read_blocks(keys: Keys, n: int, has_blocks: bool) -> tuple[int, int]:
+    """Positions of a block, and the latest blocks that are always chosen: one position and none without blocks."""
+    size, latest = "attention.indexer.block_size", "attention.indexer.local_blocks"
+    block, local = keys.positive(size, 1), keys.integer(latest, 0)
+    if not has_blocks:
+        for name, value, usual in ((size, block, 1), (latest, local, 0)):
+            if value != usual:
+                raise UnsupportedError(
+                    f"metadata key {keys.architecture}.{name} is {value}, but the index of {keys.architecture} chooses"
+                    " single positions"
+                )
+    least = int(block > 1)  # a row's own block, which it does not see whole
+    if not least <= local <= n:
+        raise ModelError(f"metadata key {keys.architecture}.{latest} is {local}, but {least} to {n} was expected")
+    return block, local
 
 
 def indexed(p: Tracer, h: Handle, low: Handle, index: Index) -> Handle:
