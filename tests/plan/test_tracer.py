@@ -65,6 +65,13 @@ def test_a_norm_that_does_not_divide_the_width_is_refused():
         p.rms_norm(p.embed("token_embd", width=8), "norm", eps=1e-5)
 
 
+def test_rows_that_a_batch_brings_need_a_norm_or_a_width():
+    p = tracer()
+    assert p.hidden(width=8).width == 8
+    with pytest.raises(PlanError, match=r"test_tracer\.py:\d+: hidden without a norm needs the width of its rows"):
+        p.hidden()
+
+
 def test_a_matrix_where_a_vector_belongs_is_refused():
     p = tracer(norm__weight=(8, 8))
     with pytest.raises(PlanError, match="a vector was expected"):

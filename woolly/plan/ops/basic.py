@@ -52,6 +52,8 @@ class BasicOps(Recorder):
         A draft begins so; what it gives in turn is normed already. Without a norm all rows, of `width` columns, are as
         they are.
         """
+        if norm is None and width < 1:
+            self._fail(f"hidden without a norm needs the width of its rows, but got {width}")
         weights = () if norm is None else (self._vector(norm),)
         width = weights[0].shape[0] if weights else width
         return self._step("hidden", (), "batch", width, weights, eps=float(eps))
