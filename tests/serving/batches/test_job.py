@@ -1,5 +1,6 @@
 """A batch: each row once, the same bytes whatever ended the run before, and bad rows that end nothing."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +16,9 @@ from tests.cli.terminal import woolly
 from woolly import RequestError
 from woolly.serving.batches import Journal, journal, read_row
 from woolly.serving.batches.files import write_lines
+from woolly.serving.batches.job import Job
 from woolly.serving.errors import ApiError
+from woolly.serving.settings.table import Settings
 
 MAIN = "from woolly.cli import main; main()"
 
@@ -168,6 +172,28 @@ def test_lines_that_cannot_be_written_leave_nothing(tmp_path):
     with pytest.raises(TypeError):
         write_lines(tmp_path / "out.jsonl", [{"a": 1}, {"a": object()}])
     assert not list(tmp_path.iterdir())
+
+
+def test_as_many_rows_run_as_the_model_says_once_it_is_loaded(monkeypatch):
+    at_once, running, most = 2, set(), []
+
+    async def settle(job, row):
+        nonlocal at_once
+        running.add(row)
+        most.append(len(running))
+        await asyncio.sleep(0)
+        at_once = 8  # the first row has loaded the model
+        running.remove(row)
+
+    async def numbers():
+        for number in range(40):
+            yield number
+
+    monkeypatch.setattr(Job, "_settle", settle)
+    state = SimpleNamespace(settings=Settings(), generator=SimpleNamespace(at_once=lambda: at_once))
+    kept = SimpleNamespace(keep=lambda n: None, sync=lambda: None, n_good=0, notes=())
+    asyncio.run(Job(SimpleNamespace(state=state), numbers, kept, created=0).run())
+    assert most[:2] == [1, 2] and max(most) == 8 and len(most) == 40
 
 
 def test_a_full_disk_ends_the_run_with_what_was_answered(written, tmp_path, tiny_model, monkeypatch):
