@@ -1,7 +1,10 @@
 """How many requests run at once if nobody said."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from woolly.engine import default_breadth
 from woolly.engine.step.breadth import Breadth
 
 
@@ -69,3 +72,20 @@ def test_a_request_that_waits_gets_a_place_although_that_does_not_pay():
     assert breadth.limit(queued=0.0) == 16
     clock.now = 2.0
     assert breadth.limit(queued=0.0) == 64 and breadth.limit(queued=1.0) == 16
+
+
+def program(max_rows=2048, memory=10**9, **plan):
+    """What a GPU says of a model whose cache takes 10 bytes for each token."""
+    found = {"bytes_per_sequence": 0, "windows": (), "growth_bytes": lambda _: 1.0, "bytes_per_token": lambda _: 1.0}
+    return SimpleNamespace(
+        max_rows=max_rows,
+        about=SimpleNamespace(memory=memory, device="GPU"),
+        plan=SimpleNamespace(**{**found, **plan}),
+        draft=None,
+        new_state=lambda n_pages: SimpleNamespace(page_bytes=320 * n_pages),
+    )
+
+
+@pytest.mark.parametrize(("chunk", "most"), [(None, 256), (4096, 256), (512, 128), (64, 16), (16, 16)])
+def test_answers_leave_three_quarters_of_a_step_to_prompts(chunk, most):
+    assert default_breadth(program(), 10**6, chunk, has_tower=False).most == most

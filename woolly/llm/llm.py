@@ -150,7 +150,8 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
             tower = loaded.tower
             self.sight = None if tower is None else Vision(tower.sight, ears=tower.ears, ctx=self.ctx)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
-            breadth = None if at_once else default_breadth(loaded.program, kv_tokens, has_tower=tower is not None)
+            has_tower, chunk = tower is not None, given.chunk
+            breadth = None if at_once else default_breadth(loaded.program, kv_tokens, chunk, has_tower=has_tower)
             runtime = runtime if breadth is None else replace(runtime, max_running=breadth.most)
             disk = open_disk(loaded, given.cache_disk, given.cache_disk_folder)
             engine = Engine(

@@ -55,6 +55,7 @@ _SNAPSHOT_SHARE = 0.05
 # H200 gains up to 256; a CPU of few cores has nothing left to gain beyond 16, and one of many measures it.
 _LEAST_AT_ONCE = 16
 _AT_ONCE_CPU, _AT_ONCE_GPU = (16, 64), (64, 256)
+_ROWS_EACH = 4  # of a step: with fewer, answers would leave few to prompts
 _PAGES_EACH = 8  # that the cache has for each of them: with fewer they would push each other out
 _RUNNING_SHARE = 0.05  # of the free memory, for states and windows of all of them
 
@@ -272,13 +273,15 @@ def default_snapshots(program: Program) -> int:
     return max(_FEWEST_SNAPSHOTS, min(_MOST_SNAPSHOTS, affordable))
 
 
-def default_breadth(program: Program, kv_tokens: int, *, has_tower: bool) -> Breadth:
+def default_breadth(program: Program, kv_tokens: int, chunk: int | None, *, has_tower: bool) -> Breadth:
     """How many requests run at once: at least 16, and as many more as the device may gain by and the memory holds.
 
-    Rows of a picture that see each other must fit into a step beside all answers, so that models that see have 16.
+    Answers take at most a quarter of the `chunk` rows of a step, so that prompts advance beside them. Rows of a picture
+    that see each other must fit into a step beside all answers, so that models that see have 16.
     """
     first, most = _AT_ONCE_GPU if program.about.device else _AT_ONCE_CPU
-    most = _LEAST_AT_ONCE if has_tower else min(most, pages_for(kv_tokens) // _PAGES_EACH)
+    n_rows = min(chunk or program.max_rows, program.max_rows)
+    most = _LEAST_AT_ONCE if has_tower else min(most, pages_for(kv_tokens) // _PAGES_EACH, n_rows // _ROWS_EACH)
     each = 2 * program.plan.bytes_per_sequence
     if program.plan.windows:
         each += program.new_state(1).page_bytes * sum(pages_for(window) + 3 for window in program.plan.windows)
