@@ -4,7 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from woolly.engine import default_breadth
+from tests.cases.rwkv import RWKV
+from tests.cases.tiny import write_tiny
+from woolly import LLM, RequestError
+from woolly.engine import Engine, default_breadth
+from woolly.engine.state.sizes import CacheSizes
 from woolly.engine.step.breadth import Breadth
 
 
@@ -89,3 +93,40 @@ def program(max_rows=2048, memory=10**9, **plan):
 @pytest.mark.parametrize(("chunk", "most"), [(None, 256), (4096, 256), (512, 128), (64, 16), (16, 16)])
 def test_answers_leave_three_quarters_of_a_step_to_prompts(chunk, most):
     assert default_breadth(program(), 10**6, chunk, has_tower=False).most == most
+
+
+@pytest.mark.parametrize(
+    ("memory", "most"),
+    [
+        (10**9, 256),
+        (10**8, 222),
+        (17 * 10**6, 16),  # a twentieth of all holds states of 42, but the cache takes 16 of the 17 MB
+    ],
+)
+def test_more_at_once_take_of_the_memory_that_the_cache_leaves(memory, most):
+    a_state = program(memory=memory, bytes_per_sequence=10**4)
+    assert default_breadth(a_state, 1_600_000, None, has_tower=False).most == most
+
+
+def test_the_least_run_at_once_if_the_state_for_more_is_refused(tiny_llm, monkeypatch):
+    plain, asked = CacheSizes.new_state, []
+
+    def refuses(sizes, program):
+        asked.append(sizes)
+        if len(asked) == 1:
+            raise RequestError("a cache of 512 tokens takes too much", field="kv_tokens")
+        return plain(sizes, program)
+
+    monkeypatch.setattr(CacheSizes, "new_state", refuses)
+    scheduler = Engine(tiny_llm.engine.program, tiny_llm.tokenizer, ctx=512, breadth=Breadth(64, 256)).scheduler
+    assert scheduler.max_running == 16 and scheduler.breadth.most == 16
+    asked.clear()
+    with pytest.raises(RequestError, match="takes too much"):
+        Engine(tiny_llm.engine.program, tiny_llm.tokenizer, ctx=512)
+
+
+def test_a_recurrent_draft_keeps_states_for_the_least_alone(tmp_path):
+    model = write_tiny(RWKV["rwkv7"], tmp_path / "tiny.gguf")
+    with LLM(model, threads=1, ctx=512, kv_tokens=1 << 15, speculation=model) as llm:
+        assert llm.engine.scheduler.max_running == 64
+        assert llm.engine._speculation.draft._slots.n_slots == 3 * 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -69,9 +70,9 @@ class Engine:
         """`ctx` bounds one request; `kv_tokens` is what the cache holds for all requests (None: one context).
 
         `ctx_limit` is the most that the model has (None: `ctx`). `chunk` bounds the rows of a step, `max_running` the
-        requests that run at once, which `breadth` may keep below that, `n_snapshots` the recurrent states that are kept
-        for later ones, `draft_tokens` the tokens of `draft` that one step checks for one request. `check_file` raises
-        if the weights have changed.
+        requests that run at once: with a `breadth` as many as that says, unless the memory holds the state for
+        `max_running` alone. `n_snapshots` bounds the recurrent states that are kept for later requests, `draft_tokens`
+        the tokens of `draft` that one step checks for one request. `check_file` raises if the weights have changed.
         `adapters` are those in the program's plan. `disk` keeps pages that leave the cache, if the state
         is one that can be copied (`has_disk`); `compute_rate` is a first measurement of prompts, in tokens per second.
         `salt` goes before that of each request. With a `tower` prompts may have rows of pictures (`Prompt`), if the
@@ -81,20 +82,22 @@ class Engine:
         self.tokenizer = tokenizer
         self.ctx = ctx
         chunk = min(chunk or program.max_rows, program.max_rows)
-        sizes = CacheSizes.of(
-            program,
-            ctx,
-            kv_tokens,
-            chunk=chunk,
-            max_running=max_running,
-            n_snapshots=n_snapshots,
-            n_drafts=0 if draft is None else draft_tokens,
-        )
-        state = sizes.new_state(program)
+        most = max_running if breadth is None else breadth.most
+        n_drafts = 0 if draft is None else draft_tokens
+        new_sizes = partial(CacheSizes.of, program, ctx, kv_tokens, chunk=chunk, n_snapshots=n_snapshots)
+        sizes = new_sizes(max_running=most, n_drafts=n_drafts)
+        try:
+            state = sizes.new_state(program)
+        except RequestError:
+            if most <= max_running:  # else nobody asked for more
+                raise
+            most, breadth = max_running, None
+            sizes = new_sizes(max_running=most, n_drafts=n_drafts)
+            state = sizes.new_state(program)
         if isinstance(draft, MtpDraft):
             draft.attach(sizes.n_pages)
         pages, slots, sight = sizes.new_pools(program.plan)
-        self.scheduler = Scheduler(pages, slots, sight, chunk=chunk, max_running=max_running)
+        self.scheduler = Scheduler(pages, slots, sight, chunk=chunk, max_running=most)
         self.scheduler.breadth = breadth or self.scheduler.breadth
         if disk is not None and isinstance(state, PortableState) and state.is_portable:
             self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate)

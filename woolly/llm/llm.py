@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
@@ -152,7 +151,6 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
             has_tower, chunk = tower is not None, given.chunk
             breadth = None if at_once else default_breadth(loaded.program, kv_tokens, chunk, has_tower=has_tower)
-            runtime = runtime if breadth is None else replace(runtime, max_running=breadth.most)
             disk = open_disk(loaded, given.cache_disk, given.cache_disk_folder)
             engine = Engine(
                 loaded.program,

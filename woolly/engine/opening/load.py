@@ -57,7 +57,7 @@ _LEAST_AT_ONCE = 16
 _AT_ONCE_CPU, _AT_ONCE_GPU = (16, 64), (64, 256)
 _ROWS_EACH = 4  # of a step: with fewer, answers would leave few to prompts
 _PAGES_EACH = 8  # that the cache has for each of them: with fewer they would push each other out
-_RUNNING_SHARE = 0.05  # of the free memory, for states and windows of all of them
+_RUNNING_SHARE = 0.05  # of the memory that the cache leaves, for states and windows of those beyond the least
 
 
 @dataclass(frozen=True)
@@ -254,22 +254,31 @@ def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
             )
         return kv_tokens
     most = _MOST_CONTEXTS * ctx
+    per_token = _token_bytes(program)
+    affordable = int(_MEMORY_SHARE * _memory(program) / per_token) if per_token else _MOST_CONTEXTS * MOST_CTX
+    return max(ctx, min(most, affordable))
+
+
+def _token_bytes(program: Program) -> float:
+    """Size of one token in the cache of a program and in that of its own draft."""
     # A state without slots: a sequence has one, whatever its number of tokens.
     # Entries with a window take the same for every context.
     growing = program.plan.growth_bytes(1) / max(1.0, program.plan.bytes_per_token(1))
     drafted = 0 if program.draft is None else program.draft.new_state(1).page_bytes
-    per_token = (growing * program.new_state(1).page_bytes + drafted) / PAGE_SIZE
-    memory = available_memory() if program.about.memory is None else program.about.memory
-    affordable = int(_MEMORY_SHARE * memory / per_token) if per_token else _MOST_CONTEXTS * MOST_CTX
-    return max(ctx, min(most, affordable))
+    return (growing * program.new_state(1).page_bytes + drafted) / PAGE_SIZE
+
+
+def _memory(program: Program) -> int:
+    """Bytes that are free for a cache."""
+    return available_memory() if program.about.memory is None else program.about.memory
 
 
 def default_snapshots(program: Program) -> int:
     """Recurrent states to keep beside those of running requests: 4 to 128, if they fit 5 % of the free memory."""
-    size, left = program.plan.bytes_per_sequence, program.about.memory
+    size = program.plan.bytes_per_sequence
     if not size:
         return 0
-    affordable = int(_SNAPSHOT_SHARE * (available_memory() if left is None else left) / size)
+    affordable = int(_SNAPSHOT_SHARE * _memory(program) / size)
     return max(_FEWEST_SNAPSHOTS, min(_MOST_SNAPSHOTS, affordable))
 
 
@@ -286,6 +295,7 @@ def default_breadth(program: Program, kv_tokens: int, chunk: int | None, *, has_
     if program.plan.windows:
         each += program.new_state(1).page_bytes * sum(pages_for(window) + 3 for window in program.plan.windows)
     if each:
-        memory = available_memory() if program.about.memory is None else program.about.memory
-        most = min(most, int(_RUNNING_SHARE * memory / each))
+        promised = kv_tokens * _token_bytes(program) + default_snapshots(program) * program.plan.bytes_per_sequence
+        left = max(0.0, _memory(program) - promised - _LEAST_AT_ONCE * each)
+        most = min(most, _LEAST_AT_ONCE + int(_RUNNING_SHARE * left / each))
     return Breadth(first, max(_LEAST_AT_ONCE, most))
