@@ -243,6 +243,18 @@ def test_a_batch_must_say_what_rows_see():
         program(lambda p, x: p.attention(x, x, x, head_dim=4, scale=1.0, mask="block", window=2), "cpu")
 
 
+def test_rows_that_choose_positions_see_no_others():
+    def build(p, x):
+        chosen = p.choose(x, p.columns(x, first=0, width=4), head_dim=4, n=2)
+        return p.output_rows(p.attention(x, x, x, head_dim=4, scale=0.5, chosen=chosen))
+
+    for backend in ("reference", "cpu"):
+        one = program(build, backend)
+        assert run(one, brought(4)).shape == (4, WIDTH)
+        with pytest.raises(ValueError, match="rows that choose positions see no others"):
+            run(one, brought(4, sees=sees((0, 4))))
+
+
 M_ROPE = Rope(8, 8, 10000.0, "halves", sections=(1, 1, 2))
 ROPES = {
     "runs": (M_ROPE, [0, 1, 2, 2]),

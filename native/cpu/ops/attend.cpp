@@ -172,6 +172,8 @@ struct Attend final : Step {
     int64_t rows_to_cut(const BatchView& batch) const override { return y.rows(batch); }
     void check(const BatchView& batch, const Cache&) const override {
         if (sees_later || sees_block) batch.check_whole();
+        if (n_chosen > 0 && batch.sees != nullptr)
+            throw std::invalid_argument("rows that choose positions see no others, whatever the batch says");
         if (sees_block && batch.sees == nullptr) throw std::invalid_argument("the batch does not say what rows see");
         if (batch.sees != nullptr && !sees_later && !is_strict) check_sees(batch);
     }

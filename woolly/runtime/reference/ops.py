@@ -118,6 +118,8 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
         past_k = keys[used].reshape(-1, n_kv_heads, head_dim)[:n_past].astype(np.float32)
         past_v = values[used].reshape(-1, n_kv_heads, v_dim)[:n_past].astype(np.float32)
         distance = np.arange(n_past) - positions[:, None]  # rows, positions
+        if chosen and c.batch.sees is not None:
+            raise ValueError("rows that choose positions see no others, whatever the batch says")
         seen = _seen(step.text("mask"), step.integer("window"), positions, distance)
         if c.batch.sees is not None and step.text("mask") not in ("all", "causal"):
             firsts, ends = (c.batch.sees[rows, i, None] for i in (0, 1))
