@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tests.cases.attention import _SPLITS, _TOGETHER
-from tests.cases.ops import Case, CaseTracer, _tables
+from tests.cases.ops import Case, CaseTracer, Make, _tables
+from tests.cases.weights import Raw
 from woolly.plan import Handle, Rope
 
 HEAD = 16  # of the index, whose keys turn: equal tokens at two positions are no equals
@@ -16,6 +19,21 @@ def _choice(p: CaseTracer, *, n: int, block: int, has_weights: bool) -> Handle:
     q, k = (p.rope(p.embed(name), rope) for name in ("index_q", "index_k"))
     weights = p.embed("index_weights") if has_weights else None
     return p.choose(q, k, weights, head_dim=HEAD, n=n, block=block, local=int(block > 1))
+
+
+def _spoiled(widths: dict[str, int]) -> Make:
+    """Tables of which some keys, and the weights of one token, are no numbers."""
+
+    def make(rng: np.random.Generator) -> dict[str, Raw]:
+        tables = _tables(**widths)(rng)
+        for name, tokens in (("index_k", slice(0, None, 3)), ("index_weights", slice(7, 8))):
+            if raw := tables.get(f"{name}.weight"):
+                rows = raw.values().copy()
+                rows[tokens] = np.nan
+                tables[f"{name}.weight"] = Raw(raw.type, raw.shape, rows.view(np.uint8))
+        return tables
+
+    return make
 
 
 def _cases() -> Iterator[Case]:
@@ -38,6 +56,15 @@ def _cases() -> Iterator[Case]:
             "exact",
             runs,
             kv_type,
+        )
+    for n, block, has_weights in ((5, 1, True), (4, 1, False), (3, 8, False)):
+        yield Case(
+            f"pick-no-numbers-{n}x{block}-{has_weights}",
+            "pick",
+            _spoiled(tables if has_weights else {"index_q": 2 * HEAD, "index_k": HEAD}),
+            lambda p, n=n, block=block, has=has_weights: _choice(p, n=n, block=block, has_weights=has),
+            "exact",
+            _SPLITS,
         )
     for kv_type, n, block, runs, inside in (
         ("f32", 7, 1, _SPLITS, True),

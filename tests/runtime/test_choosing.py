@@ -66,6 +66,13 @@ def test_of_equal_scores_the_earlier_position_is_chosen():
     assert best_positions(scores, 2, 2, 1).tolist() == [0, 1, 4, 5]
 
 
+def test_scores_that_are_no_numbers_come_last_whatever_the_local_blocks_score():
+    scores = np.array([np.nan, np.nan, np.inf, np.nan, np.nan, -np.inf, np.nan], np.float32)
+    assert best_positions(scores, 3, 1, 0).tolist() == [0, 2, 5]
+    assert best_positions(scores, 2, 2, 0).tolist() == [2, 3, 4, 5]
+    assert best_positions(scores, 1, 2, 1).tolist() == [6]
+
+
 def test_a_choice_that_cannot_be_is_refused_at_the_models_line():
     p = Tracer("test", {})
     with pytest.raises(PlanError, match="a row's own block is one"):

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cmath>
+#include <functional>
 
 #include "cpu/ops/hadamard.h"
 #include "cpu/ops/table.h"
@@ -15,10 +15,18 @@ namespace {
 constexpr int kSpan = 1024;                      // positions that a task scores if rows are few
 constexpr size_t kMostBytes = size_t{64} << 20;  // for scores of rows that several tasks share
 
-// A score as a number of which a larger one is a higher score; both zeros are one.
+// A score as a number of which a larger one is a higher score; both zeros are one, and what is no number is below all.
 uint32_t ordered(float score) {
+    if (score != score) return 0;
     const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);
     return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// The highest of some scores, so ordered.
+uint32_t highest(const float* scores, int n) {
+    uint32_t top = 0;
+    for (int i = 0; i < n; ++i) top = std::max(top, ordered(scores[i]));
+    return top;
 }
 
 struct PickScratch final : Scratch {
@@ -63,7 +71,7 @@ struct Pick final : Step {
             a.fail("has heads or choices that do not fit");
         scratch.groups = std::max<int64_t>(scratch.groups, groups);
         // For the kernel: products and keys, addresses of queries, copies of them.
-        numbers = size_t(kChunk * (heads + room) + 2 * heads + heads * room + 15) / 16 * 16;
+        numbers = size_t(kChunk * (int64_t(heads) + room) + int64_t(heads) * (2 + room) + 15) / 16 * 16;
         // Then scores of one row, and twice the orders of its blocks.
         a.program->need_own((numbers + size_t((groups + 2) * n_positions)) * 4);
     }
@@ -86,7 +94,7 @@ void Pick::score(const Worker& w, int64_t row, int first, int last, float* score
     t.n_queries = heads;
     t.k_dim = w.cache.padded(head_dim);
     t.scratch = reinterpret_cast<float*>(w.own());
-    const float** queries = reinterpret_cast<const float**>(t.scratch + kChunk * (heads + room));
+    const float** queries = reinterpret_cast<const float**>(t.scratch + kChunk * (int64_t(heads) + room));
     float* copy = reinterpret_cast<float*>(queries + heads);
     const bool turned = is_turned(w.cache.k_type());
     for (int h = 0; h < heads; ++h) {
@@ -125,7 +133,7 @@ void Pick::choose(const Worker& w, int64_t row, const float* scores, int64_t ste
             for (int b = 0; b < n_blocks; ++b) {
                 const float* from = scores + g * step + int64_t(b) * block;
                 const int length = std::min(block, n_seen - b * block);
-                order[b] = b >= n_blocks - local ? ~0u : ordered(*std::max_element(from, from + length));
+                order[b] = b >= n_blocks - local ? ~0u : highest(from, length);
             }
             std::copy_n(order, n_blocks, sorted);
             std::nth_element(sorted, sorted + n - 1, sorted + n_blocks, std::greater<>());

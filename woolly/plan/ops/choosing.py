@@ -51,8 +51,9 @@ class ChoosingOps(Recorder):
 
         With `weights`, a number for each head of q, a position's score is the sum over heads of their products, those
         below 0 left out, times the weights. Without them each head chooses for itself. A row chooses `n` blocks of
-        `block` positions by their highest scores, of equals the earlier; the `local` latest are always chosen. A row
-        chooses among the positions up to its own alone: the choice does not depend on what is computed beside it.
+        `block` positions by their highest scores, of equals the earlier; the `local` latest are always chosen, and
+        scores that are no numbers last. A row chooses among the positions up to its own alone: the choice does not
+        depend on what is computed beside it.
         """
         if k.width != head_dim or q.width % head_dim != 0:
             self._fail(f"choose got q of width {q.width} and k of {k.width} for heads of {head_dim}")

@@ -31,7 +31,7 @@ def pick(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float32:
             past = keys[c.batch.pages[s][: -(-n_seen // PAGE_SIZE)]].reshape(-1, head_dim)[:n_seen]
             scores = heads[row] @ past.T
             if weights:
-                scores = weights[0][row][None] @ np.maximum(scores, np.float32(0))
+                scores = weights[0][row][None] @ np.fmax(scores, np.float32(0))
             for group, of_group in enumerate(scores):
                 chosen = best_positions(of_group, n, block, local)
                 out[row, group, : len(chosen)] = chosen
@@ -39,12 +39,15 @@ def pick(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float32:
 
 
 def best_positions(scores: Float32, n: int, block: int, local: int) -> npt.NDArray[np.int64]:
-    """Positions of the n blocks with the highest scores, the `local` last ones among them, ascending."""
+    """Positions of the n blocks with the highest scores, the `local` last ones among them, ascending.
+
+    A score that is no number is below all others.
+    """
     n_blocks = -(-len(scores) // block)
-    padded = np.full(n_blocks * block, -np.inf, np.float32)
+    padded = np.full(n_blocks * block, np.nan, np.float32)
     padded[: len(scores)] = scores
-    highest = padded.reshape(n_blocks, block).max(axis=1)
-    highest[max(0, n_blocks - local) :] = np.inf
-    kept = np.sort(np.argsort(-highest, kind="stable")[:n])
+    highest = np.fmax.reduce(padded.reshape(n_blocks, block), axis=1)
+    is_earlier = np.arange(n_blocks) < n_blocks - local
+    kept = np.sort(np.lexsort((-highest, is_earlier))[:n])
     positions = (kept[:, None] * block + np.arange(block)).reshape(-1)
     return positions[positions < len(scores)]
