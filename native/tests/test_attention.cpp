@@ -1,5 +1,6 @@
 // Queries together against the same ones alone, bit for bit, and against sums of doubles: every type of cache, random
-// heads, ranges and blocks. Built with -DTEST_LEVEL=k_LEVEL_level and linked with that level's target.
+// heads, ranges and blocks; and so the scores of an index. Built with -DTEST_LEVEL=k_LEVEL_level and linked with that
+// level's target.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -81,14 +82,16 @@ struct Case {
         store();
     }
 
+    bool is_seen(int p) const {
+        return std::any_of(queries.begin(), queries.end(), [&](const Query& q) { return p >= q.first && p < q.last; });
+    }
+
     void store() {
         const size_t bytes = kv_block_bytes(type, k_dim), v_bytes = kv_block_bytes(v_type, v_dim);
         // What no query sees may be anything: here not numbers.
         k_cache.assign(bytes * size_t(n_blocks), 0xff), v_cache.assign(v_bytes * size_t(n_blocks), 0xff);
         for (int p = 0; p < 16 * n_blocks; ++p) {
-            const bool seen =
-                std::any_of(queries.begin(), queries.end(), [&](const Query& q) { return p >= q.first && p < q.last; });
-            if (!seen) continue;
+            if (!is_seen(p)) continue;
             kernels.kv[int(type)].store_k(&k[size_t(p * k_dim)], k_dim, p % 16, &k_cache[bytes * size_t(p / 16)]);
             kernels.kv[int(v_type)].store_v(&v[size_t(p * v_dim)], v_dim, p % 16, &v_cache[v_bytes * size_t(p / 16)]);
         }
@@ -130,6 +133,52 @@ struct Case {
         t.k = &kernels.kv[int(type)], t.v = &kernels.kv[int(v_type)];
         kernels.attend(t);
         return out;
+    }
+
+    // Scores of an index whose heads are queries [from, from + n): a row for each, or one row with weights.
+    std::vector<float> rank(int from, int n, const float* weights) const {
+        const int step = 16 * n_blocks, room = (k_dim + 31) / 32 * 32;
+        std::vector<const float*> q;
+        std::vector<const uint8_t*> blocks;
+        for (int i = from; i < from + n; ++i) q.push_back(queries[size_t(i)].q.data());
+        for (int b = 0; b < n_blocks; ++b) blocks.push_back(k_cache.data() + kv_block_bytes(type, k_dim) * size_t(b));
+        std::vector<float> scratch(size_t(kChunk * (n + room)) + 16, NAN), out(size_t(n * step), NAN);
+        void* aligned = scratch.data();
+        size_t space = scratch.size() * 4;
+        std::align(64, 64, aligned, space);
+        AttentionTile t{};
+        t.q = q.data(), t.n_queries = n, t.k_dim = k_dim, t.k = &kernels.kv[int(type)];
+        t.k_blocks = blocks.data(), t.n_blocks = n_blocks, t.scratch = static_cast<float*>(aligned);
+        kernels.rank(t, weights, out.data(), step);
+        return out;
+    }
+
+    // Scores that a head has not alone, and those that are far from sums of doubles: added to the two numbers.
+    void check_rank(int& different, int& wrong) const {
+        const int n = std::min(int(queries.size()), 9), step = 16 * n_blocks;
+        std::vector<float> weights;
+        for (int h = 0; h < n; ++h) weights.push_back(float(between(-64, 64)) / 32.0f);
+        const std::vector<float> heads = rank(0, n, nullptr), weighed = rank(0, n, weights.data());
+        std::vector<double> sums(size_t(step), 0.0), bounds(size_t(step), 0.0);
+        for (int h = 0; h < n; ++h) {
+            const std::vector<float> alone = rank(h, 1, nullptr);
+            for (int p = 0; p < step; ++p) {
+                if (!is_seen(p)) continue;
+                double want = 0, size = 0;
+                for (int c = 0; c < k_dim; ++c) {
+                    const double one = double(queries[size_t(h)].q[size_t(c)]) * double(k[size_t(p * k_dim + c)]);
+                    want += one, size += std::fabs(one);
+                }
+                const float& got = heads[size_t(h * step + p)];
+                different += std::memcmp(&got, &alone[size_t(p)], 4) == 0 ? 0 : 1;
+                wrong += std::fabs(double(got) - want) <= 0x1p-19 * size ? 0 : 1;
+                sums[size_t(p)] += std::max(want, 0.0) * double(weights[size_t(h)]);
+                bounds[size_t(p)] += 0x1p-18 * size * std::fabs(double(weights[size_t(h)]));
+            }
+        }
+        for (int p = 0; p < step; ++p)
+            if (is_seen(p))
+                wrong += std::fabs(double(weighed[size_t(p)]) - sums[size_t(p)]) <= bounds[size_t(p)] ? 0 : 1;
     }
 
     // The largest difference from sums of doubles, as a multiple of what may be.
@@ -194,6 +243,7 @@ int main() {
                 const int n = int(one.queries.size());
                 const std::vector<float> together = one.attend(0, n);
                 ++cases;
+                one.check_rank(different, wrong);
                 for (int i = 0; i < n; ++i) {
                     const std::vector<float> alone = one.attend(i, 1);
                     const float *out = together.data() + i * v_dim, *max = together.data() + n * v_dim + i;
