@@ -30,18 +30,18 @@ uint32_t highest(const float* scores, int n) {
 }
 
 struct PickScratch final : Scratch {
-    int64_t groups = 0, room = 0, n_rows = 0;  // choices of a row at most; positions of a row; rows that fit
-    Memory scores;
+    int64_t groups = 0, n_rows = 0, numbers = 0;  // choices of a row at most; rows at most; f32 of all their scores
+    Memory scores;                                // row after row, each of as many positions as it sees
     std::unique_ptr<std::atomic<int32_t>[]> finished;  // spans that are done, per row
 
     void allocate(const Program& p) override {
-        room = (p.max_context() + 63) / 64 * 64;
-        const int64_t fit = int64_t(kMostBytes) / (groups * room * 4);
-        n_rows = std::min<int64_t>({4 * p.n_threads(), p.max_rows(), fit});
-        scores = Memory(size_t(n_rows * groups * room) * 4);
+        n_rows = std::min<int64_t>(4 * p.n_threads(), p.max_rows());
+        numbers = std::min(n_rows * groups * room(p.max_context() - 1), int64_t(kMostBytes / 4));
+        scores = Memory(size_t(numbers) * 4);
         finished = std::make_unique<std::atomic<int32_t>[]>(size_t(n_rows) + 1);
     }
-    float* of(int64_t row) const { return reinterpret_cast<float*>(scores.data()) + row * groups * room; }
+    // Numbers of a choice of the row at a position: those that it sees, in whole chunks.
+    static int64_t room(int64_t position) { return (position / kChunk + 1) * kChunk; }
 };
 
 struct Pick final : Step {
@@ -152,7 +152,10 @@ void Pick::choose(const Worker& w, int64_t row, const float* scores, int64_t ste
 
 void Pick::run(Worker& w) const {
     const auto n_spans = [&](int64_t row) { return w.batch.positions[row] / kSpan + 1; };
-    if (w.batch.n_rows > scratch.n_rows)
+    const auto step_of = [&](int64_t row) { return PickScratch::room(w.batch.positions[row]); };
+    int64_t n_tasks = 0, n_shared = 0;
+    for (int64_t row = 0; row < w.batch.n_rows; ++row) n_tasks += n_spans(row), n_shared += groups * step_of(row);
+    if (w.batch.n_rows > scratch.n_rows || n_shared > scratch.numbers)
         return w.take(w.batch.n_rows, [&](int64_t task) {
             const int64_t row = w.batch.n_rows - 1 - task;  // the longest first
             const int n_seen = w.batch.positions[row] + 1;
@@ -160,18 +163,16 @@ void Pick::run(Worker& w) const {
             if (n_seen > n * block) score(w, row, 0, n_seen, scores, n_positions);
             choose(w, row, scores, n_positions);
         });
-    int64_t n_tasks = 0;
-    for (int64_t row = 0; row < w.batch.n_rows; ++row) n_tasks += n_spans(row);
     // Few rows: each span of positions is a task of its own; the worker that scores a row's last one chooses.
     w.take(n_tasks, [&](int64_t task) {
         int64_t row = 0;
-        while (task >= n_spans(row)) task -= n_spans(row++);
+        float* scores = reinterpret_cast<float*>(scratch.scores.data());
+        for (; task >= n_spans(row); ++row) task -= n_spans(row), scores += groups * step_of(row);
         const int n_seen = w.batch.positions[row] + 1, first = int(task) * kSpan;
-        float* scores = scratch.of(row);
-        if (n_seen > n * block) score(w, row, first, std::min(n_seen, first + kSpan), scores, scratch.room);
+        if (n_seen > n * block) score(w, row, first, std::min(n_seen, first + kSpan), scores, step_of(row));
         if (scratch.finished[size_t(row)].fetch_add(1, std::memory_order_acq_rel) + 1 < n_spans(row)) return;
         scratch.finished[size_t(row)].store(0, std::memory_order_relaxed);
-        choose(w, row, scores, scratch.room);
+        choose(w, row, scores, step_of(row));
     });
 }
 
