@@ -124,7 +124,7 @@ def test_only_the_background_is_streamed_again(client, scripted):
 
 
 def test_events_that_are_lost_are_told(client, scripted, monkeypatch):
-    monkeypatch.setattr(kept_streams, "_MOST_BYTES", 4096)
+    monkeypatch.setattr(kept_streams, "_MOST_BYTES", 1024)  # fewer than its last event has
     scripted.says("one two three four five six seven eight nine ten")
     id = client.responses.create(**LATER).id
     last = polled(client, id)

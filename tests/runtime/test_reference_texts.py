@@ -61,7 +61,7 @@ def test_rows_see_the_whole_text_or_a_window_around_them(window, alibi):
     rng, rows, heads, head_dim = np.random.default_rng(1), 11, 4, 8
     q, k, v = rng.standard_normal((3, rows, heads * head_dim)).astype(np.float32)
     attributes = {"entry": 0, "head_dim": head_dim, "scale": 0.3, "mask": "all", "window": window, "softcap": 0.0}
-    attributes |= {"temper": 0.0, "temper_length": 0, "alibi": alibi}
+    attributes |= {"temper": 0.0, "temper_length": 0, "alibi": alibi, "chosen": 0}
     step = Step("attention", (0, 1, 2), (3,), (), tuple(attributes.items()), "")
     plan = Plan("test", (step,), (Value(0, 1, "batch"),) * 4, (Paged(heads, head_dim, head_dim),))
     context = OpContext(None, Batch.of([([0] * rows, 0, [1])]), ReferenceState(plan, 2))

@@ -83,7 +83,8 @@ def test_sigterm_finishes_what_runs_and_refuses_what_comes(tiny_model, tmp_path)
         assert (health.status_code, health.json()["status"]) == (503, "draining")
         assert late.status_code == 503 and late.headers["retry-after"]
         assert server.process.wait(WAIT) == 0
-    assert seen[-1] == "[DONE]" and len(seen) > 100
+    # Tokens that waited for a busy server come as one event, so that events do not count them.
+    assert seen[-1] == "[DONE]" and json.loads(seen[-2])["choices"][0]["finish_reason"] == "length"
 
 
 def test_after_the_grace_period_what_runs_is_cancelled_and_told(tiny_model, tmp_path):
