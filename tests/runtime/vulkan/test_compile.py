@@ -48,6 +48,34 @@ def test_every_float_operation_is_exact(compiling, archive):
         assert found and found <= marked
 
 
+def shared_bytes(code):
+    """Those of a kernel's variables that a group of threads shares."""
+    words = struct.unpack(f"<{len(code) // 4}I", code)
+    sizes, numbers, at, total = {}, {}, 5, 0
+    while words[at] & 0xFFFF != 54:  # functions come after types and variables
+        n, (op, *rest) = words[at] >> 16, (words[at] & 0xFFFF, *words[at + 1 : at + (words[at] >> 16)])
+        if op in (21, 22):  # an integer or a float of some bits
+            sizes[rest[0]] = rest[1] // 8
+        elif op == 23:  # a vector
+            sizes[rest[0]] = sizes[rest[1]] * rest[2]
+        elif op == 43:  # a constant
+            numbers[rest[1]] = rest[2]
+        elif op == 28:  # an array
+            sizes[rest[0]] = sizes.get(rest[1], 0) * numbers[rest[2]]
+        elif op == 32 and rest[1] == 4:  # a pointer to what is shared
+            sizes[rest[0]] = sizes[rest[2]]
+        elif op == 59 and rest[2] == 4:  # a variable that is
+            total += sizes[rest[0]]
+        at += n
+    return total
+
+
+def test_a_group_shares_no_more_memory_than_vulkan_promises(archive):
+    most = {name: shared_bytes(archive.kernel("plain", name)) for name in archive.names("plain")}
+    assert most["experts_route"] > 0
+    assert {name for name, n in most.items() if n > 16_384 and not name.startswith("linear_tiles_")} == set()
+
+
 def test_without_the_compiler_one_sentence_says_what_to_install(compiling, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="Slang is not installed: pip install slangpy"):
