@@ -8,7 +8,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly.cli.commands import show_gpu
-from woolly.errors import DeviceError
+from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
 from woolly.llm.disk import pages_name
 from woolly.llm.identity import identity_of
@@ -84,6 +84,21 @@ def test_the_bandwidth_of_a_gpu_is_measured_by_copies(opened, monkeypatch):
     assert measure_bandwidth(opened, 1 << 20) > 0
     monkeypatch.setattr(opened._shared, "physical", replace(opened.physical, timestamp_bits=0))
     assert find_bandwidth(opened) is None
+
+
+@pytest.mark.parametrize("error", [DeviceError, RequestError])
+def test_a_card_that_is_full_has_no_bandwidth_and_keeps_nothing(error):
+    held = []
+
+    def allocate(n_bytes):
+        if held:
+            raise error("no memory")
+        held.append(7)
+        return 7
+
+    physical = SimpleNamespace(is_software=False, timestamp_bits=64)
+    device = SimpleNamespace(physical=physical, memory=lambda: (8 << 30, 8 << 30), allocate=allocate, free=held.remove)
+    assert find_bandwidth(device) is None and held == []
 
 
 def test_a_driver_is_named_with_what_stands_in_for_its_arithmetic(opened, monkeypatch):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
+
+from woolly.errors import DeviceError, RequestError
 
 if TYPE_CHECKING:
     from woolly.runtime.vulkan.driver import VulkanDevice
@@ -15,17 +18,27 @@ _TIMES = 3
 
 
 def find_bandwidth(device: VulkanDevice) -> float | None:
-    """Bytes per second; None of the CPU in place of a GPU, without a clock, or if little memory is free."""
+    """Bytes per second; None of the CPU in place of a GPU, without a clock, or without memory for a copy.
+
+    A figure keeps no model away: a card may be full although its driver says that memory is free.
+    """
     physical = device.physical
     if physical.is_software or not physical.timestamp_bits or device.memory()[0] < _ROOM * _BYTES:
         return None
-    return measure_bandwidth(device, _BYTES)
+    try:
+        return measure_bandwidth(device, _BYTES)
+    except (DeviceError, RequestError):
+        return None
 
 
 def measure_bandwidth(device: VulkanDevice, n_bytes: int) -> float | None:
     """Bytes read and written per second by the fastest of some copies; None if the clock is too coarse."""
-    source, to = device.allocate(n_bytes), device.allocate(n_bytes)
-    try:
+    with ExitStack() as stack:
+        places = []
+        for _ in range(2):
+            places.append(device.allocate(n_bytes))
+            stack.callback(device.free, places[-1])
+        source, to = places
         spent = []
         for _ in range(_TIMES):
             first = device.mark()
@@ -33,8 +46,5 @@ def measure_bandwidth(device: VulkanDevice, n_bytes: int) -> float | None:
             last = device.mark()
             device.wait()
             spent += device.times([first, last])
-    finally:
-        device.free(source)
-        device.free(to)
     fastest = min((one for one in spent if one > 0), default=0)
     return 2e9 * n_bytes / fastest if fastest else None
