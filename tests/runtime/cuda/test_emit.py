@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases.chosen import CHOSEN
 from tests.cases.tiny import TINY, write_tiny
 from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
@@ -35,16 +36,21 @@ class Counting:
         return Address(self.end)
 
 
+def emitter_of(file, left_out=""):
+    """That of a file's plan, without the steps of an op."""
+    plan, views = fuse(trace(file)), Views(file.tensors)
+    placement = place(plan, 8)
+    plan = replace(plan, steps=tuple(step for step in plan.steps if step.op != left_out))
+    return Emitter(
+        *(plan, Counting(), 8, "f16", views, placement),
+        *(Address(1 << 40), Address(64), Turns(plan, views)),
+    )
+
+
 @pytest.fixture
 def emitter(tmp_path):
     with open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as file:
-        plan = fuse(trace(file))
-        views = Views(file.tensors)
-        placement = place(plan, 8)
-        yield Emitter(
-            *(plan, Counting(), 8, "f16", views, placement),
-            *(Address(1 << 40), Address(64), Turns(plan, views)),
-        )
+        yield emitter_of(file)
 
 
 def test_a_grid_follows_the_rows_of_a_run():
@@ -107,3 +113,13 @@ def test_a_weight_is_allocated_once_and_counted_for_each_step(emitter):
 def test_an_op_without_kernels_is_refused_with_the_models_line(emitter):
     with pytest.raises(UnsupportedError, match=r"\.py:\d+: the cuda backend has no kernel for embed yet"):
         emitter.emit()
+
+
+@pytest.mark.parametrize("left_out", ["", "pick"], ids=["choice", "chosen"])
+@pytest.mark.parametrize(("name", "n"), [("dots3note", 8), ("minimax-m3", 12)])
+def test_positions_that_an_index_chooses_are_refused_with_the_context_that_works(name, n, left_out, tmp_path):
+    with open_gguf(write_tiny(CHOSEN[name], tmp_path / "tiny.gguf")) as file:
+        emitter = emitter_of(file, left_out)
+        emitter.device.ask_for({step.op for step in emitter.plan.steps}, lambda emitter, step: None)
+        with pytest.raises(UnsupportedError, match=rf"the cuda backend has no .* with a ctx of at most {n}, where"):
+            emitter.emit()

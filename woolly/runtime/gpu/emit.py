@@ -161,6 +161,11 @@ class Emitter:
             self.plan = self._all if draft is None or index < n_before else replace(self._all, state=draft.state)
             self.launches.append([])
             self.uses.append([])
+            if n := _chosen(step):
+                raise UnsupportedError(
+                    f"{step.source}: the {kernels.backend} backend has no attention to positions that an index chooses;"
+                    f" open the model with a ctx of at most {n}, where rows see all positions"
+                )
             if step.op not in kernels.emitters:
                 raise UnsupportedError(f"{step.source}: the {kernels.backend} backend has no kernel for {step.op} yet")
             try:
@@ -251,6 +256,13 @@ class Emitter:
         when = (least, most, kind, early, other, joined, group, far, apart)
         row = Launch(kernel, axes, block, arguments, shared, *when)
         self.launches[-1].append(row)
+
+
+def _chosen(step: Step) -> int:
+    """How many positions an index chooses for a row, if the step is such a choice or sees nothing else; else 0."""
+    if step.op == "pick":
+        return step.integer("n") * step.integer("block")
+    return step.integer("chosen") if step.op == "attend" and len(step.inputs) > 1 else 0
 
 
 Emit = Callable[[Emitter, Step], None]
