@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ class Loaded:
     has_scales: bool = False  # its adapters are those of --lora; adapters of a preset or a name count whole
     wanted: float = field(default_factory=time.monotonic)  # when the first request came
     last_used: float = field(default_factory=time.monotonic)
+    leave_by: float = math.inf  # of unloading: when answers that still run are cut off
     task: asyncio.Task[None] | None = None  # loads or unloads the model, even if its caller is cancelled
 
     @property

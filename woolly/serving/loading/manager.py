@@ -168,11 +168,15 @@ class ModelManager:
     def discard(self, slot: Loaded, seconds: float | None = None) -> None:
         """Starts to free a model, without waiting for its requests; the next request loads it anew.
 
-        Its answers have these seconds to finish, the grace period unless given.
+        Its answers have these seconds to finish, the grace period unless given; fewer, if it is being freed already.
         """
+        end = time.monotonic() + (self._settings.grace if seconds is None else seconds)
         if slot.state == "ready":
-            slot.state = "unloading"
-            slot.task = start_task(self._free(slot, self._settings.grace if seconds is None else seconds))
+            slot.state, slot.leave_by = "unloading", end
+            slot.task = start_task(self._free(slot))
+        elif slot.state == "unloading" and end < slot.leave_by:
+            slot.leave_by = end
+            self._notify()
 
     def lose(self, slot: Loaded) -> None:
         """Gives up a model whose device has failed. Only a new process can use that again: `on_lost` starts one."""
@@ -281,8 +285,9 @@ class ModelManager:
                 await self._wait(left)
         for other in leaving:
             slot.stage = "freeing"
-            # Nobody asked for this one's end: its answers have as long as a request waits for its model.
-            await self._unload(other, max(self._settings.grace, self._settings.load_wait))
+            # Nobody asked for its end: answers have what the request that waits has left, less the time to open.
+            left = slot.wanted + self._settings.load_wait - self._settings.grace - time.monotonic()
+            await self._unload(other, max(self._settings.grace, left))
 
     async def _load(self, slot: Loaded) -> None:
         name = slot.info.name
@@ -356,12 +361,11 @@ class ModelManager:
         if slot.state == "unloading" and slot.task is not None:
             await asyncio.shield(slot.task)
 
-    async def _free(self, slot: Loaded, seconds: float) -> None:
-        end = time.monotonic() + seconds
+    async def _free(self, slot: Loaded) -> None:
         with suppress(asyncio.TimeoutError):
             # After a fault of the device every request has its error: there is nothing to wait for.
             while slot.users and not self._closed and not self.faults.has(slot.info.name):
-                await self._wait(max(0.0, end - time.monotonic()))
+                await self._wait(max(0.0, slot.leave_by - time.monotonic()))
         assert slot.llm is not None
         llm, slot.llm = slot.llm, None
         try:
