@@ -9,12 +9,13 @@ import pytest
 from tests.cases.encoders import ENCODERS
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
-from tests.convert.folders import write_folder
+from tests.convert.folders import tensors, write_folder
 from tests.convert.published import ROWS as DECODERS
 from tests.convert.published_more import ROWS as OTHERS
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
 from woolly.convert.families import FAMILIES as CONVERTED
 from woolly.convert.hyperparameters import Hyperparameters
+from woolly.errors import ModelError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 
@@ -71,3 +72,32 @@ def test_an_output_matrix_that_its_class_norms_is_normed(tmp_path):
     second = Hyperparameters({"vocab_size": 125696}, "config.json")
     (op,) = CONVERTED["baichuan"].changes(second, "output.weight", 0)
     np.testing.assert_allclose(np.linalg.norm(op.apply(arrays["lm_head.weight"]), axis=1), 1, atol=1e-5)
+
+
+HALVES = {"mlp_multipliers": [1.0, 1.0], "embedding_multiplier": 8.0, "lm_head_multiplier": 0.5}
+
+
+@pytest.mark.parametrize("name", ["jais", "bailingmoe", "falcon-h1"])
+def test_a_table_that_is_tied_gives_the_output_matrix_its_own_factor(name, tmp_path):
+    """Safetensors has no second name of a tensor: readers would take the changed table of tokens for logits."""
+    with open_gguf(write_tiny(TINIES[name], tmp_path / "tiny.gguf")) as wanted:
+        if name in ROWS:
+            kind, arrays, config = ROWS[name](wanted)
+        else:
+            arrays, entry = tensors(wanted)
+            kind, config = entry["class"], entry["config"] | HALVES
+    arrays = {path: np.ascontiguousarray(value, np.float32) for path, value in arrays.items() if "lm_head" not in path}
+    (table,) = [
+        value
+        for path, value in arrays.items()
+        if path.endswith(("wte.weight", "embeddings.weight", "embed_tokens.weight"))
+    ]
+    config = {"architectures": [kind], "norm_head": True} | config | {"tie_word_embeddings": True}
+    draft = make_draft(open_checkpoint(write_folder(tmp_path / "folder", arrays, config)))
+    (piece,) = draft.targets["output.weight"].pieces
+    normed = table / np.linalg.norm(table, axis=0)
+    np.testing.assert_allclose(piece.array(True), normed if name == "bailingmoe" else table * 0.5, atol=1e-6)
+    assert draft.targets["token_embd.weight"].shape == draft.targets["output.weight"].shape
+    config["tie_word_embeddings"] = False
+    with pytest.raises(ModelError, match="the checkpoint has no output matrix"):
+        make_draft(open_checkpoint(write_folder(tmp_path / "untied", arrays, config)))

@@ -18,7 +18,7 @@ from woolly.convert.quantized import sources_of
 from woolly.convert.reading import dense_sources, reading_keys
 from woolly.convert.rope import rope_tensors
 from woolly.convert.source import Computed
-from woolly.convert.tensors import Fragment, Target, lay_out
+from woolly.convert.tensors import Fragment, Target, lay_out, output_of_table
 from woolly.convert.vocabulary import prove_tokens, read_tokens
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import MemoryMap, Tensor
@@ -67,6 +67,9 @@ def _make(
     targets = {target.name: target for target in layout.targets}
     if "token_embd.weight" not in targets:
         raise ModelError(f"{checkpoint.folder}: there is no table of embeddings, so this is no language model")
+    if "output.weight" not in targets:
+        output = output_of_table(targets["token_embd.weight"], family, config)
+        targets |= {} if output is None else {output.name: output}
     keys["vocab_size"] = targets["token_embd.weight"].shape[0]
     keys |= reading_keys(checkpoint)
     computed = rope_tensors(config, keys) if "rope.dimension_count" in keys else {}

@@ -17,7 +17,7 @@ from woolly.convert.ops import PLUS_ONE, TensorOp, in_pairs, one_of
 from woolly.convert.source import Source
 from woolly.errors import ModelError, UnsupportedError
 
-__all__ = ["Fragment", "Layout", "Target", "lay_out"]
+__all__ = ["Fragment", "Layout", "Target", "lay_out", "output_of_table"]
 
 _EXPERT = re.compile(r"(?:.+\.)?(?:(chunk_)?experts|moe)\.(\d+)\.(\w+)\.(weight|bias)")
 _EXPERT_PARTS = {
@@ -145,6 +145,20 @@ def lay_out(
     targets = tuple(_target(name, pieces, kinds[name]) for name, pieces in found.items())
     values = {key: [value for _, value in sorted(items)] for key, items in scalars.items()}
     return Layout(tuple(sorted(targets, key=_rank)), tuple(left_out), drafts, values)
+
+
+def output_of_table(table: Target, family: CheckpointFamily, config: Hyperparameters) -> Target | None:
+    """The output matrix of a checkpoint that has one table for tokens and logits; None if the file has one as well.
+
+    Readers take a file's table of tokens for logits if there is no matrix. That is wrong if the family multiplies or
+    norms one of the two. ModelError if the checkpoint says that it has a matrix of its own.
+    """
+    table_ops, ops = (family.changes(config, name, 0) for name in ("token_embd.weight", "output.weight"))
+    if family.ties and not table_ops and not ops:
+        return None
+    if config.get("tie_word_embeddings") is False:
+        raise ModelError(f"{config.where}: tie_word_embeddings is false, but the checkpoint has no output matrix")
+    return Target("output.weight", (Fragment(table.pieces[0].source, ops),))
 
 
 def _place(name: str, n_layers: int) -> tuple[int | None, str]:
