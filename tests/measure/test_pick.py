@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,6 +88,34 @@ def test_a_change_is_measured_as_in_a_whole_file(file, meter, tmp_path, name):
     assert meter.measure(types) == found
 
 
+def test_no_more_than_a_change_and_what_follows_it_are_prepared(file, monkeypatch):
+    meter, open_now, most = KlMeter(file, WINDOWS, threads=1), [], []
+    real = meter._backend.compile
+
+    def compile(plan, *given):
+        program = real(plan, *given)
+        end = program.close
+        open_now.append(program)
+        most.append(len(open_now))
+        monkeypatch.setattr(program, "close", lambda: (end(), open_now.remove(program)))
+        return program
+
+    monkeypatch.setattr(meter, "_backend", SimpleNamespace(compile=compile))
+    early, all_of_it = {"blk.0.attn_v.weight": GGMLType.Q4_0}, {"output.weight": GGMLType.Q4_0}
+    found = meter.measure(early)
+    assert (len(open_now), most) == (1, [1, 2])  # the layers behind it stay
+    meter.measure(all_of_it)
+    assert (len(open_now), most) == (0, [1, 2, 1])
+    meter.measure(early)
+    with monkeypatch.context() as broken:
+        broken.setattr(meter, "_backend", SimpleNamespace(compile=lambda *_: pytest.fail("no memory", pytrace=False)))
+        with pytest.raises(pytest.fail.Exception):
+            meter.measure({"blk.1.attn_v.weight": GGMLType.Q4_0})
+    assert meter.measure(early) == found and len(open_now) == 1  # not that which was closed
+    meter.close()
+    assert not open_now and max(most) == 2
+
+
 def test_a_result_fits_the_size_and_loses_no_more_than_known_mixes(file, meter, tmp_path):
     records = Records(tmp_path / "x.kl.json", {"model": "m"})
     whole = n_bytes_of(file.tensors.values(), {})
@@ -112,15 +141,21 @@ def test_a_group_of_mixed_types_with_nothing_smaller_stays(file, tmp_path):
     changes = tuple(Change(tensor, few.get(name, tensor.type)) for name, tensor in file.tensors.items())
     quantize_file(file, Recipe(find_mix("Q2_K"), changes), tmp_path / "mixed.gguf", threads=1)
 
+    closed = []
+
     class Meter:
         def measure(self, types):
             assert not few.keys() & types.keys() or len(types) > 4  # alone; known mixes change all
             return Loss(1e-3 * len(types), 1.0)
 
+        def close(self):
+            closed.append(self)
+
     with open_gguf(tmp_path / "mixed.gguf") as mixed:
         limit = n_bytes_of(mixed.tensors.values(), {}) * 6 // 16
         found = pick(mixed, limit, Records(tmp_path / "x.json", {}), Meter, None, max_exchanges=1)
         assert n_bytes_of(mixed.tensors.values(), found.best.types) <= limit
+    assert len(closed) == 1
     assert "attn_v 2-3" in {one.group for one in found.measured}
     assert "attn_v 0-1" not in {one.group for one in found.measured}
 

@@ -90,6 +90,8 @@ class KlMeter:
         last = self._n_layers - 1 if then is None else then - 1
         plan = self._plan if first is None and then is None else cut(self._plan, first or 0, last)
         tensors = {**self._file.tensors, **{name: self._encode(name, type) for name, type in changed.items()}}
+        if then is None:
+            self.close()  # first: both would be in memory at once
         rest = None if then is None else self._rest(then)
         program = self._backend.compile(plan, tensors, self._options)
         try:
@@ -109,6 +111,12 @@ class KlMeter:
         finally:
             program.close()
         return Loss(float(np.concatenate(losses).mean()), float(np.concatenate(tops).mean()))
+
+    def close(self) -> None:
+        """Frees layers that are kept prepared between measurements; one that needs them prepares them again."""
+        rests, self._rests = self._rests, {}
+        for program in rests.values():
+            program.close()
 
     @property
     def _n_layers(self) -> int:
@@ -139,8 +147,7 @@ class KlMeter:
     def _rest(self, first: int) -> Program:
         """The original from a layer on; kept, since preparing its weights again is a sixth of the time (SmolLM2)."""
         if first not in self._rests:
-            for program in self._rests.values():  # of another place: one at a time, for its memory
-                program.close()
+            self.close()  # that of another place: one at a time, for its memory
             plan = cut(self._plan, first, self._n_layers - 1)
             self._rests = {first: self._backend.compile(plan, self._file.tensors, self._options)}
         return self._rests[first]

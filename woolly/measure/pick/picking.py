@@ -78,10 +78,16 @@ class _Search:
             make = self._makers[part]
             assert make is not None
             if part not in self._meters:  # a run whose measurements are all there computes nothing
+                self.close()
                 self._meters[part] = make()
             found = self._meters[part].measure(types)
             self.records.put(part, types, found)
         return found
+
+    def close(self) -> None:
+        """Frees what the meters keep prepared."""
+        for meter in self._meters.values():
+            meter.close()
 
     def held_out(self, types: Types) -> Loss | None:
         return None if self._makers["held out"] is None else self.loss(types, "held out")
@@ -105,7 +111,16 @@ def pick(
     `meter` and `held_out` make the meters of the text and of what is left of it.
     """
     search = _Search(file, records, meter, held_out)
-    types = _possible(groups_of(file, n_depths), imatrix)
+    try:
+        return _pick(search, n_bytes, imatrix, n_depths, max_exchanges, told)
+    finally:
+        search.close()
+
+
+def _pick(
+    search: _Search, n_bytes: int, imatrix: ImportanceMatrix | None, n_depths: int, max_exchanges: int, told: Told
+) -> Picked:
+    types = _possible(groups_of(search.file, n_depths), imatrix)
     groups = [group for group, _ in types]
     fixed = search.n_bytes({}) - sum(tensor.n_bytes for group in groups for tensor in group.tensors)
     least = fixed + sum(min(map(group.n_bytes, own)) for group, own in types)
