@@ -168,12 +168,14 @@ async def drive_team(team: Team, clients: int, seconds: float) -> Data:
     end = started + seconds
 
     async def asked(request: Data, person: str) -> Answer:
-        """An answer; a connection that a starved machine did not open in time is opened again."""
-        while True:
+        """An answer; a connection that a starved machine did not open in time is opened again, up to 100 times."""
+        for _ in range(100):
             try:
                 return await ask("localhost", team.port, request, tls=team.tls, key=team.keys[person])
             except (ConnectionError, ssl.SSLError, IndexError):
                 tally.counts["connected again"] += 1
+                await asyncio.sleep(0.1)
+        raise SystemExit("load: the server takes no connections any more")
 
     async def client(number: int) -> None:
         rng = random.Random(number)

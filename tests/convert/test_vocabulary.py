@@ -124,7 +124,7 @@ def test_rwkv_has_a_vocabulary_file_of_its_own(tmp_path):
     path = tmp_path / "rwkv_vocab_v20230424.txt"
     lines = [rf"{i + 1} {bytes([i])!r} 1" for i in range(256)]
     lines += [r"257 '\n\n' 2", "258 ' the' 4", "259 'é' 2", "260 b'\\xe2\\x80' 2"]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     keys = read_rwkv(path)
     keys |= rwkv_ends(keys)
     assert keys["tokenizer.ggml.eot_token_id"] == 257
@@ -132,6 +132,6 @@ def test_rwkv_has_a_vocabulary_file_of_its_own(tmp_path):
         {**keys, "tokenizer.ggml.token_type": np.int32(keys["tokenizer.ggml.token_type"])}
     )
     assert tokenizer.encode("a the é\n\n", add_special=False, parse_special=False) == [98, 258, 33, 259, 257]
-    path.write_text("1 'a' 2\n")
+    path.write_text("1 'a' 2\n", encoding="utf-8")
     with pytest.raises(ModelError, match="line 1 is no token 1"):
         read_rwkv(path)
