@@ -4,12 +4,14 @@ import asyncio
 import gc
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, Chunk, RequestError, SamplingParams
 from woolly.engine.threads.mailbox import LoopBell, LoopMailbox, ThreadMailbox
+from woolly.sampling.logprobs import TokenLogprob
 
 N = 500
 
@@ -107,3 +109,52 @@ def test_a_stream_gives_its_seed_and_when_it_ended_its_completion(llm):
     text = "".join(part.text for part in stream)
     assert stream.completion.text == text == llm.generate("a", params).text
     assert stream.requests[0].output == list(stream.completion.token_ids)
+
+
+def test_texts_that_wait_for_a_late_reader_are_one_chunk():
+    """Nothing is joined over the chunk of another answer, one with more than text, or the last."""
+    logprobs = (TokenLogprob(token=1, text="c", logprob=-1.0, top=()),)
+    posted = [
+        *(Chunk(text="a"), Chunk(text="b"), Chunk(text="other", index=1), Chunk(text="c", logprobs=logprobs)),
+        *(Chunk(text="", n_computed=7), Chunk(text="d"), Chunk(text=""), Chunk(text="e")),
+        *(Chunk(text="f", finish_reason="stop"), Chunk(text="g", index=1, finish_reason="stop")),
+    ]
+
+    async def main():
+        mailbox = LoopMailbox(2, LoopBell())
+        for one in posted:
+            mailbox.post(None, one)
+        found = []
+        while (one := await mailbox.read_joined()) is not None:
+            found.append(one)
+        assert mailbox.is_over
+        return found
+
+    found = asyncio.run(main())
+    assert [one.text for one in found] == ["ab", "other", "c", "", "de", "f", "g"]
+    assert found[2].logprobs == logprobs and found[3].n_computed == 7
+    assert [one.finish_reason for one in found[-2:]] == ["stop", "stop"] and [one.index for one in found].count(1) == 2
+
+
+def test_a_bell_that_rests_loses_nobody(monkeypatch):
+    """Rounds that take long, by a clock of their own, are followed by a rest; what comes meanwhile is read later."""
+    ticks = iter(range(10**6))
+    monkeypatch.setattr("woolly.engine.threads.mailbox.time", SimpleNamespace(monotonic=lambda: 0.01 * next(ticks)))
+
+    async def main():
+        bell = LoopBell()
+        mailboxes = [LoopMailbox(1, bell) for _ in range(3)]
+        thread = threading.Thread(target=fill, args=mailboxes)
+        thread.start()
+
+        async def text(mailbox):
+            out = ""
+            while (one := await mailbox.read_joined()) is not None:
+                out += one.text
+            return out
+
+        found = await asyncio.wait_for(asyncio.gather(*map(text, mailboxes)), 60)
+        thread.join()
+        return found
+
+    assert asyncio.run(main()) == ["".join(map(str, range(N)))] * 3
