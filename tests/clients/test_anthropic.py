@@ -89,7 +89,8 @@ def test_a_hidden_thought_comes_back_in_its_signature(client, scripted):
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "paint"}])
 def test_a_choice_is_kept_by_a_grammar(thoughtless, choice):
-    message = both(connect(thoughtless), tools=[PAINT], tool_choice=choice)
+    with connect(thoughtless) as client:
+        message = both(client, tools=[PAINT], tool_choice=choice)
     assert message.content[-1].input["color"] in ("red", "blue") and message.stop_reason == "tool_use"
 
 
@@ -112,7 +113,8 @@ def test_ends(client, scripted):
 
 def test_a_schema_is_followed(thoughtless):
     schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
-    message = both(connect(thoughtless), output_config={"format": {"type": "json_schema", "schema": schema}})
+    with connect(thoughtless) as client:
+        message = both(client, output_config={"format": {"type": "json_schema", "schema": schema}})
     assert message.content[0].text.replace(" ", "").strip() in ('{"n":1}', '{"n":2}')
 
 
