@@ -34,6 +34,13 @@ def dots3note(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
     return out | {"indexer.proj.weight": (8, width)}
 
 
+_EXPERTS = {
+    "expert_gating_func": 2,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 2.0,
+    "expert_shared_count": 1,
+    "leading_dense_block_count": 1,
+}
 CHOSEN = {
     "dots3note": Tiny(
         "dots3note",
@@ -49,11 +56,7 @@ CHOSEN = {
         more={"exp_probs_b.bias": 6},
         blocks=dots3note,
         extra={
-            "expert_gating_func": 2,
-            "expert_weights_norm": True,
-            "expert_weights_scale": 2.0,
-            "expert_shared_count": 1,
-            "leading_dense_block_count": 1,
+            **_EXPERTS,
             "attention.head_count": [4, 4, 2, 4],
             "attention.q_lora_rank": 20,
             "attention.kv_lora_rank": 24,
@@ -89,11 +92,7 @@ CHOSEN = {
         more={"exp_probs_b.bias": 6},
         blocks=with_blocks,
         extra={
-            "expert_gating_func": 2,
-            "expert_weights_norm": True,
-            "expert_weights_scale": 2.0,
-            "expert_shared_count": 1,
-            "leading_dense_block_count": 1,
+            **_EXPERTS,
             "attention.indexer.head_count": 2,
             "attention.indexer.key_length": 16,
             "attention.indexer.top_k": 3,
