@@ -3,9 +3,6 @@
 No device of the tests has any. `pytest -m "gpu or not gpu" tests/runtime/vulkan` computes with those of this machine.
 """
 
-import ctypes as c
-import struct
-
 import numpy as np
 import pytest
 
@@ -21,17 +18,10 @@ TILE, OF_FLOATS = (16, 16, 32, 3, 3, 5, 5, 0, 3), (16, 16, 16, 0, 0, 1, 1, 0, 3)
 
 
 class Driver:
-    """Answers what is asked about subgroups and tiles."""
+    """Answers what is asked about tiles."""
 
-    def __init__(self, sizes=(32, 32), tiles=(TILE, OF_FLOATS)):
-        self.sizes, self.tiles = sizes, tiles
-
-    def result(self, name, handle, properties):
-        assert name == "vkGetPhysicalDeviceProperties2"
-        s_type, _, place = struct.unpack_from("=IIQ", properties, 0)
-        assert s_type == 1000059001
-        # The smallest and the largest subgroup come behind the type and the pointer of their struct.
-        (c.c_uint32 * 2).from_address(place + 16)[:] = self.sizes
+    def __init__(self, *tiles):
+        self.tiles = tiles
 
     def call(self, name, handle, n, found):
         assert name == "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
@@ -44,22 +34,22 @@ class Driver:
 
 def test_a_gpu_with_the_tile_of_the_kernel_has_units():
     other = (16, 8, 32, 3, 3, 5, 5, 0, 3)
-    assert matrices.has_units(Driver(tiles=(other, TILE, OF_FLOATS)), None, ALL_FEATURES, 49152)
+    assert matrices.has_units(Driver(other, TILE, OF_FLOATS), None, ALL_FEATURES, 49152, (32, 32))
 
 
 @pytest.mark.parametrize(
-    ("driver", "features", "shared"),
+    ("tiles", "features", "shared", "sizes"),
     [
-        (Driver(), ALL_FEATURES - {"vulkanMemoryModel"}, 49152),
-        (Driver(), ALL_FEATURES, 32768),
-        (Driver(sizes=(32, 64)), ALL_FEATURES, 49152),
-        (Driver(tiles=()), ALL_FEATURES, 49152),
-        (Driver(tiles=(TILE,)), ALL_FEATURES, 49152),
-        (Driver(tiles=(OF_FLOATS,)), ALL_FEATURES, 49152),
+        ((TILE, OF_FLOATS), ALL_FEATURES - {"vulkanMemoryModel"}, 49152, (32, 32)),
+        ((TILE, OF_FLOATS), ALL_FEATURES, 32768, (32, 32)),
+        ((TILE, OF_FLOATS), ALL_FEATURES, 49152, (32, 64)),
+        ((), ALL_FEATURES, 49152, (32, 32)),
+        ((TILE,), ALL_FEATURES, 49152, (32, 32)),
+        ((OF_FLOATS,), ALL_FEATURES, 49152, (32, 32)),
     ],
 )
-def test_any_other_has_none(driver, features, shared):
-    assert not matrices.has_units(driver, None, features, shared)
+def test_any_other_has_none(tiles, features, shared, sizes):
+    assert not matrices.has_units(Driver(*tiles), None, features, shared, sizes)
 
 
 def test_matrices_are_asked_for_where_their_extension_is():

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import ctypes as c
-import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from woolly.errors import DeviceError
 from woolly.runtime.gpu.device import Address
+from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
-from woolly.runtime.vulkan.structs import FeaturesInfo, MatrixProperties
+from woolly.runtime.vulkan.structs import MatrixProperties
 
 if TYPE_CHECKING:
     from woolly.runtime.vulkan.driver import VulkanDevice
 
-__all__ = ["EXTENSION", "FEATURES", "TYPES", "has_units", "is_exact"]
+__all__ = ["EXTENSION", "FEATURES", "SIZES_TYPE", "TYPES", "has_units", "is_exact"]
 
 EXTENSION = b"VK_KHR_cooperative_matrix"
 FEATURES = ("cooperativeMatrix", "vulkanMemoryModel", "vulkanMemoryModelDeviceScope")
@@ -25,20 +25,16 @@ FEATURES = ("cooperativeMatrix", "vulkanMemoryModel", "vulkanMemoryModelDeviceSc
 _TILE = (16, 16, 32, 3, 3, 5, 5, 0, 3)
 _FLOATS = 1  # what results of 16 x 16 are as well: the kernel ends blocks in tiles of f32
 _NONE = Address(0)
+SIZES_TYPE = 1000225000  # of the struct that has the smallest and the largest subgroup
 _SUBGROUP = 32  # threads that share a tile; the kernel counts on it
 _SHARED = 34816  # bytes of shared memory of the kernel
-_PROPERTIES_2_TYPE, _SIZES_TYPE = 1000059001, 1000225000  # the second has the smallest and the largest subgroup
 
 
-def has_units(driver: VulkanLibrary, handle: c.c_void_p, features: frozenset[str], shared_bytes: int) -> bool:
-    """Whether the kernel of tiles runs there. The driver must have EXTENSION."""
-    if not features.issuperset(FEATURES) or shared_bytes < _SHARED:
-        return False
-    sizes = FeaturesInfo(_SIZES_TYPE, (c.c_uint32 * 4)(), None)
-    properties = c.create_string_buffer(2048)  # of VkPhysicalDeviceProperties2, larger than any
-    struct.pack_into("=IIQ", properties, 0, _PROPERTIES_2_TYPE, 0, c.addressof(sizes))
-    driver.result("vkGetPhysicalDeviceProperties2", handle, properties)
-    if tuple(sizes.bits[:2]) != (_SUBGROUP, _SUBGROUP):
+def has_units(
+    driver: VulkanLibrary, handle: c.c_void_p, features: frozenset[str], shared_bytes: int, sizes: tuple[int, ...]
+) -> bool:
+    """Whether the kernel of tiles runs there; `sizes`: the smallest and the largest subgroup."""
+    if not features.issuperset(FEATURES) or shared_bytes < _SHARED or sizes != (_SUBGROUP, _SUBGROUP):
         return False
     name, n = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", c.c_uint32()
     driver.call(name, handle, c.byref(n), None)
@@ -52,8 +48,8 @@ def has_units(driver: VulkanLibrary, handle: c.c_void_p, features: frozenset[str
 # A product that all tiles of a group take part in, and a second group on either side with a few of its rows.
 _N_OUT, _N_ROWS, _COLUMNS = 80, 130, 512
 _PLAIN, _TILED = ("linear_many", (2, 3, 1), 256), ("linear_tiles", (2, 2, 1), 256)
-# Types of the kernel: words of a block, and which of them has its floats.
-TYPES = {"q2_k": (21, 20), "q3_k": (28, 27), "q4_k": (36, 0), "q5_k": (44, 0), "q6_k": (56, 52), "iq4_xs": (34, 0)}
+# Types of the kernel, and which word of a block has its floats.
+TYPES = {"q2_k": 20, "q3_k": 27, "q4_k": 0, "q5_k": 0, "q6_k": 52, "iq4_xs": 0}
 
 
 def is_exact(device: VulkanDevice, by_tiles: tuple[str, tuple[int, ...], int] = _TILED) -> bool:
@@ -72,9 +68,9 @@ def is_exact(device: VulkanDevice, by_tiles: tuple[str, tuple[int, ...], int] = 
 def _is_exact(device: VulkanDevice, type_name: str, kernels: tuple[tuple[str, tuple[int, ...], int], ...]) -> bool:
     """Whether two kernels have the same bits for random weights of a type."""
     random = np.random.default_rng(11)
-    words, floats = TYPES[type_name]
+    words = open_archive().weights[type_name].words
     weights = random.integers(0, 1 << 32, (_N_OUT, _COLUMNS // 256, words), np.uint32)
-    weights[:, :, floats] = 0x2B1C2E66  # two halves of usual size
+    weights[:, :, TYPES[type_name]] = 0x2B1C2E66  # two halves of usual size
     q = random.integers(-127, 128, (_N_ROWS, _COLUMNS), np.int8)
     scales = random.uniform(0.001, 0.1, (_N_ROWS, _COLUMNS // 256)).astype(np.float32)
     sums = q.reshape(_N_ROWS, _COLUMNS // 16, 16).sum(-1, dtype=np.int32)

@@ -187,7 +187,8 @@ def _describe(driver: VulkanLibrary, handle: c.c_void_p) -> Physical:
         driver.result("vkGetPhysicalDeviceFeatures2", handle, c.byref(chain[0]))
         pairs = zip(chain, (*_STRUCTS, _MATRICES), strict=False)
         features = frozenset(name for part, (*_, places) in pairs for name, at in places.items() if part.bits[at])
-        has_matrices = matrices.has_units(driver, handle, features, int(shared))
+        sizes = tuple(_ask(driver, handle, matrices.SIZES_TYPE, 4).bits[:2])
+        has_matrices = matrices.has_units(driver, handle, features, int(shared), sizes)
     return Physical(
         handle,
         0,
