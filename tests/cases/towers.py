@@ -51,6 +51,7 @@ TABLE = {"v.position_embd.weight": (SIDE**2, 32)}
 CLASS = {"v.class_embd": (32,), "v.position_embd.weight": (SIDE**2 + 1, 32)}
 SQUARE = ((1, SIDE, SIDE),)
 MERGER = matrix("mm.0", 128, 128) | matrix("mm.2", TEXT, 128)
+PROJECTED = norm("mm.input_norm", 128) | matrix("mm.up", 128, 128) | matrix("mm.down", TEXT, 128)
 DEEP = {key: n for i in (0, 1) for key, n in (norm(f"v.deepstack.{i}.norm", 128)
         | matrix(f"v.deepstack.{i}.fc1", 128, 128) | matrix(f"v.deepstack.{i}.fc2", TEXT, 128)).items()}  # fmt: skip
 
@@ -86,6 +87,15 @@ TOWERS = {
             ((1, 6, 10), (1, 4, 4)),
             TWO_FRAMES | norm("v.post_ln", 32, False) | MERGER,
             n_layers=3,
+            gated=True,
+            rms=True,
+            extra={"use_silu": True, "vision.n_wa_pattern": 2, "vision.window_size": 16},
+        ),
+        TinyTower(
+            "qwen2.5o",
+            "qwen2.5o",
+            ((1, 4, 10),),
+            TWO_FRAMES | norm("v.post_ln", 32, False) | MERGER,
             gated=True,
             rms=True,
             extra={"use_silu": True, "vision.n_wa_pattern": 2, "vision.window_size": 16},
@@ -219,6 +229,33 @@ TOWERS = {
             | matrix("resampler.attn.out", 128, 128)
             | matrix("resampler.proj", TEXT, 128, False),
             extra={"use_gelu": True, "minicpmv_version": 3, "minicpmv_query_num": 4},
+        ),
+        TinyTower(
+            "minicpmv4.6",
+            "minicpmv4_6",
+            ((1, 4, 8), (1, 8, 8), (1, 12, 4)),
+            FILTERS | BIAS | TABLE | norm("v.post_ln", 32) | PROJECTED | norm("v.vit_merger.ln1", 32)
+            | norm("v.vit_merger.ds_ln", 128) | matrix("v.vit_merger.ds_ffn_up", 192, 128)
+            | matrix("v.vit_merger.ds_ffn_down", 32, 192)
+            | {name: n for one in ("q", "k", "v", "out")
+               for name, n in matrix(f"v.vit_merger.attn_{one}", 32, 32).items()},
+            n_layers=3,
+            extra={"use_gelu": True, "vision.projector.scale_factor": 4, "vision.wa_layer_indexes": [0]},
+        ),
+        TinyTower(
+            "minicpmv4.6-4x",
+            "minicpmv4_6",
+            ((1, 4, 6),),
+            FILTERS | BIAS | TABLE | norm("v.post_ln", 32) | PROJECTED,
+            extra={"use_gelu": True, "vision.projector.scale_factor": 2, "vision.wa_layer_indexes": [0]},
+        ),
+        TinyTower(
+            "kimivl",
+            "kimivl",
+            ((1, 4, 6), (1, 8, 8), (1, 10, 2)),
+            FILTERS | BIAS | TABLE | norm("v.post_ln", 32) | norm("mm.input_norm", 32) | matrix("mm.1", 128, 128)
+            | matrix("mm.2", TEXT, 128),
+            extra={"use_gelu": True, "vision.projector.scale_factor": 2, "vision.attention.layer_norm_epsilon": 1e-5},
         ),
     )
 }  # fmt: skip

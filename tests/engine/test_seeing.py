@@ -43,6 +43,7 @@ PAIRS = {
     "gemma4-e": FAMILIES["gemma4-e"],
     "lfm2": HYBRIDS["lfm2"],
     "minicpmv": TINY["qwen2"],
+    "minicpmv4.6": TINY["qwen2"],
     "glm4v": replace(FAMILIES["glm4"], name="glm4v-text", extra={"rope.dimension_sections": [1, 1, 2, 0]}),
     "granite": TINY["granite"],
 }

@@ -139,12 +139,22 @@ def qwen(file):
         module = models.qwen2_vl.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel(config)
         blocks = QWEN_BLOCK
         outside |= {"v.post_ln": "merger.ln_q", "mm.0": "merger.mlp.0", "mm.2": "merger.mlp.2"}
-    elif kind == "qwen2.5vl_merger":
-        config = transformers.models.qwen2_5_vl.configuration_qwen2_5_vl.Qwen2_5_VLVisionConfig(
+    elif kind in ("qwen2.5vl_merger", "qwen2.5o"):
+        own = models.qwen2_5_omni if kind == "qwen2.5o" else models.qwen2_5_vl
+        vision = (
+            own.configuration_qwen2_5_omni.Qwen2_5OmniVisionEncoderConfig
+            if kind == "qwen2.5o"
+            else (own.configuration_qwen2_5_vl.Qwen2_5_VLVisionConfig)
+        )
+        config = vision(
             hidden_size=width, intermediate_size=ffn, out_hidden_size=TEXT,
             window_size=file.get("vision.window_size"), fullatt_block_indexes=[1], **common,
         )  # fmt: skip
-        module = models.qwen2_5_vl.modeling_qwen2_5_vl.Qwen2_5_VisionTransformerPretrainedModel(config)
+        module = (
+            own.modeling_qwen2_5_omni.Qwen2_5OmniVisionEncoder(config)
+            if kind == "qwen2.5o"
+            else (own.modeling_qwen2_5_vl.Qwen2_5_VisionTransformerPretrainedModel(config))
+        )
         blocks = QWEN_BLOCK | GATED
         outside |= {"v.post_ln": "merger.ln_q", "mm.0": "merger.mlp.0", "mm.2": "merger.mlp.2"}
     else:
@@ -162,9 +172,11 @@ def qwen(file):
     arrays = named(file, blocks, "blocks", outside)
     for i in range(common["depth"]):
         for part in ("weight", "bias"):
-            arrays[f"blocks.{i}.attn.qkv.{part}"] = np.concatenate(
-                [file.tensors[f"v.blk.{i}.attn_{one}.{part}"] for one in "qkv"]
-            )
+            qkv = {one: file.tensors[f"v.blk.{i}.attn_{one}.{part}"] for one in "qkv"}
+            if kind == "qwen2.5o":
+                arrays |= {f"blocks.{i}.attn.{one}.{part}": array for one, array in qkv.items()}
+            else:
+                arrays[f"blocks.{i}.attn.qkv.{part}"] = np.concatenate(list(qkv.values()))
     filters = [file.tensors[f"v.patch_embd.weight{end}"] for end in ("", ".1")]
     arrays["patch_embed.proj.weight"] = np.stack(filters, axis=2)
     load(module, {name: array for name, array in arrays.items() if not name.startswith("patch_embed.proj.weight.")})
@@ -267,14 +279,16 @@ def internvl(file):
 
 MAKERS = {
     "gemma3": gemma3, "mlp": llava, "qwen2vl_merger": qwen, "qwen2.5vl_merger": qwen, "qwen3vl_merger": qwen,
+    "qwen2.5o": qwen,
     "idefics3": idefics3, "pixtral": pixtral, "internvl": internvl,
 }  # fmt: skip
 
 
 def main():
-    from tests.goldens.newer_towers import NEWER  # it takes functions of this file
+    from tests.goldens.newer_towers import NEWER  # they take functions of this file
+    from tests.goldens.newest_towers import NEWEST
 
-    makers = MAKERS | NEWER
+    makers = MAKERS | NEWER | NEWEST
     with tempfile.TemporaryDirectory() as folder:
         for tower in TOWERS.values():
             path = HERE / f"tower-{tower.name}.npz"

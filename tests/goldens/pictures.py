@@ -24,6 +24,7 @@ CASES = [
     *(("gemma4", size) for size in ((40, 30), (300, 180), (90, 400), (400, 5))),
     *(("glm4v", size) for size in ((40, 30), (300, 180), (90, 400), (100, 5))),
     *(("paddleocr", size) for size in ((40, 30), (300, 180), (90, 400), (100, 5), (5, 100))),
+    *(("minicpmv4.6", size) for size in ((40, 30), (300, 180), (90, 400), (64, 64), (1, 1))),
 ]
 PINPOINTS = [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]
 MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
@@ -53,6 +54,7 @@ def _processors():
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+    from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
     from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
     from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -79,6 +81,7 @@ def _processors():
         "glm4v": Glm4vImageProcessorPil(
             size={"shortest_edge": 2 * 28 * 28 * 8, "longest_edge": 2 * 28 * 28 * 40}, **own
         ),
+        "minicpmv4.6": MiniCPMV4_6ImageProcessorPil(scale_resolution=112, **half),
         "paddleocr": PaddleOCRVLImageProcessorPil(
             size={"shortest_edge": 28 * 28 * 6, "longest_edge": 28 * 28 * 40}, **own
         ),
@@ -97,6 +100,12 @@ def _pictures(name, processor, pixels):
         width, height = (int(one) + 1 for one in at.max(axis=0))
         cut = np.asarray(values)[0, :n].reshape(height, width, patch, patch, 3).transpose(4, 0, 2, 1, 3)
         return [cut.reshape(3, height * patch, width * patch)]
+    if name == "minicpmv4.6":  # patches of all pieces are one line
+        sizes = np.asarray(found["target_sizes"])
+        ends = np.cumsum(sizes.prod(axis=1) * 14)
+        parts = np.split(np.asarray(values)[0], ends[:-1], axis=-1)
+        cut = [one.reshape(3, 14, h, w, 14).swapaxes(1, 2) for one, (h, w) in zip(parts, sizes, strict=True)]
+        return [one.reshape(3, one.shape[1] * 14, -1) for one in cut]
     if name == "paddleocr":
         _, height, width = (int(one) for one in np.asarray(found["image_grid_thw"])[0])
         cut = np.asarray(values).reshape(height, width, 3, 14, 14).transpose(2, 0, 3, 1, 4)

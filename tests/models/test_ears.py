@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cases.ears import EARS, heard, tensors, write_ear
-from tests.cases.towers import TOWERS
+from tests.cases.towers import TOWERS, piece
 from tests.cases.towers import tensors as tower_tensors
 from woolly.engine.seeing import open_tower
 from woolly.errors import ModelError, RequestError, UnsupportedError
@@ -89,18 +89,19 @@ def rewritten(ear, arrays, path, **keys):
 
 
 def test_a_file_may_hold_towers_for_both_and_one_family_that_is_not_known(tmp_path, caplog):
-    ear, eye = EARS["qwen2a"], TOWERS["gemma3"]
+    ear, eye = EARS["qwen2.5o"], TOWERS["qwen2.5o"]  # one type for both
     vision = {
-        "clip.has_vision_encoder": True, "clip.vision.projector_type": "gemma3", "clip.vision.image_size": 32,
+        "clip.has_vision_encoder": True, "clip.vision.image_size": 32,
         "clip.vision.patch_size": 4, "clip.vision.embedding_length": 32, "clip.vision.block_count": 2,
         "clip.vision.attention.head_count": 2, "clip.vision.attention.layer_norm_epsilon": 1e-6,
         "clip.vision.image_mean": [0.5] * 3, "clip.vision.image_std": [0.5] * 3,
-        "clip.vision.projector.scale_factor": 4, "clip.use_gelu": True,
+        **{f"clip.{key}": value for key, value in eye.extra.items()},
     }  # fmt: skip
     both = rewritten(ear, tensors(ear) | tower_tensors(eye), tmp_path / "both.gguf", **vision)
     tower = open_tower(both, "cpu", Options(threads=1))
     assert tower.sight is not None and tower.ears is not None and tower.width == 64
     assert tower.rows(heard(ear, 8_500).pieces[0], "audio").shape == (13, 64)
+    assert tower.rows(piece(eye.grids[0]), "image").shape == (10, 64)
     tower.close()
     odd = vision | {"clip.vision.projector_type": "gemma9v"}
     tower = open_tower(

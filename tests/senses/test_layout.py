@@ -154,6 +154,15 @@ def test_tiles_of_other_families_have_their_marks():
         "<image_id>3</image_id><image>", (0, 0, 7), "</image><slice>", (1, 0, 7), "</slice>\n<slice>", (2, 0, 7),
         "</slice>",
     ]  # fmt: skip
+    newer = picture((1, 4, 8), grid, grid, tiles=(1, 2))  # each has as many rows as its patches make
+    assert shown(lay_out(newer, settings("minicpmv4_6", 4), 1)) == [
+        "<image_id>1</image_id><image>", (0, 0, 2), "</image><slice>", (1, 0, 1), "</slice><slice>", (2, 0, 1),
+        "</slice>",
+    ]  # fmt: skip
+    kimi, omni = (lay_out(picture((1, 4, 6)), settings(name, 2)) for name in ("kimivl", "qwen2.5o"))
+    assert shown(kimi) == ["<|media_start|>image<|media_content|>", (0, 0, 6), "<|media_end|>"]
+    assert shown(omni) == ["<|vision_bos|>", (0, 0, 6), "<|vision_eos|>"]
+    assert kimi.parts[1].grid is None and omni.parts[1].grid == (1, 2, 3)
     assert shown(lay_out(picture((1, 4, 6)), settings("glm4v", 2)))[0] == "<|begin_of_image|>"
     gemma = lay_out(picture((1, 6, 6)), settings("gemma4v", 3))
     assert shown(gemma) == ["<|image>", (0, 0, 4), "<image|>"] and gemma.parts[1].sees_all

@@ -39,6 +39,8 @@ SETTINGS = {
     "lfm2": TowerSettings("image", "lfm2", 256, 16, **HALF, merge=2),
     "llama4": TowerSettings("image", "llama4", 56, 14, **HALF, merge=2),
     "minicpmv": TowerSettings("image", "resampler", 56, 14, **HALF, n_queries=64),
+    "minicpmv4.6": TowerSettings("image", "minicpmv4_6", 112, 14, **HALF, merge=4),
+    "kimivl": TowerSettings("image", "kimivl", 896, 14, **HALF, merge=2, max_pixels=60 * 14**2),
 }
 
 
@@ -138,6 +140,14 @@ def test_pictures_are_cut_as_their_processors_say():
     assert PREPARING["lfm2"].cut(300, 500, lfm).sizes == ((288, 512),)
     assert PREPARING["lfm2"].cut(1000, 2000, lfm).sizes == ((512, 512),) * 8 + ((352, 704),)
     assert PREPARING["lfm2"].cut(1000, 2000, lfm).tiles == (2, 4)
+    kimi = replace(SETTINGS["kimivl"], max_pixels=None)
+    assert PREPARING["kimivl"].cut(30, 60, kimi).sizes == ((56, 84),)
+    assert PREPARING["kimivl"].cut(2000, 1000, kimi).sizes == ((1288, 644),)
+    (piece,) = prepare(Picture(np.full((30, 60, 3), 255, np.uint8)), kimi).pieces
+    shown = picture_of(piece, 14)
+    assert (shown[:, :30, :60] == 1).all() and (shown[:, 30:] == -1).all() and (shown[:, :, 60:] == -1).all()
+    with pytest.raises(RequestError, match="8000 x 30 pixels, and this model takes sides of at most 7154"):
+        PREPARING["kimivl"].cut(30, 8000, kimi)
     assert PREPARING["resampler"].cut(30, 40, mini).sizes == ((42, 70),)
     assert PREPARING["resampler"].cut(100, 150, mini).tiles == (2, 3)
 

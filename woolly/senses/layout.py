@@ -62,7 +62,7 @@ def lay_out(prepared: Prepared, settings: TowerSettings | EarSettings, index: in
     family = settings.family
     if settings.projector in _MARKED:
         parts = _MARKED[settings.projector](prepared, settings)
-    elif settings.projector == "resampler":
+    elif settings.projector in ("resampler", "minicpmv4_6"):
         parts = _sliced(prepared, settings, index)
     elif settings.pinpoints:
         parts = _unpadded(prepared, settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,12 @@ PROJECTORS: Mapping[str, Projector] = {
     "mlp": Projector(written=("<image>",)),
     "qwen2vl_merger": _QWEN,
     "qwen2.5vl_merger": _QWEN,
+    "qwen2.5o": replace(
+        _QWEN,
+        begin="<|vision_bos|>",
+        end="<|vision_eos|>",
+        written=("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
+    ),
     "qwen3vl_merger": _QWEN,
     "idefics3": Projector(written=("<image>",), merge=2),
     "pixtral": Projector("", "[IMG_END]", ("[IMG]",), merge_key="spatial_merge_size", line_end="[IMG_BREAK]"),
@@ -73,6 +79,13 @@ PROJECTORS: Mapping[str, Projector] = {
         is_grid=True,
     ),
     "resampler": Projector(written=("(<image>./</image>)",)),
+    "minicpmv4_6": Projector(written=("(<image>./</image>)", "<|image_pad|>"), merge=4),
+    "kimivl": Projector(
+        "<|media_start|>image<|media_content|>",
+        "<|media_end|>",
+        ("<|media_start|>image<|media_content|><|media_pad|><|media_end|>", "<|media_pad|>"),
+        merge=2,
+    ),
     "internvl": Projector("<img>", "</img>", ("<IMG_CONTEXT>", "<image>"), merge=2),
 }
 

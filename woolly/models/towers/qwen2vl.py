@@ -1,4 +1,4 @@
-"""Qwen 2 VL and 2.5 VL: pictures of any size, rope over lines and columns, 2 x 2 patches side by side in a row.
+"""Qwen 2 VL, 2.5 VL and 2.5 Omni: pictures of any size, rope over lines and columns, 2 x 2 patches in a row.
 
 2.5 has RMS norms, gates, and windows in all layers but each n-th.
 """
@@ -15,7 +15,7 @@ from woolly.plan.ops.attention import Mask
 
 __all__ = ["PROJECTORS", "arrange", "build", "patches", "vision_rope"]
 
-PROJECTORS = ("qwen2vl_merger", "qwen2.5vl_merger")
+PROJECTORS = ("qwen2vl_merger", "qwen2.5vl_merger", "qwen2.5o")
 
 _WINDOW = 112  # pixels of a side
 
@@ -72,4 +72,4 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
 
 
 def _is_windowed(hp: TowerParams) -> bool:
-    return hp.settings.projector == "qwen2.5vl_merger"
+    return hp.settings.projector != "qwen2vl_merger"

@@ -1,9 +1,10 @@
 """The one way from a projector's file to the plans of its towers.
 
 Every module of this folder that has `PROJECTORS` is a family of towers; it lists the `clip.projector_type`s. `build`
-says the plan of a tower for pictures, `stages` those of a tower for sound, and `arrange` how patches, or frames, go
-through it. Both may have `remake`, tensors that steps read in another form. A tower for pictures may have `CONSTANTS`,
-names of rows that the file holds as they come into the prompt, and `most_patches`, its largest piece.
+says the plan of a tower for pictures, or `picture_stages` several, `stages` those of a tower for sound, and `arrange`
+how patches, or frames, go through it. Both may have `remake`, tensors that steps read in another form. A tower for
+pictures may have `CONSTANTS`, names of rows that the file holds as they come into the prompt, and `most_patches`, its
+largest piece.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from woolly.models import towers
 from woolly.models.metadata import Keys
 from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import EarParams, TowerParams, read_ear, read_tower
-from woolly.models.towers.stage import TowerStage
+from woolly.models.towers.stage import StageBuilder, TowerStage
 from woolly.models.towers.tensors import as_matrix, made, transposed
 from woolly.plan import Plan, Tracer
 from woolly.senses import MOST_PATCHES, EarSettings, TowerSettings, read_halves
@@ -70,23 +71,31 @@ def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
 
 
 def _trace_sight(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedTower:
-    module = _module(settings.projector, "build")
+    module = _module(settings.projector, "build", "picture_stages")
     tensors = _shaped(file, getattr(module, "TRANSPOSED", ()))
     params = read_tower(keys, settings, tensors)
     if hasattr(module, "remake"):
         tensors |= module.remake(params)
-    tracer = Tracer(f"clip {settings.projector}", tensors, is_tower=True)
-    module.build(tracer, params)
-    plan, n_rows = tracer.plan(), _most_patches(module, params) + 1 + settings.n_queries
+    one = hasattr(module, "build")
+    builders = (StageBuilder(module.build, ("",)),) if one else module.picture_stages(params)
+    n_rows = _most_patches(module, params) + 1 + settings.n_queries
     if n_rows > _MOST_OF_ONE:
         raise ModelError(f"the largest picture would have {n_rows} rows of the tower; at most {_MOST_OF_ONE} are taken")
-    stage = TowerStage(plan, n_rows)
-    constants = _constants(file, getattr(module, "CONSTANTS", ()), plan.width)
+    left, stages = dict(tensors), list[TowerStage]()
+    for builder in builders:
+        own = {name: left.pop(name) for name in list(left) if name.startswith(builder.names)}
+        tracer = Tracer(f"clip {settings.projector}", own, is_tower=True)
+        builder.build(tracer, params)
+        plan, most = tracer.plan(), -(-n_rows // builder.patches)
+        stages.append(TowerStage(plan, most if plan.paged else min(most, _MOST_ROWS)))
+    constants = _constants(file, getattr(module, "CONSTANTS", ()), stages[-1].plan.width)
 
     def arrange(grid: Grid) -> tuple[Arrangement, ...]:
-        return (_within_tables(plan, module.arrange(params, grid)),)
+        found = module.arrange(params, grid)
+        arranged = (found,) if one else found
+        return tuple(_within_tables(stage.plan, each) for stage, each in zip(stages, arranged, strict=True))
 
-    return TracedTower((stage,), settings, tensors, params, arrange, constants)
+    return TracedTower(tuple(stages), settings, tensors, params, arrange, constants)
 
 
 def _within_tables(plan: Plan, arranged: Arrangement) -> Arrangement:
@@ -169,9 +178,9 @@ def _filters_shaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def _module(projector: str, what: str) -> ModuleType:
+def _module(projector: str, *what: str) -> ModuleType:
     for found in pkgutil.iter_modules(towers.__path__):
         module = importlib.import_module(f"{towers.__name__}.{found.name}")
-        if projector in getattr(module, "PROJECTORS", ()) and hasattr(module, what):
+        if projector in getattr(module, "PROJECTORS", ()) and any(hasattr(module, one) for one in what):
             return module
     raise UnsupportedError(f"the projector type {projector!r} is not supported yet")

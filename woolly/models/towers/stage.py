@@ -22,6 +22,7 @@ class StageBuilder:
 
     build: Callable[[Tracer, Any], None]
     names: tuple[str, ...]
+    patches: int = 1  # of a picture that are one row of the stage
 
 
 @dataclass(frozen=True, eq=False)

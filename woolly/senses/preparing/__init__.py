@@ -8,7 +8,19 @@ from typing import Protocol
 from woolly.senses.layout import Layout, lay_out
 from woolly.senses.picture import Picture
 from woolly.senses.prepared import Prepared
-from woolly.senses.preparing import gemma3, gemma4, idefics3, internvl, lfm2, llama4, llava, minicpm, pixtral, qwen
+from woolly.senses.preparing import (
+    gemma3,
+    gemma4,
+    idefics3,
+    internvl,
+    kimi,
+    lfm2,
+    llama4,
+    llava,
+    minicpm,
+    pixtral,
+    qwen,
+)
 from woolly.senses.preparing.cut import Cut
 from woolly.senses.settings import TowerSettings
 
@@ -32,6 +44,7 @@ PREPARING: Mapping[str, Preparing] = {
     "mlp": llava,
     "qwen2vl_merger": qwen,
     "qwen2.5vl_merger": qwen,
+    "qwen2.5o": qwen,
     "qwen3vl_merger": qwen,
     "pixtral": pixtral,
     "idefics3": idefics3,
@@ -41,6 +54,8 @@ PREPARING: Mapping[str, Preparing] = {
     "glm4v": qwen,
     "paddleocr": qwen,
     "resampler": minicpm,
+    "minicpmv4_6": minicpm,
+    "kimivl": kimi,
 }
 
 

@@ -17,7 +17,7 @@ _MOST_SLICES = 9
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     """Returns the overview, then the slices, line by line."""
-    size, patch = settings.image_size, settings.patch_size
+    size, patch = settings.image_size, settings.patch_size * settings.merge
     n = min(math.ceil(width * height / size**2), settings.max_tiles or _MOST_SLICES)
     if n <= 1:
         return Cut((_fit(height, width, size, patch, grows=True),))
@@ -49,7 +49,7 @@ def _grid(height: int, width: int, n: int, most: int) -> tuple[int, int]:
 
 
 def _fit(height: float, width: float, size: int, patch: int, *, grows: bool) -> tuple[int, int]:
-    """Returns the sides in whole patches, of about size x size pixels; a smaller picture stays unless it `grows`."""
+    """Returns the sides in multiples of `patch`, of about size x size pixels; small ones stay unless it `grows`."""
     if height * width > size**2 or grows:
         ratio = width / height
         height = int(size / math.sqrt(ratio))

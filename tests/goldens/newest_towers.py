@@ -1,0 +1,80 @@
+"""More towers of transformers, for make_towers.py: MiniCPM-V 4.6, and Kimi-VL by the tower of its successor."""
+
+import numpy as np
+import torch
+import transformers
+from transformers import models
+
+from tests.cases.towers import PATCH, SIDE, TEXT
+from tests.goldens.make_towers import CLIP_BLOCK, image, load, named, sizes
+from tests.goldens.newer_towers import SIGLIP
+
+MERGER = {
+    "ln1": "layer_norm1", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_out": "self_attn.out_proj", "ds_ln": "pre_norm", "ds_ffn_up": "linear_1", "ds_ffn_down": "linear_2",
+}  # fmt: skip
+KIMI_BLOCK = {
+    "ln1": "norm1", "ln2": "norm2", "attn_q": "attn.q_proj", "attn_k": "attn.k_proj", "attn_v": "attn.v_proj",
+    "attn_out": "attn.proj", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2",
+}  # fmt: skip
+
+
+def minicpmv46(file):
+    model, merges_twice = models.minicpmv4_6.modeling_minicpmv4_6, file.get("vision.projector.scale_factor") == 4
+    config = models.minicpmv4_6.configuration_minicpmv4_6.MiniCPMV4_6Config(
+        vision_config=sizes(file, layer_norm_eps=1e-6), insert_layer_id=file.get("vision.wa_layer_indexes")[0],
+        text_config={"model_type": "qwen2", "hidden_size": TEXT},
+    )  # fmt: skip
+    tower, merger = model.MiniCPMV4_6VisionModel(config.vision_config), model.MiniCPMV4_6Merger(config)
+    outside = SIGLIP | {f"v.vit_merger.{one}": f"vit_merger.{own}" for one, own in MERGER.items()}
+    arrays = named(file, CLIP_BLOCK, "encoder.layers", outside)
+    load(tower, {n: a for n, a in tower.state_dict().items() if n.startswith("vit_merger.")} | arrays)
+    names = {"mm.input_norm": "pre_norm", "mm.up": "linear_1", "mm.down": "linear_2"}
+    load(merger, named(file, {}, "", {name: f"mlp.0.{own}" for name, own in names.items()}))
+
+    def rows(one):
+        size = torch.tensor([one.grid[1:]])
+        hidden = tower(image(one), target_sizes=size, use_vit_merger=merges_twice).last_hidden_state
+        out = merger(hidden, size // 2 if merges_twice else size)
+        return torch.cat(list(out)).reshape(-1, TEXT)
+
+    return rows
+
+
+def kimivl(file):
+    """Its files have neighbours of a head as pairs; transformers' tower has halves."""
+    own = models.kimi_k25
+    width, heads = file.get("vision.embedding_length"), file.get("vision.attention.head_count")
+    vision = own.configuration_kimi_k25.Kimi_K25VisionConfig(
+        hidden_size=width, intermediate_size=file.get("vision.feed_forward_length"), patch_size=PATCH,
+        num_hidden_layers=file.get("vision.block_count"), num_attention_heads=heads, pos_emb_height=SIDE,
+        pos_emb_width=SIDE,
+    )  # fmt: skip
+    config = own.configuration_kimi_k25.Kimi_K25Config(
+        vision_config=vision.to_dict(), projection_hidden_size=width,
+        text_config=transformers.DeepseekV3Config(hidden_size=TEXT).to_dict(),
+    )  # fmt: skip
+    tower = own.modeling_kimi_k25.Kimi_K25VisionModel(vision)
+    projector = own.modeling_kimi_k25.Kimi_K25MultimodalProjection(config)
+    outside = {
+        "v.patch_embd": "patch_embed.proj", "v.position_embd.weight": "patch_embed.pos_emb.position_embeddings",
+        "v.post_ln": "final_layernorm",
+    }  # fmt: skip
+    file.tensors = {
+        name: array.reshape(heads, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+        if ".attn_q." in name or ".attn_k." in name
+        else array
+        for name, array in file.tensors.items()
+    }
+    load(tower, named(file, KIMI_BLOCK, "layers", outside))
+    load(projector, named(file, {}, "", {"mm.input_norm": "pre_norm", "mm.1": "in_proj", "mm.2": "out_proj"}))
+
+    def rows(one):
+        values = torch.tensor(np.ascontiguousarray(one.values.reshape(-1, 3, PATCH, PATCH)))
+        found = tower(values, grid_thw=torch.tensor([one.grid])).pooler_output
+        return projector(found).reshape(-1, TEXT)
+
+    return rows
+
+
+NEWEST = {"minicpmv4_6": minicpmv46, "kimivl": kimivl}

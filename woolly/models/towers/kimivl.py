@@ -1,0 +1,55 @@
+"""Kimi-VL (MoonViT): a table of positions, stretched to the picture, and rope by column and line in turn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.gguf import Tensor
+from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns, stretched
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.qwen2vl import vision_rope
+from woolly.models.towers.tensors import picked
+from woolly.models.towers.vit import layer, mlp
+from woolly.plan import Tracer
+from woolly.senses.preparing.kimi import MOST_OF_SIDE, MOST_PATCHES
+
+__all__ = ["PROJECTORS", "arrange", "build", "most_patches", "remake"]
+
+PROJECTORS = ("kimivl",)
+
+_TAPS = 16
+_NORM = 1e-5  # epsilon of the projector's norm
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower. The projector's norm is of each patch."""
+    x = p.blend(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd", taps=_TAPS)
+    rope = vision_rope(hp)
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu", rope=rope)
+    x = p.layer_norm(p.layer_norm(x, "v.post_ln", eps=hp.eps), "mm.input_norm", eps=_NORM)
+    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.1", "mm.2"), "vectors", "none")
+
+
+def remake(hp: TowerParams) -> dict[str, Tensor]:
+    """Columns of heads so that halves turn: pairs of neighbours turn by the column and by the line in files."""
+    fours = np.arange(hp.head_dim).reshape(-1, 4)  # a pair of the column, then one of the line
+    head = fours[:, [2, 0, 3, 1]].T.reshape(-1)
+    rows = (np.arange(hp.heads)[:, None] * hp.head_dim + head).reshape(-1)
+    names = (f"v.blk.{i}.attn_{one}.{part}" for i in range(hp.n_layers) for one in "qk" for part in ("weight", "bias"))
+    return {name: picked(hp.tensors[name], rows) for name in names if name in hp.tensors}
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks of a row."""
+    order = by_blocks(grid, hp.merge)
+    places, shares = stretched(grid, order, hp.table_side, "bicubic", _TAPS)
+    outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
+    return Arrangement(order, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)
+
+
+def most_patches(hp: TowerParams) -> int:
+    """Patches of the largest picture, with those that fill up a line and a column."""
+    pixels = hp.settings.max_pixels
+    n = pixels // hp.settings.patch_size**2 if pixels else MOST_PATCHES
+    return n + 2 * hp.merge * (MOST_OF_SIDE + 1) + 4

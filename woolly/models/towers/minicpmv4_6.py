@@ -1,0 +1,98 @@
+"""MiniCPM-V 4.6: SigLIP makes 2 x 2 patches one between two of its layers, and 2 x 2 of those a row at its end.
+
+Files for more rows, one for 2 x 2 patches, have no merger between layers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from woolly.errors import ModelError
+from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.stage import StageBuilder
+from woolly.models.towers.vit import layer, mlp
+from woolly.plan import Handle, Tracer
+
+__all__ = ["PROJECTORS", "arrange", "most_patches", "picture_stages"]
+
+PROJECTORS = ("minicpmv4_6",)
+
+_BLOCK = 4  # patches that become one, twice
+
+
+def picture_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
+    """What is before the first merger, and what is after it; or all."""
+    if hp.merge not in (2, 4):
+        raise ModelError(f"metadata key clip.vision.projector.scale_factor is {hp.merge}; 2 or 4 was expected")
+    if hp.merge == 2:
+        return (StageBuilder(partial(_last, first=0), ("",)),)
+    after = _inserted(hp) + 1
+    names = ("v.patch_embd.", "v.position_embd.", "v.vit_merger.", *(f"v.blk.{i}." for i in range(after)))
+    return StageBuilder(_first, names), StageBuilder(partial(_last, first=after), ("",), patches=_BLOCK)
+
+
+def _first(p: Tracer, hp: TowerParams) -> None:
+    """Layers over patches; then those of a block look at each other, and become one."""
+    x = _patches(p, hp)
+    for i in range(_inserted(hp) + 1):
+        x = layer(p, x, hp, i, act="gelu")
+    with p.scope("v.vit_merger"):
+        h = p.layer_norm(x, "ln1", eps=hp.eps)
+        q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
+        a = p.attention(q, k, v, head_dim=hp.head_dim, scale=hp.head_dim**-0.5, mask="block")
+        x = x + p.linear(a, "attn_out", width=hp.width)
+        joined = p.layer_norm(p.fold(x, rows=_BLOCK, kind="join"), "ds_ln", eps=hp.eps)
+        y = mlp(p, joined, "ds_ffn_up", "ds_ffn_down", act="gelu")
+        p.output(y + p.fold(x, rows=_BLOCK, kind="mean"), "vectors", "none")
+
+
+def _last(p: Tracer, hp: TowerParams, first: int) -> None:
+    """Layers over what the stage before made, or over patches, and the projector."""
+    x = p.given(width=hp.width) if first else _patches(p, hp)
+    for i in range(first, hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu")
+    y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=_BLOCK, kind="join")
+    p.output(mlp(p, p.layer_norm(y, "mm.input_norm", eps=1e-6), "mm.up", "mm.down"), "vectors", "none")
+
+
+def _patches(p: Tracer, hp: TowerParams) -> Handle:
+    return p.blend(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd")
+
+
+def _inserted(hp: TowerParams) -> int:
+    """The layer after which patches become fewer."""
+    found = hp.keys.whole_numbers("vision.wa_layer_indexes")
+    if len(found) != 1 or not 0 <= found[0] < hp.n_layers - 1:
+        raise ModelError(
+            f"metadata key clip.vision.wa_layer_indexes is {list(found)!r:.60}; one layer from 0 to"
+            f" {hp.n_layers - 2} was expected"
+        )
+    return found[0]
+
+
+def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
+    """Patches by blocks of 2 x 2, and what they become by blocks of 2 x 2."""
+    order, side = by_blocks(grid, 2), hp.table_side
+    lines, columns = lines_and_columns(grid, order)
+    places = lines * side // grid[1] * side + columns * side // grid[2]
+    first = np.arange(0, len(order), _BLOCK, dtype=np.int32)
+    begin = np.repeat(first, _BLOCK)
+    patches = Arrangement(
+        order,
+        first,
+        sees=np.stack([begin, begin + _BLOCK], axis=1),
+        places=places[:, None],
+        shares=np.ones((len(order), 1), np.float32),
+    )
+    if hp.merge == 2:
+        return (patches,)
+    merged = by_blocks((grid[0], grid[1] // 2, grid[2] // 2), 2)
+    return patches, Arrangement(merged, np.arange(0, len(merged), _BLOCK, dtype=np.int32))
+
+
+def most_patches(hp: TowerParams) -> int:
+    """Patches of a slice, whose sides are rounded to whole rows."""
+    return 2 * hp.side**2
