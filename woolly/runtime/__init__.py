@@ -2,8 +2,9 @@
 
 from woolly.runtime.arithmetic import ARITHMETIC
 from woolly.runtime.batch import Batch
-from woolly.runtime.choose import BACKENDS, choose, plan_placement
-from woolly.runtime.devices import GPU_KINDS, backend_for, is_gpu_backend, parse_devices
+from woolly.runtime.choose import BACKENDS, choose, find_gpu_backend, plan_placement
+from woolly.runtime.devices import GPU_KINDS, SEEING_KINDS, backend_for, is_gpu_backend, parse_devices
+from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.gpu.found import Gpu
 from woolly.runtime.gpus import find_gpu, name_gpus
 from woolly.runtime.options import KV_TYPES, Options, check_kv_type, parse_at_once, parse_layers, parse_size
@@ -41,6 +42,7 @@ __all__ = [
     "MOST_RANKED",
     "PAGE_SIZE",
     "PICK",
+    "SEEING_KINDS",
     "About",
     "Backend",
     "Batch",
@@ -49,6 +51,7 @@ __all__ = [
     "DraftProgram",
     "Following",
     "Gpu",
+    "GpuBackend",
     "LostRows",
     "LostState",
     "Options",
@@ -69,6 +72,7 @@ __all__ = [
     "check_kv_type",
     "choose",
     "find_gpu",
+    "find_gpu_backend",
     "is_gpu_backend",
     "name_gpus",
     "pages_for",

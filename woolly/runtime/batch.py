@@ -116,7 +116,7 @@ class Batch:
 
     @property
     def has_pictures(self) -> bool:
-        """Whether rows are no tokens, or stand and see otherwise than tokens do. GPUs compute no such batch yet."""
+        """Whether rows are no tokens, or stand and see otherwise than tokens do."""
         extra = (self.brought, self.turns, self.sees, self.places)
         return any(array is not None for array in extra)
 

@@ -11,7 +11,7 @@ from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cuda import CudaBackend
-from woolly.runtime.devices import GPU_KINDS
+from woolly.runtime.devices import GPU_KINDS, is_gpu_backend
 from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.options import Options
 from woolly.runtime.program import Backend, Program
@@ -19,7 +19,7 @@ from woolly.runtime.split import Placement, SplitBackend
 from woolly.runtime.stages import Stages
 from woolly.runtime.vulkan import VulkanBackend
 
-__all__ = ["BACKENDS", "Fallback", "choose", "plan_placement"]
+__all__ = ["BACKENDS", "Fallback", "choose", "find_gpu_backend", "plan_placement"]
 
 log = logging.getLogger("woolly.runtime")
 
@@ -99,6 +99,16 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
             f"backend {name!r} is unknown; choose auto or one of: {', '.join(sorted(BACKENDS))}", field="backend"
         )
     return _make(name, insists=True)
+
+
+def find_gpu_backend(name: str) -> GpuBackend | None:
+    """The backend of GPUs that a name asks for, or the first for "auto", for plans that are not cut in layers.
+
+    None if the name is another, or if there is no GPU that can be used.
+    """
+    kinds = GPU_KINDS if name == "auto" else (name,) if is_gpu_backend(name) else ()
+    backends = (BACKENDS[kind]() for kind in kinds)
+    return next((one for one in backends if isinstance(one, GpuBackend) and one.is_available()), None)
 
 
 def plan_placement(plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Placement:

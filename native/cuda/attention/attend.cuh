@@ -10,7 +10,9 @@
 constexpr int PAGE = 32;
 constexpr int UNIT = 256;
 constexpr float LOG2_E = 1.4426950408889634f;
-constexpr int MASK_ALL = 1, MASK_CHUNKED = 2;  // else a row sees itself and those before it
+// Else a row sees itself, those before it, and up to where the batch says. BLOCK: only what the batch says. CAUSAL:
+// nothing after itself, whatever the batch says.
+constexpr int MASK_ALL = 1, MASK_CHUNKED = 2, MASK_BLOCK = 3, MASK_CAUSAL = 4;
 constexpr int F16 = 0, F32 = 1, Q8_0 = 2;      // types of the cache
 constexpr int FARTHEST = 128;                  // from this distance on positions share a bucket
 
@@ -74,8 +76,11 @@ __device__ __forceinline__ Seen seen(const Attend& a, int row) {
         if (a.window == 0) return {0, end};
         return {max(0, at - a.window / 2), min(end, at + a.window / 2)};
     }
-    if (a.window == 0) return {0, at};
-    return {a.mask == MASK_CHUNKED ? at - at % a.window : max(0, at - a.window + 1), at};
+    const int* const sees = a.b->sees;
+    if (a.mask == MASK_BLOCK) return {sees[2 * row], sees[2 * row + 1] - 1};
+    const int last = sees == nullptr || a.mask == MASK_CAUSAL ? at : sees[2 * row + 1] - 1;
+    if (a.window == 0) return {0, last};
+    return {a.mask == MASK_CHUNKED ? at - at % a.window : max(0, at - a.window + 1), last};
 }
 
 // What a row's q is multiplied by. Few models need more than 1: a call leaves the others' code short.

@@ -14,7 +14,8 @@ __device__ __forceinline__ void attend(const Attend& a) {
     const Batch& b = *a.b;
     const int tiles = (a.group() + QUERIES - 1) / QUERIES, n_groups = (b.n_longest + GROUP - 1) / GROUP;
     // A row sees no more groups than these, and the rows of a block a window and a few.
-    const int n_seen = a.window == 0 || a.mask == MASK_ALL ? n_groups : min(n_groups, (a.window + QUERIES) / GROUP + 2);
+    const bool is_bounded = a.window > 0 && a.mask != MASK_ALL && b.sees == nullptr;
+    const int n_seen = is_bounded ? min(n_groups, (a.window + QUERIES) / GROUP + 2) : n_groups;
     // Where all rows are of sequences with many, there is nothing to do.
     bool is_any = false;
     for (int i = threadIdx.x % 32; i < b.n_sequences; i += 32) is_any |= b.offsets[i + 1] - b.offsets[i] <= a.most;

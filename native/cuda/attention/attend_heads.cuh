@@ -22,9 +22,9 @@ struct Heads {
     const bool is_held;
     float held_cosines[held], held_sines[held];
 
-    // Asks for the turns of a position, before copies of K and V stand in their way.
+    // Asks for the turns of the row, before copies of K and V stand in their way.
     __device__ __forceinline__ Heads(const G& groups, const Turned& turned_by, const float* k, const float* v,
-                                     int position, int row = 0)
+                                     int row = 0)
         : groups(groups),
           turned_by(turned_by),
           k(k),
@@ -32,7 +32,7 @@ struct Heads {
           row(row),
           is_held(D % 64 == 0 && groups.a.k_dim == D && groups.a.v_dim == D && turned_by.n_turned == D &&
                   (!turned_by.is_adjacent || (turned_by.q_norm == nullptr && turned_by.k_norm == nullptr))) {
-        const long long turns = turned_by.table(position) + threadIdx.x % 32;
+        const long long turns = turned_by.table(row) + threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < held; i++) {
             held_cosines[i] = is_held ? groups.a.b->cosines[turns + 32 * i] : 0.f;
@@ -59,7 +59,7 @@ struct Heads {
         const bool is_newest = newest >= first && newest <= last;
         u8* const group = newest - first < G::stages - 1 ? copies + (newest - first) * 2 * bytes : nullptr;
         const int page = is_newest ? table[position / PAGE] : 0;
-        const long long turns = turned_by.table(position);
+        const long long turns = turned_by.table(row);
         const float *const cosines = a.b->cosines + turns, *const sines = a.b->sines + turns;
         for (int i = tid; i < G::q_bytes / 16; i += THREADS) reinterpret_cast<Words4*>(q)[i] = Words4{0, 0, 0, 0};
         if (tid < QUERIES)

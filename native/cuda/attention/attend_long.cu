@@ -110,7 +110,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     const int tiles = (a.group() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles;
     const Entry entry = a.b->entries[a.entry];
     const Seen range = seen(a, 0);
-    const Heads<D, Once> heads(groups, turned, k, v, range.last);
+    const Heads<D, Once> heads(groups, turned, k, v);
     const int first = range.first / UNIT, last = range.last / UNIT;
     const Parts parts(a, UNIT);
     // Blocks of an item, one for each run, and items at once. Runs differ by a unit at most.

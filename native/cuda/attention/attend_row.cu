@@ -150,7 +150,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     const int first_run = is_inside ? first >> shift : first / per_run;
     const int n_runs = (is_inside ? last >> shift : last / per_run) - first_run + 1;
     const Groups<D, type> groups(a, shared, memory);
-    const Heads<D, Groups<D, type>> heads(groups, turned, k, v, range.last);
+    const Heads<D, Groups<D, type>> heads(groups, turned, k, v);
     // Parts inside the cluster wait in the ring's last place, which no group of so short a run needs any more.
     float* const inside = reinterpret_cast<float*>(groups.copies + (groups.stages - 1) * 2 * groups.bytes);
     auto place_of = [&](int part) { return span == UNIT ? 0 : part & (per_run - 1); };

@@ -117,7 +117,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     const Streamed groups(a, shared, memory);
     for (int item = blockIdx.x; item < runs.n_items; item += gridDim.x) {
         const Run run(a, runs, of_row, ends, item);
-        const Heads<D, Streamed> heads(groups, turned, k, v, run.range.last, run.row);
+        const Heads<D, Streamed> heads(groups, turned, k, v, run.row);
         const int first_head = run.kv_head * a.group() + run.tile * QUERIES;
         groups.attend(
             entry, {run.row, run.row, run.row, run.kv_head, run.tile, run.range, run.range}, run.first, run.last,

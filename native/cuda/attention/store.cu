@@ -112,7 +112,7 @@ __device__ void store(const Store& s) {
     const int position = b.positions[row];
     const Entry entry = b.entries[s.entry];
     const int page = entry.pages[(long long)b.sequences[row] * b.max_pages + position / PAGE], slot = position % PAGE;
-    const long long table = s.turned.table(position);
+    const long long table = s.turned.table(row);
     if (type == F16 && is_plain(s, table)) {
         const Plain plain(s.turned, table, lane);
         wait_for_kernel_before();

@@ -12,8 +12,8 @@ struct Turned {
     int is_adjacent;       // elements 2i and 2i + 1 turn together, else i and i + n_turned / 2
     float eps;
 
-    // Where the turns of a position begin.
-    __device__ long long table(int position) const { return (long long)position * b->n_turns + column; }
+    // Where the turns of a row begin.
+    __device__ long long table(int row) const { return (long long)b->turn_rows[row] * b->n_turns + column; }
 };
 
 // Returns the factor that gives a head of n numbers a root mean square of 1. `sum` is the lane's sum of squares.

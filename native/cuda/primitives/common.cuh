@@ -58,12 +58,19 @@ struct Batch {
     const int* keeps;                                      // [n_keeps][2]: row, slot
     const float* adapters;                                 // [n_sequences][n_adapters]
     const float* hidden;                                   // [n_rows][width]
-    const float* cosines;                                  // [position][n_turns]
-    const float* sines;                                    // [position][n_turns]
+    const float* cosines;                                  // [turn_rows][n_turns]
+    const float* sines;                                    // [turn_rows][n_turns]
     float* const* slots;                                   // by index in Plan.state: [n_slots][numbers]
     const Entry* entries;                                  // by index in Plan.state
     int n_turns;
     int pad;
+    const int* turn_rows;   // [n_rows]: the row of cosines and sines that each turns by; mostly its position
+    const int* sees;        // [n_rows][2]: positions (first, end) that a row sees beside those before it, or null
+    const float* brought;   // [..][brought_width]: rows in place of tokens, or null
+    const int* brought_at;  // [n_rows]: which of them stands there, -1 for tokens; or null
+    const int* places;      // [n_rows][n_places]: rows of tables that are added to a row, -1: none
+    const float* shares;    // [n_rows][n_places]: how much of each
+    int brought_width, n_places;
 
     // Rows of a value: kind 1 has the rows whose logits are wanted, kind 0 all of the batch.
     __device__ int rows(int kind) const { return kind ? n_output : n_rows; }

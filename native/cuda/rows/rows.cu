@@ -1,14 +1,6 @@
 // Ops of single elements. Blocks of (rows, chunks of columns); four columns of a thread lie side by side.
 #include "primitives/activations.cuh"
-
-// Calls f(row, column) for each element of the block's part of a value of `width` columns.
-template <class F>
-__device__ inline void each(const Batch* b, int kind, int width, F f) {
-    const int row = blockIdx.x;
-    if (row >= b->rows(kind)) return;
-    for (int c = blockIdx.y * blockDim.x + threadIdx.x; c < width; c += gridDim.y * blockDim.x)
-        f((long long)row * width + c, row, c);
-}
+#include "rows/each.cuh"
 
 // y = f(x) of each element.
 template <class F>
@@ -59,6 +51,10 @@ KERNEL(scale)(const Batch* b, const float* x, float* y, int width, int kind, flo
 
 KERNEL(clamp)(const Batch* b, const float* x, float* y, int width, int kind, float limit) {
     map(b, kind, width, x, y, [=](float v) { return v < -limit ? -limit : v > limit ? limit : v; });
+}
+
+KERNEL(clip)(const Batch* b, const float* x, float* y, int width, int kind, float low, float high) {
+    map(b, kind, width, x, y, [=](float v) { return v < low ? low : v > high ? high : v; });
 }
 
 KERNEL(softcap)(const Batch* b, const float* x, float* y, int width, int kind, float cap) {
@@ -142,7 +138,7 @@ KERNEL(adapt)(const Batch* b, const float* x, const float* added, float* y, int 
     });
 }
 
-// Heads of `head` columns, the first `n_rot` of which turn in pairs by the row's position.
+// Heads of `head` columns, the first `n_rot` of which turn in pairs, mostly by the row's position.
 KERNEL(rope)(const Batch* b, const float* x, float* y, int width, int kind, int head, int n_rot, int is_adjacent,
              int column) {
     each(b, kind, width, [=](long long at, int row, int c) {
@@ -153,9 +149,8 @@ KERNEL(rope)(const Batch* b, const float* x, float* y, int width, int kind, int 
         }
         const bool is_first = is_adjacent ? i % 2 == 0 : i < half;
         const int pair = is_adjacent ? i / 2 : i % half, other = is_adjacent ? 1 : half;
-        const int position = b->positions[kind ? b->output_rows[row] : row];
-        const float cosine = b->cosines[(long long)position * b->n_turns + column + pair];
-        const float sine = b->sines[(long long)position * b->n_turns + column + pair];
+        const long long turns = (long long)b->turn_rows[kind ? b->output_rows[row] : row] * b->n_turns + column + pair;
+        const float cosine = b->cosines[turns], sine = b->sines[turns];
         y[at] = is_first ? x[at] * cosine - x[at + other] * sine : x[at - other] * sine + x[at] * cosine;
     });
 }

@@ -31,6 +31,8 @@ BATCH = np.dtype(
         *((name, np.uint64) for name in ("slots_in", "slots_out", "keeps", "adapters", "hidden")),
         *((name, np.uint64) for name in ("cosines", "sines", "slots", "entries")),
         *((name, np.int32) for name in ("n_turns", "pad")),
+        *((name, np.uint64) for name in ("turn_rows", "sees", "brought", "brought_at", "places", "shares")),
+        *((name, np.int32) for name in ("brought_width", "n_places")),
     ]
 )
 
@@ -115,7 +117,7 @@ class CaseProgram:
     def _upload_batch(self, batch: Batch, state) -> None:
         for address in self._kept:
             self.device.free(address)
-        self._turns.extend(int(batch.positions.max()) + 1)
+        cosines, sines, turn_rows = self._turns.tables(batch, 1 << 20)
         n_windows = len(self.plan.windows)
         tables = [self._upload(batch.table(window)) for window in (None, *range(n_windows))]
         rows = {
@@ -127,13 +129,18 @@ class CaseProgram:
             "slots_in": batch.slots_in,
             "slots_out": batch.slots_out,
             "keeps": batch.keeps,
-            "cosines": self._turns.cosines,
-            "sines": self._turns.sines,
+            "cosines": cosines,
+            "sines": sines,
+            "turn_rows": batch.positions if turn_rows is None else turn_rows,
             "slots": state.slots(),
             "entries": state.entries(tables),
         }
         rows |= {} if batch.adapters is None else {"adapters": batch.adapters}
-        rows |= {} if batch.hidden is None else {"hidden": batch.hidden}
+        own = {name: getattr(batch, name) for name in ("hidden", "sees", "brought", "places", "shares")}
+        rows |= {name: array for name, array in own.items() if array is not None}
+        if batch.brought_rows is not None:
+            rows["brought_at"] = np.full(batch.n_rows, -1, np.int32)
+            rows["brought_at"][batch.brought_rows] = range(len(batch.brought_rows))
         there = {name: self._upload(array) for name, array in rows.items()}
         counts = {
             "n_rows": batch.n_rows,
@@ -144,7 +151,9 @@ class CaseProgram:
             "n_adapters": 0 if batch.adapters is None else batch.adapters.shape[1],
             "is_hidden_normed": int(batch.is_hidden_normed),
             "n_longest": int(batch.positions.max()) + 1,
-            "n_turns": self._turns.cosines.shape[1],
+            "n_turns": cosines.shape[1],
+            "brought_width": 0 if batch.brought is None else batch.brought.shape[1],
+            "n_places": 0 if batch.places is None else batch.places.shape[1],
         }
         struct = np.zeros(1, BATCH)
         for name, number in (counts | there).items():

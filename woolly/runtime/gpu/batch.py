@@ -14,6 +14,7 @@ import numpy.typing as npt
 from woolly.plan import Plan
 from woolly.runtime.batch import Batch
 from woolly.runtime.gpu.device import Address, Device
+from woolly.runtime.gpu.pictures import PictureNeeds
 from woolly.runtime.state import PAGE_SIZE
 from woolly.runtime.turns import Turns
 
@@ -27,18 +28,24 @@ _POINTERS = (
     *("tokens", "positions", "sequences", "offsets", "output_rows", "slots_in", "slots_out", "keeps"),
     *("adapters", "hidden", "cosines", "sines", "slots", "entries"),
 )
+# What towers and rows in place of tokens need. Vulkan's struct ends before them.
+_PICTURES = ("turn_rows", "sees", "brought", "brought_at", "places", "shares")
 BATCH = np.dtype(
     [
         *((name, np.int32) for name in _COUNTS),
         *((name, np.uint64) for name in _POINTERS),
         ("n_turns", np.int32),
         ("pad", np.int32),
+        *((name, np.uint64) for name in _PICTURES),
+        ("brought_width", np.int32),
+        ("n_places", np.int32),
     ]
 )
 
 _ALIGNMENT = 16
 _TABLE = "pages of"  # all tokens (None), or a window
-_ARRAYS = _POINTERS[:10]
+_ARRAYS = (*_POINTERS[:10], *_PICTURES[1:])
+_TURNED = ("cosines", "sines", "turn_rows")  # of batches whose rows turn by more than their position
 _PICKS = "picks"  # how the tokens of the batch are taken
 _EMPTY = np.zeros(0, np.float32)
 # Copies of the host: one is on its way while another is filled, and one that nobody wants any more may be between them.
@@ -81,6 +88,7 @@ class BatchSlot:
         self._large_bytes = 0
         self._tables: tuple[Address, Address] | None = None
         self._n_positions = 0
+        self._turned: tuple[Batch, Sequence[npt.NDArray[Any]]] | None = None
         n_bytes = int(self._body) - int(self.address) + _BODY
         self._pinned = [device.pinned(n_bytes) for _ in range(_SIDES)]
         self._layouts: list[_Layout | None] = [None] * _SIDES  # of the last batch on each side
@@ -95,18 +103,20 @@ class BatchSlot:
         """
         longest = _largest(batch.positions) + 1
         turns = self._turn_tables(longest)
+        turned = self._turned_rows(batch)
         shapes = (batch.tokens.shape, batch.offsets.shape, batch.output_rows.shape, batch.pages.shape)
         more = (batch.slots_in, batch.slots_out, batch.keeps, batch.window_pages, batch.adapters, batch.hidden)
-        sizes = (None if array is None else array.shape for array in (*more, picks))
+        seen = (batch.sees, batch.brought, batch.places, *turned)
+        sizes = (None if array is None else array.shape for array in (*more, *seen, picks))
         key = (turns, batch.is_hidden_normed, *shapes, *sizes)
         self._side = side = (self._side + 1) % _SIDES
         kept = self._layouts[side]
         # Steps of a generation are alike: only what the arrays hold changes.
         if kept is None or kept.key != key or kept.plan is not plan or kept.state() is not state:
             self._layouts[side] = None  # it may be overwritten before the new one is whole
-            kept = self._layouts[side] = self._lay_out(key, batch, state, plan, picks)
+            kept = self._layouts[side] = self._lay_out(key, batch, state, plan, picks, turned)
         for name, window, view in kept.views:
-            view[...] = _array(batch, name, window)
+            view[...] = _array(batch, name, window, turned)
         if picks is not None:
             kept.picks[...] = picks
         kept.longest[0] = longest
@@ -116,13 +126,20 @@ class BatchSlot:
         return kept.picks_at
 
     def _lay_out(
-        self, key: tuple[Any, ...], batch: Batch, state: Places, plan: Plan, picks: npt.NDArray[np.void] | None
+        self,
+        key: tuple[Any, ...],
+        batch: Batch,
+        state: Places,
+        plan: Plan,
+        picks: npt.NDArray[np.void] | None,
+        turned: Sequence[npt.NDArray[Any]],
     ) -> _Layout:
         """Places for arrays of these shapes, one after another behind the struct, which tells where they are."""
         tables_of = (None, *range(len(plan.windows)))
-        sources = [*((name, None) for name in _ARRAYS), *((_TABLE, window) for window in tables_of)]
+        own = (*_ARRAYS, *(_TURNED if turned else ()))
+        sources = [*((name, None) for name in own), *((_TABLE, window) for window in tables_of)]
         names = {source: source[0] if source[0] != _TABLE else f"{_TABLE} {source[1]}" for source in sources}
-        arrays = {names[source]: _array(batch, *source) for source in sources}
+        arrays = {names[source]: _array(batch, *source, turned) for source in sources}
         slots, n_entries = state.slots(), len(plan.state) * 32
         at, n_bytes = {}, 0
         # Picks come first: a kernel has their place as an argument, and devices keep arguments.
@@ -153,8 +170,11 @@ class BatchSlot:
         struct["n_adapters"] = 0 if batch.adapters is None else batch.adapters.shape[1]
         struct["is_hidden_normed"] = batch.is_hidden_normed
         (struct["cosines"], struct["sines"]), struct["n_turns"] = key[0], self._turns.cosines.shape[1]
+        struct["brought_width"] = 0 if batch.brought is None else batch.brought.shape[1]
+        struct["n_places"] = 0 if batch.places is None else batch.places.shape[1]
+        struct["turn_rows"] = base + at["positions"]
         for name, place in at.items():
-            if name in _POINTERS and (name not in arrays or arrays[name].size):
+            if name in (*_POINTERS, *_PICTURES) and (name not in arrays or arrays[name].size):
                 struct[name] = base + place
         views = []
         for source, name in names.items():
@@ -177,6 +197,18 @@ class BatchSlot:
                 self._layouts = [None if one is None or one.base == old else one for one in self._layouts]
                 self._device.free(old)
         return self._large
+
+    def _turned_rows(self, batch: Batch) -> Sequence[npt.NDArray[Any]]:
+        """Cosines and sines of rows that turn by more than their position, and the row of both for each; else nothing.
+
+        A tower runs its batch again and again, some steps at a time.
+        """
+        if batch.turns is None:
+            return ()
+        if self._turned is None or self._turned[0] is not batch:
+            cosines, sines, rows = self._turns.tables(batch, MAX_CONTEXT)
+            self._turned = batch, () if rows is None else (cosines, sines, rows)
+        return self._turned[1]
 
     def _turn_tables(self, n: int) -> tuple[Address, Address]:
         self._turns.extend(n)
@@ -207,26 +239,45 @@ class _Layout:
     picks: npt.NDArray[Any]
 
 
-def _array(batch: Batch, name: str, window: int | None) -> npt.NDArray[Any]:
+def _array(batch: Batch, name: str, window: int | None, turned: Sequence[npt.NDArray[Any]] = ()) -> npt.NDArray[Any]:
     """What kernels read of a batch, by the name of the struct; empty if it has none."""
     if name == _TABLE:
         return batch.table(window)
+    if name in _TURNED:
+        return turned[_TURNED.index(name)]
+    if name == "brought_at":
+        return _brought_at(batch)
     if name == "sequences":
         numbers = np.arange(batch.n_sequences, dtype=np.int32)
         return numbers if batch.n_sequences == batch.n_rows else np.repeat(numbers, np.diff(batch.offsets))
     array: npt.NDArray[Any] | None = getattr(batch, name)
     if array is None:
         return _EMPTY
-    return np.asarray(array, np.float32) if name in ("adapters", "hidden") else array
+    return np.asarray(array, np.float32) if name in ("adapters", "hidden", "brought", "shares") else array
 
 
-def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_width: int | None = None) -> None:
+def _brought_at(batch: Batch) -> npt.NDArray[Any]:
+    """For each row which of the brought rows stands there, -1 for tokens; empty if none is brought."""
+    if batch.brought_rows is None or not len(batch.brought_rows):
+        return _EMPTY
+    at = np.full(batch.n_rows, -1, np.int32)
+    at[batch.brought_rows] = np.arange(len(batch.brought_rows), dtype=np.int32)
+    return at
+
+
+def check_batch(
+    batch: Batch,
+    plan: Plan,
+    state: Places,
+    max_rows: int,
+    hidden_width: int | None = None,
+    needs: PictureNeeds | None = None,
+) -> None:
     """Raises ValueError if kernels would leave their memory: on a GPU that ends the whole program.
 
-    `hidden_width` are the columns of the hidden states that the steps read, None if they read none.
+    `hidden_width` are the columns of the hidden states that the steps read, None if they read none. `needs` are those
+    of the plan as it runs; None: it takes no pictures.
     """
-    if batch.has_pictures:
-        raise ValueError("GPUs compute no batch with rows of pictures yet")
     n_rows, n_sequences = batch.n_rows, batch.n_sequences
     if len(batch.positions) != n_rows or n_sequences < 1 or len(batch.pages) != n_sequences:
         raise ValueError("the arrays of the batch do not fit together")
@@ -271,6 +322,7 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_w
         raise ValueError("the scales of adapters do not fit the batch")
     if batch.hidden is not None and len(batch.hidden) != n_rows:
         raise ValueError("the hidden states do not fit the batch")
+    (needs or PictureNeeds(plan, can_see=False)).check(batch)
     if hidden_width is not None and (batch.hidden is None or batch.hidden.shape[1] != hidden_width):
         raise ValueError(f"the batch has no hidden states of {hidden_width} columns")
 

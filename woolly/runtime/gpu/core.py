@@ -22,6 +22,7 @@ from woolly.runtime.batch import Batch
 from woolly.runtime.gpu.batch import BatchSlot, bucket, check_batch, is_apart
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.measure import ALIGNMENT, USUAL_ROWS
+from woolly.runtime.gpu.pictures import PictureNeeds
 from woolly.runtime.gpu.rank import Ranker
 from woolly.runtime.gpu.state import GpuState
 from woolly.runtime.options import Options, check_kv_type
@@ -72,8 +73,9 @@ class Core:
         self._is_cancelled = False
         self._times: list[int] | None = None
         self._hits = 0
-        steps = enumerate(self.plan.steps)
-        self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps if step.op == "hidden"]
+        steps = [(at, step) for at, step in enumerate(self.plan.steps) if step.op in ("hidden", "given")]
+        self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps]
+        self._picture_needs = PictureNeeds(self.plan, device.kernels.sees)
         weakref.finalize(self, device.close)
         placement = place(self.plan, self.max_rows, ALIGNMENT, device.kernels.joined(self.plan, self.kv_type))
         self.arena_bytes = placement.n_bytes
@@ -186,7 +188,7 @@ class Core:
         if not isinstance(state, GpuState):
             raise PlanError("the state is not one of this program; new_state makes one")
         hidden_width = next((width for at, width in self._hidden if first <= at < last), None)
-        check_batch(batch, plan, state, self.max_rows, hidden_width)
+        check_batch(batch, plan, state, self.max_rows, hidden_width, self._picture_needs)
         self.loader.wait(self._needs[last], lambda: self._is_cancelled)
 
     def _start(

@@ -40,7 +40,7 @@ _LEAST_SHARED = (48 << 10) + 16
 _FARTHEST = 128  # from this distance on positions share a bucket of a table of distances
 _ALL_ROWS = 1 << 30
 _NONE = Address(0)
-_MASKS = {"": 0, "all": 1, "chunked": 2}
+_MASKS = {"": 0, "all": 1, "chunked": 2, "block": 3, "causal": 4}
 
 
 def joined(plan: Plan, kv_type: str) -> frozenset[int]:

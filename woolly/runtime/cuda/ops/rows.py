@@ -77,7 +77,7 @@ def _add(e: Emitter, step: Step) -> None:
     _elements(e, "add", step, each=4)
 
 
-@emits("clamp", "scale", "softcap", "xielu")
+@emits("clamp", "clip", "scale", "softcap", "xielu")
 def _numbers(e: Emitter, step: Step) -> None:
     _elements(e, step.op, step, *(step.number(name) for name in step.kind.attributes), each=4)
 

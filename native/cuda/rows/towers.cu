@@ -1,0 +1,72 @@
+// Ops of towers, which make rows of pictures and sounds, and of rows that come in place of tokens. Blocks of (rows,
+// chunks of columns).
+#include "primitives/activations.cuh"
+#include "rows/each.cuh"
+
+// The rows that the batch brings.
+KERNEL(given)(const Batch* b, float* y, int width) {
+    each(b, 0, width, [=](long long at, int, int) { y[at] = b->hidden[at]; });
+}
+
+// y = x plus `taps` rows of a table, times their shares: those of the row's places from `first` on.
+KERNEL(blend)(const Batch* b, const float* x, const float* table, float* y, int width, int first, int taps) {
+    each(b, 0, width, [=](long long at, int row, int c) {
+        float sum = x[at];
+        for (int i = row * b->n_places + first; i < row * b->n_places + first + taps; i++) {
+            const int place = b->places[i];
+            if (place >= 0) sum = __fadd_rn(sum, __fmul_rn(b->shares[i], table[(long long)place * width + c]));
+        }
+        y[at] = sum;
+    });
+}
+
+// y = n rows of x from each wanted row on, side by side.
+KERNEL(fold_join)(const Batch* b, const float* x, float* y, int width, int n) {
+    const int width_x = width / n;
+    each(b, 1, width, [=](long long at, int row, int c) { y[at] = x[(long long)b->output_rows[row] * width_x + c]; });
+}
+
+// ... the first column of all of them, then the second, ...
+KERNEL(fold_columns)(const Batch* b, const float* x, float* y, int width, int n) {
+    const int width_x = width / n;
+    each(b, 1, width, [=](long long at, int row, int c) {
+        y[at] = x[((long long)b->output_rows[row] + c % n) * width_x + c / n];
+    });
+}
+
+// ... their mean, summed in f64 as the reference does it.
+KERNEL(fold_mean)(const Batch* b, const float* x, float* y, int width, int n) {
+    each(b, 1, width, [=](long long at, int row, int c) {
+        double sum = 0;
+        for (int i = 0; i < n; i++) sum += double(x[((long long)b->output_rows[row] + i) * width + c]);
+        y[at] = float(sum / n);
+    });
+}
+
+// y = each column of x times a filter over `kernel` rows of its sequence, from `before` rows before its own on; zeros
+// stand outside. The filters are [width][kernel].
+KERNEL(conv_around)(const Batch* b, const float* x, const float* filters, const float* bias, float* y, int width,
+                    int kernel, int before, int has_silu) {
+    each(b, 0, width, [=](long long at, int row, int c) {
+        const int s = b->sequences[row];
+        const int from = max(b->offsets[s] - row + before, 0), to = min(b->offsets[s + 1] - row + before, kernel);
+        float sum = 0.f;
+        for (int k = from; k < to; k++)
+            sum = __fadd_rn(sum, __fmul_rn(x[at + (long long)(k - before) * width], filters[c * kernel + k]));
+        if (bias != nullptr) sum = __fadd_rn(sum, bias[c]);
+        y[at] = has_silu ? activation(SILU, sum) : sum;
+    });
+}
+
+// y = x, or part `part` of the rows that the batch brings in its place, or both added.
+KERNEL(place)(const Batch* b, const float* x, float* y, int width, int part, int adds) {
+    each(b, 0, width, [=](long long at, int row, int c) {
+        const int place = b->brought_at == nullptr ? -1 : b->brought_at[row];
+        if (place < 0) {
+            y[at] = x[at];
+            return;
+        }
+        const float brought = b->brought[(long long)place * b->brought_width + (long long)part * width + c];
+        y[at] = adds ? __fadd_rn(x[at], brought) : brought;
+    });
+}

@@ -1,0 +1,93 @@
+"""What a plan asks of a batch with rows of pictures: checked before kernels read it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.plan import Plan, Step
+from woolly.runtime.batch import Batch
+
+__all__ = ["PictureNeeds"]
+
+
+class PictureNeeds:
+    """Steps of a plan that read places, shares, rows in place of tokens, or what rows see."""
+
+    def __init__(self, plan: Plan, can_see: bool) -> None:
+        """`can_see`: whether the backend has kernels for such batches."""
+        self._can_see = can_see
+        self._blends = [step for step in plan.steps if step.op == "blend"]
+        self._folded = max((step.integer("count") for step in plan.steps if step.op == "fold"), default=0)
+        self._brought = max((_end(plan, step) for step in plan.steps if step.op == "place"), default=0)
+        attends = [step for step in plan.steps if step.op == "attend"]
+        self._sees_block = any(step.text("mask") == "block" for step in attends)
+        # What the batch says adds to what these see: it must lie within the shortest window.
+        free = [step for step in attends if step.text("mask") in ("", "chunked")]
+        self._window = min((step.integer("window") for step in free if step.integer("window")), default=0)
+        self._is_chunked = any(step.text("mask") == "chunked" for step in free)
+        self._is_any = bool(self._blends or self._folded or self._sees_block)
+
+    def check(self, batch: Batch) -> None:
+        """Raises ValueError if kernels would leave their memory, or a row would see what is not there."""
+        if not (self._is_any or batch.has_pictures):
+            return
+        if not self._can_see:
+            raise ValueError("this backend computes no batch with rows of pictures yet")
+        if self._folded and len(batch.output_rows) and int(batch.output_rows.max()) + self._folded > batch.n_rows:
+            raise ValueError("rows are folded beyond the batch")
+        if batch.turns is not None and (batch.turns.ndim != 2 or batch.turns.shape[1] != batch.n_rows):
+            raise ValueError("what rows turn by does not fit the batch")
+        self._check_brought(batch)
+        self._check_places(batch)
+        if batch.sees is not None:
+            self._check_sees(batch)
+        elif self._sees_block:
+            raise ValueError("the batch does not say what rows see")
+
+    def _check_brought(self, batch: Batch) -> None:
+        if batch.brought is None and batch.brought_rows is None:
+            return
+        rows, brought = batch.brought_rows, batch.brought
+        if rows is None or brought is None or len(rows) != len(brought):
+            raise ValueError("the rows that the batch brings do not fit their places")
+        if len(rows) and (rows[0] < 0 or rows[-1] >= batch.n_rows or (np.diff(rows) < 1).any()):
+            raise ValueError("rows are brought to places outside of the batch")
+        if brought.shape[1] < self._brought:
+            raise ValueError(f"the batch brings rows of {brought.shape[1]} columns, fewer than the plan reads")
+
+    def _check_places(self, batch: Batch) -> None:
+        places, shares = batch.places, batch.shares
+        if not self._blends:
+            return
+        if places is None or shares is None or places.shape != shares.shape or len(places) != batch.n_rows:
+            raise ValueError("the batch has no places of a table")
+        for step in self._blends:
+            first, taps, n = step.integer("first"), step.integer("taps"), step.weights[0].shape[0]
+            own = places[:, first : first + taps]
+            if own.shape[1] < taps or own.min() < -1 or own.max() >= n:
+                raise ValueError(f"a place is outside its table of {n}")
+
+    def _check_sees(self, batch: Batch) -> None:
+        """What rows see begins and ends no earlier than for the row before, and ends within the batch."""
+        assert batch.sees is not None
+        if batch.sees.shape != (batch.n_rows, 2):
+            raise ValueError("what rows see does not fit the batch")
+        first, end = batch.sees.astype(np.int64).T
+        lasts = np.repeat(batch.positions[batch.offsets[1:] - 1], np.diff(batch.offsets))
+        is_inner = np.ones(batch.n_rows, bool)
+        is_inner[batch.offsets[:-1]] = False
+        falls = (np.diff(first, prepend=0) < 0) | (np.diff(end, prepend=0) < 0)
+        is_bad = (first < 0) | (first >= end) | (end > lasts + 1) | (is_inner & falls)
+        if not self._sees_block:
+            is_bad |= (first > batch.positions) | (batch.positions >= end)
+        if is_bad.any():
+            raise ValueError("a row sees positions that do not fit its batch")
+        if self._window and (batch.positions - first >= self._window).any():
+            raise ValueError(f"rows that see each other are more than a window of {self._window}")
+        if self._is_chunked and (end > batch.positions + 1).any():
+            raise ValueError("rows of a picture see each other, which attention in chunks does not")
+
+
+def _end(plan: Plan, step: Step) -> int:
+    """Columns of a brought row that a step reads, up to its last."""
+    return (step.integer("part") + 1) * plan.values[step.output].width
