@@ -87,7 +87,8 @@ class Identified:
                 files = [loaded.file, *(adapter.file for adapter in loaded.adapters)]
                 files += [] if loaded.tower is None else [loaded.tower.file]
                 digest = _digest(files)  # while the engine goes on
-                self._identity = self.driver.call(lambda engine: _proved(engine.program, digest))
+                tower = "" if loaded.tower is None else loaded.tower.bits
+                self._identity = self.driver.call(lambda engine: _proved(engine.program, digest, tower))
             return self._identity
 
     @property
@@ -111,9 +112,11 @@ def _digest(files: Sequence[GGUFFile]) -> str:
     return digest if not given else hashlib.sha256("\0".join([digest, *given]).encode()).hexdigest()
 
 
-def _proved(program: Program, digest: str) -> Identity:
+def _proved(program: Program, digest: str, tower: str = "") -> Identity:
+    """Returns the identity; `tower` says what decides the bits of its rows."""
     about = program.about
-    return Identity(ARITHMETIC, digest, about.bits, about.kv_type, _probe(program))
+    bits = about.bits if tower in ("", about.bits) else f"{about.bits}, tower {tower}"
+    return Identity(ARITHMETIC, digest, bits, about.kv_type, _probe(program))
 
 
 def device_bytes(engine: Engine) -> int | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from woolly.errors import GGUFError, ModelError, StoreError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf
 from woolly.models.towers import trace_towers
-from woolly.runtime import Options, backend_for, choose
+from woolly.runtime import SEEING_KINDS, Options, backend_for, choose
 from woolly.senses import Halves, read_halves
 from woolly.store import find_projectors, resolve
 
@@ -74,8 +74,11 @@ def usable_projector(
     path = choose_projector(model, given)
     if path is None or (given is None and has_stages):
         return None
-    if given is None and choose(backend_for(options.device, backend)).is_gpu:
-        log.warning("%s is not used: a GPU computes no pictures and no sounds yet; backend='cpu' does", path.name)
+    chosen = choose(backend_for(options.device, backend))
+    if given is None and chosen.is_gpu and chosen.name not in SEEING_KINDS:
+        log.warning(
+            "%s is not used: %s computes no pictures and no sounds yet; backend='cpu' does", path.name, chosen.name
+        )
         return None
     try:
         check_pair(model, path)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.runtime.cuda import real
+from tests.runtime.cuda.towers import towers
 from tests.runtime.split import real as split
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.cuda.driver import open_device
@@ -19,7 +20,7 @@ def device():
 
 
 CHECKS = dict(check for ring in (real.ops, real.rows, real.ranks, real.engine) for check in ring(CudaBackend()))
-CHECKS |= dict(split.split())
+CHECKS |= dict(split.split()) | dict(towers())
 
 
 @pytest.mark.parametrize("name", CHECKS)

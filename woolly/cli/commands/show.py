@@ -77,7 +77,7 @@ def _here(model: str) -> Path | None:
 
 def _pictures(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
     """What the projector beside a model is, nothing if there is none; its tower is added to what the model takes."""
-    from woolly.engine.seeing import tower_bytes
+    from woolly.engine.seeing import tower_backend, tower_bytes
     from woolly.llm.projector import describe_projector
 
     projector = describe_projector(path)
@@ -88,7 +88,14 @@ def _pictures(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
         memory["tower"] = n_bytes
         memory["total"] += n_bytes
         memory["fits"] = memory["total"] <= memory["available"]
+    if not projector.reason:
+        seen["runs_on"] = tower_backend(projector.path)
     return {"pictures": seen | ({"cannot_run": projector.reason} if projector.reason else {})}
+
+
+def _told_of_pictures(pictures: dict[str, Any]) -> str:
+    place = "CPU" if pictures["runs_on"] == "cpu" else "GPU"
+    return f"{size(pictures['bytes'])}, {pictures['type']}, on the {place}"
 
 
 def _identity(path: Path) -> dict[str, Any]:
@@ -230,7 +237,7 @@ def _print(facts: dict[str, Any]) -> None:
     if facts["parameters"]:
         console.print(f"parameters  {facts['parameters']:,}")
     if pictures := facts.get("pictures"):
-        what = pictures.get("cannot_run") or f"{size(pictures['bytes'])}, {pictures['type']}"
+        what = pictures.get("cannot_run") or _told_of_pictures(pictures)
         console.print(f"pictures  {_printable(Path(pictures['projector']).name)} ({_printable(what)})")
     if identity := facts.get("identity"):
         console.print(

@@ -3,7 +3,7 @@
 from woolly.engine.seeing.admit import look
 from woolly.engine.seeing.eyes import Eyes, Looking
 from woolly.engine.seeing.memory import tower_bytes
-from woolly.engine.seeing.tower import Sweep, Tower, open_tower
+from woolly.engine.seeing.tower import Sweep, Tower, open_tower, tower_backend
 from woolly.engine.seeing.view import PlacedRows, View, has_rows, read_prompt
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "look",
     "open_tower",
     "read_prompt",
+    "tower_backend",
     "tower_bytes",
 ]

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from woolly.engine.seeing.tower import Sweep, Tower
 from woolly.engine.seeing.view import Key, PlacedRows, View
-from woolly.engine.seeing.work import SLICE
 
 __all__ = ["Eyes", "Looking"]
 
@@ -51,7 +50,7 @@ class Eyes:
         self.tower = tower
         self._check_file = check_file
         self._most_bytes = most_bytes
-        self._work = SLICE * tower.threads if work is None else work
+        self._work = tower.slice_work if work is None else work
         self._kept: OrderedDict[Key, Float32] = OrderedDict()  # least recently used first
         self._n_bytes = 0
         self._sweep: tuple[Key, Sweep] | None = None

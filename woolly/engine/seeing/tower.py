@@ -9,18 +9,34 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from woolly.engine.seeing.memory import tower_bytes, traced_bytes
 from woolly.engine.seeing.sweep import RunningStage, Sweep
-from woolly.errors import ModelError, RequestError
+from woolly.engine.seeing.work import GPU_SLICE, SLICE
+from woolly.errors import DeviceError, ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models.towers import TracedTower, trace_towers
 from woolly.plan import Plan
-from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
+from woolly.runtime import (
+    SEEING_KINDS,
+    GpuBackend,
+    Options,
+    Program,
+    backend_for,
+    choose,
+    find_gpu,
+    find_gpu_backend,
+    is_gpu_backend,
+    parse_devices,
+)
 from woolly.senses import EarSettings, Kind, Piece, TowerSettings, read_halves
 from woolly.store.digest import digest_of
 
-__all__ = ["Sweep", "Tower", "open_tower"]
+__all__ = ["Sweep", "Tower", "open_tower", "tower_backend"]
 
 log = logging.getLogger("woolly.engine")
+
+# The most that a tower takes of the memory that a GPU has free: layers of the text model gain more by it.
+_GPU_SHARE = 0.25
 
 Float32 = npt.NDArray[np.float32]
 
@@ -69,10 +85,22 @@ class Tower:
 
     @property
     def identity(self) -> bytes:
-        """Digest of the file: rows of equal pieces are equal if it is."""
+        """Digest of the file, and what GPU computes: rows of equal pieces are equal if it is."""
         if self._identity is None:
             self._identity = bytes.fromhex(digest_of(self.file.paths))
+            if self.bits not in ("cpu", "reference"):
+                self._identity += self.bits.encode()
         return self._identity
+
+    @property
+    def bits(self) -> str:
+        """What decides the bits of rows beside the file, as `About.bits`: "cpu", or "cuda sm_90"."""
+        return " ".join(dict.fromkeys(program.about.bits for program in self.programs))
+
+    @property
+    def place(self) -> str:
+        """What computes rows, such as "NVIDIA H200, sm_90" or "CPU, avx2, 8 threads"."""
+        return " and ".join(dict.fromkeys(program.about.place for program in self.programs))
 
     def check(self, piece: Piece, kind: Kind | None = None) -> None:
         """RequestError for a piece that the tower cannot read."""
@@ -125,9 +153,11 @@ class Tower:
         self.file.close()
 
     @property
-    def threads(self) -> int:
-        """Threads that compute."""
-        return max(program.about.threads for program in self.programs)
+    def slice_work(self) -> float:
+        """Multiply-adds of a slice: as much as a step of a prompt takes."""
+        abouts = [program.about for program in self.programs]
+        on_gpu = any(is_gpu_backend(about.backend) for about in abouts)
+        return GPU_SLICE if on_gpu else SLICE * max(about.threads for about in abouts)
 
     @property
     def programs(self) -> list[Program]:
@@ -144,20 +174,28 @@ class Tower:
 
 
 def open_tower(path: Path, backend: str, options: Options) -> Tower:
-    """The towers of a projector's file. They run on the CPU also if the text model has GPUs: these lack kernels."""
+    """The towers of a projector's file, each on the first GPU of the text model, or on the CPU if there is none.
+
+    One for which the GPU lacks kernels or room runs on the CPU, with a line of the log.
+    """
     file = open_gguf(path)
     programs: list[Program] = []
     try:
         name = backend_for(options.device, backend)
+        gpu = find_gpu_backend(name) if options.gpu_layers != 0 else None
         name = "cpu" if name == "auto" or is_gpu_backend(name) else name
         halves = []
         for traced in trace_towers(file):
-            own = []
-            for stage in traced.stages:
+            own: list[Program] = []
+            if gpu is not None:
+                own = _on_gpu(gpu, traced, options, path)
+            programs += own
+            for stage in traced.stages if not own else ():
                 its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=stage.most_rows)
                 programs.append(_compiled(name, stage.plan, traced, its, path))
-                programs[-1].load_weights()
                 own.append(programs[-1])
+            for program in own:
+                program.load_weights()
             halves.append((traced, own))
         if reason := read_halves(file.metadata).reason:
             log.warning("one of the two towers of %s is not used: %s", path.name, reason)
@@ -167,6 +205,44 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
             program.close()
         file.close()
         raise
+
+
+def tower_backend(path: Path) -> str:
+    """The backend that `auto` would have for the towers of a projector's file: that of a GPU, or "cpu"."""
+    gpu = find_gpu_backend("auto")
+    if gpu is None or gpu.name not in SEEING_KINDS:
+        return "cpu"
+    return gpu.name if tower_bytes(path) <= _GPU_SHARE * find_gpu(0, gpu.name).free else "cpu"
+
+
+def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) -> list[Program]:
+    """The programs of the stages on a GPU; none if it cannot have them, with a line of the log.
+
+    They share one context of the driver. What is kept of a text, in f16, is of one run.
+    """
+    programs: list[Program] = []
+    try:
+        number = parse_devices(options.device)[0] if options.device else None
+        device = gpu.open(number)
+        try:
+            free, needed = device.memory()[0], traced_bytes(traced)
+        finally:
+            device.close()
+        if needed > free * _GPU_SHARE:
+            raise RequestError(f"it takes {needed / 1e9:.1f} GB, and the GPU has {free / 1e9:.1f} GB free")
+        for stage in traced.stages:
+            its = Options(threads=options.threads, kv_type="f16", max_rows=stage.most_rows)
+            programs.append(gpu.compile_on(gpu.open(number), stage.plan, traced.tensors, its))
+        return programs
+    except (DeviceError, RequestError, UnsupportedError) as error:
+        for program in programs:
+            program.close()
+        log.warning("the tower of %s runs on the CPU: %s", path.name, error)
+        return []
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        for program in programs:
+            program.close()
+        raise ModelError(f"{path}: the tower cannot be built from these keys: {error}") from error
 
 
 def _compiled(backend: str, plan: Plan, traced: TracedTower, options: Options, path: Path) -> Program:

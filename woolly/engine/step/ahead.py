@@ -17,7 +17,7 @@ from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.reading import ReadingRunner
 from woolly.engine.request import Request
-from woolly.engine.step.batching import page_table
+from woolly.engine.step.batching import page_table, turns_after
 from woolly.engine.step.rows import RankedRows, Rows
 from woolly.engine.step.runner import Runner
 from woolly.engine.step.scheduler import Scheduler
@@ -176,6 +176,7 @@ class AheadRunner(Runner):
             pages=page_table(tables),
             output_rows=np.arange(n, dtype=np.int32),
             adapters=np.array(scales, np.float32) if scales[0] else None,
+            turns=turns_after(requests, positions),
         )
         self._step = _Step({request: i for i, request in enumerate(requests)}, positions, tables, batch)
         return Following(batch, np.array(picks, PICK), max(request.sampler.n_head for request in requests))

@@ -9,10 +9,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from woolly.engine.request import Request
 from woolly.engine.step.work import Work
 from woolly.runtime import Batch
 
-__all__ = ["Slots", "assemble", "page_table", "with_pictures"]
+__all__ = ["Slots", "assemble", "page_table", "turns_after", "with_pictures"]
 
 Int32 = npt.NDArray[np.int32]
 
@@ -105,6 +106,18 @@ def with_pictures(batch: Batch, work: Work) -> Batch:
         turns=turns if has_turns else None,
         sees=sees if has_sees else None,
     )
+
+
+def turns_after(requests: Sequence[Request], positions: Sequence[int]) -> Int32 | None:
+    """[3, n]: what one row of each request turns by; None if all turn by their positions."""
+    views = [request.view for request in requests]
+    if all(view is None or view.turns is None for view in views):
+        return None
+    own = (
+        np.full((3, 1), at, np.int32) if view is None else view.turns_of(at, at + 1)
+        for view, at in zip(views, positions, strict=True)
+    )
+    return np.concatenate(list(own), axis=1)
 
 
 def page_table(pages: Sequence[Int32]) -> Int32:

@@ -1,0 +1,103 @@
+"""Towers on the emulated GPU: rows of pictures and sounds against the reference, and prompts with such rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import write_tiny
+from tests.cases.towers import TOWERS, write_tower
+from tests.engine.test_seeing import GREEDY, PAIRS, finish, prompt, seen
+from tests.runtime.cuda.emulated import EmulatedDevice
+from tests.runtime.cuda.towers import check
+from woolly.engine import Engine, load_model
+from woolly.engine.seeing import open_tower, tower_backend
+from woolly.engine.seeing import tower as module
+from woolly.gguf import open_gguf
+from woolly.models.towers import trace_towers
+from woolly.plan.passes import fuse
+from woolly.runtime import BACKENDS, Batch, Options
+from woolly.runtime.cuda import CudaBackend
+from woolly.runtime.gpu.found import Gpu
+from woolly.runtime.gpu.pictures import PictureNeeds
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """The emulated GPU is that of the machine."""
+    monkeypatch.setitem(BACKENDS, "cuda", lambda: CudaBackend(EmulatedDevice, lambda: "sm_80"))
+    monkeypatch.setattr(module, "find_gpu", lambda *_: Gpu(0, "emulated", "sm_80", 8 << 30, 8 << 30, None))
+
+
+# Windows, and lines and columns; bounds, a table for each axis and means; rows of several layers; queries that see all;
+# rows around each, and distances of rows.
+@pytest.mark.parametrize("name", ["qwen2.5vl", "gemma4", "qwen3vl", "minicpmv", "granite_speech"])
+def test_rows_are_those_of_the_reference_wherever_the_work_stops(name, emulated, tmp_path):
+    check(name, tmp_path)
+
+
+# Rows that see each other, beside windows; lines and columns, and rows that are added in later layers.
+@pytest.mark.parametrize("name", ["gemma3", "qwen3vl"])
+def test_a_prompt_with_a_picture_has_one_answer(name, emulated, tmp_path):
+    text = write_tiny(PAIRS[name], tmp_path / "text.gguf")
+    tower = write_tower(TOWERS[name], tmp_path / "tower.gguf")
+    answers = {}
+    for backend in ("auto", "reference"):
+        loaded = load_model(text, backend, Options(kv_type="f32"), projector=tower)
+
+        def answer(*others, one=loaded, **options):
+            engine = Engine(one.program, one.tokenizer, tower=one.tower, ctx=512, kv_tokens=2048, **options)
+            asked = [prompt(engine, "a sheep ", seen(name), "What?"), *(prompt(engine, other) for other in others)]
+            return finish(engine, *asked, params=replace(GREEDY, max_tokens=3))[0]
+
+        answers[backend] = answer()
+        if backend == "auto":  # the emulated GPU takes seconds for each
+            assert loaded.program.about.backend == loaded.tower.programs[0].about.backend == "cuda"
+            if name == "qwen3vl":
+                assert answer("Another text. ", chunk=64) == answers[backend]  # to the bit
+        loaded.close()
+    (tokens, logprobs), (exact, wanted) = answers["auto"], answers["reference"]
+    assert tokens == exact
+    got, want = ([one.logprob for one in all] for all in (logprobs, wanted))
+    np.testing.assert_allclose(got, want, atol=2e-2)
+
+
+def test_a_tower_that_finds_no_room_runs_on_the_cpu(emulated, tmp_path, monkeypatch, caplog):
+    path = write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf")
+    assert tower_backend(path) == "cuda"
+    monkeypatch.setattr(module, "_GPU_SHARE", 0.0)
+    tower = open_tower(path, "auto", Options(threads=1))
+    assert tower.bits == "cpu" == tower_backend(path)
+    assert "the tower of tower.gguf runs on the CPU: it takes 0.0 GB, and the GPU has 8." in caplog.text
+    tower.close()
+
+
+@pytest.fixture(scope="module")
+def needs(tmp_path_factory):
+    """What a tower with windows asks of a batch, and one that it takes."""
+    path = write_tower(TOWERS["qwen2.5vl"], tmp_path_factory.mktemp("needs") / "tower.gguf")
+    with open_gguf(path) as file:
+        (traced,) = trace_towers(file)
+    (arrangement,) = traced.arrange((1, 4, 4))
+    batch = Batch.of([([0] * 16, 0, [0])], arrangement.outputs.tolist())
+    return PictureNeeds(fuse(traced.stages[0].plan), can_see=True), replace(batch, sees=arrangement.sees)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sees": None}, "does not say what rows see"),
+        ({"sees": np.zeros((3, 2), np.int32)}, "does not fit the batch"),
+        ({"sees": np.array([[0, 17]] * 16, np.int32)}, "positions that do not fit"),
+        ({"sees": np.array([[4, 8]] + [[0, 8]] * 15, np.int32)}, "positions that do not fit"),
+        ({"turns": np.zeros((2, 3), np.int32)}, "turn by does not fit"),
+        ({"output_rows": np.array([13], np.int32)}, "folded beyond the batch"),
+        ({"brought": np.zeros((1, 4), np.float32)}, "do not fit their places"),
+        ({"brought": np.zeros((1, 4), np.float32), "brought_rows": np.array([16], np.int32)}, "outside of the batch"),
+    ],
+)
+def test_a_batch_that_kernels_would_leave_their_memory_for_is_refused(changes, message, needs):
+    plan_needs, batch = needs
+    plan_needs.check(batch)
+    with pytest.raises(ValueError, match=message):
+        plan_needs.check(replace(batch, **changes))

@@ -1,0 +1,53 @@
+"""Tiny towers on a GPU, against the reference: test_towers.py runs some on the emulated one, test_real.py all."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from tests.cases.ears import EARS, heard, write_ear
+from tests.cases.towers import TOWERS, piece, write_tower
+from woolly.engine.seeing import open_tower
+from woolly.runtime import Options
+
+ERROR = 2e-3  # of a row's norm: weights, rows and powers of scores have 11 bits
+
+
+def check(name: str, folder: Path) -> None:
+    """AssertionError unless rows of a tower are near those of the reference, and the same a step at a time."""
+    path = folder / "tower.gguf"
+    if name in EARS:
+        write_ear(EARS[name], path)
+        pieces = heard(EARS[name], 4000).pieces[:1]
+    else:
+        write_tower(TOWERS[name], path)
+        pieces = tuple(piece(grid) for grid in TOWERS[name].grids[:1])
+    own, exact = (open_tower(path, backend, Options()) for backend in ("cuda", "reference"))
+    try:
+        assert own.bits.startswith("cuda ") and own.identity != exact.identity
+        for one in pieces:
+            got, want = own.rows(one), exact.rows(one)
+            error = float((np.linalg.norm(got - want, axis=1) / np.linalg.norm(want, axis=1)).max())
+            assert error < ERROR, f"{name}: {error}"
+        sweep = own.sweep(one)
+        while (parts := sweep.advance(1.0)) is None:
+            pass
+        np.testing.assert_array_equal(parts, got)
+    finally:
+        own.close()
+        exact.close()
+
+
+def towers() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Every family of pictures and sounds."""
+    for name in (*TOWERS, *EARS):
+        yield f"tower-{name}", partial(_alone, name)
+
+
+def _alone(name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check(name, Path(folder))
