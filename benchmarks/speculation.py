@@ -2,8 +2,9 @@
 
     python -m benchmarks.speculation smollm2 [--draft prompt_lookup|FILE] [--rounds 5] [--tokens 96]
 
-`repeats` asks for a text that the prompt holds, `nothing` draws so freely that hardly a guess comes true. A ratio
-above 1 is a gain. The texts must be equal.
+`repeats` asks for a text that the prompt holds, `nothing` draws so freely that hardly a guess comes true. The prompts
+of `fresh` differ from the first word on and are long beside their answers: a draft model reads each of them anew. A
+ratio above 1 is a gain. The texts must be equal.
 """
 
 from __future__ import annotations
@@ -19,9 +20,15 @@ TEXT = (
     "    return width * height\n\n\ndef volume(width, height, depth):\n    if depth < 0:\n"
     "        raise ValueError('negative')\n    return area(width, height) * depth\n"
 )
+SURE: dict[str, float] = {"temperature": 0.0}
+FREE: dict[str, float] = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7}
+REPEAT = f"Repeat this code word by word, and nothing else:\n\n{TEXT}"
+# Prompt, sampling, tokens of the answer as a part of those that are asked for, whether each prompt is a new one.
 KINDS = {
-    "repeats": (f"Repeat this code word by word, and nothing else:\n\n{TEXT}", {"temperature": 0.0}),
-    "nothing": ("Write a list of words.", {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7}),
+    "repeats": (REPEAT, SURE, 1.0, False),
+    "nothing": ("Write a list of words.", FREE, 1.0, False),
+    "fresh repeats": (TEXT * 3 + REPEAT, SURE, 0.5, True),
+    "fresh nothing": (TEXT * 4 + "\nWrite a list of words.", FREE, 0.25, True),
 }
 
 
@@ -37,23 +44,23 @@ def main() -> None:
         LLM(given.model, ctx=2048, speculation=None) as plain,
         LLM(given.model, ctx=2048, speculation=given.draft) as fast,
     ):
-        for kind, (prompt, sampling) in KINDS.items():
-            params = SamplingParams(max_tokens=given.tokens, ignore_eos=True, **sampling)
+        for kind, (prompt, sampling, part, is_fresh) in KINDS.items():
+            params = SamplingParams(max_tokens=int(part * given.tokens), ignore_eos=True, **sampling)
             seconds: dict[bool, list[float]] = {False: [], True: []}
-            for _ in range(given.rounds + 1):
+            drafted = accepted = 0
+            for i in range(given.rounds + 1):
                 texts = []
                 for is_fast, llm in ((False, plain), (True, fast)):
                     begin = time.perf_counter()
-                    answer = llm.chat(prompt, params)
+                    answer = llm.chat(f"{i}. {prompt}" if is_fresh else prompt, params)
                     seconds[is_fast].append(time.perf_counter() - begin)
                     texts.append(answer.text)
                 assert texts[0] == texts[1], "guesses changed the text"
-            one, other = (
-                statistics.median(seconds[is_fast][1:]) for is_fast in (False, True)
-            )  # the first computes the prompt
-            drafted, accepted = answer.n_drafted_tokens, answer.n_accepted_tokens
+                drafted += answer.n_drafted_tokens
+                accepted += answer.n_accepted_tokens
+            one, other = (statistics.median(seconds[is_fast][1:]) for is_fast in (False, True))  # the first warms up
             print(
-                f"{kind:<8} {one / other:.2f} times as fast, {accepted} of {drafted} guesses right, texts equal",
+                f"{kind:<13} {one / other:.2f} times as fast, {accepted} of {drafted} guesses right, texts equal",
                 flush=True,
             )
 

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from threadpoolctl import threadpool_limits
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, store
+from woolly.engine.drafts.purse import Purses
+from woolly.engine.request import Request
 from woolly.errors import StoreError
 
 #: Folders, files and tests that start processes, servers or browsers, build, or compute for seconds.
@@ -230,11 +233,24 @@ class FreeDrafts:
     def share(self, n_answers: int) -> float:
         return 0.0
 
+    def plain(self, n_answers: int) -> float | None:
+        return None
+
     def guessed(self, n_guesses: int, seconds: float) -> None:
         pass
 
     def stepped(self, n_answers: int, n_guesses: int, seconds: float) -> None:
         pass
+
+
+class FreePurses(Purses):
+    """Purses that are always full."""
+
+    def seconds(self, request: Request) -> float:
+        return math.inf
+
+    def n_readable(self, request: Request) -> int:
+        return 1 << 30
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -248,6 +264,7 @@ def _steady() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("woolly.sampling.seeds.randbits", lambda n_bits: 20 % 2**n_bits)
         patch.setattr("woolly.engine.drafts.speculation.DraftCost", FreeDrafts)
+        patch.setattr("woolly.engine.drafts.speculation.Purses", FreePurses)
         patch.setattr("woolly.cache.tier._FLUSHING", 120.0)
         yield
 

@@ -11,6 +11,7 @@ from woolly import LLM, RequestError, SamplingParams
 from woolly.engine import DraftModel, Engine, PromptLookup, check_vocabulary
 from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import DraftLength
+from woolly.engine.drafts.purse import Purses
 from woolly.engine.drafts.speculation import Speculation
 
 KINDS = {
@@ -168,15 +169,16 @@ def test_guesses_get_longer_while_they_come_true_and_nearly_cease_when_they_do_n
 
 def test_guesses_that_cost_more_than_they_spare_are_stopped_however_right_they_are():
     cost, length = DraftCost(), DraftLength(8)
-    assert cost.share(1) == 0.0 and not cost.is_due(1)
-    for _ in range(4):
-        n = length.next(cost.share(1))
-        cost.guessed(n, 0.010 * n)  # as long as a step
-        cost.stepped(1, n, 0.010 + 0.001 * n)
-        length.saw(n, n)
-    assert n > 0 and cost.is_due(1)
+    assert cost.share(1) == 0.0 and cost.is_due(
+        1
+    )  # the first step has no guesses, so that those of the second are known
     cost.stepped(1, 0, 0.010)
     assert not cost.is_due(1) and cost.share(1) == 0.0  # what a row costs is not known
+    for _ in range(4):
+        n = length.next()
+        cost.guessed(n, 0.010 * n)  # as long as a step
+        length.saw(n, n)
+    assert n > 0
     cost.stepped(1, 8, 0.018)
     assert cost.share(1) == pytest.approx(1.1) and cost.share(2) == 0.0
     assert sum(length.next(cost.share(1)) for _ in range(100)) <= 3
@@ -227,6 +229,7 @@ def test_what_guesses_cost_decides_how_many_are_made_and_no_token(llm, monkeypat
         ran(self, work)
 
     monkeypatch.setattr("woolly.engine.drafts.speculation.DraftCost", DraftCost)
+    monkeypatch.setattr("woolly.engine.drafts.speculation.Purses", Purses)
     monkeypatch.setattr("woolly.engine.drafts.speculation.time", Mock(perf_counter=lambda: now[0]))
     monkeypatch.setattr(Speculation, "ran", ran)
     guessed, n_guessed = run(llm, params, Slow(plain.output))
@@ -236,6 +239,64 @@ def test_what_guesses_cost_decides_how_many_are_made_and_no_token(llm, monkeypat
         assert n_guessed < n_plain * 0.4
     else:
         assert 0 < guessed.n_drafted < 40 and n_guessed > n_plain * 0.7
+
+
+def test_a_request_loses_a_fiftieth_of_its_time_to_guesses_and_may_spend_what_they_spare():
+    purses, request, later = Purses(0.5), Mock(), Mock()
+    assert purses.is_trusted(request) and purses.n_readable(request) == 32  # on trust: guesses usually come true
+    purses.read(request, 64, 0.064)
+    purses.saw(request, 2, 0)
+    assert not purses.may_guess(request) and purses.n_readable(request) == 0
+    purses.worked([request], 10.0)
+    assert purses.seconds(request) == pytest.approx(0.2 - 0.064) and purses.n_readable(request) == 136
+    purses.spend(request, -0.3)  # that is what guesses spared
+    assert purses.n_readable(request) == 436
+    purses.forget(request)
+    assert purses.seconds(later) == 0.0  # what another gained is lent when a guess came true
+    purses.saw(later, 1, 1)
+    assert purses.seconds(later) == pytest.approx(0.25 * (0.3 - 0.064))
+    for _ in range(8):
+        purses.saw(later, 1, 0)
+    assert not purses.may_guess(Mock())  # nor is a guess made on trust while hardly one comes true
+
+
+class Allowed:
+    """Purses that let a draft model read a number of tokens."""
+
+    def __init__(self, n):
+        self.n, self.n_read = n, 0
+
+    def n_readable(self, request):
+        return self.n
+
+    def read(self, request, n_tokens, seconds):
+        self.n_read += n_tokens
+
+
+def test_a_draft_model_reads_as_much_of_a_context_as_pays_and_finds_what_was_read_before(llm):
+    program = llm.engine.program
+    engine = Engine(program, llm.tokenizer, ctx=256)
+    context = [(7 * i) % 256 for i in range(200)]
+    wanted = llm.generate(context, SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)).token_ids
+
+    def asked():
+        return engine.new_request(context, SamplingParams(temperature=0, max_tokens=30))
+
+    draft, request, other = DraftModel(program, 512, 256), asked(), asked()
+    draft.purses = allowed = Allowed(8)
+    assert draft.propose([(request, 3)]) == [[]] and allowed.n_read == 0  # too little to guess from
+    allowed.n = 40
+    assert len(draft.propose([(request, 3)])[0]) == 3 and allowed.n_read == 44
+    assert draft._tracks[request].tokens[:44] == context[:4] + context[-40:]
+    request.context += [1, 2]
+    assert len(draft.propose([(request, 3)])[0]) == 3 and allowed.n_read == 44  # what is new is a guess's own cost
+    del request.context[-2:]
+    allowed.n = 200
+    assert draft.propose([(request, 3)]) == [list(wanted)] and allowed.n_read == 244
+    draft.forget(request)
+    assert draft.propose([(other, 3)]) == [list(wanted)] and allowed.n_read == 244  # six pages, and eight tokens
+    draft.forget(other)
+    assert draft._pages.n_free == draft._pages.n_pages
 
 
 def test_speculation_is_chosen_by_name_file_or_llm(llm, folder):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["DraftCost"]
 
 _PACE = 0.25  # weight of the latest observation in a moving average
-_FIRST, _EVERY = 4, 64  # steps with guesses after which one without is measured: at first, and later
+_EVERY = 64  # steps with guesses after which one without is measured; the first has none
 
 
 @dataclass
@@ -33,7 +33,11 @@ class DraftCost:
     def is_due(self, n_answers: int) -> bool:
         """Whether the next step is to have no guesses, so that both kinds are known."""
         known = self._known(n_answers)
-        return known.n_since >= (_FIRST if known.plain is None else _EVERY)
+        return known.plain is None or known.n_since >= _EVERY
+
+    def plain(self, n_answers: int) -> float | None:
+        """Seconds of a step without guesses, if one was measured."""
+        return self._known(n_answers).plain
 
     def share(self, n_answers: int) -> float:
         """What a guess costs, as a share of a step without any; 0 while that is not known."""

@@ -42,10 +42,11 @@ class DraftLength:
     PACE = 0.15  # weight of the latest observation in the moving average
     RETRY, MOST_RETRY = 16, 256
 
-    def __init__(self, most: int, worth: float = WORTH) -> None:
+    def __init__(self, most: int, worth: float = WORTH, share: float = START) -> None:
+        """Begins with the `share` that is accepted of other answers."""
         self._most = most
         self._worth = worth
-        self._share = self.START
+        self._share = share
         self._since = 0
         self._pause = self.RETRY
 

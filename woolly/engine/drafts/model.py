@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from woolly.cache.pages import PagePool
 from woolly.cache.slots import SlotPool
 from woolly.engine.drafts.likeliest import likeliest
+from woolly.engine.drafts.purse import Purses
 from woolly.engine.request import Request
 from woolly.errors import RequestError
-from woolly.runtime import Batch, Program, pages_for
+from woolly.runtime import PAGE_SIZE, Batch, Program, pages_for
 from woolly.tokens import Tokenizer
 
 __all__ = ["DraftModel", "check_vocabulary"]
+
+_HEAD = 4  # first tokens of a context that a shortened one keeps: models look there when nothing else fits
+_FEW = 16  # tokens that are read without asking: about as many as a draft leaves behind
 
 
 @dataclass
@@ -21,6 +26,9 @@ class _Track:
     """What the small model has computed for one request."""
 
     n_shifts: int
+    n_skipped: int = 0  # tokens of the context after its first ones that are left out, because reading them costs time
+    is_reading: bool = False  # a part of the context that was decided upon is still to be read
+    n_published: int = 0  # pages in the index of prefixes
     pages: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)  # whose K and V are in the small model's cache
     n_sure: int = 0  # leading tokens that the request is known to have; the rest are proposals
@@ -29,9 +37,23 @@ class _Track:
     n_state: int = 0
     now: int = 0  # index of the slot with the state after all tokens
 
+    def unread(self, context: list[int]) -> list[int]:
+        """The tokens that the small model has still to read."""
+        n = len(self.tokens)
+        if self.n_skipped and n < _HEAD:
+            return context[n:_HEAD] + context[_HEAD + self.n_skipped :]
+        return context[n + self.n_skipped :]
+
+
+_Rows = tuple[int, _Track, list[int]]  # which of the wanted requests, its track, tokens to compute
+
 
 class DraftModel:
     """Proposes the most likely token each time. It has a cache of its own; rejected tokens are overwritten in place.
+
+    Full pages of contexts are found again by later requests that begin alike. A context is read when the first guess is
+    wanted, and as much of it as `purses` allow: the first tokens and the last ones. That costs guesses, no text. It is
+    read from its beginning once that pays. Without purses all is read.
 
     It prefills at most `program.max_rows` tokens per step, so a long prompt does not delay others. A request gets no
     proposals until its context is fully prefilled, nor if the cache is full. If the small model has recurrent state,
@@ -45,34 +67,39 @@ class DraftModel:
         self._slots = SlotPool(3 * max_running if program.plan.slots else 0, self._pages.index)
         self._state = program.new_state(self._pages.n_pages, self._slots.n_slots)
         self._tracks: dict[Request, _Track] = {}
+        self.purses: Purses | None = None
+        self.read_seconds = 0.0  # that the latest proposals took to read contexts
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
         """Prefills what is new, then proposes one token after another for all requests at once."""
         guesses: list[list[int]] = [[] for _ in wanted]
-        rows: list[tuple[int, _Track, list[int]]] = []
+        self.read_seconds = 0.0
+        rows: list[_Rows] = []
+        unfinished: list[_Rows] = []
         left = self._program.max_rows
         for i, (request, n) in enumerate(wanted):
-            if len(request.context) > self._ctx:
+            if len(request.context) > self._ctx or (track := self._choose(request)) is None:
                 continue
-            track = self._follow(request)
-            unread = request.context[len(track.tokens) :]
+            unread = track.unread(request.context)
             n_read = min(len(unread), left)
-            if n_read == 0 or not self._make_room(track, min(len(request.context) + n - 1, self._ctx)):
+            n_tokens = len(track.tokens) + len(unread) + n - 1
+            if n_read == 0 or not self._make_room(track, min(n_tokens, self._ctx)):
                 continue
             left -= n_read
-            rows.append((i, track, unread[:n_read]))
-        # Contexts that are not fully prefilled: prefill the next chunk, propose nothing yet.
-        for item in [r for r in rows if len(r[1].tokens) + len(r[2]) < len(wanted[r[0]][0].context)]:
-            self._run([item])
-            rows.remove(item)
+            (rows if n_read == len(unread) else unfinished).append((i, track, unread[:n_read]))
+        for item in unfinished:  # the next chunk of a context: nothing is proposed yet
+            self._read([item], wanted)
+        is_first = True
         while rows:
-            for (i, _, _), token in zip(rows, self._run(rows, is_sure=not guesses[rows[0][0]]), strict=True):
+            chosen = self._read(rows, wanted) if is_first else self._run(rows, is_sure=False)
+            for (i, _, _), token in zip(rows, chosen, strict=True):
                 guesses[i].append(token)
             rows = [
                 (i, track, [guesses[i][-1]])
                 for i, track, _ in rows
                 if len(guesses[i]) < wanted[i][1] and len(track.tokens) < self._ctx
             ]
+            is_first = False
         return guesses
 
     def forget(self, request: Request) -> None:
@@ -83,21 +110,74 @@ class DraftModel:
             for slot in track.slots:
                 self._slots.give_back(slot)
 
+    def _choose(self, request: Request) -> _Track | None:
+        """The request's track, as long as its purse can pay for; None if that is too little to guess from."""
+        track = self._follow(request)
+        n_unread = len(request.context) - track.n_skipped - len(track.tokens)
+        if self.purses is None or track.is_reading:
+            return track
+        n_may = self.purses.n_readable(request)
+        if track.n_skipped and len(request.context) <= n_may:  # reads all, at last
+            return self._begin(request)
+        if n_unread <= max(n_may, _FEW):
+            return track
+        if n_may < _FEW:
+            return None
+        n_skipped = max(0, len(request.context) - _HEAD - n_may)
+        return self._begin(request, n_skipped) if n_skipped else track
+
+    def _begin(self, request: Request, n_skipped: int = 0) -> _Track:
+        """A track that has nothing but the pages that another request left, if none of its context is skipped."""
+        self.forget(request)
+        track = self._tracks[request] = _Track(request.n_shifts, n_skipped)
+        if not n_skipped and not self._slots.n_slots:
+            found = self._pages.index.find(request.digests_to((len(request.context) - 1) // PAGE_SIZE))
+            self._pages.share(found)
+            track.pages, track.n_published = found, len(found)
+            track.tokens = request.context[: len(found) * PAGE_SIZE]
+            track.n_sure = len(track.tokens)
+        return track
+
     def _follow(self, request: Request) -> _Track:
         """The request's track, truncated to what agrees with its context."""
         track = self._tracks.get(request)
         if track is None or track.n_shifts != request.n_shifts:
-            self.forget(request)
-            track = self._tracks[request] = _Track(request.n_shifts)
+            track = self._begin(request)
         # The last token is always computed again: its logits give the first proposal.
-        n, most = track.n_sure, min(len(track.tokens), len(request.context) - 1)
-        while n < most and track.tokens[n] == request.context[n]:
+        most = min(len(track.tokens), len(request.context) - track.n_skipped - 1)
+        n = min(track.n_sure, most)
+        while n < most and track.tokens[n] == request.context[n + track.n_skipped]:
             n += 1
         if self._slots.n_slots:
             n, track.now = track.n_state, track.at  # tokens after the state are computed again
         del track.tokens[n:]
         track.n_sure = n
         return track
+
+    def _read(self, rows: Sequence[_Rows], wanted: Sequence[tuple[Request, int]]) -> list[int]:
+        """Computes tokens of contexts, keeps the time that this took, and publishes pages that are full."""
+        begin = time.perf_counter()
+        chosen = self._run(rows)
+        seconds = (time.perf_counter() - begin) / sum(len(tokens) for _, _, tokens in rows)
+        for i, track, tokens in rows:
+            request = wanted[i][0]
+            track.n_sure = len(track.tokens)
+            track.is_reading = bool(track.unread(request.context))
+            if self.purses is not None and len(tokens) > _FEW:
+                self.purses.read(request, len(tokens), seconds * len(tokens))
+                self.read_seconds += seconds * len(tokens)
+            if not track.n_skipped and not self._slots.n_slots:
+                self._publish(request, track)
+        return chosen
+
+    def _publish(self, request: Request, track: _Track) -> None:
+        """Lets later requests find the full pages of a context, but of its last token, which is computed again."""
+        n_full = (len(track.tokens) - 1) // PAGE_SIZE
+        digests = request.digests_to(n_full)
+        for i in range(track.n_published, n_full):
+            tokens, _ = request.named(i * PAGE_SIZE, (i + 1) * PAGE_SIZE)
+            self._pages.publish(track.pages[i], digests[i - 1] if i else request.salt, digests[i], tokens)
+        track.n_published = max(track.n_published, n_full)
 
     def _make_room(self, track: _Track, n_tokens: int) -> bool:
         needed = pages_for(n_tokens) - len(track.pages)
@@ -109,7 +189,7 @@ class DraftModel:
         track.slots += [self._slots.take() for _ in range(n_slots)]
         return True
 
-    def _run(self, rows: Sequence[tuple[int, _Track, list[int]]], is_sure: bool = True) -> list[int]:
+    def _run(self, rows: Sequence[_Rows], is_sure: bool = True) -> list[int]:
         """Computes tokens of several tracks, of the contexts or proposals; returns the most likely token after each."""
         # From the slot of the present state to one that holds neither it nor the state of the context.
         turns = [(t.now, min({0, 1, 2} - {t.now, t.at})) for _, t, _ in rows] if self._slots.n_slots else None

@@ -7,13 +7,17 @@ import time
 from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import Draft, DraftLength
 from woolly.engine.drafts.lookup import PromptLookup
+from woolly.engine.drafts.model import DraftModel
 from woolly.engine.drafts.mtp import MtpDraft
+from woolly.engine.drafts.purse import Purses
 from woolly.engine.request import Request
 from woolly.engine.step.runner import Runner
 from woolly.engine.step.scheduler import Scheduler
 from woolly.engine.step.work import Span, Work
 
 __all__ = ["Speculation"]
+
+_FIRST_GUESSES = 2  # of a request, until one came true: more would be lost with the first
 
 
 class Speculation:
@@ -29,8 +33,14 @@ class Speculation:
         self._runner = runner
         self._most = most
         self._ctx = ctx
+        has_replay = scheduler.snapshots is not None
+        self._worth = DraftLength.WORTH_WITH_REPLAY if has_replay else DraftLength.WORTH
         self._lengths: dict[Request, DraftLength] = {}
         self._cost = DraftCost()
+        self._purses = Purses(self._worth)
+        self._accepted: dict[Request, int] = {}  # guesses of the step under way that came true
+        if isinstance(draft, DraftModel):
+            draft.purses = self._purses
 
     def add_to(self, work: Work) -> None:
         """Adds drafts to requests that are generating, as long as rows are left and drafts are worth a row."""
@@ -49,11 +59,11 @@ class Speculation:
             room = self._ctx - len(request.context) - 1
             if request.max_tokens is not None:
                 room = min(room, request.max_tokens - len(request.output) - 1)
+            if not self._purses.may_guess(request):
+                continue
             if (length := self._lengths.get(request)) is None:
-                has_replay = scheduler.snapshots is not None
-                worth = DraftLength.WORTH_WITH_REPLAY if has_replay else DraftLength.WORTH
-                length = self._lengths[request] = DraftLength(self._most, worth)
-            n = min(room, left, length.next(cost))
+                length = self._lengths[request] = DraftLength(self._most, self._worth, self._purses.usual)
+            n = min(room, left, length.next(cost), self._most if request.n_accepted else _FIRST_GUESSES)
             if n > 0 and scheduler.room_for(request, n):  # a draft may write into the pages, too
                 wanted.append((span, n))
                 left -= n
@@ -63,15 +73,20 @@ class Speculation:
             self._runner.meanwhile()
         begin = time.perf_counter()
         guesses = self.draft.propose([(span.request, n) for span, n in wanted])
-        self._cost.guessed(sum(map(len, guesses)), time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        if isinstance(self.draft, DraftModel):
+            seconds -= self.draft.read_seconds
+        n_guesses = sum(map(len, guesses))
+        self._cost.guessed(n_guesses, seconds)
         for (span, _), tokens in zip(wanted, guesses, strict=True):
             if tokens:
                 span.add(tokens)
+                self._purses.spend(span.request, seconds * len(tokens) / n_guesses)
 
     def ran(self, work: Work) -> None:
         """Lets a draft read what the step computed, after its tokens are chosen, and learns what the step took."""
-        if self.draft is not None and work.spans and _has_answers_alone(work):
-            self._cost.stepped(len(work.spans), sum(len(span.drafts) for span in work.spans), work.seconds)
+        if self.draft is not None and work.spans:
+            self._account(work)
         if isinstance(self.draft, MtpDraft):
             self.draft.settled()
 
@@ -82,12 +97,32 @@ class Speculation:
             request.n_accepted += n_accepted
             if request in self._lengths:
                 self._lengths[request].saw(n_drafted, n_accepted)
+                self._purses.saw(request, n_drafted, n_accepted)
+                self._accepted[request] = n_accepted
 
     def forget(self, request: Request) -> None:
         """Drops what was kept for a request that has ended."""
         self._lengths.pop(request, None)
+        self._accepted.pop(request, None)
+        self._purses.forget(request)
         if self.draft is not None:
             self.draft.forget(request)
+
+    def _account(self, work: Work) -> None:
+        """Learns what a step took, and what guesses cost and spared in it."""
+        alive = [span.request for span in work.spans if span.request.finish_reason is None]
+        self._purses.worked(alive, work.seconds)
+        accepted, self._accepted = self._accepted, {}
+        if not _has_answers_alone(work):
+            return
+        n_answers, n_guesses = len(work.spans), sum(len(span.drafts) for span in work.spans)
+        if n_guesses and (plain := self._cost.plain(n_answers)) is not None:
+            row = (work.seconds - plain) / n_guesses
+            for span in work.spans:
+                if span.drafts and span.request.finish_reason is None:
+                    spared = accepted.get(span.request, 0) * plain / n_answers
+                    self._purses.spend(span.request, row * len(span.drafts) - spared)
+        self._cost.stepped(n_answers, n_guesses, work.seconds)
 
 
 def _has_answers_alone(work: Work) -> bool:
