@@ -1,8 +1,10 @@
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -34,9 +36,7 @@ std::pair<KvType, KvType> kv_types(const std::string& names) {
 }
 
 // Checks that a page or slot is there and that the bytes are as many as it has.
-void check_block(const Cache& cache, int64_t number, int64_t count, size_t wanted, size_t given) {
-    for (const Cache::Window& window : cache.windows())
-        if (window.table >= 0) throw std::invalid_argument("pages of a cache with windows cannot be copied");
+void check_block(int64_t number, int64_t count, size_t wanted, size_t given) {
     if (number < 0 || number >= count) throw std::invalid_argument("the cache has no such page or slot");
     if (wanted != given) throw std::invalid_argument("the bytes are not as many as the cache keeps there");
 }
@@ -68,36 +68,43 @@ void bind_cache(nb::module_& m) {
         .def("add_slots", &Cache::add_slots, nb::arg("n_slots"), nb::arg("numbers"))
         .def(
             "read_page",
-            [](const Cache& c, int64_t page, const WritableBytes& out) {
-                check_block(c, page, c.n_pages(), c.page_bytes(), out.size());
-                c.read_page(page, out.data());
+            [](const Cache& c, int64_t page, const WritableBytes& out, const std::optional<std::vector<int>>& some) {
+                const std::vector<int> entries = some ? *some : c.entries();
+                check_block(page, c.n_pages(entries), c.page_bytes(entries), out.size());
+                c.read_page(entries, page, out.data());
             },
-            nb::arg("page"), nb::arg("out"), "Copies a page of all entries to bytes.")
+            nb::arg("page"), nb::arg("out"), nb::arg("entries") = nb::none(),
+            "Copies a page of some entries, which number their pages alike, to bytes; else of all.")
         .def(
             "write_page",
-            [](Cache& c, int64_t page, const Bytes& in) {
-                check_block(c, page, c.n_pages(), c.page_bytes(), in.size());
-                c.write_page(page, in.data());
+            [](Cache& c, int64_t page, const Bytes& in, const std::optional<std::vector<int>>& some) {
+                const std::vector<int> entries = some ? *some : c.entries();
+                check_block(page, c.n_pages(entries), c.page_bytes(entries), in.size());
+                c.write_page(entries, page, in.data());
             },
-            nb::arg("page"), nb::arg("source"), "Copies bytes of `read_page` to a page.")
+            nb::arg("page"), nb::arg("source"), nb::arg("entries") = nb::none(),
+            "Copies bytes of `read_page` to a page.")
         .def(
             "read_slot",
             [](const Cache& c, int32_t slot, const WritableBytes& out) {
-                check_block(c, slot, c.n_slots(), c.slot_bytes(), out.size());
+                check_block(slot, c.n_slots(), c.slot_bytes(), out.size());
                 c.read_slot(slot, out.data());
             },
             nb::arg("slot"), nb::arg("out"), "Copies a slot of all entries to bytes.")
         .def(
             "write_slot",
             [](Cache& c, int32_t slot, const Bytes& in) {
-                check_block(c, slot, c.n_slots(), c.slot_bytes(), in.size());
+                check_block(slot, c.n_slots(), c.slot_bytes(), in.size());
                 c.write_slot(slot, in.data());
             },
             nb::arg("slot"), nb::arg("source"), "Copies bytes of `read_slot` to a slot.")
-        .def_prop_ro("page_bytes", &Cache::page_bytes)
+        .def(
+            "bytes_of", [](const Cache& c, const std::vector<int>& entries) { return c.page_bytes(entries); },
+            nb::arg("entries"), "Bytes of one page of some entries.")
+        .def_prop_ro("page_bytes", [](const Cache& c) { return c.page_bytes(); })
         .def_prop_ro("slot_bytes", &Cache::slot_bytes)
         .def_prop_ro("n_bytes", &Cache::n_bytes)
-        .def_prop_ro("n_pages", &Cache::n_pages);
+        .def_prop_ro("n_pages", [](const Cache& c) { return c.n_pages(); });
 }
 
 }  // namespace woolly

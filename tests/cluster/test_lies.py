@@ -225,7 +225,7 @@ def test_a_stage_outlives_batches_that_nobody_would_ask_for(tiny_model, tmp_path
         assert replied() == "done"
     run = replace(said["run"], fields={**said["run"].fields, "state": said["state"].fields["state"]})
     page = WireMessage(
-        "write", {"state": run.fields["state"], "number": 0, "what": "page"}, {"bytes": np.zeros(9, np.uint8)}
+        "write", {"state": run.fields["state"], "number": 0, "table": 0}, {"bytes": np.zeros(9, np.uint8)}
     )
     chance, kinds = random.Random(1), []
     for _ in range(300):

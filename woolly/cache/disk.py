@@ -1,4 +1,8 @@
-"""The PageFolder: pages of the cache and states of sequences as files, which outlive the process and are shared."""
+"""The PageFolder: pages of the cache and states of sequences as files, which outlive the process and are shared.
+
+The kind of a file is "page" (of the entries that see all tokens), "window0", "window1" (of those with each window) or
+"state" (what recurrent layers keep after the page).
+"""
 
 from __future__ import annotations
 
@@ -13,23 +17,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.store.whole import read_plain, written_whole
 
-__all__ = ["Kind", "PageFile", "PageFolder", "stored_pages"]
+__all__ = ["PageFile", "PageFolder", "stored_pages"]
 
 Bytes = npt.NDArray[np.uint8]
-Kind = Literal["page", "state"]
 
 # magic, version, identity, kind, digest, bytes of the payload, checksum of the payload; then a checksum of these.
 _HEAD = struct.Struct("<8sI48s8s32sQ20s")
 _SUM = 20
 _MAGIC, _VERSION = b"WOOLLYKV", 1
-_NAME = re.compile(r"([0-9a-f]{40})\.(page|state)")
+_NAME = re.compile(r"([0-9a-f]{40})\.(page|state|window\d{1,2})")
 _PIN = ".pin"
 
 # Removing goes on until this share of the bound is left, so that not every write removes something.
@@ -46,7 +48,7 @@ class PageFile:
     path: Path
     identity: str
     digest: str  # in hexadecimal
-    kind: Kind
+    kind: str
     n_bytes: int
     used: float  # time of the last use
     rank: float  # the lowest goes first, if one must
@@ -83,7 +85,7 @@ class PageFolder:
         self.most_bytes = most_bytes
         self._own = folder / identity
         self._lock = threading.Lock()
-        self._names: set[tuple[Kind, bytes]] = set()
+        self._names: set[tuple[str, bytes]] = set()
         self._size = 0  # of all files, as far as this process knows
         self._unseen = 0  # bytes written since it looked
         self._looked = self._refused = -_PATIENCE
@@ -102,7 +104,7 @@ class PageFolder:
         """Returns the size of all files, as far as this process knows."""
         return self._size
 
-    def has(self, kind: Kind, digest: bytes) -> bool:
+    def has(self, kind: str, digest: bytes) -> bool:
         """Whether a file is there, as far as this process knows."""
         if (kind, digest) in self._names:
             return True
@@ -112,7 +114,7 @@ class PageFolder:
             return True
         return False
 
-    def read(self, kind: Kind, digest: bytes) -> Bytes | None:
+    def read(self, kind: str, digest: bytes) -> Bytes | None:
         """Returns the payload of a file; None if it is not there or not whole."""
         path = self._path(kind, digest)
         try:
@@ -128,7 +130,7 @@ class PageFolder:
             self._forget(kind, digest)
             return None
 
-    def write(self, kind: Kind, digest: bytes, data: Bytes, depth: int = 0) -> bool:
+    def write(self, kind: str, digest: bytes, data: Bytes, depth: int = 0) -> bool:
         """Writes a file unless it is there; False, with the reason in `refusal`, if there is no room for it.
 
         `depth` is the number of pages before it: if files must go, the ends of texts go first.
@@ -157,7 +159,7 @@ class PageFolder:
         self.touch(kind, digest, depth)
         return True
 
-    def erase(self, kind: Kind, digest: bytes) -> None:
+    def erase(self, kind: str, digest: bytes) -> None:
         """Removes a file, pinned or not."""
         path = self._path(kind, digest)
         for one in (path, path.with_name(path.name + _PIN)):
@@ -165,7 +167,7 @@ class PageFolder:
                 one.unlink()
         self._forget(kind, digest)
 
-    def touch(self, kind: Kind, digest: bytes, depth: int) -> bool:
+    def touch(self, kind: str, digest: bytes, depth: int) -> bool:
         """Notes a use, and returns whether the file is there.
 
         A page ranks a second before its parent: it goes first, and never stays alone. What is above all others, such
@@ -182,7 +184,7 @@ class PageFolder:
         """Looks at what the folder holds, which other processes write to and clear."""
         self._survey()
 
-    def pin(self, kind: Kind, digest: bytes) -> None:
+    def pin(self, kind: str, digest: bytes) -> None:
         """Keeps a file until it is cleared by name."""
         path = self._path(kind, digest)
         path.with_name(path.name + _PIN).touch(mode=0o600)
@@ -209,11 +211,11 @@ class PageFolder:
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def _path(self, kind: Kind, digest: bytes) -> Path:
+    def _path(self, kind: str, digest: bytes) -> Path:
         name = digest.hex()
         return self._own / name[:2] / f"{name}.{kind}"
 
-    def _forget(self, kind: Kind, digest: bytes) -> None:
+    def _forget(self, kind: str, digest: bytes) -> None:
         with self._lock:
             self._names.discard((kind, digest))
 
@@ -284,20 +286,21 @@ def stored_pages(folder: Path) -> Iterator[PageFile]:
             status = path.stat()
             is_pinned = path.with_name(path.name + _PIN).exists()
             identity = path.parent.parent.name
-            kind: Kind = "page" if found[2] == "page" else "state"
-            yield PageFile(path, identity, found[1], kind, status.st_size, status.st_atime, status.st_mtime, is_pinned)
+            yield PageFile(
+                path, identity, found[1], found[2], status.st_size, status.st_atime, status.st_mtime, is_pinned
+            )
 
 
 def _sum(data: bytes | memoryview) -> bytes:
     return hashlib.blake2b(data, digest_size=_SUM).digest()
 
 
-def _head(identity: str, kind: Kind, digest: bytes, payload: bytes) -> bytes:
+def _head(identity: str, kind: str, digest: bytes, payload: bytes) -> bytes:
     head = _HEAD.pack(_MAGIC, _VERSION, identity.encode(), kind.encode(), digest, len(payload), _sum(payload))
     return head + _sum(head)
 
 
-def _parse(data: bytes, identity: str, kind: Kind, digest: bytes) -> Bytes:
+def _parse(data: bytes, identity: str, kind: str, digest: bytes) -> Bytes:
     """Returns the payload of a file. ValueError says why it is not what its name says."""
     head, end = data[: _HEAD.size], _HEAD.size + _SUM
     if len(data) < end or _sum(head) != data[_HEAD.size : end]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import get_args
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.cache.disk import Kind, PageFolder
+from woolly.cache.disk import PageFolder
 from woolly.cache.pages import PagePool
 from woolly.cache.slots import SlotPool
+from woolly.cache.windows import WindowPool
 from woolly.runtime import PAGE_SIZE, PortableState
 
 __all__ = ["DiskStats", "DiskTier"]
@@ -52,15 +53,18 @@ class _Load:
     digests: list[bytes]  # of all pages up to the last that comes
     tokens: Sequence[int]
     root: bytes
-    first: int  # the first page that comes
-    pages: list[Future[Bytes | None]]
+    pages: Mapping[tuple[int, int], Future[Bytes | None]]  # by table, and number of pages before it
     state: Future[Bytes | None] | None = None
     n_shared: int = 0  # first pages that are a system prompt's
     started: float = field(default_factory=time.monotonic)
 
     @property
     def is_done(self) -> bool:
-        return all(one.done() for one in self.pages) and (self.state is None or self.state.done())
+        return all(one.done() for one in self.pages.values()) and (self.state is None or self.state.done())
+
+    @property
+    def coming(self) -> set[bytes]:
+        return {self.digests[i] for _, i in self.pages}
 
 
 class DiskTier:
@@ -71,17 +75,31 @@ class DiskTier:
     and all of them when the engine closes. Those of system prompts stay longer from their second use on: a prompt with
     the time in it, or each row of a batch, would push out what is used. All but the reading and writing of files is
     done by the engine's thread.
+
+    What entries with a window keep of a page is a file of its own, because the cache has it of few pages: of those
+    before the boundaries at which requests are likely to continue. Only these files are read that a request sees.
     """
 
     def __init__(
-        self, folder: PageFolder, state: PortableState, pages: PagePool, slots: SlotPool, compute_rate: float = 0.0
+        self,
+        folder: PageFolder,
+        state: PortableState,
+        pages: PagePool,
+        slots: SlotPool,
+        compute_rate: float = 0.0,
+        windows: Sequence[WindowPool | None] = (),
     ) -> None:
-        """`compute_rate` is a first measurement, in tokens per second; 0: the first prompts measure it."""
+        """`compute_rate` is a first measurement, in tokens per second; 0: the first prompts measure it.
+
+        `windows` has a pool for each of `Plan.windows`; None if all pages have room there.
+        """
         self.folder = folder
         self._state = state
         self._pages = pages
         self._slots = slots
-        self._page_bytes = state.page_bytes
+        self._windows = windows
+        self._kinds = ("page", *(f"window{i}" for i in range(len(windows))))  # by table
+        self._sizes = state.page_sizes
         self._disk_rate = folder.measured_rate()
         self._compute_rate = compute_rate
         self._loads: dict[Hashable, _Load] = {}
@@ -141,24 +159,26 @@ class DiskTier:
         `settle` ends the waiting. The first `n_shared` pages are a system prompt's.
         """
         index = self._pages.index
-        found, known = len(index.find(digests)), len(index.known(digests))
-        end = known
-        while end < len(digests) and end - known < n_spare and self.folder.has("page", digests[end]):
+        found, known = len(index.find(digests)), index.known(digests)
+        end = len(known)
+        whole = [self._kinds[table] for table in self._whole]
+        while end < len(digests) and end - len(known) < n_spare:
+            if not all(self.folder.has(kind, digests[end]) for kind in whole):
+                break
             end += 1
-        while index.needs_state and end > found and not self._has_state(digests[end - 1]):
-            end -= 1
+        end = self._last_boundary(digests, known, found, end)
         if end <= found:
             return False
-        first = min(known, end)
         its = list(digests[:end])
+        wanted = self._absent(known, end)
         needs_slot = index.needs_state and index.state_after(its[-1]) is None
-        n_bytes = (end - first) * self._page_bytes + (self._state.slot_bytes if needs_slot else 0)
+        n_bytes = sum(self._sizes[table] for table, _ in wanted) + (self._state.slot_bytes if needs_slot else 0)
         if not self.is_worth(n_bytes, (end - found) * PAGE_SIZE):
             return False
-        reads = [self._submit_read("page", digest) for digest in its[first:]]
+        reads = {(table, i): self._submit_read(self._kinds[table], its[i]) for table, i in wanted}
         state = self._submit_read("state", its[-1]) if needs_slot else None
-        self._loads[user] = _Load(its, tokens, root, first, reads, state, n_shared)
-        self._coming.update(its[first:])
+        self._loads[user] = load = _Load(its, tokens, root, reads, state, n_shared)
+        self._coming |= load.coming
         return True
 
     def is_fetching(self, user: Hashable, digests: Sequence[bytes]) -> bool:
@@ -170,7 +190,7 @@ class DiskTier:
         self._arrived.clear()
         for user in [user for user, load in self._loads.items() if load.is_done]:
             load = self._loads.pop(user)
-            self._coming.difference_update(load.digests[load.first :])
+            self._coming -= load.coming
             self._take_in(load, n_kept)
 
     def wait(self, seconds: float) -> None:
@@ -181,7 +201,7 @@ class DiskTier:
         """Drops what a request waits for."""
         load = self._loads.pop(user, None)
         if load is not None:
-            self._coming.difference_update(load.digests[load.first :])
+            self._coming -= load.coming
 
     def want(self, digests: Sequence[bytes], first: int = 0, n_shared: int = 0) -> None:
         """Notes pages that were wanted a second time; `first` is the number of pages before them.
@@ -189,7 +209,7 @@ class DiskTier:
         The first `n_shared` pages of the text are a system prompt's, and stay a month longer than others.
         """
         for depth, digest in enumerate(digests, first):
-            if not self.folder.has("page", digest):
+            if not self.folder.has("page", digest) or self._unwritten(digest):
                 rank = _rank(depth, n_shared)
                 self._wanted[digest] = min(rank, self._wanted.get(digest, rank))
             elif depth < n_shared and digest not in self._lasting:
@@ -202,7 +222,8 @@ class DiskTier:
             self._wanted.pop(digest, None)
             self._lasting.discard(digest)
             self._erasures = [one for one in self._erasures if not one.done()]
-            self._erasures += [self._pool.submit(self.folder.erase, kind, digest) for kind in get_args(Kind)]
+            kinds = (*self._kinds, "state")
+            self._erasures += [self._pool.submit(self.folder.erase, kind, digest) for kind in kinds]
 
     def work(self) -> None:
         """Copies some wanted pages and hands them to the threads, as long as the disk keeps up."""
@@ -223,8 +244,7 @@ class DiskTier:
                 time.sleep(0.002)
             if time.monotonic() > end:
                 break
-            if not self.folder.has("page", digest) or index.state_after(digest) is not None:
-                self._copy(digest, self._wanted.get(digest, depth))
+            self._copy(digest, self._wanted.get(digest, depth))
         while self._n_writing and time.monotonic() < end:
             time.sleep(0.002)
         self._pool.shutdown(wait=not self._n_writing, cancel_futures=True)  # not for a disk that hangs
@@ -236,37 +256,91 @@ class DiskTier:
     def _has_state(self, digest: bytes) -> bool:
         return self._pages.index.state_after(digest) is not None or self.folder.has("state", digest)
 
+    @property
+    def _whole(self) -> list[int]:
+        """Tables that every page of the index has: of all tokens, and of windows in which all pages have room."""
+        return [0, *(table for table, pool in enumerate(self._windows, 1) if pool is None)]
+
+    def _last_boundary(self, digests: Sequence[bytes], known: Sequence[int], found: int, end: int) -> int:
+        """The last number of pages up to `end` after which a request can continue with what is cached or on disk.
+
+        `found` if there is none behind it; `known` are the pages that are cached.
+        """
+        before = -1
+        while end > found and end != before:
+            before = end
+            while self._pages.index.needs_state and end > found and not self._has_state(digests[end - 1]):
+                end -= 1
+            for pool, kind in zip(self._windows, self._kinds[1:], strict=True):
+                i = end - 1
+                while pool is not None and end > found and i >= pool.first_seen(end * PAGE_SIZE):
+                    is_cached = i < len(known) and pool.table[known[i]] >= 0
+                    if not is_cached and not self.folder.has(kind, digests[i]):
+                        end = i  # no boundary behind a missing page that it sees
+                    i -= 1
+        return end
+
+    def _absent(self, known: Sequence[int], end: int) -> list[tuple[int, int]]:
+        """Table and number of each page that a request needs to continue after `end` pages and the cache lacks."""
+        out = [(table, i) for table in self._whole for i in range(len(known), end)]
+        for table, pool in enumerate(self._windows, 1):
+            if pool is not None:
+                seen = range(pool.first_seen(end * PAGE_SIZE), end)
+                out += [(table, i) for i in seen if i >= len(known) or pool.table[known[i]] < 0]
+        return out
+
     def _submit_read(self, kind: str, digest: bytes) -> Future[Bytes | None]:
-        future = self._pool.submit(self.folder.read, "page" if kind == "page" else "state", digest)
+        future = self._pool.submit(self.folder.read, kind, digest)
         future.add_done_callback(lambda _: self._arrived.set())
         return future
 
     def _take_in(self, load: _Load, n_kept: int) -> None:
         """Puts the pages of a load into the cache, up to the first that could not be read."""
+        data = {key: self._whole_data(key[0], future.result()) for key, future in load.pages.items()}
+        numbers = [i for table, i in data if table == 0]
         taken: list[int] = []
-        n_read = 0
-        for i, future in enumerate(load.pages, load.first):
-            data = future.result()
-            if data is None or len(data) != self._page_bytes or self._pages.n_free <= n_kept + 1:
+        for i in numbers:
+            own = {table: data[table, i] for table in self._whole}
+            if any(one is None for one in own.values()) or self._pages.n_free <= n_kept + 1:
                 break
-            n_read += 1
             (page,) = self._pages.take(1)
-            self._state.write_page(page, data)
+            for pool in self._windows:
+                if pool is not None:
+                    pool.drop(page)  # of the text that the page had
+            for table, one in own.items():
+                if one is not None:
+                    self._state.write_page(page, one, table)
             parent = load.digests[i - 1] if i else load.root
             tokens = load.tokens[i * PAGE_SIZE : (i + 1) * PAGE_SIZE]
             self._pages.publish(page, parent, load.digests[i], tokens)
-            self._touch(load.digests[i], _rank(i, load.n_shared))
             taken.append(page)
+        self._take_windows(load, data)
         self._pages.give_back(taken)
-        self._read_tokens += n_read * PAGE_SIZE
-        if load.state is not None and n_read == len(load.pages):
+        for i in sorted({i for _, i in data}):
+            self._touch(load.digests[i], _rank(i, load.n_shared))
+        self._read_tokens += len(taken) * PAGE_SIZE
+        if load.state is not None and len(taken) == len(numbers):
             self._take_state(load.digests[-1], load.state.result())
-        if n_read:
-            rate = n_read * self._page_bytes / max(1e-6, time.monotonic() - load.started)
+        if n_bytes := sum(len(one) for one in data.values() if one is not None):
+            rate = n_bytes / max(1e-6, time.monotonic() - load.started)
             self._disk_rate += _PACE * (rate - self._disk_rate)
 
+    def _whole_data(self, table: int, data: Bytes | None) -> Bytes | None:
+        return data if data is not None and len(data) == self._sizes[table] else None
+
+    def _take_windows(self, load: _Load, data: Mapping[tuple[int, int], Bytes | None]) -> None:
+        """Gives pages of the index what entries with a window keep of them."""
+        for (table, i), one in data.items():
+            pool = self._windows[table - 1] if table else None
+            page = self._pages.index.page_of(load.digests[i])
+            if pool is None or page is None or one is None:
+                continue
+            if (own := pool.put(page)) is not None:
+                self._state.write_page(own, one, table)
+
     def _touch(self, digest: bytes, depth: int) -> None:
-        self.folder.touch("page", digest, depth)
+        for kind in self._kinds:
+            self.folder.touch(kind, digest, depth)
         if self._pages.index.needs_state:
             self.folder.touch("state", digest, depth)
 
@@ -279,27 +353,38 @@ class DiskTier:
         self._slots.give_back(slot)
 
     def _copy(self, digest: bytes, depth: int) -> None:
-        """Copies a page, and the state after it if there is one, for a thread to write."""
+        """Copies what the cache has of a page, and the state after it if there is one, for a thread to write."""
+        for kind, read in self._unwritten(digest):
+            self._submit_write(kind, digest, read, depth)
+
+    def _unwritten(self, digest: bytes) -> list[tuple[str, Callable[[], Bytes]]]:
+        """Kinds of what the cache has of a page and the disk lacks, with what copies it."""
         index = self._pages.index
         page = index.page_of(digest)
         if page is None:
-            return
-        if not self.folder.has("page", digest):
-            self._submit_write("page", digest, self._state.read_page(page), depth)
+            return []
+        out: list[tuple[str, Callable[[], Bytes]]] = []
+        for table, kind in enumerate(self._kinds):
+            pool = self._windows[table - 1] if table else None
+            own = page if pool is None else int(pool.table[page])
+            if own >= 0 and not self.folder.has(kind, digest):
+                out.append((kind, partial(self._state.read_page, own, table)))
         slot = index.state_after(digest)
         if slot is not None and not self.folder.has("state", digest):
-            self._submit_write("state", digest, self._state.read_slot(slot), depth)
+            out.append(("state", partial(self._state.read_slot, slot)))
+        return out
 
-    def _submit_write(self, kind: str, digest: bytes, data: Bytes, depth: int) -> None:
+    def _submit_write(self, kind: str, digest: bytes, read: Callable[[], Bytes], depth: int) -> None:
+        if (kind, digest) in self._under_way:
+            return
+        data = read()
         with self._lock:
-            if (kind, digest) in self._under_way:
-                return
             self._under_way.add((kind, digest))
             self._n_writing += len(data)
 
         def write() -> None:
             try:
-                if self.folder.write("page" if kind == "page" else "state", digest, data, depth):
+                if self.folder.write(kind, digest, data, depth):
                     self._written += len(data)
             finally:
                 with self._lock:

@@ -64,6 +64,25 @@ class WindowPool:
                     self._blank.append(int(self.table[page]))
                     self.table[page] = -1
 
+    def put(self, page: int) -> int | None:
+        """Maps a page that no request sees to a page of this pool, which the caller fills.
+
+        It gives way like any other that no request sees. None if the page has one, or there is no room.
+        """
+        if self.table[page] >= 0 or not self.n_free:
+            return None
+        own = self._blank.pop() if self._blank else self._evict()
+        self.table[page] = own
+        self._idle[page] = None
+        return own
+
+    def drop(self, page: int) -> None:
+        """Takes the content of a page that no request sees: the page gets another text."""
+        if page in self._idle:
+            del self._idle[page]
+            self._blank.append(int(self.table[page]))
+            self.table[page] = -1
+
     def resumable(self, pages: Sequence[int]) -> int:
         """The number of leading pages of a text after which a request can continue, at most all."""
         missing = [i for i, page in enumerate(pages) if self.table[page] < 0]

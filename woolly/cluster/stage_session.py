@@ -122,7 +122,8 @@ class StageSession:
     def _make_state(self, fields: Any) -> WireMessage:
         state = self.program.new_state(fields["n_pages"], fields["n_slots"], fields["window_pages"])
         self._states[fields["state"]] = state
-        return WireMessage("done", {"sizes": [state.page_bytes, state.slot_bytes, state.n_bytes]})
+        pages = list(state.page_sizes) if isinstance(state, PortableState) else [state.page_bytes]
+        return WireMessage("done", {"sizes": [pages, state.slot_bytes, state.n_bytes]})
 
     def _run(self, message: WireMessage) -> WireMessage:
         fields, stats = message.fields, self.program.weight_stats
@@ -141,10 +142,14 @@ class StageSession:
         fields, state = message.fields, self._states[message.fields["state"]]
         if not isinstance(state, PortableState):
             raise RequestError("pages of this backend cannot be copied")
-        number, is_page = fields["number"], fields["what"] == "page"
+        number, table = fields["number"], fields.get("table")  # a slot has none
         if message.kind == "read":
-            return WireMessage("done", arrays={"bytes": (state.read_page if is_page else state.read_slot)(number)})
-        (state.write_page if is_page else state.write_slot)(number, message.arrays["bytes"])
+            data = state.read_slot(number) if table is None else state.read_page(number, table)
+            return WireMessage("done", arrays={"bytes": data})
+        if table is None:
+            state.write_slot(number, message.arrays["bytes"])
+        else:
+            state.write_page(number, message.arrays["bytes"], table)
         return WireMessage("done")
 
     def _time(self, is_on: bool) -> WireMessage:

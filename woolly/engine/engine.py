@@ -100,7 +100,7 @@ class Engine:
         self.scheduler = Scheduler(pages, slots, sight, chunk=chunk, max_running=most)
         self.scheduler.breadth = breadth or self.scheduler.breadth
         if disk is not None and isinstance(state, PortableState) and state.is_portable:
-            self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate)
+            self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate, sight.pools)
         self.reader = ReadingRunner(program, ctx, chunk, check_file)
         self.runner = new_runner(program, state, self.scheduler, self.reader, ctx, draft, check_file)
         self._checks = RequestChecks(

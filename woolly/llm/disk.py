@@ -13,7 +13,7 @@ from woolly.cache.tier import DiskStats, DiskTier
 from woolly.engine import Engine, LoadedModel
 from woolly.errors import RequestError
 from woolly.llm.identity import Identified, Identity, compute_rate, identity_of
-from woolly.runtime import Program, parse_size
+from woolly.runtime import PortableState, Program, parse_size
 from woolly.store import models_folder
 
 __all__ = ["DiskCache", "OnDisk", "open_disk", "pages_folder", "pages_name"]
@@ -49,8 +49,7 @@ class OnDisk(Identified):
         self._tier = engine.scheduler.tier
         if not engine.has_disk:
             warnings.warn(
-                "cache_disk is not used: this model's layers with a window keep pages of their own, or the backend's"
-                " cache cannot be copied",
+                "cache_disk is not used: the backend's cache cannot be copied",
                 stacklevel=3,
             )
 
@@ -63,12 +62,18 @@ def pages_folder(folder: str | os.PathLike[str] | None = None) -> Path:
 def pages_name(program: Program, identity: Identity) -> str:
     """Returns the folder's name for pages of an identity: plans with further layers have larger pages.
 
-    GPUs that share the CPU's bits lay their pages out in another way, and so does each division of the layers.
+    GPUs that share the CPU's bits lay their pages out in another way, and so does each division of the layers. Pages
+    of a model with windows are several files, of whatever context: their sizes are a part of the digest.
     """
     state, about, name = program.new_state(1, 1 if program.plan.slots else 0), program.about, identity.id
+    layout = []
     if about.arithmetic:
-        layout = " ".join(f"{share.device.partition(':')[0]} {share.n_layers}" for share in about.shares)
-        digest = hashlib.blake2b(f"{name} {layout or about.backend}".encode(), digest_size=12).hexdigest()
+        divided = [f"{share.device.partition(':')[0]} {share.n_layers}" for share in about.shares]
+        layout = divided or [about.backend]
+    if program.plan.windows and isinstance(state, PortableState):
+        layout.append(f"windows {list(zip(program.plan.windows, state.page_sizes[1:], strict=True))}")
+    if layout:
+        digest = hashlib.blake2b(f"{name} {' '.join(layout)}".encode(), digest_size=12).hexdigest()
         name = f"w{identity.arithmetic}-{digest}"
     return f"{name}-{state.page_bytes}-{state.slot_bytes}"
 

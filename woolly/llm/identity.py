@@ -153,7 +153,8 @@ def _run(program: Program) -> tuple[list[int], npt.NDArray[np.float32]]:
     if isinstance(state, PortableState):
         n_past, slots = _N_PAST, [(0, 1)]
         for page in range(pages_for(n_past)):
-            state.write_page(page, np.zeros(state.page_bytes, np.uint8))
+            for table, n_bytes in enumerate(state.page_sizes):
+                state.write_page(page, np.zeros(n_bytes, np.uint8), table)
         if has_slots:
             state.write_slot(0, np.zeros(state.slot_bytes, np.uint8))
     batch = Batch.of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -59,18 +60,23 @@ class State(Protocol):
 class PortableState(State, Protocol):
     """A state whose pages and slots can be copied out as bytes, and into another state of an equal program.
 
-    The bytes mean something only to a program with the same identity of bits.
+    The bytes mean something only to a program with the same identity of bits. Entries of one table number their pages
+    alike: table 0 is that of entries which see all tokens, the others are those of `Plan.windows`.
     """
 
     @property
     def is_portable(self) -> bool:
-        """Whether this one can: entries with a window keep their pages elsewhere."""
+        """Whether this one can: what lies in other processes may be lost while it is copied."""
 
-    def read_page(self, page: int) -> npt.NDArray[np.uint8]:
-        """A copy of a page, `page_bytes` long."""
+    @property
+    def page_sizes(self) -> Sequence[int]:
+        """Size of one page by table; `page_bytes` is their sum."""
 
-    def write_page(self, page: int, data: npt.NDArray[np.uint8]) -> None:
-        """Overwrites a page with what `read_page` gave."""
+    def read_page(self, page: int, table: int = 0) -> npt.NDArray[np.uint8]:
+        """A copy of a page of one table."""
+
+    def write_page(self, page: int, data: npt.NDArray[np.uint8], table: int = 0) -> None:
+        """Overwrites a page of one table with what `read_page` gave."""
 
     def read_slot(self, slot: int) -> npt.NDArray[np.uint8]:
         """A copy of a slot, `slot_bytes` long."""

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <vector>
 
@@ -53,7 +54,7 @@ class Cache {
         return reinterpret_cast<float*>(s.memory.data()) + (slot < 0 ? n_slots_ : slot) * s.numbers;
     }
 
-    // Bytes of one page over all entries, and of one slot; windows have pages of their own, which these do not copy.
+    // Bytes of one page over all entries, and of one slot.
     size_t page_bytes() const {
         size_t sum = 0;
         for (const Layer& layer : layers_) sum += layer.page;
@@ -64,14 +65,34 @@ class Cache {
         for (const Slots& slots : slots_) sum += size_t(slots.numbers) * sizeof(float);
         return sum;
     }
-    void read_page(int64_t page, uint8_t* out) const {
-        for (const Layer& layer : layers_) {
+    std::vector<int> entries() const {
+        std::vector<int> all(layers_.size());
+        std::iota(all.begin(), all.end(), 0);
+        return all;
+    }
+    size_t page_bytes(const std::vector<int>& entries) const {
+        size_t sum = 0;
+        for (const int entry : entries) sum += layers_.at(size_t(entry)).page;
+        return sum;
+    }
+    int64_t n_pages(const std::vector<int>& entries) const {
+        int64_t least = n_pages_;
+        for (const int entry : entries)
+            if (!windows_.empty() && windows_.at(size_t(entry)).table >= 0)
+                least = std::min(least, windows_.at(size_t(entry)).n_pages);
+        return least;
+    }
+    // Copies a page of entries that number their pages alike: those of one window, or all that see every position.
+    void read_page(const std::vector<int>& entries, int64_t page, uint8_t* out) const {
+        for (const int entry : entries) {
+            const Layer& layer = layers_[size_t(entry)];
             std::memcpy(out, layer.memory.data() + size_t(page) * layer.page, layer.page);
             out += layer.page;
         }
     }
-    void write_page(int64_t page, const uint8_t* in) {
-        for (Layer& layer : layers_) {
+    void write_page(const std::vector<int>& entries, int64_t page, const uint8_t* in) {
+        for (const int entry : entries) {
+            Layer& layer = layers_[size_t(entry)];
             std::memcpy(layer.memory.data() + size_t(page) * layer.page, in, layer.page);
             in += layer.page;
         }

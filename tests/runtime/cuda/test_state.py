@@ -66,13 +66,22 @@ def test_pages_and_slots_come_back_as_they_were_written(device):
 
 def test_windows_have_pages_and_tables_of_their_own(device):
     state = GpuState(device, plan_of(SEEN, Slot(7), WINDOWED), 10, "f16", 2, [3])
-    assert not state.is_portable
+    assert state.is_portable and state.page_sizes == (64 * (2 * 32 + 2 * 48), 64 * 32)
+    assert state.page_bytes == sum(state.page_sizes)
+    rng = np.random.default_rng(0)
+    data = {(i, table): rng.integers(0, 256, state.page_sizes[table], np.uint8) for i, table in ((9, 0), (2, 1))}
+    for (i, table), one in data.items():
+        state.write_page(i, one, table)
+    for (i, table), one in data.items():
+        np.testing.assert_array_equal(state.read_page(i, table), one)
+    with pytest.raises(ValueError, match="page or slot 3 is outside"):
+        state.read_page(3, 1)
     assert state.n_bytes == 10 * 64 * (2 * 32 + 2 * 48) + 3 * 64 * 32 + 2 * 28
     rows = state.entries([Address(256), Address(512)])
     assert rows["pages"].tolist() == [256, 0, 512]
     assert (rows["k"] != rows["v"]).tolist() == [True, False, True]
     assert [bool(address) for address in state.slots()] == [False, True, False]
-    assert GpuState(device, plan_of(WINDOWED), 10, "f16", 0, [10]).is_portable
+    assert GpuState(device, plan_of(WINDOWED), 10, "f16", 0, [10]).page_sizes == (0, 64 * 32)
 
 
 def test_the_last_reference_gives_the_memory_back(device):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["cache"]
 
 _ACTIONS = ("list", "verify", "clear", "pin")
+_COUNTED = ("pages", "windows", "states", "pinned")
 
 
 @command(
@@ -77,9 +78,9 @@ def _list(files: Sequence[PageFile], place: Path, as_json: bool) -> None:
     by_identity: dict[str, dict[str, Any]] = {}
     for file in files:
         entry = by_identity.setdefault(
-            file.identity, {"identity": file.identity, "pages": 0, "states": 0, "pinned": 0, "bytes": 0, "used": 0.0}
+            file.identity, {"identity": file.identity, **dict.fromkeys(_COUNTED, 0), "bytes": 0, "used": 0.0}
         )
-        entry["pages" if file.kind == "page" else "states"] += 1
+        entry[{"page": "pages", "state": "states"}.get(file.kind, "windows")] += 1
         entry["pinned"] += file.is_pinned
         entry["bytes"] += file.n_bytes
         entry["used"] = max(entry["used"], file.used)
@@ -91,10 +92,10 @@ def _list(files: Sequence[PageFile], place: Path, as_json: bool) -> None:
         return
     from rich.table import Table
 
-    table = Table("identity", "pages", "states", "pinned", "size", "last used", box=None, pad_edge=False)
+    table = Table("identity", *_COUNTED, "size", "last used", box=None, pad_edge=False)
     for entry in by_identity.values():
         used = datetime.fromtimestamp(entry["used"]).strftime("%Y-%m-%d %H:%M")
-        counts = (str(entry[name]) for name in ("pages", "states", "pinned"))
+        counts = (str(entry[name]) for name in _COUNTED)
         table.add_row(entry["identity"], *counts, size(entry["bytes"]), used)
     print_table(results(), table)
 
@@ -143,12 +144,13 @@ def _pin(file: str | None, model: str | None, most: str, place: Path) -> None:
         llm.driver.complete([[request]])
         digests = request.digests_to(len(request.prompt) // PAGE_SIZE)
         name = pages_name(llm.engine.program, llm.identity())
+        windows = [f"window{i}" for i in range(len(llm.engine.program.plan.windows))]
     folder = PageFolder(place, name, parse_size("size", most) or 0)
     kept = [digest for digest in digests if folder.has("page", digest)]
     for digest in kept:
-        folder.pin("page", digest)
-        if folder.has("state", digest):
-            folder.pin("state", digest)
+        for kind in ("page", "state", *windows):
+            if folder.has(kind, digest):
+                folder.pin(kind, digest)
     if len(kept) < len(digests):
         raise RequestError(f"{len(digests) - len(kept)} of {len(digests)} pages were not written: {folder.refusal}")
     click.echo(f"{counted(len(kept), 'page')} pinned, of {counted(len(request.prompt), 'token')}")

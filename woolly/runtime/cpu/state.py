@@ -34,11 +34,16 @@ class CpuState:
         layers = [(entry.heads, entry.k_dim, 0 if entry.v_in_k else entry.v_dim) for entry in entries]
         try:
             self.native = _native.Cache(kv_type, n_pages, layers)
-            self.page_bytes = self.native.n_bytes // n_pages
+            self.page_bytes = self.native.page_bytes
+            self.page_sizes: tuple[int, ...] = (self.page_bytes,)
+            self._entries: list[tuple[list[int], ...]] = [()]  # by table; without windows all are of the one
+            if plan.windows:
+                own = [[i for i, e in plan.paged.items() if e.window == window] for window in (0, *plan.windows)]
+                self._entries = [(table,) for table in own]
+                self.page_sizes = tuple(self.native.bytes_of(table) for table in own)
             for i, entry in plan.paged.items() if window_pages else ():
                 if entry.window and window_pages[table := plan.windows.index(entry.window)] < n_pages:
                     self.native.set_window(i, table, entry.window, window_pages[table])
-                    self.is_portable = False
             if plan.slots:
                 numbers = [plan.slots[i].numbers if i in plan.slots else 0 for i in range(len(plan.state))]
                 self.native.add_slots(n_slots, numbers)
@@ -58,15 +63,15 @@ class CpuState:
         """Size of all pages and slots, used or not."""
         return self.native.n_bytes
 
-    def read_page(self, page: int) -> Bytes:
-        """A copy of a page."""
-        out = np.empty(self.native.page_bytes, np.uint8)
-        self.native.read_page(page, out)
+    def read_page(self, page: int, table: int = 0) -> Bytes:
+        """A copy of a page of one table."""
+        out = np.empty(self.page_sizes[table], np.uint8)
+        self.native.read_page(page, out, *self._entries[table])
         return out
 
-    def write_page(self, page: int, data: Bytes) -> None:
-        """Overwrites a page with a copy."""
-        self.native.write_page(page, data)
+    def write_page(self, page: int, data: Bytes, table: int = 0) -> None:
+        """Overwrites a page of one table with a copy."""
+        self.native.write_page(page, data, *self._entries[table])
 
     def read_slot(self, slot: int) -> Bytes:
         """A copy of a slot."""

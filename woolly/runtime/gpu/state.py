@@ -79,10 +79,14 @@ class GpuState:
         for i, entry in plan.paged.items():
             n_own = n_pages
             self._windows[i] = 1 + plan.windows.index(entry.window) if entry.window else 0
-            if entry.window and window_pages and (n_own := window_pages[self._windows[i] - 1]) < n_pages:
-                self.is_portable = False
+            if entry.window and window_pages:
+                n_own = window_pages[self._windows[i] - 1]
             sizes[i] = n_own, *page_bytes(entry, kv_type)
         self.page_bytes = sum(k + v for _, k, v in sizes.values())
+        of = self._windows
+        self.page_sizes = tuple(
+            sum(k + v for i, (_, k, v) in sizes.items() if of[i] == table) for table in range(1 + len(plan.windows))
+        )
         self.n_bytes = sum(n * (k + v) for n, k, v in sizes.values()) + n_slots * self.slot_bytes
         taken: list[Address] = []
         self._release = weakref.finalize(self, _give_back, device, taken)
@@ -125,13 +129,13 @@ class GpuState:
         """Addresses of slots by index in `Plan.state`; 0 for entries in pages."""
         return np.array([self._slots[i].address if i in self._slots else 0 for i in range(self._entries)], np.uint64)
 
-    def read_page(self, page: int) -> Bytes:
-        """A copy of a page."""
-        return self._read([part for pair in self._paged.values() for part in pair if part], page)
+    def read_page(self, page: int, table: int = 0) -> Bytes:
+        """A copy of a page of one table."""
+        return self._read(self._parts(table), page)
 
-    def write_page(self, page: int, data: Bytes) -> None:
-        """Overwrites a page with a copy."""
-        self._write([part for pair in self._paged.values() for part in pair if part], page, data)
+    def write_page(self, page: int, data: Bytes, table: int = 0) -> None:
+        """Overwrites a page of one table with a copy."""
+        self._write(self._parts(table), page, data)
 
     def read_slot(self, slot: int) -> Bytes:
         """A copy of a slot."""
@@ -140,6 +144,9 @@ class GpuState:
     def write_slot(self, slot: int, data: Bytes) -> None:
         """Overwrites a slot with a copy."""
         self._write(list(self._slots.values()), slot, data)
+
+    def _parts(self, table: int) -> list[_Part]:
+        return [part for i, pair in self._paged.items() if self._windows[i] == table for part in pair if part]
 
     def _read(self, parts: list[_Part], index: int) -> Bytes:
         _check(parts, index)

@@ -57,13 +57,18 @@ class PipelineState:
         }
         self.generation = 0
         self._program = program
-        self.sizes: list[tuple[int, int, int]] = []  # bytes of a page, of a slot and of all, in each stage
+        self.sizes: list[tuple[list[int], int, int]] = []  # bytes of a page by table, of a slot, of all; in each stage
         weakref.finalize(self, program.dropped.append, self.number).atexit = False
 
     @property
     def page_bytes(self) -> int:
         """Size of one page, over all stages."""
-        return sum(page for page, _, _ in self.sizes)
+        return sum(self.page_sizes)
+
+    @property
+    def page_sizes(self) -> tuple[int, ...]:
+        """Size of one page by table, over all stages."""
+        return tuple(map(sum, zip(*(pages for pages, _, _ in self.sizes), strict=True)))
 
     @property
     def slot_bytes(self) -> int:
@@ -75,21 +80,22 @@ class PipelineState:
         """Size of all pages and slots, used or not."""
         return sum(whole for _, _, whole in self.sizes)
 
-    def read_page(self, page: int) -> Bytes:
-        """A copy of a page: the parts of all stages in turn."""
-        return self._program.copy(self, "page", page)
+    def read_page(self, page: int, table: int = 0) -> Bytes:
+        """A copy of a page of one table: the parts of all stages in turn."""
+        return self._program.copy(self, {"number": page, "table": table})
 
-    def write_page(self, page: int, data: Bytes) -> None:
-        """Overwrites a page with a copy."""
-        self._program.paste(self, "page", page, data, [size for size, _, _ in self.sizes])
+    def write_page(self, page: int, data: Bytes, table: int = 0) -> None:
+        """Overwrites a page of one table with a copy."""
+        what = {"number": page, "table": table}
+        self._program.paste(self, what, data, [pages[table] for pages, _, _ in self.sizes])
 
     def read_slot(self, slot: int) -> Bytes:
         """A copy of a slot."""
-        return self._program.copy(self, "slot", slot)
+        return self._program.copy(self, {"number": slot})
 
     def write_slot(self, slot: int, data: Bytes) -> None:
         """Overwrites a slot with a copy."""
-        self._program.paste(self, "slot", slot, data, [size for _, size, _ in self.sizes])
+        self._program.paste(self, {"number": slot}, data, [size for _, size, _ in self.sizes])
 
 
 class PipelineProgram:
@@ -169,7 +175,7 @@ class PipelineProgram:
         """An empty cache in all stages."""
         state = PipelineState(self, n_pages, n_slots, window_pages)
 
-        def make() -> list[tuple[int, int, int]]:
+        def make() -> list[tuple[list[int], int, int]]:
             return [self._make_state(place, state) for place in self._places]
 
         with self._lock:
@@ -222,17 +228,17 @@ class PipelineProgram:
         stats = [place.weights for place in self._places]
         return WeightStats(*(sum(values) for values in zip(*(vars(one).values() for one in stats), strict=True)))
 
-    def copy(self, state: PipelineState, what: str, number: int) -> Bytes:
+    def copy(self, state: PipelineState, what: Mapping[str, object]) -> Bytes:
         """The bytes of a page or slot."""
-        fields = {"state": state.number, "what": what, "number": number}
+        fields = {"state": state.number, **what}
         parts = [reply.arrays["bytes"] for reply in self._ask_all(WireMessage("read", fields), state)]
         return np.concatenate(parts)
 
-    def paste(self, state: PipelineState, what: str, number: int, data: Bytes, sizes: Sequence[int]) -> None:
+    def paste(self, state: PipelineState, what: Mapping[str, object], data: Bytes, sizes: Sequence[int]) -> None:
         """Overwrites a page or slot."""
         if len(data) != sum(sizes):
             raise ValueError("the bytes are not as many as the cache keeps there")
-        fields = {"state": state.number, "what": what, "number": number}
+        fields = {"state": state.number, **what}
         ends = list(itertools.accumulate(sizes))
         with self._lock:
             self._restore()
@@ -317,10 +323,10 @@ class PipelineProgram:
             place.drop()
             raise
 
-    def _make_state(self, place: Place, state: PipelineState) -> tuple[int, int, int]:
+    def _make_state(self, place: Place, state: PipelineState) -> tuple[list[int], int, int]:
         reply = place.ask(WireMessage("state", state.wanted), self._go_on)
-        page, slot, whole = reply.fields["sizes"]
-        return int(page), int(slot), int(whole)
+        pages, slot, whole = reply.fields["sizes"]
+        return [int(page) for page in pages], int(slot), int(whole)
 
     def _keep_trying(self, attempt: Callable[[], None], is_lost: bool = False) -> None:
         """Repeats an attempt as long as the patience lasts; one that is hopeless at the start is not repeated."""

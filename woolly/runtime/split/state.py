@@ -30,6 +30,11 @@ class SplitState:
         return sum(part.page_bytes for part in self.parts)
 
     @property
+    def page_sizes(self) -> tuple[int, ...]:
+        """Size of one page by table, over all parts."""
+        return tuple(map(sum, zip(*(part.page_sizes for part in self._portable()), strict=True)))
+
+    @property
     def slot_bytes(self) -> int:
         """Size of one slot, over all parts."""
         return sum(part.slot_bytes for part in self.parts)
@@ -44,14 +49,15 @@ class SplitState:
         """Whether the pages and slots of all parts can be copied."""
         return all(isinstance(part, PortableState) and part.is_portable for part in self.parts)
 
-    def read_page(self, page: int) -> Bytes:
-        """A copy of a page: that of each part in turn."""
-        return np.concatenate([part.read_page(page) for part in self._portable()])
+    def read_page(self, page: int, table: int = 0) -> Bytes:
+        """A copy of a page of one table: that of each part in turn."""
+        return np.concatenate([part.read_page(page, table) for part in self._portable()])
 
-    def write_page(self, page: int, data: Bytes) -> None:
-        """Overwrites a page with a copy."""
-        for part, own in zip(self._portable(), _pieces(data, [p.page_bytes for p in self.parts]), strict=True):
-            part.write_page(page, own)
+    def write_page(self, page: int, data: Bytes, table: int = 0) -> None:
+        """Overwrites a page of one table with a copy."""
+        sizes = [part.page_sizes[table] for part in self._portable()]
+        for part, own in zip(self._portable(), _pieces(data, sizes), strict=True):
+            part.write_page(page, own, table)
 
     def read_slot(self, slot: int) -> Bytes:
         """A copy of a slot: that of each part in turn."""
