@@ -10,7 +10,7 @@ from woolly.plan import Plan
 from woolly.runtime.devices import parse_devices
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.program import GpuProgram, RankingProgram
-from woolly.runtime.options import Options
+from woolly.runtime.options import Options, check_kv_type
 
 __all__ = ["GpuBackend"]
 
@@ -50,6 +50,8 @@ class GpuBackend:
         numbers = (None,) if options.device is None else parse_devices(options.device)
         if len(numbers) != 1:
             raise RequestError(f"device is {options.device!r}, but one GPU was expected here", field="device")
+        if options.kv_type is not None:
+            check_kv_type(options.kv_type, on_gpus=True)  # before a GPU is opened for nothing
         return self.compile_on(self.open(*numbers), plan, tensors, options)
 
     def compile_on(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> GpuProgram:
