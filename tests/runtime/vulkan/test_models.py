@@ -89,7 +89,8 @@ def test_every_other_architecture_gives_the_bits_or_is_refused(name, vulkan, tmp
     except UnsupportedError as error:
         assert "vulkan backend has no" in str(error) or "even number" in str(error)
         pytest.skip(str(error))
-    np.testing.assert_array_equal(logits(program, [60, 1, 9]).view(np.uint32), logits(cpu, [70]).view(np.uint32))
+    # Two pages and all kernels of linears; a second tile of rows is left to the models above.
+    np.testing.assert_array_equal(logits(program, [38, 1, 9]).view(np.uint32), logits(cpu, [48]).view(np.uint32))
 
 
 def test_rows_of_several_sequences_have_the_bits_of_each_alone(vulkan, tmp_path):
