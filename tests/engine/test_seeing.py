@@ -1,5 +1,6 @@
 """Pictures in prompts: the same text and bits alone, together, in chunks, from the cache and from disk."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from tests.cases.families import FAMILIES
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.tiny import TINY, write_tiny
-from tests.cases.towers import TOWERS, picture, write_tower
+from tests.cases.towers import TOWERS, picture, piece, write_tower
 from woolly.cache.disk import PageFolder
 from woolly.engine import Engine, load_model
 from woolly.engine.opening import memory
@@ -180,6 +181,25 @@ def test_answers_go_on_while_a_picture_is_on_its_way(opened):
     while looking.finish_reason is None:
         engine.step()
     assert said(looking) == want
+
+
+def test_pictures_of_several_requests_are_one_batch(opened, monkeypatch):
+    """Pictures of other sizes, too, and a second one of the same request, as long as they fit a slice."""
+    engine, together = opened("qwen2.5vl"), []
+    small = picture(TOWERS["qwen2.5vl"].grids[1], seed=2)
+    asked = [
+        prompt(engine, "See ", one, "what? ", two, "?") for one, two in ((seen("qwen2.5vl"), small), (small, "it"))
+    ]
+    asked.append(prompt(engine, "And ", seen("qwen2.5vl", 1), "?"))
+    alone = [finish(opened("qwen2.5vl"), one)[0] for one in asked]
+    tower = engine.eyes.tower
+    begin = tower.sweep_together
+    monkeypatch.setattr(tower, "sweep_together", lambda own, kind: together.append(len(own)) or begin(own, kind))
+    assert finish(engine, *asked) == alone
+    assert together == [3]
+    work = tower.work_together([piece((1, 6, 10)), piece((1, 4, 4))])
+    assert work == sum(tower.work_together([piece(grid)]) for grid in ((1, 6, 10), (1, 4, 4)))
+    assert tower.work_together([piece((1, 6, 10))] * 2000) == math.inf
 
 
 def test_rows_that_nobody_waits_for_are_dropped(opened):

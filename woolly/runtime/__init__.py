@@ -10,6 +10,7 @@ from woolly.runtime.gpus import find_gpu, name_gpus
 from woolly.runtime.options import KV_TYPES, Options, check_kv_type, parse_at_once, parse_layers, parse_size
 from woolly.runtime.program import (
     About,
+    Advances,
     Backend,
     CancelledRun,
     CutsRows,
@@ -44,6 +45,7 @@ __all__ = [
     "PICK",
     "SEEING_KINDS",
     "About",
+    "Advances",
     "Backend",
     "Batch",
     "CancelledRun",

@@ -20,6 +20,7 @@ from woolly.runtime.state import State
 
 __all__ = [
     "About",
+    "Advances",
     "Backend",
     "CancelledRun",
     "CutsRows",
@@ -148,6 +149,14 @@ class Program(Protocol):
 
     def weight_stats(self) -> WeightStats:
         """Hits and misses of the prepared weights so far."""
+
+
+@runtime_checkable
+class Advances(Protocol):
+    """A program whose values are far from the host: it can leave there what only later steps read."""
+
+    def advance(self, batch: Batch, state: State, first: int, last: int) -> None:
+        """Runs steps as `Program.run` does, and gives nothing."""
 
 
 @runtime_checkable

@@ -29,16 +29,17 @@ def emulated(monkeypatch):
     monkeypatch.setattr(module, "find_gpu", lambda *_: Gpu(0, "emulated", "sm_80", 8 << 30, 8 << 30, None))
 
 
-# Windows, and lines and columns; bounds, a table for each axis and means; rows of several layers; queries that see all;
-# rows around each, and distances of rows.
-@pytest.mark.parametrize("name", ["qwen2.5vl", "gemma4", "qwen3vl", "minicpmv", "granite_speech"])
+# Windows, and lines and columns; bounds, a table for each axis and means; queries that see all; rows around each, and
+# distances of rows.
+@pytest.mark.parametrize("name", ["qwen2.5vl", "gemma4", "minicpmv", "granite_speech"])
 def test_rows_are_those_of_the_reference_wherever_the_work_stops(name, emulated, tmp_path):
     check(name, tmp_path)
 
 
 # Rows that see each other, beside windows; lines and columns, and rows that are added in later layers.
 @pytest.mark.parametrize("name", ["gemma3", "qwen3vl"])
-def test_a_prompt_with_a_picture_has_one_answer(name, emulated, tmp_path):
+def test_a_prompt_with_a_picture_has_one_answer(name, emulated, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_GPU_SHARE", 0.0)  # the tower is on the CPU, which is faster than an emulated GPU
     text = write_tiny(PAIRS[name], tmp_path / "text.gguf")
     tower = write_tower(TOWERS[name], tmp_path / "tower.gguf")
     answers = {}
@@ -48,11 +49,11 @@ def test_a_prompt_with_a_picture_has_one_answer(name, emulated, tmp_path):
         def answer(*others, one=loaded, **options):
             engine = Engine(one.program, one.tokenizer, tower=one.tower, ctx=512, kv_tokens=2048, **options)
             asked = [prompt(engine, "a sheep ", seen(name), "What?"), *(prompt(engine, other) for other in others)]
-            return finish(engine, *asked, params=replace(GREEDY, max_tokens=3))[0]
+            return finish(engine, *asked, params=replace(GREEDY, max_tokens=2))[0]
 
         answers[backend] = answer()
-        if backend == "auto":  # the emulated GPU takes seconds for each
-            assert loaded.program.about.backend == loaded.tower.programs[0].about.backend == "cuda"
+        if backend == "auto":
+            assert loaded.program.about.backend == "cuda"
             if name == "qwen3vl":
                 assert answer("Another text. ", chunk=64) == answers[backend]  # to the bit
         loaded.close()

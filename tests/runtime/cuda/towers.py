@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,14 +19,14 @@ ERROR = 2e-3  # of a row's norm: weights, rows and powers of scores have 11 bits
 
 
 def check(name: str, folder: Path) -> None:
-    """AssertionError unless rows of a tower are near those of the reference, and the same a step at a time."""
+    """AssertionError unless rows of a tower are near those of the reference, and the same a step at a time in twos."""
     path = folder / "tower.gguf"
     if name in EARS:
         write_ear(EARS[name], path)
         pieces = heard(EARS[name], 4000).pieces[:1]
     else:
         write_tower(TOWERS[name], path)
-        pieces = tuple(piece(grid) for grid in TOWERS[name].grids[:1])
+        pieces = (piece(min(TOWERS[name].grids, key=math.prod)),)  # an emulated GPU takes seconds for hundreds of rows
     own, exact = (open_tower(path, backend, Options()) for backend in ("cuda", "reference"))
     try:
         assert own.bits.startswith("cuda ") and own.identity != exact.identity
@@ -33,10 +34,10 @@ def check(name: str, folder: Path) -> None:
             got, want = own.rows(one), exact.rows(one)
             error = float((np.linalg.norm(got - want, axis=1) / np.linalg.norm(want, axis=1)).max())
             assert error < ERROR, f"{name}: {error}"
-        sweep = own.sweep(one)
+        sweep = own.sweep_together([one, one])
         while (parts := sweep.advance(1.0)) is None:
             pass
-        np.testing.assert_array_equal(parts, got)
+        np.testing.assert_array_equal(parts, np.concatenate([got, got]))
     finally:
         own.close()
         exact.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from woolly.engine.seeing.tower import Sweep, Tower
 from woolly.engine.seeing.view import Key, PlacedRows, View
+from woolly.senses import Piece
 
 __all__ = ["Eyes", "Looking"]
 
@@ -37,7 +38,7 @@ class Looking(Protocol):
 
 
 class Eyes:
-    """One tower, the piece that is on its way through it, and rows that it made. Belongs to the engine's thread."""
+    """One tower, the pieces that are on their way through it, and rows that it made. Belongs to the engine's thread."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Eyes:
         self._work = tower.slice_work if work is None else work
         self._kept: OrderedDict[Key, Float32] = OrderedDict()  # least recently used first
         self._n_bytes = 0
-        self._sweep: tuple[Key, Sweep] | None = None
+        self._sweep: tuple[dict[Key, int], Sweep] | None = None  # rows of each piece
         self._waiting: tuple[Looking, ...] = ()  # requests that come to the piece next, while the tower runs
         self._is_aborted = False
 
@@ -74,18 +75,19 @@ class Eyes:
                 view.rows[place.key] = rows
 
     def turn(self, requests: Iterable[Looking]) -> None:
-        """Goes on with the first piece that a request comes to; what nobody waits for any more is dropped."""
+        """Goes on with the first piece that a request comes to, and with others that fit its slice.
+
+        What nobody waits for any more is dropped.
+        """
         running = tuple(requests)
         wanted = self._wanted(running)
         if not wanted or self._is_aborted:
             self._sweep = None
             return
-        if self._sweep is None or self._sweep[0] not in wanted:
-            key, place = next(iter(wanted.items()))
-            source = place.rows.source
-            self._sweep = key, self.tower.sweep(source.pieces[place.rows.piece], source.kind)
-        key, sweep = self._sweep
-        self._waiting = tuple(one for one in running if _comes_to(one, key))
+        if self._sweep is None or not any(key in wanted for key in self._sweep[0]):
+            self._sweep = self._begin(wanted)
+        keys, sweep = self._sweep
+        self._waiting = tuple(one for one in running if _comes_to(one, keys))
         try:
             self._check()
             rows = sweep.advance(self._work)
@@ -97,7 +99,23 @@ class Eyes:
             self._waiting = ()
         if rows is not None:
             self._sweep = None
-            self._keep(key, rows)
+            parts = np.split(rows, np.cumsum(list(keys.values()))[:-1])
+            for key, part in reversed(list(zip(keys, parts, strict=True))):  # the first is kept the longest
+                self._keep(key, part.copy() if len(keys) > 1 else part)
+
+    def _begin(self, wanted: dict[Key, PlacedRows]) -> tuple[dict[Key, int], Sweep]:
+        """The first piece, with others as long as all of their work fits one slice."""
+        (first, place), *others = wanted.items()
+        kind, pieces = place.rows.source.kind, {first: _piece_of(place)}
+        for key, other in others:
+            together = pieces | {key: _piece_of(other)}
+            if other.rows.source.kind != kind:
+                continue
+            if self.tower.work_together(list(together.values()), kind) > self._work:
+                break
+            pieces = together
+        counts = {key: self.tower.n_rows(piece, kind) for key, piece in pieces.items()}
+        return counts, self.tower.sweep_together(list(pieces.values()), kind)
 
     def abandon(self) -> None:
         """Stops the tower's step under way if all that wait for it are cancelled. Any thread may call it.
@@ -114,10 +132,11 @@ class Eyes:
         self.tower.cancel()
 
     def _wanted(self, requests: Iterable[Looking]) -> dict[Key, PlacedRows]:
-        """Pieces whose rows are not made, by the requests that come to them first."""
+        """Pieces whose rows are not made: those that requests come to first, then those after them."""
         views = ((request.view, request.n_computed) for request in requests)
-        places = (view.missing(first) for view, first in views if view is not None)
-        return {place.key: place for place in places if place is not None and place.key not in self._kept}
+        missing = [view.all_missing(first) for view, first in views if view is not None]
+        places = [*(own[0] for own in missing if own), *(place for own in missing for place in own[1:])]
+        return {place.key: place for place in places if place.key not in self._kept}
 
     def _keep(self, key: Key, rows: Float32) -> None:
         rows.setflags(write=False)
@@ -132,7 +151,11 @@ class Eyes:
             self._check_file()
 
 
-def _comes_to(request: Looking, key: Key) -> bool:
-    """Whether the rows of this piece are those that a request needs next."""
+def _comes_to(request: Looking, keys: Container[Key]) -> bool:
+    """Whether rows of these pieces are those that a request needs next."""
     place = None if request.view is None else request.view.missing(request.n_computed)
-    return place is not None and place.key == key
+    return place is not None and place.key in keys
+
+
+def _piece_of(place: PlacedRows) -> Piece:
+    return place.rows.source.pieces[place.rows.piece]

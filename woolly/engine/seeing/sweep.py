@@ -1,9 +1,11 @@
-"""The Sweep: one piece of a picture or a sound on its way through the stages of a tower."""
+"""The Sweep: pieces of pictures or sounds on their way through the stages of a tower, together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +13,15 @@ import numpy.typing as npt
 from woolly.engine.seeing.work import row_work
 from woolly.models.towers import Arrangement
 from woolly.plan import Plan
-from woolly.runtime import Batch, CancelledRun, CutsRows, Program, State, pages_for
+from woolly.runtime import Advances, Batch, CancelledRun, CutsRows, Program, State, pages_for
 
 __all__ = ["RunningStage", "Sweep"]
 
+_NOTHING = np.zeros((0, 0), np.float32)
 _FEWEST_ROWS = 128  # of a part of a step: fewer would open the same panels of weights too often
 
 Float32 = npt.NDArray[np.float32]
+Number = TypeVar("Number", np.float32, np.int32)
 
 
 class RunningStage:
@@ -27,9 +31,8 @@ class RunningStage:
         self.program = program
         self._state: State | None = None
 
-    def state(self, n_rows: int) -> State:
-        """A state with room for a number of rows."""
-        n_pages = pages_for(n_rows)
+    def state(self, n_pages: int) -> State:
+        """A state with as many pages, or more."""
         if self._state is None or self._state.n_pages < n_pages:
             self._state = self.program.new_state(n_pages)
         return self._state
@@ -41,20 +44,20 @@ class Sweep:
     def __init__(
         self,
         stages: Sequence[RunningStage],
-        arrangements: Sequence[Arrangement],
-        values: Float32,
+        pieces: Sequence[tuple[Sequence[Arrangement], Float32]],
         width: int,
         constants: Float32 | None = None,
     ) -> None:
-        """Rows that are narrower than `width` are followed by zeros: those for several layers stand side by side.
+        """`pieces` are the arrangement for each stage, and patches. Several must fit the rows of each stage.
 
-        `constants` are rows that come after those of the piece.
+        Rows that are narrower than `width` are followed by zeros: those for several layers stand side by side.
+        `constants` are rows that come after those of each piece.
         """
         self._width = width
         self._constants = constants
         self._stages = stages
-        self._arrangements = arrangements
-        self._values = values  # patches, or results of the stage before
+        self._arrangements = [own for own, _ in pieces]
+        self._values = [values for _, values in pieces]  # patches, or results of the stage before
         self._stage = self._row = self._step = 0
         self._batch: Batch | None = None  # of the rows that are under way
         self._work: Sequence[float] = ()  # of a row of each step's result, for that batch
@@ -64,7 +67,8 @@ class Sweep:
     def advance(self, work: float) -> Float32 | None:
         """Computes for about `work` multiply-adds, at least some rows of a step; returns the result, or None.
 
-        The result is all rows of the piece. What a row is does not depend on where the work stops.
+        The result is all rows of the pieces, one after another. What a row is does not depend on where the work stops,
+        nor on the pieces beside its own.
         """
         left = work
         while True:
@@ -80,13 +84,13 @@ class Sweep:
 
     def _go_on(self, work: float) -> tuple[Float32 | None, float]:
         """Runs the next steps that fit into the work together, or some rows of one; returns the result and the work."""
-        stage, arrangement = self._stages[self._stage], self._arrangements[self._stage]
-        program, n_rows = stage.program, len(arrangement.order)
+        stage, arrangements = self._stages[self._stage], [own[self._stage] for own in self._arrangements]
+        program, n_rows = stage.program, sum(len(own.order) for own in arrangements)
         last = min(self._row + program.max_rows, n_rows)
         if self._batch is None:
-            self._batch = _batch_of(arrangement, self._values, self._row, last)
+            self._batch = _batch_of(arrangements, self._values, self._row, last)
             self._work = row_work(program.running_plan, self._batch.n_rows)
-        rows, done = self._run(program, self._batch, stage.state(last - self._row), work)
+        rows, done = self._run(program, self._batch, stage.state(int(self._batch.pages.max()) + 1), work)
         if self._step < len(program.running_plan.steps):
             return None, done
         self._made.append(rows.copy())
@@ -94,11 +98,15 @@ class Sweep:
         if last < n_rows:
             return None, done
         made = np.concatenate(self._made) if len(self._made) > 1 else self._made[0]
-        self._values = made if arrangement.results is None else made[arrangement.results]
+        parts = np.split(made, np.cumsum([len(own.outputs) for own in arrangements])[:-1])
+        self._values = [
+            part if own.results is None else part[own.results] for own, part in zip(arrangements, parts, strict=True)
+        ]
         self._stage, self._row, self._made = self._stage + 1, 0, []
         if self._stage < len(self._stages):
             return None, done
-        made = self._values if self._constants is None else np.concatenate([self._values, self._constants])
+        after = [] if self._constants is None else [self._constants]
+        made = np.concatenate([rows for own in self._values for rows in (own, *after)])
         return np.pad(made, ((0, 0), (0, self._width - made.shape[1]))), done
 
     def _run(self, program: Program, batch: Batch, state: State, work: float) -> tuple[Float32, float]:
@@ -116,7 +124,11 @@ class Sweep:
         while end < len(plan.steps) and done + (more := _rows_of(plan, end, batch) * self._work[end]) <= work:
             done += more
             end += 1
-        rows = program.run(batch, state, step, end)
+        if end < len(plan.steps) and isinstance(program, Advances):
+            program.advance(batch, state, step, end)
+            rows = _NOTHING
+        else:
+            rows = program.run(batch, state, step, end)
         self._step = end
         return rows, done
 
@@ -127,16 +139,34 @@ def _rows_of(plan: Plan, step: int, batch: Batch) -> int:
     return len(batch.output_rows) if is_output else batch.n_rows
 
 
-def _batch_of(arrangement: Arrangement, values: Float32, first: int, last: int) -> Batch:
-    """The batch of some rows of a stage; of all, if they see each other."""
-    n = last - first
-    outputs = arrangement.outputs[(arrangement.outputs >= first) & (arrangement.outputs < last)] - first
-    batch = Batch.of([([0] * n, 0, range(pages_for(n)))], outputs.tolist())
+def _batch_of(arrangements: Sequence[Arrangement], values: Sequence[Float32], first: int, last: int) -> Batch:
+    """The batch of some rows of a stage of one piece, of all if they see each other; or of several pieces whole."""
+    if len(arrangements) == 1:
+        (own,) = arrangements
+        n = last - first
+        outputs = own.outputs[(own.outputs >= first) & (own.outputs < last)] - first
+        batch = Batch.of([([0] * n, 0, range(pages_for(n)))], outputs.tolist())
+        hidden = own.gather(values[0], first, last)
+    else:
+        lengths = [len(own.order) for own in arrangements]
+        ends = list(accumulate(map(pages_for, lengths), initial=0))
+        sequences = [([0] * n, 0, range(*pages)) for n, pages in zip(lengths, pairwise(ends), strict=True)]
+        starts = accumulate(lengths, initial=0)
+        wanted = [own.outputs + start for own, start in zip(arrangements, starts, strict=False)]
+        batch = Batch.of(sequences, np.concatenate(wanted).tolist())
+        gathered = (own.gather(its, 0, len(own.order)) for own, its in zip(arrangements, values, strict=True))
+        hidden = np.concatenate(list(gathered))
     return replace(
         batch,
-        hidden=arrangement.gather(values, first, last),
-        turns=arrangement.turns,
-        sees=arrangement.sees,
-        places=arrangement.places,
-        shares=arrangement.shares,
+        hidden=hidden,
+        turns=_joined([own.turns for own in arrangements], 1),
+        sees=_joined([own.sees for own in arrangements]),
+        places=_joined([own.places for own in arrangements]),
+        shares=_joined([own.shares for own in arrangements]),
     )
+
+
+def _joined(arrays: Sequence[npt.NDArray[Number] | None], axis: int = 0) -> npt.NDArray[Number] | None:
+    """Arrays of one kind of all pieces as one; pieces of a tower all have it, or none has."""
+    there = [array for array in arrays if array is not None]
+    return np.concatenate(there, axis=axis) if len(there) > 1 else there[0] if there else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from woolly.engine.seeing.memory import tower_bytes, traced_bytes
 from woolly.engine.seeing.sweep import RunningStage, Sweep
-from woolly.engine.seeing.work import GPU_SLICE, SLICE
+from woolly.engine.seeing.work import GPU_SLICE, SLICE, row_work
 from woolly.errors import DeviceError, ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models.towers import TracedTower, trace_towers
@@ -130,9 +131,26 @@ class Tower:
 
     def sweep(self, piece: Piece, kind: Kind | None = None) -> Sweep:
         """Starts a piece on its way. The one before must be done, or dropped: they share the values of the programs."""
+        return self.sweep_together([piece], kind)
+
+    def sweep_together(self, pieces: Sequence[Piece], kind: Kind | None = None) -> Sweep:
+        """Starts several pieces that `work_together` has counted."""
         half = self._half(kind)
-        self.n_sweeps += 1
-        return Sweep(half.stages, half.traced.arrange(piece.grid), piece.values, self.width, half.traced.constants)
+        self.n_sweeps += len(pieces)
+        arranged = [(half.traced.arrange(piece.grid), piece.values) for piece in pieces]
+        return Sweep(half.stages, arranged, self.width, half.traced.constants)
+
+    def work_together(self, pieces: Sequence[Piece], kind: Kind | None = None) -> float:
+        """Multiply-adds of all rows of some pieces; infinite if they do not fit one batch."""
+        half = self._half(kind)
+        arranged = [half.traced.arrange(piece.grid) for piece in pieces]
+        work = 0.0
+        for stage, own in zip(half.stages, zip(*arranged, strict=True), strict=True):
+            lengths = [len(arrangement.order) for arrangement in own]
+            if sum(lengths) > stage.program.max_rows:
+                return math.inf
+            work += sum(n * sum(row_work(stage.program.running_plan, n)) for n in lengths)
+        return work
 
     def rows(self, piece: Piece, kind: Kind | None = None) -> Float32:
         """All rows of a piece, [n, width], line by line."""

@@ -66,7 +66,11 @@ class View:
 
     def missing(self, first: int) -> PlacedRows | None:
         """The first place at or after a position whose rows are not made yet."""
-        return next((p for p in self.within(first, self.n_prompt) if p.key not in self.rows), None)
+        return next(iter(self.all_missing(first)), None)
+
+    def all_missing(self, first: int) -> list[PlacedRows]:
+        """All places at or after a position whose rows are not made yet."""
+        return [place for place in self.within(first, self.n_prompt) if place.key not in self.rows]
 
     def end(self, first: int, last: int) -> int:
         """How far positions from `first` on can be computed in one step, at most to `last`.

@@ -88,6 +88,11 @@ class GpuProgram:
         first, last = checked_range(first, last, len(self.running_plan.steps))
         return self._core.run(batch, state, self.plan, first, last)
 
+    def advance(self, batch: Batch, state: State, first: int, last: int) -> None:
+        """Runs steps of the fused plan, and leaves their values on the GPU."""
+        first, last = checked_range(first, last, len(self.running_plan.steps))
+        self._core.run(batch, state, self.plan, first, last, is_wanted=False)
+
     def cancel(self) -> None:
         """Stops a run that is under way, at its next step or, if it runs as a graph, at its end."""
         self._core.cancel()
