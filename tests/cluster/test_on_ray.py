@@ -3,6 +3,7 @@
 tests/cluster/ray_replicas.py has those of a real cluster.
 """
 
+import shutil
 import socket
 import sys
 import threading
@@ -10,10 +11,15 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
+from fastapi.testclient import TestClient
 
 from woolly.cluster.listening import Listening
 from woolly.cluster.on_ray import RaySeat, ray_seats
+from woolly.cluster.serve import prepare, seats_of
 from woolly.errors import RequestError
+from woolly.serving import Settings, create_app
+from woolly.serving.accounts.keys_file import add_key
+from woolly.serving.accounts.ledger import read_usage
 
 
 class Ray:
@@ -22,9 +28,22 @@ class Ray:
     def __init__(self, address):
         self.address = address
         self.killed = []
+        self.needs = []
+        self.machines = [{"CPU": 4.0}]
+
+    def is_initialized(self):
+        return True
+
+    def nodes(self):
+        gone = {"Alive": False, "Resources": {"GPU": 9.0}}
+        return [gone, *({"Alive": True, "Resources": one} for one in self.machines)]
 
     def remote(self, _):
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._start))
+        return SimpleNamespace(options=self._with)
+
+    def _with(self, *, num_cpus, num_gpus, **_):
+        self.needs.append((num_cpus, num_gpus))
+        return SimpleNamespace(remote=self._start)
 
     def _start(self, secret):
         return SimpleNamespace(address=SimpleNamespace(remote=lambda: secret))
@@ -122,6 +141,77 @@ def test_the_replica_that_was_started_is_joined_and_ended_with_its_actor(seated)
     one.leave()
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_replicas_share_the_gpus_of_a_cluster_or_its_cores(seated):
+    _, ray = seated(raising(TimeoutError("no machine has room")))
+    ray.machines = [{"CPU": 16.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}, {"CPU": 64.0}]
+    for n, may_use_gpus, needs in ((3, True, (8, 1)), (4, True, (6, 0.5)), (7, True, (3, 1 / 3)), (4, False, (8, 0))):
+        ray.needs.clear()
+        for seat in ray_seats("auto", n, None, may_use_gpus):
+            with pytest.raises(RequestError):
+                seat.start()
+        assert ray.needs == [needs] * n
+    del ray.machines[:2]
+    assert [(seat.threads, seat.gpus) for seat in ray_seats("auto", 2, 3, may_use_gpus=True)] == [(3, 0)] * 2
+    for given, may in (({}, True), ({"device": "cpu"}, False), ({"backend": "cpu"}, False), ({"device": "cuda"}, True)):
+        ray.machines = [{"CPU": 2.0, "GPU": 1.0}]
+        (seat,) = seats_of(Settings(model="m", ray="auto", replicas=1, **given))
+        assert bool(seat.gpus) is may
+
+
+@pytest.fixture
+def actors(seated):
+    """Ray whose actors listen in threads of this process."""
+    opened = []
+
+    def listen(secret):
+        one = Listening("127.0.0.1:0", secret)
+        opened.append((one, threading.Thread(target=one.serve, daemon=True)))
+        opened[-1][1].start()
+        return one.address
+
+    yield seated(listen)[1]
+    for one, thread in opened:
+        one.leave()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_presets_keys_and_usage_are_those_of_the_front(actors, tiny_model, tmp_path):
+    models, keys = tmp_path / "models", tmp_path / "keys.toml"
+    models.mkdir()
+    shutil.copy(tiny_model, models / "tiny.gguf")
+    (models / "presets.toml").write_text('[fast]\nfrom = "tiny"\ntemperature = 0.0\n')
+    limits = {"anna": {"requests_per_day": 2}, "ole": {}}
+    heads = {name: {"Authorization": f"Bearer {add_key(keys, name, limits=own)}"} for name, own in limits.items()}
+    settings = Settings(
+        models_dir=models,
+        sessions_file=tmp_path / "sessions.db",
+        usage_file=tmp_path / "usage.db",
+        keys_file=keys,
+        ray="auto",
+        replicas=1,
+        threads=1,
+        ctx_size=64,
+        strict_models=True,
+    )
+    app = create_app(settings)
+    prepare(app, settings)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+    with TestClient(app) as client:
+
+        def ask(name, model):
+            return client.post("/v1/chat/completions", headers=heads[name], json={**body, "model": model})
+
+        names = {one["id"] for one in client.get("/v1/models", headers=heads["ole"]).json()["data"]}
+        assert names == {"tiny", "fast"}
+        replies = [ask("anna", "tiny"), ask("anna", "fast"), ask("anna", "tiny"), ask("ole", "fast")]
+        assert [reply.status_code for reply in replies] == [200, 200, 429, 200]
+        assert replies[0].headers["x-ratelimit-limit-requests"] == "2"
+        assert len(actors.needs) == 1  # two names, one load
+    used = {(row["key"], row["model"]): row["requests"] for row in read_usage(tmp_path / "usage.db", ("key", "model"))}
+    assert used == {("anna", "tiny"): 2, ("ole", "tiny"): 1}  # by the model that both names have
 
 
 def test_without_the_package_its_name_is_said(monkeypatch):

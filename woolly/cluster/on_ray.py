@@ -51,13 +51,18 @@ class _OnRay(Started):
 class RaySeat(Seat):
     """A place in a Ray cluster: another actor each time that it is taken."""
 
+    def __init__(self, name: str, threads: int, gpus: float = 0) -> None:
+        """`gpus` is the share of one GPU that Ray keeps for the replica; it sees no others."""
+        super().__init__(name, threads)
+        self.gpus = gpus
+
     def start(self) -> Started:
         """Starts an actor and connects to it."""
         import ray
 
         secret = secrets.token_hex(32)
-        kind = ray.remote(_Actor).options(num_cpus=self.threads, scheduling_strategy="SPREAD", max_restarts=0)
-        actor = kind.remote(secret)
+        needs = {"num_cpus": self.threads, "num_gpus": self.gpus}
+        actor = ray.remote(_Actor).options(**needs, scheduling_strategy="SPREAD", max_restarts=0).remote(secret)
         try:
             address = ray.get(actor.address.remote(), timeout=_START_SECONDS)
             return _OnRay(AddressSeat(address, secret).start(), actor)
@@ -66,9 +71,10 @@ class RaySeat(Seat):
             raise RequestError(f"Ray started no replica: {type(error).__name__}: {error}") from None
 
 
-def ray_seats(address: str, n: int, threads: int | None) -> list[Seat]:
+def ray_seats(address: str, n: int, threads: int | None, may_use_gpus: bool = False) -> list[Seat]:
     """Returns seats for n actors of the Ray cluster at an address, or of the one that `ray start` began here (auto).
 
+    With `may_use_gpus` all of them get GPUs if the cluster has any: those of GPUs and CPUs have other bits.
     RequestError without the extra `ray`, or if there is no such cluster.
     """
     try:
@@ -83,12 +89,29 @@ def ray_seats(address: str, n: int, threads: int | None) -> list[Seat]:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:
             raise RequestError(f"there is no Ray cluster at {address}: {error}", field="ray", names=()) from None
-    return [RaySeat(f"ray-{i}", threads or _share(n)) for i in range(n)]
+    gpus = _gpu_share(n) if may_use_gpus else 0
+    return [RaySeat(f"ray-{i}", threads or _share(n, gpus > 0), gpus) for i in range(n)]
 
 
-def _share(n: int) -> int:
-    """Returns the cores of each of n replicas: all cores in equal parts, at most those of the smallest machine."""
+def _share(n: int, on_gpus: bool) -> int:
+    """Returns the cores of each of n replicas: all cores in equal parts, at most those of the smallest machine.
+
+    Replicas `on_gpus` share the cores of machines that have some.
+    """
+    machines = _machines()
+    cores = [one.get("CPU", 0) for one in machines if not on_gpus or one.get("GPU", 0)]
+    return max(1, min(sum(cores) // max(1, n), min((one for one in cores if one), default=1)))
+
+
+def _gpu_share(n: int) -> float:
+    """Returns the part of a GPU that each of n replicas gets: one, unless there are fewer GPUs than replicas."""
+    n_gpus = sum(one.get("GPU", 0) for one in _machines())
+    return 1 / -(-n // n_gpus) if n_gpus and n else 0
+
+
+def _machines() -> list[dict[str, int]]:
+    """Returns the CPUs and GPUs of each machine of the cluster."""
     import ray
 
-    cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-    return max(1, min(sum(cores) // max(1, n), min((one for one in cores if one), default=1)))
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [{kind: int(node.get(kind, 0)) for kind in ("CPU", "GPU")} for node in nodes]

@@ -78,7 +78,7 @@ def seats_of(settings: Settings) -> list[Seat]:
     if settings.ray is not None:
         from woolly.cluster.on_ray import ray_seats  # imported late: Ray is large, and an extra
 
-        here = ray_seats(settings.ray, settings.replicas, settings.threads)
+        here = ray_seats(settings.ray, settings.replicas, settings.threads, _may_use_gpus(settings))
     else:
         nodes = numa_nodes() if settings.pin else []
         here = local_seats(settings.replicas, settings.threads, nodes, _devices(settings))
@@ -88,11 +88,16 @@ def seats_of(settings: Settings) -> list[Seat]:
 def _devices(settings: Settings) -> list[str]:
     """Returns the GPUs that replicas of this machine take in turn; none if there is at most one, or one is named."""
     is_open = settings.device is None or settings.device.strip().lower() == "auto"
-    may_be_gpu = settings.backend == "auto" or is_gpu_backend(settings.backend)
-    if not is_open or not may_be_gpu or not settings.optimized_inference:
+    if not is_open or not _may_use_gpus(settings):
         return []
     found = name_gpus(settings.backend)
     return found if len(found) > 1 else []
+
+
+def _may_use_gpus(settings: Settings) -> bool:
+    is_cpu = settings.device is not None and settings.device.strip().lower() == "cpu"
+    may_be_gpu = settings.backend == "auto" or is_gpu_backend(settings.backend)
+    return may_be_gpu and not is_cpu and settings.optimized_inference
 
 
 def update(models: ModelManager) -> None:
