@@ -99,7 +99,18 @@ def gemma_block() -> dict[str, tuple[int, ...]]:
     return out | matrix("conv_pw1", 2 * WIDTH, WIDTH, False) | matrix("conv_pw2", WIDTH, WIDTH, False)
 
 
-BLOCKS = {"granite_speech": granite_block, "gemma4a": gemma_block}
+def fast_block() -> dict[str, tuple[int, ...]]:
+    out = {"pos_bias_u": (2, WIDTH // 2), "pos_bias_v": (2, WIDTH // 2)} | matrix("linear_pos", WIDTH, WIDTH, False)
+    for one in ("ln1", "ln2", "norm_conv", "ffn_norm", "ffn_norm_1", "conv_norm"):
+        out |= norm(one, WIDTH)
+    for one in ("", "_1"):
+        out |= matrix(f"ffn_up{one}", FFN, WIDTH) | matrix(f"ffn_down{one}", WIDTH, FFN)
+    for one in ("attn_q", "attn_k", "attn_v", "attn_out", "conv_pw2"):
+        out |= matrix(one, WIDTH, WIDTH)
+    return out | matrix("conv_pw1", 2 * WIDTH, WIDTH) | matrix("conv_dw", WIDTH, 9)
+
+
+BLOCKS = {"granite_speech": granite_block, "gemma4a": gemma_block, "lfm2a": fast_block}
 
 EARS = {
     ear.name: ear
@@ -150,6 +161,20 @@ EARS = {
             }
             | matrix("a.input_projection", WIDTH, 4 * CHANNELS, False) | matrix("a.pre_encode.out", FFN, WIDTH)
             | matrix("mm.a.input_projection", TEXT, FFN, False),
+            16,
+        ),
+        TinyEar(
+            "lfm2a",
+            (24_000, 8_500, 3_000),
+            {
+                f"a.conv1d.{i}.{part}": shape
+                for i, n, side in ((0, 1, 3), (2, 1, 3), (3, CHANNELS, 1), (5, 1, 3), (6, CHANNELS, 1))
+                for part, shape in (("weight", (CHANNELS, n, side, side)), ("bias", (CHANNELS, 1, 1)))
+            }
+            | matrix("a.pre_encode.out", WIDTH, 2 * CHANNELS) | norm("mm.a.mlp.0", WIDTH)
+            | matrix("mm.a.mlp.1", FFN, WIDTH) | matrix("mm.a.mlp.3", TEXT, FFN)
+            | {"a.position_embd.weight": (8, WIDTH), "a.position_embd_norm.weight": (WIDTH,),
+               "a.embd_to_logits.weight": (8, WIDTH)},
             16,
         ),
     )

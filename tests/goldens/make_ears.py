@@ -296,6 +296,57 @@ def gemma4a(file):
     return rows
 
 
+FAST = {
+    "ffn_norm": "norm_feed_forward1", "ffn_norm_1": "norm_feed_forward2", "ln1": "norm_self_att", "ln2": "norm_out",
+    "norm_conv": "norm_conv", "ffn_up": "feed_forward1.linear1", "ffn_down": "feed_forward1.linear2",
+    "ffn_up_1": "feed_forward2.linear1", "ffn_down_1": "feed_forward2.linear2", "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_out": "self_attn.o_proj",
+    "linear_pos": "self_attn.relative_k_proj", "conv_pw1": "conv.pointwise_conv1", "conv_dw": "conv.depthwise_conv",
+    "conv_pw2": "conv.pointwise_conv2", "conv_norm": "conv.norm",
+}  # fmt: skip
+
+
+def lfm2a(file):
+    """The FastConformer of Parakeet, which does not scale its input here, and the model's own adapter."""
+    module, n_mels = models.parakeet, file.get("audio.num_mel_bins")
+    n_layers = file.get("audio.block_count")
+    config = transformers.ParakeetEncoderConfig(
+        hidden_size=WIDTH, num_hidden_layers=n_layers, intermediate_size=FFN, scale_input=False,
+        num_attention_heads=file.get("audio.attention.head_count"), subsampling_conv_channels=CHANNELS,
+        num_mel_bins=n_mels,
+    )  # fmt: skip
+    encoder, inside = module.modeling_parakeet.ParakeetEncoder(config), {}
+    for name, array in file.tensors.items():
+        stem, _, kind = name.rpartition(".")
+        if stem.startswith("a.conv1d."):
+            inside[f"subsampling.layers.{stem.split('.')[2]}.{kind}"] = array
+        elif stem == "a.pre_encode.out":
+            inside[f"subsampling.linear.{kind}"] = array
+        elif name.startswith("a.blk.") and kind.startswith("pos_bias"):
+            inside[f"layers.{name.split('.')[2]}.self_attn.{kind.removeprefix('pos_')}"] = array
+        elif name.startswith("a.blk."):
+            inside[f"layers.{stem.split('.')[2]}.{FAST[stem.split('.')[3]]}.{kind}"] = array
+    for i in range(n_layers):  # the file has the norm of a batch with its mean and variance in it
+        begin = f"layers.{i}.conv.norm"
+        inside[f"{begin}.running_mean"] = np.zeros(WIDTH, np.float32)
+        inside[f"{begin}.running_var"] = np.full(WIDTH, 1 - 1e-5, np.float32)
+        inside[f"{begin}.num_batches_tracked"] = np.zeros((), np.int64)
+    load(encoder, inside)
+    adapter = torch.nn.Sequential(
+        torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, FFN), torch.nn.GELU(), torch.nn.Linear(FFN, TEXT)
+    )
+    after = {name.removeprefix("mm.a.mlp."): array for name, array in file.tensors.items() if name.startswith("mm.a.")}
+    load(adapter, after)
+    own = module.feature_extraction_parakeet.ParakeetFeatureExtractor(feature_size=n_mels)
+
+    def rows(sound):
+        found = own(sound, sampling_rate=16000, return_tensors="pt")
+        out = encoder(found["input_features"], found["attention_mask"])
+        return adapter(out.last_hidden_state)[out.attention_mask.bool()]
+
+    return rows
+
+
 class Part:
     """Some tensors of a file."""
 
@@ -304,7 +355,7 @@ class Part:
 
 
 MAKERS = {"ultravox": ultravox, "qwen2a": qwen2a, "voxtral": voxtral, "qwen2.5o": qwen25o, "qwen3a": qwen3a,
-          "granite_speech": granite_speech, "gemma4a": gemma4a}  # fmt: skip
+          "granite_speech": granite_speech, "gemma4a": gemma4a, "lfm2a": lfm2a}  # fmt: skip
 
 
 def frames():

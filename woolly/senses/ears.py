@@ -57,6 +57,7 @@ LISTENERS: Mapping[str, Listener] = {
         most_frames=800,
     ),
     "gemma4a": Listener("<|audio>", "<audio|>", ("<|audio|>",), lambda n, its: after_conv(n, 2), most_frames=2999),
+    "lfm2a": Listener(written=("<|audio|>",), rows=lambda n, its: after_conv(n, 3)),
     # Its frames are two of 10 ms side by side.
     "granite_speech": Listener(
         written=("<|audio|>",), rows=lambda n, its: -(-n // its.window) * its.n_queries, needs_window=True

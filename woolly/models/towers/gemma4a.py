@@ -18,7 +18,7 @@ from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.plan import Handle, Tracer
 from woolly.senses.ears import after_conv
 
-__all__ = ["PROJECTORS", "arrange", "remake", "stages"]
+__all__ = ["PROJECTORS", "arrange", "halving_filters", "remake", "stages"]
 
 PROJECTORS = ("gemma4a",)
 
@@ -112,7 +112,7 @@ def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
         raise ValueError(f"a piece has {times} frames, and the tower hears up to {hp.settings.family.most_frames}")
     out = []
     for number in range(2):
-        taps = _filters(times, pitches)
+        taps = halving_filters(times, pitches)
         out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
         times, pitches = after_conv(times), after_conv(pitches)
     rows = np.arange(times, dtype=np.int32)
@@ -121,7 +121,7 @@ def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
     return *out, Arrangement(order, rows, sees=sees)
 
 
-def _filters(times: int, pitches: int) -> npt.NDArray[np.int32]:
+def halving_filters(times: int, pitches: int) -> npt.NDArray[np.int32]:
     """[n, 9]: what filters of stride 2 cover, time before pitch, as the weights of a file stand."""
     by_time = filter_rows(range(0, times, 2), 0, times)[:, None, :, None]
     by_pitch = filter_rows(range(0, pitches, 2), 0, pitches)[None, :, None, :]

@@ -12,7 +12,7 @@ from woolly.errors import RequestError
 from woolly.senses.ears import EarSettings, after_conv
 from woolly.senses.layout import Layout, lay_out
 from woolly.senses.prepared import Piece, Prepared
-from woolly.senses.sounds import AT_WORK, Sound, log_mel_gemma, log_mel_granite, log_mel_whisper
+from woolly.senses.sounds import AT_WORK, Sound, log_mel_gemma, log_mel_granite, log_mel_nemo, log_mel_whisper
 from woolly.senses.sounds.sound import RATE
 
 __all__ = ["HEARING", "measure_sound", "prepare_sound"]
@@ -100,6 +100,13 @@ def _gemma4a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
         yield log_mel_gemma(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
 
 
+def _lfm2a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+    """Pieces of 30 s, each a sound of its own."""
+    for first in range(0, len(sound.samples), _PIECE):
+        part = sound.samples[first : first + _PIECE]
+        yield log_mel_nemo(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
+
+
 def _granite(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
     """Two frames side by side, of the whole sound."""
     frames = log_mel_granite(sound.samples, settings.n_mels // 2)
@@ -120,6 +127,7 @@ HEARING: Mapping[str, Callable[[Sound, EarSettings], Iterator[Float32]]] = {
     "qwen3a": _qwen3a,
     "gemma4a": _gemma4a,
     "granite_speech": _granite,
+    "lfm2a": _lfm2a,
 }
 
 
@@ -154,6 +162,11 @@ def _gemma4a_lengths(n_samples: int, settings: EarSettings) -> list[int]:
     return [(max(n, _LEAST_SAMPLES) - 1) // _HOP for n in parts]
 
 
+def _lfm2a_lengths(n_samples: int, settings: EarSettings) -> list[int]:
+    parts = (min(_PIECE, n_samples - first) for first in range(0, n_samples, _PIECE))
+    return [max(n, _LEAST_SAMPLES) // _HOP for n in parts]
+
+
 # Frames of each piece by the samples of a sound: what the functions of HEARING yield.
 _LENGTHS: Mapping[str, Callable[[int, EarSettings], list[int]]] = {
     "ultravox": _ultravox_lengths,
@@ -162,5 +175,6 @@ _LENGTHS: Mapping[str, Callable[[int, EarSettings], list[int]]] = {
     "qwen2.5o": _qwen25o_lengths,
     "qwen3a": lambda n_samples, settings: _pieces(n_samples // _HOP, settings),
     "gemma4a": _gemma4a_lengths,
+    "lfm2a": _lfm2a_lengths,
     "granite_speech": lambda n_samples, settings: _pieces((n_samples // _HOP + 1) // 2, settings),
 }

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Scale", "log_mel", "log_mel_gemma", "log_mel_granite", "log_mel_whisper", "mel_filters"]
+__all__ = ["Scale", "log_mel", "log_mel_gemma", "log_mel_granite", "log_mel_nemo", "log_mel_whisper", "mel_filters"]
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -52,6 +52,25 @@ def log_mel_gemma(samples: Float32, n_mels: int) -> Float32:
         amplitudes = np.abs(np.fft.rfft(frames[first : first + _BLOCK] * window, n=512, axis=1))
         out[first : first + _BLOCK] = np.log(amplitudes @ filters + 1e-3)
     return out
+
+
+def log_mel_nemo(samples: Float32, n_mels: int) -> Float32:
+    """Returns [frames, n_mels] as NeMo's conformers read them: logarithms of power, of mean 0 and deviation 1 each.
+
+    Higher tones are raised before; windows stand in the middle of 512 samples, and silence is around the sound.
+    """
+    raised = samples.astype(np.float64)
+    raised[1:] -= 0.97 * samples[:-1]
+    window = np.pad(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / (_WINDOW - 1)), 56)
+    frames = np.lib.stride_tricks.sliding_window_view(np.pad(raised, 256), 512)[::160][: len(samples) // 160]
+    filters = mel_filters(n_mels, 512, 16000)
+    out = np.empty((len(frames), n_mels))
+    for first in range(0, len(frames), _BLOCK):
+        power = np.abs(np.fft.rfft(frames[first : first + _BLOCK] * window, axis=1)) ** 2
+        out[first : first + _BLOCK] = np.log(power @ filters + 2.0**-24)
+    out -= out.mean(axis=0)
+    out /= np.sqrt((out**2).sum(axis=0) / max(len(out) - 1, 1)) + 1e-5
+    return out.astype(np.float32)
 
 
 def _eased(spectrum: Float64) -> Float32:
