@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid
+from woolly.models.towers.fixed import powers, product, sines
 from woolly.models.towers.gemma4v import clipped
 from woolly.models.towers.params import EarParams
 from woolly.models.towers.relative import Turned, turned_tensors, waves_of
@@ -90,15 +92,15 @@ def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
 def remake(hp: EarParams) -> dict[str, Tensor]:
     """Distances as waves: what each layer makes of sines and cosines of a distance."""
     half = hp.width // 2
-    steps = np.exp(-np.arange(half) * (math.log(10000.0) / max(half - 1, 1)))
-    angles = np.arange(_REACH)[:, None] * steps
-    waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)  # [distances, width]
+    steps = powers(10000, [Fraction(-i, max(half - 1, 1)) for i in range(half)])
+    waves = np.concatenate(sines(np.arange(_REACH)[:, None] * steps), axis=1)  # [distances, width]
     out = turned_tensors("a.turns", _REACH)
     for i in range(hp.n_layers):
         name = f"a.blk.{i}.attn_k_rel.weight"
         if name not in hp.tensors or hp.tensors[name].shape != (hp.width, hp.width):
             raise ModelError(f"tensor {name} is missing, or no matrix of {hp.width} x {hp.width}")
-        made_of = (waves @ hp.tensors[name].dequantize().astype(np.float64).T).reshape(_REACH, hp.heads, -1)
+        weight = np.ascontiguousarray(hp.tensors[name].dequantize().T, np.float64)
+        made_of = product(waves, weight).reshape(_REACH, hp.heads, -1)
         by_distance = np.zeros((hp.heads, 2 * _REACH - 1, hp.head_dim))
         by_distance[:, _REACH - 1 :] = made_of.swapaxes(0, 1)  # no row sees a later one
         out |= waves_of(f"a.blk.{i}.attn_waves", by_distance, hp.heads)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import numpy.typing as npt
 
 from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid, Int32, lines_and_columns
+from woolly.models.towers.fixed import powers, sines
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.tensors import made
 from woolly.models.towers.vit import layer
@@ -44,9 +47,9 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     """Waves for each line and column of a piece."""
     width = hp.tensors["resampler.attn.out.weight"].shape[0]
     half, quarter = width // 2, width // 4
-    turns = np.arange(_MOST_SIDE)[:, None] / 10000.0 ** (np.arange(quarter) / quarter)
+    turns = np.arange(_MOST_SIDE)[:, None] / powers(10000, [Fraction(i, quarter) for i in range(quarter)])
     waves = np.zeros((2, _MOST_SIDE, width))
-    waves[0, :, :half] = np.concatenate([np.sin(turns), np.cos(turns)], axis=1)  # of columns
+    waves[0, :, :half] = np.concatenate(sines(turns), axis=1)  # of columns
     waves[1, :, half:] = waves[0, :, :half]  # of lines
     return {"resampler.waves.weight": made("resampler.waves.weight", waves.reshape(-1, width))}
 
