@@ -250,6 +250,18 @@ TOWERS = {
             extra={"use_gelu": True, "vision.projector.scale_factor": 2, "vision.wa_layer_indexes": [0]},
         ),
         TinyTower(
+            "dots_ocr",
+            "dots_ocr",
+            ((1, 4, 6), (1, 2, 2)),
+            FILTERS | BIAS | norm("v.pre_ln", 32, False) | norm("mm.post_norm", 32, False) | norm("mm.input_norm", 32)
+            | MERGER,
+            gated=True,
+            rms=True,
+            biases=False,
+            extra={"use_silu": True, "vision.projector.scale_factor": 2, "vision.image_size": 0,
+                   "vision.image_min_pixels": 16 * 4, "vision.image_max_pixels": 16 * 200},
+        ),
+        TinyTower(
             "kimivl",
             "kimivl",
             ((1, 4, 6), (1, 8, 8), (1, 10, 2)),

@@ -51,6 +51,7 @@ def mlp(file):
 def linear(file, name):
     """A matrix of the file as a module."""
     weight = file.tensors[f"{name}.weight"]
+    weight = weight.reshape(len(weight), -1)
     bias = f"{name}.bias" in file.tensors
     module = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias)
     return load(module, {"weight": weight} | ({"bias": file.tensors[f"{name}.bias"]} if bias else {}))

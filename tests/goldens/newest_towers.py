@@ -1,4 +1,4 @@
-"""More towers of transformers, for make_towers.py: MiniCPM-V 4.6, and Kimi-VL by the tower of its successor."""
+"""More towers for make_towers.py: MiniCPM-V 4.6, Kimi-VL by its successor's tower, dots.ocr by Qwen 2.5 VL's layers."""
 
 import numpy as np
 import torch
@@ -6,8 +6,8 @@ import transformers
 from transformers import models
 
 from tests.cases.towers import PATCH, SIDE, TEXT
-from tests.goldens.make_towers import CLIP_BLOCK, image, load, named, sizes
-from tests.goldens.newer_towers import SIGLIP
+from tests.goldens.make_towers import CLIP_BLOCK, GATED, QWEN_BLOCK, image, load, named, sizes
+from tests.goldens.newer_towers import SIGLIP, layer_norm, linear
 
 MERGER = {
     "ln1": "layer_norm1", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
@@ -77,4 +77,48 @@ def kimivl(file):
     return rows
 
 
-NEWEST = {"minicpmv4_6": minicpmv46, "kimivl": kimivl}
+class DotsMerger(torch.nn.Module):
+    """The norm after the layers, and the projector, by dots.ocr's own code."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.after = torch.nn.RMSNorm(32, eps=1e-6)
+        load(self.after, {"weight": file.tensors["mm.post_norm.weight"]})
+        self.norm = layer_norm(file, "mm.input_norm", 1e-6)
+        self.first, self.second = linear(file, "mm.0"), linear(file, "mm.2")
+
+    def forward(self, hidden):
+        hidden = self.norm(self.after(hidden)).reshape(-1, 128)
+        return self.second(torch.nn.functional.gelu(self.first(hidden)))
+
+
+def dots_ocr(file):
+    """Layers of Qwen 2.5 VL that all look at everything, without biases, within dots.ocr's own code."""
+    own, depth = models.qwen2_5_vl, file.get("vision.block_count")
+    config = own.configuration_qwen2_5_vl.Qwen2_5_VLVisionConfig(
+        hidden_size=32, intermediate_size=file.get("vision.feed_forward_length"), out_hidden_size=TEXT, depth=depth,
+        num_heads=2, patch_size=PATCH, spatial_merge_size=2, temporal_patch_size=1,
+        fullatt_block_indexes=list(range(depth)),
+    )  # fmt: skip
+    module = own.modeling_qwen2_5_vl.Qwen2_5_VisionTransformerPretrainedModel(config)
+    arrays = named(file, QWEN_BLOCK | GATED, "blocks", {})
+    for i in range(depth):
+        qkv = [file.tensors[f"v.blk.{i}.attn_{one}.weight"] for one in "qkv"]
+        arrays[f"blocks.{i}.attn.qkv.weight"] = np.concatenate(qkv)
+    none = {n: torch.zeros_like(a) for n, a in module.state_dict().items() if n.endswith(".bias")}
+    rest = {n: a for n, a in module.state_dict().items() if not n.startswith("blocks.")}
+    load(module, rest | none | arrays)
+    patches, norm = linear(file, "v.patch_embd"), torch.nn.RMSNorm(32, eps=1e-6)
+    load(norm, {"weight": file.tensors["v.pre_ln.weight"]})
+    module.patch_embed, module.merger = torch.nn.Sequential(patches, norm), DotsMerger(file)
+
+    def rows(one):
+        _, height, width = one.grid
+        values = one.values.reshape(height // 2, 2, width // 2, 2, -1).transpose(0, 2, 1, 3, 4)
+        values = torch.tensor(np.ascontiguousarray(values).reshape(height * width, -1))
+        return module(values, grid_thw=torch.tensor([one.grid])).pooler_output
+
+    return rows
+
+
+NEWEST = {"minicpmv4_6": minicpmv46, "kimivl": kimivl, "dots_ocr": dots_ocr}

@@ -162,6 +162,7 @@ def test_tiles_of_other_families_have_their_marks():
     kimi, omni = (lay_out(picture((1, 4, 6)), settings(name, 2)) for name in ("kimivl", "qwen2.5o"))
     assert shown(kimi) == ["<|media_start|>image<|media_content|>", (0, 0, 6), "<|media_end|>"]
     assert shown(omni) == ["<|vision_bos|>", (0, 0, 6), "<|vision_eos|>"]
+    assert shown(lay_out(picture((1, 4, 6)), settings("dots_ocr", 2))) == ["<|img|>", (0, 0, 6), "<|endofimg|>"]
     assert kimi.parts[1].grid is None and omni.parts[1].grid == (1, 2, 3)
     assert shown(lay_out(picture((1, 4, 6)), settings("glm4v", 2)))[0] == "<|begin_of_image|>"
     gemma = lay_out(picture((1, 6, 6)), settings("gemma4v", 3))

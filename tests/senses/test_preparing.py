@@ -40,6 +40,7 @@ SETTINGS = {
     "llama4": TowerSettings("image", "llama4", 56, 14, **HALF, merge=2),
     "minicpmv": TowerSettings("image", "resampler", 56, 14, **HALF, n_queries=64),
     "minicpmv4.6": TowerSettings("image", "minicpmv4_6", 112, 14, **HALF, merge=4),
+    "dots_ocr": TowerSettings("image", "dots_ocr", 0, 14, **OWN, merge=2, max_pixels=28 * 28 * 40),
     "kimivl": TowerSettings("image", "kimivl", 896, 14, **HALF, merge=2, max_pixels=60 * 14**2),
 }
 

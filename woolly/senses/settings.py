@@ -80,6 +80,7 @@ PROJECTORS: Mapping[str, Projector] = {
     ),
     "resampler": Projector(written=("(<image>./</image>)",)),
     "minicpmv4_6": Projector(written=("(<image>./</image>)", "<|image_pad|>"), merge=4),
+    "dots_ocr": Projector("<|img|>", "<|endofimg|>", ("<|img|><|imgpad|><|endofimg|>", "<|imgpad|>"), merge=2),
     "kimivl": Projector(
         "<|media_start|>image<|media_content|>",
         "<|media_end|>",
@@ -88,6 +89,9 @@ PROJECTORS: Mapping[str, Projector] = {
     ),
     "internvl": Projector("<img>", "</img>", ("<IMG_CONTEXT>", "<image>"), merge=2),
 }
+
+
+_ANY_SIZE = ("dots_ocr",)  # files say 0: no size was trained with
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
     settings = TowerSettings(
         kind="image",
         projector=projector,
-        image_size=_whole(metadata, "image_size", 1),
+        image_size=_whole(metadata, "image_size", 0 if projector in _ANY_SIZE else 1),
         patch_size=_whole(metadata, "patch_size", 1),
         mean=_colours(metadata, "image_mean"),
         std=_colours(metadata, "image_std"),

@@ -72,4 +72,4 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
 
 
 def _is_windowed(hp: TowerParams) -> bool:
-    return hp.settings.projector != "qwen2vl_merger"
+    return hp.settings.projector in ("qwen2.5vl_merger", "qwen2.5o")

@@ -56,6 +56,7 @@ PREPARING: Mapping[str, Preparing] = {
     "resampler": minicpm,
     "minicpmv4_6": minicpm,
     "kimivl": kimi,
+    "dots_ocr": qwen,
 }
 
 

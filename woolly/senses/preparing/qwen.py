@@ -1,4 +1,4 @@
-"""Qwen 2, 2.5 and 3 VL, GLM 4V and PaddleOCR-VL: a picture keeps its shape; its sides become multiples of a row's."""
+"""Qwen 2 to 3 VL, GLM 4V, PaddleOCR-VL, dots.ocr: a picture keeps its shape; its sides become multiples of a row's."""
 
 from __future__ import annotations
 

@@ -1,0 +1,24 @@
+"""dots.ocr: a tower as Qwen 2.5 VL's without windows, with norms after the patches and after the last layer."""
+
+from __future__ import annotations
+
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.qwen2vl import arrange, vision_rope
+from woolly.models.towers.vit import layer, mlp
+from woolly.plan import Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build"]
+
+PROJECTORS = ("dots_ocr",)
+
+_NORM = 1e-6  # epsilon of the projector's norm
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower. The projector's norm is of each patch."""
+    x = p.rms_norm(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.pre_ln", eps=hp.eps)
+    rope = vision_rope(hp)
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="silu", norm="rms", rope=rope)
+    x = p.layer_norm(p.rms_norm(x, "mm.post_norm", eps=hp.eps), "mm.input_norm", eps=_NORM)
+    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.0", "mm.2"), "vectors", "none")
