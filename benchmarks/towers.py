@@ -26,12 +26,14 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tiny text models of the tests
 
 from woolly.engine.seeing import Tower, open_tower
 from woolly.gguf import GGUFWriter
 from woolly.quant import GGMLType
+from woolly.quant.encode import quantize
 from woolly.runtime import Options
 from woolly.senses import Piece
 
@@ -85,9 +87,14 @@ def write(shape: Shape, path: Path, type: GGMLType) -> Path:
     for key, value in keys.items():
         writer.add(f"clip.{key}", value)
 
+    made: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
+
     def matrix(name: str, rows: int, columns: int, bias: bool = True) -> None:
-        values = random.standard_normal((rows, columns), np.float32) * columns**-0.5
-        writer.add_tensor(f"{name}.weight", values, type if columns % 32 == 0 else GGMLType.F16)
+        own = type if columns % 32 == 0 else GGMLType.F16
+        if (rows, columns) not in made:  # layers share their numbers, each in bytes of its own
+            values = random.standard_normal((rows, columns), np.float32) * columns**-0.5
+            made[rows, columns] = quantize(values, own)
+        writer.add_raw_tensor(f"{name}.weight", own, (rows, columns), made[rows, columns])
         if bias:
             writer.add_tensor(f"{name}.bias", np.zeros(rows, np.float32), GGMLType.F32)
 
