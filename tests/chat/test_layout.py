@@ -124,3 +124,17 @@ def test_ids_of_other_servers_fit_a_template_that_wants_nine_characters(tokenize
     first, second, answered, other = re.findall(r"\((\w+)\)", text)
     assert first == answered and len(first) == 9 and second == other == "abcdefgh1"
     assert lay_out(ChatRequest(talk[:2]), ChatTemplate(source), tokenizer).text == text[: text.index(f"({answered})x")]
+
+
+def test_a_prompt_says_the_schema_if_it_is_asked_to(tokenizer):
+    schema = {"type": "object", "properties": {"naïve": {"type": "integer"}}, "x-whitespace": "indented"}
+    said = 'system: {}Answer with JSON that follows this schema:\n{{"type": "object", "properties": {{"naïve"'
+    own, whole = {"schema": schema}, {"params": SamplingParams(json_schema=schema)}
+    for more in (own, whole):
+        for before, talk in (("", HI), ("Be brief.\n\n", (Message("system", "Be brief."), *HI))):
+            told = lay_out(ChatRequest(talk, tell_schema=True, **more), ChatTemplate(TURNS), tokenizer)
+            assert told.text.startswith(said.format(before)) and "x-" not in told.text
+            plain = lay_out(ChatRequest(talk, **more), ChatTemplate(TURNS), tokenizer)
+            assert told.params == plain.params and "schema" not in plain.text
+    with pytest.raises(RequestError, match="tell_schema: there is no schema"):
+        ChatRequest(HI, tell_schema=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from woolly.chat.beginning import Beginning
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.continuation import Continuation
+from woolly.chat.described import describe_schema
 from woolly.chat.message import fit_ids, name_results
 from woolly.chat.plain import plain_results, plain_tools
 from woolly.chat.reader import Reader
@@ -144,6 +145,8 @@ def _render(
 ) -> tuple[str, bool]:
     """Returns the prompt, and whether it ends within reasoning."""
     messages = place_results(plain_results(name_results(request.messages), tokenizer))
+    if request.tell_schema and (schema := request.shown_schema) is not None:
+        messages = describe_schema(messages, schema)
     format = find_format(template.source)
     if format.id_length is not None and any(message.calls for message in messages):
         messages = fit_ids(messages, format.id_length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,7 @@ class ChatRequest:
     documents: tuple[Mapping[str, Any], ...] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)  # the template's own switches
     continue_final: bool = False  # the answer continues the last message, which is the assistant's
+    tell_schema: bool = False  # the prompt says the schema
     readings: Readings | None = field(default=None, compare=False, repr=False)  # if it is laid out several times
 
     def __post_init__(self) -> None:
@@ -50,6 +52,8 @@ class ChatRequest:
                 f"continue_final: it is given together with {what}, which would begin anew; leave one out",
                 field="continue_final",
             )
+        if self.tell_schema and self.shown_schema is None:
+            raise RequestError("tell_schema: there is no schema; give one, or leave it out", field="tell_schema")
         if self.params.structure is None:
             return
         kind = self.params.structure[0]
@@ -61,3 +65,11 @@ class ChatRequest:
             raise RequestError(
                 f"{kind}: it is given together with a schema of the answer, which can have one structure", field=kind
             )
+
+    @property
+    def shown_schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema that the prompt can say: of the answer proper, or of the whole answer."""
+        if self.schema is not None:
+            return self.schema
+        whole = json.loads(self.params.json_schema) if isinstance(self.params.json_schema, str) else None
+        return whole if isinstance(whole, dict) else None

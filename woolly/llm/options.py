@@ -30,6 +30,7 @@ class ChatOptions(SharedOptions, total=False):
     """Options of `chat`."""
 
     schema: Mapping[str, Any] | type | None  # JSON schema or pydantic class of the answer; reasoning may precede it
+    tell_schema: bool  # True: the system message says the schema, too
     tools: Sequence[Tool | Mapping[str, Any]] | None  # functions that the model may call
     tool_choice: str | None  # none, auto (default), required, or the name of the tool that must be called
     parallel_tool_calls: bool  # False: at most one call

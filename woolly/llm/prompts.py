@@ -68,6 +68,7 @@ def read_chat(
     params: SamplingParams,
     *,
     schema: Mapping[str, Any] | type | None = None,
+    tell_schema: bool = False,
     tools: Sequence[Tool | Mapping[str, Any]] | None = None,
     tool_choice: str | None = None,
     parallel_tool_calls: bool = True,
@@ -95,6 +96,7 @@ def read_chat(
         None if documents is None else tuple(documents),
         variables or {},
         continue_final,
+        tell_schema,
     )
 
 

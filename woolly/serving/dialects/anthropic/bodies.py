@@ -53,6 +53,7 @@ class CountBody(BaseModel):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = Field(None, description="As output_config.format.")
+    tell_schema: bool | None = Field(None, description="Whether the system message says the schema, too.")
     mcp_servers: list[Any] | None = None
     metadata: dict[str, Any] | None = Field(None, description=_HARMLESS)
     context_management: dict[str, Any] | None = Field(None, description=_HARMLESS)
@@ -97,6 +98,7 @@ class CountBody(BaseModel):
             ReasoningOptions(self._effort() if self.is_thinking else None),
             variables={} if self.is_thinking else {"enable_thinking": False},
             continue_final=last.role == "assistant" and not last.calls and bool(last.content or last.reasoning),
+            tell_schema=bool(self.tell_schema),
         )
 
     def _effort(self) -> str:

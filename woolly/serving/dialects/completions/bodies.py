@@ -180,6 +180,7 @@ class ChatBody(OpenAIBody):
     wants_logprobs: bool | None = Field(None, alias="logprobs")
     top_logprobs: int | None = None
     response_format: ResponseFormat | None = None
+    tell_schema: bool | None = Field(None, description="Whether the system message says the schema, too.")
     tools: Items[ToolSpec] | None = None
     tool_choice: str | ChoiceSpec | None = None
     parallel_tool_calls: bool | None = None
@@ -272,6 +273,7 @@ class ChatBody(OpenAIBody):
             ),
             variables=self._variables(),
             continue_final=self._continues(talk[-1], is_bound=schema is not None or choice.is_enforced),
+            tell_schema=bool(self.tell_schema),
         )
 
     def _choice(self) -> ToolChoice:

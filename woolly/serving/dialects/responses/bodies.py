@@ -63,6 +63,7 @@ class ResponseBody(Sampling):
     parallel_tool_calls: bool | None = None
     reasoning: ResponseReasoning | None = None
     text: ResponseText | None = None
+    tell_schema: bool | None = Field(None, description="Whether the system message says the schema, too.")
     max_output_tokens: int | None = Field(None, description="Most tokens of the answer, thoughts included.")
     top_logprobs: int | None = None
     include: Items[str] | None = None
@@ -162,6 +163,7 @@ class ResponseBody(Sampling):
             ReasoningOptions(self.reasoning.effort if self.reasoning is not None else None),
             variables=self.chat_template_kwargs or {},
             continue_final=last.role == "assistant" and not last.calls and bool(last.content) and not is_bound,
+            tell_schema=bool(self.tell_schema),
         )
 
     def _schema(self) -> dict[str, Any] | None:

@@ -1,0 +1,24 @@
+"""The schema of an answer, described in the system message: models answer better if they know what is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from woolly.chat.message import Message
+
+__all__ = ["describe_schema"]
+
+_INTRODUCTION = "Answer with JSON that follows this schema:\n"
+
+
+def describe_schema(messages: Sequence[Message], schema: Mapping[str, Any]) -> list[Message]:
+    """Returns the conversation with a JSON schema at the end of its system message, which is added if there is none."""
+    shown = {name: value for name, value in schema.items() if not name.startswith("x-")}  # those say how, not what
+    text = _INTRODUCTION + json.dumps(shown, ensure_ascii=False)
+    if messages and messages[0].role in ("system", "developer"):
+        first = messages[0]
+        return [replace(first, content=f"{first.text}\n\n{text}" if first.text else text), *messages[1:]]
+    return [Message("system", text), *messages]
