@@ -213,3 +213,32 @@ def test_a_limit_of_no_tokens_only_fills_the_cache(client, ask):
     assert message.usage.cache_read_input_tokens == 0 < message.usage.input_tokens
     again = client.messages.create(**{**fields, "max_tokens": 2})
     assert again.usage.cache_read_input_tokens >= 64
+
+
+def test_what_is_left_out_of_a_conversation_is_named_whole_and_streamed(scripted):
+    calls = [
+        message
+        for i in range(2)
+        for message in (
+            {"role": "assistant", "content": [{"type": "tool_use", "id": f"t{i}", "name": "paint", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{i}", "content": "red " * 99}]},
+        )
+    ]
+    edit = {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "tool_uses", "value": 1},
+        "keep": {"type": "tool_uses", "value": 1},
+    }
+    body = {"model": "tiny", "messages": [*HI, *calls], "context_management": {"edits": [edit]}}
+    with httpx.Client(base_url=scripted.url) as http:
+        counted = http.post("/v1/messages/count_tokens", json=body).json()
+        whole = http.post("/v1/messages", json={**body, "max_tokens": 2}).json()
+        events = http.post("/v1/messages", json={**body, "max_tokens": 2, "stream": True}).text
+        body["context_management"] = {"edits": [{"type": "compact_20260112"}]}
+        refused = http.post("/v1/messages", json={**body, "max_tokens": 2})
+    n_spared = counted["context_management"]["original_input_tokens"] - counted["input_tokens"]
+    (fact,) = whole["context_management"]["applied_edits"]
+    assert fact == {"type": edit["type"], "cleared_tool_uses": 1, "cleared_input_tokens": n_spared} and n_spared > 0
+    assert whole["usage"]["input_tokens"] + whole["usage"]["cache_read_input_tokens"] == counted["input_tokens"]
+    assert '"applied_edits"' in events
+    assert refused.status_code == 400 and "context_management.edits" in refused.json()["error"]["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.chat import ChatRequest, ReasoningOptions
 from woolly.sampling import SamplingParams
+from woolly.serving.dialects.anthropic.context import ContextManagement
 from woolly.serving.dialects.anthropic.messages import Block, Message, read_messages
 from woolly.serving.dialects.anthropic.tools import ToolChoiceSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
@@ -56,7 +58,9 @@ class CountBody(BaseModel):
     tell_schema: bool | None = Field(None, description="Whether the system message says the schema, too.")
     mcp_servers: list[Any] | None = None
     metadata: dict[str, Any] | None = Field(None, description=_HARMLESS)
-    context_management: dict[str, Any] | None = Field(None, description=_HARMLESS)
+    context_management: ContextManagement | None = Field(
+        None, description="What is left out of the conversation: results of older calls, older thoughts."
+    )
     cache_control: dict[str, Any] | None = Field(None, description="Accepted; prefixes are always reused.")
     betas: list[str] | None = Field(None, description=_HARMLESS)
     service_tier: str | None = Field(None, description=_HARMLESS)
@@ -81,13 +85,14 @@ class CountBody(BaseModel):
         schema: dict[str, Any] = format["schema"]
         return schema
 
-    def to_chat(self, params: SamplingParams) -> ChatRequest:
-        """Returns the neutral conversation."""
+    def to_chat(self, params: SamplingParams, messages: Sequence[Message] | None = None) -> ChatRequest:
+        """Returns the neutral conversation, of these messages or the body's own."""
         if self.mcp_servers:
             raise refuse("mcp_servers", "the server calls no tools itself; leave it out, or offer its tools")
         if self.is_thinking and self.thinking is not None and self.thinking.budget_tokens is not None:
             params = replace(params, reasoning_budget=self.thinking.budget_tokens)
-        talk, schema = read_messages(self.system, self.messages), self.schema_wanted
+        talk = read_messages(self.system, self.messages if messages is None else messages)
+        schema = self.schema_wanted
         choice = read_choice(self.tools or (), self.tool_choice)
         last = talk[-1]
         return ChatRequest(

@@ -36,6 +36,12 @@ class Form:
     max_tokens: int
     stops: tuple[str, ...] = ()
     hides_thinking: bool = False  # only the signature holds the thoughts
+    edits: tuple[Data, ...] | None = None  # what was left out of the conversation; None: the body asks for nothing
+
+    @property
+    def facts(self) -> Data:
+        """What the reply says of the conversation."""
+        return {} if self.edits is None else {"context_management": {"applied_edits": list(self.edits)}}
 
 
 class Blocks:
@@ -98,7 +104,7 @@ class Blocks:
     def _end(self, event: Finished) -> Data:
         n_thought = self._head.count_thoughts("".join(self._thoughts))
         usage = _usage(event.usage.n_prompt, event.usage.n_cached, event.usage.n_answer, n_thought)
-        return {"type": "message_delta", "delta": self._reason(event), "usage": usage}
+        return {"type": "message_delta", "delta": self._reason(event), "usage": usage, **self._form.facts}
 
     def _reason(self, event: Finished) -> Data:
         if event.reason == "tool_calls":
@@ -137,7 +143,7 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
             field, source = _PARTS[data["delta"]["type"]]
             pieces[-1][1].setdefault(field, []).append(data["delta"][source])
         elif data["type"] == "message_delta":
-            message |= {**data["delta"], "usage": data["usage"]}
+            message |= {**data["delta"], "usage": data["usage"], **head.form.facts}
     message["content"] = [_block(block, parts) for block, parts in pieces]
     return message
 

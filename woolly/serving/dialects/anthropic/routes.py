@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
@@ -13,6 +14,8 @@ from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, lay_out_chat
 from woolly.serving.dialects.anthropic.bodies import CountBody, MessagesBody
+from woolly.serving.dialects.anthropic.context import Edited, edit_messages
+from woolly.serving.dialects.anthropic.messages import Message
 from woolly.serving.dialects.anthropic.replies import Form
 from woolly.serving.errors import of_exception
 from woolly.serving.loading.manager import ModelManager
@@ -27,12 +30,15 @@ router = APIRouter()
 @router.post("/v1/messages", response_model=None, summary="Answer a conversation, as Anthropic does")
 async def messages(body: MessagesBody, request: Request) -> Response:
     """Answers a conversation; with `stream`, by server-sent events."""
-    chat = body.to_chat(body.params(await request.app.state.generator.defaults_for(body.model)))
+    edited = await _edited(body, request)
+    defaults = await request.app.state.generator.defaults_for(body.model)
+    chat = body.to_chat(body.params(defaults), None if edited is None else edited.messages)
     thinking = body.thinking
     form = Form(
         body.max_tokens,
         tuple(body.stop_sequences or ()),
         hides_thinking=thinking is not None and thinking.display == "omitted",
+        edits=None if edited is None else edited.applied,
     )
     dialect = dialect_of(request)
     reply = await answer_chat(
@@ -49,18 +55,38 @@ async def messages(body: MessagesBody, request: Request) -> Response:
 
 
 @router.post("/v1/messages/count_tokens", summary="Count the tokens of a conversation, as Anthropic does")
-async def count_tokens(body: CountBody, request: Request) -> dict[str, int]:
-    """Counts the tokens of the prompt that the model's template makes, tools included."""
+async def count_tokens(body: CountBody, request: Request) -> dict[str, Any]:
+    """Counts the tokens of the prompt that the model's template makes, tools included, after the edits asked for."""
+    edited = await _edited(body, request)
+    if edited is None:
+        return {"input_tokens": await _count(body, body.messages, request)}
+    n = await _count(body, edited.messages, request)
+    before = n if edited.n_before is None else edited.n_before
+    return {"input_tokens": n, "context_management": {"original_input_tokens": before}}
+
+
+async def _count(body: CountBody, talk: Sequence[Message], request: Request) -> int:
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
-    chat = body.to_chat(await generator.defaults_for(body.model))
+    chat = body.to_chat(await generator.defaults_for(body.model), talk)
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, [_texts(body)])
         try:
             layout = await lay_out_chat(generator, chat, slot, body.model)
         except RequestError as error:
             raise of_exception(error, {"prompt": "messages", **dialect_of(request).fields}) from error
-        return {"input_tokens": await run_held(slot.model.count_tokens, layout)}
+        return await run_held(slot.model.count_tokens, layout)
+
+
+async def _edited(body: CountBody, request: Request) -> Edited | None:
+    """Returns the conversation after the edits that a body asks for; None if it asks for none."""
+    if body.context_management is None:
+        return None
+
+    async def count(talk: Sequence[Message]) -> int:
+        return await _count(body, talk, request)
+
+    return await edit_messages(body.context_management, body.messages, count)
 
 
 def _texts(body: CountBody) -> Any:

@@ -1,0 +1,88 @@
+"""What a body asks to be left out is left out, counted and named."""
+
+import asyncio
+
+import pytest
+from pydantic import ValidationError
+
+from woolly.serving.dialects.anthropic.context import ContextManagement, edit_messages
+from woolly.serving.dialects.anthropic.messages import Message, read_messages
+
+
+def turn(i, n_calls=1):
+    """A question, calls with their results, and an answer."""
+    yield {"role": "user", "content": f"question {i}"}
+    for call in range(n_calls):
+        thought = {"type": "thinking", "thinking": f"thought {i}.{call}"}
+        use = {"type": "tool_use", "id": f"{i}.{call}", "name": "read" if i else "plan", "input": {"n": i}}
+        yield {"role": "assistant", "content": [thought, use]}
+        result = {"type": "tool_result", "tool_use_id": f"{i}.{call}", "content": f"result {i}.{call} " + 50 * "x"}
+        yield {"role": "user", "content": [result]}
+    yield {"role": "assistant", "content": [{"type": "thinking", "thinking": f"last thought {i}"}]}
+
+
+def edited(*edits, n_turns=4):
+    """Counts characters in place of tokens."""
+    talk = [Message.model_validate(one) for i in range(n_turns) for one in turn(i, 2)]
+    given = ContextManagement.model_validate({"edits": list(edits)})
+
+    async def count(messages):
+        return sum(len(m.text) + len(m.reasoning or "") for m in read_messages(None, messages))
+
+    done = asyncio.run(edit_messages(given, talk, count))
+    return done, read_messages(None, done.messages), read_messages(None, talk)
+
+
+TOOLS = {"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 4}}
+THOUGHTS = {"type": "clear_thinking_20251015"}
+
+
+def test_results_of_older_calls_are_left_out_and_their_calls_stay():
+    done, talk, before = edited(TOOLS)
+    results = [m.text for m in talk if m.role == "tool"]
+    assert [text.startswith("[The result") for text in results] == [True] * 5 + [False] * 3
+    assert [m.calls for m in talk] == [m.calls for m in before]
+    (fact,) = done.applied
+    n_spared = sum(len(m.text) for m in before) - sum(len(m.text) for m in talk)
+    assert fact == {"type": TOOLS["type"], "cleared_tool_uses": 5, "cleared_input_tokens": n_spared}
+    assert done.n_before is not None and n_spared > 0
+
+
+def test_tools_that_are_excluded_stay_and_arguments_go_if_they_should():
+    more = {"exclude_tools": ["plan"], "clear_tool_inputs": True, "keep": {"type": "tool_uses", "value": 0}}
+    done, talk, _ = edited({**TOOLS, **more})
+    assert done.applied[0]["cleared_tool_uses"] == 6
+    assert [call.arguments for m in talk for call in m.calls] == ['{"n": 0}'] * 2 + ["{}"] * 6
+    named = {"clear_tool_inputs": ["plan"], "keep": {"type": "tool_uses", "value": 0}}
+    _, talk, _ = edited({**TOOLS, **named})
+    assert [call.arguments for m in talk for call in m.calls][:3] == ["{}", "{}", '{"n": 1}']
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"trigger": {"type": "tool_uses", "value": 8}},
+        {"trigger": {"type": "input_tokens", "value": 100_000}},
+        {"clear_at_least": {"type": "input_tokens", "value": 10_000}},
+        {"keep": {"type": "tool_uses", "value": 8}},
+    ],
+)
+def test_nothing_is_left_out_before_that_is_due(more):
+    done, talk, before = edited({**TOOLS, **more})
+    assert (done.applied, done.n_before, talk) == ((), None, before)
+
+
+def test_thoughts_of_the_last_turns_stay_through_its_calls():
+    for keep, n in (({}, 3), ({"keep": {"type": "thinking_turns", "value": 3}}, 1), ({"keep": "all"}, 0)):
+        done, talk, _ = edited({**THOUGHTS, **keep})
+        assert [m.reasoning is not None for m in talk if m.role == "assistant"] == [False] * 3 * n + [True] * 3 * (
+            4 - n
+        )
+        assert [one["cleared_thinking_turns"] for one in done.applied] == [n] * (n > 0)
+
+
+def test_edits_follow_each_other_and_others_are_refused():
+    done, _, _ = edited(THOUGHTS, {"type": TOOLS["type"], "trigger": {"type": "input_tokens", "value": 300}})
+    assert [one["type"] for one in done.applied] == [THOUGHTS["type"], TOOLS["type"]]
+    with pytest.raises(ValidationError, match="clear_tool_uses_20250919"):
+        edited({"type": "compact_20260112"})

@@ -1,0 +1,171 @@
+"""Anthropic's context_management: what is left out of a long conversation before the model reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.serving.dialects.anthropic.messages import Block, Message
+from woolly.serving.dialects.parameters import Items
+
+__all__ = [
+    "ClearThinking",
+    "ClearToolUses",
+    "ContextManagement",
+    "Count",
+    "Edited",
+    "InputTokens",
+    "ThinkingTurns",
+    "ToolUses",
+    "edit_messages",
+]
+
+_CLEARED = "[The result of this call was left out to save room.]"
+
+Count = Callable[[Sequence[Message]], Awaitable[int]]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class InputTokens(_Strict):
+    """A number of tokens of the prompt."""
+
+    type: Literal["input_tokens"]
+    value: int = Field(ge=0)
+
+
+class ToolUses(_Strict):
+    """A number of calls with their results."""
+
+    type: Literal["tool_uses"]
+    value: int = Field(ge=0)
+
+
+class ThinkingTurns(_Strict):
+    """A number of the assistant's turns."""
+
+    type: Literal["thinking_turns"]
+    value: int = Field(ge=1)
+
+
+class ClearToolUses(_Strict):
+    """Leaves out the results of older calls, from a length of the conversation on."""
+
+    type: Literal["clear_tool_uses_20250919"]
+    trigger: InputTokens | ToolUses = InputTokens(type="input_tokens", value=100_000)
+    keep: ToolUses = ToolUses(type="tool_uses", value=3)
+    clear_at_least: InputTokens | None = None
+    exclude_tools: Items[str] | None = None
+    clear_tool_inputs: bool | Items[str] | None = None
+
+
+class ClearThinking(_Strict):
+    """Leaves out the thoughts of older turns."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: ThinkingTurns | Literal["all"] = ThinkingTurns(type="thinking_turns", value=1)
+
+
+class ContextManagement(_Strict):
+    """What is left out of the conversation, in this order."""
+
+    edits: Items[Annotated[ClearToolUses | ClearThinking, Field(discriminator="type")]] | None = None
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A conversation after its edits."""
+
+    messages: list[Message]
+    applied: tuple[dict[str, Any], ...] = ()  # as the reply names them
+    n_before: int | None = None  # tokens of the prompt without edits; None if none was applied
+
+
+async def edit_messages(given: ContextManagement, messages: Sequence[Message], count: Count) -> Edited:
+    """Returns the messages that the model reads; `count` says how many tokens a prompt with some messages has."""
+    talk, applied = list(messages), list[dict[str, Any]]()
+    n_first: int | None = None
+    for edit in given.edits or ():
+        if isinstance(edit, ClearThinking):
+            cleared, n = _without_thoughts(talk, edit)
+            fact, least = "cleared_thinking_turns", 0
+        else:
+            if isinstance(edit.trigger, InputTokens) and await count(talk) <= edit.trigger.value:
+                continue
+            cleared, n = _without_results(talk, edit)
+            fact, least = "cleared_tool_uses", edit.clear_at_least.value if edit.clear_at_least else 0
+        if n == 0:
+            continue
+        n_before = await count(talk)
+        n_spared = n_before - await count(cleared)
+        if n_spared < least:
+            continue
+        n_first = n_before if n_first is None else n_first
+        talk = cleared
+        applied.append({"type": edit.type, fact: n, "cleared_input_tokens": max(0, n_spared)})
+    return Edited(talk, tuple(applied), n_first)
+
+
+def _without_thoughts(talk: Sequence[Message], edit: ClearThinking) -> tuple[list[Message], int]:
+    """Returns the conversation with the thoughts of the last turns alone, and how many turns lost theirs."""
+    if edit.keep == "all":
+        return list(talk), 0
+    turns: dict[int, list[int]] = {}  # the messages with thoughts of each turn: results of calls do not end one
+    turn = 0
+    for i, message in enumerate(talk):
+        blocks = _blocks(message)
+        if message.role == "user" and not any(block.type == "tool_result" for block in blocks):
+            turn += 1
+        elif message.role == "assistant" and any(_is_thought(block) for block in blocks):
+            turns.setdefault(turn, []).append(i)
+    dropped = list(turns)[: -edit.keep.value]
+    where = {i for turn in dropped for i in turns[turn]}
+    return [_with(m, [b for b in _blocks(m) if not _is_thought(b)]) if i in where else m for i, m in enumerate(talk)], (
+        len(dropped)
+    )
+
+
+def _without_results(talk: Sequence[Message], edit: ClearToolUses) -> tuple[list[Message], int]:
+    """Returns the conversation without the results of its older calls, and how many calls that are."""
+    uses = {b.id: b.name for m in talk if m.role == "assistant" for b in _blocks(m) if b.type == "tool_use"}
+    results = {b.tool_use_id: b for m in talk for b in _blocks(m) if b.type == "tool_result"}
+    calls = [id for id in uses if id in results]
+    if isinstance(edit.trigger, ToolUses) and len(calls) <= edit.trigger.value:
+        return list(talk), 0
+    older = calls[: max(0, len(calls) - edit.keep.value)]
+    # What was left out before, by the client or by an earlier edit, is not counted again.
+    ids = {
+        id for id in older if uses[id] not in (edit.exclude_tools or ()) and results[id].content not in (_CLEARED, None)
+    }
+    inputs = edit.clear_tool_inputs or ()
+    bare = {id for id in ids if inputs is True or (not isinstance(inputs, bool) and uses[id] in inputs)}
+    return [_with(m, [_cleared(b, ids, bare) for b in _blocks(m)]) for m in talk], len(ids)
+
+
+def _cleared(block: Block, ids: Collection[str | None], bare: Collection[str | None]) -> Block:
+    if block.type == "tool_result" and block.tool_use_id in ids:
+        return block.model_copy(update={"content": _CLEARED})
+    if block.type == "tool_use" and block.id in bare:
+        return block.model_copy(update={"input": {}})
+    return block
+
+
+def _with(message: Message, blocks: Sequence[Block]) -> Message:
+    """Returns a message with other blocks; one that is a text stays as it is."""
+    if isinstance(message.content, str):
+        return message
+    # An answer of thoughts alone keeps its place: roles alternate.
+    return message.model_copy(update={"content": list(blocks) or [Block(type="text", text="")]})
+
+
+def _blocks(message: Message) -> Sequence[Block]:
+    return () if isinstance(message.content, str) else message.content
+
+
+def _is_thought(block: Block) -> bool:
+    return block.type in ("thinking", "redacted_thinking")
