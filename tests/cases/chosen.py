@@ -29,8 +29,9 @@ def dots3note(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
     out |= {"attn_gate.weight": (heads, width)}
     if is_wide:
         return out
-    out |= {"indexer.attn_q_b.weight": (8 * 16, low), "indexer.attn_k.weight": (16, width)}
-    out |= {"indexer.k_norm.weight": (16,), "indexer.k_norm.bias": (16,)}
+    head = keys["attention.indexer.key_length"]
+    out |= {"indexer.attn_q_b.weight": (8 * head, low), "indexer.attn_k.weight": (head, width)}
+    out |= {"indexer.k_norm.weight": (head,), "indexer.k_norm.bias": (head,)}
     return out | {"indexer.proj.weight": (8, width)}
 
 

@@ -29,7 +29,8 @@ def latent(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
 
 def indexed(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
     """The usual tensors, and those of an index over positions, unless the layer takes the choice before."""
-    out, keys, heads, head = latent(tiny, i), metadata(tiny), 8, 16
+    out, keys, heads = latent(tiny, i), metadata(tiny), 8
+    head = keys["attention.indexer.key_length"]
     if not (*keys.get("attention.indexer.types", ()), *(True,) * tiny.n_layers)[i]:
         return out
     out |= {"indexer.attn_q_b.weight": (heads * head, 20), "indexer.attn_k.weight": (head, tiny.width)}

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,11 @@ the same weights named qwen2 agrees to 1e-6. Its phimoe computes RMS norms and n
 norms and the sparse mixer; with both in Woolly's place, 1 becomes 2e-6. Its smallthinker has windows of 4096 whatever
 the file says. Its grovemoe sends what the experts give, not what they get, through the small ones, with shares of
 other experts than those that the authors' code takes. Its grok does not bound the router's logits, as xAI's code does
-if the file says so: 2e-1 becomes 5e-4 without. Its plamo2 had not ended after ten minutes. By its source, the index of
-its dots3note turns halves, where transformers turns neighbours. Where the two engines differ, Woolly does what
-transformers does: so of gemma3n and phimoe, whose columns say so.
+if the file says so: 2e-1 becomes 5e-4 without. Its plamo2 had not ended after ten minutes. Indices of its deepseek32,
+glm-dsa and dots3note need heads of 64, which the models compared with it have in place of 16. That of its dots3note
+turns halves, where transformers turns neighbours: 1 becomes 2e-6 with halves in Woolly's place. Its minimax-m3 chooses
+blocks only with its flash attention, which rounds to f16. Where the two engines differ, Woolly does what transformers
+does: so of gemma3n and phimoe, whose columns say so.
 
 transformers has no RWKV-6, RWKV-7 and ARWKV-7: the formulas of their papers are computed in f64. It has no arctic,
 bailingmoe, baichuan of 40 layers, grok, grovemoe, jais, maincoder, openelm, plamo, plamo2, plamo3, plm, refact and
@@ -57,12 +60,12 @@ exaone4 that has a pattern and not 64 layers. No published file is known in whic
 """
 
 
-def peer_logits(path, ids):
+def peer_logits(path, ids, flash=False):
     """Logits of all positions by llama.cpp."""
     import llama_cpp
 
     model = llama_cpp.Llama(
-        str(path), n_ctx=512, n_batch=512, logits_all=True, type_k=0, type_v=0, flash_attn=False, verbose=False
+        str(path), n_ctx=512, n_batch=512, logits_all=True, type_k=0, type_v=0, flash_attn=flash, verbose=False
     )
     model.eval(ids)
     return np.array(model.scores[: len(ids)], np.float32)
@@ -82,7 +85,12 @@ def row(name):
             logits = llm.logits(ids)
         gold = distance(logits[:, :: int(golden["stride"])], golden["logits"])
         print(json.dumps([gold, None]), flush=True)
-        print(json.dumps([gold, distance(logits, peer_logits(path, ids))]))
+        if "attention.indexer.key_length" in MODELS[name].extra and name != "minimax-m3":
+            wide = MODELS[name].extra | {"attention.indexer.key_length": 64}
+            write_tiny(replace(MODELS[name], extra=wide), path)
+            with LLM(path, backend="reference") as llm:
+                logits = llm.logits(ids)
+        print(json.dumps([gold, distance(logits, peer_logits(path, ids, flash=name == "minimax-m3"))]))
 
 
 def main():
