@@ -188,6 +188,11 @@ class Plan:
         return not any(dict(step.attributes).get("mask") in ("all", "block") for step in self.steps)
 
     @property
+    def has_source(self) -> bool:
+        """Whether rows read what an encoder made of another text, whose rows come before them in a sequence."""
+        return any(dict(step.attributes).get("mask") == "before" for step in self.steps)
+
+    @property
     def layers(self) -> tuple[str, ...]:
         """The layer ("blk.3") of each step, "" outside of layers.
 
@@ -195,7 +200,7 @@ class Plan:
         """
         out: list[str] = []
         for step in self.steps:
-            found = next((m[0] for w in step.weights if (m := re.match(r"((enc|v|a)\.)?blk\.\d+", w.name))), "")
+            found = next((m[0] for w in step.weights if (m := re.match(r"((enc|dec|v|a)\.)?blk\.\d+", w.name))), "")
             rows = {self.values[value].rows for value in (*step.inputs, *step.outputs)}
             out.append(out[-1] if out and not step.weights and len(rows) == 1 else found)
         return tuple(out)

@@ -49,7 +49,8 @@ class Batch:
     # [n_axes, n_rows]: the positions that a row turns by, for ropes with sections. None: all are its position.
     turns: Int32 | None = None
     # [n_rows, 2]: positions (first, end) that a row sees whatever comes before it; neither falls from row to row of a
-    # sequence. Rows of a picture see each other so. None: a row sees itself and those before it.
+    # sequence. Rows of a picture see each other so, and rows of a decoder begin at `first`, after an encoder's. None: a
+    # row sees itself and those before it.
     sees: Int32 | None = None
     # [n_rows, n]: rows of tables that are added to a row (-1: none), and how much of each. For towers.
     places: Int32 | None = None

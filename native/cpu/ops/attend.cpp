@@ -77,9 +77,10 @@ struct Attend final : Step {
     const int n_chosen, of_block;  // positions that a row chooses at most, and those of a block
     const Vector* const sinks;     // a score of each head that has no value; null for none
     const int entry, head_dim, v_dim;
-    const bool is_chunked, sees_later;  // rows see later ones, too: all of a text
-    const bool sees_block;              // rows see what the batch says, and nothing else
-    const bool is_strict;               // rows never see later ones, whatever the batch says
+    const bool is_chunked, sees_later;   // rows see later ones, too: all of a text
+    const bool sees_block;               // rows see what the batch says, and nothing else
+    const bool sees_since, sees_before;  // rows see what comes since the first position that it says, or before it
+    const bool is_strict;                // rows never see later ones, whatever the batch says
     const int window;
     const float scale, softcap;
     const double temper;
@@ -104,6 +105,8 @@ struct Attend final : Step {
           is_chunked(a.text("mask") == "chunked"),
           sees_later(a.text("mask") == "all"),
           sees_block(a.text("mask") == "block"),
+          sees_since(a.text("mask") == "since"),
+          sees_before(a.text("mask") == "before"),
           is_strict(a.text("mask") == "causal"),
           window(a.integer("window")),
           scale(a.number("scale")),
@@ -115,7 +118,8 @@ struct Attend final : Step {
           v_room((v_dim + 31) / 32 * 32),
           numbers((attention_scratch(room, v_room) + (8 + size_t(room)) * max_queries() + 15) / 16 * 16),
           scratch(a.program->scratch<AttendScratch>()) {
-        if (!is_chunked && !sees_later && !sees_block && !is_strict && a.text("mask") != "")
+        if (!is_chunked && !sees_later && !sees_block && !sees_since && !sees_before && !is_strict &&
+            a.text("mask") != "")
             a.fail("knows no mask \"" + a.text("mask") + "\"");
         if (head_dim < 1 || v_dim < 1 || y.width != q.width / head_dim * v_dim) a.fail("has heads that do not fit");
         if (temper != 0 && temper_length < 1) a.fail("needs a temper_length of at least 1");
@@ -133,12 +137,13 @@ struct Attend final : Step {
         const float alibi = a.number("alibi");
         const Vector* distances = a.vector("distances");
         const int n_all = int(q.width / head_dim);
-        if ((alibi != 0 && is_chunked) || (distances != nullptr && !sees_later))
+        if ((alibi != 0 && is_chunked) || (distances != nullptr && !sees_later && !sees_since))
             a.fail("knows no such scores by distance");
         if (alibi != 0) slopes = slopes_of(alibi, n_all);
-        if (distances != nullptr)  // rows of whole texts come together
-            by_distance =
-                &scratch.tables.try_emplace({distances, n_all}, *distances, n_all, a.program->max_rows()).first->second;
+        if (distances != nullptr) {  // rows of whole texts come together
+            const ByDistance made(*distances, n_all, sees_later ? a.program->max_rows() : 0);
+            by_distance = &scratch.tables.try_emplace({distances, n_all}, made).first->second;
+        }
     }
 
     // Whether V is a part of K.
@@ -153,16 +158,19 @@ struct Attend final : Step {
     int n_heads(const Worker& w) const { return int(q.width / head_dim) / n_kv_heads(w); }
     // Whether a row looks at positions that it chose; before, positions are counted from 0 to those that it has.
     bool has_chosen(const Worker& w, int64_t row) const { return n_chosen > 0 && w.batch.positions[row] >= n_chosen; }
+    // The first position that a row sees by the batch.
+    int said_first(const Worker& w, int64_t row) const { return w.batch.sees == nullptr ? 0 : w.batch.sees[2 * row]; }
     // The first position that a row sees, and the first after that it does not see.
     int seen_from(const Worker& w, int64_t row) const {
         const int position = w.batch.positions[row];
-        if (sees_block) return w.batch.sees[2 * row];
+        if (sees_block || sees_since) return said_first(w, row);
         if (window == 0) return 0;
         if (is_chunked) return position / window * window;
         return std::max(0, position - (sees_later ? window / 2 : window - 1));
     }
     int seen_to(const Worker& w, int64_t row) const {
         if (has_chosen(w, row)) return count_chosen(w.batch.positions[row], n_chosen, of_block);
+        if (sees_before) return std::max(1, said_first(w, row));  // none before it: the first, which has no meaning
         if (!sees_later)
             return w.batch.sees == nullptr || is_strict ? w.batch.positions[row] + 1 : w.batch.sees[2 * row + 1];
         const int end = w.batch.positions[w.batch.offsets[w.sequence_of(row) + 1] - 1] + 1;
@@ -241,7 +249,8 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
             last[i] = to_end;
             positions[i] = w.batch.positions[r];
             if (!slopes.empty()) falls[i] = slopes[size_t(kv_head * group + h)];
-            if (by_distance != nullptr) bias[i] = by_distance->of(kv_head * group + h) - w.batch.positions[r];
+            if (by_distance != nullptr)
+                bias[i] = by_distance->of(kv_head * group + h, w.batch.positions[r], split * kSplit);
         }
     }
     t.bias = by_distance != nullptr ? bias : nullptr;

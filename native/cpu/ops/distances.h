@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/kernels/table.h"
 #include "cpu/weights/matrix.h"
 
 namespace woolly {
@@ -13,28 +14,38 @@ namespace woolly {
 // What is added to scores by the distance from a row to a position: the distance chooses a bucket of a learned table.
 // Every head has a number for every distance.
 struct ByDistance {
-    int64_t most;  // the longest distance, with room to read 16 positions from any
+    static constexpr int64_t kFarthest = 128;  // from here on distances share a bucket
+    int64_t before, length;                    // the longest distance back, and the numbers of a head
     std::vector<float> numbers;
 
-    // `longest`: positions that a row may see before its own, and after it.
+    // `longest`: positions that a row may see before its own, and after it; 0: rows see none after their own, and any
+    // number before. There is room to read 16 positions from any.
     ByDistance(const Vector& table, int n_heads, int64_t longest)
-        : most(longest + 16), numbers(size_t(n_heads * (2 * most + 1))) {
+        : before(longest > 0 ? longest + 16 : kFarthest + kSplit + 16),
+          length(before + longest + 17),
+          numbers(size_t(n_heads * length)) {
+        const int64_t n_buckets = table.n / n_heads;
         for (int h = 0; h < n_heads; ++h)
-            for (int64_t d = -most; d <= most; ++d)
-                numbers[size_t(h * (2 * most + 1) + most + d)] = table.data[bucket(d, table.n / n_heads) * n_heads + h];
+            for (int64_t i = 0; i < length; ++i)
+                numbers[size_t(h * length + i)] = table.data[bucket(i - before, n_buckets, longest > 0) * n_heads + h];
     }
 
-    // Half of the buckets are for later positions. Half of each half are single distances, the others grow up to 128.
-    static int64_t bucket(int64_t distance, int64_t n_buckets) {
-        const int64_t half = n_buckets / 2, single = half / 2, far = distance < 0 ? -distance : distance;
-        const int64_t first = distance > 0 ? half : 0;
+    // Half of the buckets are for later positions, if rows see any. Half of each half are single distances, the others
+    // grow up to the farthest.
+    static int64_t bucket(int64_t distance, int64_t n_buckets, bool sees_later) {
+        const int64_t side = sees_later ? n_buckets / 2 : n_buckets, single = side / 2;
+        const int64_t far = distance < 0 ? -distance : sees_later ? distance : 0;
+        const int64_t first = sees_later && distance > 0 ? side : 0;
         if (far < single) return first + far;
-        const float share = std::log(float(far) / float(single)) / std::log(128.0f / float(single));
-        return first + std::min(half - 1, single + int64_t(share * float(half - single)));
+        const float share = std::log(float(far) / float(single)) / std::log(float(kFarthest) / float(single));
+        return first + std::min(side - 1, single + int64_t(share * float(side - single)));
     }
 
-    // The number of a head for distance 0; those of others are before and after it.
-    const float* of(int head) const { return numbers.data() + head * (2 * most + 1) + most; }
+    // What a row adds to the scores of a head, by position: of those of the split that begins at `first`. All of a
+    // split that begins beyond the table are farther than the farthest, as the first split of the table are.
+    const float* of(int head, int position, int first) const {
+        return numbers.data() + head * length + before + std::max<int64_t>(first - position, -before) - first;
+    }
 };
 
 // How much scores of each head fall with each position of distance (ALiBi); `most` is the largest exponent.

@@ -24,7 +24,9 @@ _ATTENTION = (
 # "": a row sees itself and the rows before it, the latest `window` of them. "chunked": those since the last multiple of
 # the window. "all": a row sees its whole text, or the rows at most half a window away. "block": a row sees what the
 # batch says (`Batch.sees`), a part of its text. A batch may say that with the mask "" some rows see later ones, too.
-Mask = Literal["", "causal", "chunked", "all", "block"]
+# If rows of an encoder come before those of a decoder that reads it: "since": a row sees itself and the rows before it,
+# from the first position that the batch says on; "before": it sees the positions before that one.
+Mask = Literal["", "causal", "chunked", "all", "block", "since", "before"]
 
 
 def _cache_cost(plan: Plan, step: Step, load: Load) -> Cost:
@@ -102,12 +104,13 @@ class AttentionOps(Recorder):
         later rows, too, a window of n those at most n // 2 positions away, and steps share one entry, for nothing is
         kept of a text. With "causal" a row sees no later ones even if the batch says so. `alibi` is the largest
         exponent of heads' slopes: scores fall by a head's slope for each position of distance, before the softcap.
-        `distances` names a table of (buckets, heads): what is added to scores by their distance, in T5's buckets.
+        `distances` names a table of (buckets, heads): what is added to scores by their distance, in T5's buckets: with
+        the mask "all" half of them are for later rows, with "since" all for earlier ones.
         `chosen` is what `choose` gave: a row sees these positions alone, all heads the same, or those of each KV head
         its own.
         """
-        if window and mask == "block":
-            self._fail("attention with the mask 'block' has no window: the batch says what rows see")
+        if window and mask in ("block", "since", "before"):
+            self._fail(f"attention with the mask {mask!r} has no window: the batch says what rows see")
         if window == 0 and mask == "chunked":
             self._fail(f"attention with the mask {mask!r} needs a window")
         if temper and temper_length < 1:
@@ -132,12 +135,14 @@ class AttentionOps(Recorder):
         n_chosen, block = (0, 0) if chosen is None else self._choice(chosen, entry)
         if chosen is not None and (window or mask or alibi):
             self._fail("attention to chosen positions has no window, mask or scores by distance")
-        if (alibi and mask == "chunked") or (distances is not None and mask != "all"):
-            self._fail("attention scores distances in chunks, or by a table for rows that are causal, not yet")
+        if (alibi and mask in ("chunked", "before")) or (distances is not None and mask not in ("all", "since")):
+            self._fail(f"attention with the mask {mask!r} does not score distances so")
         if distances is not None:
             weights["distances"] = self._matrix(distances)
-            # Buckets of 512 rows and more begin beyond the distance of 128 at which they end.
-            if weights["distances"].shape[1] != n_heads or not 4 <= weights["distances"].shape[0] < 512:
+            # Buckets of 512 rows and more, or of half as many for earlier rows alone, begin beyond the distance of 128
+            # at which they end.
+            most = 512 if mask == "all" else 256
+            if weights["distances"].shape[1] != n_heads or not 4 <= weights["distances"].shape[0] < most:
                 self._fail(f"{weights['distances'].name} has shape {weights['distances'].shape} for {n_heads} heads")
         return self._step(
             "attention",

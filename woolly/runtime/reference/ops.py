@@ -121,7 +121,11 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
         if chosen and c.batch.sees is not None:
             raise ValueError("rows that choose positions see no others, whatever the batch says")
         seen = _seen(step.text("mask"), step.integer("window"), positions, distance)
-        if c.batch.sees is not None and step.text("mask") not in ("all", "causal"):
+        if step.text("mask") in ("since", "before"):
+            first = np.zeros((len(positions), 1)) if c.batch.sees is None else c.batch.sees[rows, :1]
+            at = np.arange(n_past)
+            seen = seen & (at >= first) if step.text("mask") == "since" else at < np.maximum(first, 1)
+        elif c.batch.sees is not None and step.text("mask") not in ("all", "causal"):
             firsts, ends = (c.batch.sees[rows, i, None] for i in (0, 1))
             block = (np.arange(n_past) >= firsts) & (np.arange(n_past) < ends)
             seen = block if step.text("mask") == "block" else seen | block
@@ -137,7 +141,8 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
             slopes = alibi_slopes(alibi, n_kv_heads * scores.shape[1]).reshape(n_kv_heads, -1, 1, 1)
             scores = scores - slopes * np.abs(distance).astype(np.float32)
         for table in step.by_role("distances"):
-            added = c.weights.get(table.name)[distance_buckets(distance, table.shape[0])]  # rows, positions, heads
+            buckets = distance_buckets(distance, table.shape[0], step.text("mask") == "all")
+            added = c.weights.get(table.name)[buckets]  # rows, positions, heads
             scores = scores + added.transpose(2, 0, 1).reshape(n_kv_heads, -1, *distance.shape)
         if softcap := step.number("softcap"):
             scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
@@ -178,12 +183,16 @@ def alibi_slopes(most: float, n_heads: int) -> Float32:
     return (2.0 ** -np.array(exponents)).astype(np.float32)
 
 
-def distance_buckets(distance: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
-    """T5's buckets: half for later positions; half of each half for single distances, the others grow up to 128."""
-    half, single, far = n // 2, n // 4, np.abs(distance)
+def distance_buckets(distance: npt.NDArray[np.int64], n: int, sees_later: bool = True) -> npt.NDArray[np.int64]:
+    """T5's buckets: half for later positions, if rows see any.
+
+    Half of them, or of each half, are for single distances, the others grow up to 128.
+    """
+    side = n // 2 if sees_later else n
+    single, far = side // 2, np.abs(distance if sees_later else np.minimum(distance, 0))
     share = np.log(np.maximum(far, single).astype(np.float32) / single) / np.log(np.float32(128 / single))
-    coarse = np.minimum(single + (share * np.float32(half - single)).astype(np.int64), half - 1)
-    return np.where(distance > 0, half, 0) + np.where(far < single, far, coarse)
+    coarse = np.minimum(single + (share * np.float32(side - single)).astype(np.int64), side - 1)
+    return np.where((distance > 0) & sees_later, side, 0) + np.where(far < single, far, coarse)
 
 
 def _tempers(step: Step, positions: npt.NDArray[np.int32]) -> Float32:

@@ -214,7 +214,7 @@ def _arguments(e: Emitter, step: Step, parts: Address, n_parts: int, most: int, 
         entry.v_dim,
         k_room,
         k_room if entry.v_in_k else room(entry.v_dim, e.kv_type),
-        _MASKS[step.text("mask")],
+        _mask(step),
         step.integer("window"),
         step.integer("temper_length"),
         step.integer("temper_offset"),
@@ -234,6 +234,13 @@ def _slopes(most: float, n_heads: int) -> npt.NDArray[np.float32]:
     exponents = [most * (i + 1) / whole for i in range(whole)]
     exponents += [most * (2 * i + 1) / (2 * whole) for i in range(n_heads - whole)]
     return (2.0 ** -np.array(exponents)).astype(np.float32)
+
+
+def _mask(step: Step) -> int:
+    """The number of a mask; UnsupportedError for one that kernels lack."""
+    if (mask := step.text("mask")) not in _MASKS:
+        raise UnsupportedError(f"the cuda backend has no attention with the mask {mask}")
+    return _MASKS[mask]
 
 
 def _bucket_table(e: Emitter, n: int) -> Address:
