@@ -248,9 +248,10 @@ def gemma_embedding(file):
     return hidden(model)
 
 
-def t5encoder(file):
+def t5_config(file, **more):
+    """The configuration of a T5, or of its encoder alone."""
     gated = "enc.blk.0.ffn_gate.weight" in file.tensors
-    config = transformers.T5Config(
+    return transformers.T5Config(
         vocab_size=len(file.tensors["token_embd.weight"]),
         d_model=int(file.get("embedding_length")),
         d_kv=int(file.get("attention.key_length")),
@@ -261,7 +262,11 @@ def t5encoder(file):
         layer_norm_epsilon=float(file.get("attention.layer_norm_rms_epsilon")),
         feed_forward_proj="gated-gelu" if gated else "relu",
         attn_implementation="eager",
+        **more,
     )
+
+
+def t5encoder(file):
     names = {
         "layer.0.SelfAttention.q": "attn_q",
         "layer.0.SelfAttention.k": "attn_k",
@@ -283,7 +288,7 @@ def t5encoder(file):
             found = "enc.output_norm.weight" if "norm" in name else "token_embd.weight"
         return file.tensors[found], [found]
 
-    return hidden(fill(transformers.T5EncoderModel(config), file, source))
+    return hidden(fill(transformers.T5EncoderModel(t5_config(file)), file, source))
 
 
 MODELS = {

@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 MODELS = FAMILIES | HYBRIDS
 PAGE = HERE.parent.parent / "docs" / "reference" / "architectures.md"
 ENCODERS = "\n## Encoders\n"  # peer_encoders.py writes what follows
+READERS_MARK = "\n## Encoders and decoders\n"  # and peer_readers.py what follows this
 HEAD = """# Architectures
 
 How far the logits of Woolly's reference are from those of two other engines, on random models of a few kilobytes that

@@ -17,7 +17,7 @@ import numpy as np
 from tests.cases.encoders import ENCODERS, PAIR, TEXTS
 from tests.cases.tiny import write_tiny
 from tests.goldens.peer import ENCODERS as MARK
-from tests.goldens.peer import HERE, PAGE
+from tests.goldens.peer import HERE, PAGE, READERS_MARK
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
@@ -104,8 +104,9 @@ def main():
         shown = ["-" if one is None else f"{one:.0e}" for one in (gold, peer, quantized)]
         lines.append(f"| `{tiny.architecture}` | {name} | {' | '.join(shown)} |\n")
         print(lines[-1], end="", flush=True)
-    decoders, mark, _ = PAGE.read_text().partition(MARK)
-    PAGE.write_text(decoders + (mark or MARK) + HEAD + "".join(lines))
+    decoders, mark, rest = PAGE.read_text().partition(MARK)
+    _, *readers = rest.partition(READERS_MARK)
+    PAGE.write_text(decoders + (mark or MARK) + HEAD + "".join(lines) + "".join(readers))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cases.encoders import ENCODERS
 from tests.cases.families import FAMILIES
+from tests.cases.readers import READERS
 from tests.cases.tiny import TINY, tensors, write_tiny
 from woolly import LLM
 from woolly.errors import ModelError, PlanError, UnsupportedError
@@ -116,7 +117,7 @@ def test_granite_without_a_logit_scale_is_refused(tmp_path):
 
 
 def test_every_architecture_has_a_tiny_model():
-    tiny = (FAMILIES | ENCODERS).values()
+    tiny = (FAMILIES | ENCODERS | READERS).values()
     assert set(architectures()) == {one.architecture for one in tiny} >= {"bert", "granite", "llama"}
 
 

@@ -17,8 +17,9 @@ from woolly.engine.opening.hooks import Hook
 from woolly.engine.opening.step_names import find_step
 from woolly.engine.request import Request
 from woolly.engine.request_options import RequestOptions
-from woolly.engine.seeing import Tower, View, has_rows, look
+from woolly.engine.seeing import TextEncoder, Tower, View, has_rows, look
 from woolly.errors import RequestError
+from woolly.plan import Plan
 from woolly.runtime import Program
 from woolly.sampling.params import SamplingParams
 from woolly.sampling.sampler import Sampler
@@ -29,7 +30,7 @@ from woolly.tokens.stop import StopMatcher
 if TYPE_CHECKING:
     from woolly.grammar import Constraint, GrammarCompiler
 
-__all__ = ["RequestChecks", "too_long"]
+__all__ = ["RequestChecks", "check_continues", "too_long"]
 
 
 class RequestChecks:
@@ -45,8 +46,10 @@ class RequestChecks:
         salt: bytes = b"",
         tower: Tower | None = None,
         most_whole: int = 0,
+        source: TextEncoder | None = None,
     ) -> None:
         """`most_whole` are the rows of one picture that see each other which a step has room for."""
+        self._source = source
         self._tower = tower
         self._most_whole = most_whole
         self._salt = salt
@@ -78,6 +81,9 @@ class RequestChecks:
             prompt, view = look(prompt, params, self._tower, self._most_whole)
             self.check_tokens(said)
         self.check_tokens(prompt)
+        if self._source is not None:
+            prompt, view = self._source.read([int(one) for one in prompt if not isinstance(one, Rows)], params)
+            said = prompt[-1:]
         max_tokens = 0 if options.score_only else self._max_tokens(len(prompt), params)
         if options.score_only and len(prompt) > self._ctx:
             raise too_long(len(prompt), self._ctx)
@@ -108,7 +114,11 @@ class RequestChecks:
                 options.thought,
                 options.thought_ends,
             ),
-            detokenizer=StreamDetokenizer(self._tokenizer, strip_prefix=False, shown=options.shown),
+            detokenizer=StreamDetokenizer(
+                self._tokenizer,
+                strip_prefix=self._source is not None,  # else the answer continues the prompt
+                shown=options.shown,
+            ),
             stop=StopMatcher(params.stop),
             stop_ids=frozenset(params.stop_token_ids)
             | (frozenset() if params.ignore_eos else self._tokenizer.stop_ids),
@@ -213,6 +223,18 @@ class RequestChecks:
                 )
             found[step] = (*found.get(step, ()), hook)  # two names may mean one fused step
         return found
+
+
+def check_continues(plan: Plan) -> None:
+    """RequestError for a model that continues no texts: an encoder reads its prompts."""
+    if plan.has_source:
+        raise RequestError(
+            "this model answers what its encoder reads and continues no text, so there are no logits, scores or states"
+            " of one",
+            field="model",
+            code="wrong_model",
+            names=(),
+        )
 
 
 def too_long(n_tokens: int, ctx: int) -> RequestError:

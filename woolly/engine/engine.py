@@ -12,7 +12,7 @@ import numpy.typing as npt
 from woolly.cache.disk import PageFolder
 from woolly.cache.prefix import PrefixStats
 from woolly.cache.tier import DiskStats, DiskTier
-from woolly.engine.checks import RequestChecks, too_long
+from woolly.engine.checks import RequestChecks, check_continues, too_long
 from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.expected import add_known
 from woolly.engine.drafts.mtp import MtpDraft
@@ -22,7 +22,7 @@ from woolly.engine.opening.step_names import find_step
 from woolly.engine.reading import ReadingRunner
 from woolly.engine.request import Request
 from woolly.engine.request_options import RequestOptions
-from woolly.engine.seeing import Eyes, Tower
+from woolly.engine.seeing import Eyes, TextEncoder, Tower
 from woolly.engine.state.sizes import CacheSizes
 from woolly.engine.step.ahead import new_runner
 from woolly.engine.step.breadth import Breadth
@@ -66,6 +66,7 @@ class Engine:
         compute_rate: float = 0.0,
         salt: bytes = b"",
         tower: Tower | None = None,
+        source: TextEncoder | None = None,
     ) -> None:
         """`ctx` bounds one request; `kv_tokens` is what the cache holds for all requests (None: one context).
 
@@ -76,7 +77,7 @@ class Engine:
         `adapters` are those in the program's plan. `disk` keeps pages that leave the cache, if the state
         is one that can be copied (`has_disk`); `compute_rate` is a first measurement of prompts, in tokens per second.
         `salt` goes before that of each request. With a `tower` prompts may have rows of pictures (`Prompt`), if the
-        program's plan takes them (`bring`).
+        program's plan takes them (`bring`). `source` is the encoder that reads the prompts of a plan that has one.
         """
         self.program = program
         self.tokenizer = tokenizer
@@ -112,8 +113,10 @@ class Engine:
             salt,
             tower=tower,
             most_whole=chunk - self.scheduler.max_running,
+            source=source,
         )
-        self.eyes = None if tower is None else Eyes(tower, check_file)
+        maker = tower or source
+        self.eyes = None if maker is None else Eyes(maker, check_file)
         self._speculation = Speculation(draft, draft_tokens, ctx, self.scheduler, self.runner)
         self._settler = Settler(self.scheduler, self.runner, self._speculation, ctx)
         self.n_steps = 0  # that computed something
@@ -308,6 +311,7 @@ class Engine:
 
     def _read(self, ids: Sequence[int], step: int | None) -> Float32:
         """The value of one step (None: the last) for every token, computed on pages that no request uses."""
+        check_continues(self.program.plan)
         self._checks.check_tokens(ids)
         if len(ids) > self.ctx:
             raise too_long(len(ids), self.ctx)

@@ -149,7 +149,7 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
             tower = loaded.tower
             self.sight = None if tower is None else Vision(tower.sight, ears=tower.ears, ctx=self.ctx)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
-            has_tower, chunk = tower is not None, given.chunk
+            has_tower, chunk = tower is not None or loaded.source is not None, given.chunk
             breadth = None if at_once else default_breadth(loaded.program, kv_tokens, chunk, has_tower=has_tower)
             disk = open_disk(loaded, given.cache_disk, given.cache_disk_folder)
             engine = Engine(
@@ -170,6 +170,7 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
                 compute_rate=0.0 if disk is None else disk.compute_rate,
                 salt=loaded.salt,
                 tower=loaded.tower,
+                source=loaded.source,
             )
             self._use_disk(disk, engine)
             self.driver = EngineDriver(engine)

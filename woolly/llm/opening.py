@@ -15,6 +15,7 @@ from woolly.templates import ChatTemplate
 __all__ = ["check_opening", "overrides_of", "template_of"]
 
 
+_PLAIN = "{{ messages | map(attribute='content') | join('\n') }}{{ eos_token }}"
 _SCALINGS = ("none", "linear", "yarn")
 _COUNTS = (
     "draft_tokens",
@@ -40,6 +41,8 @@ def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
     ends = (loaded.tokenizer.bos_id, loaded.tokenizer.eos_id)
     bos, eos = ("" if token is None else loaded.tokenizer.token_text(token) for token in ends)
     metadata = loaded.file.metadata if chat_template is None else {"tokenizer.chat_template": chat_template}
+    if loaded.source is not None and "tokenizer.chat_template" not in metadata:
+        metadata = {"tokenizer.chat_template": _PLAIN}  # an encoder reads what is asked, not a conversation
     return ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
 
 

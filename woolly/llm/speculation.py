@@ -18,6 +18,7 @@ from woolly.engine import (
     context_limit,
     load_model,
 )
+from woolly.errors import RequestError
 from woolly.llm.model_options import ModelOptions
 from woolly.runtime import Options
 
@@ -70,6 +71,12 @@ def open_draft(
     # A number of layers is that of the first model. Of a GPU there is what that one leaves.
     small = load_model(speculation, given.backend, replace(options, gpu_layers=options.gpu_layers and "auto"))
     loaded.append(small)
+    if small.source is not None or target.source is not None:
+        raise RequestError(
+            "a model whose encoder reads its prompts guesses no tokens for another, and no other for it;"
+            " speculation='prompt_lookup' can be used",
+            field="speculation",
+        )
     check_vocabulary(small.tokenizer, target.tokenizer)
     ctx = min(ctx, context_limit(small.file, small.program.plan))
     return DraftModel(small.program, kv_tokens, ctx, options.max_running)

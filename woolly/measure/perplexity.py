@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from woolly.engine.checks import check_continues
 from woolly.engine.opening.context import context_limit
 from woolly.engine.opening.load import LoadedModel, load_model
 from woolly.errors import RequestError
@@ -61,6 +62,7 @@ class Scorer:
         options = Options(threads=threads, kv_type=kv_type, device=device, gpu_layers=gpu_layers)
         self.loaded: LoadedModel = load_model(model, backend, options, "logits", ctx=ctx)
         try:
+            check_continues(self.loaded.program.plan)
             limit = context_limit(self.loaded.file, self.loaded.program.plan)
             if not 4 <= ctx <= limit:
                 raise RequestError(f"ctx is {ctx}; this model takes a whole number from 4 to {limit}", field="ctx")

@@ -2,6 +2,14 @@
 
 from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams
-from woolly.models.registry import architectures, trace, trace_draft
+from woolly.models.registry import TracedEncoder, architectures, trace, trace_draft, trace_encoder
 
-__all__ = ["Keys", "TransformerParams", "architectures", "trace", "trace_draft"]
+__all__ = [
+    "Keys",
+    "TracedEncoder",
+    "TransformerParams",
+    "architectures",
+    "trace",
+    "trace_draft",
+    "trace_encoder",
+]

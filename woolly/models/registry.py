@@ -10,7 +10,7 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, get_args
 
@@ -20,13 +20,12 @@ from woolly.gguf import Described, GGUFFile
 from woolly.models.metadata import Keys
 from woolly.plan import Plan, Pooling, Result, Tracer
 
-__all__ = ["architectures", "trace", "trace_draft"]
+__all__ = ["TracedEncoder", "architectures", "trace", "trace_draft", "trace_encoder"]
 
 # What well-known architectures need that no plan can say yet.
 _NEEDS = {
     "a recurrence that is not built yet": "rwkv6qwen2",
     "hyper connections and keys that are compressed over positions": "deepseek4 qwen4exp",
-    "a decoder that reads an encoder": "t5",
     "images or sound": "clip",
 }
 
@@ -95,6 +94,29 @@ def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None) -> Plan | No
         return tracer.plan(block)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{file.path}: the draft of {name} cannot be built from these keys: {error}") from error
+
+
+@dataclass(frozen=True)
+class TracedEncoder:
+    """What reads the prompts of a decoder that has a source (`Plan.has_source`)."""
+
+    plan: Plan  # a row of each token, as the decoder takes it
+    start: int  # the token that the decoder begins with
+
+
+def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedEncoder:
+    """The encoder that a plan which `trace` made of the file reads."""
+    name = plan.architecture
+    try:
+        module, tracer = _module(name), Tracer(name, file.tensors)
+        params = module.read(Keys(file.metadata, name, ctx))
+        module.build_encoder(tracer, params)
+        encoder = tracer.plan()
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"{file.path}: the encoder of {name} cannot be built from these keys: {error}") from error
+    if not 0 <= params.start < plan.n_tokens:
+        raise ModelError(f"{file.path}: decoder_start_token_id is {params.start}, which is no token of the vocabulary")
+    return TracedEncoder(encoder, params.start)
 
 
 def _pooling(keys: Keys, result: Result | None, pooling: Pooling | None) -> Pooling | None:

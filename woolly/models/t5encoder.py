@@ -5,9 +5,9 @@ from __future__ import annotations
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
-from woolly.plan import Tracer
+from woolly.plan import Handle, Tracer
 
-__all__ = ["build", "read"]
+__all__ = ["build", "feed_forward", "read"]
 
 
 def read(keys: Keys) -> TransformerParams:
@@ -25,10 +25,13 @@ def build(p: Tracer, hp: TransformerParams) -> None:
             head = hp.layers[i].head_dim
             a = p.attention(q, k, v, head_dim=head, scale=1.0, mask="all", distances=distances)
             x = x + p.linear(a, "attn_o", width=hp.width)
-            h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
-            if p.has("ffn_gate"):
-                x = x + parts.feed_forward(p, h, hp, i, act="gelu")
-            else:
-                x = x + parts.plain_feed_forward(p, h, hp, i, act="relu")
+            x = x + feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
     p.skip("output")
     parts.vectors(p, p.rms_norm(x, "enc.output_norm", eps=hp.eps))
+
+
+def feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
+    """Gated by gelu, or with relu alone if the file has no gate."""
+    if p.has("ffn_gate"):
+        return parts.feed_forward(p, h, hp, layer, act="gelu")
+    return parts.plain_feed_forward(p, h, hp, layer, act="relu")

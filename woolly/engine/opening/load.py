@@ -14,13 +14,13 @@ from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
 from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, context_limit
 from woolly.engine.opening.control_vectors import Scaled, steered
 from woolly.engine.opening.memory import check_memory, estimate, weight_bytes
-from woolly.engine.seeing import Tower, open_tower
+from woolly.engine.seeing import TextEncoder, Tower, open_encoder, open_tower, source_backend
 from woolly.engine.step.breadth import Breadth
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, Tensor, open_gguf
 from woolly.gguf.overlay import Value, write_overrides
 from woolly.machine.memory import available_memory
-from woolly.models import trace, trace_draft
+from woolly.models import trace, trace_draft, trace_encoder
 from woolly.plan import Plan, Pooling, Result
 from woolly.plan.passes import bring
 from woolly.runtime import PAGE_SIZE, Options, Program, Stages, backend_for, choose, pages_for
@@ -71,6 +71,7 @@ class LoadedModel:
     adapters: tuple[Adapter, ...] = ()
     salt: bytes = b""  # of all pages: what the control vectors and the given metadata are
     tower: Tower | None = None  # what makes rows of pictures
+    source: TextEncoder | None = None  # what reads prompts, if a decoder reads an encoder
     # The model compiled with other adapters; None: its state is on a device, which one program alone can use.
     compile: Callable[[Sequence[Adapter | None]], Program] | None = None
     weight_bytes: int = 0  # that its prepared weights take at most
@@ -86,6 +87,8 @@ class LoadedModel:
     def close(self) -> None:
         """Ends the loading of weights, then closes the files."""
         self.program.close()
+        if self.source is not None:
+            self.source.close()
         self.file.close()
         for adapter in self.adapters:
             adapter.close()
@@ -124,6 +127,7 @@ def load_model(
     program: Program | None = None
     opened: list[Adapter] = []
     tower: Tower | None = None
+    source: TextEncoder | None = None
     try:
         file.overlay(metadata or {})
         plan = trace(file, result, pooling, ctx)
@@ -138,6 +142,13 @@ def load_model(
             if stages is not None:
                 raise RequestError("a model over stages sees no pictures yet; open it without a projector")
             plan, tower = _with_tower(plan, projector, backend, options, is_needed=needs_projector)
+        if plan.has_source:
+            if stages is not None or tower is not None:
+                raise RequestError("a decoder that reads an encoder runs over no stages, and sees no pictures")
+            backend = source_backend(backend, options)
+            most = min(max(ctx or 0, context_limit(file, plan)), MAX_TEXT)
+            source = open_encoder(file, trace_encoder(file, plan, ctx), backend, options, most)
+            plan = bring(plan, source.program.plan.width)
         opened += (open_adapter(name, its, plan) for name, its in (adapters or {}).items())
         salt = "".join(write_overrides(metadata or {})).encode()
         if control_vector_layers is not None and not control_vectors:
@@ -185,12 +196,14 @@ def load_model(
             tuple(opened),
             salt,
             tower,
+            source,
             compile=compiled if is_free else None,
             weight_bytes=weight_bytes(file, backend, options),
         )
     except BaseException:
-        if program is not None:
-            program.close()
+        for one in (program, source):
+            if one is not None:
+                one.close()
         file.close()
         for adapter in opened:
             adapter.close()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from woolly.engine.checks import check_continues
 from woolly.engine.opening.step_names import find_norm, find_step
 from woolly.engine.reading.rows import Float32, TextRows
 from woolly.errors import RequestError
@@ -27,7 +28,10 @@ def find_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling 
         )
     plan = program.plan
     if plan.result == "logits":
-        return None if pooling is None else _hidden_rows(program, tensors, pooling)
+        if pooling is None:
+            return None
+        check_continues(plan)
+        return _hidden_rows(program, tensors, pooling)
     if plan.pooling == "none":
         if pooling is None:
             return None

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from woolly.engine.seeing.encoder import TextEncoder
 from woolly.engine.seeing.tower import Sweep, Tower
 from woolly.engine.seeing.view import Key, PlacedRows, View
 from woolly.senses import Piece
@@ -42,7 +43,7 @@ class Eyes:
 
     def __init__(
         self,
-        tower: Tower,
+        tower: Tower | TextEncoder,
         check_file: Callable[[], None] | None = None,
         most_bytes: int = _MOST_BYTES,
         work: float | None = None,

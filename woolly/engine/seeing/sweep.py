@@ -156,6 +156,8 @@ def _batch_of(arrangements: Sequence[Arrangement], values: Sequence[Float32], fi
         batch = Batch.of(sequences, np.concatenate(wanted).tolist())
         gathered = (own.gather(its, 0, len(own.order)) for own, its in zip(arrangements, values, strict=True))
         hidden = np.concatenate(list(gathered))
+    if arrangements[0].is_text:
+        return replace(batch, tokens=hidden[:, 0].astype(np.int32))
     return replace(
         batch,
         hidden=hidden,

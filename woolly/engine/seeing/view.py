@@ -49,6 +49,7 @@ class View:
     places: tuple[PlacedRows, ...]
     turns: Int32 | None  # [3, n_prompt]: what each position turns by; None: all rows stand as tokens do
     identity: bytes  # of the tower
+    n_source: int = 0  # first positions, of an encoder's rows, that the decoder's own read and do not go on from
     rows: dict[Key, Float32] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -108,6 +109,9 @@ class View:
 
     def sees(self, first: int, last: int) -> Int32 | None:
         """[last - first, 2]: what positions see besides those before them; None if all see as tokens do."""
+        if self.n_source:
+            positions = np.arange(first, last, dtype=np.int32)
+            return np.stack([np.minimum(positions, self.n_source), positions + 1], axis=1)
         places = [place for place in self.within(first, last) if place.rows.sees_all]
         if not places:
             return None
@@ -162,7 +166,8 @@ def read_prompt(prompt: Prompt, identity: bytes) -> tuple[list[int], View]:
         at += int(own.max()) + 1
     has_grid = any(place.rows.grid is not None for place in places)
     joined = np.concatenate(turns, axis=1).astype(np.int32) if has_grid else None
-    return tokens, View(len(tokens), tuple(places), joined, identity)
+    is_source = bool(places) and places[0].rows.source.kind == "text"
+    return tokens, View(len(tokens), tuple(places), joined, identity, places[0].last if is_source else 0)
 
 
 def _turns(rows: Rows) -> Int32:

@@ -33,6 +33,7 @@ class Arrangement:
     places: Int32 | None = None
     shares: npt.NDArray[np.float32] | None = None
     unit: int = 0  # numbers of what `order` counts; 0: patches
+    is_text: bool = False  # what rows read are tokens
 
     def gather(self, values: npt.NDArray[np.float32], first: int, last: int) -> npt.NDArray[np.float32]:
         """What the rows from `first` to `last` read of patches, or of results of the stage before."""

@@ -1,0 +1,119 @@
+"""Decoders that read an encoder agree with transformers, and no row's bits depend on its batch."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cases.readers import ANSWER, EVERY, READERS, SOURCE, START, STRIDE
+from tests.cases.tiny import write_tiny
+from woolly import LLM
+from woolly.engine.reading.source import find_rows
+from woolly.engine.seeing import source_backend
+from woolly.errors import ModelError, RequestError, UnsupportedError
+from woolly.gguf import open_gguf
+from woolly.models import trace, trace_encoder
+from woolly.plan.passes import bring
+from woolly.runtime import Batch, Options, choose, pages_for
+
+GOLDENS = Path(__file__).parent.parent / "goldens"
+
+
+class Halves:
+    """Both halves of a model, and the rows that its encoder makes of SOURCE."""
+
+    n, n_all = len(SOURCE), len(SOURCE) + len(ANSWER)
+
+    def __init__(self, file, backend, **options):
+        plan = trace(file)
+        self.encoder = trace_encoder(file, plan)
+        both = (self.encoder.plan, bring(plan, 64))
+        reads, self.writes = (choose(backend).compile(one, file.tensors, Options(**options)) for one in both)
+        self.pages = list(range(pages_for(self.n_all)))
+        state = reads.new_state(pages_for(self.n))
+        self.rows = reads.run(Batch.of([(SOURCE, 0, self.pages[: state.n_pages])], range(self.n)), state).copy()
+
+    def new_state(self):
+        return self.writes.new_state(len(self.pages))
+
+    def logits(self, first, last, state):
+        """Logits of the answer's positions, of those from `first` to `last` of all."""
+        ids = [0] * self.n + ANSWER
+        batch = Batch.of([(ids[first:last], first, self.pages)], range(max(0, self.n - first), last - first))
+        sees = np.array([(min(i, self.n), i + 1) for i in range(first, last)], np.int32)
+        batch = replace(batch, sees=sees)
+        if first < self.n:
+            its = slice(first, min(last, self.n))
+            at = np.arange(its.stop - first, dtype=np.int32)
+            batch = replace(batch, brought=self.rows[its].copy(), brought_rows=at)
+        return self.writes.run(batch, state).copy()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_decoder_reads_its_encoder_as_transformers_does(name, tmp_path):
+    want = np.load(GOLDENS / f"tiny-{name}.npz")["logits"]
+    with open_gguf(write_tiny(READERS[name], tmp_path / "tiny.gguf")) as file:
+        exact, cpu = Halves(file, "reference"), Halves(file, "cpu", kv_type="f32", threads=2)
+        assert exact.encoder.start == START and exact.writes.plan.has_source
+        for halves, bound in ((exact, 1e-5), (cpu, 3e-5)):
+            logits = halves.logits(0, halves.n_all, halves.new_state())
+            ours = logits[::EVERY, ::STRIDE]
+            assert (np.linalg.norm(ours - want, axis=1) / np.linalg.norm(want, axis=1)).max() < bound
+        for chunk in (1, 7):
+            state, firsts = cpu.new_state(), range(0, cpu.n_all, chunk)
+            parts = [cpu.logits(first, min(first + chunk, cpu.n_all), state) for first in firsts]
+            np.testing.assert_array_equal(np.concatenate(parts), logits)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_tiny(READERS["t5-reads-gated"], tmp_path_factory.mktemp("t5") / "tiny.gguf")
+
+
+PROMPTS = ["Translate this text, which is longer than a page of the cache.", "Say no.", "Translate this text."]
+
+
+@pytest.fixture(scope="module")
+def llm(path):
+    with LLM(path, threads=2) as llm:
+        yield llm
+
+
+def test_answers_do_not_depend_on_chunks_batches_or_drafts(path, llm):
+    ask = {"max_tokens": 40, "temperature": 0.0, "ignore_eos": True}
+    alone = [llm.generate(prompt, **ask) for prompt in PROMPTS]
+    again = llm.generate(PROMPTS[0], **ask)
+    assert again.token_ids == alone[0].token_ids and again.n_cached_tokens >= 32
+    assert alone[0].n_prompt_tokens == len(llm.tokenize(PROMPTS[0])) + 1
+    assert len({tuple(one.token_ids) for one in alone}) == 3
+    assert [one.token_ids for one in llm.generate(PROMPTS, **ask)] == [one.token_ids for one in alone]
+    with LLM(path, threads=1, chunk=5, speculation="prompt_lookup") as other:
+        assert [one.token_ids for one in other.generate(PROMPTS, **ask)] == [one.token_ids for one in alone]
+
+
+def test_what_needs_a_text_that_goes_on_is_refused_by_name(llm, path):
+    for call in (llm.logits, lambda text: llm.hidden(text, 3), llm.score):
+        with pytest.raises(RequestError, match="encoder"):
+            call([1, 2, 3] if call is llm.logits else "abc")
+    with pytest.raises(RequestError, match="context_shift cannot be used with this model"):
+        llm.generate("a", context_shift=True)
+    with pytest.raises(RequestError, match="answers what its encoder reads"):
+        find_rows(llm.engine.program, {}, "mean")
+    with pytest.raises(UnsupportedError, match="a GPU computes no decoder that reads an encoder yet"):
+        source_backend("cuda", Options())
+    with pytest.raises(RequestError, match="guesses no tokens for another"):
+        LLM(path, speculation=str(path))
+
+
+def test_a_file_of_both_halves_gives_vectors_of_its_encoder(path):
+    with open_gguf(path) as file:
+        plan = trace(file, "vectors", "mean")
+        assert plan.result == "vectors" and not plan.is_causal and not plan.has_source
+
+
+def test_a_start_token_outside_the_vocabulary_is_refused(tmp_path):
+    tiny = READERS["t5-reads"]
+    tiny = replace(tiny, extra=tiny.extra | {"decoder_start_token_id": 999})
+    with open_gguf(write_tiny(tiny, tmp_path / "a")) as file, pytest.raises(ModelError, match="token_id is 999"):
+        trace_encoder(file, trace(file))

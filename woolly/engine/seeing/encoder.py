@@ -1,0 +1,102 @@
+"""The TextEncoder: reads the prompts of a decoder; its rows come before the decoder's own, as those of pictures do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from woolly.engine.seeing.sweep import RunningStage, Sweep
+from woolly.engine.seeing.view import View, read_prompt
+from woolly.engine.seeing.work import SLICE, row_work
+from woolly.errors import RequestError, UnsupportedError
+from woolly.gguf import GGUFFile
+from woolly.models import TracedEncoder
+from woolly.models.towers import Arrangement
+from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
+from woolly.sampling.params import SamplingParams
+from woolly.senses import Piece, Prepared, Rows
+
+__all__ = ["TextEncoder", "open_encoder", "source_backend"]
+
+
+class TextEncoder:
+    """The encoder of an open model. Belongs to the engine's thread, but for `read`."""
+
+    def __init__(self, program: Program, start: int) -> None:
+        """`start` is the token that the decoder begins with."""
+        self.program = program
+        self._start = start
+        self._stage = RunningStage(program)
+        self.n_sweeps = 0  # that were begun
+
+    def read(self, ids: Sequence[int], params: SamplingParams) -> tuple[list[int], View]:
+        """A prompt as the decoder takes it: rows of the encoder, and the token that the answer begins with."""
+        if params.context_shift or params.prompt_logprobs is not None:
+            option = "context_shift" if params.context_shift else "prompt_logprobs"
+            raise RequestError(
+                f"{option} cannot be used with this model: an encoder reads its prompts, and answers do not go on from"
+                " them",
+                field=option,
+            )
+        if len(ids) > self.program.max_rows:
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens, but the encoder takes {self.program.max_rows}; shorten it",
+                code="context_length",
+                limit=self.program.max_rows,
+                given=len(ids),
+                names=(),
+            )
+        piece = Piece(np.array(ids, np.float32)[:, None], (1, 1, len(ids)))
+        rows = Rows(Prepared.of("text", [piece]), 0, 0, len(ids))
+        return read_prompt((rows, self._start), b"")
+
+    def n_rows(self, piece: Piece, _kind: object = None) -> int:
+        """Rows of a text: one of each token."""
+        return len(piece.values)
+
+    def sweep_together(self, pieces: Sequence[Piece], _kind: object = None) -> Sweep:
+        """Starts texts on their way. Those before must be done, or dropped."""
+        self.n_sweeps += len(pieces)
+        orders = [np.arange(len(piece.values), dtype=np.int32) for piece in pieces]
+        arranged = [
+            ([Arrangement(rows, rows, is_text=True)], piece.values) for rows, piece in zip(orders, pieces, strict=True)
+        ]
+        return Sweep([self._stage], arranged, self.program.plan.width)
+
+    def work_together(self, pieces: Sequence[Piece], _kind: object = None) -> float:
+        """Multiply-adds of all rows of some texts; infinite if they do not fit one batch."""
+        lengths = [len(piece.values) for piece in pieces]
+        if sum(lengths) > self.program.max_rows:
+            return math.inf
+        return sum(n * sum(row_work(self.program.running_plan, n)) for n in lengths)
+
+    def cancel(self) -> None:
+        """Stops the run under way. Any thread may call it."""
+        self.program.cancel()
+
+    @property
+    def slice_work(self) -> float:
+        """Multiply-adds of one step's slice."""
+        return SLICE * self.program.about.threads
+
+    def close(self) -> None:
+        """Ends the loading of weights."""
+        self.program.close()
+
+
+def source_backend(backend: str, options: Options) -> str:
+    """The backend of a model with an encoder: that of the CPU, or the reference. UnsupportedError for a GPU by name."""
+    name = backend_for(options.device, backend)
+    if is_gpu_backend(name) or options.wants_gpu:
+        raise UnsupportedError("a GPU computes no decoder that reads an encoder yet; backend='cpu' does")
+    return "cpu" if name == "auto" else name
+
+
+def open_encoder(file: GGUFFile, traced: TracedEncoder, backend: str, options: Options, most_rows: int) -> TextEncoder:
+    """The encoder of a model's file, for prompts of up to `most_rows` tokens."""
+    its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=most_rows)
+    program = choose(backend).compile(traced.plan, file.tensors, its)
+    program.load_weights()
+    return TextEncoder(program, traced.start)

@@ -1,0 +1,70 @@
+"""T5: a decoder that reads what an encoder made of the prompt; no positions but what tables add to scores by distance.
+
+Rows of the encoder come first in a sequence, in place of tokens, and keep keys and values for the cross attention of
+each layer; the decoder's own rows follow, and see each other alone. What becomes of the encoder's rows is not read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from woolly.models import parts, t5encoder
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams
+from woolly.plan import Handle, Tracer
+
+__all__ = ["T5Params", "build", "build_encoder", "read"]
+
+
+@dataclass(frozen=True)
+class T5Params:
+    """Parameters of both halves, and the token that a decoder's text begins with."""
+
+    encoder: TransformerParams
+    decoder: TransformerParams
+    start: int
+
+
+def read(keys: Keys) -> T5Params:
+    """Parameters of the file. Layers of the decoder are as those of the encoder."""
+    encoder, start = t5encoder.read(keys), keys.integer("decoder_start_token_id")
+    n = keys.positive("decoder_block_count", encoder.n_layers)
+    return T5Params(encoder, replace(encoder, layers=encoder.layers[:1] * n, mask=""), start)
+
+
+def build(p: Tracer, both: T5Params) -> None:
+    """The decoder; the encoder alone if vectors are asked for."""
+    if p.pooling is not None:
+        build_encoder(p, both)
+        return
+    hp = both.decoder
+    x = source = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"dec.blk.{i}"):
+            q, k, v = parts.projections(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp.layers[i])
+            table = "attn_rel_b" if p.has("attn_rel_b") else "/dec.blk.0.attn_rel_b"
+            a = p.attention(q, k, v, head_dim=hp.layers[i].head_dim, scale=1.0, mask="since", distances=table)
+            x = x + p.linear(a, "attn_o", width=hp.width)
+            x = x + _cross(p, p.rms_norm(x, "cross_attn_norm", eps=hp.eps), source, hp, i)
+            x = x + t5encoder.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
+    p.skip("enc")
+    h = p.rms_norm(p.output_rows(x), "dec.output_norm", eps=hp.eps)
+    # The embedding is larger than a matrix of the output would be.
+    p.output(parts.unembedded(p, h if p.has("output") else p.scale(h, hp.width**-0.5), hp))
+
+
+def build_encoder(p: Tracer, both: T5Params) -> None:
+    """The encoder: a row of each token of the prompt."""
+    p.skip("dec")
+    t5encoder.build(p, both.encoder)
+
+
+def _cross(p: Tracer, h: Handle, source: Handle, hp: TransformerParams, layer: int) -> Handle:
+    """Attention of the decoder's rows to those of the encoder. Some files have a table here, which T5 never reads."""
+    this = hp.layers[layer]
+    q = p.linear(h, "cross_attn_q", width=this.heads * this.head_dim)
+    k = p.linear(source, "cross_attn_k", width=this.kv_heads * this.head_dim)
+    v = p.linear(source, "cross_attn_v", width=this.kv_heads * this.v_dim)
+    p.skip("cross_attn_rel_b")
+    a = p.attention(q, k, v, head_dim=this.head_dim, scale=1.0, mask="before")
+    return p.linear(a, "cross_attn_o", width=hp.width)
