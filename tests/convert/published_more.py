@@ -323,6 +323,31 @@ def t5(file):
     return "T5EncoderModel", plain(file, table), config
 
 
+def t5_reads(file):
+    gated = "dec.blk.0.ffn_gate.weight" in file.tensors
+    inside = {f"attn_{x}": f"0.SelfAttention.{x}" for x in "qkvo"} | {
+        **{f"cross_attn_{x}": f"1.EncDecAttention.{x}" for x in "qkvo"},
+        "attn_rel_b": "0.SelfAttention.relative_attention_bias",
+        "cross_attn_rel_b": "1.EncDecAttention.relative_attention_bias",
+        "attn_norm": "0.layer_norm",
+        "cross_attn_norm": "1.layer_norm",
+        "ffn_norm": "2.layer_norm",
+        "ffn_down": "2.DenseReluDense.wo",
+        "ffn_gate": "2.DenseReluDense.wi_0",
+        "ffn_up": "2.DenseReluDense.wi_1" if gated else "2.DenseReluDense.wi",
+    }
+    arrays = {}
+    for name, tensor in file.tensors.items():
+        half, _, *rest = name.split(".")
+        stem = {"enc": "encoder", "dec": "decoder"}.get(half, {"output": "lm_head"}.get(half, "shared"))
+        if rest and half in ("enc", "dec"):
+            stem += ".final_layer_norm" if len(rest) == 1 else f".block.{rest[0]}.layer.{inside[rest[1]]}"
+        arrays[f"{stem}.weight".replace("r.2.", "r.1." if half == "enc" else "r.2.")] = tensor.dequantize()
+    arrays["decoder.embed_tokens.weight"] = arrays["shared.weight"]
+    config = t5(file)[2] | {"num_decoder_layers": 2 - gated, "decoder_start_token_id": 3}
+    return "T5ForConditionalGeneration", arrays, config | ({"tie_word_embeddings": False} if gated else {})
+
+
 ROWS = {
     "gptj": gptj,
     "deepseek-v32": indexed,
@@ -341,4 +366,6 @@ ROWS = {
     "neo-bert": neo,
     "t5": t5,
     "t5-gated": t5,
+    "t5-reads": t5_reads,
+    "t5-reads-gated": t5_reads,
 }

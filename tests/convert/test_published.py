@@ -8,6 +8,7 @@ import pytest
 
 from tests.cases.encoders import ENCODERS
 from tests.cases.families import FAMILIES
+from tests.cases.readers import READERS
 from tests.cases.tiny import write_tiny
 from tests.convert.folders import tensors, write_folder
 from tests.convert.published import ROWS as DECODERS
@@ -20,7 +21,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 
 ROWS = DECODERS | OTHERS
-TINIES = {**FAMILIES, **ENCODERS}
+TINIES = {**FAMILIES, **ENCODERS, **READERS}
 # Its class has the width and the factor of small experts as constants.
 GROVE = TINIES["grovemoe"]
 TINIES["grovemoe"] = replace(GROVE, head_dim=16, extra=GROVE.extra | {"expert_group_scale": 0.05})

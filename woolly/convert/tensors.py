@@ -36,6 +36,8 @@ _EXPERT_PARTS = {
 }
 _NORM_OF_HEAD = re.compile(r"(.+_layernorm)\.norms\.(\d+)\.weight")
 _ENDS = (".weight", ".bias", ".scale")
+# Some checkpoints of models with two halves have one table under several names.
+_TABLES = frozenset(["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"])
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,12 @@ def lay_out(
     has_experts = bool(keys.get("expert_count"))
     for source in sources:
         name = source.name
-        if LEFT_OUT.search(name) or (is_tied and name.endswith("lm_head.weight")):
+        is_copy = name in _TABLES and "token_embd.weight" in found
+        if LEFT_OUT.search(name) or is_copy or (is_tied and name.endswith("lm_head.weight")):
             left_out.append(name)
             continue
         block, inside = _place(name, n_layers)
-        if block is not None:
+        if block is not None and not inside.startswith("decoder."):
             drafts = max(drafts, block + 1 - n_layers)
         if block is not None and (scalar := re.fullmatch(r"mlp\.act_fn\.(alpha_p|alpha_n|beta|eps)", inside)):
             scalars.setdefault(f"xielu.{scalar[1]}", []).append((block, float(source.floats().reshape(-1)[0])))
@@ -154,7 +157,9 @@ def output_of_table(table: Target, family: CheckpointFamily, config: Hyperparame
     norms one of the two. ModelError if the checkpoint says that it has a matrix of its own.
     """
     table_ops, ops = (family.changes(config, name, 0) for name in ("token_embd.weight", "output.weight"))
-    if family.ties and not table_ops and not ops:
+    # T5's decoder is scaled before a table that it shares, and not before a matrix of its own.
+    is_sure = family.architecture != "t5" or config.get("tie_word_embeddings") is not False
+    if family.ties and not table_ops and not ops and is_sure:
         return None
     if config.get("tie_word_embeddings") is False:
         raise ModelError(f"{config.where}: tie_word_embeddings is false, but the checkpoint has no output matrix")
@@ -169,6 +174,8 @@ def _place(name: str, n_layers: int) -> tuple[int | None, str]:
         path, _, kind = found[1].rpartition(".")
         return n_layers, f"{MTP[path]}.{kind}" if path in MTP else name
     name = name.removeprefix(next((prefix for prefix in PREFIXES if name.startswith(prefix)), ""))
+    if half := re.fullmatch(r"decoder\.block\.(\d{1,4})\.(.+)", name):
+        return int(half[1]), f"decoder.{half[2]}"
     layer = LAYER.fullmatch(name)
     return (int(layer[1]), layer[2]) if layer and int(layer[1]) < 1 << 12 else (None, name)
 

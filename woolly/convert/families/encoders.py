@@ -158,6 +158,28 @@ _T5 = {
     "layer.1.DenseReluDense.wi_1": "^enc.blk.{i}.ffn_up",
     "layer.1.DenseReluDense.wo": "^enc.blk.{i}.ffn_down",
 }
+_T5_TABLES = {
+    **dict.fromkeys(("shared", "encoder.embed_tokens", "decoder.embed_tokens"), "token_embd"),
+    "encoder.final_layer_norm": "enc.output_norm",
+    "decoder.final_layer_norm": "dec.output_norm",
+}
+# The decoder's layers have an attention to the encoder's rows in their middle.
+_T5_DECODER = {
+    **{f"decoder.{name}".replace("r.1.", "r.2."): to.replace("enc", "dec") for name, to in _T5.items()},
+    **{f"decoder.layer.1.EncDecAttention.{x}": f"^dec.blk.{{i}}.cross_attn_{x}" for x in "qkvo"},
+    "decoder.layer.1.EncDecAttention.relative_attention_bias": "^dec.blk.{i}.cross_attn_rel_b",
+    "decoder.layer.1.layer_norm": "^dec.blk.{i}.cross_attn_norm",
+}
+
+
+def _t5(c: Hyperparameters, keys: Keys) -> Keys:
+    return {
+        "attention.causal": None,
+        "decoder_block_count": c.positive("num_decoder_layers", default=keys["block_count"]),
+        "decoder_start_token_id": c.integer("decoder_start_token_id", default=0),
+    }
+
+
 _BERT = {
     "attention.self.query": "attn_q",
     "attention.self.key": "attn_k",
@@ -282,8 +304,17 @@ FAMILIES = (
         "t5encoder",
         "T5EncoderModel",
         names=_T5,
-        top={"shared": "token_embd", "encoder.final_layer_norm": "enc.output_norm"},
+        top=_T5_TABLES,
         base=_t5_base,
+    ),
+    CheckpointFamily(
+        "t5",
+        "T5ForConditionalGeneration T5WithLMHeadModel MT5ForConditionalGeneration UMT5ForConditionalGeneration",
+        _t5,
+        names=_T5 | _T5_DECODER,
+        top=_T5_TABLES,
+        base=_t5_base,
+        defaults={"tie_word_embeddings": True},
     ),
     CheckpointFamily("eurobert", "EuroBertModel", _both_ways, base=transformer_keys),
     CheckpointFamily("llama-embed", "LlamaBidirectionalModel", _both_ways, pairs=True),
