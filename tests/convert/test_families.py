@@ -63,12 +63,6 @@ def test_a_checkpoint_that_is_written_otherwise_computes_the_same(name, tmp_path
     assert distances.max() < 1e-4
 
 
-# docs/use/convert.md names the same.
-NOT_YET = {"dots3note", "minimax-m3"}
-
-
 def test_the_table_has_every_architecture_that_runs():
     renamed = {"nemotron_h_moe", "nomic-bert-moe"}  # rows of others, by what config.json says
-    assert set(CONVERTED) | renamed == set(architectures()) - NOT_YET
-    page = (Path(__file__).parents[2] / "docs/use/convert.md").read_text()
-    assert all(f"`{name}`" in page for name in NOT_YET)
+    assert set(CONVERTED) | renamed == set(architectures())

@@ -12,6 +12,7 @@ from tests.cases.readers import READERS
 from tests.cases.tiny import write_tiny
 from tests.convert.folders import tensors, write_folder
 from tests.convert.published import ROWS as DECODERS
+from tests.convert.published_index import ROWS as INDEXED
 from tests.convert.published_more import ROWS as OTHERS
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
 from woolly.convert.families import FAMILIES as CONVERTED
@@ -20,7 +21,7 @@ from woolly.errors import ModelError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 
-ROWS = DECODERS | OTHERS
+ROWS = DECODERS | OTHERS | INDEXED
 TINIES = {**FAMILIES, **ENCODERS, **READERS}
 # Its class has the width and the factor of small experts as constants.
 GROVE = TINIES["grovemoe"]

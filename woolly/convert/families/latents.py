@@ -8,8 +8,8 @@ import numpy as np
 
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import expert_keys, layer_kinds
-from woolly.convert.ops import MINUS_EXP, SWAPPED, TensorOp, picked, reshaped
+from woolly.convert.keys import dense_first, expert_keys, layer_kinds
+from woolly.convert.ops import MINUS_EXP, SWAPPED, TensorOp, picked, reshaped, scaled
 from woolly.convert.rope import rope_of
 
 __all__ = ["FAMILIES"]
@@ -106,6 +106,83 @@ def _kimi(c: Hyperparameters, keys: Keys) -> Keys:
     return out
 
 
+# Sizes that layers with a window have of their own, and what their class says of them.
+_OWN = {
+    "num_attention_heads": 64,
+    "q_lora_rank": 1024,
+    "kv_lora_rank": 1024,
+    "qk_nope_head_dim": 192,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+
+
+def _in_window(c: Hyperparameters) -> Hyperparameters:
+    """The sizes of layers with a window, under the names of the others."""
+    listed = next(iter(c.mapping("per_layer_config").values()), None)  # as transformers writes them
+    if isinstance(listed, dict):
+        return c.replaced(**listed)
+    return c.replaced(**{name: c.get(f"swa_{name}", default=value) for name, value in _OWN.items()})
+
+
+def _kinds(c: Hyperparameters) -> list[bool]:
+    """Whether each layer has a window."""
+    if c.get("layer_types") is None:
+        return [i >= 2 and i % 4 != 1 for i in range(c.n_layers)]
+    return [kind == "sliding_attention" for kind in layer_kinds(c)]
+
+
+def _dots3note(c: Hyperparameters, keys: Keys) -> Keys:
+    """Windows have latents, heads and a rope of their own; other layers have an index."""
+    for name in ("use_dsa", "k_rope_only_layernorm", "apply_mla_qkv_lora_rescale", "use_sliding_window"):
+        c.refuse(name, unless=(None, True))
+    for name in ("use_dynamic_rsf", "moe_gating_fp32"):
+        c.refuse(name)
+    for name in ("attention_gate_type", "swa_attention_gate_type"):
+        c.refuse(name, unless=(None, "headwise"))
+    own, windows = _in_window(c), _kinds(c)
+    _, straight, turned, value = _sizes(own)
+    rank = own.positive("kv_lora_rank")
+    for name in ("qk_rope_head_dim", "q_lora_rank"):
+        c.refuse(name, unless=(own.positive(name),))
+    given = c.mapping("rope_parameters")
+    whole = rope_of(c, "indexed_attention" if "indexed_attention" in given else "full_attention")
+    windowed = rope_of(c, "sliding_attention") if given else c.inner({"rope_theta": c.get("swa_rope_theta")})
+    out = (
+        _latent(c, keys)
+        | _experts(c, "sigmoid")
+        | {
+            "attention.head_count": [(own if window else c).positive("num_attention_heads") for window in windows],
+            "attention.sliding_window": c.positive("sliding_window", "sliding_window_size", default=512),
+            "attention.sliding_window_pattern": windows,
+            "attention.kv_lora_rank_swa": rank,
+            "attention.key_length_swa": rank + turned,
+            "attention.value_length_swa": rank,
+            "attention.key_length_mla_swa": straight + turned,
+            "attention.value_length_mla_swa": value,
+            "rope.freq_base": whole.number("rope_theta", default=8e7),
+            "rope.freq_base_swa": windowed.number("rope_theta", default=5e4),
+            "expert_weights_norm": c.flag("norm_topk_prob", default=True),
+            "leading_dense_block_count": dense_first(c.with_defaults({"first_k_dense_replace": 1})),
+            "attention.indexer.types": [not window for window in windows],
+        }
+    )
+    shared = c.integer("moe_shared_expert_intermediate_size", "shared_experts_intermediate_size", default=0)
+    if shared:
+        out["expert_shared_feed_forward_length"] = shared
+    return {**_indexed(c, keys), **out}
+
+
+def _dots3note_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    """What multiplies latents goes into the norms before. A block that guesses is as those with a window."""
+    windows = _kinds(c)
+    own = _in_window(c) if block >= len(windows) or windows[block] else c
+    ranks = {"attn_q_a_norm.weight": "q_lora_rank", "attn_kv_a_norm.weight": "kv_lora_rank"}
+    if name in ranks:
+        return (scaled(np.float32((c.positive("hidden_size") / own.positive(ranks[name])) ** 0.5)),)
+    return _changes(own, name, block)
+
+
 def _changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
     """Each head's rows of k, turned, and of v."""
     if name not in ("attn_k_b.weight", "attn_v_b.weight"):
@@ -146,6 +223,13 @@ FAMILIES = (
     ),
     CheckpointFamily("deepseek32", "DeepseekV32ForCausalLM", _indexed, names=_KV_B | _INDEXER, changes=_changes),
     CheckpointFamily("glm-dsa", "GlmMoeDsaForCausalLM", _indexed, names=_KV_B | _INDEXER, changes=_changes),
+    CheckpointFamily(
+        "dots3note",
+        "Dots3NoteForCausalLM Dots3NoteForConditionalGeneration Dots3NoteTextForCausalLM",
+        _dots3note,
+        names=_KV_B | _INDEXER | {"self_attn.g_proj": "attn_gate", "self_attn.k_rope_only_layernorm": "attn_k_norm"},
+        changes=_dots3note_changes,
+    ),
     CheckpointFamily("minicpm3", "MiniCPM3ForCausalLM", _minicpm3, names={"self_attn.kv_b_proj": "attn_kv_b"}),
     CheckpointFamily("mistral4", "Mistral4ForCausalLM", _mistral4, names=_KV_B, changes=_changes),
     CheckpointFamily(

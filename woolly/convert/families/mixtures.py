@@ -101,6 +101,36 @@ def _minimax_m2(c: Hyperparameters, keys: Keys) -> Keys:
     return experts
 
 
+def _minimax_m3(c: Hyperparameters, keys: Keys) -> Keys:
+    """An index chooses blocks; its settings are an object of their own in what the makers publish."""
+    c.refuse("hidden_act", unless=(None, "silu", "swigluoai"))
+    c.refuse("swiglu_alpha", unless=(None, 1.702))
+    c.refuse("swiglu_limit", unless=(None, 7, 7.0))
+    published = c.mapping("sparse_attention_config")
+    own = {
+        "head_count": ("index_n_heads", "sparse_num_index_heads"),
+        "key_length": ("index_head_dim", "sparse_index_dim"),
+        "top_k": ("index_topk_blocks", "sparse_topk_blocks"),
+        "block_size": ("index_block_size", "sparse_block_size"),
+        "local_blocks": ("index_local_blocks", "sparse_local_block"),
+    }
+    index = {
+        f"attention.indexer.{key}": c.inner({new: c.get(new), old: published.get(old)}).positive(old, new)
+        for key, (new, old) in own.items()
+    }
+    shared = {"expert_shared_count": c.integer("n_shared_experts", default=1)}
+    shared["expert_shared_feed_forward_length"] = c.positive("shared_intermediate_size", "intermediate_size")
+    return {
+        **expert_keys(c, scoring="sigmoid", normalize=True),
+        "expert_feed_forward_length": c.positive("intermediate_size"),
+        **shared,
+        "feed_forward_length": c.positive("dense_intermediate_size"),
+        "leading_dense_block_count": dense_first(c),
+        "rope.dimension_count": min(keys["attention.key_length"], c.positive("rotary_dim")),
+        **index,
+    }
+
+
 def _olmoe(c: Hyperparameters, keys: Keys) -> Keys:
     experts = expert_keys(c)
     experts.pop("expert_feed_forward_length", None)
@@ -250,6 +280,19 @@ FAMILIES = (
     CheckpointFamily("hy_v3", "HYV3ForCausalLM", _hy_v3, names={"mlp.expert_bias": "exp_probs_b."}),
     CheckpointFamily("mimo2", "MiMoV2FlashForCausalLM MiMoV2ForCausalLM", _mimo2),
     CheckpointFamily("minimax-m2", "MiniMaxM2ForCausalLM", _minimax_m2),
+    CheckpointFamily(
+        "minimax-m3",
+        "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration MiniMaxM3VLForCausalLM"
+        " MiniMaxM3VLForConditionalGeneration",
+        _minimax_m3,
+        names={
+            **{f"self_attn.index_{x}": f"indexer.{x}" for x in ("q_proj", "k_proj", "q_norm", "k_norm")},
+            **{f"self_attn.indexer.{x}": f"indexer.{x}" for x in ("q_proj", "k_proj", "q_norm", "k_norm")},
+            "mlp.gate_up_proj": "ffn_gate|ffn_up",
+            "mlp.shared_experts.gate_up_proj": "ffn_gate_shexp|ffn_up_shexp",
+        },
+        plus_one=True,
+    ),
     CheckpointFamily("olmoe", "OlmoeForCausalLM", _olmoe),
     CheckpointFamily("phimoe", "PhimoeForCausalLM PhiMoEForCausalLM", _phimoe),
     CheckpointFamily(

@@ -1,0 +1,85 @@
+"""Models in which an index chooses blocks, or works beside windows, as their makers publish them."""
+
+import numpy as np
+
+from tests.convert.published import LLAMA, SHARED, facts, plain
+from tests.convert.published_more import indexed
+
+
+def minimax_m3(file):
+    """The index's settings are an object of their own, and norms are stored 1 lower."""
+    table = {old: new.replace("model.layers", "language_model.model.layers") for old, new in LLAMA.items()} | {
+        "token_embd": "language_model.model.embed_tokens",
+        "output_norm": "language_model.model.norm",
+        "output.": "language_model.lm_head.",
+        "ffn_gate_inp.": "block_sparse_moe.gate.",
+        "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias",
+        **{old: new.replace("mlp", "block_sparse_moe") for old, new in SHARED.items()},
+        **{f"indexer.{x}": f"self_attn.index_{x}" for x in ("q_proj", "k_proj", "q_norm", "k_norm")},
+    }
+    lower = lambda name, x: x - np.float32(1) if "norm" in name else x  # noqa: E731
+    arrays = plain(file, table, "block_sparse_moe.experts.{e}.{x}", lower)
+    parts = {".gate.weight": ".w1.weight", ".up.weight": ".w3.weight", ".down.weight": ".w2.weight"}
+    for name in [name for name in arrays if ".experts." in name]:
+        stem = name[: name.rindex(".", 0, -len(".weight"))]
+        arrays[stem + parts[name.removeprefix(stem)]] = arrays.pop(name)
+    arrays["patch_merge_mlp.linear_1.weight"] = np.zeros((2, 2))
+    config = facts(file) | {
+        "head_dim": 16,
+        "intermediate_size": 24,
+        "dense_intermediate_size": 96,
+        "shared_intermediate_size": 24,
+        "n_shared_experts": 1,
+        "rotary_dim": 8,
+        "hidden_act": "swigluoai",
+        "moe_layer_freq": [0, 1, 1],
+        "tie_word_embeddings": False,
+        "sparse_attention_config": {
+            "sparse_num_index_heads": 2,
+            "sparse_index_dim": 16,
+            "sparse_topk_blocks": 3,
+            "sparse_block_size": 4,
+            "sparse_local_block": 1,
+        },
+    }
+    left = ("first_k_dense_replace", "moe_intermediate_size")
+    return (
+        "MiniMaxM3SparseForConditionalGeneration",
+        arrays,
+        {"text_config": {k: config[k] for k in config.keys() - left}},
+    )
+
+
+def dots3note(file):
+    """Sizes of layers with a window have names of their own, and latents grow after their norms."""
+    _, arrays, config = indexed(file)
+    width = config["hidden_size"]
+    for name in list(arrays):
+        if name.endswith(("q_a_layernorm.weight", "kv_a_layernorm.weight")):
+            arrays[name] = arrays[name] / np.float32(np.sqrt(width / len(arrays[name])))
+        renamed = name.replace("self_attn.k_norm", "self_attn.k_rope_only_layernorm").replace(
+            "attn_gate", "self_attn.g_proj"
+        )
+        arrays[renamed] = arrays.pop(name)
+    config |= {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "n_routed_experts": 6,
+        "layer_types": ["full_attention", "full_attention", "sliding_attention", "full_attention"],
+        "sliding_window_size": 8,
+        "swa_rope_theta": 500.0,
+        "swa_num_attention_heads": 2,
+        "swa_q_lora_rank": 20,
+        "swa_kv_lora_rank": 32,
+        "swa_qk_nope_head_dim": 20,
+        "swa_qk_rope_head_dim": 8,
+        "swa_v_head_dim": 12,
+        "moe_shared_expert_intermediate_size": 24,
+        "apply_mla_qkv_lora_rescale": True,
+        "tie_word_embeddings": False,
+    }
+    left = ("num_experts", "rope_scaling", "n_group", "topk_group")
+    return "Dots3NoteForConditionalGeneration", arrays, {k: config[k] for k in config.keys() - left}
+
+
+ROWS = {"minimax-m3": minimax_m3, "dots3note": dots3note}
