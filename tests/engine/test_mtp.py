@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.cases.mtp import MTP, RAW, write_guessing
 from tests.cases.tiny import TINY, block, tensors, write_tiny
 from tests.engine.test_together import cases, drive, result, same
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
-from woolly.engine import Engine, MtpDraft
+from woolly.engine import Engine, MtpDraft, MtpLookup
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_draft
 from woolly.runtime import Batch, Options, choose
@@ -156,6 +157,27 @@ def test_a_block_that_is_always_right_saves_most_steps(folder, name):
         assert again.n_accepted_tokens == again.n_drafted_tokens > 45
 
 
+def test_lookup_guesses_while_it_is_right_and_the_block_when_not(folder, monkeypatch):
+    program, tokenizer = model("glm4moe", folder)
+    together = Engine(program, tokenizer, ctx=CTX, draft=MtpLookup(program))
+    for i, request in drive(together, chosen()[:6], 0).items():
+        same(result(request), alone("glm4moe", folder)[i], cases()[i])
+    draft = together.draft
+    assert not draft._waiting and not draft._records and not draft._lookup._seen
+    monkeypatch.setattr(MtpDraft, "propose", lambda self, wanted: [[0] for _ in wanted])
+    one, other = Mock(n_shifts=0, context=[1, 2, 3, 4, 1, 2]), Mock(n_shifts=0, context=[5, 6])
+    assert draft.propose([(one, 2), (other, 2)]) == [[3, 4], [0]]
+    one.context += [9, 1, 2]  # it was wrong, so that it is only watched
+    assert draft.propose([(one, 1)]) == [[0]]
+    for _ in range(3):
+        one.context += [9, 1, 2]
+        last = draft.propose([(one, 1)])
+    assert last == [[9]]
+    draft.forget(one)
+    draft.forget(other)
+    assert not draft._records
+
+
 def test_what_the_block_read_of_a_prompt_is_found_again(folder):
     """Guesses after a prefix from the cache are those after one that is computed, but for one row of the block."""
     path = write_guessing(MTP["glm4moe"], folder / "again.gguf", 0.25)
@@ -185,7 +207,10 @@ def test_a_shifted_context_and_hooks_go_with_it(folder):
 def test_it_is_the_default_if_the_file_has_the_block_and_refused_by_name_if_not(folder):
     path = write_guessing(MTP["glm4moe"], folder / "glm4moe.gguf", SIZE)
     plain = write_tiny(TINY["llama"], folder / "llama.gguf")
-    for speculation, kind in (("auto", MtpDraft), ("mtp", MtpDraft), ("none", type(None)), (None, type(None))):
+    for speculation, kind in (
+        *(("auto", MtpDraft), ("mtp", MtpDraft), ("mtp_lookup", MtpLookup)),
+        *(("none", type(None)), (None, type(None))),
+    ):
         with LLM(path, ctx=64, threads=1, speculation=speculation) as llm:
             assert type(llm.engine.draft) is kind
     with LLM(path, ctx=64, threads=1, speculation="prompt_lookup") as llm:

@@ -5,6 +5,7 @@ from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.model import DraftModel, check_vocabulary
 from woolly.engine.drafts.mtp import MtpDraft
+from woolly.engine.drafts.mtp_lookup import MtpLookup
 from woolly.engine.engine import Engine
 from woolly.engine.opening.context import affordable_ctx, context_limit, default_ctx, possible_ctx
 from woolly.engine.opening.hooks import Hook
@@ -33,6 +34,7 @@ __all__ = [
     "Hook",
     "LoadedModel",
     "MtpDraft",
+    "MtpLookup",
     "PromptLookup",
     "Request",
     "RequestOptions",

@@ -90,9 +90,9 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
         prepared weights, in bytes or as text such as "600MB".
         `kv_type` is f16, f32, q8_0 or q4: how the cache keeps keys and values; "q8_0/q4" chooses them apart.
         `speculation` guesses up to `draft_tokens` tokens ahead, which changes no text: by "prompt_lookup" in the text
-        so far, with "mtp" by the block for that in the model's own file (multi-token prediction), or with a smaller
-        model of the same vocabulary, given as a file, a name or an open LLM, whose file is then opened once more.
-        "auto" is "mtp" if the file has such a block; None or "none" guesses nothing.
+        so far, with "mtp" by the block for that in the model's own file (multi-token prediction), with "mtp_lookup" by
+        both, or with a smaller model of the same vocabulary, given as a file, a name or an open LLM, whose file is then
+        opened once more. "auto" is "mtp" if the file has such a block; None or "none" guesses nothing.
         `metadata` are values in place of the file's, by key, in which "*." stands for the architecture; `rope_scaling`
         (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` are names for such keys: with yarn and
         a scale of 4 a model reads four times the positions of its training.

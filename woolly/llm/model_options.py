@@ -251,13 +251,14 @@ class ModelOptions(EngineOptions):
     )
     speculation: str = option(
         "auto",
-        "What guesses tokens ahead: a smaller model, prompt_lookup, mtp (the model's own block) or none.",
+        "What guesses tokens ahead: a smaller model, prompt_lookup, mtp (the model's own block), mtp_lookup or none.",
         flags="--model-draft -md",
         shown="mtp, if the file has it",
         metavar="MODEL",
         setting=Setting(
             "-md --model-draft",
-            "What guesses tokens ahead: a smaller model, prompt_lookup, mtp, none, or auto: mtp if the file has it.",
+            "What guesses tokens ahead: a smaller model, prompt_lookup, mtp, mtp_lookup, none, or auto: mtp if the file"
+            " has it.",
             name="model_draft",
         ),
     )

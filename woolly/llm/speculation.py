@@ -13,6 +13,7 @@ from woolly.engine import (
     Engine,
     LoadedModel,
     MtpDraft,
+    MtpLookup,
     PromptLookup,
     check_vocabulary,
     context_limit,
@@ -48,7 +49,11 @@ def guess_source(speculation: str | os.PathLike[str] | Opened | None) -> str | o
 
 def own_draft(speculation: object) -> bool | None:
     """Whether the model's own block guesses tokens (`load_model`'s `draft`); None: if its file has one."""
-    return {"auto": None, "mtp": True}.get(speculation, False) if isinstance(speculation, str) else False
+    return (
+        {"auto": None, "mtp": True, "mtp_lookup": True}.get(speculation, False)
+        if isinstance(speculation, str)
+        else False
+    )
 
 
 def open_draft(
@@ -62,7 +67,7 @@ def open_draft(
     """The draft for the first of the loaded models. A model that is opened for it joins them."""
     target = loaded[0]
     if target.program.draft is not None:
-        return MtpDraft(target.program)
+        return MtpLookup(target.program) if speculation == "mtp_lookup" else MtpDraft(target.program)
     if speculation in (None, "none", "auto"):
         return None
     if speculation == "prompt_lookup":
