@@ -20,6 +20,8 @@ from woolly.runtime.vulkan.ops import linears
 TOKENS = np.random.RandomState(7).randint(0, 264, 70)
 SOME = ("llama", "qwen2", "qwen3", "granite", "gemma2", "gemma3", "phi3", "olmo2")
 NAMES = [name for name in SOME if name in FAMILIES]
+# Their 32 to 64 layers are for engines that tell models apart by that number; here each layer is like one of the first.
+DEEP = {"baichuan", "command-r-plus", "exaone4-window"}
 
 
 def logits(program, chunks):
@@ -84,8 +86,9 @@ def test_a_vocabulary_of_more_groups_than_a_grid_has_goes_to_the_kernel_of_few_r
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NAMES])
 def test_every_other_architecture_gives_the_bits_or_is_refused(name, vulkan, tmp_path):
+    tiny = replace(FAMILIES[name], n_layers=5) if name in DEEP else FAMILIES[name]
     try:
-        program, cpu = both(vulkan, write_tiny(FAMILIES[name], tmp_path / "tiny.gguf"), "f16")
+        program, cpu = both(vulkan, write_tiny(tiny, tmp_path / "tiny.gguf"), "f16")
     except UnsupportedError as error:
         assert "vulkan backend has no" in str(error) or "even number" in str(error)
         pytest.skip(str(error))
