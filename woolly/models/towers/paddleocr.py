@@ -1,10 +1,10 @@
-"""PaddleOCR-VL: SigLIP with rope over lines and columns, its table stretched to the corners; a norm, two matrices."""
+"""PaddleOCR-VL: SigLIP with rope over lines and columns, its table stretched to the picture; a norm, two matrices."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from woolly.models.towers.arrangement import Arrangement, Grid, bilinear, by_blocks, lines_and_columns
+from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns, stretched
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.qwen2vl import vision_rope
 from woolly.models.towers.vit import layer, mlp
@@ -28,6 +28,6 @@ def build(p: Tracer, hp: TowerParams) -> None:
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
     """Patches by the blocks of a row."""
     order = by_blocks(grid, hp.merge)
-    places, shares = bilinear(grid, order, hp.table_side)
+    places, shares = stretched(grid, order, hp.table_side, "bilinear", 4)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     return Arrangement(order, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)
