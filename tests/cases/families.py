@@ -121,6 +121,7 @@ FAMILIES = (
                 more={"ffn_gate_inp_shexp.weight": 64},
             ),
             Tiny("qwen2vl", "qwen2vl", qkv_bias=True, extra={"rope.dimension_sections": [2, 3, 3, 0]}),
+            Tiny("paddleocr", "paddleocr", extra={"rope.dimension_sections": [2, 3, 3, 0]}),
             Tiny("qwen3vl", "qwen3vl", qk_norm=True, extra={"rope.dimension_sections": [3, 3, 2, 0]}),
             Tiny(
                 "qwen3vlmoe",

@@ -45,6 +45,7 @@ PAIRS = {
     "lfm2": HYBRIDS["lfm2"],
     "minicpmv": TINY["qwen2"],
     "minicpmv4.6": TINY["qwen2"],
+    "paddleocr": FAMILIES["paddleocr"],
     "glm4v": replace(FAMILIES["glm4"], name="glm4v-text", extra={"rope.dimension_sections": [1, 1, 2, 0]}),
     "granite": TINY["granite"],
 }
@@ -326,7 +327,7 @@ def test_a_step_of_the_tower_stops_when_all_that_wait_for_it_have_left(opened, m
         engine.cancel(one)
 
 
-@pytest.mark.parametrize(("name", "grid"), [("llava1.6", None), ("qwen2vl", (1, 4, 6))])
+@pytest.mark.parametrize(("name", "grid"), [("llava1.6", None), ("qwen2vl", (1, 4, 6)), ("paddleocr", (1, 4, 6))])
 def test_a_whole_model_gives_what_transformers_gives(name, grid, opened):
     """Tower, layout and text model together: packed tiles with ends of lines; rows that turn by line and column."""
     want = np.load(GOLDENS / "seeing.npz")[name]

@@ -64,6 +64,7 @@ CLASSES = mixtures.CLASSES | {
     "qwen": "Qwen2",
     "qwen2": "Qwen2",
     "qwen2moe": "Qwen2Moe",
+    "paddleocr": "Llama",  # text alone
     "qwen2vl": "Qwen2",
     "qwen3": "Qwen3",
     "qwen3moe": "Qwen3Moe",

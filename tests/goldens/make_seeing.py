@@ -3,7 +3,7 @@
     python -m tests.goldens.make_seeing          (from the project's root, in the environment of make.py)
 
 The towers are those of make_towers.py. What transformers adds is what lies between: how tiles are packed with ends of
-lines (LLaVA 1.6), and what each row of a picture turns by (Qwen 2 VL).
+lines (LLaVA 1.6), and what each row of a picture turns by (Qwen 2 VL, PaddleOCR-VL).
 """
 
 import tempfile
@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from transformers import models
 
+from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import PATCH, SIDE, TOWERS, picture, write_tower
 from tests.goldens.make import HERE, File, build
 from tests.goldens.make_towers import qwen
-from tests.goldens.newer_towers import mlp
+from tests.goldens.newer_towers import mlp, paddleocr
 
 FILE = HERE / "seeing.npz"
 BEFORE, AFTER = b"See the sheep: ", b" What is it?"
@@ -56,24 +57,38 @@ def llava(folder):
 
 def qwen2vl(folder):
     model, file = written(folder, replace(TINY["qwen2"], name="qwen2vl-text"), "qwen2vl")
-    rows = qwen(file)(picture(GRID).pieces[0])
+    own = models.qwen2_vl
+    made = own.configuration_qwen2_vl.Qwen2VLTextConfig, own.modeling_qwen2_vl.Qwen2VLTextModel
+    return turning(model, qwen(file), *made, own.modeling_qwen2_vl.Qwen2VLModel)
+
+
+def paddleocr_vl(folder):
+    model, file = written(folder, FAMILIES["paddleocr"], "paddleocr")
+    own = models.paddleocr_vl
+    made = own.configuration_paddleocr_vl.PaddleOCRTextConfig, own.modeling_paddleocr_vl.PaddleOCRTextModel
+    return turning(model, paddleocr(file), *made, own.modeling_paddleocr_vl.PaddleOCRVLModel)
+
+
+def turning(model, tower, configuration, module, whole):
+    """Logits of a text model whose rows of a picture turn by line and column."""
+    rows = tower(picture(GRID).pieces[0])
     own = model.config.to_dict()
     for key in ("model_type", "architectures", "rope_parameters", "layer_types"):
         own.pop(key, None)
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": SECTIONS}
-    config = models.qwen2_vl.configuration_qwen2_vl.Qwen2VLTextConfig(**own, rope_parameters=rope)
-    text = models.qwen2_vl.modeling_qwen2_vl.Qwen2VLTextModel(config)
+    text = module(configuration(**own, rope_parameters=rope))
     text.load_state_dict(model.model.state_dict(), strict=True)
     inputs = embedded(model.model, rows)
     n, kinds = inputs.shape[1], torch.zeros(1, inputs.shape[1], dtype=torch.int32)
     kinds[0, len(BEFORE) : len(BEFORE) + len(rows)] = 1
-    whole = models.qwen2_vl.modeling_qwen2_vl.Qwen2VLModel
     vision = SimpleNamespace(spatial_merge_size=2)
     asked = SimpleNamespace(config=SimpleNamespace(vision_config=vision))
     asked.get_vision_position_ids = lambda *a, **k: whole.get_vision_position_ids(asked, *a, **k)
     ids = torch.zeros(1, n, dtype=torch.long)
     positions, _ = whole.get_rope_index(asked, ids, kinds, image_grid_thw=torch.tensor([GRID]))
-    hidden = text.float().eval()(inputs_embeds=inputs, position_ids=positions).last_hidden_state
+    # Without a mask, positions that do not grow are taken for several texts.
+    mask = torch.ones(1, n, dtype=torch.long)
+    hidden = text.float().eval()(inputs_embeds=inputs, position_ids=positions, attention_mask=mask).last_hidden_state
     return model.lm_head(hidden)
 
 
@@ -86,7 +101,7 @@ def embedded(model, rows):
 def main():
     found = {}
     with torch.no_grad():
-        for name, maker in (("llava1.6", llava), ("qwen2vl", qwen2vl)):
+        for name, maker in (("llava1.6", llava), ("qwen2vl", qwen2vl), ("paddleocr", paddleocr_vl)):
             with tempfile.TemporaryDirectory() as folder:
                 found[name] = torch.log_softmax(maker(folder)[0, -1], dim=-1).numpy().astype(np.float32)
     np.savez_compressed(FILE, **found)

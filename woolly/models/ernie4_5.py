@@ -1,4 +1,4 @@
-"""ERNIE 4.5: Llama; with experts, chosen by biased scores, and some for all rows."""
+"""ERNIE 4.5: Llama; with experts, chosen by biased scores, some for all rows. PaddleOCR-VL turns halves."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import replace
 from woolly.models.llama import build
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.plan.rope import RopeStyle
 
 __all__ = ["ARCHITECTURES", "build", "read"]
 
-ARCHITECTURES = ("ernie4_5", "ernie4_5-moe")
+ARCHITECTURES = ("ernie4_5", "ernie4_5-moe", "paddleocr")
 
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. Of text all sections of positions are one: they turn as without sections."""
-    hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, "rope.dimension_sections"))
+    style: RopeStyle = "halves" if keys.architecture == "paddleocr" else "adjacent"
+    hp = read_transformer(keys, style, knows=(*EXPERT_KEYS, "rope.dimension_sections"))
     return replace(hp, experts=read_experts(keys, normalize=True))
