@@ -38,6 +38,8 @@ log = logging.getLogger("woolly.engine")
 
 # The most that a tower takes of the memory that a GPU has free: layers of the text model gain more by it.
 _GPU_SHARE = 0.25
+# Rows of a batch of several pictures that a GPU has room for: seven of CLIP's at 336 pixels.
+_GPU_ROWS = 4096
 
 Float32 = npt.NDArray[np.float32]
 
@@ -249,7 +251,7 @@ def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) 
         if needed > free * _GPU_SHARE:
             raise RequestError(f"it takes {needed / 1e9:.1f} GB, and the GPU has {free / 1e9:.1f} GB free")
         for stage in traced.stages:
-            its = Options(threads=options.threads, kv_type="f16", max_rows=stage.most_rows)
+            its = Options(threads=options.threads, kv_type="f16", max_rows=max(stage.most_rows, _GPU_ROWS))
             programs.append(gpu.compile_on(gpu.open(number), stage.plan, traced.tensors, its))
         return programs
     except (DeviceError, RequestError, UnsupportedError) as error:
