@@ -13,8 +13,8 @@ constexpr float LOG2_E = 1.4426950408889634f;
 // Else a row sees itself, those before it, and up to where the batch says. BLOCK: only what the batch says. CAUSAL:
 // nothing after itself, whatever the batch says.
 constexpr int MASK_ALL = 1, MASK_CHUNKED = 2, MASK_BLOCK = 3, MASK_CAUSAL = 4;
-constexpr int F16 = 0, F32 = 1, Q8_0 = 2;      // types of the cache
-constexpr int FARTHEST = 128;                  // from this distance on positions share a bucket
+constexpr int F16 = 0, F32 = 1, Q8_0 = 2;  // types of the cache
+constexpr int FARTHEST = 128;              // from this distance on positions share a bucket
 
 #define NOTHING __int_as_float(0xff800000)  // the maximum of no scores: minus infinity
 

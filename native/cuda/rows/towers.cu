@@ -29,9 +29,8 @@ KERNEL(fold_join)(const Batch* b, const float* x, float* y, int width, int n) {
 // ... the first column of all of them, then the second, ...
 KERNEL(fold_columns)(const Batch* b, const float* x, float* y, int width, int n) {
     const int width_x = width / n;
-    each(b, 1, width, [=](long long at, int row, int c) {
-        y[at] = x[((long long)b->output_rows[row] + c % n) * width_x + c / n];
-    });
+    each(b, 1, width,
+         [=](long long at, int row, int c) { y[at] = x[((long long)b->output_rows[row] + c % n) * width_x + c / n]; });
 }
 
 // ... their mean, summed in f64 as the reference does it.
