@@ -113,7 +113,7 @@ def test_a_dry_run_leaves_the_target_as_it_is(base, tmp_path):
         ("adapter.lora.alpha", float("nan"), "alpha is nan; a number"),
         ("general.type", [1, 2], "not a LoRA adapter"),
         ("general.architecture", [1, 2], "for another architecture|is for ''"),
-        (None, (4,), "does not fit|of experts"),
+        (None, (4,), "does not fit|dimensions; 2 or 3"),
     ],
 )
 def test_a_damaged_adapter_is_one_sentence(key, value, says, base, tmp_path):

@@ -125,15 +125,16 @@ def _add_pairs(model: GGUFFile, file: GGUFFile, scale: float, pairs: Pairs) -> N
         raise ModelError(f"{file.path}: adapter.lora.alpha is {alpha!r:.60}; a number was expected")
     for name in sorted({name.removesuffix(".lora_a").removesuffix(".lora_b") for name in file.tensors}):
         a, b, base = file.tensors.get(f"{name}.lora_a"), file.tensors.get(f"{name}.lora_b"), model.tensors.get(name)
-        halves = [half.shape for half in (a, b) if half is not None and len(half.shape) == 2]
-        if a is None or b is None or base is None or len(halves) < 2 or not _fit(a, b, base):
+        if a is None or b is None or base is None or not _fit(a, b, base):
             raise ModelError(f"{file.path}: what it adds to {name!r:.90} does not fit {model.path}")
-        pairs.setdefault(name, []).append((a, b, scale * (alpha / a.shape[0] if alpha else 1.0)))
+        pairs.setdefault(name, []).append((a, b, scale * (alpha / a.shape[-2] if alpha else 1.0)))
 
 
 def _fit(a: Tensor, b: Tensor, base: Tensor) -> bool:
-    """Whether the product of two halves has the shape of a weight."""
-    return (b.shape[0], a.shape[1]) == base.shape and a.shape[0] == b.shape[1]
+    """Whether the product of two halves has the shape of a weight, or of that of each expert."""
+    if not len(a.shape) == len(b.shape) == len(base.shape) in (2, 3):
+        return False
+    return (*b.shape[:-1], a.shape[-1]) == base.shape and a.shape[:-2] == b.shape[:-2] and a.shape[-2] == b.shape[-1]
 
 
 def _merged(tensor: Tensor, pairs: Pairs, threads: int) -> Callable[[], Iterator[NDArray[np.uint8]]]:

@@ -70,7 +70,10 @@ void Moe::gate_panels(const Worker& w, int32_t e, int64_t panel, int n_panels,
     const Routes& routes = scratch.routes[size_t(w.id)];
     const int64_t first = routes.first[size_t(e)], last = routes.first[size_t(e) + 1], tile = routes.tile[size_t(e)];
     Matrix *gate = gates.empty() ? nullptr : gates[size_t(e)], &up = *ups[size_t(e)];
-    const Panels::After after_gate = gate_extras.of(e, up.rows), after_up = up_extras.of(e, up.rows);
+    Panels::After after_gate = gate_extras.of(e, up.rows), after_up = up_extras.of(e, up.rows);
+    const int64_t n_slots = routes.first[size_t(n_experts)];
+    if (!gate_low.empty()) after_gate.each = lows(n_slots, 0);
+    if (!up_low.empty()) after_up.each = lows(n_slots, 1);
     float* hidden = reinterpret_cast<float*>(scratch.hidden.data());
     if (tile < 0) {
         for (int64_t i = panel; i < panel + n_panels; ++i)
@@ -85,8 +88,8 @@ void Moe::gate_panels(const Worker& w, int32_t e, int64_t panel, int n_panels,
         for (int i = 0; i < n_panels; ++i) {
             const int64_t column = (panel + i) * kPanel, sums = i * GridPanels::sums_step;
             input.finish_gated(gate == nullptr ? nullptr : first_sums + sums, second + sums, n, column,
-                               std::min<int64_t>(kPanel, up.rows - column), how, after_gate, after_up,
-                               hidden + (first + r) * up.rows, up.rows);
+                               std::min<int64_t>(kPanel, up.rows - column), how, after_gate.from(first + r, up.rows),
+                               after_up.from(first + r, up.rows), hidden + (first + r) * up.rows, up.rows);
         }
     }
 }
@@ -95,12 +98,14 @@ void Moe::gate_panels(const Worker& w, int32_t e, int64_t panel, int n_panels,
 void Moe::add_weighted(const Routes& routes, int32_t e, int64_t slot, int n, int64_t column, const float* sums) const {
     const int64_t width = y.width, n_columns = std::min<int64_t>(kPanel, width - column);
     const Panels::After after = down_extras.of(e, width);
+    const float* low = down_low.empty() ? nullptr : lows(routes.first[size_t(n_experts)], 2);
     for (int i = 0; i < n; ++i) {
         const float weight = weighs_input ? 1.0f : routes.weight[size_t(slot + i)];
         float* to = y.data + routes.row[size_t(slot + i)] * width + column;
         for (int64_t c = 0; c < n_columns; ++c) {
             float v = sums[i * kPanel + c] * after.scale;
             if (after.bias != nullptr) v += after.bias[column + c];
+            if (low != nullptr) v += low[(slot + i) * width + column + c];
             to[c] += weight * v;
         }
     }
@@ -139,6 +144,25 @@ void Moe::down_panels(const Worker& w, int64_t panel, int n_panels, const Activa
         }
 }
 
+// What an adapter adds to this worker's share of the slots. `rows` are those of the batch as f32; null: hidden ones.
+void Moe::adapt(const Worker& w, const ExpertLow& low, int64_t n_rows, const ActivationRow* rows, float* to) const {
+    if (low.empty()) return;
+    const Routes& routes = scratch.routes[size_t(w.id)];
+    const float* hidden = reinterpret_cast<const float*>(scratch.hidden.data());
+    const int64_t ffn = ups[0]->rows, width = rows == nullptr ? y.width : ffn;
+    w.share(n_rows * n_used, [&](int64_t begin, int64_t end) {
+        for (const int32_t e : routes.active)
+            for (int64_t s = std::max<int64_t>(begin, routes.first[size_t(e)]),
+                         last = std::min<int64_t>(end, routes.first[size_t(e) + 1]);
+                 s < last; ++s) {
+                const int64_t row = routes.row[size_t(s)];
+                const float* x = rows == nullptr ? hidden + s * ffn : rows[row].x;
+                const float weight = rows != nullptr && weighs_input ? routes.weight[size_t(s)] : 1.0f;
+                low.write(w, y.output_rows ? w.batch.output_rows[row] : row, e, x, weight, to + s * width);
+            }
+    });
+}
+
 // The rows as experts read them, and the experts' scores.
 bool Moe::Run::score() {
     const Activation kind_of_router = moe.router.info.activation;
@@ -149,7 +173,7 @@ bool Moe::Run::score() {
         if (!w.barrier()) return false;
     }
     for (const Activation kind : kActivations)
-        if (needs(kind) || (kind == kind_of_router && !moe.has_own_input))
+        if (needs(kind) || (kind == kind_of_router && !moe.has_own_input) || (kind == Activation::f32 && moe.has_low))
             prepared[int(kind)] = moe.input.prepare(w, kind, n_rows, own);
     if (!meet()) return false;
     if (moe.has_own_input) return true;
@@ -190,7 +214,11 @@ bool Moe::Run::fill_slots() {
         at += activation_row_bytes(kind, gate.columns);
         inputs[int(kind)] = to;
     }
-    return meet();
+    if (!moe.has_low) return meet();
+    const ActivationRow* rows = prepared[int(Activation::f32)];
+    moe.adapt(w, moe.gate_low, n_rows, rows, moe.lows(n_rows * moe.n_used, 0));
+    moe.adapt(w, moe.up_low, n_rows, rows, moe.lows(n_rows * moe.n_used, 1));
+    return w.barrier();
 }
 
 bool Moe::Run::open_experts() {
@@ -208,7 +236,9 @@ bool Moe::Run::fill_hidden() {
         moe.input.quantize_row(kind, hidden + s * down.columns, down.columns, slot(s), rows + s);
         if (tile >= 0) moe.grid.write(rows[s], kind, down.columns, tile, r, routes.n_tiles);
     });
-    return meet();
+    if (moe.down_low.empty()) return meet();
+    moe.adapt(w, moe.down_low, n_rows, nullptr, moe.lows(n_rows * moe.n_used, 2));
+    return w.barrier();
 }
 
 void Moe::Run::close_experts() {

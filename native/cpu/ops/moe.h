@@ -7,6 +7,7 @@
 
 #include "cpu/ops/functions.h"
 #include "cpu/ops/grid.h"
+#include "cpu/ops/low_rank.h"
 #include "cpu/ops/moe_scratch.h"
 
 namespace woolly {
@@ -36,6 +37,8 @@ struct Moe final : Step {
     const Gate how;
     const Panels input, routed;  // `routed` reads the router's own input
     const GridPanels grid;
+    const ExpertLow gate_low, up_low, down_low;  // of adapters
+    const bool has_low;
     MoeScratch& scratch;
 
     explicit Moe(const Arguments& a)
@@ -70,6 +73,10 @@ struct Moe final : Step {
           input(a, all()),
           routed(a, {&router}, has_own_input ? 1 : 0),
           grid(a, input, experts(), most_tiles(a.program->max_rows() * n_used)),
+          gate_low(a, "gate", n_experts, ups[0]->rows, ups[0]->columns),
+          up_low(a, "up", n_experts, ups[0]->rows, ups[0]->columns),
+          down_low(a, "down", n_experts, downs[0]->rows, downs[0]->columns),
+          has_low(!gate_low.empty() || !up_low.empty() || !down_low.empty()),
           scratch(a.program->scratch<MoeScratch>()) {
         for (const auto* each : {gates.empty() ? &ups : &gates, &ups, &downs})
             if (n_used < 1 || n_used > n_experts || each->size() * size_t(choice.shared) != size_t(n_experts))
@@ -83,6 +90,16 @@ struct Moe final : Step {
         scratch.n_experts = std::max(scratch.n_experts, size_t(n_experts));
         scratch.n_used = std::max(scratch.n_used, size_t(n_used));
         scratch.ffn = std::max(scratch.ffn, size_t(gate.rows));
+        if (has_low) scratch.low = std::max(scratch.low, size_t(2 * gate.rows + down.rows));
+        if (has_low && choice.shared > 1) a.fail("has adapters of experts that share matrices");
+    }
+
+    void check(const BatchView& batch, const Cache&) const override {
+        for (const ExpertLow* low : {&gate_low, &up_low, &down_low}) low->check(batch);
+    }
+    // What adapters add to the products of slots with gates, ups (1) or downs (2).
+    float* lows(int64_t n_slots, int part) const {
+        return reinterpret_cast<float*>(scratch.lows.data()) + part * n_slots * ups[0]->rows;
     }
 
     std::vector<Matrix*> experts() const { return {panels.begin() + 1, panels.end()}; }
@@ -102,6 +119,7 @@ struct Moe final : Step {
     void gate_panels(const Worker& w, int32_t e, int64_t panel, int n_panels, const ActivationRow* const* inputs) const;
     void add_weighted(const Routes& routes, int32_t e, int64_t slot, int n, int64_t column, const float* sums) const;
     void down_panels(const Worker& w, int64_t panel, int n_panels, const ActivationRow* hidden, int64_t n_rows) const;
+    void adapt(const Worker& w, const ExpertLow& low, int64_t n_rows, const ActivationRow* rows, float* to) const;
     void run(Worker& w) const override;
 
     struct Run;

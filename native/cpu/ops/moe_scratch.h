@@ -36,12 +36,13 @@ inline ActivationRow copied(const ActivationRow& from, Activation kind, int64_t 
 }
 
 struct MoeScratch final : Scratch {
-    size_t n_experts = 0, n_used = 0, ffn = 0, slot_bytes = 0;
-    std::vector<Routes> routes;                            // of each worker
-    std::vector<float> logits;                             // [rows, n_experts]
-    std::vector<int32_t> chosen;                           // [rows, n_used], ascending within a row
-    std::vector<float> shares;                             // [rows, n_used]
-    Memory slots, hidden;                                  // [slots, slot_bytes], f32 [slots, ffn]
+    size_t n_experts = 0, n_used = 0, ffn = 0, slot_bytes = 0, low = 0;
+    std::vector<Routes> routes;   // of each worker
+    std::vector<float> logits;    // [rows, n_experts]
+    std::vector<int32_t> chosen;  // [rows, n_used], ascending within a row
+    std::vector<float> shares;    // [rows, n_used]
+    Memory slots, hidden;         // [slots, slot_bytes], f32 [slots, ffn]
+    Memory lows;                  // f32 [slots, low]: what adapters add, of each matrix in turn
     std::vector<ActivationRow> slot_rows[3], hidden_rows;  // [slots]; hidden rows replace the inputs of slots
 
     void allocate(const Program& program) override {
@@ -51,6 +52,7 @@ struct MoeScratch final : Scratch {
         shares.resize(n_slots);
         slots = Memory(n_slots * slot_bytes);
         hidden = Memory(n_slots * ffn * 4);
+        if (low > 0) lows = Memory(n_slots * low * 4);
         for (auto& rows : slot_rows) rows.resize(n_slots);
         hidden_rows.resize(n_slots);
         routes.resize(size_t(program.n_threads()));

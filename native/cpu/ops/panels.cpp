@@ -161,9 +161,12 @@ void Panels::finish_gated(float* gate, float* up, int n, int64_t column, int64_t
     const auto finish = [&](float* t, After after) {
         if (after.scale != 1.0f)
             for (int i = 0; i < n * kPanel; ++i) t[i] *= after.scale;
-        if (after.bias == nullptr) return;
-        for (int i = 0; i < n; ++i)
-            for (int64_t c = 0; c < n_columns; ++c) t[i * kPanel + c] += after.bias[column + c];
+        if (after.bias != nullptr)
+            for (int i = 0; i < n; ++i)
+                for (int64_t c = 0; c < n_columns; ++c) t[i * kPanel + c] += after.bias[column + c];
+        if (after.each != nullptr)
+            for (int i = 0; i < n; ++i)
+                for (int64_t c = 0; c < n_columns; ++c) t[i * kPanel + c] += after.each[i * width + column + c];
     };
     finish(up, after_up);
     if (gate != nullptr) {
@@ -192,7 +195,8 @@ void Panels::gated(const Worker& w, Matrix* gate, Matrix& up, int64_t panel, con
         const int n = int(std::min(block, last - r));
         if (gate != nullptr) dot(w, *gate, gate_weights, prepared[int(gate->info.activation)] + r, n, gates);
         dot(w, up, up_weights, prepared[int(up.info.activation)] + r, n, sums);
-        finish_gated(gates, sums, n, column, n_columns, how, after_gate, after_up, to + r * up.rows, up.rows);
+        finish_gated(gates, sums, n, column, n_columns, how, after_gate.from(r, up.rows), after_up.from(r, up.rows),
+                     to + r * up.rows, up.rows);
     }
 }
 

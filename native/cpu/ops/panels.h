@@ -49,10 +49,17 @@ class Panels {
     // to[i * kPanel + row] = dot(panel row, activation i), for i < n, at most a block of rows.
     void dot(const Worker& w, const Matrix& matrix, const uint8_t* weights, const ActivationRow* rows, int n,
              float* to) const;
-    // What becomes of a product: times the scale, plus the bias of its row (null for none).
+    // What becomes of a product: times the scale, plus the bias of its row, plus what its activation has of its own
+    // (null for none).
     struct After {
         const float* bias = nullptr;
         float scale = 1.0f;
+        const float* each = nullptr;  // [activations, rows of the matrix]
+
+        // The same for activations from `first` on, if the matrix has this many rows.
+        After from(int64_t first, int64_t rows) const {
+            return {bias, scale, each == nullptr ? nullptr : each + first * rows};
+        }
     };
     // act(gate) * up of rows [first, last), or act(up) if gate is null, to their rows of `to`, which are as wide as the
     // matrices have rows. `prepared` is the input in each form that the two need.

@@ -148,13 +148,15 @@ def _read(name: str, file: GGUFFile, plan: Plan) -> Adapter:
         base, part = tensor.name[:-7], tensor.name[-7:]
         if part not in _PARTS:
             raise ModelError(f"{file.path}: the adapter changes {tensor.name!r}; only pairs .lora_a, .lora_b are known")
-        if len(tensor.shape) != 2:
-            raise ModelError(f"{file.path}: {tensor.name!r} is of experts, which adapters cannot change here")
+        if len(tensor.shape) not in (2, 3):
+            raise ModelError(f"{file.path}: {tensor.name!r} has {len(tensor.shape)} dimensions; 2 or 3 were expected")
         a, b = (file.tensors.get(base + other) for other in _PARTS)
         if a is None or b is None:
             raise ModelError(f"{file.path}: {tensor.name!r} has no other half")
-        if a.shape[0] != b.shape[1]:
-            raise ModelError(f"{file.path}: the halves of {base!r} have ranks of {a.shape[0]} and {b.shape[1]}")
+        if len(a.shape) != len(b.shape) or a.shape[:-2] != b.shape[:-2]:
+            raise ModelError(f"{file.path}: the halves of {base!r} are of different experts")
+        if a.shape[-2] != b.shape[-1]:
+            raise ModelError(f"{file.path}: the halves of {base!r} have ranks of {a.shape[-2]} and {b.shape[-1]}")
         pairs[base] = a, b
     alpha = keys.get("adapter.lora.alpha", 0.0)
     if not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
@@ -175,9 +177,9 @@ def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[
         for base, (a, b) in adapter.pairs.items():
             names = [f"{base}{part}.{index}" for part in _PARTS]
             tensors |= zip(names, (a, b), strict=True)
-            if base in shapes and (a.shape[1] != shapes[base][1] or b.shape[0] < shapes[base][0]):
+            if base in shapes and (len(a.shape) != 2 or a.shape[1] != shapes[base][1] or b.shape[0] < shapes[base][0]):
                 raise ModelError(f"{adapter.file.path}: {base!r} has other rows or columns than the model's")
-            factor = adapter.alpha / a.shape[0] if adapter.alpha else 1.0
+            factor = adapter.alpha / a.shape[-2] if adapter.alpha else 1.0
             low[base] = LowRank(
                 Weight(names[0], a.type, tuple(a.shape)), Weight(names[1], b.type, tuple(b.shape)), factor
             )

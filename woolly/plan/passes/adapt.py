@@ -13,10 +13,10 @@ __all__ = ["LowRank", "adapt"]
 
 @dataclass(frozen=True)
 class LowRank:
-    """What an adapter adds to one matrix: factor * b (a x)."""
+    """What an adapter adds to one matrix, or to that of each expert: factor * b (a x)."""
 
-    a: Weight  # [rank, columns of the matrix]
-    b: Weight  # [rows of the matrix, rank]
+    a: Weight  # [rank, columns of the matrix], of experts [experts, rank, columns]
+    b: Weight  # [rows of the matrix, rank], of experts [experts, rows, rank]
     factor: float
 
 
@@ -24,7 +24,8 @@ def adapt(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
     """The plan with the steps of adapters, each given by the names of the tensors that it adds to.
 
     After each linear come, for each adapter of its tensor, two narrow linears and an `adapt`, which adds their result
-    times the scale that the batch gives a sequence. ModelError for a tensor that no linear of the plan reads.
+    times the scale that the batch gives a sequence. Experts have both matrices beside their own: what is chosen by data
+    stays in one step. ModelError for a tensor that no linear of the plan reads, and no expert as a whole.
     """
     values = list(plan.values)
     steps: list[Step] = []
@@ -37,6 +38,8 @@ def adapt(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
 
     for step in plan.steps:
         step = replace(step, inputs=tuple(renamed.get(v, v) for v in step.inputs))
+        if step.op == "moe":
+            step = _with_low(step, adapters, used)
         steps.append(step)
         if step.op != "linear":
             continue
@@ -44,7 +47,7 @@ def adapt(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
         rows = matrix.name[len(matrix.tensor) :]  # "[first:last]" if the step reads some rows of the tensor
         for index, adapter in enumerate(adapters):
             pair = adapter.get(matrix.tensor)
-            if pair is None:
+            if pair is None or len(pair.a.shape) != 2:
                 continue
             used[index].add(matrix.tensor)
             out = renamed.get(step.output, step.output)
@@ -60,3 +63,25 @@ def adapt(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
         if missing := sorted(adapter.keys() - found):
             raise ModelError(f"an adapter changes {missing[0]!r}, which is not a matrix that adapters can change here")
     return replace(plan, steps=tuple(steps), values=tuple(values))
+
+
+def _with_low(step: Step, adapters: Sequence[Mapping[str, LowRank]], used: Sequence[set[str]]) -> Step:
+    """A step of experts with the pairs of adapters, as roles such as "gate_a0" and "gate_b0", and their factors."""
+    attributes, weights = dict(step.attributes), list(step.weights)
+    roles = step.roles
+    for role, matrix in zip(step.roles, step.weights, strict=True):
+        # Gate and up in one tensor have no rows of their own in a pair; experts that share matrices have other numbers.
+        if role not in ("gate", "up", "down") or matrix.name != matrix.tensor or step.integer("shared"):
+            continue
+        for index, adapter in enumerate(adapters):
+            pair = adapter.get(matrix.tensor)
+            if pair is None or pair.a.shape[::2] != matrix.shape[::2] or pair.b.shape[:2] != matrix.shape[:2]:
+                continue
+            used[index].add(matrix.tensor)
+            roles, weights = [*roles, f"{role}_a{index}", f"{role}_b{index}"], [*weights, pair.a, pair.b]
+            if attributes.setdefault(f"factor{index}", pair.factor) != pair.factor:
+                raise ModelError(f"an adapter has another rank for {matrix.tensor!r} than for other matrices")
+    if len(weights) == len(step.weights):
+        return step
+    attributes["roles"] = " ".join(roles)
+    return replace(step, weights=tuple(weights), attributes=tuple(attributes.items()))

@@ -90,9 +90,10 @@ def expert_rows(c: OpContext, step: Step, x: Float32, routed: Float32) -> Iterat
         ones = np.ones_like(shares)
         into, out = (shares, ones) if step.text("weigh") == "input" else (ones, shares)
         own = into * x[rows]
-        up = _linear(c, names, "up", int(expert), own)
+        wanted = _adapter_scales(c, rows, len(x))
+        up = _linear(c, step, "up", int(expert), own, wanted)
         if "gate" in names:
-            gate = _linear(c, names, "gate", int(expert), own)
+            gate = _linear(c, step, "gate", int(expert), own, wanted)
             hidden = apply_glu(step.text("act"), gate, up, step.number("limit"))
         else:
             hidden = apply_act(step.text("act"), up)
@@ -109,7 +110,8 @@ def moe(c: OpContext, step: Step, x: Float32, *others: Float32) -> Float32:
     routed = others[0] if len(others) > has_residual else x
     y = np.zeros_like(x)
     for own in expert_rows(c, step, x, routed):
-        y[own.rows] += own.shares * _linear(c, names, "down", own.expert, own.hidden)
+        wanted = _adapter_scales(c, own.rows, len(x))
+        y[own.rows] += own.shares * _linear(c, step, "down", own.expert, own.hidden, wanted)
     if step.number("scale") != 1.0:
         y = scaled(y, step.number("scale"))
     return others[-1] + y if has_residual else y
@@ -119,10 +121,30 @@ def _names(step: Step) -> dict[str, str]:
     return {role: weight.name for role, weight in zip(step.roles, step.weights, strict=True)}
 
 
-def _linear(c: OpContext, names: dict[str, str], role: str, expert: int, x: Float32) -> Float32:
-    """X times one matrix of a tensor of experts, times its scale, plus its bias."""
+def _linear(c: OpContext, step: Step, role: str, expert: int, x: Float32, wanted: Float32 | None) -> Float32:
+    """X times one matrix of a tensor of experts, times its scale, plus its bias and what adapters add."""
+    names = _names(step)
     # All experts in f32 would be several times the file.
     y = apply_linear(x, c.weights.rows(names[role], np.array([expert], np.int32))[0], None)
     if f"{role}_scale" in names:
         y = y * c.weights.get(names[f"{role}_scale"])[expert]
-    return y + c.weights.get(names[f"{role}_bias"])[expert] if f"{role}_bias" in names else y
+    if f"{role}_bias" in names:
+        y = y + c.weights.get(names[f"{role}_bias"])[expert]
+    for name in names:
+        if name.startswith(f"{role}_a"):
+            number = int(name.removeprefix(f"{role}_a"))
+            a, b = (c.weights.get(names[f"{role}_{half}{number}"])[expert] for half in "ab")
+            scales = np.ones((len(x), 1), np.float32) if wanted is None else wanted[:, number, None]
+            times = scales * np.float32(step.number(f"factor{number}"))
+            y = np.where(times == 0, y, y + times * apply_linear(apply_linear(x, a, None), b, None))
+    return y
+
+
+def _adapter_scales(c: OpContext, rows: NDArray[np.intp], n: int) -> Float32 | None:
+    """How much of each adapter some of n rows want, [rows, adapters]; None: all of each."""
+    if c.batch.adapters is None:
+        return None
+    scales: Float32 = np.repeat(c.batch.adapters, np.diff(c.batch.offsets), axis=0)
+    if n != c.batch.n_rows:  # behind the last layer, where only some rows go on
+        scales = scales[c.batch.output_rows]
+    return scales[rows]

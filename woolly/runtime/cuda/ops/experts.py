@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from woolly.errors import UnsupportedError
 from woolly.plan import Step
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.emitters import emits
@@ -60,6 +61,8 @@ class _Given:
 
 @emits("moe")
 def _moe(e: Emitter, step: Step) -> None:
+    if any(name.startswith("factor") for name, _ in step.attributes):
+        raise UnsupportedError("the cuda backend has no adapters of experts yet")
     weights = dict(zip(step.roles, step.weights, strict=True))
     n_experts, n_used, max_rows = weights["router"].shape[0], step.integer("n_used"), e.max_rows
     n_entries, is_wide = max_rows * n_used, e.device.kernels_for == 90
