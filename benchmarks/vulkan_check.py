@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch, Options, choose, pages_for
+from woolly.runtime.gpu import probe as probing
 from woolly.runtime.vulkan import driver as driving
-from woolly.runtime.vulkan import probe as probing
 from woolly.runtime.vulkan.driver import open_device
 from woolly.runtime.vulkan.libvulkan import open_driver
 from woolly.runtime.vulkan.physical import list_physical
@@ -51,7 +51,7 @@ def go_anyway() -> None:
                 print(f"{variant} {name}: {len(wrong)} of {len(its)} differ {some}")
         return "plain"
 
-    driving.probe = probe
+    driving.choose_variant = probe
 
 
 def show_device(number: int) -> None:

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from woolly.errors import DeviceError, RequestError
+from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.vulkan import archive, libvulkan, probe
+from woolly.runtime.gpu.memory import Block
+from woolly.runtime.vulkan import archive, libvulkan
 from woolly.runtime.vulkan import driver as driving
 from woolly.runtime.vulkan.archive import ARCHIVE, SpirvArchive
 from woolly.runtime.vulkan.context import VulkanContext
 from woolly.runtime.vulkan.driver import VulkanDevice, find_level
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary, open_driver
-from woolly.runtime.vulkan.memory import Block
 from woolly.runtime.vulkan.physical import FEATURES, Physical, find_physical
 from woolly.runtime.vulkan.spirv import with_modes
 
@@ -313,7 +314,7 @@ def test_a_gpu_that_computes_otherwise_is_refused(which, own, monkeypatch):
 
     monkeypatch.setattr(probe, "_expected", other)
     with pytest.raises(DeviceError, match=f"computes {probe._RESULTS[which]} in another way than the CPU"):
-        probe.probe(own, own._shared)
+        driving.choose_variant(own, own._shared)
 
 
 def test_without_a_library_of_vulkan_one_sentence_says_what_is_missing(monkeypatch):

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from woolly.errors import DeviceError, RequestError
 
 if TYPE_CHECKING:
+    from woolly.runtime.gpu.queued import QueuedDevice
     from woolly.runtime.vulkan.driver import VulkanDevice
 
-__all__ = ["find_bandwidth", "measure_bandwidth"]
+__all__ = ["COPIED", "find_bandwidth", "measure_bandwidth"]
 
-_BYTES = 128 << 20  # of a copy: more than the caches of most GPUs
+COPIED = 128 << 20  # of a copy: more than the caches of most GPUs
 _ROOM = 8  # times as much must be free
 _TIMES = 3
 
@@ -23,15 +24,15 @@ def find_bandwidth(device: VulkanDevice) -> float | None:
     A figure keeps no model away: a card may be full although its driver says that memory is free.
     """
     physical = device.physical
-    if physical.is_software or not physical.timestamp_bits or device.memory()[0] < _ROOM * _BYTES:
+    if physical.is_software or not physical.timestamp_bits or device.memory()[0] < _ROOM * COPIED:
         return None
     try:
-        return measure_bandwidth(device, _BYTES)
+        return measure_bandwidth(device, COPIED)
     except (DeviceError, RequestError):
         return None
 
 
-def measure_bandwidth(device: VulkanDevice, n_bytes: int) -> float | None:
+def measure_bandwidth(device: QueuedDevice, n_bytes: int) -> float | None:
     """Bytes read and written per second by the fastest of some copies; None if the clock is too coarse."""
     with ExitStack() as stack:
         places = []

@@ -89,6 +89,10 @@ class VulkanContext:
             raise self.lost.with_traceback(None)
         return self.driver
 
+    def idle(self) -> None:
+        """Returns when all queues have done their work."""
+        self.call("vkDeviceWaitIdle", self.device)
+
     def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
         """Remembers a fault after which the device is of no use."""
         if isinstance(error, DeviceError) and error.code == "lost":

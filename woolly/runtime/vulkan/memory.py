@@ -1,19 +1,18 @@
-"""Memory: buffers of a GPU in large blocks, of which parts are handed out, because drivers grant few allocations."""
+"""Memory: blocks of a GPU by Vulkan, of the device's own memory or of the host's."""
 
 from __future__ import annotations
 
-import bisect
 import ctypes as c
 from typing import Any
 
 from woolly.errors import RequestError
+from woolly.runtime.gpu.memory import Block, BlockMemory
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
 from woolly.runtime.vulkan.physical import Physical
 from woolly.runtime.vulkan.structs import AddressInfo, AllocateFlags, AllocateInfo, BufferInfo, Requirements, reference
 
-__all__ = ["Block", "Memory"]
+__all__ = ["Memory"]
 
-_ALIGNMENT = 256  # the most that Vulkan lets a driver ask for (minStorageBufferOffsetAlignment)
 # Drivers grant 4096 allocations in all, and one has at most 2 to 4 GiB: 1 TB in blocks of this size.
 _BLOCK = 256 << 20
 _SMALL_BLOCK = 32 << 20  # of software devices, whose memory is the machine's: tests open many
@@ -23,91 +22,16 @@ _ADDRESSED = 2
 _OWN, _VISIBLE, _COHERENT, _CACHED = 1, 2, 4, 8
 
 
-class Block:
-    """A buffer over memory of its own."""
-
-    def __init__(self, buffer: Any, memory: Any, address: int, size: int, host: int) -> None:
-        self.buffer, self.memory, self.address, self.size = buffer, memory, address, size
-        self.host = host  # where the host sees it; 0: nowhere
-        self.gaps: list[tuple[int, int]] = [(0, size)]  # begin and end of each, in order
-
-    def take(self, size: int) -> int | None:
-        """The offset of a part; None if no gap is large enough."""
-        for i, (begin, end) in enumerate(self.gaps):
-            if end - begin >= size:
-                self.gaps[i : i + 1] = [(begin + size, end)] if end - begin > size else []
-                return begin
-        return None
-
-    def give_back(self, offset: int, size: int) -> None:
-        """Makes a part a gap again, one with its neighbours."""
-        i = bisect.bisect(self.gaps, (offset, offset))
-        begin, end = offset, offset + size
-        if i < len(self.gaps) and self.gaps[i][0] == end:
-            end = self.gaps.pop(i)[1]
-        if i > 0 and self.gaps[i - 1][1] == begin:
-            i -= 1
-            begin = self.gaps.pop(i)[0]
-        self.gaps.insert(i, (begin, end))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing of it is in use."""
-        return self.gaps == [(0, self.size)]
-
-
-class Memory:
-    """All blocks of a device. Its users hold a lock."""
+class Memory(BlockMemory):
+    """All blocks of a device of Vulkan. Its users hold a lock."""
 
     def __init__(self, driver: VulkanLibrary, physical: Physical, device: Any) -> None:
+        super().__init__(_SMALL_BLOCK if physical.is_software else _BLOCK)
         self._driver, self._physical, self._device = driver, physical, device
-        self._blocks: list[Block] = []  # by address
-        self._starts: list[int] = []
-        self._sizes: dict[int, int] = {}  # of parts that are in use, by address
-        self._block = _SMALL_BLOCK if physical.is_software else _BLOCK
 
-    def allocate(self, n_bytes: int) -> int:
-        """The address of new memory. RequestError if there is not enough."""
-        size = -(-max(n_bytes, 1) // _ALIGNMENT) * _ALIGNMENT
-        for block in self._blocks:
-            if block.host == 0 and (at := block.take(size)) is not None:
-                break
-        else:
-            block = self._new(size)
-            found = block.take(size)
-            assert found is not None
-            at = found
-        self._sizes[block.address + at] = size
-        return block.address + at
-
-    def _new(self, size: int) -> Block:
-        try:
-            block = self.block(max(size, self._block), is_host=False)
-        except RequestError:  # a smaller one may fit
-            block = self.block(size, is_host=False)
-        i = bisect.bisect(self._starts, block.address)
-        self._blocks.insert(i, block)
-        self._starts.insert(i, block.address)
-        return block
-
-    def free(self, address: int) -> None:
-        """Gives a part back, and its block if that is empty then. No work that uses it may be under way."""
-        size = self._sizes.pop(address, None)
-        if size is None:
-            return
-        block, at = self.find(address)
-        block.give_back(at, size)
-        if block.is_empty:
-            i = self._blocks.index(block)
-            del self._blocks[i], self._starts[i]
-            self.drop(block)
-
-    def find(self, address: int) -> tuple[Block, int]:
-        """The block of an address, and the offset in it."""
-        i = bisect.bisect(self._starts, address) - 1
-        if i < 0 or address >= self._starts[i] + self._blocks[i].size:
-            raise ValueError(f"{address:#x} is in no memory of this device")
-        return self._blocks[i], address - self._starts[i]
+    def make(self, size: int) -> Block:
+        """A new block of the device."""
+        return self.block(size, is_host=False)
 
     def block(self, size: int, is_host: bool, is_read: bool = False) -> Block:
         """A new block of the device, or one that the host sees; `is_read`: and reads."""
@@ -150,10 +74,3 @@ class Memory:
         """Ends a block."""
         self._driver.result("vkDestroyBuffer", self._device, block.buffer, None)
         self._driver.result("vkFreeMemory", self._device, block.memory, None)
-
-    def close(self) -> None:
-        """Ends all blocks."""
-        while self._blocks:
-            self.drop(self._blocks.pop())
-        self._starts.clear()
-        self._sizes.clear()

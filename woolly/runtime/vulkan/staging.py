@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from woolly.runtime.gpu.memory import Block
 from woolly.runtime.vulkan.context import VulkanContext
-from woolly.runtime.vulkan.memory import Block
 from woolly.runtime.vulkan.stream import CommandStream
 from woolly.runtime.vulkan.structs import BufferCopy
 

@@ -1,53 +1,42 @@
 """The probe: what a driver makes of an fma, a division, a half and tiny numbers, asked by a kernel before all others.
 
 The arithmetic is that of the cpu backend, bit for bit. Vulkan lets a driver round a fused multiply-add twice and be off
-in a division; most do neither. A GPU whose results differ is refused in one sentence.
+in a division, Metal lets one take numbers below 1.2e-38 for zero; most of Vulkan do neither.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import DeviceError
-from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.gpu.device import Address, Argument, Device
 
-if TYPE_CHECKING:
-    from woolly.runtime.vulkan.context import VulkanContext
-    from woolly.runtime.vulkan.driver import VulkanDevice
-
-__all__ = ["probe", "results"]
+__all__ = ["TINY", "differences", "refusal", "results"]
 
 _N = 4096  # a guess: enough random numbers to meet each way of rounding
-_RESULTS = ("fused multiply-add", "division", "square root", "product and sum", "numbers next to zero", "halves")
+TINY = "numbers next to zero"
+_RESULTS = ("fused multiply-add", "division", "square root", "product and sum", TINY, "halves")
 _GROUP = 64
 
 
-def probe(device: VulkanDevice, context: VulkanContext) -> str:
-    """The variant of kernels that gives exact results on the device. DeviceError if none does."""
-    variants = ("plain", "double") if "shaderFloat64" in context.physical.features else ("plain",)
-    wrong: list[str] = []
-    for variant in variants:
-        context.variant = variant
-        if not (wrong := _wrong(device)):
-            return variant
-    raise DeviceError(
+def differences(device: Device) -> list[str]:
+    """Names of what the device computes in another way than the CPU; none of most."""
+    found, wanted = results(device)
+    pairs = zip(_RESULTS, found.view(np.uint32), wanted.view(np.uint32), strict=True)
+    return [name for name, mine, its in pairs if not np.array_equal(mine, its)]
+
+
+def refusal(device: Device, wrong: list[str]) -> DeviceError:
+    """What to raise if these differ."""
+    return DeviceError(
         f"{device.name} computes {' and '.join(wrong)} in another way than the CPU: its answers would differ",
         code="old_device",
         remedy="use backend='cpu'",
     )
 
 
-def _wrong(device: VulkanDevice) -> list[str]:
-    """Names of what the device computes in another way."""
-    found, wanted = results(device)
-    pairs = zip(_RESULTS, found.view(np.uint32), wanted.view(np.uint32), strict=True)
-    return [name for name, mine, its in pairs if not np.array_equal(mine, its)]
-
-
-def results(device: VulkanDevice) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def results(device: Device) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """What the device makes of the numbers, and what the CPU does: a row for each of the results."""
     a, b, c = _numbers()
     expected = _expected(a, b, c)
