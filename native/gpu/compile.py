@@ -1,4 +1,4 @@
-"""Compiles native/gpu by Slang into one archive of SPIR-V, woolly/runtime/vulkan/kernels.bin.
+"""Compiles native/gpu by Slang into one archive of SPIR-V and of Metal's text, woolly/runtime/vulkan/kernels.bin.
 
     pip install slangpy
     python native/gpu/compile.py [--missing] [OUT]
@@ -30,7 +30,9 @@ HERE = Path(__file__).resolve().parent
 MARK = b"woollyv1"
 OUT = HERE.parent.parent / "woolly" / "runtime" / "vulkan" / "kernels.bin"
 _FORM = 1  # raised if `Slang.compile` or `exact` makes something else of the same source
-VARIANTS = {"plain": (), "double": ("-DFMA_BY_DOUBLE",)}
+VARIANTS = {"plain": (), "double": ("-DFMA_BY_DOUBLE",), "metal": ()}
+# Said in front of every kernel of Metal: without it Apple's compiler may make one fma of a product and a sum.
+_EXACT = "#pragma METAL fp contract(off)\n"
 
 ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights whose 32 columns have one whole-number factor
 # What matrix units compute: weights in super-blocks that most files have.
@@ -73,7 +75,8 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield f"linear_few_{name}", "linears/few", (weight,)
         alike = f"ALIKE={int(struct_name in ALIKE)}"
         yield f"linear_many_{name}", "linears/many", (weight, alike)
-    for struct_name in TILED if variant == "plain" else ():  # a device that needs f64 has no matrix units
+    # A device that needs f64 has no matrix units, and those of Metal multiply no bytes.
+    for struct_name in TILED if variant == "plain" else ():
         yield f"linear_tiles_{struct_name.lower()}", "linears/tiles", (f"WEIGHT={struct_name}",)
     for name, bits in FLOATS.items():
         yield f"embed_{name}", "weights/embed", (f"FLOATS={bits}",)
@@ -141,7 +144,7 @@ class Slang:
             ("spProcessCommandLineArguments", c.c_int, p, c.POINTER(c.c_char_p), c.c_int),
             ("spCompile", c.c_int, p),
             ("spGetDiagnosticOutput", c.c_char_p, p),
-            ("spGetEntryPointCode", p, p, c.c_int, c.POINTER(c.c_size_t)),
+            ("spGetEntryPointCodeBlob", c.c_int, p, c.c_int, c.c_int, c.POINTER(p)),
             ("spDestroyCompileRequest", None, p),
         )
         for name, result, *kinds in functions:
@@ -149,22 +152,35 @@ class Slang:
             function.restype, function.argtypes = result, kinds
         self._session = p(self._library.spCreateSession(None))
 
-    def compile(self, source: Path, *options: str, target: str = "spirv") -> bytes:
-        """What the compiler makes of `main` in a source."""
+    def compile(self, source: Path, *options: str, targets: tuple[str, ...] = ("spirv",)) -> list[bytes]:
+        """What the compiler makes of `main` in a source for each target: reading the source is most of the work."""
         library = self._library
         request = c.c_void_p(library.spCreateCompileRequest(self._session))
-        words = [str(source), "-target", target, "-entry", "main", "-stage", "compute", "-fp-mode", "precise"]
+        words = [str(source), *(word for target in targets for word in ("-target", target))]
+        words += ["-entry", "main", "-stage", "compute", "-fp-mode", "precise"]
         # Not optimized here: the optimizer would take (x + a) - a for x before `exact` can forbid it. Drivers optimize.
-        words += ["-O0", "-I", str(HERE), "-line-directive-mode", "none", *options, "-o", "-"]
+        words += ["-O0", "-I", str(HERE), "-line-directive-mode", "none", *options]
+        words += ["-o", "-"] if len(targets) == 1 else []  # without it Slang 0.43 crashes if there are matrices
         array = (c.c_char_p * len(words))(*(word.encode() for word in words))
         failed = library.spProcessCommandLineArguments(request, array, len(words)) < 0 or library.spCompile(request) < 0
-        text, size = (library.spGetDiagnosticOutput(request) or b"").decode(), c.c_size_t()
-        code = None if failed else library.spGetEntryPointCode(request, 0, c.byref(size))
-        made = c.string_at(code, size.value) if code else b""
+        text, made = (library.spGetDiagnosticOutput(request) or b"").decode(), list[bytes]()
+        for i in range(0 if failed else len(targets)):
+            blob = c.c_void_p()
+            if library.spGetEntryPointCodeBlob(request, 0, i, c.byref(blob)) >= 0 and blob:
+                made.append(_bytes_of(blob))
         library.spDestroyCompileRequest(request)
-        if not made:
+        if len(made) < len(targets):
             raise RuntimeError(f"{source.name} {' '.join(options)}: {text or 'no output'}")
         return made
+
+
+def _bytes_of(blob: c.c_void_p) -> bytes:
+    """What a blob of Slang holds, which is freed. Its functions: query, keep, free, address, size."""
+    table = c.cast(blob, c.POINTER(c.POINTER(c.c_void_p))).contents
+    address, size = (c.CFUNCTYPE(kind, c.c_void_p)(table[i]) for i, kind in ((3, c.c_void_p), (4, c.c_size_t)))
+    data = c.string_at(address(blob), size(blob))
+    c.CFUNCTYPE(c.c_uint32, c.c_void_p)(table[2])(blob)
+    return data
 
 
 # OpFNegate, OpFAdd, OpFSub, OpFMul, OpFDiv, OpFRem, OpFMod, OpVectorTimesScalar, OpDot
@@ -192,6 +208,26 @@ def exact(code: bytes) -> bytes:
     return struct.pack(f"<{len(out)}I", *out)
 
 
+_LOCAL_SIZE = 17
+
+
+def n_threads(code: bytes) -> int:
+    """Threads of a group, as SPIR-V has them: along one axis."""
+    words = struct.unpack(f"<{len(code) // 4}I", code)
+    at = 5
+    while words[at] & 0xFFFF != 16 or words[at + 2] != _LOCAL_SIZE:  # the execution modes
+        at += words[at] >> 16
+    x, y, z = words[at + 3 : at + 6]
+    assert (y, z) == (1, 1), "a group has threads along one axis"
+    return int(x)
+
+
+def as_metal(text: bytes, threads: int) -> bytes:
+    """Metal's text with what it must say besides: no contraction, and how many threads a group has."""
+    kernel = f"[[kernel, max_total_threads_per_threadgroup({threads})]]"
+    return (_EXACT + text.decode().replace("[[kernel]]", kernel)).encode()
+
+
 _Job = tuple[str, tuple[str, ...]]  # a source and the words of its command line
 
 
@@ -201,12 +237,15 @@ def _slang() -> Slang:
     return Slang()
 
 
-def _compiled(job: _Job) -> bytes:
-    source, words = job
-    return exact(_slang().compile(HERE / f"{source}.slang", *words))
+def _compiled(job: tuple[_Job, bool]) -> tuple[bytes, bytes]:
+    """SPIR-V, and Metal's text if it is wanted."""
+    (source, words), has_metal = job
+    targets = ("spirv", "metal") if has_metal else ("spirv",)
+    code, *texts = _slang().compile(HERE / f"{source}.slang", *words, targets=targets)
+    return exact(code), b"".join(as_metal(text, n_threads(code)) for text in texts)
 
 
-def _compile_all(jobs: list[_Job]) -> list[bytes]:
+def _compile_all(jobs: list[tuple[_Job, bool]]) -> list[tuple[bytes, bytes]]:
     """What becomes of each, in as many processes as there are cores."""
     _slang()  # fails here if it cannot be opened, not in each process
     n = min(len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
@@ -236,15 +275,16 @@ def _kept(out: Path) -> dict[str, bytes]:
 def build(out: Path) -> int:
     """Writes the archive of all kernels. How many were compiled."""
     _slang_folder()  # before digests ask for its version
-    codes, jobs, wanted = _kept(out), dict[str, _Job](), dict[str, dict[str, str]]()
+    codes, jobs, wanted = _kept(out), dict[_Job, dict[bool, str]](), dict[str, dict[str, str]]()
     for variant, options in VARIANTS.items():
-        wanted[variant] = {}
+        wanted[variant], is_metal = {}, variant == "metal"
         for name, source, defines in kernels(variant):
             job = source, (*(f"-D{one}" for one in defines), *options)
-            wanted[variant][name] = digest = kernel_digest(*job)
-            jobs[digest] = job
-    missing = {digest: job for digest, job in jobs.items() if digest not in codes}
-    codes |= zip(missing, _compile_all(list(missing.values())) if missing else (), strict=True)
+            wanted[variant][name] = digest = kernel_digest(source, (*job[1], *(("metal",) if is_metal else ())))
+            jobs.setdefault(job, {})[is_metal] = digest
+    missing = [(job, True in made) for job, made in jobs.items() if not codes.keys() >= set(made.values())]
+    for (job, _), (code, text) in zip(missing, _compile_all(missing) if missing else (), strict=True):
+        codes |= {digest: text if is_metal else code for is_metal, digest in jobs[job].items()}
     packs, index, at = list[bytes](), dict[str, Any](), 0
     for variant, some in wanted.items():
         data, places = bytearray(), dict[str, tuple[int, int, str]]()

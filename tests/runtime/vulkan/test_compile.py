@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import lzma
+import re
 import struct
 
 import pytest
@@ -46,6 +47,15 @@ def test_every_float_operation_is_exact(compiling, archive):
                 marked.add(words[at + 1])
             at += n
         assert found and found <= marked
+
+
+def test_the_text_of_metal_forbids_contraction_and_says_its_threads(compiling, archive):
+    for name in archive.names("metal"):
+        text = archive.kernel("metal", name).decode()
+        assert text.startswith("#pragma METAL fp contract(off)\n")
+        (threads,) = re.findall(r"\[\[kernel, max_total_threads_per_threadgroup\((\d+)\)\]\] void main_0", text)
+        assert int(threads) == compiling.n_threads(archive.kernel("plain", name)) <= 1024
+        assert "5.19229685853482763e+33" not in text  # 2^112: no half becomes a number next to zero, which Apple's lack
 
 
 def shared_bytes(code):
