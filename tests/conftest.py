@@ -96,6 +96,7 @@ SLOW = (
     "tests/runtime/test_protocol.py",
     "tests/runtime/test_reference.py::test_chunks_give_the_logits_of_the_whole",
     "tests/runtime/vulkan",
+    "tests/runtime/metal",
     "tests/serving/batches/test_job.py",
     "tests/serving/dialects/llama/test_settings_of_llama.py::test_settings_decide_how_a_conversation_is_shown",
     "tests/serving/dialects/llama/test_slots.py::test_what_cannot_be_saved_or_restored_is_named",

@@ -150,8 +150,8 @@ class StoreError(WoollyError):
 class DeviceError(WoollyError):
     """A GPU or its driver that failed.
 
-    `code` is "no_driver" if there is none, "old_driver" if it is too old, "lost" if the program cannot run again,
-    "refused" if it can: the driver did not take a call.
+    `code` is "no_driver" if there is none, "other_system" if another system has it, "old_driver" if it is too old,
+    "lost" if the program cannot run again, "refused" if it can: the driver did not take a call.
     `fault` is the sentence without what its reader may do.
     """
 

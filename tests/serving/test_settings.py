@@ -254,7 +254,7 @@ def test_backend_and_device_reach_the_model_unless_they_contradict_each_other():
     assert (options.backend, options.device) == ("cuda", "cuda:1")
     assert Settings(optimized_inference=False).model_options().backend == "reference"
     for given, says in (
-        ({"backend": "gpu"}, "backend is 'gpu'; choose one of: auto, cuda, vulkan, cpu, reference"),
+        ({"backend": "gpu"}, "backend is 'gpu'; choose one of: auto, cuda, metal, vulkan, cpu, reference"),
         ({"device": "gpu"}, "device is 'gpu'"),
         ({"device": "cuda:1", "backend": "cpu"}, "device is 'cuda:1', but backend is 'cpu'"),
         ({"device": "cuda", "optimized_inference": False}, "device is 'cuda', but backend is 'reference'"),

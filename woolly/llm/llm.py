@@ -77,8 +77,8 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
     def __init__(self, model: str | os.PathLike[str], **options: Unpack[OpeningOptions]) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
-        `backend` is cuda, vulkan, cpu, reference, or auto: the fastest that this machine can run. `device` is cpu,
-        cuda or vulkan, one of several GPUs, such as "cuda:1", or several that share the layers, "cuda:0,1".
+        `backend` is cuda, metal, vulkan, cpu, reference, or auto: the fastest that this machine can run. `device` is
+        cpu, cuda, metal or vulkan, one of several GPUs, such as "cuda:1", or several that share the layers, "cuda:0,1".
         `gpu_layers` is how many layers GPUs get, from the first on: a number, "all", or "auto", the default of backend
         auto: as many as fit.
         `ctx` bounds prompt and answer of one request together, in tokens: by default the model's own context, as far as

@@ -115,22 +115,24 @@ class EngineOptions:
     )
     backend: str = option(
         "auto",
-        "auto, cuda, vulkan, cpu or reference.",
+        "auto, cuda, metal, vulkan, cpu or reference.",
         flags="--backend",
         shown="auto",
-        choices=("auto", "cuda", "vulkan", "cpu", "reference"),
+        choices=("auto", "cuda", "metal", "vulkan", "cpu", "reference"),
         setting=Setting(
-            "--backend", "What computes: cuda, vulkan, cpu, reference, or auto, the fastest there is.", clients=True
+            "--backend",
+            "What computes: cuda, metal, vulkan, cpu, reference, or auto, the fastest there is.",
+            clients=True,
         ),
     )
     device: str | None = option(
         None,
-        "cpu, cuda or vulkan; one of several GPUs: cuda:N or vulkan:N, N from 0; or some: cuda:0,1.",
+        "cpu, cuda, metal or vulkan; one of several GPUs: cuda:N or vulkan:N, N from 0; or some: cuda:0,1.",
         flags="--device -dev",
         shown="auto",
         setting=Setting(
             "-dev --device",
-            "cpu, cuda or vulkan; one of several GPUs: cuda:N or vulkan:N, N from 0; or some: cuda:0,1.",
+            "cpu, cuda, metal or vulkan; one of several GPUs: cuda:N or vulkan:N, N from 0; or some: cuda:0,1.",
             "auto; replicas take turns",
             clients=True,
         ),

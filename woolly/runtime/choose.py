@@ -13,6 +13,7 @@ from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.devices import GPU_KINDS, is_gpu_backend
 from woolly.runtime.gpu.backend import GpuBackend
+from woolly.runtime.metal import MetalBackend
 from woolly.runtime.options import Options
 from woolly.runtime.program import Backend, Program
 from woolly.runtime.split import Placement, SplitBackend
@@ -33,6 +34,7 @@ def _reference() -> Backend:
 # Fastest first: "auto" takes the first that this machine can run.
 BACKENDS: Mapping[str, Callable[[], Backend]] = {
     "cuda": CudaBackend,
+    "metal": MetalBackend,
     "vulkan": VulkanBackend,
     "cpu": CpuBackend,
     "reference": _reference,

@@ -7,7 +7,7 @@ from woolly.errors import RequestError
 __all__ = ["GPU_KINDS", "SEEING_KINDS", "backend_for", "is_gpu_backend", "parse_devices"]
 
 # Backends of GPUs, which are also the kinds of devices that a number may follow: cuda:1. The first is that of "auto".
-GPU_KINDS = ("cuda", "vulkan")
+GPU_KINDS = ("cuda", "metal", "vulkan")
 # Those that compute batches with rows of pictures.
 SEEING_KINDS = ("cuda",)
 

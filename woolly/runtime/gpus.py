@@ -30,7 +30,9 @@ def find_gpu(number: int = 0, kind: str | None = None) -> Gpu:
             found: Gpu = room.find_gpu(number, kind is not None)
             return found
         except DeviceError as error:
-            errors.append(error)
+            # That another system has a kind is no news, unless somebody asks for it.
+            if kind is not None or error.code != "other_system":
+                errors.append(error)
     first, *others = errors
     if not others or first.code != "no_driver":
         raise first

@@ -1,0 +1,217 @@
+"""The MetalDevice over objects that stand in for Apple's: bits of the cpu backend, and a sentence for each fault."""
+
+import os
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.runtime.metal.fake import FAILED, FakeMetal
+from woolly.errors import DeviceError, RequestError
+from woolly.gguf import open_gguf
+from woolly.llm.identity import identity_of
+from woolly.models import trace
+from woolly.quant import GGMLType
+from woolly.runtime import Batch, Options, backend_for, choose, find_gpu, name_gpus, parse_devices
+from woolly.runtime.gpu import probe
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.metal import gpus, libobjc
+from woolly.runtime.metal.driver import find_level, open_device
+from woolly.runtime.split import SplitBackend
+
+TOKENS = np.random.RandomState(7).randint(0, 264, 24)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A model of one layer, in weights of 4 bits."""
+    spec = replace(TINY["llama"], width=256, ffn=256, type=GGMLType.Q4_K, head_dim=64, n_layers=1)
+    return write_tiny(spec, tmp_path_factory.mktemp("metal") / "tiny.gguf")
+
+
+def logits(program, chunks):
+    state, parts, first = program.new_state(4), [], 0
+    for n in chunks:
+        parts.append(program.run(Batch.of([(TOKENS[first : first + n], first, [2])], range(n)), state).copy())
+        first += n
+    return np.concatenate(parts)
+
+
+def test_the_text_of_metal_gives_the_bits_of_the_cpu_backend(tiny, metal, fake):
+    with open_gguf(tiny) as file:
+        plan, options = trace(file), Options(kv_type="f16", threads=1, max_rows=32)
+        program, cpu = (one.compile(plan, file.tensors, options) for one in (metal, choose("cpu")))
+        wanted = logits(cpu, [24])
+        for chunks in ([20, 1, 1, 2], [1, 3]):
+            found = logits(program, chunks)
+            np.testing.assert_array_equal(found.view(np.uint32), wanted[: len(found)].view(np.uint32))
+        used = set(fake.launched)
+        assert {"linear_one_q4_k", "linear_few_q4_k", "linear_many_q4_k", "attend_f16_128", "pack"} <= used
+        assert program.about.backend == "metal" and program.about.device == "Fake M9"
+        assert identity_of(program, file).id == identity_of(cpu, file).id
+        del program
+        split = SplitBackend(metal, True).compile(plan, file.tensors, replace(options, gpu_layers=0))
+        np.testing.assert_array_equal(logits(split, [24]).view(np.uint32), wanted.view(np.uint32))
+
+
+def test_copies_of_every_size_and_place_arrive(device):
+    for n, shift in ((1, 0), (3, 1), (4, 4), (65540, 0), ((8 << 20) + 8, 4)):
+        data = np.random.default_rng(n).integers(0, 256, n, np.uint8)
+        place = device.allocate(n + 8)
+        at, out = Address(place + shift), np.zeros(n, np.uint8)
+        device.zero(place, n + 8)  # what is queued keeps the copy from being made at once
+        device.upload(at, data)
+        data[:] = 0  # it may change after the call
+        device.download(at, out)
+        device.wait()
+        np.testing.assert_array_equal(out, np.random.default_rng(n).integers(0, 256, n, np.uint8))
+        device.free(place)
+
+
+def test_recorded_launches_run_again(device):
+    at = device.allocate(4096)
+    data = np.arange(512, dtype=np.uint8)
+    args = (at, Address(at + 1024), 100, 5, 2, 1)
+    graph = device.capture(lambda: device.launch("pack", (4,), 64, 0, args))
+    for shift in range(2):
+        device.upload(at, np.roll(data, shift))
+        device.replay(graph)
+        out = np.zeros((100, 8), np.uint8)
+        device.download(at + 1024, out)
+        device.wait()
+        blocks = np.roll(data, shift)[:500].reshape(100, 5)
+        np.testing.assert_array_equal(out[:, :5], np.roll(blocks, -1, axis=1))
+    device.forget(graph)
+
+
+def test_marks_give_times_and_are_reached(device):
+    first = device.mark()
+    at = device.allocate(1024)
+    device.zero(at, 1024)
+    second, third = device.mark(), device.mark()
+    device.reach(third)
+    assert device.times([first, second])[0] >= 0 and device.times([]) == []
+
+
+def test_a_kernel_that_leaves_its_memory_is_named(device):
+    at = device.allocate(256)
+    with pytest.raises(AssertionError, match=r"kernel pack, block .* outside all memory of the device"):
+        device.launch("pack", (64,), 64, 0, (at, at, 2000, 5, 2, 1))
+        device.wait()
+    device._shared.leave()  # a real one would be lost
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (2, "macOS ended work of the GPU that took too long"),
+        (3, "the GPU used an address that is not in its memory"),
+        (8, "the GPU ran out of memory while it computed"),
+        (11, "the GPU was removed"),
+        (1, r"the GPU failed: Internal Error \(0000000e\)"),
+    ],
+)
+def test_a_lost_gpu_says_so_each_time(code, sentence, device, fake):
+    fake.faults |= {"status": FAILED, "code": code}
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=sentence) as caught:
+            device.zero(device.allocate(64), 64)
+            device.wait()
+        assert caught.value.code == "lost"
+
+
+def test_what_does_not_fit_is_refused_with_figures(device, fake):
+    fake.faults["newBufferWithLength:options:"] = 0
+    with pytest.raises(RequestError, match=r"Fake M9 has .* GB free of 8\.6 GB, and 3\.0 GB more are needed"):
+        device.allocate(3_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("message", "reply", "sentence"),
+    [
+        ("supportsFamily:", False, "Fake M9 is no GPU of Apple's chips from M1 on"),
+        ("newCommandQueue", 0, "Fake M9 gives no queue for work"),
+        (
+            "newLibraryWithSource:options:error:",
+            "program_source:7: error:\n  no such type",
+            "of Fake M9 does not compile the kernel probe: program_source:7: error: no such type",
+        ),
+        (
+            "newComputePipelineStateWithFunction:error:",
+            "too many threads",
+            "does not compile the kernel probe: too many",
+        ),
+        ("blitCommandEncoder", 0, "takes no more work"),
+    ],
+)
+def test_a_gpu_that_cannot_be_opened_is_one_sentence(message, reply, sentence, fake):
+    fake.faults[message] = reply
+    with pytest.raises(DeviceError, match=sentence):
+        open_device(driver=fake)
+
+
+def test_an_old_system_is_one_sentence(fake):
+    fake.version = "12.6"
+    with pytest.raises(DeviceError, match=r"macOS 12\.6 is too old for the metal backend: 13 or later"):
+        open_device(driver=fake)
+
+
+def test_numbers_of_gpus_are_checked(fake):
+    with pytest.raises(RequestError, match="device is 'metal:3', and Metal knows 1 GPU here"):
+        open_device(3, driver=fake)
+    none = FakeMetal(None, {}, n_gpus=0)
+    for opening in (lambda: open_device(driver=none), lambda: find_level(none)):
+        with pytest.raises(DeviceError, match="Metal knows no GPU here"):
+            opening()
+
+
+@pytest.mark.parametrize("which", range(len(probe._RESULTS)))
+def test_a_gpu_that_computes_otherwise_is_refused_unless_it_is_next_to_zero(which, fake, monkeypatch):
+    expected = probe._expected
+
+    def other(*numbers):
+        found = expected(*numbers)
+        found[which, 7] = np.nextafter(found[which, 7], np.float32(np.inf))
+        return found
+
+    monkeypatch.setattr(probe, "_expected", other)
+    if probe._RESULTS[which] == probe.TINY:
+        device = open_device(driver=fake)
+        assert device.driver == "Metal of macOS 15.1, with zero in place of numbers below 1.2e-38"
+        device.close()
+    else:
+        with pytest.raises(DeviceError, match=f"computes {probe._RESULTS[which]} in another way than the CPU"):
+            open_device(driver=fake)
+
+
+def test_a_forked_child_leaves_the_gpu_alone(device, monkeypatch):
+    device._shared.leave()
+    with pytest.raises(DeviceError, match="belongs to the process that this one was forked from"):
+        device.allocate(1)
+    monkeypatch.setattr(libobjc, "_opened", lambda: (os.getpid() + 1, None))
+    with pytest.raises(DeviceError, match="forked from; start processes by spawn"):
+        libobjc.open_driver()
+
+
+def test_metal_is_named_in_every_face_and_taken_by_name_alone(fake, monkeypatch):
+    assert parse_devices("metal:1") == (1,) and backend_for("metal") == "metal"
+    monkeypatch.setattr(gpus, "open_driver", lambda: fake)
+    found = find_gpu(0, "metal")
+    assert (found.name, found.level, found.total) == ("Fake M9", "metal", 8 << 30)
+    with pytest.raises(DeviceError, match="Fake M9 shares the memory of the CPU, and is taken by name alone"):
+        gpus.find_gpu()
+    assert name_gpus("metal") == [] and fake.left() == []
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Macs have Metal")
+def test_other_systems_have_no_metal():
+    with pytest.raises(DeviceError, match="Metal is a part of macOS, and this is another system"):
+        open_device()
+    assert not choose("metal").is_available()
+    with pytest.raises(DeviceError, match="Metal is a part of macOS"):
+        find_gpu(0, "metal")
+    with pytest.raises(DeviceError) as caught:  # what was asked of every kind does not name it
+        find_gpu()
+    assert "macOS" not in str(caught.value)

@@ -1,0 +1,31 @@
+"""The MetalBackend: kernels for Apple's GPUs, with the bits of the cpu backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from woolly.runtime.gpu.backend import GpuBackend
+from woolly.runtime.gpu.device import Device
+
+__all__ = ["MetalBackend"]
+
+
+def _open(number: int = 0) -> Device:
+    from woolly.runtime.metal.driver import open_device  # few machines need it
+
+    return open_device(number)
+
+
+def _level() -> str:
+    from woolly.runtime.metal.driver import find_level
+
+    return find_level()
+
+
+class MetalBackend(GpuBackend):
+    """GPUs of Apple's chips by Metal, with kernels of native/gpu."""
+
+    name = "metal"
+
+    def __init__(self, open: Callable[..., Device] = _open, level: Callable[[], str] = _level) -> None:
+        super().__init__(open, level)

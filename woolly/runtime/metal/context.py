@@ -1,0 +1,163 @@
+"""The MetalContext: what the streams of one GPU share, from its pipelines to the fault that ended it."""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+import re
+import threading
+import weakref
+from dataclasses import dataclass
+
+from woolly.errors import DeviceError
+from woolly.runtime.metal.libobjc import ObjectiveC
+from woolly.runtime.metal.memory import MetalMemory
+from woolly.runtime.vulkan.archive import SpirvArchive
+
+__all__ = ["MetalContext", "Pipeline"]
+
+_LANGUAGE = 3 << 16  # Metal 3.0, the first with addresses of buffers: macOS 13
+_SAFE = 0  # MTLMathMode: nothing is reordered, fused or taken for finite
+_APPLE = 1007  # MTLGPUFamilyApple7: M1
+_ENTRY = "main_0"
+_THREADS = re.compile(rb"max_total_threads_per_threadgroup\((\d+)\)")
+
+_contexts: weakref.WeakSet[MetalContext] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A kernel that the driver has compiled."""
+
+    state: int
+    threads: int  # of a group
+
+
+class MetalContext:
+    """A GPU as one program uses it."""
+
+    def __init__(self, driver: ObjectiveC, device: int, archive: SpirvArchive) -> None:
+        self.driver, self.device, self._archive = driver, device, archive
+        self.lost: DeviceError | None = None  # why the device cannot be used again
+        self.flushes = False  # whether numbers next to zero are zero: what the probe finds out
+        self.bandwidth: float | None = None  # bytes per second, once it is measured
+        self.knows_bandwidth = False
+        self.lock = threading.RLock()  # of the queue, the memory and the pipelines
+        self.name = driver.text(driver.send(device, "name"))
+        self._check()
+        self.memory = MetalMemory(driver, device)
+        self._pipelines: dict[str, Pipeline] = {}
+        self.queue = driver.send(device, "newCommandQueue")
+        if not self.queue:
+            raise DeviceError(f"{self.name} gives no queue for work", code="driver")
+        self._last = 0  # the command buffer that was committed last
+        _contexts.add(self)
+
+    def _check(self) -> None:
+        if not self.driver.send(self.device, "supportsFamily:", c.c_int64(_APPLE), result=c.c_bool):
+            text = f"{self.name} is no GPU of Apple's chips from M1 on, which the metal backend is for"
+            raise DeviceError(text, code="old_device", remedy="use backend='cpu'")
+        major = int(self.driver.version.partition(".")[0] or 0)
+        if major < 13:
+            text = f"macOS {self.driver.version} is too old for the metal backend: 13 or later has what it needs"
+            raise DeviceError(text, code="old_driver", remedy="use backend='cpu'")
+
+    def enter(self) -> ObjectiveC:
+        """The driver, unless the device is lost."""
+        if self.lost is not None:
+            # Without the traces of those who got it before: they would keep what they computed with.
+            raise self.lost.with_traceback(None)
+        return self.driver
+
+    def fail(self, text: str) -> DeviceError:
+        """Remembers a fault after which the device is of no use; gives what to raise."""
+        self.lost = self.lost or DeviceError(text, code="lost", remedy="start the process anew")
+        return self.lost
+
+    def leave(self) -> None:
+        """In a forked child: nothing of the GPU is its own, and the driver must not be asked."""
+        self.lost = DeviceError("the GPU belongs to the process that this one was forked from", code="lost")
+
+    def commit(self, commands: int) -> None:
+        """Hands a command buffer to the GPU. The queue does them in this order."""
+        with self.lock:
+            self.enter().send(commands, "retain")
+            old, self._last = self._last, commands
+            self.driver.send(commands, "commit", result=None)
+        if old:
+            self.driver.send(old, "release", result=None)
+
+    def idle(self) -> None:
+        """Returns when all that was committed is done."""
+        if self._last:
+            self.enter().send(self._last, "waitUntilCompleted", result=None)
+
+    def pipeline(self, kernel: str) -> Pipeline:
+        """The kernel of that name, compiled by the driver when it is first asked for: the system keeps the result."""
+        found = self._pipelines.get(kernel)
+        if found is None:
+            code = self._archive.kernel("metal", kernel)
+            threads = _THREADS.search(code)
+            assert threads is not None
+            # Without the lock: the driver compiles for milliseconds, and takes several threads.
+            made = Pipeline(self._compile(kernel, code.decode()), int(threads[1]))
+            with self.lock:
+                found = self._pipelines.setdefault(kernel, made)
+            if found is not made:  # another thread was faster
+                self.driver.send(made.state, "release", result=None)
+        return found
+
+    def _compile(self, kernel: str, text: str) -> int:
+        driver = self.enter()
+        with driver.pool():
+            options = driver.send(driver.send(driver.find_class("MTLCompileOptions"), "alloc"), "init")
+            driver.send(options, "setLanguageVersion:", c.c_uint64(_LANGUAGE), result=None)
+            self._forbid_fast_math(options)
+            arguments = c.c_void_p(driver.string(text)), c.c_void_p(options)
+            library, failed = driver.attempt(self.device, "newLibraryWithSource:options:error:", *arguments)
+            driver.send(options, "release", result=None)
+            if not library:
+                raise self._refused(kernel, failed)
+            function = driver.send(library, "newFunctionWithName:", c.c_void_p(driver.string(_ENTRY)))
+            driver.send(library, "release", result=None)
+            made, failed = driver.attempt(
+                self.device, "newComputePipelineStateWithFunction:error:", c.c_void_p(function)
+            )
+            driver.send(function, "release", result=None)
+            if not made:
+                raise self._refused(kernel, failed)
+            return made
+
+    def _forbid_fast_math(self, options: int) -> None:
+        """Newer systems have a mode, older ones a switch."""
+        selector = "setMathMode:"
+        if self.driver.responds(options, selector):
+            self.driver.send(options, selector, c.c_int64(_SAFE), result=None)
+        else:
+            self.driver.send(options, "setFastMathEnabled:", c.c_bool(False), result=None)
+
+    def _refused(self, kernel: str, text: str) -> DeviceError:
+        reason = " ".join(text.split())[:300]
+        return DeviceError(f"the driver of {self.name} does not compile the kernel {kernel}: {reason}", code="driver")
+
+    def close(self) -> None:
+        """Gives back all. After a fault the end of the process does."""
+        if self.lost is None:
+            self.idle()
+            for pipeline in self._pipelines.values():
+                self.driver.send(pipeline.state, "release", result=None)
+            self.memory.close()
+            for one in (self._last, self.queue, self.device):
+                if one:
+                    self.driver.send(one, "release", result=None)
+        self._pipelines.clear()
+        self.lost = self.lost or DeviceError("the program was closed", code="lost")
+
+
+def _leave_contexts() -> None:
+    for context in _contexts:
+        context.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_contexts)

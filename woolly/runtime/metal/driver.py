@@ -1,0 +1,152 @@
+"""The MetalDevice: memory, copies, launches and recorded launches of a GPU of Apple's chips."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Iterable
+from contextlib import suppress
+
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.kernels import Kernels
+from woolly.runtime.gpu.probe import TINY, differences, refusal
+from woolly.runtime.gpu.queued import QueuedDevice
+from woolly.runtime.metal.context import MetalContext
+from woolly.runtime.metal.libobjc import ObjectiveC, open_driver
+from woolly.runtime.metal.staging import MetalStaging
+from woolly.runtime.metal.stream import MetalStream
+from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan.bandwidth import COPIED, measure_bandwidth
+
+__all__ = ["LEVEL", "MetalDevice", "find_device", "find_level", "memory_of", "open_device"]
+
+LEVEL = "metal"  # one arithmetic: that of the cpu backend, whatever the chip
+
+
+class MetalDevice(QueuedDevice):
+    """One GPU and a stream of work on it."""
+
+    def __init__(self, shared: MetalContext, is_first: bool = True) -> None:
+        self._shared = shared
+        self._queue = MetalStream(shared)
+        super().__init__(shared, self._queue, MetalStaging(shared, self._queue), is_first)
+
+    @property
+    def name(self) -> str:
+        """As Apple calls it."""
+        return self._shared.name
+
+    @property
+    def level(self) -> str:
+        """The same for all: what gives the bits of the cpu backend."""
+        return LEVEL
+
+    @property
+    def driver(self) -> str:
+        """The system, and what differs of its arithmetic."""
+        text = f"Metal of macOS {self._shared.driver.version}"
+        return f"{text}, with zero in place of numbers below 1.2e-38" if self._shared.flushes else text
+
+    @property
+    def kernels(self) -> Kernels:
+        """The emitters of native/gpu."""
+        from woolly.runtime.metal.kernels import KERNELS  # a machine without a GPU need not wait for them
+
+        return KERNELS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Most shared memory that a group may have."""
+        return int(self._shared.enter().send(self._shared.device, "maxThreadgroupMemoryLength", result=c.c_uint64))
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes per second of its memory, measured once; None if there is no room to measure it."""
+        if not self._shared.knows_bandwidth:
+            with suppress(RequestError):  # a figure keeps no model away
+                if self.memory()[0] > 8 * COPIED:
+                    self._shared.bandwidth = measure_bandwidth(self, COPIED)
+            self._shared.knows_bandwidth = True
+        return self._shared.bandwidth
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, and bytes in all, of what macOS lets the GPU use."""
+        return memory_of(self._shared.enter(), self._shared.device)
+
+    def zero(self, address: Address, n_bytes: int) -> None:
+        """Queues zeros."""
+        if n_bytes:
+            with self._shared.lock:
+                block, at = self._shared.memory.find(int(address))
+            # A multiple of 4 bytes: memory is handed out in pieces of 256.
+            self._queue.fill(block, at, -(-n_bytes // 4) * 4)
+
+    def copy(self, source: Address, to: Address, n_bytes: int) -> None:
+        """Queues a copy inside of its memory."""
+        with self._shared.lock:
+            (a, at), (b, place) = (self._shared.memory.find(int(one)) for one in (source, to))
+        self._queue.copy(a, at, b, place, n_bytes)
+
+    def gather(self, kernels: Iterable[str]) -> None:
+        """Nothing: the archive has all kernels, and the driver compiles each when it is prepared."""
+
+    def mark(self) -> int:
+        """Submits what is open: its end is the time stamp."""
+        self._submit()
+        return super().mark()
+
+    def beside(self) -> MetalDevice:
+        """The same device with a stream of its own."""
+        return MetalDevice(self._shared, is_first=False)
+
+
+def memory_of(driver: ObjectiveC, device: int) -> tuple[int, int]:
+    """Bytes that are free, and bytes in all, of what macOS lets a GPU use."""
+    total = driver.send(device, "recommendedMaxWorkingSetSize", result=c.c_uint64)
+    taken = driver.send(device, "currentAllocatedSize", result=c.c_uint64)
+    return max(0, total - taken), total
+
+
+def find_level(driver: ObjectiveC | None = None) -> str:
+    """The level of the first GPU, without opening it. DeviceError if there is none that `auto` may take.
+
+    It shares the memory of the CPU, so it is taken by name alone as long as nobody has measured that it is not slower.
+    """
+    open_archive()
+    driver = driver or open_driver()
+    device = find_device(driver, 0)
+    name = driver.text(driver.send(device, "name"))
+    driver.send(device, "release", result=None)
+    text = f"{name} shares the memory of the CPU, and is taken by name alone: device='metal'"
+    raise DeviceError(text, code="no_driver")
+
+
+def open_device(index: int = 0, driver: ObjectiveC | None = None) -> MetalDevice:
+    """The GPU of that number, after a probe of its arithmetic. DeviceError if it cannot be used."""
+    driver = driver or open_driver()
+    context = MetalContext(driver, find_device(driver, index), open_archive())
+    device = MetalDevice(context)
+    try:
+        wrong = differences(device)
+        # Metal promises nothing of numbers below 1.2e-38, and kernels make none that an answer depends on.
+        context.flushes = TINY in wrong
+        if set(wrong) - {TINY}:
+            raise refusal(device, wrong)
+    except BaseException:
+        device.close()
+        raise
+    return device
+
+
+def find_device(driver: ObjectiveC, index: int) -> int:
+    """The GPU of that number, which is kept. DeviceError if there is none, RequestError if none has that number."""
+    found = driver.devices()
+    for i, one in enumerate(found):
+        if i != index:
+            driver.send(one, "release", result=None)
+    if not found:
+        raise DeviceError("Metal knows no GPU here", code="no_driver")
+    if index >= len(found):
+        text = f"device is 'metal:{index}', and Metal knows {len(found)} GPU{'s' * (len(found) != 1)} here"
+        raise RequestError(text, field="device")
+    return found[index]

@@ -1,0 +1,31 @@
+"""Gpus: what GPUs Metal knows on this machine, without a program on them."""
+
+from __future__ import annotations
+
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime.gpu.found import Gpu
+from woolly.runtime.metal.driver import LEVEL, find_device, find_level, memory_of
+from woolly.runtime.metal.libobjc import open_driver
+
+__all__ = ["count_gpus", "find_gpu"]
+
+
+def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
+    """The GPU of that number. DeviceError if there is none that can be used, RequestError if none has that number."""
+    driver = open_driver()
+    if not is_named:
+        find_level(driver)
+    device = find_device(driver, number)
+    try:
+        return Gpu(number, driver.text(driver.send(device, "name")), LEVEL, *memory_of(driver, device), None)
+    finally:
+        driver.send(device, "release", result=None)
+
+
+def count_gpus() -> int:
+    """GPUs that `auto` may take; 0 if the first is taken by name alone."""
+    try:
+        find_level()
+        return 1
+    except (DeviceError, RequestError):
+        return 0

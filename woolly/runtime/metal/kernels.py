@@ -1,0 +1,11 @@
+"""The kernels of Metal: those of Vulkan, from the same sources and with the same arguments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.runtime.vulkan.ops import KERNELS as VULKAN
+
+__all__ = ["KERNELS"]
+
+KERNELS = replace(VULKAN, backend="metal")

@@ -1,0 +1,37 @@
+"""MetalMemory: blocks of a GPU by Metal. The CPU sees all of them, because both share the machine's memory."""
+
+from __future__ import annotations
+
+import ctypes as c
+
+from woolly.errors import RequestError
+from woolly.runtime.gpu.memory import Block, BlockMemory
+from woolly.runtime.metal.libobjc import ObjectiveC
+
+__all__ = ["MetalMemory"]
+
+_SHARED = 0  # storage mode
+
+
+class MetalMemory(BlockMemory):
+    """All blocks of a device. Its users hold a lock."""
+
+    # A list of all blocks goes with every command buffer, so they are few; a buffer has at least 3.5 GiB on all chips.
+    BLOCK = 256 << 20
+
+    def __init__(self, driver: ObjectiveC, device: int) -> None:
+        super().__init__(self.BLOCK)
+        self._driver, self._device = driver, device
+
+    def make(self, size: int) -> Block:
+        """A new block."""
+        options = c.c_uint64(size), c.c_uint64(_SHARED)
+        buffer = self._driver.send(self._device, "newBufferWithLength:options:", *options)
+        if not buffer:
+            raise RequestError("the GPU has no memory left", code="device_memory")
+        address = self._driver.send(buffer, "gpuAddress", result=c.c_uint64)
+        return Block(buffer, None, address, size, self._driver.send(buffer, "contents"))
+
+    def drop(self, block: Block) -> None:
+        """Ends a block."""
+        self._driver.send(block.buffer, "release", result=None)

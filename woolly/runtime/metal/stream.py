@@ -1,0 +1,259 @@
+"""The MetalStream: command buffers of one GPU, committed in order, and how far the GPU has come with them.
+
+Launches of a command buffer may run side by side; a barrier stands before each that needs what was written before it.
+Metal has nothing that records launches and takes addresses, so recorded ones are encoded again.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import itertools
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from woolly.errors import DeviceError
+from woolly.runtime.gpu.memory import Block
+from woolly.runtime.metal.context import MetalContext, Pipeline
+from woolly.runtime.metal.libobjc import Range, Size
+
+__all__ = ["MetalStream"]
+
+_SIDE_BY_SIDE = 1  # MTLDispatchTypeConcurrent
+_BUFFERS = 1  # MTLBarrierScopeBuffers
+_READ_WRITE = 3  # MTLResourceUsage
+_FAILED, _DONE = 5, 4  # MTLCommandBufferStatus
+_FAULTS = {
+    2: "macOS ended work of the GPU that took too long",
+    3: "the GPU used an address that is not in its memory",
+    8: "the GPU ran out of memory while it computed",
+    11: "the GPU was removed",
+}
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A kernel, the address of its arguments, its groups, and whether it needs nothing of the one before."""
+
+    pipeline: Pipeline
+    arguments: int
+    grid: tuple[int, int, int]
+    early: bool
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """Work that the GPU has."""
+
+    value: int  # how far the GPU has come when it is done
+    commands: int
+    n_launches: int
+
+
+class MetalStream:
+    """One queue of work."""
+
+    def __init__(self, shared: MetalContext) -> None:
+        self._shared = shared
+        self._commands = 0  # the command buffer that takes work
+        self._encoder, self._is_copying = 0, False  # of it
+        self._n_changes = -1  # of the list of blocks that the encoder knows
+        self._piece: list[_Launch] | None = None  # that launches are recorded in
+        self._last = self._done = 0  # values: of the last submission, and of what the GPU has done
+        self._sent: deque[_Sent] = deque()
+        self._marks: dict[int, int] = {}  # values by number
+        self._ends: dict[int, float] = {}  # seconds of the GPU's clock, by value
+        self._numbers = itertools.count(1)
+
+    @property
+    def coming(self) -> int:
+        """The value that says that what is queued next is done."""
+        return self._last + 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued or under way."""
+        return not self._commands and self._done == self._last
+
+    def is_done(self, value: int) -> bool:
+        """Whether the GPU has come so far, as the host knows."""
+        return value <= self._done
+
+    def _open(self, copies: bool) -> int:
+        """The encoder of the open command buffer that takes copies, or launches."""
+        driver = self._shared.enter()
+        if self._encoder and self._is_copying != copies:
+            self._end_encoder()
+        if not self._encoder:
+            with driver.pool():
+                if not self._commands:
+                    self._commands = driver.send(driver.send(self._shared.queue, "commandBuffer"), "retain")
+                if copies:
+                    encoder = driver.send(self._commands, "blitCommandEncoder")
+                else:
+                    kind = c.c_uint64(_SIDE_BY_SIDE)
+                    encoder = driver.send(self._commands, "computeCommandEncoderWithDispatchType:", kind)
+                if not encoder:
+                    raise self._shared.fail("the driver of the GPU takes no more work")
+                self._encoder, self._is_copying, self._n_changes = driver.send(encoder, "retain"), copies, -1
+        if not copies and self._n_changes != self._shared.memory.n_changes:
+            self._show_memory()
+        return self._encoder
+
+    def _show_memory(self) -> None:
+        """Kernels find memory by address: the driver must know all that they may use."""
+        with self._shared.lock:
+            self._n_changes = self._shared.memory.n_changes
+            buffers = [block.buffer for block in self._shared.memory.blocks]
+        if buffers:
+            array = (c.c_void_p * len(buffers))(*buffers)
+            arguments = c.cast(array, c.c_void_p), c.c_uint64(len(buffers)), c.c_uint64(_READ_WRITE)
+            self._shared.driver.send(self._encoder, "useResources:count:usage:", *arguments, result=None)
+
+    def _end_encoder(self) -> None:
+        if self._encoder:
+            encoder, self._encoder = self._encoder, 0
+            self._shared.driver.send(encoder, "endEncoding", result=None)
+            self._shared.driver.send(encoder, "release", result=None)
+
+    def copy(self, source: Block, at: int, to: Block, place: int, n_bytes: int) -> None:
+        """Queues a copy; offsets and bytes are multiples of 4."""
+        message = "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"
+        ends = c.c_void_p(source.buffer), c.c_uint64(at), c.c_void_p(to.buffer), c.c_uint64(place)
+        self._shared.driver.send(self._open(copies=True), message, *ends, c.c_uint64(n_bytes), result=None)
+
+    def fill(self, block: Block, at: int, n_bytes: int) -> None:
+        """Queues zeros; offset and bytes are multiples of 4."""
+        arguments = c.c_void_p(block.buffer), Range(at, n_bytes), c.c_uint8(0)
+        self._shared.driver.send(self._open(copies=True), "fillBuffer:range:value:", *arguments, result=None)
+
+    def launch(self, pipeline: Pipeline, arguments: int, grid: Sequence[int], early: bool) -> None:
+        """Queues a kernel, or records it. An early one needs nothing that the last command wrote."""
+        one = _Launch(pipeline, arguments, (grid[0], grid[1], grid[2]), early)
+        if self._piece is not None:
+            self._piece.append(one)
+        elif all(grid):
+            self._encode(one)
+
+    def _encode(self, one: _Launch) -> None:
+        encoder, driver = self._open(copies=False), self._shared.driver
+        if not one.early:
+            driver.send(encoder, "memoryBarrierWithScope:", c.c_uint64(_BUFFERS), result=None)
+        driver.send(encoder, "setComputePipelineState:", c.c_void_p(one.pipeline.state), result=None)
+        pushed = c.pointer(c.c_uint64(one.arguments))
+        driver.send(encoder, "setBytes:length:atIndex:", pushed, c.c_uint64(8), c.c_uint64(0), result=None)
+        sizes = Size(*one.grid), Size(one.pipeline.threads, 1, 1)
+        driver.send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", *sizes, result=None)
+
+    def end_writes(self) -> None:
+        """Nothing: encoders see what those before them wrote."""
+
+    def submit(self, n_launches: int) -> float | None:
+        """Hands what is open to the GPU. Gives the seconds of a launch, of the latest that are done."""
+        if self._commands:
+            self._end_encoder()
+            commands, self._commands = self._commands, 0
+            self._shared.commit(commands)
+            self._last += 1
+            self._sent.append(_Sent(self._last, commands, n_launches))
+        return self._reap()
+
+    def _reap(self) -> float | None:
+        """Takes back what is done. DeviceError if some of it failed."""
+        driver, seconds = self._shared.enter(), None
+        while self._sent:
+            sent = self._sent[0]
+            status = driver.send(sent.commands, "status", result=c.c_uint64)
+            if status == _FAILED:
+                raise self._fault(driver.send(sent.commands, "error"))
+            if status != _DONE:
+                break
+            first, last = (
+                driver.send(sent.commands, name, result=c.c_double) for name in ("GPUStartTime", "GPUEndTime")
+            )
+            if sent.n_launches:
+                seconds = (last - first) / sent.n_launches
+            self._ends[sent.value] = last
+            self._done = sent.value
+            self._sent.popleft()
+            driver.send(sent.commands, "release", result=None)
+        self._forget_ends()
+        return seconds
+
+    def _forget_ends(self) -> None:
+        """Keeps the ends that marks ask for, and the last."""
+        kept = {*self._marks.values(), self._done}
+        self._ends = {value: end for value, end in self._ends.items() if value in kept}
+
+    def _fault(self, error: int) -> DeviceError:
+        driver = self._shared.driver
+        code = driver.send(error, "code", result=c.c_int64) if error else 0
+        return self._shared.fail(_FAULTS.get(code) or f"the GPU failed: {driver.describe(error)}")
+
+    def wait(self) -> None:
+        """Returns when all that was submitted is done."""
+        self.reach_value(self._last)
+
+    def reach_value(self, value: int) -> None:
+        """Returns when the GPU has come so far. macOS itself ends work that takes too long."""
+        driver = self._shared.enter()
+        for sent in tuple(self._sent):
+            if sent.value <= value:
+                driver.send(sent.commands, "waitUntilCompleted", result=None)
+        self._reap()
+
+    def begin_piece(self) -> None:
+        """Has launches recorded from here on."""
+        self._piece = []
+
+    def end_piece(self, is_last: bool = False) -> list[_Launch]:
+        """What was recorded; goes on with another piece unless it is the last."""
+        piece, self._piece = self._piece, None if is_last else []
+        return piece or []
+
+    def drop_piece(self) -> None:
+        """Forgets what is being recorded."""
+        self._piece = None
+
+    def replay(self, pieces: Iterable[list[_Launch]]) -> None:
+        """Encodes recorded launches, and submits each piece by itself: the system has a limit for the time of each."""
+        for piece in pieces:
+            launches = [one for one in piece if all(one.grid)]
+            for one in launches:
+                self._encode(one)
+            self.submit(len(launches))
+
+    def forget(self, pieces: list[list[_Launch]]) -> None:
+        """Nothing: what is recorded is a list."""
+
+    def mark(self) -> int:
+        """Ends what is open: its end is the time stamp. Gives its number."""
+        self.submit(0)
+        number = next(self._numbers)
+        self._marks[number] = self._last
+        return number
+
+    def times(self, marks: Sequence[int]) -> list[int]:
+        """Nanoseconds between each mark and the next; drops the marks."""
+        values = [self._marks[mark] for mark in marks]
+        if values:
+            self.reach_value(max(values))
+        ends = [self._ends.get(value, 0.0) for value in values]
+        for mark in marks:
+            del self._marks[mark]
+        return [max(0, round((b - a) * 1e9)) for a, b in itertools.pairwise(ends)]
+
+    def reach(self, mark: int) -> None:
+        """Returns when the work before a mark is done; drops the mark."""
+        self.reach_value(self._marks.pop(mark))
+
+    def close(self) -> None:
+        """Ends the stream after its work."""
+        self._end_encoder()
+        if self._commands:
+            self._shared.driver.send(self._commands, "release", result=None)
+        for sent in self._sent:
+            self._shared.driver.send(sent.commands, "waitUntilCompleted", result=None)
+            self._shared.driver.send(sent.commands, "release", result=None)
+        self._sent.clear()
+        self._commands = 0
