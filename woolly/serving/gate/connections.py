@@ -19,7 +19,7 @@ from woolly.serving.errors import ApiError, error_body
 __all__ = ["connection_class", "socket_class"]
 
 
-_BOTH_LENGTHS = {b"content-length", b"transfer-encoding"}  # of a body; a reader may heed one or the other
+_LENGTHS = {b"content-length", b"transfer-encoding"}  # of a body; a reader may heed one or the other
 _FIRST_LOOK, _LOOK = 0.02, 0.5  # seconds between looks whether a client that has sent its last byte is still there
 
 
@@ -93,6 +93,31 @@ def _heed_below(transport: asyncio.Transport, tls: Any) -> None:
     tls.resume_writing = lambda: (resumes(), above().resume_writing())
 
 
+def _send_quickly(cycle: Any) -> None:
+    """Gives a reply (uvicorn's RequestResponseCycle) a shorter way for the pieces of a stream.
+
+    h11 takes 6 µs to check and frame a piece. The frame of one that is not the last depends on its length alone, so
+    that h11 need not see it: 1 µs.
+    """
+    send, is_chunked = cycle.send, False
+
+    async def quick(message: Any) -> None:
+        nonlocal is_chunked
+        if is_chunked and message.get("more_body") and not cycle.response_complete:
+            if cycle.flow.write_paused and not cycle.disconnected:
+                await cycle.flow.drain()
+            if not cycle.disconnected and (body := message["body"]):
+                cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+            return
+        await send(message)
+        if message["type"] == "http.response.start":
+            has_length = any(name.lower() in _LENGTHS for name, _ in message.get("headers", ()))
+            is_plain = cycle.scope["http_version"] == "1.1" and cycle.scope["method"] == "POST"
+            is_chunked = is_plain and not has_length and message["status"] == 200
+
+    cycle.send = quick
+
+
 def connection_class(most: int, seconds: float) -> type[H11Protocol]:
     """Returns the HTTP protocol with at most `most` connections, and `seconds` for the head of a request."""
 
@@ -124,9 +149,12 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
 
         def handle_events(self) -> None:
             """Reads requests: of data that has come, and, after a reply, of data that waited behind its request."""
+            before = self.cycle
             super().handle_events()
             cycle = self.cycle
-            if cycle is not None and {name for name, _ in cycle.scope["headers"]} >= _BOTH_LENGTHS:
+            if cycle is not None and cycle is not before:
+                _send_quickly(cycle)
+            if cycle is not None and {name for name, _ in cycle.scope["headers"]} >= _LENGTHS:
                 # A proxy may have counted otherwise: what follows could be a request that it never saw.
                 cycle.keep_alive = False
 
