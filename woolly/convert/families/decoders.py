@@ -152,6 +152,7 @@ FAMILIES = (
     CheckpointFamily(
         "olmo2", "Olmo2ForCausalLM Olmo3ForCausalLM", lambda c, keys: window_keys(c), names=POST_ATTENTION
     ),
+    CheckpointFamily("paddleocr", "PaddleOCRVLForConditionalGeneration"),
     CheckpointFamily("pangu-embedded", "PanguEmbeddedForCausalLM"),
     CheckpointFamily("phi3", "Phi3ForCausalLM", _phi3),
     CheckpointFamily("qwen2", "Qwen2ForCausalLM Qwen2Model"),
