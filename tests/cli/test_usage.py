@@ -259,6 +259,15 @@ def test_what_is_typed_and_should_not_be_read_by_others_is_warned_of(capfd):
         assert f"{flag}-file or {name} keeps it from them" in logged
 
 
+@pytest.mark.filterwarnings("always:--load-wait is")
+def test_a_request_that_gives_up_before_a_busy_model_leaves_is_warned_of(capfd):
+    for words, is_late in (((), False), (("--load-wait", "39"), True), (("--load-wait", "40"), False)):
+        with pytest.raises(StoreError):
+            woolly("serve", "/no/such.gguf", *words)
+        logged = capfd.readouterr().err
+        assert ("--load-wait is 39, less than --swap-wait (10) and --grace (30) together" in logged) is is_late
+
+
 def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
     monkeypatch.setattr(libcuda, "_found", None)
     monkeypatch.setattr(libcuda, "_library", lambda: "no-such-library")

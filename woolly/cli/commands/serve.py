@@ -82,7 +82,7 @@ _GROUPS = groups()
 def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server, Gemini and Ole: woolly serve smollm2."""
     # Imported late: the other commands and --help do without a web framework.
-    from woolly.serving.settings.checks import has_replicas
+    from woolly.serving.settings.checks import has_replicas, late_swap
     from woolly.serving.watch.logs import log, set_up_logs
 
     flags = dict(flags)
@@ -104,6 +104,8 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
                     f" {environment_name(name)} keeps it from them",
                     stacklevel=1,
                 )
+        if (late := late_swap(settings)) is not None:
+            warnings.warn(late, stacklevel=1)
         set_up_logs(*settings.log_options)
     except BaseException:  # there is no log: show them as other commands do
         warnings.showwarning = show

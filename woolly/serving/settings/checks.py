@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from woolly.serving.accounts.keys_file import NamedKey
     from woolly.serving.settings.table import Settings
 
-__all__ = ["check_keys", "check_settings", "has_replicas", "is_reference", "read_aliases"]
+__all__ = ["check_keys", "check_settings", "has_replicas", "is_reference", "late_swap", "read_aliases"]
 
 _CHOICES = {
     **{row.setting_name: row.choices for row in rows_of().values() if row.choices},
@@ -223,6 +223,16 @@ def _check_device(settings: Settings) -> None:
 def has_replicas(settings: Settings) -> bool:
     """Whether other processes compute."""
     return settings.replicas != 1 or bool(settings.join) or settings.ray is not None
+
+
+def late_swap(settings: Settings) -> str | None:
+    """Returns a sentence if a request for another model may give up before a busy one has left; None if not."""
+    if settings.load_wait >= settings.swap_wait + settings.grace:
+        return None
+    return (
+        f"--load-wait is {settings.load_wait:g}, less than --swap-wait ({settings.swap_wait:g}) and --grace"
+        f" ({settings.grace:g}) together: a request for another model may get 503 before a busy one has left"
+    )
 
 
 def _check_replicas(settings: Settings) -> None:
