@@ -39,6 +39,7 @@ NOT_RUN = {
         "needs llama-cpp-python",
         "writes gigabytes",
         "writes gigabytes",
+        "compiles kernels, and computes for minutes",
         "needs the python of another engine",
     ],
     "docs/make/releasing.md": [

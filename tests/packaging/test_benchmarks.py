@@ -72,6 +72,21 @@ def test_our_server_answers_line_by_line_and_survives_a_wrong_request(tiny_model
         assert ours.ask("peak")["mib"] > 1
 
 
+def test_attention_keeps_the_best_of_rounds_in_turn(monkeypatch):
+    attention = load("attention")
+    said = iter(["f16 64 4 6.50 3.25 aa", "f16 64 4 7.75 3.88 aa", "f16 64 4 6.75 3.38 aa", "f16 64 4 7.50 3.75 aa"])
+    ran = []
+
+    def run(command, **_):
+        ran.append(command[0])
+        return SimpleNamespace(stdout=next(said) + "\n")
+
+    monkeypatch.setattr(attention.subprocess, "run", run)
+    before, after = attention.best([Path("before"), Path("after")], rounds=2)
+    assert ran == ["before", "after"] * 2
+    assert before == {("f16", "64", "4"): (6.75, 3.38, "aa")} and after == {("f16", "64", "4"): (7.75, 3.88, "aa")}
+
+
 def test_the_engine_is_measured_beside_its_program(tiny_model):
     done = script("engine", tiny_model, "--batch", 2, "--tokens", 12, "--long", 400, "--short", 8, "--chunk", 64)
     assert done.returncode == 0, done.stderr
