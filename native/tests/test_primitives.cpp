@@ -28,7 +28,7 @@ void each_round(F f) {
 }
 
 void test_moves() {
-    Group group{"zero, set1, load, store, abs, max"};
+    Group group{"zero, set1, load, store, abs, max, at_least, larger, as_ints"};
     const Bits none{};
     group.bits("zero", none, as<Bits>(t::zero()), none);
     group.bits("izero", none, as<Bits>(t::izero()), none);
@@ -38,6 +38,13 @@ void test_moves() {
         const auto ta = as<t::F32>(a), tb = as<t::F32>(b);
         group.bits("abs", as<Bits>(s::abs(sa)), as<Bits>(t::abs(ta)), a);
         group.bits("max", as<Bits>(s::max(sa, sb)), as<Bits>(t::max(ta, tb)), a);
+        group.bits("at_least", each(as<Bits>(s::at_least(sa, -87.0f)), one_nan),
+                   each(as<Bits>(t::at_least(ta, -87.0f)), one_nan), a);
+        group.bits("as_ints", a, as<Bits>(t::as_ints(ta)), a);
+        const Bits number = each(b, [](uint32_t lane) { return is_nan(lane) || lane << 1 == 0 ? 0xff800000 : lane; });
+        // The second has no zero: of two zeros either may come.
+        group.bits("larger", each(as<Bits>(s::larger(sa, as<s::F32>(number))), one_nan),
+                   each(as<Bits>(t::larger(as<t::F32>(each(a, quiet)), as<t::F32>(number))), one_nan), a);
         const float x = as<float>(a.v[0]);
         float unaligned[17], out[18] = {};
         group.bits("set1", as<Bits>(s::set1(x)), as<Bits>(t::set1(x)), a);
@@ -52,7 +59,7 @@ void test_moves() {
 }
 
 void test_arithmetic() {
-    Group group{"add, sub, mul, div, fma"};
+    Group group{"add, sub, mul, div, fma, fma_to"};
     const auto same = [&](const char* what, s::F32 expected, t::F32 actual, const Bits& input) {
         group.bits(what, each(as<Bits>(expected), one_nan), each(as<Bits>(actual), one_nan), input);
     };
@@ -64,6 +71,9 @@ void test_arithmetic() {
         same("mul", s::mul(sa, sb), t::mul(ta, tb), a);
         same("div", s::div(sa, sb), t::div(ta, tb), a);
         same("fma", s::fma(sa, sb, sc), t::fma(ta, tb, tc), a);
+        const Bits once = each(Bits{}, [&](uint32_t) { return c.v[0]; });
+        const float* sixteen = reinterpret_cast<const float*>(once.v);
+        same("fma_to", s::fma_to(sa, sb, sixteen), t::fma_to(ta, tb, sixteen), a);
     };
     each_round([&] { check(random_floats(), random_floats(), random_floats()); });
     each_round([&] {  // the volatile product cannot be fused

@@ -142,6 +142,11 @@ struct KvKernels {
     // `n` blocks from `block` on as f32: K in columns of kChunk positions, V position by position.
     void (*open_k)(const AttentionTile& tile, int block, int n, float* keys);
     void (*open_v)(const AttentionTile& tile, int block, int n, float* values);
+    // Few queries from `query` on: scaled products with blocks [block, end) of K; values of positions [from, to) of
+    // the split times their weights, added to the sums. Rows of scores and of weights are kSplit numbers apart. Null if
+    // the type has none.
+    void (*score_few)(const AttentionTile& tile, int query, int n, int block, int end, float* scores);
+    void (*add_few)(const AttentionTile& tile, int query, int n, int from, int to, const float* weights);
 };
 
 // Queries over one split of cached positions: rows of one sequence by the heads that share a KV head. Each gets the

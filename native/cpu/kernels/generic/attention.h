@@ -4,9 +4,7 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-constexpr int kChunkBlocks = kChunk / 16;
-
-inline F32 soft_capped(F32 score, float cap) {
+[[gnu::always_inline]] inline F32 soft_capped(F32 score, float cap) {
     if (cap == 0.0f) return score;
     // cap * tanh(score / cap) = cap - 2 cap / (exp(2 score / cap) + 1)
     const F32 e = exp(mul(score, set1(2.0f / cap)));
@@ -36,28 +34,27 @@ inline F32 distances(int first) {
     return abs(add(load(lanes), set1(float(first))));
 }
 
-// Products of one query become scores, less than any at positions of seen blocks that it does not see. Returns the
-// largest.
-[[gnu::always_inline]] inline float score(const AttentionTile& t, int query, Seen seen, float* scores) {
-    const auto [first, last] = seen;
-    if (first == last) return -__builtin_inff();
+// What is more than a scaled product.
+[[gnu::noinline]] inline void adjust(const AttentionTile& t, int query, Seen seen, float* scores) {
     const float* bias = t.bias == nullptr ? nullptr : t.bias[query] + 16 * t.first_block;
-    const int begin = first / 16 * 16;
-    F32 top = set1(-__builtin_inff());
-    for (int at = begin; at < last; at += 16) {
-        F32 one = mul(load(scores + at), set1(t.scale));
+    for (int at = seen.first / 16 * 16; at < seen.last; at += 16) {
+        F32 one = load(scores + at);
         if (bias != nullptr) one = add(one, load(bias + at));
         if (t.slopes != nullptr)
             one = add(one, mul(set1(-t.slopes[query]), distances(16 * t.first_block + at - t.positions[query])));
-        one = soft_capped(one, t.softcap);
-        store(scores + at, one);
-        top = max(one, top);
+        store(scores + at, soft_capped(one, t.softcap));
     }
-    if (first % 16 != 0 || last % 16 != 0) {
-        fill_around(scores, first, last, -__builtin_inff());
-        top = set1(-__builtin_inff());
-        for (int at = begin; at < last; at += 16) top = max(load(scores + at), top);
-    }
+}
+
+// Scaled products of one query become scores, less than any at positions of seen blocks that it does not see. Returns
+// the largest.
+[[gnu::always_inline]] inline float score(const AttentionTile& t, int query, Seen seen, float* scores) {
+    const auto [first, last] = seen;
+    if (first == last) return -__builtin_inff();
+    if (t.bias != nullptr || t.slopes != nullptr || t.softcap != 0.0f) adjust(t, query, seen, scores);
+    if (first % 16 != 0 || last % 16 != 0) fill_around(scores, first, last, -__builtin_inff());
+    F32 top = set1(-__builtin_inff());
+    for (int at = first / 16 * 16; at < last; at += 16) top = larger(load(scores + at), top);
     return max_lanes(top);
 }
 
@@ -67,7 +64,16 @@ inline F32 distances(int first) {
     const int begin = first / 16 * 16;
     F32 sum = zero();
     if (first == last) return 0.0f;
-    for (int at = begin; at < last; at += 16) {
+    int at = begin;
+    for (; at + 16 < last; at += 32) {
+        F32 weights[] = {sub(load(scores + at), set1(largest)), sub(load(scores + at + 16), set1(largest))};
+        exp_below(weights);
+        for (int i = 0; i < 2; ++i) {
+            store(scores + at + 16 * i, weights[i]);
+            sum = add(sum, weights[i]);
+        }
+    }
+    if (at < last) {
         const F32 weight = exp_below(sub(load(scores + at), set1(largest)));
         store(scores + at, weight);
         sum = add(sum, weight);
@@ -75,7 +81,7 @@ inline F32 distances(int first) {
     if (first % 16 != 0 || last % 16 != 0) {
         fill_around(scores, first, last, 0.0f);
         sum = zero();
-        for (int at = begin; at < last; at += 16) sum = add(sum, load(scores + at));
+        for (at = begin; at < last; at += 16) sum = add(sum, load(scores + at));
     }
     return sum_lanes(sum);
 }
@@ -134,7 +140,9 @@ template <class Kv>
 
 template <class Kv>
 constexpr KvKernels kv_kernels() {
-    return {Kv::store_k, Kv::store_v, open_keys<Kv>, open_values<Kv>};
+    KvKernels kernels{Kv::store_k, Kv::store_v, open_keys<Kv>, open_values<Kv>, nullptr, nullptr};
+    if constexpr (Kv::bits == 16) kernels.score_few = score_few<Kv>, kernels.add_few = add_few<Kv>;
+    return kernels;
 }
 
 // Values that are the first columns of keys.
@@ -145,34 +153,58 @@ inline void open_inside(const AttentionTile& t, int block, int n, float* keys, f
             for (int j = 0; j < 16; ++j) values[i * t.v_dim + c + j] = keys[kChunk * (c + j) + i];
 }
 
-// out += values of positions [from, to) by their weights, for n queries, as far as each sees them. What the cache holds
-// at other positions may be anything.
-inline void add_values(const AttentionTile& t, int query, int n, int from, int to, const float* values,
-                       const float* weights) {
-    const float* rows[kProductRows];
+// Calls add(query, how many, first position, last) for positions [from, to) and n queries, as far as each sees them:
+// together where all of them do. What the cache holds at other positions may be anything.
+template <class Add>
+[[gnu::always_inline]] inline void as_seen(const AttentionTile& t, int query, int n, int from, int to, const Add& add) {
     int low = from, high = to;  // positions that all see
     for (int j = 0; j < n; ++j) {
         const auto [first, last] = seen_by(t, query + j);
-        rows[j] = weights + kSplit * j + from;
         low = first > low ? first : low;
         high = last < high ? last : high;
     }
-    float* out = t.sums.out + query * t.v_dim;
-    Products p{values, t.v_dim, rows, low - from, high - from, t.v_dim, out, t.v_dim};
     const auto alone = [&](bool after) {
         for (int j = 0; j < n; ++j) {
             const auto [first, last] = seen_by(t, query + j);
             const int begin = after && low < high ? high : from, end = after || low >= high ? to : low;
             const int first_of = first > begin ? first : begin, last_of = last < end ? last : end;
-            if (first_of >= last_of) continue;
-            products<true>(
-                {values, t.v_dim, rows + j, first_of - from, last_of - from, t.v_dim, out + j * t.v_dim, t.v_dim}, 1);
+            if (first_of < last_of) add(query + j, 1, first_of, last_of);
         }
     };
     if (low > from || low >= high) alone(false);
     if (low >= high) return;
-    products<true>(p, n);
+    add(query, n, low, high);
     if (high < to) alone(true);
+}
+
+// Values of positions [from, to) that were opened, as far as each of n queries sees them.
+inline void add_values(const AttentionTile& t, int query, int n, int from, int to, const float* values,
+                       const float* weights) {
+    const float* rows[kProductRows];
+    for (int j = 0; j < n; ++j) rows[j] = weights + kSplit * j + from;
+    as_seen(t, query, n, from, to, [&](int first_query, int count, int first, int last) {
+        products<true>({values, t.v_dim, rows + (first_query - query), first - from, last - from, t.v_dim,
+                        t.sums.out + first_query * t.v_dim, t.v_dim},
+                       count);
+    });
+}
+
+// At most kFewQueries: nothing is opened in memory.
+inline void attend_few(const AttentionTile& t) {
+    float* scores = t.scratch;
+    for (int i = 0; i < t.n_queries * t.v_dim; i += 16) store(t.sums.out + i, zero());
+    int low = 16 * t.n_blocks, high = 0;  // positions that some see
+    for (int i = 0; i < t.n_queries; ++i) {
+        const auto [first, last] = seen_by(t, i);
+        if (first == last) continue;
+        low = first < low ? first : low;
+        high = last > high ? last : high;
+    }
+    if (low < high) t.k->score_few(t, 0, t.n_queries, low / 16, (high + 15) / 16, scores);
+    soften(t, 0, t.n_queries, scores);
+    as_seen(t, 0, t.n_queries, 0, 16 * t.n_blocks, [&](int query, int count, int first, int last) {
+        t.v->add_few(t, query, count, first, last, scores + kSplit * query);
+    });
 }
 
 // At most kTileQueries queries from `from` on.
@@ -200,9 +232,9 @@ inline void attend_some(const AttentionTile& t, int from, int n) {
     };
     chunks([&](int block, int blocks) { t.k->open_k(t, block, blocks, keys); },
            [&](int at, int count, int begin, int end) {
-               products<false>(
-                   {keys, kChunk, t.q + from + at, 0, t.k_dim, end - begin, scores + kSplit * at + begin, kSplit},
-                   count);
+               products<false>({keys, kChunk, t.q + from + at, 0, t.k_dim, end - begin, scores + kSplit * at + begin,
+                                kSplit, t.scale},
+                               count);
            });
     soften(t, from, n, scores);
     chunks(
@@ -218,6 +250,8 @@ inline void attend_some(const AttentionTile& t, int from, int n) {
 }
 
 inline void attend(const AttentionTile& t) {
+    const bool is_direct = t.v_blocks != nullptr && t.k->score_few != nullptr && t.v->add_few != nullptr;
+    if (t.n_queries <= kFewQueries && is_direct) return attend_few(t);
     for (int from = 0; from < t.n_queries; from += kTileQueries)
         attend_some(t, from, t.n_queries - from < kTileQueries ? t.n_queries - from : kTileQueries);
 }

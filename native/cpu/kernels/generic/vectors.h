@@ -2,24 +2,40 @@
 
 namespace woolly::WOOLLY_TARGET {
 
+struct alignas(64) Repeated {
+    constexpr explicit Repeated(float x) : lanes{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x} {}
+    float lanes[16];
+};
+inline constexpr Repeated kExpTerms[] = {Repeated(1.0f / 720.0f), Repeated(1.0f / 120.0f), Repeated(1.0f / 24.0f),
+                                         Repeated(1.0f / 6.0f),   Repeated(0.5f),          Repeated(1.0f),
+                                         Repeated(1.0f)};
+
 // exp of each lane: 2^n * p(r) with r in half a unit around 0; relative error below 2e-7. Below -87 the result is 0
 // or next to it; lanes are clamped to [-87, 88], so that nothing overflows. NaN stays NaN: max gives its second where
 // they cannot be compared.
-[[gnu::always_inline]] inline F32 exp_below(F32 x) {  // of numbers that are not above 88
-    x = max(set1(-87.0f), x);
-    const I32 n = round_to_int(mul(x, set1(1.44269504f)));
-    const F32 whole = to_float(n);
-    F32 r = fma(whole, set1(-0.693145752f), x);  // ln 2 in two parts
-    r = fma(whole, set1(-1.42860677e-6f), r);
-    F32 p = set1(1.0f / 5040.0f);
-    p = fma(p, r, set1(1.0f / 720.0f));
-    p = fma(p, r, set1(1.0f / 120.0f));
-    p = fma(p, r, set1(1.0f / 24.0f));
-    p = fma(p, r, set1(1.0f / 6.0f));
-    p = fma(p, r, set1(0.5f));
-    p = fma(p, r, set1(1.0f));
-    p = fma(p, r, set1(1.0f));
-    return mul(p, power_of_two(n));
+// n times 16 numbers that are not above 88, step by step together: each step waits for the one before.
+template <int n>
+[[gnu::always_inline]] inline void exp_below(F32 (&x)[n]) {
+    F32 biased[n], p[n];
+    for (int i = 0; i < n; ++i) {
+        x[i] = at_least(x[i], -87.0f);
+        // 3 * 2^22 and more has no fraction: its lowest bits are the nearest whole number. Two sums are faster than two
+        // conversions on arm64, and as fast elsewhere.
+        biased[i] = add(mul(x[i], set1(1.44269504f)), set1(12582912.0f));
+        p[i] = sub(biased[i], set1(12582912.0f));
+        x[i] = fma(p[i], set1(-0.693145752f), x[i]);  // ln 2 in two parts
+        x[i] = fma(p[i], set1(-1.42860677e-6f), x[i]);
+    }
+    for (int i = 0; i < n; ++i) p[i] = fma_to(set1(1.0f / 5040.0f), x[i], kExpTerms[0].lanes);
+    each<6>([&]<int k>() __attribute__((always_inline)) {
+        for (int i = 0; i < n; ++i) p[i] = fma_to(p[i], x[i], kExpTerms[k + 1].lanes);
+    });
+    for (int i = 0; i < n; ++i) x[i] = mul(p[i], power_of_two(as_ints(biased[i])));
+}
+[[gnu::always_inline]] inline F32 exp_below(F32 x) {
+    F32 one[] = {x};
+    exp_below(one);
+    return one[0];
 }
 [[gnu::always_inline]] inline F32 exp(F32 x) { return exp_below(sub(zero(), max(set1(-88.0f), sub(zero(), x)))); }
 

@@ -46,6 +46,10 @@ inline F32 max(F32 a, F32 b) {
     WOOLLY_PARTS a.v[i] = _mm256_max_ps(a.v[i], b.v[i]);
     return a;
 }
+inline F32 at_least(F32 a, float least) { return max(set1(least), a); }
+inline F32 larger(F32 a, F32 b) { return max(a, b); }
+inline I32 as_ints(F32 a) { return {{_mm256_castps_si256(a.v[0]), _mm256_castps_si256(a.v[1])}}; }
+inline F32 fma_to(F32 a, F32 b, const float* c) { return fma(a, b, load(c)); }
 inline F32 abs(F32 a) {
     WOOLLY_PARTS a.v[i] = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v[i]);
     return a;

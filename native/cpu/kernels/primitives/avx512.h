@@ -35,6 +35,10 @@ inline F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 // The instruction is a > b ? a : b: it gives the second operand for a NaN and for two zeros.
 inline F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F32 at_least(F32 a, float least) { return max(set1(least), a); }
+inline F32 larger(F32 a, F32 b) { return max(a, b); }
+inline I32 as_ints(F32 a) { return {_mm512_castps_si512(a.v)}; }
+inline F32 fma_to(F32 a, F32 b, const float* c) { return fma(a, b, load(c)); }
 inline F32 abs(F32 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.v)}; }
 inline F32 div(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
 

@@ -45,6 +45,16 @@ inline F32 max(F32 a, F32 b) {
     WOOLLY_PARTS a.v[i] = vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]);
     return a;
 }
+// The larger of each lane and a number. NaN stays NaN.
+inline F32 at_least(F32 a, float least) {
+    WOOLLY_PARTS a.v[i] = vmaxq_f32(a.v[i], vdupq_n_f32(least));
+    return a;
+}
+// The larger one of numbers, of zeros either; NaN counts for nothing.
+inline F32 larger(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = vmaxnmq_f32(a.v[i], b.v[i]);
+    return a;
+}
 inline F32 abs(F32 a) {
     WOOLLY_PARTS a.v[i] = vabsq_f32(a.v[i]);
     return a;
@@ -70,6 +80,21 @@ inline F32 load_bf16(const uint16_t* p) {
         const uint16x8_t w = vld1q_u16(p + 4 * i);
         r.v[i] = vreinterpretq_f32_u16(vzip1q_u16(none, w));
         r.v[i + 1] = vreinterpretq_f32_u16(vzip2q_u16(none, w));
+    }
+    return r;
+}
+
+inline I32 as_ints(F32 a) {
+    I32 r;
+    WOOLLY_PARTS r.v[i] = vreinterpretq_s32_f32(a.v[i]);
+    return r;
+}
+// Loaded for each sum, which replaces it: a copy would take an operation.
+[[gnu::always_inline]] inline F32 fma_to(F32 a, F32 b, const float* c) {
+    F32 r;
+    WOOLLY_PARTS {
+        asm volatile("ldr %q0, %1" : "=w"(r.v[i]) : "Q"(*reinterpret_cast<const float32x4_t*>(c)));
+        r.v[i] = vfmaq_f32(r.v[i], a.v[i], b.v[i]);
     }
     return r;
 }

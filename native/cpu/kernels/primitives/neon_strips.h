@@ -61,6 +61,19 @@ inline constexpr int32_t kBias[4] = {0x4b400000, 0x4b400000, 0x4b400000, 0x4b400
 }
 [[gnu::always_inline]] inline StripF strip_fzero() { return {{vdupq_n_f32(0.0f), vdupq_n_f32(0.0f)}}; }
 
+// One of the strips of 16 lanes.
+template <int i>
+[[gnu::always_inline]] inline StripF strip_of(const F32& a) {
+    return {{a.v[2 * i], a.v[2 * i + 1]}};
+}
+// Queries that are few enough to widen keys and values in registers (generic/products.h): with more, conversions are
+// in the way of sums.
+constexpr int kFewQueries = 4;
+// Values are there before the first of them is used: a core whose queues are full of sums does not look past them.
+template <int n>
+[[gnu::always_inline]] inline void widened_first(StripF (&a)[n]) {
+    for (StripF& one : a) asm volatile("" : "+w"(one.v[0]), "+w"(one.v[1]));
+}
 // Four numbers, one of which is a factor.
 using Four = float32x4_t;
 [[gnu::always_inline]] inline Four four_of(const float* p) { return vld1q_f32(p); }

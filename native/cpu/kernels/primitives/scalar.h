@@ -58,6 +58,10 @@ inline F32 max(const F32& a, const F32& b) {
     WOOLLY_LANES r.v[i] = r.v[i] > b.v[i] ? r.v[i] : b.v[i];
     return r;
 }
+// The larger of each lane and a number. NaN stays NaN.
+inline F32 at_least(const F32& a, float least) { return max(set1(least), a); }
+// The larger one of numbers, of zeros either; NaN of the first counts for nothing.
+inline F32 larger(const F32& a, const F32& b) { return max(a, b); }
 inline F32 abs(const F32& a) {
     F32 r = a;
     WOOLLY_LANES r.v[i] = __builtin_fabsf(r.v[i]);
@@ -160,11 +164,18 @@ inline I32 load_ints(const int32_t* p) {
 }
 inline void store(int32_t* p, const I32& a) { WOOLLY_LANES p[i] = a.v[i]; }
 inline void store_s8(int8_t* p, const I32& a) { WOOLLY_LANES p[i] = int8_t(a.v[i]); }
-// 2 to the power of each lane, for lanes from -126 to 127.
+inline I32 as_ints(const F32& a) {
+    I32 r;
+    std::memcpy(r.v, a.v, sizeof(r.v));
+    return r;
+}
+// a * b + c, a number that is in memory 16 times.
+inline F32 fma_to(const F32& a, const F32& b, const float* c) { return fma(a, b, load(c)); }
+// 2 to the power of each lane, for lanes from -126 to 127. Only their lowest nine bits count.
 inline F32 power_of_two(const I32& a) {
     F32 r;
     WOOLLY_LANES {
-        const int32_t bits = (a.v[i] + 127) << 23;
+        const uint32_t bits = (uint32_t(a.v[i]) + 127) << 23;
         std::memcpy(&r.v[i], &bits, 4);
     }
     return r;

@@ -27,6 +27,15 @@ template <int l>
 [[gnu::always_inline]] inline StripF fma_of(StripF a, Four b, StripF c) {
     return fma(a, set1(b[l]), c);
 }
+// Queries that are few enough to widen keys and values in registers (generic/products.h).
+constexpr int kFewQueries = kProductRows;
+template <int n>
+[[gnu::always_inline]] inline void widened_first(StripF (&)[n]) {}
+// One of the strips of 16 lanes.
+template <int>
+[[gnu::always_inline]] inline StripF strip_of(const F32& a) {
+    return a;
+}
 template <int g>
 [[gnu::always_inline]] inline StripI strip_dot(StripI acc, StripU w, Columns a) {
     return dot4<g>(acc, w, a);

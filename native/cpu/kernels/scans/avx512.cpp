@@ -6,11 +6,11 @@
 // clang-format off: the algorithms need the primitives before them
 #define WOOLLY_TARGET avx512_scans
 #include "cpu/kernels/primitives/avx512.h"
+#include "cpu/kernels/generic/loops.h"
 #include "cpu/kernels/generic/vectors.h"
 namespace woolly::WOOLLY_TARGET {
 constexpr int kScanVectors = 4;  // of columns whose sums fit the registers
 }
-#include "cpu/kernels/generic/loops.h"
 #include "cpu/kernels/generic/scans.h"
 // clang-format on
 
