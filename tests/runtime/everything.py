@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from tests.cases.tiny import write_tiny
 from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import Batch, Options, choose, pages_for
+from woolly.runtime import BACKENDS, Batch, Options, choose, pages_for
 from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.vulkan.archive import open_archive
@@ -152,18 +152,18 @@ def _timed(program: Any, tokens: np.ndarray, what: str, report: Report) -> np.nd
     return np.concatenate(rows)
 
 
-def on_this_machine(models: Sequence[Path], out: Path) -> int:
+def on_this_machine(models: Sequence[Path], out: Path, prefixes: tuple[str, ...] = ("",)) -> int:
     """Reports on the first GPU of each kind, into a file; 1 if something failed or there is no GPU."""
     report, n_gpus = Report(), 0
     for kind in ("metal", "vulkan"):
         try:
-            device: Any = choose(kind).open()
+            device: Any = cast(GpuBackend, BACKENDS[kind]()).open()
         except Exception as error:  # what a driver does is not known here
             report.say(f"## {kind}: {error}")
             continue
         n_gpus += 1
         try:
-            everything(kind, device, models, report)
+            everything(kind, device, models, report, prefixes)
         finally:
             device.close()
     report.say(f"{report.n_failed} failures in all" if n_gpus else "no GPU was tried")

@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
+from tests.runtime import everything
 from tests.runtime.metal.fake import FAILED, FakeMetal
+from tests.runtime.metal.text import texts
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
 from woolly.llm.identity import identity_of
 from woolly.models import trace
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, backend_for, choose, find_gpu, name_gpus, parse_devices
+from woolly.runtime import BACKENDS, Batch, Options, backend_for, choose, find_gpu, name_gpus, parse_devices
 from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.metal import gpus, libobjc
+from woolly.runtime.metal.backend import MetalBackend
 from woolly.runtime.metal.driver import find_level, open_device
 from woolly.runtime.split import SplitBackend
+from woolly.runtime.vulkan.backend import VulkanBackend
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 24)
 
@@ -54,6 +58,28 @@ def test_the_text_of_metal_gives_the_bits_of_the_cpu_backend(tiny, metal, fake):
         del program
         split = SplitBackend(metal, True).compile(plan, file.tensors, replace(options, gpu_layers=0))
         np.testing.assert_array_equal(logits(split, [24]).view(np.uint32), wanted.view(np.uint32))
+
+
+def test_one_command_reports_on_a_gpu(tiny, fake, monkeypatch, tmp_path):
+    def absent(*_):
+        raise DeviceError("there is no Vulkan here")
+
+    monkeypatch.setattr(everything, "PROMPT", 8)
+    monkeypatch.setattr(everything, "ANSWER", 6)
+    monkeypatch.setitem(BACKENDS, "metal", lambda: MetalBackend(lambda *_: open_device(driver=fake)))
+    monkeypatch.setitem(BACKENDS, "vulkan", lambda: VulkanBackend(absent))
+    assert everything.on_this_machine([tiny], tmp_path / "report.txt", ("no case has this name",)) == 0
+    text = (tmp_path / "report.txt").read_text()
+    for line in (
+        "## metal: Fake M9\n",
+        "probe of halves: 0 of 4096 differ\n",
+        f"kernels compiled: {len(texts())} tried, 0 refused by name, 0 failed",
+        "tiny.gguf on Fake M9, metal: prompt of 8 ",
+        "## vulkan: there is no Vulkan here\n",
+        "\n0 failures in all\n",
+    ):
+        assert line in text
+    assert fake.left() == []
 
 
 def test_copies_of_every_size_and_place_arrive(device):
