@@ -187,6 +187,7 @@ CLASSES = {
     "minicpm": ("MiniCPMForCausalLM", _minicpm),
     "deci": ("DeciLMForCausalLM", _deci),
     "orion": ("OrionForCausalLM", None),
+    "paddleocr": ("PaddleOCRVLForConditionalGeneration", None),
     "qwen2vl": ("Qwen2_5_VLForConditionalGeneration", None),
     "qwen3vl": ("Qwen3VLForConditionalGeneration", None),
     "qwen3vlmoe": ("Qwen3VLMoeForConditionalGeneration", None),
@@ -227,6 +228,10 @@ def published(file, arrays, config):
         arrays = _internlm2({_renamed(name, INTERNLM2): value for name, value in arrays.items()}, config)
     if alpha := file.metadata.get(f"{arch}.rope.scaling.alpha"):
         config = config | {"rope_parameters": {"rope_type": "dynamic", "alpha": alpha, "rope_theta": 10000.0}}
+    if arch == "paddleocr":
+        sections = [int(x) for x in file.metadata[f"{arch}.rope.dimension_sections"][:3]]
+        config = config | {"rope_parameters": config["rope_parameters"] | {"mrope_section": sections}}
+        arrays = arrays | {f"{name}.weight": np.zeros((4, 4), np.float32) for name in ("visual.x", "mlp_AR.linear_1")}
     if arch.startswith("qwen") and arch.endswith(("vl", "vlmoe")):
         sections = [int(x) for x in file.metadata[f"{arch}.rope.dimension_sections"][:3]]
         rope = config["rope_parameters"] | {"mrope_section": sections}
