@@ -5,10 +5,13 @@ import json
 import numpy as np
 import pytest
 
+from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.convert.folders import checkpoint_of, safetensors
 from woolly import LLM, SamplingParams
+from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.convert.lora import convert_lora
 from woolly.errors import ModelError, UnsupportedError, WoollyError
 from woolly.gguf import GGUFWriter, open_gguf
 
@@ -27,8 +30,6 @@ def base(tmp_path_factory):
 
 def write_adapter(folder, checkpoint, names=("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"), **settings):
     """A PEFT folder, and the checkpoint's matrices with what it adds."""
-    from woolly.convert import open_checkpoint
-
     stored = {name: one.array() for name, one in open_checkpoint(checkpoint).tensors.items()}
     random, parts = np.random.RandomState(3), {}
     for i in range(2):
@@ -63,6 +64,23 @@ def test_an_adapter_and_a_merged_file_answer_as_the_merged_checkpoint(base, tmp_
     greedy = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
     with LLM(model, adapters=[tmp_path / "lora.gguf"]) as llm, LLM(tmp_path / "whole.gguf") as other:
         assert llm.generate("the", greedy).token_ids == other.generate("the", greedy).token_ids
+
+
+def test_an_adapter_of_some_experts_changes_these(tmp_path):
+    path = write_tiny(FAMILIES["qwen3moe"], tmp_path / "moe.gguf")
+    with open_gguf(path) as file:
+        checkpoint = checkpoint_of(file, tmp_path / "moe")
+    names = [f"mlp.experts.{e}.{x}_proj" for e in (0, 2, 3) for x in ("gate", "up", "down")]
+    merged = write_adapter(tmp_path / "peft", checkpoint, [*names, "self_attn.v_proj"])
+    assert convert_lora(tmp_path / "peft", checkpoint, tmp_path / "lora.gguf") == 20
+    (checkpoint / "model.safetensors").write_bytes(safetensors(merged))
+    draft = make_draft(open_checkpoint(checkpoint))
+    write_draft(draft, choose_types(draft, None), tmp_path / "whole.gguf", threads=1)
+    with (
+        LLM(tmp_path / "whole.gguf", backend="reference") as whole,
+        LLM(path, adapters=[tmp_path / "lora.gguf"], backend="reference") as llm,
+    ):
+        np.testing.assert_allclose(llm.logits(IDS), whole.logits(IDS), atol=1e-4)
 
 
 def test_a_scale_of_none_leaves_the_weights(base, tmp_path):

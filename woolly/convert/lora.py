@@ -26,6 +26,8 @@ from woolly.quant import GGMLType
 __all__ = ["convert_lora", "merge_lora"]
 
 _HALF = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(A|B)(?:\.default)?\.weight")
+_EXPERT = re.compile(r"\.experts\.(\d{1,4})\.")
+Halves = tuple[NDArray[np.float32], NDArray[np.float32]]
 _REFUSED = ("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora")
 
 
@@ -57,20 +59,42 @@ def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = Fals
     }.items():
         writer.add(key, value)
     writer.add("adapter.lora.alpha", alpha, ValueType.FLOAT32)
+    experts: dict[str, dict[int, Halves]] = {}
     for stem, (a, b) in pairs.items():
-        # A matrix of the shape that the product has finds the name and the changes of the weight itself.
-        shape = (b.shape[0], a.shape[1])
-        whole = Computed(f"{stem}.weight", shape, GGMLType.F32, lambda: np.empty(0, np.float32))
+        # A matrix of the shape that the product has finds the name and the changes of the weight itself; that of an
+        # expert those of the first one.
+        shape, number = (b.shape[0], a.shape[1]), _EXPERT.search(stem)
+        first = stem if number is None else f"{stem[: number.start(1)]}0{stem[number.end(1) :]}"
+        whole = Computed(f"{first}.weight", shape, GGMLType.F32, lambda: np.empty(0, np.float32))
         for one in lay_out([whole], family, config, keys).targets:
             piece = one.pieces[0]
-            if any(op.floats or not op.rows for op in piece.ops) or one.stacked or len(shape) != 2:
+            if any(op.floats or not op.rows for op in piece.ops) or one.stacked != (number is not None):
                 raise UnsupportedError(f"{folder}: the adapter changes {stem!r:.90}, whose columns GGUF has otherwise")
-            rows = Fragment(Plain(b), piece.ops)
-            writer.add_tensor(f"{one.name}.lora_a", Plain(a).floats(), GGMLType.F32)
-            writer.add_tensor(f"{one.name}.lora_b", rows.array(True), GGMLType.F32)
+            halves = Plain(a).floats(), Fragment(Plain(b), piece.ops).array(True)
+            if number is None:
+                _add(writer, one.name, halves)
+            else:
+                experts.setdefault(one.name, {})[int(number[1])] = halves
+    for name, found in experts.items():
+        _add(writer, name, _stacked(found, int(keys["expert_count"]), folder))
     if not dry_run:
         writer.write()
     return len(pairs)
+
+
+def _add(writer: GGUFWriter, name: str, halves: Halves) -> None:
+    for half, array in zip("ab", halves, strict=True):
+        writer.add_tensor(f"{name}.lora_{half}", array, GGMLType.F32)
+
+
+def _stacked(found: dict[int, Halves], n: int, folder: Path) -> Halves:
+    """Halves of all experts; those that the adapter leaves as they are have zeros."""
+    usual = next(iter(found.values()))
+    shapes = {tuple(half.shape for half in halves) for halves in found.values()}
+    if max(found) >= n or len(shapes) > 1:
+        raise ModelError(f"{folder}: the adapter has other experts than the checkpoint, or matrices of several shapes")
+    a, b = (np.stack([found[e][i] if e in found else np.zeros_like(usual[i]) for e in range(n)]) for i in (0, 1))
+    return a, b
 
 
 def _pairs(folder: Path) -> dict[str, tuple[StoredTensor, StoredTensor]]:
