@@ -17,6 +17,9 @@ namespace {
 
 // Rows of a sequence that look at its positions together: the more, the more share the positions that a kernel opens.
 constexpr int kFewestRows = 8, kMostRows = 32;
+// If rows see their whole text, each head has K and V of its own: more rows make up for it. At 4,096 rows blocks of 32
+// read 5 GB of K and V for a layer of SigLIP.
+constexpr int kMostWhole = 128;
 constexpr size_t kPartialBytes = size_t{256} << 20;  // most for the sums of splits that are computed apart
 
 struct Softmax : AttentionSums {
@@ -36,8 +39,8 @@ struct Softmax : AttentionSums {
 
 struct AttendScratch final : Scratch {
     int n_threads = 1;
-    int64_t block_rows = kFewestRows;
-    size_t group = 0;  // bytes of the sums of all heads of a row
+    int64_t block_rows = kFewestRows, most_rows = kMostWhole;  // as many as all steps have room for
+    size_t group = 0;                                          // bytes of the sums of all heads of a row
     int64_t heads = 0;
     // Splits are computed apart only if tasks are few and `partials` has room for them (Attend::run decides).
     size_t partial_numbers = 0;
@@ -62,7 +65,7 @@ struct AttendScratch final : Scratch {
         blocks.clear();
         const int64_t first = batch.is_part() ? batch.part_first : 0,
                       last = batch.is_part() ? batch.part_last : batch.n_rows;
-        block_rows = std::clamp<int64_t>((last - first) / (2 * n_threads), kFewestRows, kMostRows);
+        block_rows = std::clamp<int64_t>((last - first) / (2 * n_threads), kFewestRows, most_rows);
         for (int64_t s = 0; s < batch.n_sequences; ++s)
             for (int64_t r = std::max<int64_t>(first, batch.offsets[s]),
                          end = std::min<int64_t>(last, batch.offsets[s + 1]);
@@ -124,6 +127,7 @@ struct Attend final : Step {
         if (head_dim < 1 || v_dim < 1 || y.width != q.width / head_dim * v_dim) a.fail("has heads that do not fit");
         if (temper != 0 && temper_length < 1) a.fail("needs a temper_length of at least 1");
         // Each head may have a KV head of its own.
+        scratch.most_rows = std::min<int64_t>(scratch.most_rows, most_rows());
         scratch.group = std::max(scratch.group, size_t(Softmax::numbers(1, v_room) * (q.width / head_dim)) * 4);
         scratch.heads = std::max(scratch.heads, q.width / head_dim);
         // Then the sums of two splits.
@@ -152,7 +156,8 @@ struct Attend final : Step {
     int stored(const Worker& w) const { return w.cache.padded(v_dim); }
 
     // Queries of one block of rows: at most all heads share one KV head.
-    size_t max_queries() const { return size_t(kMostRows * (q.width / head_dim)); }
+    int most_rows() const { return sees_later || sees_block ? kMostWhole : kMostRows; }
+    size_t max_queries() const { return size_t(most_rows() * (q.width / head_dim)); }
     int n_kv_heads(const Worker& w) const { return w.cache.layers()[size_t(entry)].n_kv_heads; }
     // Query heads that share a KV head.
     int n_heads(const Worker& w) const { return int(q.width / head_dim) / n_kv_heads(w); }
