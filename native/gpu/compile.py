@@ -23,6 +23,8 @@ import re
 import struct
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -251,8 +253,11 @@ def _compile_all(jobs: list[tuple[_Job, bool]]) -> list[tuple[bytes, bytes]]:
     n = min(len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     if n < 2:
         return [_compiled(job) for job in jobs]
-    with multiprocessing.get_context("spawn").Pool(n) as pool:
-        return pool.map(_compiled, jobs, chunksize=4)
+    try:
+        with ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn")) as pool:
+            return list(pool.map(_compiled, jobs, chunksize=4))
+    except BrokenProcessPool:  # a pool of multiprocessing would wait for it for ever
+        raise SystemExit(f"Slang crashed while it compiled kernels (slangpy {_slang_version()})") from None
 
 
 def _kept(out: Path) -> dict[str, bytes]:

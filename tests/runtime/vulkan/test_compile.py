@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import lzma
+import os
 import re
 import struct
 
@@ -91,6 +92,15 @@ def test_without_the_compiler_one_sentence_says_what_to_install(compiling, tmp_p
     with pytest.raises(SystemExit, match="Slang is not installed: pip install slangpy"):
         compiling.build(tmp_path / "kernels.bin")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_compiler_that_crashes_is_one_sentence(compiling, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(compiling, "_slang", lambda: None)
+    monkeypatch.setattr(compiling, "_slang_version", lambda: "0.43")
+    monkeypatch.setattr(compiling, "_compiled", os._exit)  # what a process of the pool runs
+    with pytest.raises(SystemExit, match=r"Slang crashed while it compiled kernels \(slangpy 0\.43\)"):
+        compiling._compile_all([1, 1])
 
 
 def test_an_archive_that_is_damaged_keeps_no_kernel_from_being_compiled(compiling, tmp_path):
