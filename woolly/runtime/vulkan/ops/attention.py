@@ -24,6 +24,7 @@ _MASKS = {"": 0, "causal": 0, "all": 1, "chunked": 2}
 _COLUMNS = (128, 256, 640)  # of V that kernels take
 # Positions of a split, groups that share the splits of a row (as in attend.slang), and splits that they may have.
 _SPLIT, _SHARERS, _MOST_SPLITS = 128, 32, 256
+_TEAM = 4  # heads of a group, which read the same keys and values
 
 
 def is_far(batch: Batch) -> bool:
@@ -97,7 +98,8 @@ def _attend(e: Emitter, step: Step) -> None:
     )
     kind = f"{e.kv_type}_{columns}"
     # The splits of one row are computed side by side; more than memory was set aside for, one after another.
-    e.launch(f"attend_parts_{kind}", (heads, 1, _SHARERS), 128, *args, most=1, far=False)
+    teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
+    e.launch(f"attend_parts_{kind}", (teams, 1, _SHARERS), 128, *args, most=1, far=False)
     e.launch(f"attend_merge_{kind}", (heads, 1), 128, *args, most=1, far=False)
-    e.launch(f"attend_{kind}", (heads, 1), 128, *args, most=1, far=True)
-    e.launch(f"attend_{kind}", (heads, GridRows(0)), 128, *args, least=2)
+    e.launch(f"attend_{kind}", (teams, 1), 128, *args, most=1, far=True)
+    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=2)
