@@ -31,7 +31,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 MARK = b"woollyv1"
 OUT = HERE.parent.parent / "woolly" / "runtime" / "vulkan" / "kernels.bin"
-_FORM = 1  # raised if `Slang.compile` or `exact` makes something else of the same source
+_FORM = 2  # raised if `Slang.compile` or `exact` makes something else of the same source
 VARIANTS = {"plain": (), "double": ("-DFMA_BY_DOUBLE",), "metal": ()}
 # Said in front of every kernel of Metal: without it Apple's compiler may make one fma of a product and a sum.
 _EXACT = "#pragma METAL fp contract(off)\n"
@@ -77,9 +77,10 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield f"linear_few_{name}", "linears/few", (weight,)
         alike = f"ALIKE={int(struct_name in ALIKE)}"
         yield f"linear_many_{name}", "linears/many", (weight, alike)
-    # A device that needs f64 has no matrix units, and those of Metal multiply no bytes.
+    # A device that needs f64 has no matrix units, and those of Metal were not tried.
     for struct_name in TILED if variant == "plain" else ():
-        yield f"linear_tiles_{struct_name.lower()}", "linears/tiles", (f"WEIGHT={struct_name}",)
+        for name in ("tiles", "strips"):
+            yield f"linear_{name}_{struct_name.lower()}", f"linears/{name}", (f"WEIGHT={struct_name}",)
     for name, bits in FLOATS.items():
         yield f"embed_{name}", "weights/embed", (f"FLOATS={bits}",)
         yield f"linear_{name}", "linears/floats", (f"FLOATS={bits}",)
@@ -190,14 +191,26 @@ _FLOAT_OPS = {127, 129, 131, 133, 136, 140, 141, 142, 148}
 _EXT_INST, _FMA, _DECORATE, _NO_CONTRACTION = 12, 50, 71, 42
 _TYPES = range(19, 40)  # the first of them ends the decorations
 _DEBUG = {3, 5, 6, 7, 8, 317}  # sources, names, lines
+_INT, _FLOAT, _VECTOR, _LOAD, _ALIGNED = 21, 22, 23, 61, 2
 
 
 def exact(code: bytes) -> bytes:
-    """SPIR-V whose float operations no driver may fuse with others: each is decorated NoContraction. Without names."""
-    words = struct.unpack(f"<{len(code) // 4}I", code)
+    """SPIR-V whose float operations no driver may fuse with others: each is decorated NoContraction. Without names.
+
+    Vectors in memory lie at multiples of their size, as `(uint4*)` means here. Slang promises drivers no more than that
+    of one number, and they would load each by itself.
+    """
+    words = list(struct.unpack(f"<{len(code) // 4}I", code))
     at, marked, place, out = 5, list[int](), None, list(words[:5])
+    sizes = dict[int, int]()  # bytes of numbers and vectors, by type
     while at < len(words):
         n, op = words[at] >> 16, words[at] & 0xFFFF
+        if op in (_INT, _FLOAT):
+            sizes[words[at + 1]] = words[at + 2] // 8
+        elif op == _VECTOR:
+            sizes[words[at + 1]] = sizes.get(words[at + 2], 0) * words[at + 3] if words[at + 3] != 3 else 0
+        elif op == _LOAD and n == 6 and words[at + 4] == _ALIGNED and words[at + 1] in sizes:
+            words[at + 5] = max(words[at + 5], sizes[words[at + 1]])
         if op in _FLOAT_OPS or (op == _EXT_INST and words[at + 4] == _FMA):
             marked.append(words[at + 2])
         if place is None and op in _TYPES:

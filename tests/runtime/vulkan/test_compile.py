@@ -10,6 +10,7 @@ import struct
 import pytest
 
 from tests.test_house import ROOT
+from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import ARCHIVE, SpirvArchive
 
 
@@ -84,7 +85,26 @@ def shared_bytes(code):
 def test_a_group_shares_no_more_memory_than_vulkan_promises(archive):
     most = {name: shared_bytes(archive.kernel("plain", name)) for name in archive.names("plain")}
     assert most["experts_route"] > 0
-    assert {name for name, n in most.items() if n > 16_384 and not name.startswith("linear_tiles_")} == set()
+    tiled = {name for name in most if name.startswith(("linear_tiles_", "linear_strips_"))}
+    assert max(most[name] for name in tiled) <= matrices._SHARED, "what a GPU must have for them"
+    assert {name for name, n in most.items() if n > 16_384} <= tiled
+
+
+def test_vectors_are_loaded_whole(archive):
+    """A driver that knows of no more than the alignment of one number loads each by itself."""
+    words = struct.unpack(f"<{len(code := archive.kernel('plain', 'linear_one_q4_k')) // 4}I", code)
+    at, sizes, loads = 5, {}, []
+    while at < len(words):
+        n, op = words[at] >> 16, words[at] & 0xFFFF
+        if op in (21, 22):
+            sizes[words[at + 1]] = words[at + 2] // 8
+        elif op == 23:
+            sizes[words[at + 1]] = sizes[words[at + 2]] * words[at + 3]
+        elif op == 61 and n == 6 and words[at + 1] in sizes:
+            loads.append((sizes[words[at + 1]], words[at + 5]))
+        at += n
+    assert {size for size, _ in loads} >= {4, 8, 16}
+    assert all(aligned == size for size, aligned in loads)
 
 
 def test_without_the_compiler_one_sentence_says_what_to_install(compiling, tmp_path, monkeypatch):
