@@ -1,4 +1,4 @@
-"""Matrix units: which GPUs have those that tiles.slang is written for, and what is launched there.
+"""Matrix units: which GPUs have those that halves.slang is written for, and what is launched there.
 
 No device of the tests has any. `pytest -m "gpu or not gpu" tests/runtime/vulkan` computes with those of this machine.
 """
@@ -14,7 +14,7 @@ from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.physical import features_chain
 
 ALL_FEATURES = frozenset(matrices.FEATURES)
-TILE, OF_FLOATS = (16, 16, 32, 3, 3, 5, 5, 0, 3), (16, 16, 16, 0, 0, 1, 1, 0, 3)
+TILE, OF_BYTES = (16, 16, 16, 0, 0, 1, 1, 0, 3), (16, 16, 32, 3, 3, 5, 5, 0, 3)
 
 
 class Driver:
@@ -33,19 +33,17 @@ class Driver:
 
 
 def test_a_gpu_with_the_tile_of_the_kernel_has_units():
-    other = (16, 8, 32, 3, 3, 5, 5, 0, 3)
-    assert matrices.has_units(Driver(other, TILE, OF_FLOATS), None, ALL_FEATURES, 49152, (32, 32))
+    assert matrices.has_units(Driver(OF_BYTES, TILE), None, ALL_FEATURES, 49152, (32, 32))
 
 
 @pytest.mark.parametrize(
     ("tiles", "features", "shared", "sizes"),
     [
-        ((TILE, OF_FLOATS), ALL_FEATURES - {"vulkanMemoryModel"}, 49152, (32, 32)),
-        ((TILE, OF_FLOATS), ALL_FEATURES, 32768, (32, 32)),
-        ((TILE, OF_FLOATS), ALL_FEATURES, 49152, (32, 64)),
+        ((TILE,), ALL_FEATURES - {"shaderFloat16"}, 49152, (32, 32)),
+        ((TILE,), ALL_FEATURES, 32768, (32, 32)),
+        ((TILE,), ALL_FEATURES, 49152, (32, 64)),
         ((), ALL_FEATURES, 49152, (32, 32)),
-        ((TILE,), ALL_FEATURES, 49152, (32, 32)),
-        ((OF_FLOATS,), ALL_FEATURES, 49152, (32, 32)),
+        ((OF_BYTES,), ALL_FEATURES, 49152, (32, 32)),
     ],
 )
 def test_any_other_has_none(tiles, features, shared, sizes):
@@ -60,28 +58,29 @@ def test_matrices_are_asked_for_where_their_extension_is():
 
 def test_the_archive_has_a_kernel_for_each_type(vulkan):
     names = set(open_archive().names())
-    assert {name for name in names if name.startswith("linear_tiles_")} == {
-        f"linear_tiles_{one}" for one in matrices.TYPES
-    }
+    for kernel in ("linear_tiles", "linear_strips"):
+        assert {name for name in names if name.startswith(kernel)} == {f"{kernel}_{one}" for one in matrices.TYPES}
 
 
 def test_a_kernel_is_asked_before_it_is_used(opened, monkeypatch):
     """By kernels that every device has, since none of the tests has matrix units."""
-    assert matrices.is_exact(opened, ("linear_few", (5, 33, 1), 128))
+    assert matrices.is_exact(opened, (("linear_few", (5, 18, 1), 128),))
     other = {name: numbers for name, numbers in matrices.TYPES.items() if name == "q6_k"}
     monkeypatch.setattr(matrices, "TYPES", other)
-    assert not matrices.is_exact(opened, ("linear_few", (5, 20, 1), 128)), "the last rows are not computed"
-    assert not matrices.is_exact(opened, ("linear_other", (2, 2, 1), 256)), "a kernel that cannot be opened"
+    assert not matrices.is_exact(opened, (("linear_few", (5, 17, 1), 128),)), "the last rows are not computed"
+    assert not matrices.is_exact(opened, (("linear_other", (2, 2, 1), 256),)), "a kernel that cannot be opened"
 
 
 @pytest.mark.parametrize("name", [f"linears-{one.upper()}-40x768" for one in matrices.TYPES])
 def test_many_rows_have_the_bits_of_the_cpu_backend(name, opened, vulkan, tmp_path):
-    """With units by tiles, without them by dots: more rows than a group has, and fewer than two have."""
-    case, batch = ALL[name], Batch.of([(np.arange(150) % 48, 0, list(range(5)))], range(150), slots=[(-1, 0)])
+    """With units by strips and tiles, without them by dots: more rows than a group has, and fewer than two have."""
+    case = ALL[name]
     with case.open(tmp_path) as file:
         plan, options = case.plan(file), Options(kv_type="f32", threads=1)
         programs = [vulkan.compile(plan, file.tensors, options), CpuBackend().compile(plan, file.tensors, options)]
         launched = {one.kernel for step in programs[0]._core._emitter.launches for one in step}
-        found, wanted = (one.run(batch, one.new_state(5, 2)).copy() for one in programs)
-    np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
+        for n in (20, 100):
+            batch = Batch.of([(np.arange(n) % 48, 0, list(range(4)))], range(n), slots=[(-1, 0)])
+            found, wanted = (one.run(batch, one.new_state(4, 2)).copy() for one in programs)
+            np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
     assert any("linear_tiles" in one for one in launched) == bool(opened.architecture)

@@ -37,6 +37,7 @@ _STRUCTS = (
         47,
         {
             "storageBuffer8BitAccess": 2,
+            "shaderFloat16": 7,
             "shaderInt8": 8,
             "scalarBlockLayout": 31,
             "hostQueryReset": 36,
@@ -96,7 +97,7 @@ class Physical:
     memory: MemoryProperties
     driver: str = ""  # with its version, as it calls itself
     api: int = _OLDEST  # the version of Vulkan that it has
-    has_matrices: bool = False  # units for tiles.slang
+    has_matrices: bool = False  # units for halves.slang
 
     @property
     def version(self) -> str:
