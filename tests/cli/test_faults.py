@@ -42,9 +42,9 @@ def test_a_character_that_the_terminal_lacks_is_written_out(tiny_model, tmp_path
 
 def test_a_context_that_memory_cannot_hold_is_refused_by_its_flag(tiny_model):
     for command in (["run", tiny_model, "x"], ["chat", tiny_model]):
-        done = run(*command, "-c", 100_000_000)
+        done = run(*command, "-c", 10_000_000_000)
         assert (done.returncode, done.stdout) == (1, b"")
-        assert b"of cache for 100000000 tokens), but" in done.stderr
+        assert b"of cache for 10000000000 tokens), but" in done.stderr
         assert done.stderr.endswith(b"are available: lower -c or --weight-memory, or choose a smaller model\n")
 
 
