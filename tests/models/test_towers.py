@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cases.ears import EARS, heard, write_ear
 from tests.cases.towers import PATCH, SIDE, TOWERS, piece, tensors, write_tower
 from woolly.engine.seeing import open_tower, tower_bytes
 from woolly.engine.seeing.work import row_work
@@ -13,7 +14,8 @@ from woolly.errors import ModelError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models.towers import trace_towers
 from woolly.quant import GGMLType
-from woolly.runtime import Options
+from woolly.runtime import CancelledRun, Options
+from woolly.runtime.reference.ops import REFERENCE_OPS
 from woolly.senses import PROJECTORS
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
@@ -76,6 +78,59 @@ def test_steps_that_take_long_are_cut_by_rows_to_the_same_bits(name, tmp_path):
     assert {op for op, _, _ in cut} == {"attend", "linears"}
     assert max(last - first for _, first, last in cut) == 128 and max(last for _, _, last in cut) == n_rows
     assert n_slices > len(one.programs[0].running_plan.steps)
+    one.close()
+
+
+def swept(sweep):
+    while (rows := sweep.advance(1e15)) is None:
+        pass
+    return rows
+
+
+# Windows, with steps that are cut; stages, one of them in several batches.
+@pytest.mark.parametrize("name", ["qwen2.5vl", "qwen3a"])
+def test_rows_are_the_same_after_a_run_that_is_cancelled_when_its_steps_are_computed(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("woolly.models.towers.registry._MOST_ROWS", 77)
+    path = tmp_path / "tower.gguf"
+    if name in EARS:
+        (seen, *_), _ = heard(EARS[name], 4000).pieces, write_ear(EARS[name], path)
+    else:
+        seen, _ = piece((1, 16, 12)), write_tower(TOWERS[name], path)
+    one = open_tower(path, "cpu", Options(threads=1))
+    want, sweep, n_stops = one.rows(seen), one.sweep(seen), 0
+    while sweep.advance(0) is None:
+        n_stops += 1
+
+    def cancelled(plain):
+        def run(*given):
+            plain(*given)
+            raise CancelledRun("the computation was cancelled")
+
+        return run
+
+    for n in range(1, n_stops, n_stops // 6):
+        sweep = one.sweep(seen)
+        for _ in range(n):
+            sweep.advance(0)
+        with monkeypatch.context() as patched:
+            for program in one.programs:
+                patched.setattr(program, "run", cancelled(program.run))
+                patched.setattr(program, "run_part", cancelled(program.run_part))
+            assert sweep.advance(1e15) is None
+        np.testing.assert_array_equal(swept(sweep), want)
+    one.close()
+
+
+def test_rows_are_the_same_after_a_run_that_is_cancelled_on_its_way(tmp_path, monkeypatch):
+    one = open_tower(write_tower(TOWERS["qwen2.5vl"], tmp_path / "tower.gguf"), "reference", Options())
+    want, sweep = one.rows(piece((1, 4, 4))), one.sweep(piece((1, 4, 4)))
+    for _ in range(3):
+        sweep.advance(0)
+    plain = REFERENCE_OPS["attention"]
+    with monkeypatch.context() as patched:
+        patched.setitem(REFERENCE_OPS, "attention", lambda *given: one.cancel() or plain(*given))
+        assert sweep.advance(1e15) is None
+    np.testing.assert_array_equal(swept(sweep), want)
     one.close()
 
 

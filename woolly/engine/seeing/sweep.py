@@ -75,7 +75,10 @@ class Sweep:
             try:
                 rows, done = self._go_on(max(left, 0.0))
             except CancelledRun:
-                return None  # what was cancelled is computed again at the next call
+                # Steps overwrite values that none after them reads, so a part of them cannot be run twice. The first
+                # reads the batch alone, and what earlier batches and stages made is not in the program's memory.
+                self._step, self._cut, self._batch = 0, 0, None
+                return None
             if rows is not None:
                 return rows
             left -= done
