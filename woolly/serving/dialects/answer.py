@@ -49,20 +49,22 @@ async def answer_chat(
     id_slot: int | None = None,
     score_only: bool = False,
     during: ExitStack | None = None,
+    place: Admitted | None = None,
 ) -> Response:
     """Returns the reply to a conversation, whole or as a stream. `form` is what the dialect finds in `Head.form`.
 
     `score_only` computes the prompt, which the cache then has, and no answer. What `during`
-    holds is left when the answer has ended; if the answer does not begin, it stays with the caller.
+    holds is left when the answer has ended; if the answer does not begin, it stays with the caller. It holds `place`,
+    if that was taken before.
     """
     generator: Generator = connection.app.state.generator
 
     async def begin(held: AsyncExitStack) -> tuple[Head, AsyncIterator[ChatChunk]]:
         if during is not None:
             held.enter_context(during.pop_all())
-        place = held.enter_context(generator.place(chat.params.n))
+        room = held.enter_context(generator.place(chat.params.n)) if place is None else place
         return await open_chat(
-            held, connection, dialect, chat, place, model=model, form=form, id_slot=id_slot, score_only=score_only
+            held, connection, dialect, chat, room, model=model, form=form, id_slot=id_slot, score_only=score_only
         )
 
     async def begin_frames(held: AsyncExitStack) -> AsyncIterator[bytes]:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from pydantic import ValidationError
 
+from woolly.serving.dialects.anthropic import routes
 from woolly.serving.dialects.anthropic.context import ContextManagement, edit_messages
 from woolly.serving.dialects.anthropic.messages import Message, read_messages
 
@@ -30,11 +31,14 @@ def edited(*edits, n_turns=4):
         return sum(len(m.text) + len(m.reasoning or "") for m in read_messages(None, messages))
 
     done = asyncio.run(edit_messages(given, talk, count))
+    if done.n_after is not None:
+        assert done.n_after == asyncio.run(count(done.messages))
     return done, read_messages(None, done.messages), read_messages(None, talk)
 
 
 TOOLS = {"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 4}}
 THOUGHTS = {"type": "clear_thinking_20251015"}
+THOUSAND = {"type": "tool_uses", "value": 1000}
 
 
 def test_results_of_older_calls_are_left_out_and_their_calls_stay():
@@ -79,6 +83,41 @@ def test_thoughts_of_the_last_turns_stay_through_its_calls():
             4 - n
         )
         assert [one["cleared_thinking_turns"] for one in done.applied] == [n] * (n > 0)
+
+
+def test_each_conversation_is_counted_once():
+    counted = []
+
+    async def count(messages):
+        counted.append(messages)
+        return 1000 - len(counted)
+
+    talk = [Message.model_validate(one) for i in range(4) for one in turn(i, 2)]
+    due = {"type": TOOLS["type"], "trigger": {"type": "input_tokens", "value": 300}}
+    for edits, n in (([due], 2), ([THOUGHTS, due], 3), ([due, THOUGHTS], 3), ([{**due, "keep": THOUSAND}], 1)):
+        counted.clear()
+        done = asyncio.run(edit_messages(ContextManagement.model_validate({"edits": edits}), talk, count))
+        assert len(counted) == n and done.n_after == 1000 - n
+
+
+def test_a_conversation_is_counted_in_a_place_and_not_for_repeated_edits(app_with, monkeypatch):
+    n_held = []
+
+    async def count(body, talk, request):
+        n_held.append(request.app.state.generator.admission.n_open)
+        return 0
+
+    monkeypatch.setattr(routes, "_count", count)
+    body = {"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
+    edit = {"type": TOOLS["type"]}
+    with app_with() as client:
+        refused, reply = (
+            client.post("/v1/messages", json={**body, "context_management": {"edits": [edit] * n}}) for n in (60, 1)
+        )
+        assert client.app.state.generator.admission.n_open == 0
+    assert (refused.status_code, reply.status_code, n_held) == (400, 200, [1])
+    says = "context_management.edits: clear_tool_uses_20250919 is given more than once; one edit of each type is taken"
+    assert says in refused.json()["error"]["message"]
 
 
 def test_edits_follow_each_other_and_others_are_refused():

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from woolly.serving.dialects.anthropic.messages import Block, Message
 from woolly.serving.dialects.parameters import Items
@@ -74,7 +75,22 @@ class ClearThinking(_Strict):
 class ContextManagement(_Strict):
     """What is left out of the conversation, in this order."""
 
-    edits: Items[Annotated[ClearToolUses | ClearThinking, Field(discriminator="type")]] | None = None
+    edits: Items[Annotated[ClearToolUses | ClearThinking, Field(discriminator="type")]] | None = Field(
+        None, description="At most one of each type.", json_schema_extra={"maxItems": 2}
+    )
+
+    @field_validator("edits")
+    @classmethod
+    def _check_types(
+        cls, edits: list[ClearToolUses | ClearThinking] | None
+    ) -> list[ClearToolUses | ClearThinking] | None:
+        # Each edit has the conversation tokenized anew.
+        types = [edit.type for edit in edits or ()]
+        if twice := next((type for type in types if types.count(type) > 1), None):
+            raise PydanticCustomError(
+                "repeated_edit", "{type} is given more than once; one edit of each type is taken", {"type": twice}
+            )
+        return edits
 
 
 @dataclass(frozen=True)
@@ -84,31 +100,39 @@ class Edited:
     messages: list[Message]
     applied: tuple[dict[str, Any], ...] = ()  # as the reply names them
     n_before: int | None = None  # tokens of the prompt without edits; None if none was applied
+    n_after: int | None = None  # tokens of the prompt with them; None if no edit needed the number
 
 
 async def edit_messages(given: ContextManagement, messages: Sequence[Message], count: Count) -> Edited:
-    """Returns the messages that the model reads; `count` says how many tokens a prompt with some messages has."""
+    """Returns the messages that the model reads; `count` says how many tokens a prompt with some messages has.
+
+    It tokenizes them all, so that it is asked once of each conversation that an edit makes.
+    """
     talk, applied = list(messages), list[dict[str, Any]]()
     n_first: int | None = None
+    n_now: int | None = None  # tokens of `talk`, once they are counted
     for edit in given.edits or ():
         if isinstance(edit, ClearThinking):
             cleared, n = _without_thoughts(talk, edit)
             fact, least = "cleared_thinking_turns", 0
         else:
-            if isinstance(edit.trigger, InputTokens) and await count(talk) <= edit.trigger.value:
-                continue
+            if isinstance(edit.trigger, InputTokens):
+                n_now = await count(talk) if n_now is None else n_now
+                if n_now <= edit.trigger.value:
+                    continue
             cleared, n = _without_results(talk, edit)
             fact, least = "cleared_tool_uses", edit.clear_at_least.value if edit.clear_at_least else 0
         if n == 0:
             continue
-        n_before = await count(talk)
-        n_spared = n_before - await count(cleared)
+        n_now = await count(talk) if n_now is None else n_now
+        n_cleared = await count(cleared)
+        n_spared = n_now - n_cleared
         if n_spared < least:
             continue
-        n_first = n_before if n_first is None else n_first
-        talk = cleared
+        n_first = n_now if n_first is None else n_first
+        talk, n_now = cleared, n_cleared
         applied.append({"type": edit.type, fact: n, "cleared_input_tokens": max(0, n_spared)})
-    return Edited(talk, tuple(applied), n_first)
+    return Edited(talk, tuple(applied), n_first, n_now)
 
 
 def _without_thoughts(talk: Sequence[Message], edit: ClearThinking) -> tuple[list[Message], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from fastapi import Request
@@ -30,26 +31,31 @@ router = APIRouter()
 @router.post("/v1/messages", response_model=None, summary="Answer a conversation, as Anthropic does")
 async def messages(body: MessagesBody, request: Request) -> Response:
     """Answers a conversation; with `stream`, by server-sent events."""
-    edited = await _edited(body, request)
-    defaults = await request.app.state.generator.defaults_for(body.model)
-    chat = body.to_chat(body.params(defaults), None if edited is None else edited.messages)
-    thinking = body.thinking
-    form = Form(
-        body.max_tokens,
-        tuple(body.stop_sequences or ()),
-        hides_thinking=thinking is not None and thinking.display == "omitted",
-        edits=None if edited is None else edited.applied,
-    )
-    dialect = dialect_of(request)
-    reply = await answer_chat(
-        request,
-        dialect,
-        chat,
-        model=body.model,
-        stream=bool(body.stream),
-        form=form,
-        score_only=body.max_tokens == 0,
-    )
+    generator: Generator = request.app.state.generator
+    defaults = await generator.defaults_for(body.model)
+    params = body.params(defaults)
+    with ExitStack() as during:
+        place = during.enter_context(generator.place(params.n))
+        edited = await _edited(body, request)
+        chat = body.to_chat(params, None if edited is None else edited.messages)
+        thinking = body.thinking
+        form = Form(
+            body.max_tokens,
+            tuple(body.stop_sequences or ()),
+            hides_thinking=thinking is not None and thinking.display == "omitted",
+            edits=None if edited is None else edited.applied,
+        )
+        reply = await answer_chat(
+            request,
+            dialect_of(request),
+            chat,
+            model=body.model,
+            stream=bool(body.stream),
+            form=form,
+            score_only=body.max_tokens == 0,
+            during=during,
+            place=place,
+        )
     reply.headers["request-id"] = request_id.get()
     return reply
 
@@ -60,7 +66,7 @@ async def count_tokens(body: CountBody, request: Request) -> dict[str, Any]:
     edited = await _edited(body, request)
     if edited is None:
         return {"input_tokens": await _count(body, body.messages, request)}
-    n = await _count(body, edited.messages, request)
+    n = await _count(body, edited.messages, request) if edited.n_after is None else edited.n_after
     before = n if edited.n_before is None else edited.n_before
     return {"input_tokens": n, "context_management": {"original_input_tokens": before}}
 
