@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from woolly.chat.described import describe_schema
 from woolly.chat.message import Message
 from woolly.chat.request import ChatRequest
 from woolly.chat.sight import Readings
@@ -36,8 +37,9 @@ def note_room(ctx: int) -> int:
 def compacting(chat: ChatRequest, room: int) -> ChatRequest:
     """Returns the request for a note of a conversation, at most `room` tokens long.
 
-    Tools stay in the prompt, so that the cache still has the conversation; nothing binds the form of a note. Thoughts
-    take at most half of the room: else a model that thinks would spend it before the first word of the note.
+    Tools and a schema that the prompt says stay there, so that the cache still has the conversation; nothing binds the
+    form of a note. Thoughts take at most half of the room: else a model that thinks would spend it before the first
+    word of the note.
     """
     limit, thinks = chat.params.max_tokens, chat.params.reasoning_budget
     most = room if limit is None else min(room, limit)
@@ -47,12 +49,16 @@ def compacting(chat: ChatRequest, room: int) -> ChatRequest:
     if bare.structure is not None:
         unbound[bare.structure[0]] = getattr(SamplingParams(), bare.structure[0])
     tools = ToolChoice(chat.tools.tools, "auto") if chat.tools.mode == "required" else chat.tools
+    messages: Sequence[Message] = chat.messages
+    if chat.tell_schema and chat.shown_schema is not None:
+        messages = describe_schema(messages, chat.shown_schema)
     return replace(
         chat,
-        messages=(*chat.messages, Message("user", ASK_FOR_NOTE)),
+        messages=(*messages, Message("user", ASK_FOR_NOTE)),
         params=replace(bare, **unbound),
         tools=tools,
         schema=None,
+        tell_schema=False,
         continue_final=False,
         readings=Readings(),  # a conversation that is too long is laid out again and again
     )

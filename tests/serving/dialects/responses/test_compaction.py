@@ -9,6 +9,7 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.serving.conftest import _app
 from woolly.chat import ChatRequest, Message, Tool, ToolCall, ToolChoice
 from woolly.chat.compaction import ASK_FOR_NOTE, compacting, shorter
+from woolly.chat.described import describe_schema
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.responses.compaction import kept_questions
 from woolly.serving.dialects.sealed import seal, unseal
@@ -107,6 +108,16 @@ def test_a_note_is_asked_for_without_what_would_bind_it():
     for bound in ({"regex": "a"}, {"json_object": True}, {"choice": ("a", "b")}):
         free = compacting(ChatRequest((Message("user", "a"),), SamplingParams(**bound)), 100).params
         assert free.structure is None
+
+
+def test_a_note_is_asked_for_with_the_schema_that_the_prompt_says():
+    schema = {"type": "object"}
+    for bound in ({"schema": schema}, {"params": SamplingParams(json_schema=schema)}):
+        chat = ChatRequest((Message("user", "a"),), tell_schema=True, **bound)
+        asked = compacting(chat, 100)
+        assert list(asked.messages[:-1]) == describe_schema(chat.messages, schema)  # what the cache has
+        assert asked.messages[-1].text == ASK_FOR_NOTE
+        assert not asked.tell_schema and asked.shown_schema is None and asked.params.structure is None
 
 
 def test_results_go_with_their_calls_and_the_first_question_stays():
