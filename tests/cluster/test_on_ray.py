@@ -146,7 +146,7 @@ def test_the_replica_that_was_started_is_joined_and_ended_with_its_actor(seated)
 def test_replicas_share_the_gpus_of_a_cluster_or_its_cores(seated):
     _, ray = seated(raising(TimeoutError("no machine has room")))
     ray.machines = [{"CPU": 16.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}, {"CPU": 64.0}]
-    for n, may_use_gpus, needs in ((3, True, (8, 1)), (4, True, (6, 0.5)), (7, True, (3, 1 / 3)), (4, False, (8, 0))):
+    for n, may_use_gpus, needs in ((3, True, (8, 1)), (4, True, (4, 0.5)), (7, True, (2, 0.3333)), (4, False, (8, 0))):
         ray.needs.clear()
         for seat in ray_seats("auto", n, None, may_use_gpus):
             with pytest.raises(RequestError):
@@ -158,6 +158,39 @@ def test_replicas_share_the_gpus_of_a_cluster_or_its_cores(seated):
         ray.machines = [{"CPU": 2.0, "GPU": 1.0}]
         (seat,) = seats_of(Settings(model="m", ray="auto", replicas=1, **given))
         assert bool(seat.gpus) is may
+
+
+def has_room(machines, seats):
+    """Whether all seats fit, each on the first machine with room, counted as Ray does: in parts of 10,000."""
+    free = [(10_000 * one["CPU"], [10_000] * one.get("GPU", 0)) for one in machines]
+    for seat in seats:
+        cores, part = 10_000 * seat.threads, int(seat.gpus * 10_000 + 0.5)
+        for i, (left, gpus) in enumerate(free):
+            gpu = next((j for j, one in enumerate(gpus) if one >= part), None)
+            if left >= cores and (gpu is not None or not part):
+                free[i] = left - cores, [one - part * (j == gpu) for j, one in enumerate(gpus)]
+                break
+        else:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "machines",
+    [
+        [{"CPU": 64, "GPU": 1}],
+        [{"CPU": 8, "GPU": 1}, {"CPU": 96, "GPU": 2}],
+        [{"CPU": 5, "GPU": 1}, {"CPU": 200, "GPU": 3}, {"CPU": 400}],
+        [{"CPU": 5}, {"CPU": 3}, {"CPU": 17}],
+    ],
+)
+def test_every_replica_finds_a_machine(seated, machines):
+    _, ray = seated(None)
+    n_most = 20 if any("GPU" in one for one in machines) else 24  # each has at least one core
+    for ray.machines in (machines, machines[::-1]):
+        for n in range(1, n_most + 1):
+            for may_use_gpus in (True, False):
+                assert has_room(ray.machines, ray_seats("auto", n, None, may_use_gpus)), (n, may_use_gpus)
 
 
 @pytest.fixture

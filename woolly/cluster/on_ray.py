@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from woolly.cluster.listening import Listening
@@ -18,6 +19,7 @@ from woolly.machine.extra import how_to_add
 __all__ = ["RaySeat", "ray_seats"]
 
 _CONNECT_SECONDS = 5.0
+_PARTS = 10_000  # of a GPU, which Ray counts in; it rounds to the next, up too, and then one replica finds no room
 _START_SECONDS = 60.0  # until a machine has room for a replica
 
 
@@ -89,24 +91,28 @@ def ray_seats(address: str, n: int, threads: int | None, may_use_gpus: bool = Fa
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:
             raise RequestError(f"there is no Ray cluster at {address}: {error}", field="ray", names=()) from None
-    gpus = _gpu_share(n) if may_use_gpus else 0
-    return [RaySeat(f"ray-{i}", threads or _share(n, gpus > 0), gpus) for i in range(n)]
-
-
-def _share(n: int, on_gpus: bool) -> int:
-    """Returns the cores of each of n replicas: all cores in equal parts, at most those of the smallest machine.
-
-    Replicas `on_gpus` share the cores of machines that have some.
-    """
     machines = _machines()
-    cores = [one.get("CPU", 0) for one in machines if not on_gpus or one.get("GPU", 0)]
-    return max(1, min(sum(cores) // max(1, n), min((one for one in cores if one), default=1)))
+    n_each = _n_each(n, machines) if may_use_gpus else 0
+    gpus = _PARTS // n_each / _PARTS if n_each else 0
+    return [RaySeat(f"ray-{i}", threads or _share(n, n_each, machines), gpus) for i in range(n)]
 
 
-def _gpu_share(n: int) -> float:
-    """Returns the part of a GPU that each of n replicas gets: one, unless there are fewer GPUs than replicas."""
-    n_gpus = sum(one.get("GPU", 0) for one in _machines())
-    return 1 / -(-n // n_gpus) if n_gpus and n else 0
+def _n_each(n: int, machines: Sequence[Mapping[str, int]]) -> int:
+    """Returns how many of n replicas share a GPU: one, unless there are fewer GPUs than replicas; 0 without GPUs."""
+    n_gpus = sum(one["GPU"] for one in machines)
+    return -(-n // n_gpus) if n_gpus else 0
+
+
+def _share(n: int, n_each: int, machines: Sequence[Mapping[str, int]]) -> int:
+    """Returns the cores of each of n replicas: as many as its machine has for each that it may hold.
+
+    GPUs bind replicas to machines, which hold `n_each` for each GPU. Without GPUs it is the largest part of which
+    all machines together hold n, and the smallest one at least one.
+    """
+    if n_each:
+        return max(1, min(one["CPU"] // (one["GPU"] * n_each) for one in machines if one["GPU"]))
+    cores = [one["CPU"] for one in machines if one["CPU"]]
+    return next((t for t in range(min(cores, default=1), 1, -1) if sum(one // t for one in cores) >= n), 1)
 
 
 def _machines() -> list[dict[str, int]]:
