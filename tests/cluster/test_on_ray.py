@@ -154,7 +154,16 @@ def test_replicas_share_the_gpus_of_a_cluster_or_its_cores(seated):
         assert ray.needs == [needs] * n
     del ray.machines[:2]
     assert [(seat.threads, seat.gpus) for seat in ray_seats("auto", 2, 3, may_use_gpus=True)] == [(3, 0)] * 2
-    for given, may in (({}, True), ({"device": "cpu"}, False), ({"backend": "cpu"}, False), ({"device": "cuda"}, True)):
+    for given, may in (
+        ({}, True),
+        ({"device": "cpu"}, False),
+        ({"backend": "cpu"}, False),
+        ({"device": "cuda"}, True),
+        ({"backend": "cuda", "gpu_layers": 4}, True),
+        ({"gpu_layers": "0"}, False),
+        ({"device": "vulkan"}, False),
+        ({"backend": "vulkan"}, False),
+    ):
         ray.machines = [{"CPU": 2.0, "GPU": 1.0}]
         (seat,) = seats_of(Settings(model="m", ray="auto", replicas=1, **given))
         assert bool(seat.gpus) is may

@@ -125,6 +125,7 @@ def test_settings_that_no_cluster_can_have(tmp_path):
         ({"stages": ("10.0.0.1:7000",), "model": "m", "ray": "auto"}, "leave replicas, join and ray out"),
         ({"replicas": 2, "slot_save_path": tmp_path}, "cache_disk"),
         ({"ray": "auto", "pin": True}, "NUMA"),
+        ({"ray": "auto", "device": "cuda:1"}, "Ray chooses the GPU of each replica; leave its number out"),
         ({"stall": 0.1}, "at least 0.5"),
     ):
         with pytest.raises(RequestError, match=words):
@@ -135,7 +136,8 @@ def test_replicas_take_the_gpus_of_a_machine_in_turn(monkeypatch):
     monkeypatch.setattr(cluster_serve, "name_gpus", lambda backend: ["cuda:0", "cuda:1"])
     seats = cluster_serve.seats_of(Settings(replicas=3, threads=1))
     assert [seat.device for seat in seats] == ["cuda:0", "cuda:1", "cuda:0"]
-    for settings in (Settings(replicas=2, backend="cpu"), Settings(replicas=2, device="cuda:1")):
+    for given in ({"backend": "cpu"}, {"device": "cuda:1"}, {"gpu_layers": "0"}):
+        settings = Settings(replicas=2, **given)
         assert [seat.device for seat in cluster_serve.seats_of(settings)] == [None, None]  # as the options say
     monkeypatch.setattr(cluster_serve, "name_gpus", lambda backend: ["cuda:0"])
     assert [seat.device for seat in cluster_serve.seats_of(Settings(replicas=2))] == [None, None]

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from woolly.cluster.model import FleetLLM
 from woolly.cluster.seats import AddressSeat, Seat, local_seats
 from woolly.machine.nodes import numa_nodes
-from woolly.runtime import is_gpu_backend, name_gpus
+from woolly.runtime import is_gpu_backend, name_gpus, parse_layers
 from woolly.serving.answers.admission import Admission
 from woolly.serving.life import lifecycle
 from woolly.serving.loading.manager import ModelManager
@@ -25,6 +25,7 @@ from woolly.serving.settings.table import Settings
 __all__ = ["prepare", "run", "seats_of", "update"]
 
 _AT_ONCE = 16  # answers of a replica that has not said how many it computes at once
+_GIVEN_BY_RAY = frozenset({"auto", "cuda"})  # backends and devices whose GPUs Ray hides from those that ask for none
 
 _COUNTS = {
     "moved": "Answers that went on with another replica.",
@@ -78,7 +79,7 @@ def seats_of(settings: Settings) -> list[Seat]:
     if settings.ray is not None:
         from woolly.cluster.on_ray import ray_seats  # imported late: Ray is large, and an extra
 
-        here = ray_seats(settings.ray, settings.replicas, settings.threads, _may_use_gpus(settings))
+        here = ray_seats(settings.ray, settings.replicas, settings.threads, _may_use_cuda(settings))
     else:
         nodes = numa_nodes() if settings.pin else []
         here = local_seats(settings.replicas, settings.threads, nodes, _devices(settings))
@@ -97,7 +98,14 @@ def _devices(settings: Settings) -> list[str]:
 def _may_use_gpus(settings: Settings) -> bool:
     is_cpu = settings.device is not None and settings.device.strip().lower() == "cpu"
     may_be_gpu = settings.backend == "auto" or is_gpu_backend(settings.backend)
-    return may_be_gpu and not is_cpu and settings.optimized_inference
+    has_layers = parse_layers(settings.gpu_layers) != 0
+    return may_be_gpu and has_layers and not is_cpu and settings.optimized_inference
+
+
+def _may_use_cuda(settings: Settings) -> bool:
+    """Whether replicas need GPUs of Ray, which hides those of NVIDIA alone."""
+    named = {settings.backend, (settings.device or "auto").strip().lower()}
+    return _may_use_gpus(settings) and named <= _GIVEN_BY_RAY
 
 
 def update(models: ModelManager) -> None:

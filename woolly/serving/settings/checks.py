@@ -255,6 +255,12 @@ def _check_replicas(settings: Settings) -> None:
         )
     if settings.ray is not None and settings.pin:
         raise RequestError("pin keeps processes of this machine to a NUMA node, but Ray places them", field="pin")
+    if settings.ray is not None and ":" in (settings.device or ""):
+        raise RequestError(
+            f"device is {settings.device}, but Ray chooses the GPU of each replica; leave its number out",
+            field="device",
+            names=("device", "ray"),
+        )
     if secret is not None and len(secret) < 32:
         name = "cluster_secret" if settings.cluster_secret_file is None else "cluster_secret_file"
         raise RequestError(f"{name} is short enough to guess; at least 32 characters were expected", field=name)
