@@ -77,7 +77,8 @@ def test_nothing_is_left_out_before_that_is_due(more):
 
 
 def test_thoughts_of_the_last_turns_stay_through_its_calls():
-    for keep, n in (({}, 3), ({"keep": {"type": "thinking_turns", "value": 3}}, 1), ({"keep": "all"}, 0)):
+    more = ({"keep": {"type": "thinking_turns", "value": 3}}, 1), ({"keep": "all"}, 0), ({"keep": {"type": "all"}}, 0)
+    for keep, n in (({}, 3), *more):
         done, talk, _ = edited({**THOUGHTS, **keep})
         assert [m.reasoning is not None for m in talk if m.role == "assistant"] == [False] * 3 * n + [True] * 3 * (
             4 - n

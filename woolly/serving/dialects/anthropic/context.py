@@ -13,6 +13,7 @@ from woolly.serving.dialects.anthropic.messages import Block, Message
 from woolly.serving.dialects.parameters import Items
 
 __all__ = [
+    "AllTurns",
     "ClearThinking",
     "ClearToolUses",
     "ContextManagement",
@@ -54,6 +55,12 @@ class ThinkingTurns(_Strict):
     value: int = Field(ge=1)
 
 
+class AllTurns(_Strict):
+    """All of the assistant's turns, as "all" says too."""
+
+    type: Literal["all"]
+
+
 class ClearToolUses(_Strict):
     """Leaves out the results of older calls, from a length of the conversation on."""
 
@@ -69,7 +76,7 @@ class ClearThinking(_Strict):
     """Leaves out the thoughts of older turns."""
 
     type: Literal["clear_thinking_20251015"]
-    keep: ThinkingTurns | Literal["all"] = ThinkingTurns(type="thinking_turns", value=1)
+    keep: ThinkingTurns | AllTurns | Literal["all"] = ThinkingTurns(type="thinking_turns", value=1)
 
 
 class ContextManagement(_Strict):
@@ -137,7 +144,7 @@ async def edit_messages(given: ContextManagement, messages: Sequence[Message], c
 
 def _without_thoughts(talk: Sequence[Message], edit: ClearThinking) -> tuple[list[Message], int]:
     """Returns the conversation with the thoughts of the last turns alone, and how many turns lost theirs."""
-    if edit.keep == "all":
+    if not isinstance(edit.keep, ThinkingTurns):
         return list(talk), 0
     turns: dict[int, list[int]] = {}  # the messages with thoughts of each turn: results of calls do not end one
     turn = 0
