@@ -1,6 +1,7 @@
 """A conversation is rendered once, and its text answers every question about the prompt."""
 
 import re
+from types import MappingProxyType
 
 import pytest
 
@@ -130,11 +131,14 @@ def test_a_prompt_says_the_schema_if_it_is_asked_to(tokenizer):
     schema = {"type": "object", "properties": {"naïve": {"type": "integer"}}, "x-whitespace": "indented"}
     said = 'system: {}Answer with JSON that follows this schema:\n{{"type": "object", "properties": {{"naïve"'
     own, whole = {"schema": schema}, {"params": SamplingParams(json_schema=schema)}
-    for more in (own, whole):
+    mapping = {"schema": MappingProxyType({**schema, "properties": MappingProxyType(schema["properties"])})}
+    for more in (own, whole, mapping):
         for before, talk in (("", HI), ("Be brief.\n\n", (Message("system", "Be brief."), *HI))):
             told = lay_out(ChatRequest(talk, tell_schema=True, **more), ChatTemplate(TURNS), tokenizer)
             assert told.text.startswith(said.format(before)) and "x-" not in told.text
             plain = lay_out(ChatRequest(talk, **more), ChatTemplate(TURNS), tokenizer)
             assert told.params == plain.params and "schema" not in plain.text
+    bound, same = (lay_out(ChatRequest(HI, **more), ChatTemplate(OPEN), tokenizer).params for more in (own, mapping))
+    assert bound == same and bound.lark is not None
     with pytest.raises(RequestError, match="tell_schema: there is no schema"):
         ChatRequest(HI, tell_schema=True)

@@ -17,7 +17,7 @@ _INTRODUCTION = "Answer with JSON that follows this schema:\n"
 def describe_schema(messages: Sequence[Message], schema: Mapping[str, Any]) -> list[Message]:
     """Returns the conversation with a JSON schema at the end of its system message, which is added if there is none."""
     shown = {name: value for name, value in schema.items() if not name.startswith("x-")}  # those say how, not what
-    text = _INTRODUCTION + json.dumps(shown, ensure_ascii=False)
+    text = _INTRODUCTION + json.dumps(shown, ensure_ascii=False, default=dict)
     if messages and messages[0].role in ("system", "developer"):
         first = messages[0]
         return [replace(first, content=f"{first.text}\n\n{text}" if first.text else text), *messages[1:]]

@@ -45,7 +45,7 @@ def call_grammar(
         grammar.rule("reply", calls)
     elif answer is not None:
         grammar.rule("reply", f"{calls} | {head} answer")
-        grammar.rule("answer", f"%json {json.dumps(answer)}")
+        grammar.rule("answer", f"%json {json.dumps(answer, default=dict)}")
     else:
         _free_reply(grammar, choice, format, calls, head)
     return grammar.finish(marks, is_open)
@@ -58,7 +58,7 @@ def answer_grammar(
     grammar = _Grammar(tokenizer)
     head = f"{grammar.mark(marks.answer)} " if marks.answer else ""
     grammar.rule("reply", f"{head}answer")
-    grammar.rule("answer", f"%json {json.dumps(schema)}")
+    grammar.rule("answer", f"%json {json.dumps(schema, default=dict)}")
     return grammar.finish(marks, is_open)
 
 
