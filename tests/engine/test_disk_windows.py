@@ -103,7 +103,9 @@ def test_a_window_that_gave_way_comes_back_to_pages_that_are_cached(opened, tmp_
         pages, (pool,) = llm.engine.scheduler.pages, llm.engine.scheduler.sight.pools
         known = pages.index.known(first.digests_to(4))
         assert len(known) == 4 and not pages.index.find(first.digests_to(4))
+        end = time.monotonic() + 120
         while llm.engine.scheduler.tier._n_writing:
+            assert time.monotonic() < end
             time.sleep(0.001)
         assert llm.disk_stats().read_tokens == 0
         again = ask(llm)
