@@ -64,9 +64,11 @@ def sent(is_quick, method, version, headers, status=200, pauses=False):
         await send({"type": "http.response.start", "status": status, "headers": headers})
         for piece in PIECES:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "more_body": True})
         cycle.disconnected = pauses
         await send({"type": "http.response.body", "body": b"end", "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+        assert "send" not in vars(cycle)  # nothing is left for the collector
         return transport.data, flow.n_drains
 
     return asyncio.run(run())

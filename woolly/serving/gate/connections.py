@@ -106,10 +106,12 @@ def _send_quickly(cycle: Any) -> None:
         if is_chunked and message.get("more_body") and not cycle.response_complete:
             if cycle.flow.write_paused and not cycle.disconnected:
                 await cycle.flow.drain()
-            if not cycle.disconnected and (body := message["body"]):
+            if not cycle.disconnected and (body := message.get("body", b"")):
                 cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
             return
         await send(message)
+        if cycle.response_complete or cycle.disconnected:
+            vars(cycle).pop("send", None)  # the two hold each other, else until the collector runs
         if message["type"] == "http.response.start":
             has_length = any(name.lower() in _LENGTHS for name, _ in message.get("headers", ()))
             is_plain = cycle.scope["http_version"] == "1.1" and cycle.scope["method"] == "POST"
