@@ -35,6 +35,14 @@ def opened(path, tmp_path):
     return open_model
 
 
+def written(llm):
+    """Returns when what was handed to the disk is there."""
+    end = time.monotonic() + 60
+    while llm.engine.scheduler.tier._n_writing:
+        assert time.monotonic() < end, "the writer has stopped"
+        time.sleep(0.001)
+
+
 def kept(llm, digests):
     """Bytes of pages, and of what the window has of them."""
     pages, state, (pool,) = llm.engine.scheduler.pages, llm.engine.state, llm.engine.scheduler.sight.pools
@@ -126,6 +134,7 @@ def test_processes_that_share_windows_and_lose_pages_say_what_they_say_alone(ope
                     assert ask(llm, prompts[i]).output == alone[i]
                     pages, (pool,) = llm.engine.scheduler.pages, llm.engine.scheduler.sight.pools
                     assert pages.n_free == pages.n_pages and pool.n_free == pool.n_pages
+                    written(llm)
         assert a.disk_stats().read_tokens + b.disk_stats().read_tokens > 0
 
 
