@@ -132,7 +132,7 @@ class Commands(Object):
         super().__init__(metal)
         self.work: list[Any] = []
         self.is_open = self.is_committed = False
-        self.state = 0
+        self.state = self.number = 0
 
     def _encoder(self, one: Object) -> int:
         assert not self.is_open and not self.is_committed
@@ -152,6 +152,7 @@ class Commands(Object):
         for one in self.work:
             one()
         self.metal.n_committed += 1
+        self.number = self.metal.n_committed
         self.state = self.metal.faults.get("status", DONE)
 
     def status(self) -> int:
@@ -161,10 +162,11 @@ class Commands(Object):
         assert self.is_committed
 
     def GPUStartTime(self) -> float:
-        return self.metal.n_committed - 0.5
+        """Half a second before its end, and as long after the end of the one before."""
+        return self.number - 0.5
 
     def GPUEndTime(self) -> float:
-        return float(self.metal.n_committed)
+        return float(self.number)
 
     def error(self) -> int:
         return self.metal.unowned(Fault(self.metal))

@@ -3,13 +3,14 @@
 import os
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.runtime import everything
-from tests.runtime.metal.fake import FAILED, FakeMetal
+from tests.runtime.metal.fake import FAILED, Buffer, FakeMetal
 from tests.runtime.metal.text import texts
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
@@ -21,7 +22,9 @@ from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.metal import gpus, libobjc
 from woolly.runtime.metal.backend import MetalBackend
+from woolly.runtime.metal.context import MetalContext
 from woolly.runtime.metal.driver import find_level, open_device
+from woolly.runtime.metal.stream import MetalStream
 from woolly.runtime.split import SplitBackend
 from woolly.runtime.vulkan.backend import VulkanBackend
 
@@ -119,6 +122,25 @@ def test_marks_give_times_and_are_reached(device):
     second, third = device.mark(), device.mark()
     device.reach(third)
     assert device.times([first, second])[0] >= 0 and device.times([]) == []
+
+
+def test_times_of_marks_have_work_and_no_idling_before_it():
+    memory = np.zeros(64, np.uint8)
+    native = SimpleNamespace(emulated_allocate=lambda _: memory.ctypes.data, emulated_free=lambda _: True)
+    fake = FakeMetal(native, {})
+    context = MetalContext(fake, fake.devices()[0], None)
+    stream, buffer = MetalStream(context), SimpleNamespace(buffer=Buffer(fake, 64).handle)
+    marks = [stream.mark(), stream.mark()]  # nothing was done before them
+    for n in (1, 2):
+        for _ in range(n):
+            stream.fill(buffer, 0, 64)
+            stream.submit(0)  # half a second each, after another half
+        marks.append(stream.mark())
+    assert stream.times(marks) == [0, 500_000_000, 1_500_000_000]
+    stream.close()
+    fake.objects[buffer.buffer].release()
+    context.close()
+    assert fake.left() == []
 
 
 def test_a_kernel_that_leaves_its_memory_is_named(device):

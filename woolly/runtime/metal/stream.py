@@ -62,7 +62,7 @@ class MetalStream:
         self._last = self._done = 0  # values: of the last submission, and of what the GPU has done
         self._sent: deque[_Sent] = deque()
         self._marks: dict[int, int] = {}  # values by number
-        self._ends: dict[int, float] = {}  # seconds of the GPU's clock, by value
+        self._spans: dict[int, tuple[float, float]] = {}  # start and end in seconds of the GPU's clock, by value
         self._numbers = itertools.count(1)
 
     @property
@@ -173,17 +173,17 @@ class MetalStream:
             )
             if sent.n_launches:
                 seconds = (last - first) / sent.n_launches
-            self._ends[sent.value] = last
+            self._spans[sent.value] = first, last
             self._done = sent.value
             self._sent.popleft()
             driver.send(sent.commands, "release", result=None)
-        self._forget_ends()
+        self._forget_spans()
         return seconds
 
-    def _forget_ends(self) -> None:
-        """Keeps the ends that marks ask for, and the last."""
-        kept = {*self._marks.values(), self._done}
-        self._ends = {value: end for value, end in self._ends.items() if value in kept}
+    def _forget_spans(self) -> None:
+        """Keeps what marks ask for, the work before each and the first after it, and the last: a mark may follow."""
+        kept = {self._done, *(value + i for value in self._marks.values() for i in range(2))}
+        self._spans = {value: span for value, span in self._spans.items() if value in kept}
 
     def _fault(self, error: int) -> DeviceError:
         driver = self._shared.driver
@@ -227,21 +227,21 @@ class MetalStream:
         """Nothing: what is recorded is a list."""
 
     def mark(self) -> int:
-        """Ends what is open: its end is the time stamp. Gives its number."""
+        """Ends what is open: time counts from the start of what comes next. Gives its number."""
         self.submit(0)
         number = next(self._numbers)
         self._marks[number] = self._last
         return number
 
     def times(self, marks: Sequence[int]) -> list[int]:
-        """Nanoseconds between each mark and the next; drops the marks."""
+        """Nanoseconds of the work between each mark and the next; drops the marks."""
         values = [self._marks[mark] for mark in marks]
         if values:
             self.reach_value(max(values))
-        ends = [self._ends.get(value, 0.0) for value in values]
         for mark in marks:
             del self._marks[mark]
-        return [max(0, round((b - a) * 1e9)) for a, b in itertools.pairwise(ends)]
+        spans = self._spans
+        return [round((spans[b][1] - spans[a + 1][0]) * 1e9) if b > a else 0 for a, b in itertools.pairwise(values)]
 
     def reach(self, mark: int) -> None:
         """Returns when the work before a mark is done; drops the mark."""
