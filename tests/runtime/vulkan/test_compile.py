@@ -85,7 +85,8 @@ def shared_bytes(code):
 def test_a_group_shares_no_more_memory_than_vulkan_promises(archive):
     most = {name: shared_bytes(archive.kernel("plain", name)) for name in archive.names("plain")}
     assert most["experts_route"] > 0
-    tiled = {name for name in most if name.startswith(("linear_tiles_", "linear_strips_"))}
+    tiled = matrices.KERNELS
+    assert set(most) - set(archive.names("double")) == tiled
     assert max(most[name] for name in tiled) <= matrices._SHARED, "what a GPU must have for them"
     assert {name for name, n in most.items() if n > 16_384} <= tiled
 

@@ -17,7 +17,7 @@ from woolly.runtime.vulkan.structs import MatrixProperties
 if TYPE_CHECKING:
     from woolly.runtime.vulkan.driver import VulkanDevice
 
-__all__ = ["EXTENSION", "FEATURES", "SIZES_TYPE", "TYPES", "has_units", "is_exact"]
+__all__ = ["EXTENSION", "FEATURES", "KERNELS", "SIZES_TYPE", "TYPES", "has_units", "is_exact"]
 
 EXTENSION = b"VK_KHR_cooperative_matrix"
 FEATURES = ("cooperativeMatrix", "shaderFloat16", "vulkanMemoryModel", "vulkanMemoryModelDeviceScope")
@@ -53,6 +53,8 @@ _PLAIN: _Kernel = ("linear_many", (2, 2, 1), 256)
 _TILED: tuple[_Kernel, ...] = (("linear_tiles", (2, 2, 1), 128), ("linear_strips", (5, 5, 1), 128))
 # Types of the kernels, and which word of a block has its floats.
 TYPES = {"q2_k": 20, "q3_k": 27, "q4_k": 0, "q5_k": 0, "q6_k": 52, "iq4_xs": 0}
+# Kernels that only a GPU with units may open.
+KERNELS = frozenset(f"{kernel}_{type_name}" for kernel, *_ in _TILED for type_name in TYPES)
 _COMPILERS = 8  # kernels that the driver compiles at once: each takes it a quarter of a second
 
 
