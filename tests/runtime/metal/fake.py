@@ -72,7 +72,8 @@ class Gpu(Object):
 
     def newLibraryWithSource_options_error_(self, source: int, options: int) -> int:
         made = self.metal.objects[options]
-        assert made.settings == {"setLanguageVersion:": 3 << 16, "setMathMode:": 0}
+        asked = {"setLanguageVersion:": 3 << 16, "setMathMode:": 0, "setMathFloatingPointFunctions:": 1}
+        assert made.settings == asked
         return Holder(self.metal, self.metal.objects[source].text).handle
 
     def newComputePipelineStateWithFunction_error_(self, function: int) -> int:
@@ -101,6 +102,9 @@ class CompileOptions(Object):
 
     def setMathMode_(self, mode: int) -> None:
         self.settings["setMathMode:"] = mode
+
+    def setMathFloatingPointFunctions_(self, functions: int) -> None:
+        self.settings["setMathFloatingPointFunctions:"] = functions
 
 
 class Buffer(Object):

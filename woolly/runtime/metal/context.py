@@ -18,6 +18,7 @@ __all__ = ["MetalContext", "Pipeline"]
 
 _LANGUAGE = 3 << 16  # Metal 3.0, the first with addresses of buffers: macOS 13
 _SAFE = 0  # MTLMathMode: nothing is reordered, fused or taken for finite
+_PRECISE = 1  # MTLMathFloatingPointFunctions
 _APPLE = 1007  # MTLGPUFamilyApple7: M1
 _ENTRY = "main_0"
 _THREADS = re.compile(rb"max_total_threads_per_threadgroup\((\d+)\)")
@@ -129,10 +130,12 @@ class MetalContext:
             return made
 
     def _forbid_fast_math(self, options: int) -> None:
-        """Newer systems have a mode, older ones a switch."""
-        selector = "setMathMode:"
+        """Newer systems have a mode, and precise functions apart from it; older ones a switch for both."""
+        selector, functions = "setMathMode:", "setMathFloatingPointFunctions:"
         if self.driver.responds(options, selector):
             self.driver.send(options, selector, c.c_int64(_SAFE), result=None)
+            if self.driver.responds(options, functions):
+                self.driver.send(options, functions, c.c_int64(_PRECISE), result=None)
         else:
             self.driver.send(options, "setFastMathEnabled:", c.c_bool(False), result=None)
 
