@@ -11,7 +11,7 @@ from tests.engine.test_seeing import GREEDY, PAIRS, finish, prompt, seen
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.towers import check
 from woolly.engine import Engine, load_model
-from woolly.engine.seeing import open_tower, tower_backend
+from woolly.engine.seeing import open_tower, tower_backend, tower_bytes
 from woolly.engine.seeing import tower as module
 from woolly.gguf import open_gguf
 from woolly.models.towers import trace_towers
@@ -66,7 +66,9 @@ def test_a_prompt_with_a_picture_has_one_answer(name, emulated, tmp_path, monkey
 def test_a_tower_that_finds_no_room_runs_on_the_cpu(emulated, tmp_path, monkeypatch, caplog):
     path = write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf")
     assert tower_backend(path) == "cuda"
-    monkeypatch.setattr(module, "_GPU_SHARE", 0.0)
+    of_a_picture, needed = tower_bytes(path), tower_bytes(path, module._GPU_ROWS)
+    assert needed > 4 * of_a_picture  # of 64 rows, and programs have room for 4096
+    monkeypatch.setattr(module, "_GPU_SHARE", needed / 2 / (8 << 30))
     tower = open_tower(path, "auto", Options(threads=1))
     assert tower.bits == "cpu" == tower_backend(path)
     assert "the tower of tower.gguf runs on the CPU: it takes 0.0 GB, and the GPU has 8." in caplog.text

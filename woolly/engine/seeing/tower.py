@@ -232,7 +232,7 @@ def tower_backend(path: Path) -> str:
     gpu = find_gpu_backend("auto")
     if gpu is None or gpu.name not in SEEING_KINDS:
         return "cpu"
-    return gpu.name if tower_bytes(path) <= _GPU_SHARE * find_gpu(0, gpu.name).free else "cpu"
+    return gpu.name if tower_bytes(path, _GPU_ROWS) <= _GPU_SHARE * find_gpu(0, gpu.name).free else "cpu"
 
 
 def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) -> list[Program]:
@@ -245,7 +245,7 @@ def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) 
         number = parse_devices(options.device)[0] if options.device else None
         device = gpu.open(number)
         try:
-            free, needed = device.memory()[0], traced_bytes(traced)
+            free, needed = device.memory()[0], traced_bytes(traced, _GPU_ROWS)
         finally:
             device.close()
         if needed > free * _GPU_SHARE:
