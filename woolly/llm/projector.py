@@ -69,16 +69,17 @@ def usable_projector(
     """Returns the projector to open with a model: the one that is given, or one beside it that fits; None: neither.
 
     One that nobody asked for and that cannot be used gives a line of the log: the model reads text without it.
-    ModelError with both names if a given one makes rows for another model.
+    ModelError with both names if a given one makes rows for another model, UnsupportedError if the GPU sees nothing.
     """
     path = choose_projector(model, given)
     if path is None or (given is None and has_stages):
         return None
     chosen = choose(backend_for(options.device, backend))
-    if given is None and chosen.is_gpu and chosen.name not in SEEING_KINDS:
-        log.warning(
-            "%s is not used: %s computes no pictures and no sounds yet; backend='cpu' does", path.name, chosen.name
-        )
+    if chosen.is_gpu and chosen.name not in SEEING_KINDS and options.gpu_layers != 0:
+        reason = f"{path.name} is not used: {chosen.name} computes no pictures and no sounds yet; backend='cpu' does"
+        if given is not None:
+            raise UnsupportedError(reason)
+        log.warning("%s", reason)
         return None
     try:
         check_pair(model, path)

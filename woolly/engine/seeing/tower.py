@@ -203,6 +203,8 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
     try:
         name = backend_for(options.device, backend)
         gpu = find_gpu_backend(name) if options.gpu_layers != 0 else None
+        if gpu is not None and gpu.name not in SEEING_KINDS:
+            gpu = None
         name = "cpu" if name == "auto" or is_gpu_backend(name) else name
         halves = []
         for traced in trace_towers(file):
