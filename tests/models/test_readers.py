@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 
 from tests.cases.readers import ANSWER, EVERY, READERS, SOURCE, START, STRIDE
 from tests.cases.tiny import write_tiny
@@ -16,6 +17,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace, trace_encoder
 from woolly.plan.passes import bring
 from woolly.runtime import Batch, Options, choose, pages_for
+from woolly.serving import Settings, create_app
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 
@@ -90,6 +92,25 @@ def test_answers_do_not_depend_on_chunks_batches_or_drafts(path, llm):
     assert [one.token_ids for one in llm.generate(PROMPTS, **ask)] == [one.token_ids for one in alone]
     with LLM(path, threads=1, chunk=5, speculation="prompt_lookup") as other:
         assert [one.token_ids for one in other.generate(PROMPTS, **ask)] == [one.token_ids for one in alone]
+
+
+def test_replies_report_the_prompt_that_was_given(path, tmp_path):
+    own = {"models_dir": path.parent, "model": str(path), "backend": "cpu", "threads": 1, "parallel": 1}
+    body = {"prompt": PROMPTS[0], "max_tokens": 2, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    with TestClient(create_app(Settings(**own, slot_save_path=tmp_path)), base_url="http://localhost") as client:
+        ids = client.post("/tokenize", json={"content": PROMPTS[0], "add_special": True}).json()["tokens"]
+        answer = client.post("/v1/completions", json=body).json()
+        assert answer["choices"][0]["prompt_token_ids"] == ids
+        assert answer["usage"]["prompt_tokens"] == len(ids) + 1  # the answer's first position is computed with them
+        cut = client.post("/v1/completions", json=body | {"echo": True, "truncate_prompt_tokens": 9}).json()["choices"]
+        assert cut[0]["prompt_token_ids"] == ids[-9:]
+        detokenized = client.post("/detokenize", json={"tokens": ids[-9:]}).json()["content"]
+        assert cut[0]["text"].startswith(detokenized)
+        messages = [{"role": "user", "content": "Say no."}]
+        chat = client.post("/v1/chat/completions", json=body | {"messages": messages, "prompt": None}).json()
+        assert len(set(chat["prompt_token_ids"])) > 3
+        refused = client.post("/slots/0?action=save", json={"filename": "a"})
+        assert refused.status_code == 400 and "an encoder read the last request of slot 0" in refused.text
 
 
 def test_what_needs_a_text_that_goes_on_is_refused_by_name(llm, path):

@@ -28,6 +28,6 @@ def cache_note(request: Request, *, has_text: bool = True) -> str | None:
     said += f", {found.reason}"
     if not has_text or (at := _DIVERGED.match(found.reason)) is None:
         return said
-    ids = request.prompt[int(at[1]) : int(at[1]) + _SHOWN]
+    ids = request.given[int(at[1]) : int(at[1]) + _SHOWN]
     text = "".join(request.detokenizer.text_of(id) for id in ids)
     return f"{said}: {json.dumps(text[:_CHARACTERS])}"

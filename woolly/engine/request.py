@@ -101,6 +101,11 @@ class Request:
         return self.id if self.turn_of is None else self.turn_of
 
     @property
+    def given(self) -> tuple[int, ...]:
+        """The prompt as its caller gave it: what an encoder reads, where the prompt itself has fillers."""
+        return self.prompt if self.view is None or not self.view.n_source else self.view.source_ids
+
+    @property
     def is_replaying(self) -> bool:
         """Whether expected tokens are still to come."""
         return len(self.output) < len(self.expected)

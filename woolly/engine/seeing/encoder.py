@@ -50,7 +50,9 @@ class TextEncoder:
             )
         piece = Piece(np.array(ids, np.float32)[:, None], (1, 1, len(ids)))
         rows = Rows(Prepared.of("text", [piece]), 0, 0, len(ids))
-        return read_prompt((rows, self._start), b"")
+        prompt, view = read_prompt((rows, self._start), b"")
+        view.source_ids = tuple(ids)
+        return prompt, view
 
     def n_rows(self, piece: Piece, _kind: object = None) -> int:
         """Rows of a text: one of each token."""

@@ -50,6 +50,7 @@ class View:
     turns: Int32 | None  # [3, n_prompt]: what each position turns by; None: all rows stand as tokens do
     identity: bytes  # of the tower
     n_source: int = 0  # first positions, of an encoder's rows, that the decoder's own read and do not go on from
+    source_ids: tuple[int, ...] = ()  # the tokens that the encoder reads
     rows: dict[Key, Float32] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -40,12 +40,17 @@ class Running(AsyncIterator[Chunk]):
         self._has_advanced = False
         self.model = model
         self.tokenizer = tokenizer
-        self.prompt_ids: tuple[int, ...] = requests[0].prompt
+        self.prompt_ids: tuple[int, ...] = requests[0].given
         self._driver = driver
         self._requests = tuple(requests)
         self._mail = LoopMailbox(len(self._requests), bell)
         self._arrived = self._first = self._last = arrived
         self._is_silent = False  # no progress for longer than the server allows
+
+    @property
+    def n_prompt(self) -> int:
+        """Returns the positions of the prompt: its tokens, and the first of an answer to what an encoder reads."""
+        return len(self._requests[0].prompt)
 
     @property
     def prompt_text(self) -> str:
@@ -127,7 +132,7 @@ class Running(AsyncIterator[Chunk]):
 
     def usage(self) -> dict[str, int]:
         """Returns the tokens so far: prompt_tokens, completion_tokens, total_tokens, cached_tokens."""
-        n_prompt = len(self.prompt_ids)
+        n_prompt = self.n_prompt
         n_completion = sum(len(request.output) for request in self._requests)
         cached = self._requests[0].prefix
         return {

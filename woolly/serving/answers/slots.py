@@ -23,6 +23,7 @@ class HeldSlot:
     tokens: tuple[int, ...] = ()
     salt: bytes = b""  # of its request: the cache finds the tokens under it alone
     digests: tuple[bytes, ...] | None = None  # of its pages if it had pictures, whose tokens are fillers
+    has_source: bool = False  # the fillers are of an encoder's rows
 
 
 class SlotTable:
@@ -57,9 +58,12 @@ class SlotTable:
         tokens: Sequence[int],
         salt: bytes = b"",
         digests: Sequence[bytes] | None = None,
+        *,
+        has_source: bool = False,
     ) -> None:
-        """Remembers what a slot holds; `digests` of its pages are given if it had pictures."""
-        self._held[slot] = HeldSlot(model, owner, tuple(tokens), salt, None if digests is None else tuple(digests))
+        """Remembers what a slot holds; `digests` of its pages are given if it had pictures, or an encoder's rows."""
+        named = None if digests is None else tuple(digests)
+        self._held[slot] = HeldSlot(model, owner, tuple(tokens), salt, named, has_source)
 
     def held(self, slot: int, owner: str) -> HeldSlot:
         """Returns what a slot holds; nothing if it is another client's. ApiError 400 for a slot that is not there."""

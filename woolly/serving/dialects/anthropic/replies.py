@@ -173,7 +173,7 @@ def _message(head: Head) -> Data:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": _usage(len(head.running.prompt_ids), 0, 0),
+        "usage": _usage(head.running.n_prompt, 0, 0),
     }
 
 

@@ -104,7 +104,7 @@ class _Text:
         self._has_ids = bool(body.return_token_ids)
         self._is_scored = body.prompt_logprobs is not None
         if body.truncate_prompt_tokens is not None:
-            prompt = self._request.prompt
+            prompt = self._request.given
         self._prompt = prompt
         self._echoed = ""
         if body.echo:
@@ -136,7 +136,7 @@ class _Text:
         if not self._has_ids:
             return {}
         ids = {"token_ids": [one.token for one in chunk.logprobs]}
-        return ids | {"prompt_token_ids": list(self._request.prompt)} if is_first else ids
+        return ids | {"prompt_token_ids": list(self._request.given)} if is_first else ids
 
     def of_prompt(self) -> dict[str, Any]:
         """Returns the log-probabilities of the prompt as a field of a choice, if they were asked for."""

@@ -99,7 +99,7 @@ class _Candidate:
 def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
     """Yields server-sent events, and responses without a candidate while there are none."""
     frame = _Frame(head)
-    beat = event(frame.around([], {"promptTokenCount": len(head.running.prompt_ids)}))
+    beat = event(frame.around([], {"promptTokenCount": head.running.n_prompt}))
     return with_heartbeats(_frames(chunks, head, frame), lambda: beat)
 
 

@@ -171,7 +171,7 @@ def _part(running: Running, chunk: Chunk, n_predicted: int) -> dict[str, Any]:
         "stop": False,
         "id_slot": running.id_slot,
         "tokens_predicted": n_predicted,
-        "tokens_evaluated": len(running.prompt_ids),
+        "tokens_evaluated": running.n_prompt,
     }
 
 

@@ -89,6 +89,10 @@ async def _save(id_slot: int, request: Request, body: SlotFile, path: Path) -> d
     started = time.monotonic()
     owner = owner_of(request)
     held = generator.slots.held(id_slot, owner)
+    if held.has_source:
+        raise refuse(
+            "id_slot", f"an encoder read the last request of slot {id_slot}, which a restore cannot go on from"
+        )
     if held.digests is not None:
         raise refuse("id_slot", f"the last request of slot {id_slot} had a picture, which a file of tokens cannot hold")
     info = await models.get(held.model or body.model)
