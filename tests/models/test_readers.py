@@ -10,14 +10,18 @@ from fastapi.testclient import TestClient
 from tests.cases.readers import ANSWER, EVERY, READERS, SOURCE, START, STRIDE
 from tests.cases.tiny import write_tiny
 from woolly import LLM
+from woolly.engine.opening.load import load_model
 from woolly.engine.reading.source import find_rows
 from woolly.engine.seeing import source_backend
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_encoder
 from woolly.plan.passes import bring
-from woolly.runtime import Batch, Options, choose, pages_for
+from woolly.runtime import Batch, Gpu, Options, choose, pages_for
+from woolly.runtime.cpu.program import CpuBackend
 from woolly.serving import Settings, create_app
+from woolly.serving.loading.memory import estimate
+from woolly.serving.settings.options import ModelOptions
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 
@@ -111,6 +115,24 @@ def test_replies_report_the_prompt_that_was_given(path, tmp_path):
         assert len(set(chat["prompt_token_ids"])) > 3
         refused = client.post("/slots/0?action=save", json={"filename": "a"})
         assert refused.status_code == 400 and "an encoder read the last request of slot 0" in refused.text
+
+
+def test_a_gpu_that_auto_would_take_counts_for_nothing(path, monkeypatch):
+    gpu = Gpu(0, "NVIDIA Fake", "sm_90", 8 << 30, 8 << 30, 3e12)
+    monkeypatch.setattr("woolly.engine.opening.memory.find_gpu", lambda number, kind: gpu)
+    assert not estimate(path, ModelOptions(ctx=64)).gpus
+    seen, budgets = [], []
+    monkeypatch.setattr("woolly.engine.opening.load.check_memory", lambda name, needed: seen.append(needed))
+
+    def compile(self, plan, tensors, options, compile=CpuBackend.compile):
+        budgets.append(options.weight_memory)
+        return compile(self, plan, tensors, options)
+
+    monkeypatch.setattr(CpuBackend, "compile", compile)
+    loaded = load_model(path, "auto", Options(threads=1, weight_memory=100_001), checks_memory=True)
+    loaded.close()
+    assert [one.gpus for one in seen] == [()]
+    assert len(budgets) == 2 and all(budgets) and sum(budgets) == 100_001 and loaded.weight_bytes == 100_001
 
 
 def test_what_needs_a_text_that_goes_on_is_refused_by_name(llm, path):

@@ -131,6 +131,8 @@ def load_model(
     try:
         file.overlay(metadata or {})
         plan = trace(file, result, pooling, ctx)
+        if plan.has_source:
+            backend = source_backend(backend, options)
         if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         plan = replace(plan, draft=load_draft(file, plan, ctx, draft))
@@ -138,6 +140,7 @@ def load_model(
             needed = estimate(file, plan, backend, options, ctx, options.cache_tokens, projector)
             check_memory(path.stem, needed)
         options = _with_cache(options, file, plan, ctx)
+        prepared = weight_bytes(file, backend, options)
         if projector is not None:
             if stages is not None:
                 raise RequestError("a model over stages sees no pictures yet; open it without a projector")
@@ -145,9 +148,10 @@ def load_model(
         if plan.has_source:
             if stages is not None or tower is not None:
                 raise RequestError("a decoder that reads an encoder runs over no stages, and sees no pictures")
-            backend = source_backend(backend, options)
             most = min(max(ctx or 0, context_limit(file, plan)), MAX_TEXT)
-            source = open_encoder(file, trace_encoder(file, plan, ctx), backend, options, most)
+            traced = trace_encoder(file, plan, ctx)
+            its, options = _divided(options, traced.plan, plan)
+            source = open_encoder(file, traced, backend, its, most)
             plan = bring(plan, source.program.plan.width)
         opened += (open_adapter(name, its, plan) for name, its in (adapters or {}).items())
         salt = "".join(write_overrides(metadata or {})).encode()
@@ -198,7 +202,7 @@ def load_model(
             tower,
             source,
             compile=compiled if is_free else None,
-            weight_bytes=weight_bytes(file, backend, options),
+            weight_bytes=prepared,
         )
     except BaseException:
         for one in (program, source):
@@ -227,6 +231,15 @@ def _with_tower(
             raise
         log.warning("%s is not used, so the model sees no pictures: %s", projector.name, error)
         return plan, None
+
+
+def _divided(options: Options, encoder: Plan, decoder: Plan) -> tuple[Options, Options]:
+    """The options of both halves of a model: each has the share of the memory for weights that its own are of all."""
+    if options.weight_memory is None:
+        return options, options
+    own, other = (sum(weight.n_bytes for weight in plan.weights.values()) for plan in (encoder, decoder))
+    first = options.weight_memory * own // (own + other)
+    return replace(options, weight_memory=first), replace(options, weight_memory=options.weight_memory - first)
 
 
 def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -> Options:

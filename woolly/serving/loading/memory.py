@@ -8,6 +8,7 @@ from pathlib import Path
 from woolly.engine import load_draft, possible_ctx
 from woolly.engine.opening import memory
 from woolly.engine.opening.memory import Estimate
+from woolly.engine.seeing import source_backend
 from woolly.gguf import open_gguf
 from woolly.llm.projector import choose_projector
 from woolly.llm.speculation import own_draft
@@ -29,7 +30,8 @@ def estimate(path: Path, options: ModelOptions) -> Estimate:
         budget = parse_size("weight_memory", options.weight_memory)
         given = Options(None, budget, options.kv_type, device=options.device, gpu_layers=options.gpu_layers)
         projector = choose_projector(path, options.mmproj)
-        return memory.estimate(file, plan, options.backend, given, options.ctx, options.kv_tokens, projector)
+        backend = source_backend(options.backend, given) if plan.has_source else options.backend
+        return memory.estimate(file, plan, backend, given, options.ctx, options.kv_tokens, projector)
 
 
 def check_memory(name: str, needed: Estimate, freed: int = 0) -> None:
