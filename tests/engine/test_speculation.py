@@ -1,5 +1,6 @@
 """Guessing ahead saves steps and changes no text."""
 
+import random
 from dataclasses import replace
 from itertools import pairwise
 from unittest.mock import Mock
@@ -293,10 +294,45 @@ def test_a_draft_model_reads_as_much_of_a_context_as_pays_and_finds_what_was_rea
     del request.context[-2:]
     allowed.n = 200
     assert draft.propose([(request, 3)]) == [list(wanted)] and allowed.n_read == 244
+    request.context += range(42)
+    allowed.n = 40  # a shortened context would cost 44
+    assert len(draft.propose([(request, 3)])[0]) == 3 and allowed.n_read == 286
+    assert draft._tracks[request].n_skipped == 0
     draft.forget(request)
+    allowed.n, allowed.n_read = 200, 244
     assert draft.propose([(other, 3)]) == [list(wanted)] and allowed.n_read == 244  # six pages, and eight tokens
     draft.forget(other)
     assert draft._pages.n_free == draft._pages.n_pages
+
+
+def test_purses_that_open_at_random_change_no_text_and_keep_no_page(llm, monkeypatch):
+    draw = random.Random(7)
+
+    class Fickle(Purses):
+        def may_guess(self, request):
+            return draw.random() < 0.7
+
+        def n_readable(self, request):
+            return draw.choice((0, 15, 16, 24, 48, 1 << 30))
+
+    monkeypatch.setattr("woolly.engine.drafts.speculation.Purses", Fickle)
+    prompts = [[(5 * i + j) % 250 for j in range(30 + 20 * i)] for i in range(4)]
+    params = SamplingParams(temperature=0, max_tokens=80, ignore_eos=True, context_shift=True, n_keep=3)
+
+    def answers(draft):
+        engine = Engine(llm.engine.program, llm.tokenizer, ctx=128, kv_tokens=288, chunk=32, draft=draft)
+        requests = [engine.add(engine.new_request(one, params)) for one in prompts]
+        while not engine.is_idle:
+            engine.step()
+        assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
+        return requests
+
+    draft = DraftModel(llm.engine.program, 192, 128)
+    guessed = answers(draft)
+    assert [one.output for one in guessed] == [one.output for one in answers(None)]
+    assert sum(one.n_shifts for one in guessed) > 1
+    assert sum(one.n_drafted for one in guessed) > sum(one.n_accepted for one in guessed) > 0
+    assert not draft._tracks and draft._pages.n_free == draft._pages.n_pages
 
 
 def test_speculation_is_chosen_by_name_file_or_llm(llm, folder):

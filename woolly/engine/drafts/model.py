@@ -124,7 +124,8 @@ class DraftModel:
         if n_may < _FEW:
             return None
         n_skipped = max(0, len(request.context) - _HEAD - n_may)
-        return self._begin(request, n_skipped) if n_skipped else track
+        # A shortened context that costs no less to read guesses worse.
+        return self._begin(request, n_skipped) if n_skipped and n_unread > n_may + _HEAD else track
 
     def _begin(self, request: Request, n_skipped: int = 0) -> _Track:
         """A track that has nothing but the pages that another request left, if none of its context is skipped."""
