@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from woolly.errors import RequestError
 from woolly.senses.picture import Picture
 from woolly.senses.prepared import Prepared
 from woolly.senses.preparing.cut import Cut
@@ -13,10 +14,23 @@ from woolly.senses.settings import TowerSettings
 __all__ = ["cut", "prepare"]
 
 _MOST_SLICES = 9
+_MOST_AREAS = 2  # of a piece, in squares of the tower's side: what its table of positions was made for
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
-    """Returns the overview, then the slices, line by line."""
+    """Returns the overview, then the slices, line by line; RequestError for a picture that is too long for its width.
+
+    Sides are rounded to whole rows, so that a long thin piece becomes larger than the tower takes.
+    """
+    found = _cut(height, width, settings)
+    if any(high * wide > _MOST_AREAS * settings.image_size**2 for high, wide in found.sizes):
+        raise RequestError(
+            f"the picture has {width} x {height} pixels, which is too long for its width; cut it into shorter ones"
+        )
+    return found
+
+
+def _cut(height: int, width: int, settings: TowerSettings) -> Cut:
     size, patch = settings.image_size, settings.patch_size * settings.merge
     n = min(math.ceil(width * height / size**2), settings.max_tiles or _MOST_SLICES)
     if n <= 1:
