@@ -45,13 +45,17 @@ class MetalContext:
         self.knows_bandwidth = False
         self.lock = threading.RLock()  # of the queue, the memory and the pipelines
         self.name = driver.text(driver.send(device, "name"))
-        self._check()
         self.memory = MetalMemory(driver, device)
         self._pipelines: dict[str, Pipeline] = {}
-        self.queue = driver.send(device, "newCommandQueue")
-        if not self.queue:
-            raise DeviceError(f"{self.name} gives no queue for work", code="driver")
-        self._last = 0  # the command buffer that was committed last
+        self.queue = self._last = 0  # the last: the command buffer that was committed last
+        try:
+            self._check()
+            self.queue = driver.send(device, "newCommandQueue")
+            if not self.queue:
+                raise DeviceError(f"{self.name} gives no queue for work", code="driver")
+        except BaseException:
+            self.close()  # the device is the context's from the start
+            raise
         _contexts.add(self)
 
     def _check(self) -> None:
