@@ -1,8 +1,8 @@
 """FakeMetal: objects of Metal as Python has them, behind the messages that Woolly sends to Apple's frameworks.
 
 Work is done when it is committed: copies by the host, kernels as C++ (text.py). What a program does wrong with Metal,
-such as an encoder that is used after its end, memory that the driver does not know, or an object that nobody frees,
-is an AssertionError. `faults` says what fails: by message, what the object replies.
+such as an encoder that is used after its end, memory that the driver does not know, or an object that nobody frees
+or that no pool takes, is an AssertionError. `faults` says what fails: by message, what the object replies.
 """
 
 # ruff: noqa: N802 - methods are named as Metal's messages are
@@ -151,6 +151,7 @@ class Commands(Object):
         return self._encoder(Copies(self.metal, self))
 
     def commit(self) -> None:
+        self.metal.string("left by the driver")
         assert not self.is_open and not self.is_committed
         self.is_committed = True
         for one in self.work:
@@ -163,6 +164,7 @@ class Commands(Object):
         return self.state
 
     def waitUntilCompleted(self) -> None:
+        self.metal.string("left by the driver")
         assert self.is_committed
 
     def GPUStartTime(self) -> float:
@@ -190,6 +192,7 @@ class Encoder(Object):
         self.commands, self.is_over = commands, False
 
     def endEncoding(self) -> None:
+        self.metal.string("left by the driver")
         assert not self.is_over
         self.is_over, self.commands.is_open = True, False
 
@@ -233,6 +236,7 @@ class Launches(Encoder):
         self.pushed = place.contents.value
 
     def dispatchThreadgroups_threadsPerThreadgroup_(self, grid: Any, threads: Any) -> None:
+        self.metal.string("left by the driver")
         assert not self.is_over and self._knows(self.pushed), "the driver does not know the memory of the arguments"
         name, pushed = self.metal.kernels[self.text], self.pushed
         assert self.metal.native.emulated_signature(name.encode()), f"{name} is not in KERNELS of conftest.py"
@@ -262,7 +266,7 @@ class FakeMetal:
         self.faults: dict[str, Any] = {}
         self.launched: list[str] = []
         self.n_committed, self._n_gpus = 0, n_gpus
-        self._pools: list[list[Object]] = [[]]
+        self._pools: list[list[Object]] = []
 
     def send(self, receiver: int, message: str, *arguments: Any, result: Any = c.c_void_p) -> Any:
         if message in self.faults:
@@ -295,7 +299,8 @@ class FakeMetal:
         return [Gpu(self).handle for _ in range(self._n_gpus)]
 
     def unowned(self, one: Object) -> int:
-        """An object that the pool in use frees."""
+        """An object that the pool in use frees. Threads of Python have none by themselves: it would stay for good."""
+        assert self._pools, f"no pool frees {type(one).__name__}"
         self._pools[-1].append(one)
         return one.handle
 
@@ -309,6 +314,5 @@ class FakeMetal:
                 one.release()
 
     def left(self) -> list[str]:
-        """Kinds of objects that nobody freed, but for those that a pool of the process would free."""
-        pooled = {id(one) for one in self._pools[0]}
-        return [type(one).__name__ for one in self.objects.values() if id(one) not in pooled]
+        """Kinds of objects that nobody freed."""
+        return [type(one).__name__ for one in self.objects.values()]

@@ -115,6 +115,18 @@ def test_recorded_launches_run_again(device):
     device.forget(graph)
 
 
+def test_work_leaves_no_objects_behind(device, fake):
+    at = device.allocate(4096)
+    args = (at, Address(at + 1024), 100, 5, 2, 1)
+    graph, n_objects = device.capture(lambda: device.launch("pack", (4,), 64, 0, args)), set()
+    for _ in range(4):
+        device.launch("pack", (4,), 64, 0, args)
+        device.replay(graph)
+        device.reach(device.mark())
+        n_objects.add(len(fake.objects))
+    assert len(n_objects) == 1
+
+
 def test_marks_give_times_and_are_reached(device):
     first = device.mark()
     at = device.allocate(1024)

@@ -14,7 +14,7 @@ from woolly.runtime.metal.libobjc import ObjectiveC
 from woolly.runtime.metal.memory import MetalMemory
 from woolly.runtime.vulkan.archive import SpirvArchive
 
-__all__ = ["MetalContext", "Pipeline"]
+__all__ = ["MetalContext", "Pipeline", "name_of"]
 
 _LANGUAGE = 3 << 16  # Metal 3.0, the first with addresses of buffers: macOS 13
 _SAFE = 0  # MTLMathMode: nothing is reordered, fused or taken for finite
@@ -44,7 +44,7 @@ class MetalContext:
         self.bandwidth: float | None = None  # bytes per second, once it is measured
         self.knows_bandwidth = False
         self.lock = threading.RLock()  # of the queue, the memory and the pipelines
-        self.name = driver.text(driver.send(device, "name"))
+        self.name = name_of(driver, device)
         self.memory = MetalMemory(driver, device)
         self._pipelines: dict[str, Pipeline] = {}
         self.queue = self._last = 0  # the last: the command buffer that was committed last
@@ -95,7 +95,8 @@ class MetalContext:
     def idle(self) -> None:
         """Returns when all that was committed is done."""
         if self._last:
-            self.enter().send(self._last, "waitUntilCompleted", result=None)
+            with self.enter().pool():
+                self.driver.send(self._last, "waitUntilCompleted", result=None)
 
     def pipeline(self, kernel: str) -> Pipeline:
         """The kernel of that name, compiled by the driver when it is first asked for: the system keeps the result."""
@@ -159,6 +160,12 @@ class MetalContext:
                     self.driver.send(one, "release", result=None)
         self._pipelines.clear()
         self.lost = self.lost or DeviceError("the program was closed", code="lost")
+
+
+def name_of(driver: ObjectiveC, device: int) -> str:
+    """The name of a GPU, as Apple calls it."""
+    with driver.pool():
+        return driver.text(driver.send(device, "name"))
 
 
 def _leave_contexts() -> None:

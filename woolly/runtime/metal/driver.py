@@ -11,7 +11,7 @@ from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.gpu.probe import TINY, differences, refusal
 from woolly.runtime.gpu.queued import QueuedDevice
-from woolly.runtime.metal.context import MetalContext
+from woolly.runtime.metal.context import MetalContext, name_of
 from woolly.runtime.metal.libobjc import ObjectiveC, open_driver
 from woolly.runtime.metal.staging import MetalStaging
 from woolly.runtime.metal.stream import MetalStream
@@ -115,7 +115,7 @@ def find_level(driver: ObjectiveC | None = None) -> str:
     open_archive()
     driver = driver or open_driver()
     device = find_device(driver, 0)
-    name = driver.text(driver.send(device, "name"))
+    name = name_of(driver, device)
     driver.send(device, "release", result=None)
     text = f"{name} shares the memory of the CPU, and is taken by name alone: device='metal'"
     raise DeviceError(text, code="no_driver")

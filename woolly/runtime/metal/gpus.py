@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.gpu.found import Gpu
+from woolly.runtime.metal.context import name_of
 from woolly.runtime.metal.driver import LEVEL, find_device, find_level, memory_of
 from woolly.runtime.metal.libobjc import open_driver
 
@@ -17,7 +18,7 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
         find_level(driver)
     device = find_device(driver, number)
     try:
-        return Gpu(number, driver.text(driver.send(device, "name")), LEVEL, *memory_of(driver, device), None)
+        return Gpu(number, name_of(driver, device), LEVEL, *memory_of(driver, device), None)
     finally:
         driver.send(device, "release", result=None)
 

@@ -2,6 +2,7 @@
 
 Launches of a command buffer may run side by side; a barrier stands before each that needs what was written before it.
 Metal has nothing that records launches and takes addresses, so recorded ones are encoded again.
+A pool is around all that is asked of the driver: Metal leaves objects to the pool of the thread, which has none.
 """
 
 from __future__ import annotations
@@ -85,17 +86,16 @@ class MetalStream:
         if self._encoder and self._is_copying != copies:
             self._end_encoder()
         if not self._encoder:
-            with driver.pool():
-                if not self._commands:
-                    self._commands = driver.send(driver.send(self._shared.queue, "commandBuffer"), "retain")
-                if copies:
-                    encoder = driver.send(self._commands, "blitCommandEncoder")
-                else:
-                    kind = c.c_uint64(_SIDE_BY_SIDE)
-                    encoder = driver.send(self._commands, "computeCommandEncoderWithDispatchType:", kind)
-                if not encoder:
-                    raise self._shared.fail("the driver of the GPU takes no more work")
-                self._encoder, self._is_copying, self._n_changes = driver.send(encoder, "retain"), copies, -1
+            if not self._commands:
+                self._commands = driver.send(driver.send(self._shared.queue, "commandBuffer"), "retain")
+            if copies:
+                encoder = driver.send(self._commands, "blitCommandEncoder")
+            else:
+                kind = c.c_uint64(_SIDE_BY_SIDE)
+                encoder = driver.send(self._commands, "computeCommandEncoderWithDispatchType:", kind)
+            if not encoder:
+                raise self._shared.fail("the driver of the GPU takes no more work")
+            self._encoder, self._is_copying, self._n_changes = driver.send(encoder, "retain"), copies, -1
         if not copies and self._n_changes != self._shared.memory.n_changes:
             self._show_memory()
         return self._encoder
@@ -120,12 +120,14 @@ class MetalStream:
         """Queues a copy; offsets and bytes are multiples of 4."""
         message = "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"
         ends = c.c_void_p(source.buffer), c.c_uint64(at), c.c_void_p(to.buffer), c.c_uint64(place)
-        self._shared.driver.send(self._open(copies=True), message, *ends, c.c_uint64(n_bytes), result=None)
+        with self._shared.driver.pool():
+            self._shared.driver.send(self._open(copies=True), message, *ends, c.c_uint64(n_bytes), result=None)
 
     def fill(self, block: Block, at: int, n_bytes: int) -> None:
         """Queues zeros; offset and bytes are multiples of 4."""
         arguments = c.c_void_p(block.buffer), Range(at, n_bytes), c.c_uint8(0)
-        self._shared.driver.send(self._open(copies=True), "fillBuffer:range:value:", *arguments, result=None)
+        with self._shared.driver.pool():
+            self._shared.driver.send(self._open(copies=True), "fillBuffer:range:value:", *arguments, result=None)
 
     def launch(self, pipeline: Pipeline, arguments: int, grid: Sequence[int], early: bool) -> None:
         """Queues a kernel, or records it. An early one needs nothing that the last command wrote."""
@@ -133,7 +135,8 @@ class MetalStream:
         if self._piece is not None:
             self._piece.append(one)
         elif all(grid):
-            self._encode(one)
+            with self._shared.driver.pool():
+                self._encode(one)
 
     def _encode(self, one: _Launch) -> None:
         encoder, driver = self._open(copies=False), self._shared.driver
@@ -150,13 +153,14 @@ class MetalStream:
 
     def submit(self, n_launches: int) -> float | None:
         """Hands what is open to the GPU. Gives the seconds of a launch, of the latest that are done."""
-        if self._commands:
-            self._end_encoder()
-            commands, self._commands = self._commands, 0
-            self._shared.commit(commands)
-            self._last += 1
-            self._sent.append(_Sent(self._last, commands, n_launches))
-        return self._reap()
+        with self._shared.driver.pool():
+            if self._commands:
+                self._end_encoder()
+                commands, self._commands = self._commands, 0
+                self._shared.commit(commands)
+                self._last += 1
+                self._sent.append(_Sent(self._last, commands, n_launches))
+            return self._reap()
 
     def _reap(self) -> float | None:
         """Takes back what is done. DeviceError if some of it failed."""
@@ -197,10 +201,11 @@ class MetalStream:
     def reach_value(self, value: int) -> None:
         """Returns when the GPU has come so far. macOS itself ends work that takes too long."""
         driver = self._shared.enter()
-        for sent in tuple(self._sent):
-            if sent.value <= value:
-                driver.send(sent.commands, "waitUntilCompleted", result=None)
-        self._reap()
+        with driver.pool():
+            for sent in tuple(self._sent):
+                if sent.value <= value:
+                    driver.send(sent.commands, "waitUntilCompleted", result=None)
+            self._reap()
 
     def begin_piece(self) -> None:
         """Has launches recorded from here on."""
@@ -219,8 +224,9 @@ class MetalStream:
         """Encodes recorded launches, and submits each piece by itself: the system has a limit for the time of each."""
         for piece in pieces:
             launches = [one for one in piece if all(one.grid)]
-            for one in launches:
-                self._encode(one)
+            with self._shared.driver.pool():
+                for one in launches:
+                    self._encode(one)
             self.submit(len(launches))
 
     def forget(self, pieces: list[list[_Launch]]) -> None:
@@ -249,11 +255,12 @@ class MetalStream:
 
     def close(self) -> None:
         """Ends the stream after its work."""
-        self._end_encoder()
-        if self._commands:
-            self._shared.driver.send(self._commands, "release", result=None)
-        for sent in self._sent:
-            self._shared.driver.send(sent.commands, "waitUntilCompleted", result=None)
-            self._shared.driver.send(sent.commands, "release", result=None)
+        with self._shared.driver.pool():
+            self._end_encoder()
+            if self._commands:
+                self._shared.driver.send(self._commands, "release", result=None)
+            for sent in self._sent:
+                self._shared.driver.send(sent.commands, "waitUntilCompleted", result=None)
+                self._shared.driver.send(sent.commands, "release", result=None)
         self._sent.clear()
         self._commands = 0
