@@ -1,6 +1,7 @@
 """FakeMetal: objects of Metal as Python has them, behind the messages that Woolly sends to Apple's frameworks.
 
-Work is done when it is committed: copies by the host, kernels as C++ (text.py). What a program does wrong with Metal,
+Work is done when it is committed: copies by the host, kernels as C++ (text.py). Launches between two barriers are done
+last first: one that needs what another writes finds what was there before. What a program does wrong with Metal,
 such as an encoder that is used after its end, memory that the driver does not know, or an object that nobody frees
 or that no pool takes, is an AssertionError. `faults` says what fails: by message, what the object replies.
 """
@@ -220,6 +221,7 @@ class Launches(Encoder):
         super().__init__(metal, commands)
         self.known: set[int] = set()
         self.text, self.pushed = "", 0
+        self.together: list[Any] = []  # launches that Metal may do in any order
 
     def useResources_count_usage_(self, array: int, n: int, usage: int) -> None:
         assert usage == 3
@@ -227,6 +229,16 @@ class Launches(Encoder):
 
     def memoryBarrierWithScope_(self, scope: int) -> None:
         assert scope == 1 and not self.is_over
+        self._part()
+
+    def endEncoding(self) -> None:
+        super().endEncoding()
+        self._part()
+
+    def _part(self) -> None:
+        """What comes is done after what came."""
+        self.commands.work += reversed(self.together)
+        self.together = []
 
     def setComputePipelineState_(self, state: int) -> None:
         self.text = self.metal.objects[state].text
@@ -247,7 +259,7 @@ class Launches(Encoder):
             failed = self.metal.native.emulated_launch(name.encode(), *sizes, c.c_uint(0), arguments, c.c_uint(1))
             assert failed is None and value.value == pushed, failed
 
-        self.commands.work.append(run)
+        self.together.append(run)
         self.metal.launched.append(name)
 
     def _knows(self, address: int) -> bool:

@@ -127,6 +127,23 @@ def test_work_leaves_no_objects_behind(device, fake):
     assert len(n_objects) == 1
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_the_fake_shows_a_missing_barrier(early, device):
+    at, out = device.allocate(4096), np.zeros(512, np.uint8)
+    device.zero(at, 4096)
+    device.upload(at, np.arange(500, dtype=np.uint32).astype(np.uint8))
+    steps = [(Address(at + 1024 * i), Address(at + 1024 * (i + 1)), 100, 5, 2, 1) for i in range(2)]
+
+    def queue():
+        for i, args in enumerate(steps):
+            device.launch("pack", (4,), 64, 0, args, early=early and i > 0)
+
+    device.replay(device.capture(queue))
+    device.download(at + 2048, out)
+    device.wait()
+    assert out.any() != early
+
+
 def test_marks_give_times_and_are_reached(device):
     first = device.mark()
     at = device.allocate(1024)
