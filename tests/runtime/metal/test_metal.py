@@ -10,8 +10,10 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.runtime import everything
+from tests.runtime.cuda import emulated
+from tests.runtime.metal.conftest import KERNELS
 from tests.runtime.metal.fake import FAILED, Buffer, FakeMetal
-from tests.runtime.metal.text import texts
+from tests.runtime.metal.text import build, texts
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
 from woolly.llm.identity import identity_of
@@ -61,6 +63,14 @@ def test_the_text_of_metal_gives_the_bits_of_the_cpu_backend(tiny, metal, fake):
         del program
         split = SplitBackend(metal, True).compile(plan, file.tensors, replace(options, gpu_layers=0))
         np.testing.assert_array_equal(logits(split, [24]).view(np.uint32), wanted.view(np.uint32))
+
+
+def test_what_is_compiled_is_found_while_another_process_compiles(native, monkeypatch):
+    def held(_):
+        raise AssertionError("the lock was asked for")
+
+    monkeypatch.setattr(emulated, "_alone", held)
+    assert build(KERNELS) is not None
 
 
 def test_one_command_reports_on_a_gpu(tiny, fake, monkeypatch, tmp_path):

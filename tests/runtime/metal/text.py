@@ -67,15 +67,22 @@ def build(names: Iterable[str]) -> ctypes.CDLL:
     source = '#include "metal.h"\n' + "".join(as_cpp(name, known[name]) for name in sorted(names))
     folder = Path(tempfile.gettempdir()) / f"woolly-emulated-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    own = [emulated.SOURCES / "emulated" / name for name in ("device.cpp", "memory.cpp")]
     parts = [path.read_bytes() for path in (SHIM / "metal.h", *sorted((emulated.SOURCES / "emulated").iterdir()))]
     library = folder / f"{emulated._checksum(compiler, *FLAGS, source, *parts)}.so"
-    with emulated._alone(folder):
-        if not library.exists():
-            objects = [emulated._compiled(compiler, path, folder, ["-DWOOLLY_EMULATED=1"]) for path in own]
-            written = library.with_suffix(f".{os.getpid()}.cpp")
-            written.write_text(source)
-            words = [*shlex.split(compiler), *FLAGS, "-O1", "-DWOOLLY_EMULATED=1", f"-I{SHIM}", f"-I{emulated.SOURCES}"]
-            emulated._make(library, [*words, "-shared", str(written), *map(str, objects)])
-            written.unlink()
+    if not library.exists():  # asked without the lock, which another process may hold for a minute
+        with emulated._alone(folder):
+            _compile(compiler, source, library)
     return emulated.load(library)
+
+
+def _compile(compiler: str, source: str, library: Path) -> None:
+    """Makes the library unless another process has made it meanwhile."""
+    if library.exists():
+        return
+    own = [emulated.SOURCES / "emulated" / name for name in ("device.cpp", "memory.cpp")]
+    objects = [emulated._compiled(compiler, path, library.parent, ["-DWOOLLY_EMULATED=1"]) for path in own]
+    written = library.with_suffix(f".{os.getpid()}.cpp")
+    written.write_text(source)
+    words = [*shlex.split(compiler), *FLAGS, "-O1", "-DWOOLLY_EMULATED=1", f"-I{SHIM}", f"-I{emulated.SOURCES}"]
+    emulated._make(library, [*words, "-shared", str(written), *map(str, objects)])
+    written.unlink()
