@@ -125,6 +125,14 @@ def test_recorded_launches_run_again(device):
     device.forget(graph)
 
 
+def test_a_stream_that_is_closed_gives_its_memory_back(device):
+    at, before = device.allocate(4096), device.memory()
+    beside = device.beside()
+    beside.launch("pack", (4,), 64, 0, (at, Address(at + 1024), 100, 5, 2, 1))
+    beside.close()
+    assert device.memory() == before
+
+
 def test_work_leaves_no_objects_behind(device, fake):
     at = device.allocate(4096)
     args = (at, Address(at + 1024), 100, 5, 2, 1)

@@ -132,6 +132,7 @@ class QueuedDevice(ABC):
         self._graphs: dict[int, list[Any]] = {}
         self._arguments: dict[int, tuple[Sequence[Argument], Address]] = {}  # by the id of their tuple
         self._room: tuple[Address, int] = (Address(0), 0)  # for arguments of launches to come
+        self._blocks: list[Address] = []  # of arguments, which `close` gives back
         self._recorded: list[Any] | None = None  # pieces of the list that is recorded
         self._n_open = 0  # launches since the last submission or piece
         self._per_submission = _FEW
@@ -283,6 +284,7 @@ class QueuedDevice(ABC):
         at, left = self._room
         if left < packed.nbytes:
             at, left = self.allocate(_ARGUMENTS), _ARGUMENTS
+            self._blocks.append(at)
         n_taken = -(-packed.nbytes // 16) * 16
         self._room = at + n_taken, left - n_taken
         self._staging.write(int(at), packed)
@@ -355,6 +357,7 @@ class QueuedDevice(ABC):
             return
         self._is_closed = True
         if self._context.lost is None:
+            self._freed += self._blocks
             with suppress(DeviceError):  # a GPU that is lost here has nothing to give back
                 self._release()
             self._stream.close()
