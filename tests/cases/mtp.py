@@ -14,6 +14,7 @@ from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
 from tests.cases.tiny import Tiny, block, tensors, write_tiny
 from woolly.engine.opening.load import load_model
+from woolly.gguf import GGUFWriter, open_gguf
 from woolly.runtime import Batch, Options
 
 NORMS = ("nextn.enorm.weight", "nextn.hnorm.weight", "nextn.shared_head_norm.weight")
@@ -85,3 +86,25 @@ def opened_guesses(path: Path, backend: str, kv_type: str) -> np.ndarray:
             batch = Batch.of([(range(first, end), first, [0])], range(end - first))
             parts.append(draft.run(replace(batch, hidden=hidden[first:end]), state).copy())
     return np.concatenate(parts)
+
+
+def split_block(path: Path, model: Path, block: Path) -> None:
+    """Writes a file with a block again as two: the model without it, and the block with what it shares.
+
+    The block's file has the keys of the whole model, its blocks, and copies of table, norm and head.
+    """
+    with closing(open_gguf(path)) as file:
+        name = file.metadata["general.architecture"]
+        n_blocks, n_drafts = (file.metadata[f"{name}.{key}"] for key in ("block_count", "nextn_predict_layers"))
+        own = tuple(f"blk.{n_blocks - n_drafts + i}." for i in range(n_drafts))
+        for target, is_block in ((model, False), (block, True)):
+            writer = GGUFWriter(target)
+            for key in file.metadata:
+                if is_block or key not in (f"{name}.block_count", f"{name}.nextn_predict_layers"):
+                    writer.add_raw(key, file.metadata.raw(key))
+            if not is_block:
+                writer.add(f"{name}.block_count", n_blocks - n_drafts)
+            for tensor in file.tensors.values():
+                if tensor.name.startswith(own) == is_block or not tensor.name.startswith("blk."):
+                    writer.add_raw_tensor(tensor.name, tensor.type, tensor.shape, tensor.data)
+            writer.write()

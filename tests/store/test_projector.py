@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from woolly.store import find_projectors, is_projector
-from woolly.store.projector import best_projector
+from woolly.store import find_projectors
+from woolly.store.beside import best_projector, is_projector
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.drafts.mtp_lookup import MtpLookup
 from woolly.engine.engine import Engine
 from woolly.engine.opening.context import affordable_ctx, context_limit, default_ctx, possible_ctx
+from woolly.engine.opening.draft_file import describe_draft, has_block, is_draft_file
 from woolly.engine.opening.hooks import Hook
 from woolly.engine.opening.load import (
     LoadedModel,
     default_breadth,
     default_kv_tokens,
     default_snapshots,
-    load_draft,
     load_model,
 )
 from woolly.engine.request import FinishReason, Request
@@ -48,7 +48,9 @@ __all__ = [
     "default_ctx",
     "default_kv_tokens",
     "default_snapshots",
-    "load_draft",
+    "describe_draft",
+    "has_block",
+    "is_draft_file",
     "load_model",
     "possible_ctx",
 ]

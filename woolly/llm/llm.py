@@ -92,7 +92,7 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
         `speculation` guesses up to `draft_tokens` tokens ahead, which changes no text: by "prompt_lookup" in the text
         so far, with "mtp" by the block for that in the model's own file (multi-token prediction), with "mtp_lookup" by
         both, or with a smaller model of the same vocabulary, given as a file, a name or an open LLM, whose file is then
-        opened once more. "auto" is "mtp" if the file has such a block; None or "none" guesses nothing.
+        opened once more. "auto" is "mtp" if the file or mtp-NAME.gguf beside it has a block; None or "none": nothing.
         `metadata` are values in place of the file's, by key, in which "*." stands for the architecture; `rope_scaling`
         (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` are names for such keys: with yarn and
         a scale of 4 a model reads four times the positions of its training.
@@ -121,13 +121,15 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
         named, guesses = named_adapters(given.adapters), guess_source(given.speculation)
         places = parse_stages(given, named)
         ctx = given.ctx
+        draft, draft_file = own_draft(self.path, "none" if places is not None and guesses == "auto" else guesses)
         loaded = load_model(
             self.path,
             given.backend,
             runtime,
             adapters=named,
             ctx=ctx,
-            draft=own_draft("none" if places is not None and guesses == "auto" else guesses),
+            draft=draft,
+            draft_file=draft_file,
             control_vectors=scaled_files(given.control_vectors),
             control_vector_layers=given.control_vector_layers,
             stages=places,

@@ -253,7 +253,7 @@ class ModelOptions(EngineOptions):
     )
     speculation: str = option(
         "auto",
-        "What guesses tokens ahead: a smaller model, prompt_lookup, mtp (the model's own block), mtp_lookup or none.",
+        "What guesses tokens ahead: a smaller model, an mtp- file, prompt_lookup, mtp (own block), mtp_lookup or none.",
         flags="--model-draft -md",
         shown="mtp, if the file has it",
         metavar="MODEL",

@@ -17,11 +17,14 @@ from woolly.engine import (
     PromptLookup,
     check_vocabulary,
     context_limit,
+    has_block,
+    is_draft_file,
     load_model,
 )
 from woolly.errors import RequestError
 from woolly.llm.model_options import ModelOptions
 from woolly.runtime import Options
+from woolly.store import find_block, resolve
 
 __all__ = ["Opened", "guess_source", "open_draft", "own_draft"]
 
@@ -47,13 +50,18 @@ def guess_source(speculation: str | os.PathLike[str] | Opened | None) -> str | o
     return speculation.path
 
 
-def own_draft(speculation: object) -> bool | None:
-    """Whether the model's own block guesses tokens (`load_model`'s `draft`); None: if its file has one."""
-    return (
-        {"auto": None, "mtp": True, "mtp_lookup": True}.get(speculation, False)
-        if isinstance(speculation, str)
-        else False
-    )
+def own_draft(model: Path, speculation: object) -> tuple[bool | None, Path | None]:
+    """Whether the model's own block guesses tokens, None if there is one, and the file that has it if it has its own.
+
+    These are `load_model`'s `draft` and `draft_file`. A block in the model's file goes before one beside it.
+    """
+    if speculation in ("none", "prompt_lookup") or not isinstance(speculation, (str, os.PathLike)):
+        return False, None
+    if speculation in ("auto", "mtp", "mtp_lookup"):
+        block = find_block(model)
+        return None if speculation == "auto" else True, None if block is None or has_block(model) else block
+    path = resolve(speculation)
+    return (True, path) if is_draft_file(path) else (False, None)
 
 
 def open_draft(

@@ -2,13 +2,23 @@
 
 from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams
-from woolly.models.registry import TracedEncoder, architectures, trace, trace_draft, trace_encoder
+from woolly.models.registry import (
+    TracedEncoder,
+    architectures,
+    draft_tensors,
+    is_block,
+    trace,
+    trace_draft,
+    trace_encoder,
+)
 
 __all__ = [
     "Keys",
     "TracedEncoder",
     "TransformerParams",
     "architectures",
+    "draft_tensors",
+    "is_block",
     "trace",
     "trace_draft",
     "trace_encoder",

@@ -16,17 +16,18 @@ from typing import Any, get_args
 
 from woolly import models
 from woolly.errors import ModelError, RequestError, UnsupportedError
-from woolly.gguf import Described, GGUFFile
+from woolly.gguf import Described, GGUFFile, Tensor
 from woolly.models.metadata import Keys
 from woolly.plan import Plan, Pooling, Result, Tracer
 
-__all__ = ["TracedEncoder", "architectures", "trace", "trace_draft", "trace_encoder"]
+__all__ = ["TracedEncoder", "architectures", "draft_tensors", "is_block", "trace", "trace_draft", "trace_encoder"]
 
 # What well-known architectures need that no plan can say yet.
 _NEEDS = {
     "a recurrence that is not built yet": "rwkv6qwen2",
     "hyper connections and keys that are compressed over positions": "deepseek4 qwen4exp",
     "images or sound": "clip",
+    "a model that it guesses tokens for: a draft head that Woolly does not run yet": "eagle3 gemma4-assistant dflash",
 }
 
 
@@ -58,6 +59,11 @@ def trace(
         raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported yet{_why(name)}")
     if not file.tensors:
         raise ModelError(f"{file.path}: the file holds a vocabulary but no weights, so it cannot be run")
+    if is_block(file):
+        raise UnsupportedError(
+            f"{file.path}: the file holds the block that guesses tokens of a {name} model, and not the model; open the"
+            " model, and give this file as speculation (-md)"
+        )
     try:
         keys = Keys(file.metadata, name, ctx)
         tracer = Tracer(name, file.tensors, _pooling(keys, result, pooling))
@@ -72,28 +78,44 @@ def trace(
     return plan
 
 
-def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None) -> Plan | None:
+def is_block(file: Described) -> bool:
+    """Whether a file holds the blocks that guess tokens, without the layers of the model they guess for."""
+    blocks = {".".join(tensor.split(".", 2)[:2]) for tensor in file.tensors if tensor.startswith("blk.")}
+    guessing = {tensor.removesuffix(_PROJECTION) for tensor in file.tensors if tensor.endswith(_PROJECTION)}
+    return bool(guessing) and "blk.0" not in blocks
+
+
+_PROJECTION = ".nextn.eh_proj.weight"  # what each block that guesses tokens has
+
+
+def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None, other: GGUFFile | None = None) -> Plan | None:
     """The draft of a plan that `trace` made of the file (`Plan.draft`); None if the file has no block that guesses.
 
+    `other` has the block in place of the file; what a block shares with its model (table, head, norm) is the model's.
     UnsupportedError if its architecture has no way to use it, ModelError if the block cannot be built.
     """
-    name = plan.architecture
+    name, source = plan.architecture, file if other is None else other
     try:
-        keys = Keys(file.metadata, name, ctx)
+        keys = Keys(source.metadata, name, ctx)
         n_drafts = keys.integer("nextn_predict_layers", 0)
         block = f"blk.{keys.integer('block_count', 0) - n_drafts}"
-        if plan.result != "logits" or n_drafts < 1 or f"{block}.nextn.eh_proj.weight" not in file.tensors:
+        if plan.result != "logits" or n_drafts < 1 or f"{block}{_PROJECTION}" not in source.tensors:
             return None
         module = _module(name)
         if not hasattr(module, "build_draft"):
             raise UnsupportedError(
-                f"{file.path}: Woolly's {name} model cannot use the blocks of the file that guess tokens yet"
+                f"{source.path}: Woolly's {name} model cannot use the blocks of the file that guess tokens yet"
             )
-        tracer = Tracer(name, file.tensors)
+        tracer = Tracer(name, file.tensors | draft_tensors(other))
         module.build_draft(tracer, module.read(keys))
         return tracer.plan(block)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ModelError(f"{file.path}: the draft of {name} cannot be built from these keys: {error}") from error
+        raise ModelError(f"{source.path}: the draft of {name} cannot be built from these keys: {error}") from error
+
+
+def draft_tensors(other: GGUFFile | None) -> dict[str, Tensor]:
+    """The tensors of a draft file that its model does not share; none of no file."""
+    return {} if other is None else {name: own for name, own in other.tensors.items() if name.startswith("blk.")}
 
 
 @dataclass(frozen=True)

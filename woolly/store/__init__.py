@@ -1,6 +1,7 @@
 """WHERE FILES ARE: which models exist, where they are stored, and how they are fetched."""
 
 from woolly.store.addresses import is_address
+from woolly.store.beside import find_block, find_projectors, is_second
 from woolly.store.catalogue import CATALOGUE, DEFAULT_MODEL, Model
 from woolly.store.download import Remote, open_url
 from woolly.store.entry import Stored
@@ -12,7 +13,6 @@ from woolly.store.known.families import Catalogue, Family, Purpose, Tag, all_fam
 from woolly.store.made import find_made, list_made, remove_made, write_made
 from woolly.store.names import Named, find_named, is_catalogued, is_path, known_names, remote_name
 from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files, read_presets
-from woolly.store.projector import find_projectors, is_projector
 from woolly.store.resolve import find_own_made, is_model_name, near_models, resolve
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Stored",
     "Tag",
     "all_families",
+    "find_block",
     "find_made",
     "find_named",
     "find_own_made",
@@ -42,7 +43,7 @@ __all__ = [
     "is_catalogued",
     "is_model_name",
     "is_path",
-    "is_projector",
+    "is_second",
     "known_names",
     "list_made",
     "list_models",

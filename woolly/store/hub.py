@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import StoreError
+from woolly.store.beside import best_projector
 from woolly.store.download import HUB, Remote, check_online, download, unreachable
 from woolly.store.folder import models_folder
-from woolly.store.projector import best_projector
 
 __all__ = ["HubName", "choose_file", "find_here", "hub_cache", "hub_remotes", "pull_hub", "quant_of", "shards_of"]
 

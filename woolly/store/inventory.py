@@ -12,13 +12,13 @@ from pathlib import Path
 
 from woolly.errors import StoreError
 from woolly.store import catalogue
+from woolly.store.beside import is_second
 from woolly.store.catalogue import lookup
 from woolly.store.entry import Stored, describe, is_later_shard
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, quant_of, shards_of
 from woolly.store.names import catalogue_names, is_path, remote_name
 from woolly.store.other_programs import hub_models, lm_studio_models, ollama_models
-from woolly.store.projector import is_projector
 
 __all__ = ["find_stored", "list_models", "own_models", "own_names", "remove_model"]
 
@@ -45,7 +45,7 @@ def own_models() -> Iterator[Stored]:
     """Yields the pulled models, by the names of `own_names`."""
     folder = models_folder()
     for path in sorted(folder.rglob("*.gguf")) if folder.is_dir() else ():
-        if not is_later_shard(path) and not is_projector(path.name):
+        if not is_later_shard(path) and not is_second(path.name):
             name, *aliases = own_names(folder, path)
             if found := describe(name, path, "woolly"):
                 yield replace(found, aliases=tuple(aliases))
@@ -116,7 +116,7 @@ def _projectors_left(path: Path) -> list[Path]:
     others = [one for one in own_models() if one.path.parent == folder and one.path != path]
     if others or not folder.is_relative_to(models_folder() / "hf"):
         return []
-    return [one for one in folder.glob("*.gguf") if is_projector(one.name)]
+    return [one for one in folder.glob("*.gguf") if is_second(one.name)]
 
 
 def _own(name: str) -> Stored | None:

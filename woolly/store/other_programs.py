@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from woolly.store.beside import is_second
 from woolly.store.entry import Stored, describe, is_later_shard
 from woolly.store.hub import hub_cache
-from woolly.store.projector import is_projector
 
 __all__ = ["hub_models", "lm_studio_models", "ollama_models", "ollama_projector"]
 
@@ -77,7 +77,7 @@ def lm_studio_models() -> Iterator[Stored]:
         folder = home / "models"
         for path in sorted(folder.glob("*/*/*.gguf")) if folder.is_dir() else ():
             name = path.relative_to(folder).as_posix()
-            if name not in seen and not is_later_shard(path) and not is_projector(name):
+            if name not in seen and not is_later_shard(path) and not is_second(name):
                 seen.add(name)
                 if found := describe(f"lmstudio:{name}", path, "LM Studio"):
                     yield found
@@ -93,7 +93,7 @@ def hub_models() -> Iterator[Stored]:
         for snapshot in sorted(snapshots.iterdir(), key=lambda p: -p.stat().st_mtime) if snapshots.is_dir() else ():
             for path in sorted(snapshot.rglob("*.gguf")):
                 name = path.relative_to(snapshot).as_posix()
-                if name not in seen and not is_later_shard(path) and not is_projector(name):
+                if name not in seen and not is_later_shard(path) and not is_second(name):
                     seen.add(name)
                     if found := describe(f"hf:{repo}/{name}", path, "Hugging Face"):
                         yield found

@@ -109,7 +109,8 @@ def _identity(path: Path) -> dict[str, Any]:
 def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
     from woolly import _native
     from woolly.cli.commands.show_gpu import find_card, on_card
-    from woolly.engine import default_ctx, load_draft
+    from woolly.engine import default_ctx, describe_draft
+    from woolly.llm.speculation import own_draft
     from woolly.machine.memory import available_memory
     from woolly.models import trace
 
@@ -128,7 +129,7 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
         left = None if card is None else max(0, card.usable - weights)
         ctx = default_ctx(file, plan, ctx, memory=left)
         # Packed weights are as large as the file's.
-        own = load_draft(file, plan, ctx, None)
+        own = describe_draft(file, plan, ctx, *own_draft(file.path, "auto"))
         parts = (plan,) if own is None else (plan, own)
         cache = round(sum(part.context_bytes(ctx, _native.kv_value_bytes("f16")) for part in parts))
         total, available = weights + cache, available_memory()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
 from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, context_limit
 from woolly.engine.opening.control_vectors import Scaled, steered
+from woolly.engine.opening.draft_file import load_draft, open_draft_file
 from woolly.engine.opening.memory import check_memory, estimate, weight_bytes
 from woolly.engine.seeing import TextEncoder, Tower, open_encoder, open_tower, source_backend
 from woolly.engine.step.breadth import Breadth
@@ -20,7 +20,7 @@ from woolly.errors import GGUFError, ModelError, PlanError, RequestError, Unsupp
 from woolly.gguf import GGUFFile, Tensor, open_gguf
 from woolly.gguf.overlay import Value, write_overrides
 from woolly.machine.memory import available_memory
-from woolly.models import trace, trace_draft, trace_encoder
+from woolly.models import draft_tensors, trace, trace_encoder
 from woolly.plan import Plan, Pooling, Result
 from woolly.plan.passes import bring
 from woolly.runtime import PAGE_SIZE, Options, Program, Stages, backend_for, choose, pages_for
@@ -34,7 +34,6 @@ __all__ = [
     "default_breadth",
     "default_kv_tokens",
     "default_snapshots",
-    "load_draft",
     "load_model",
 ]
 
@@ -75,10 +74,13 @@ class LoadedModel:
     # The model compiled with other adapters; None: its state is on a device, which one program alone can use.
     compile: Callable[[Sequence[Adapter | None]], Program] | None = None
     weight_bytes: int = 0  # that its prepared weights take at most
+    draft_file: GGUFFile | None = None  # with the block that guesses tokens, if it is not in the model's own
 
     def check(self) -> None:
         """Raises ModelError if a file has changed since it was opened."""
         self.file.check()
+        if self.draft_file is not None:
+            self.draft_file.check()
         for adapter in self.adapters:
             adapter.file.check()
         if self.tower is not None:
@@ -90,6 +92,8 @@ class LoadedModel:
         if self.source is not None:
             self.source.close()
         self.file.close()
+        if self.draft_file is not None:
+            self.draft_file.close()
         for adapter in self.adapters:
             adapter.close()
         if self.tower is not None:
@@ -105,6 +109,7 @@ def load_model(
     adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     ctx: int | None = None,
     draft: bool | None = False,
+    draft_file: Path | None = None,
     control_vectors: Scaled = (),
     control_vector_layers: tuple[int, int] | None = None,
     stages: Stages | None = None,
@@ -116,14 +121,16 @@ def load_model(
     """Opens a GGUF file, by path or by the name under which it was pulled, and LoRA files by name.
 
     `trace` explains result, pooling and ctx. With `draft` the plan has that of the file, whose lack is an error; None
-    takes one if the file has a block that guesses tokens. `steered` explains the control vectors. With `stages` the
-    program runs there. With `checks_memory`, RequestError for a model that the available memory cannot hold. With a
-    `projector` (mmproj file) its tower is opened, too, and the plan takes rows of pictures; one that cannot be used is
-    left out with a line of the log unless `needs_projector`. `metadata` are values in place of the file's own.
+    takes one if the file has a block that guesses tokens. The block of a `draft_file` takes the place of the file's.
+    `steered` explains the control vectors. With `stages` the program runs there. With `checks_memory`, RequestError for
+    a model that the available memory cannot hold. With a `projector` (mmproj file) its tower is opened, too, and the
+    plan takes rows of pictures; one that cannot be used is left out with a line of the log unless `needs_projector`.
+    `metadata` are values in place of the file's own.
     """
     check_ctx(ctx)
     path = resolve(model)
     file = open_gguf(path)
+    other: GGUFFile | None = None
     program: Program | None = None
     opened: list[Adapter] = []
     tower: Tower | None = None
@@ -135,12 +142,13 @@ def load_model(
             backend = source_backend(backend, options)
         if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
-        plan = replace(plan, draft=load_draft(file, plan, ctx, draft))
+        other = open_draft_file(file, draft_file, draft)
+        plan = replace(plan, draft=load_draft(file, plan, ctx, draft, other))
         if checks_memory and stages is None:
             needed = estimate(file, plan, backend, options, ctx, options.cache_tokens, projector)
             check_memory(path.stem, needed)
         options = _with_cache(options, file, plan, ctx)
-        prepared = weight_bytes(file, backend, options)
+        prepared = weight_bytes(file, plan, backend, options)
         if projector is not None:
             if stages is not None:
                 raise RequestError("a model over stages sees no pictures yet; open it without a projector")
@@ -164,7 +172,7 @@ def load_model(
 
         def changed(adapters: Sequence[Adapter | None]) -> tuple[Plan, Mapping[str, Tensor], bytes]:
             plan, more = adapted(unchanged, adapters) if adapters else (unchanged, {})
-            tensors = {**file.tensors, **more}
+            tensors = {**file.tensors, **draft_tensors(other), **more}
             if not control_vectors:
                 return plan, tensors, b""
             plan, more, steering = steered(plan, control_vectors, control_vector_layers)
@@ -203,12 +211,15 @@ def load_model(
             source,
             compile=compiled if is_free else None,
             weight_bytes=prepared,
+            draft_file=other,
         )
     except BaseException:
         for one in (program, source):
             if one is not None:
                 one.close()
         file.close()
+        if other is not None:
+            other.close()
         for adapter in opened:
             adapter.close()
         if tower is not None:
@@ -248,27 +259,6 @@ def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -
     # Each running request reads a slot and writes another; so does `logits`.
     n_slots = 2 * options.max_running + 2 + _FEWEST_SNAPSHOTS if plan.slots else 0
     return replace(options, cache_tokens=options.cache_tokens or ctx or least, cache_slots=n_slots)
-
-
-def load_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None) -> Plan | None:
-    """The draft of the file, as `load_model` takes it; one that nobody asked for and is broken gives a warning."""
-    if wanted is False:
-        return None
-    try:
-        draft = trace_draft(file, plan, ctx)
-        if draft is not None and draft.width != plan.width:
-            raise ModelError(f"{file.path}: the block that guesses tokens knows {draft.width} of {plan.width}")
-    except (ModelError, PlanError, UnsupportedError) as error:
-        if wanted:
-            raise
-        if not isinstance(error, UnsupportedError):
-            warnings.warn(f"speculation is off, because the file's own block cannot be used: {error}", stacklevel=4)
-        return None
-    if wanted and draft is None:
-        raise RequestError(
-            f"speculation is 'mtp', but {file.path} has no block that guesses tokens (nextn)", field="speculation"
-        )
-    return draft
 
 
 def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:

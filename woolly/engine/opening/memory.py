@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def estimate(
     With a `projector` its tower counts, as it is while it reads the largest picture. A model on GPUs has none.
     """
     gpus, kind = _gpus(backend, options), options.kv_type or "f16"
-    weights = _all_weights(file, backend)
+    weights = _all_weights(file, plan, backend)
     if backend == "reference":
         kind = "f32"
     n_ctx = possible_ctx(file, plan, ctx, kind, max(0, sum(gpu.usable for gpu in gpus) - weights) if gpus else None)
@@ -69,23 +70,27 @@ def estimate(
     return Estimate(
         gpus=gpus,
         may_split=bool(gpus) and not is_whole,
-        weights=weight_bytes(file, backend, options),
+        weights=weight_bytes(file, plan, backend, options),
         cache=int(sum(part.context_bytes(kv_tokens or n_ctx, _native.kv_value_bytes(kind)) for part in parts)),
         n_ctx=n_ctx,
         tower=0 if projector is None or gpus else tower_bytes(projector),
     )
 
 
-def weight_bytes(file: GGUFFile, backend: str, options: Options) -> int:
+def weight_bytes(file: GGUFFile, plan: Plan, backend: str, options: Options) -> int:
     """Returns what the prepared weights of a model take at most."""
-    weights = _all_weights(file, backend)
+    weights = _all_weights(file, plan, backend)
     return weights if options.weight_memory is None else min(weights, options.weight_memory)
 
 
-def _all_weights(file: GGUFFile, backend: str) -> int:
+def _all_weights(file: GGUFFile, plan: Plan, backend: str) -> int:
+    """Returns the bytes of all weights, with those of a draft that has a file of its own."""
+    drafted = () if plan.draft is None else plan.draft.weights.values()
+    others = [weight for weight in drafted if weight.tensor not in file.tensors]
     if backend == "reference":
-        return 4 * sum(tensor.n_elements for tensor in file.tensors.values())
-    return file.n_bytes
+        n_others = sum(math.prod(weight.shape) for weight in others)
+        return 4 * (sum(tensor.n_elements for tensor in file.tensors.values()) + n_others)
+    return file.n_bytes + sum(weight.n_bytes for weight in others)
 
 
 def _gpus(backend: str, options: Options) -> tuple[Gpu, ...]:

@@ -22,7 +22,7 @@ from woolly.plan import Plan
 from woolly.serving.accounts.account import may_use
 from woolly.serving.errors import ApiError
 from woolly.serving.watch.logs import log
-from woolly.store import Preset, find_preset, is_projector, own_names, quant_of, resolve
+from woolly.store import Preset, find_preset, is_second, own_names, quant_of, resolve
 
 __all__ = ["Capability", "Kind", "Library", "ModelInfo", "name_taken", "same_file"]
 
@@ -187,7 +187,7 @@ class Library:
         if self.main is not None and self._main_path is not None:
             paths[self.main] = self._main_path
         for file in self._files():
-            if _LATER_SHARD.search(file.stem) or is_projector(file.name):
+            if _LATER_SHARD.search(file.stem) or is_second(file.name):
                 continue
             if not self._is_confined(file) or not _is_file(file):
                 continue

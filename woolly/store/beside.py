@@ -1,4 +1,4 @@
-"""Projectors: the second file (`mmproj`) of a model that sees pictures, found where the model's own file is."""
+"""Files beside a model's own: the projector (`mmproj`) by which it sees, the block that guesses tokens (`mtp-`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 
 from woolly.store.folder import models_folder
 
-__all__ = ["best_projector", "find_projectors", "is_projector"]
+__all__ = ["best_projector", "find_block", "find_projectors", "is_projector", "is_second"]
 
 _ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _TYPE = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q[0-9]\w*|BF16|F16|F32|FP16|FP32|INT[0-9]+))(?=[-._]|$)", re.IGNORECASE)
-_WORDS = re.compile(r"mmproj|projector|model|vision", re.IGNORECASE)
+_WORDS = re.compile(r"^mtp(?:-|$)|mmproj|projector|model|vision", re.IGNORECASE)
+# How files of draft heads begin, which are no models of their own.
+_HEADS = ("mtp-", "eagle3-", "dflash-", "dspark-")
 
 # The type that is taken if there are several: a tower is small, and fewer bits cost it more than a text model.
 _PREFERRED = ("F16", "FP16", "BF16", "Q8_0", "F32", "FP32")
@@ -24,16 +26,25 @@ def is_projector(name: str) -> bool:
     return "mmproj" in name.rpartition("/")[2].lower()
 
 
+def is_second(name: str) -> bool:
+    """Returns whether a file is named as those are that cannot be run alone: projectors and draft heads."""
+    return is_projector(name) or name.rpartition("/")[2].startswith(_HEADS)
+
+
 def best_projector(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
     """Returns the projector among files that fits the name of a model best, None if none may be its own.
 
     One that bears the model's name comes first, then one that bears none, as `mmproj-F16.gguf`. One that bears another
     name is taken only if all files are of one model, as in a repository of the hub.
     """
+    return _best([name for name in names if is_projector(name)], model, of_one_model)
+
+
+def _best(names: Iterable[str], model: str, of_one_model: bool) -> str | None:
     own = _stem(model)
     ranked = []
     for name in names:
-        if not is_projector(name) or not name.lower().endswith(".gguf"):
+        if not name.lower().endswith(".gguf"):
             continue
         stem = _stem(name)
         alike = 1 if not stem else 0 if own.startswith(stem) or stem.startswith(own) else 2
@@ -42,15 +53,21 @@ def best_projector(names: Iterable[str], model: str, *, of_one_model: bool = Tru
     return min(ranked, default=(0, 0, None))[2]
 
 
+def find_block(model: Path) -> Path | None:
+    """Returns the file with a model's block that guesses tokens (`mtp-NAME.gguf`), None if none is beside it."""
+    for folder in _folders(model):
+        blocks = [name for name in _names(folder) if name.startswith("mtp-") and name != model.name]
+        name = _best(blocks, model.name, _is_repository(folder))
+        if name is not None:
+            return folder / name
+    return None
+
+
 def find_projectors(model: Path) -> list[Path]:
     """Returns the projectors of a model's file: one beside it, or the one that Ollama has for it."""
     found: list[Path] = []
     for folder in _folders(model):
-        try:
-            names = [entry.name for entry in os.scandir(folder) if entry.is_file()]
-        except OSError:
-            continue
-        name = best_projector(names, model.name, of_one_model=_is_repository(folder))
+        name = best_projector(_names(folder), model.name, of_one_model=_is_repository(folder))
         if name is not None:
             found.append(folder / name)
     if not found and re.fullmatch(r"sha256-[0-9a-f]{64}", model.name):
@@ -59,6 +76,13 @@ def find_projectors(model: Path) -> list[Path]:
         own = ollama_projector(model)
         found += [] if own is None else [own]
     return found
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in os.scandir(folder) if entry.is_file()]
+    except OSError:
+        return []
 
 
 def _folders(model: Path) -> list[Path]:

@@ -1,0 +1,127 @@
+"""What guesses tokens in a file of its own saves as many steps as inside the model's, and changes no text."""
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.families import FAMILIES
+from tests.cases.mtp import MTP, RAW, split_block, write_guessing
+from tests.cases.tiny import TINY, write_tiny
+from woolly import LLM, ModelError, SamplingParams, UnsupportedError
+from woolly.engine import MtpDraft, MtpLookup
+from woolly.engine.drafts.cost import DraftCost
+from woolly.engine.drafts.draft import DraftLength
+from woolly.engine.drafts.purse import Purses
+from woolly.gguf import GGUFWriter, open_gguf
+from woolly.serving.loading.memory import estimate
+from woolly.serving.settings.options import ModelOptions
+from woolly.store.inventory import own_models
+
+GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+PROMPT = np.random.RandomState(5).randint(0, 256, 50).tolist()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("draft-files")
+
+
+@pytest.fixture(autouse=True)
+def free(monkeypatch):
+    """Guesses cost nothing, and two are always made: how many are right does not depend on a clock."""
+    monkeypatch.setattr(DraftCost, "is_due", lambda self, n: False)
+    monkeypatch.setattr(Purses, "may_guess", lambda self, request: True)
+    monkeypatch.setattr(DraftLength, "next", lambda self, cost: 2)
+
+
+@functools.cache
+def files(name, folder):
+    """A model with its block, the model without it, and the block's file beside it."""
+    whole = write_guessing((MTP | RAW)[name], folder / f"whole-{name}.gguf", 0.05)
+    own = folder / name
+    own.mkdir()
+    model, block = own / f"{name}-F32.gguf", own / f"mtp-{name}-Q8_0.gguf"
+    split_block(whole, model, block)
+    return whole, model, block
+
+
+def answers(path, **options):
+    """Tokens of an answer, how many were guessed, how many of them were right, and what guessed."""
+    with LLM(path, ctx=256, threads=1, **options) as llm:
+        done = llm.generate(PROMPT, GREEDY)
+        return done.token_ids, done.n_drafted_tokens, done.n_accepted_tokens, type(llm.engine.draft)
+
+
+@pytest.mark.parametrize("name", ["qwen35", "glm4moe", "deepseek2", "mimo2"])
+def test_a_block_beside_the_model_guesses_as_the_one_inside(folder, name):
+    whole, model, block = files(name, folder)
+    wanted = answers(whole)
+    assert wanted[2] > 3 and wanted[3] is MtpDraft
+    assert answers(model) == wanted
+    assert answers(model, speculation=block) == wanted
+    assert answers(model, speculation="mtp_lookup")[::3] == (wanted[0], MtpLookup)
+    assert answers(model, speculation=None) == (wanted[0], 0, 0, type(None))
+    assert answers(whole, speculation=block) == wanted
+
+
+def test_a_block_of_another_model_is_refused_by_name(folder):
+    _, model, block = files("glm4moe", folder)
+    _, other, foreign = files("deepseek2", folder)
+    with pytest.raises(ModelError, match=r"mtp-deepseek2-Q8_0.gguf guesses for a model of architecture deepseek2, but"):
+        LLM(model, ctx=64, threads=1, speculation=foreign)
+    for key, value, sentence in (
+        ("glm4moe.embedding_length", 128, "a model of width 128, but glm4moe-F32.gguf has 64"),
+        ("glm4moe.block_count", 9, "a model of layers 8, but glm4moe-F32.gguf has 3"),
+        ("tokenizer.ggml.tokens", ["a"] * 256, "name tokens differently"),
+    ):
+        wrong = changed(block, folder / "wrong.gguf", key, value)
+        with pytest.raises(ModelError, match=sentence):
+            LLM(model, ctx=64, threads=1, speculation=wrong)
+    beside = changed(block, other.parent / "mtp-F16.gguf", "glm4moe.embedding_length", 128)
+    foreign.rename(other.parent / "kept")
+    with pytest.warns(UserWarning, match=r"speculation is off, because mtp-F16.gguf cannot be used: .* architecture"):
+        assert answers(other)[1] == 0
+    beside.unlink()
+    (other.parent / "kept").rename(foreign)
+
+
+def test_a_block_without_its_model_is_no_model(folder, monkeypatch):
+    _, model, block = files("glm4moe", folder)
+    with pytest.raises(UnsupportedError, match="holds the block that guesses tokens of a glm4moe model, and not the"):
+        LLM(block, ctx=64, threads=1)
+    monkeypatch.setattr("woolly.store.inventory.models_folder", lambda: model.parent)
+    assert [stored.path for stored in own_models()] == [model]
+
+
+def test_the_memory_of_a_block_counts(folder):
+    _, model, block = files("glm4moe", folder)
+    with open_gguf(block) as file:
+        own = sum(tensor.n_bytes for name, tensor in file.tensors.items() if name.startswith("blk."))
+    needed, plain = (estimate(model, ModelOptions(speculation=one, ctx=64)) for one in ("auto", "none"))
+    assert needed.weights - plain.weights == own
+    assert needed.cache > plain.cache
+
+
+@pytest.mark.parametrize("name", ["gemma4-assistant", "dflash"])
+def test_heads_that_do_not_run_yet_are_refused_by_name(folder, name):
+    head = write_tiny(replace(TINY["llama"], architecture=name), folder / f"{name}.gguf")
+    plain = write_tiny(FAMILIES["glm4moe"], folder / "plain.gguf")
+    for path, options in ((head, {}), (plain, {"speculation": head})):
+        with pytest.raises(UnsupportedError, match=f"'{name}' is not supported yet: .* a draft head that Woolly does"):
+            LLM(path, ctx=64, threads=1, **options)
+
+
+def changed(path, target, key, value):
+    """A copy of a file with another value of one key."""
+    with open_gguf(path) as file:
+        writer = GGUFWriter(target)
+        for name in file.metadata:
+            if name != key:
+                writer.add_raw(name, file.metadata.raw(name))
+        writer.add(key, value)
+        for tensor in file.tensors.values():
+            writer.add_raw_tensor(tensor.name, tensor.type, tensor.shape, tensor.data)
+        writer.write()
+    return target
