@@ -205,17 +205,6 @@ class Counting(Failing):
         return code
 
 
-def test_an_opening_that_fails_half_way_leaves_nothing_behind(opened):
-    whole = Counting(open_driver(), 0)
-    driving.open_device(driver=whole).close()
-    assert whole.n_made > 8 and whole.alive == 0
-    for fails in range(1, whole.n_made + 1):
-        driver = Counting(open_driver(), fails)
-        with suppress(DeviceError, RequestError):  # memory may be there at the second try
-            driving.open_device(driver=driver).close()
-        assert driver.n_made >= fails and driver.alive == 0, fails
-
-
 def test_the_archive_is_read_once_for_all_openings(opened, monkeypatch):
     archive._read.cache_clear()
     read = []

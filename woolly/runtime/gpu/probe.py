@@ -12,7 +12,7 @@ import numpy.typing as npt
 from woolly.errors import DeviceError
 from woolly.runtime.gpu.device import Address, Argument, Device
 
-__all__ = ["TINY", "differences", "refusal", "results"]
+__all__ = ["TINY", "differences", "lost_in_trial", "refusal", "results"]
 
 _N = 4096  # a guess: enough random numbers to meet each way of rounding
 TINY = "numbers next to zero"
@@ -34,6 +34,12 @@ def refusal(device: Device, wrong: list[str]) -> DeviceError:
         code="old_device",
         remedy="use backend='cpu'",
     )
+
+
+def lost_in_trial(name: str, error: DeviceError) -> DeviceError:
+    """What to raise if a device of that name is lost before a program is on it: another opening may succeed."""
+    text = f"{name} failed while its arithmetic was tried: {error.fault}"
+    return DeviceError(text, code="refused", remedy="try it again, or use backend='cpu'")
 
 
 def results(device: Device) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:

@@ -57,8 +57,8 @@ class GpuContext(Protocol):
     def pipeline(self, kernel: str) -> Any:
         """The kernel of that name, compiled when it is first asked for."""
 
-    def close(self) -> None:
-        """Gives back all."""
+    def close(self, is_lost: bool = False) -> None:
+        """Gives back all; of a lost device if `is_lost`, which no other thread uses."""
 
 
 class GpuStream(Protocol):
@@ -364,3 +364,10 @@ class QueuedDevice(ABC):
             self._staging.close()
         if self._is_first:
             self._context.close()
+
+    def abandon(self) -> None:
+        """Gives back all of a device that was lost while it was opened: nobody else uses it."""
+        self._is_closed = True
+        self._stream.close()
+        self._staging.close()
+        self._context.close(is_lost=True)

@@ -148,10 +148,11 @@ class MetalContext:
         reason = " ".join(text.split())[:300]
         return DeviceError(f"the driver of {self.name} does not compile the kernel {kernel}: {reason}", code="driver")
 
-    def close(self) -> None:
-        """Gives back all. After a fault the end of the process does."""
-        if self.lost is None:
-            self.idle()
+    def close(self, is_lost: bool = False) -> None:
+        """Gives back all; of a lost device if `is_lost`. Else the end of the process does after a fault."""
+        if self.lost is None or is_lost:
+            if self.lost is None:
+                self.idle()
             for pipeline in self._pipelines.values():
                 self.driver.send(pipeline.state, "release", result=None)
             self.memory.close()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.kernels import Kernels
-from woolly.runtime.gpu.probe import TINY, differences, refusal
+from woolly.runtime.gpu.probe import TINY, differences, lost_in_trial, refusal
 from woolly.runtime.gpu.queued import QueuedDevice
 from woolly.runtime.metal.context import MetalContext, name_of
 from woolly.runtime.metal.libobjc import ObjectiveC, open_driver
@@ -132,6 +132,12 @@ def open_device(index: int = 0, driver: ObjectiveC | None = None) -> MetalDevice
         context.flushes = TINY in wrong
         if set(wrong) - {TINY}:
             raise refusal(device, wrong)
+    except DeviceError as error:
+        if context.lost is None:
+            device.close()
+            raise
+        device.abandon()
+        raise lost_in_trial(context.name, error) from None
     except BaseException:
         device.close()
         raise

@@ -77,7 +77,11 @@ class MetalStaging:
             self._returns.remove(block)
         else:
             block = self._block(1 << max(16, (n_bytes - 1).bit_length()))
-        self._stream.copy(source, first, block, 0, n_bytes)
+        try:
+            self._stream.copy(source, first, block, 0, n_bytes)
+        except BaseException:
+            self._returns.append(block)  # `close` gives it back
+            raise
         self._coming.append((self._stream.coming, block, at - first, out))
 
     def settle(self) -> None:

@@ -49,6 +49,7 @@ class VulkanContext:
         self.bandwidth: float | None = None  # bytes per second, once it is measured
         self.knows_bandwidth = False
         self.lost: DeviceError | None = None  # why the device cannot be used again
+        self.hangs = False  # whether that is because work does not end: then nothing can be given back
         self.lock = threading.RLock()  # of the queue, the memory and the pipelines
         self.device, self.queue = c.c_void_p(), c.c_void_p()
         self._pipelines: dict[tuple[str, str], Any] = {}
@@ -160,13 +161,14 @@ class VulkanContext:
             part.write_bytes(data.raw[: n.value])
             part.replace(path)
 
-    def close(self) -> None:
-        """Gives back all. After a fault the end of the process does."""
-        if self.lost is None:
+    def close(self, is_lost: bool = False) -> None:
+        """Gives back all; of a lost device if `is_lost`. Else the end of the process does after a fault."""
+        if self.lost is None or is_lost:
             driver = self.driver
             # Results do not matter here: there is nothing left to save.
             driver.result("vkDeviceWaitIdle", self.device)
-            self._keep_cache()
+            if self.lost is None:
+                self._keep_cache()
             for pipeline in self._pipelines.values():
                 driver.result("vkDestroyPipeline", self.device, pipeline, None)
             self.memory.close()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from woolly.errors import DeviceError
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.kernels import Kernels
-from woolly.runtime.gpu.probe import differences, refusal
+from woolly.runtime.gpu.probe import differences, lost_in_trial, refusal
 from woolly.runtime.gpu.queued import QueuedDevice
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import open_archive
@@ -140,10 +140,20 @@ def choose_variant(device: VulkanDevice, context: VulkanContext) -> str:
 def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: float = 120.0) -> VulkanDevice:
     """The GPU of that number, after a probe of its arithmetic. DeviceError if it cannot be used.
 
-    Work that is not done after `limit_s` seconds counts as hanging.
+    Work that is not done after `limit_s` seconds counts as hanging. A GPU that is lost meanwhile can be opened again.
     """
     driver = driver or open_driver()
-    context = VulkanContext(driver, find_physical(driver, index), open_archive())
+    physical = find_physical(driver, index)
+    try:
+        return _open(driver, physical, limit_s)
+    except DeviceError as error:
+        if error.code == "lost":
+            raise lost_in_trial(physical.name, error) from None
+        raise
+
+
+def _open(driver: VulkanLibrary, physical: Physical, limit_s: float) -> VulkanDevice:
+    context = VulkanContext(driver, physical, open_archive())
     try:
         device = VulkanDevice(context, limit_s)
     except BaseException:
@@ -152,10 +162,11 @@ def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: fl
     try:
         context.variant = choose_variant(device, context)
         # Asked as the rest of the arithmetic is: a driver that is wrong there leaves these products to dots.
-        context.has_matrices = (
-            context.physical.has_matrices and context.variant == "plain" and matrices.is_exact(device)
-        )
+        context.has_matrices = physical.has_matrices and context.variant == "plain" and matrices.is_exact(device)
     except BaseException:
-        device.close()
+        if context.lost is not None and not context.hangs:
+            device.abandon()
+        else:
+            device.close()
         raise
     return device

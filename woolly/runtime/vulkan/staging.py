@@ -74,8 +74,12 @@ class Staging:
         with self._shared.lock:
             source, at = self._shared.memory.find(address)
         copy = BufferCopy(at, 0, out.nbytes)
-        self._stream.record("vkCmdCopyBuffer", source.buffer, block.buffer, 1, c.byref(copy))
-        self._stream.show_host()
+        try:
+            self._stream.record("vkCmdCopyBuffer", source.buffer, block.buffer, 1, c.byref(copy))
+            self._stream.show_host()
+        except BaseException:
+            self._returns.append(block)  # `close` gives it back
+            raise
         self._coming.append((self._stream.coming, block, out))
 
     def settle(self) -> None:

@@ -223,6 +223,7 @@ class CommandStream:
             driver = self._shared.enter()
             code = driver.result("vkWaitSemaphores", self._shared.device, c.byref(info), limit)
             if code == TIMEOUT:
+                self._shared.hangs = True
                 text = f"the GPU did not finish its work within {self._limit_s:g} seconds"
                 raise self._shared.failed(DeviceError(text, code="lost"))
             if code:

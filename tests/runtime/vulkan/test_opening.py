@@ -1,0 +1,64 @@
+"""Openings of a VulkanDevice that fail: nothing is left behind, and the next one may succeed."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.runtime.vulkan.test_driver import Counting
+from woolly.errors import DeviceError, RequestError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import Options, choose
+from woolly.runtime.choose import Fallback
+from woolly.runtime.split import SplitBackend
+from woolly.runtime.vulkan import driver as driving
+from woolly.runtime.vulkan.backend import VulkanBackend
+from woolly.runtime.vulkan.libvulkan import open_driver
+from woolly.runtime.vulkan.physical import Physical, find_physical
+
+
+def test_an_opening_that_fails_half_way_leaves_nothing_behind(opened):
+    whole = Counting(open_driver(), 0)
+    driving.open_device(driver=whole).close()
+    assert whole.n_made > 8 and whole.alive == 0
+    for fails in range(1, whole.n_made + 1):
+        driver = Counting(open_driver(), fails)
+        with suppress(DeviceError, RequestError):  # memory may be there at the second try
+            driving.open_device(driver=driver).close()
+        assert driver.n_made >= fails and driver.alive == 0, fails
+
+
+@pytest.mark.parametrize("where", ["probe", "matrices"])
+def test_a_gpu_that_is_lost_while_it_is_opened_can_be_opened_again(opened, monkeypatch, tmp_path, caplog, where):
+    driver = Counting(open_driver(), 0)
+    lost = {"vkGetSemaphoreCounterValue": 0, "vkWaitSemaphores": -4}
+
+    def lose(device):
+        driver._codes = lost
+        device.mark()
+        device.wait()
+
+    if where == "matrices":
+        units = replace(find_physical(driver, 0), has_matrices=True)
+        monkeypatch.setattr(Physical, "extensions", [])
+        monkeypatch.setattr(driving, "find_physical", lambda *_: units)
+        monkeypatch.setattr(driving, "choose_variant", lambda *_: "plain")
+        monkeypatch.setattr(driving.matrices, "is_exact", lose)
+    else:
+        driver._codes = lost
+    sentence = "failed while its arithmetic was tried: the GPU was lost in vkWaitSemaphores: the driver reset it; try"
+    with pytest.raises(DeviceError, match=sentence) as caught:
+        driving.open_device(driver=driver)
+    assert caught.value.code == "refused" and driver.alive == 0
+    tiny = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
+    with open_gguf(tiny) as file:
+        gpu = SplitBackend(VulkanBackend(lambda *_: driving.open_device(driver=driver)), False)
+        program = Fallback([gpu, choose("cpu")]).compile(trace(file), file.tensors, Options(threads=1))
+        assert program.about.backend == "cpu" and caplog.text.count("vulkan is not used: ") == 1
+        program.close()
+    monkeypatch.setattr(driving.matrices, "is_exact", lambda _: False)
+    driver._codes = {}
+    driving.open_device(driver=driver).close()
+    assert driver.alive == 0
