@@ -106,7 +106,7 @@ def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None, other: GGUFF
             raise UnsupportedError(
                 f"{source.path}: Woolly's {name} model cannot use the blocks of the file that guess tokens yet"
             )
-        tracer = Tracer(name, file.tensors | draft_tensors(other))
+        tracer = Tracer(name, {**file.tensors, **draft_tensors(other)})
         module.build_draft(tracer, module.read(keys))
         return tracer.plan(block)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
