@@ -23,6 +23,10 @@ class Meter:
             for name, used in ledger.of_today().items():
                 self.quotas.restore(name, used.requests, used.tokens)
 
+    def check(self, account: Account | None) -> None:
+        """ApiError 429 if a limit of the account is reached; counts nothing."""
+        self.quotas.check(account)
+
     def admit(self, account: Account | None) -> None:
         """Counts a request. ApiError 429 if a limit of the account is reached."""
         self.quotas.admit(account)

@@ -42,8 +42,8 @@ class Quotas:
         self._clock = clock
         self._used: dict[tuple[str, str, str], tuple[int, int]] = {}  # name, what, window: its number, and the count
 
-    def admit(self, account: Account | None) -> None:
-        """Counts a request. ApiError 429 with the time at which the account may ask again, if a limit is reached."""
+    def check(self, account: Account | None) -> None:
+        """ApiError 429 with the time at which the account may ask again, if a limit is reached."""
         if account is None:
             return
         spent = [one for one in self._standings(account) if one.left == 0]
@@ -57,7 +57,12 @@ class Quotas:
                 f" it is free again at {free}",
                 retry_after=float(ceil(last.ends - self._clock())),
             )
-        self._add(account.name, "requests", 1)
+
+    def admit(self, account: Account | None) -> None:
+        """Counts a request, unless a limit of the account is reached (`check`)."""
+        self.check(account)
+        if account is not None:
+            self._add(account.name, "requests", 1)
 
     def charge(self, account: Account | None, n_tokens: int) -> None:
         """Counts the tokens of a prompt and its answers."""

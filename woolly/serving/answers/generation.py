@@ -24,6 +24,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.accounts.account import asking
 from woolly.serving.accounts.meter import Meter
 from woolly.serving.answers.admission import Admission, Admitted
+from woolly.serving.answers.reading_turns import ReadingTurns
 from woolly.serving.answers.running import Running
 from woolly.serving.answers.slots import SlotTable
 from woolly.serving.answers.threads import run_held, start_task
@@ -92,6 +93,7 @@ class Generator:
         self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # of requests that name none
         self.slots = SlotTable(self.at_once)
         self.admission = Admission(self.at_once, settings.max_queue)
+        self.turns = ReadingTurns(self.admission)
         # Pictures are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
         # with pictures would hold up the ones with text alone.
         self.pictures = ThreadPoolExecutor(_DECODING, "woolly-pictures")
@@ -111,6 +113,7 @@ class Generator:
 
     def stop(self) -> None:
         """Cancels all running requests; their readers get a 503."""
+        self.turns.give_way()
         for running in self.running:
             running.cancel()
 
@@ -123,6 +126,7 @@ class Generator:
         """
         with self.admission.place(n, self._stats.seconds_per_answer, n_prompts=n_prompts) as admitted:
             self.meter.admit(asking.get())
+            self.turns.give_way()
             yield admitted
 
     @asynccontextmanager
@@ -197,15 +201,24 @@ class Generator:
         except StoreError as error:
             raise ApiError(422, "model_not_loadable", str(error), param="model") from None
 
+    @property
+    def bell(self) -> LoopBell:
+        """Returns what wakes the readers of answers; only while the event loop runs."""
+        if self._bell is None:
+            self._bell = LoopBell()
+        return self._bell
+
+    async def prepare(self, generation: Generation, slot: Loaded) -> list[Request]:
+        """Returns the engine's requests, which are not queued yet; prepared off the event loop."""
+        with _cancelled_if_closed(slot.model):
+            return await run_held(self._prepare, slot.model, self._scaled(generation, slot))
+
     @asynccontextmanager
     async def _run(self, generation: Generation, place: Admitted, slot: Loaded) -> AsyncIterator[Running]:
         llm, account, noted = slot.model, asking.get(), answers.get()
-        with _cancelled_if_closed(llm):
-            requests = await run_held(self._prepare, llm, self._scaled(generation, slot))
+        requests = await self.prepare(generation, slot)
         requests[0].reports_progress = generation.reports_progress
-        if self._bell is None:
-            self._bell = LoopBell()
-        running = Running(llm.driver, llm.tokenizer, slot.info, requests, self._bell, place.arrived, generation.owner)
+        running = Running(llm.driver, llm.tokenizer, slot.info, requests, self.bell, place.arrived, generation.owner)
         running.id_slot = self.slots.assign(generation.id_slot)
         self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
         self._running.add(running)

@@ -272,6 +272,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
     )
     slots: bool = _setting(True, "--slots/--no-slots", "Running requests at /slots.")
     props: bool = _setting(False, "--props", "POST /props.")
+    read_ahead: bool = _setting(True, "--read-ahead/--no-read-ahead", "Prompts computed while they are typed.")
     webui: bool = _setting(True, "--webui/--no-webui --ui/--no-ui", "The web page at /.")
     log_level: str = _setting("info", "--log-level", "debug, info, warning or error.")
     log_format: str = _setting("text", "--log-format", "text or json, one line each.")

@@ -56,8 +56,9 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
                 {"has_next_token": True, "has_new_line": False, "n_remain": -1, "n_decoded": 0, "stopping_word": ""}
             ],
         },
-        # Woolly's own: the form of its page.
+        # Woolly's own: the form of its page, and whether that may send what is being typed.
         "sampling_options": [row.to_form() for row in options_of(SamplingParams).values() if row.group],
+        "read_ahead": settings.read_ahead,
         "total_slots": n_slots,
         "model_alias": info.name,
         "model_path": info.path.name,  # not the folder, which is private

@@ -6,7 +6,7 @@ from typing import Any
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.completions import chat
-from woolly.serving.dialects.openai import audio, batches, embeddings, files, models, routes
+from woolly.serving.dialects.openai import audio, batches, embeddings, files, models, read_ahead, routes
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.router import APIRouter
 
@@ -22,7 +22,7 @@ class OpenAI(ChatDialect):
 
     def __init__(self) -> None:
         self.router = APIRouter(tags=["OpenAI"])
-        for part in (models, routes, embeddings, audio, files, batches):
+        for part in (models, routes, read_ahead, embeddings, audio, files, batches):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:

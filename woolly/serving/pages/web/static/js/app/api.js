@@ -132,6 +132,9 @@ export const callTool = (name, text, signal) => json("mcp/call", { method: "POST
 
 export const endThought = (id) => json("v1/chat/completions/control", { method: "POST", body: { id, action: "reasoning_end" } });
 
+/** Has the server compute what is settled of a conversation whose last message is being typed. */
+export const readAhead = (body, signal) => json("v1/chat/completions/read_ahead", { method: "POST", body, signal });
+
 /** ok, loading, draining or failed; needs no key. */
 export const health = async () => (await json("api/v1/health")).status;
 

@@ -16,6 +16,7 @@ export const state = {
   tools: [], // of MCP servers: {name, server, description, parameters, read_only}
   servers: [], // the MCP servers: {name, state: starting, up or failed, reason}
   options: [], // the settings of an answer, as the server describes them
+  readsAhead: false, // whether the server computes messages while they are typed
   defaults: {}, // the server's values for fields that a request leaves out
 };
 

@@ -6,7 +6,8 @@ import { number, percent } from "../app/format.js";
 import { CONTROL } from "../panels/panels.js";
 import { chosenModel, loadWords, modelState, on, state } from "../app/state.js";
 import { small } from "../app/store.js";
-import { hasFiles, isUnsent, setUpFiles, takeFiles } from "./files.js";
+import { readAhead, stopReading } from "./ahead.js";
+import { hasFiles, heldFiles, isUnsent, setUpFiles, takeFiles } from "./files.js";
 import { editLast } from "./thread.js";
 import { isHeld, skipServers, startingServers } from "./tools.js";
 import { canCompact } from "./compact.js";
@@ -36,22 +37,33 @@ export function setUpComposer() {
     small.set(held, box.value);
     fit();
     showButton();
+    typed();
   });
   box.addEventListener("keydown", onKey);
   window.addEventListener("resize", fit);
   on("current", showDraft);
   on("run", showButton);
+  on("run", typed);
   for (const kind of ["tools", "models"]) on(kind, showRate);
   shorten.addEventListener("click", () => chat.compact());
   skip.addEventListener("click", () => skipServers(state.runs.get(state.current.id)));
   for (const kind of ["current", "run", "models"]) on(kind, showContext);
-  setUpFiles(showButton);
+  setUpFiles(() => {
+    showButton();
+    typed();
+  });
   setInterval(showRate, 500);
+}
+
+/** Has the server read what is in the box, unless the message waits for another model, or an answer is being written. */
+function typed() {
+  if (box.value.trim() && !isUnsent() && !state.runs.has(state.current?.id)) readAhead(box.value, heldFiles());
 }
 
 function submit() {
   const text = box.value;
   if ((!text.trim() && !hasFiles()) || isUnsent() || state.runs.has(state.current.id)) return;
+  stopReading();
   small.set(held, null);
   box.value = "";
   fit();
@@ -72,6 +84,7 @@ function showDraft() {
   const name = draftName();
   if (name === held) return;
   held = name;
+  stopReading();
   box.value = small.get(name, "");
   fit();
   showButton();

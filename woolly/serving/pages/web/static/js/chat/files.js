@@ -69,6 +69,9 @@ export const isUnsent = () => isUnseen() || (isDeaf() && held.some((file) => fil
 /** Whether files wait for a message. */
 export const hasFiles = () => held.length > 0;
 
+/** Returns the files that wait. */
+export const heldFiles = () => [...held];
+
 /** Returns the files, and holds them no more. */
 export function takeFiles() {
   const files = held;

@@ -1,0 +1,61 @@
+"""How much of a prompt stays whatever follows in a message that is being written."""
+
+import pytest
+
+from tests.cases.tiny import byte_vocabulary
+from woolly.chat import ChatRequest, Message, lay_out
+from woolly.chat.message import TextPart
+from woolly.chat.typed import ended_otherwise, settled
+from woolly.errors import RequestError
+from woolly.templates import ChatTemplate
+from woolly.tokens import Tokenizer
+
+TRIMMED = "{% for message in messages %}<{{ message.role }}>{{ message.content | trim }}</>{% endfor %}<assistant>"
+
+
+def settled_text(content, template=TRIMMED, before=()):
+    tokenizer = Tokenizer.from_metadata(byte_vocabulary())
+    request = ChatRequest((*before, Message("user", content)))
+    layouts = [lay_out(one, ChatTemplate(template), tokenizer) for one in (request, ended_otherwise(request))]
+    return settled(*layouts).text
+
+
+@pytest.mark.parametrize(
+    ("content", "stays"),
+    [
+        ("Tell me about wool", "<user>Tell me about "),  # "wool" may become "woolly"
+        ("Tell me about wool ", "<user>Tell me about wool"),  # the template leaves the space out
+        ("Tell me about wool.\n\nAnd", "<user>Tell me about wool.\n\n"),
+        ("Tell", "<user>"),
+        ("", "<user>"),
+        ("羊" * 40, "<user>" + "羊" * 16),
+    ],
+)
+def test_all_but_the_last_word_stays(content, stays):
+    assert settled_text(content) == stays
+
+
+def test_turns_before_the_message_stay():
+    before = (Message("user", "Hi"), Message("assistant", "Hello."))
+    assert settled_text("And n", before=before) == "<user>Hi</><assistant>Hello.</><user>And "
+
+
+def test_a_template_that_shows_the_last_message_first_leaves_what_it_shows_before_it():
+    template = "<{{ messages[-1].content }}>" + TRIMMED
+    assert settled_text("Tell me", template) == "<Tell "
+
+
+def test_the_last_part_of_a_message_is_the_one_that_goes_on():
+    assert "Tell me more" not in settled_text((TextPart("Tell me more"),), "{{ messages[0].content[0].text }}")
+    (first, second) = (
+        ended_otherwise(ChatRequest((Message("user", (TextPart("one two"), TextPart("three four"))),)))
+        .messages[0]
+        .parts
+    )
+    assert first.text == "one two" and second.text.startswith("three ") and "four" not in second.text
+
+
+@pytest.mark.parametrize("messages", [(), (Message("user", "Hi"), Message("assistant", "Hello."))])
+def test_a_conversation_that_no_user_writes_on_is_refused(messages):
+    with pytest.raises(RequestError, match="the message that the user is writing was expected"):
+        ended_otherwise(ChatRequest(messages))

@@ -1,0 +1,45 @@
+"""Typed: a conversation whose last message is being written, and how much of its prompt stays whatever follows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from woolly.chat.layout import Layout
+from woolly.chat.message import Message, TextPart
+from woolly.chat.request import ChatRequest
+from woolly.errors import RequestError
+
+__all__ = ["ended_otherwise", "settled"]
+
+# The last word may go on. Languages without spaces have no such words: this many characters are held back there.
+_LAST_WORD = re.compile(r"\S{1,24}\Z")
+
+_OTHER = "\N{PILCROW SIGN}"  # no typed text begins its next word with it
+
+
+def ended_otherwise(chat: ChatRequest) -> ChatRequest:
+    """Returns the conversation with another word in place of the last one. RequestError if no user wrote last."""
+    if not chat.messages or chat.messages[-1].role != "user":
+        last = "there is none" if not chat.messages else f"the last one is of role {chat.messages[-1].role[:40]!r}"
+        raise RequestError(
+            f"messages: {last}; the message that the user is writing was expected", field="messages", names=()
+        )
+    return replace(chat, messages=(*chat.messages[:-1], _ended(chat.messages[-1])))
+
+
+def settled(layout: Layout, other: Layout) -> Layout:
+    """Returns the beginning of a prompt that another end of its last message leaves as it is."""
+    pairs = zip(layout.text, other.text, strict=False)
+    n = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(layout.text), len(other.text)))
+    n = next((seen.start for seen in layout.pictures if seen.start < n < seen.end), n)
+    return replace(layout, text=layout.text[:n], pictures=tuple(seen for seen in layout.pictures if seen.end <= n))
+
+
+def _ended(message: Message) -> Message:
+    if not isinstance(message.content, tuple):
+        return replace(message, content=_LAST_WORD.sub("", message.content or "") + _OTHER)
+    *before, last = message.parts or (TextPart(""),)
+    if not isinstance(last, TextPart):
+        return replace(message, content=(*before, last, TextPart(_OTHER)))
+    return replace(message, content=(*before, TextPart(_LAST_WORD.sub("", last.text) + _OTHER)))

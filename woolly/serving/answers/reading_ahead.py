@@ -1,0 +1,83 @@
+"""ReadAhead: reads what is being typed into the cache while the server has nothing else to do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from woolly.chat import Layout
+from woolly.engine import Engine, Request
+from woolly.llm import LLM
+from woolly.runtime import PAGE_SIZE
+from woolly.sampling import SamplingParams
+from woolly.serving.answers.generation import Generation, Generator, urgency
+from woolly.serving.answers.reading_turns import ReadingTurn
+from woolly.serving.answers.running import Running
+from woolly.serving.answers.threads import run_held
+from woolly.serving.loading.loaded import Loaded
+
+__all__ = ["read_ahead"]
+
+_LOWEST = -(1 << 30)  # behind rows of batches
+
+# Tokens of one request to the engine. What it has not finished is lost when it gives way, and fewer rows at once are
+# slower to read. A model that continues from kept states keeps one for each request, and has room for few.
+_PIECE, _PIECE_OF_STATES = 4 * PAGE_SIZE, 16 * PAGE_SIZE
+_TAIL = 8  # tokens behind the last page, with which the scheduler keeps the state at its end
+
+
+async def read_ahead(generator: Generator, slot: Loaded, layout: Layout, whole: Layout, turn: ReadingTurn) -> None:
+    """Reads the pages of a layout that the whole one begins with, as far as the turn lasts, which notes them."""
+    llm = slot.model
+    if llm.engine.program.plan.has_source:
+        return  # an encoder reads a prompt at once, and its rows depend on all of it
+    urgency.set(_LOWEST)
+    ids, n_settled = await run_held(_settled_ids, llm, layout, whole)
+    n_pages = n_settled // PAGE_SIZE
+    end = min(n_settled, n_pages * PAGE_SIZE + _TAIL)
+    if not n_pages or turn.ended:
+        return
+    params = SamplingParams(adapters=layout.params.adapters)
+    prompt: tuple[int, ...] | Layout = tuple(ids[:end])
+    if layout.pictures:
+        prompt = replace(layout, params=params)
+    generation = Generation(params, prompt, slot.info.name, score_only=True, owner=turn.owner)
+    last = await generator.prepare(generation, slot)
+    n_found = await asyncio.to_thread(llm.driver.call, partial(_count_found, last[0], n_pages))
+    turn.found(n_found * PAGE_SIZE)
+    for piece in _ends(llm, n_found, end) if n_found < n_pages else ():
+        is_last = piece == end or bool(layout.pictures)
+        requests = last if is_last else await generator.prepare(replace(generation, prompt=tuple(ids[:piece])), slot)
+        if slot.state != "ready":
+            turn.end("unloaded")
+        if turn.ended:
+            return
+        running = Running(llm.driver, llm.tokenizer, slot.info, requests, generator.bell, time.monotonic(), turn.owner)
+        if await turn.run(running):
+            turn.read((end if is_last else piece) // PAGE_SIZE * PAGE_SIZE)
+        if is_last:
+            return
+
+
+def _settled_ids(llm: LLM, layout: Layout, whole: Layout) -> tuple[Sequence[int], int]:
+    """Returns the ids of the whole prompt, and how many of its first ones the layout has."""
+    ids, first = llm.tokenize_layout(whole), llm.tokenize_layout(layout)
+    alike = (a == b for a, b in zip(ids, first, strict=False))
+    return ids, next((i for i, is_alike in enumerate(alike) if not is_alike), min(len(ids), len(first)))
+
+
+def _count_found(request: Request, n_pages: int, engine: Engine) -> int:
+    """Returns how many pages of a prompt the cache has."""
+    return len(engine.scheduler.pages.index.find(request.digests_to(n_pages)))
+
+
+def _ends(llm: LLM, n_found: int, end: int) -> Iterator[int]:
+    """Yields the number of tokens after which each piece of a prompt ends."""
+    scheduler = llm.engine.scheduler
+    has_states = scheduler.snapshots is not None or scheduler.sight.is_bounded
+    piece, tail = (_PIECE_OF_STATES, _TAIL) if has_states else (_PIECE, 0)
+    yield from range(n_found * PAGE_SIZE + piece + tail, end, piece)
+    yield end
