@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.cases.chosen import CHOSEN
+from tests.cases.compressed import COMPRESSED
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
 from tests.cases.mixtures import MIXTURES
@@ -80,6 +81,7 @@ FAMILIES = (
     | TINY
     | WINDOWED
     | CHOSEN
+    | COMPRESSED
     | LATENTS
     | MIXTURES
     | OLDER

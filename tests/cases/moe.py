@@ -38,6 +38,7 @@ class Experts:
     weigh: str = "output"
     cap: float = 0.0
     shared: int = 1
+    table: bool = False  # experts of each token, whatever the router says
 
     def make(self, rng: np.random.Generator, n_rows: int) -> dict[str, Raw]:
         """The file's tensors; x and r are tables of the given number of rows."""
@@ -53,6 +54,10 @@ class Experts:
         for (name, (rows, columns)), type in zip(shapes.items(), self.types, strict=True):
             raw = random_weight(rng, type, self.n_experts // self.shared * rows, columns)
             out[f"{name}.weight"] = replace(raw, shape=(self.n_experts // self.shared, rows, columns))
+        if self.table:
+            table = np.stack([rng.permutation(self.n_experts)[: self.n_used] for _ in range(n_rows)]).astype(np.int32)
+            table[0] = table[0, 0]  # a token may name one expert twice
+            out["table.weight"] = Raw(GGMLType.I32, table.shape, table.view(np.uint8))
         out["x.weight"] = _floats(self._rows(rng, n_rows, out))
         if self.residual:
             out["r.weight"] = _floats(rng.standard_normal((n_rows, self.width)))
@@ -79,6 +84,7 @@ class Experts:
             weigh=self.weigh,  # type: ignore[arg-type]
             cap=self.cap,
             shared=self.shared,
+            table="table" if self.table else None,
         )
         y = y * self.scale if self.scale != 1.0 else y
         return y if r is None else r + y
@@ -97,7 +103,9 @@ class Experts:
         return rows[clear[:n]]
 
 
-def moe_bound(step: Step, tensors: dict[str, Raw], x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
+def moe_bound(
+    step: Step, tensors: dict[str, Raw], x: np.ndarray, residual: np.ndarray | None, given: np.ndarray | None = None
+) -> np.ndarray:
     """How far a result may lie from the exact one, by what each of its linears may be off at worst.
 
     Through three linears of quantized activations that is several times the result, where it is a hundredth in fact;
@@ -112,7 +120,7 @@ def moe_bound(step: Step, tensors: dict[str, Raw], x: np.ndarray, residual: np.n
     if "bias" in raws:
         logits += raws["bias"].values()
         off += SLACK * np.abs(raws["bias"].values()).max()
-    weights = np.abs(expert_weights(step, logits.astype(np.float32)).astype(np.float64))
+    weights = np.abs(expert_weights(step, logits.astype(np.float32), None, given).astype(np.float64))
     d_weights = weights * (np.expm1(2 * off) + 2 * SLACK)
     total, size = np.zeros(x.shape), np.zeros((len(x), 1))
     for e in np.flatnonzero(weights.any(axis=0)):

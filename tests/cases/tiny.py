@@ -92,7 +92,10 @@ def write_tiny(tiny: Tiny, path: Path) -> Path:
         writer.add(key, value)
     for name, array in tensors(tiny).items():
         is_matrix = array.ndim >= 2 and "norm" not in name and not name.startswith(ADDED)
-        writer.add_tensor(name, array, tiny.type if is_matrix else GGMLType.F32)
+        if array.dtype == np.int32:
+            writer.add_raw_tensor(name, GGMLType.I32, array.shape, array.tobytes())
+        else:
+            writer.add_tensor(name, array, tiny.type if is_matrix else GGMLType.F32)
     writer.write()
     return path
 
@@ -129,6 +132,8 @@ def tensors(tiny: Tiny) -> dict[str, np.ndarray]:
 
         Rates of recurrent layers are negative: what is kept fades.
         """
+        if "tid2eid" in name:  # experts of each token
+            return np.stack([random.permutation(tiny.experts)[: shape[1]] for _ in range(shape[0])]).astype(np.int32)
         if name == "ssm_a":
             return -(0.1 + np.abs(random.standard_normal(shape))).astype(np.float32)
         if len(shape) == 1 or "norm" in name or name.endswith(".bias"):
@@ -140,7 +145,8 @@ def tensors(tiny: Tiny) -> dict[str, np.ndarray]:
     out = {"token_embd.weight": made("token_embd.weight", N_VOCAB, tiny.width)}
     for i in range(tiny.n_layers):
         arrays = {name: made(name, *shape) for name, shape in block(tiny, i).items()}
-        out |= {f"blk.{i}.{name}": array * np.float32(tiny.factors.get(name, 1)) for name, array in arrays.items()}
+        for name, array in arrays.items():
+            out[f"blk.{i}.{name}"] = array * array.dtype.type(tiny.factors.get(name, 1))
     if tiny.last_norm:
         out[f"{tiny.norm_name}.weight"] = made("output_norm.weight", tiny.width)
     if "output_norm" in tiny.biases.split():

@@ -20,7 +20,7 @@ from woolly.tokens import Tokenizer
 
 CTX = 192
 N_REQUESTS = 24
-MODELS = ("hybrid", "window", "gemma3", "deepseek-v3", "qwen35", "kimi-linear", "mamba2")
+MODELS = ("hybrid", "window", "gemma3", "deepseek-v3", "qwen35", "kimi-linear", "mamba2", "deepseek4")
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from tests.goldens import chosen, latents, mixtures, streams, windowed
+from tests.goldens import chosen, compressed, latents, mixtures, streams, windowed
 from tests.goldens.positions import rope_parameters, windows
 
 # Converters reorder q and k of these so that rotary pairs are side by side; their classes pair halves.
@@ -25,6 +25,7 @@ CLASSES = mixtures.CLASSES | {
     "cohere2": "Cohere2",
     "command-r": "Cohere",
     "deci": "Llama",
+    "deepseek4": "DeepseekV4",
     "dots1": "Dots1",
     "dots3note": "Dots3Note",
     "ernie4_5": "Ernie4_5",
@@ -219,7 +220,7 @@ def options(file):
     out |= windowed.options(file)
     out |= mixtures.options(file, windows(file) if file.get("attention.sliding_window") else ())
     out |= latents.options(file) if file.get("attention.kv_lora_rank") else {}
-    out |= chosen.options(file)
+    out |= chosen.options(file) | compressed.options(file)
     if arch == "minicpm3":
         out["rope_parameters"] = rope | {"partial_rotary_factor": 1.0}
     return out
@@ -278,7 +279,7 @@ def source(file, name, parameter):
     top["lm_head.bias"] = "output.bias"
     top |= {f"model.{a}.weight": f"{b}.weight" for a, b in PER_LAYER.items()}
     top |= {f"model.norm.{kind}": f"output_norm.{kind}" for kind in ("weight", "bias")}
-    if found := streams.source(file, name):
+    if found := streams.source(file, name) or compressed.source(file, name):
         return found
     if name in top:
         return plus_one(arch, top[name], file.tensors.get(top[name])), [top[name]]

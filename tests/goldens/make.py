@@ -35,7 +35,10 @@ class File:
     def __init__(self, path):
         reader = gguf.GGUFReader(path)
         self.fields = {name: field.contents() for name, field in reader.fields.items()}
-        self.tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in reader.tensors}
+        self.tensors = {
+            t.name: t.data if t.data.dtype == np.int32 else gguf.quants.dequantize(t.data, t.tensor_type)
+            for t in reader.tensors
+        }
         self.architecture = self.fields["general.architecture"]
 
     def get(self, key, default=None):

@@ -36,9 +36,8 @@ def rope_parameters(file):
 
 def windows(file):
     """Which layers have a window."""
-    period = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "afmoe": 4}.get(
-        file.architecture
-    )
+    periods = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "afmoe": 4}
+    period = (periods | {"deepseek4": 0}).get(file.architecture)
     pattern, n = file.get("attention.sliding_window_pattern", period), int(file.get("block_count"))
     if np.ndim(pattern):
         return [bool(x) for x in pattern]

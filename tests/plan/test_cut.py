@@ -17,7 +17,7 @@ from woolly.runtime import Batch, Options, choose
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 40)
 # Layers of these share values or entries of the state with others, which must not travel; olmo has no norm's weight.
-WHOLE = {"arwkv7", "arwkv7-bare", "gemma3n", "gemma4-e", "olmo", "rwkv7"}
+WHOLE = {"deepseek4", "arwkv7", "arwkv7-bare", "gemma3n", "gemma4-e", "olmo", "rwkv7"}
 
 
 def in_parts(programs, batch, states):

@@ -9,6 +9,7 @@ import pytest
 from tests.cases.arithmetic import fused_multiply_add, linear, multiply_then_add
 from tests.cases.attention import FOUR_BITS
 from tests.cases.choosing import CHOICES
+from tests.cases.compressing import COMPRESSIONS
 from tests.cases.ops import N_TOKENS, expected, run
 from tests.cases.scans import ALL
 from tests.cases.weights import QUANTIZED, TYPES, Raw, random_weight
@@ -20,7 +21,7 @@ from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cpu import program as cpu
 
-CASES = ALL | FOUR_BITS | CHOICES
+CASES = ALL | FOUR_BITS | CHOICES | COMPRESSIONS
 LEVELS = _native.kernel_levels()
 # Scalar code has no fma on x86-64: there it rounds twice where all other levels round once.
 ODD_ONES = {"scalar"} if platform.machine() in {"x86_64", "AMD64"} else set()

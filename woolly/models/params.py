@@ -67,6 +67,7 @@ LONGEST = 2**31 - 1
 # What `read_experts` reads.
 EXPERT_KEYS = ("expert_count", "leading_dense_block_count")
 _SCORING: dict[int, Scoring] = {1: "softmax", 2: "sigmoid"}
+_ROOT = 4  # of softplus, which few models score by
 
 
 @dataclass(frozen=True)
@@ -363,7 +364,7 @@ def read_experts(
     if not keys.is_set("expert_count"):
         return None
     gating = keys.integer("expert_gating_func", 0)
-    if gating not in (0, *_SCORING):
+    if gating not in (0, *_SCORING) and not (gating == _ROOT and scoring == "sqrt_softplus"):
         raise UnsupportedError(
             f"metadata key {keys.architecture}.expert_gating_func is {gating}, which is not supported yet;"
             " supported are 1 (softmax) and 2 (sigmoid)"

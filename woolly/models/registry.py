@@ -25,7 +25,7 @@ __all__ = ["TracedEncoder", "architectures", "draft_tensors", "is_block", "trace
 # What well-known architectures need that no plan can say yet.
 _NEEDS = {
     "a recurrence that is not built yet": "rwkv6qwen2",
-    "hyper connections and keys that are compressed over positions": "deepseek4 qwen4exp",
+    "hyper connections beside a delta net and an n-gram table": "qwen4exp",
     "images or sound": "clip",
     "a model that it guesses tokens for: a draft head that Woolly does not run yet": "eagle3 gemma4-assistant dflash",
 }

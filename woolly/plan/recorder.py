@@ -252,7 +252,9 @@ class Recorder:
             self._fail(f"{op} got {a.value.rows} x {a.width} and {b.value.rows} x {b.width}")
 
     def _limit(self, op: str, act: str, limit: float) -> float:
-        if not limit >= 0 or (limit and act != "silu"):
+        if act == "clipped" and not limit > 0:
+            self._fail(f"{op} got a limit of {limit:g} for {act}, which needs a positive one")
+        if not limit >= 0 or (limit and act not in ("silu", "clipped")):
             self._fail(f"{op} got a limit of {limit:g} for {act}; 0, or a positive one for silu, was expected")
         return float(limit)
 

@@ -49,11 +49,14 @@ class Rope:
     sections: tuple[int, ...] = ()
     order: SectionOrder = "runs"
     spectrum: Spectrum = "one"
+    back: int = 0  # rows turn by the position this many before their own, at least 0
+    inverse: bool = False  # rows turn the other way
 
     def __str__(self) -> str:
         scaling = f" {'yarn' if self.yarn else 'linear'} x{self.factor:g}" if self.factor != 1.0 else ""
         sections = f" sections {'+'.join(map(str, self.sections))}" if self.sections else ""
-        return f"{self.style} {self.n_rot}/{self.head_dim} base {self.base:g}{scaling}{sections}"
+        way = f"{f' back {self.back}' if self.back else ''}{' inverse' if self.inverse else ''}"
+        return f"{self.style} {self.n_rot}/{self.head_dim} base {self.base:g}{scaling}{sections}{way}"
 
 
 def rope_frequencies(
@@ -65,7 +68,7 @@ def rope_frequencies(
     may follow.
     """
     pairs = np.arange(rope.n_rot // 2, dtype=np.float64)
-    frequencies = _spectrum(rope)
+    frequencies = -_spectrum(rope) if rope.inverse else _spectrum(rope)
     if divisors is not None:
         frequencies = frequencies / divisors[: len(pairs)].astype(np.float64)
     if not rope.yarn:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from woolly.plan.ops import AttentionOps, BasicOps, ChoosingOps, ExpertOps, RecurrentOps, StreamOps, TextOps, TowerOps
+from woolly.plan.ops import (
+    AttentionOps,
+    BasicOps,
+    ChoosingOps,
+    CompressingOps,
+    ExpertOps,
+    RecurrentOps,
+    StreamOps,
+    TextOps,
+    TowerOps,
+)
 
 __all__ = ["Tracer"]
 
 
-class Tracer(BasicOps, AttentionOps, ChoosingOps, ExpertOps, RecurrentOps, StreamOps, TextOps, TowerOps):
+class Tracer(
+    BasicOps, AttentionOps, ChoosingOps, CompressingOps, ExpertOps, RecurrentOps, StreamOps, TextOps, TowerOps
+):
     """Writes down the steps of one model over the tensors of one file, and checks shapes as it goes."""

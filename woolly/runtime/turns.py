@@ -24,6 +24,7 @@ class Turns:
         frequencies: list[npt.NDArray[np.float64]] = [np.zeros(0)]
         magnitudes: list[npt.NDArray[np.float64]] = [np.zeros(0)]
         axes: list[npt.NDArray[np.intp]] = [np.zeros(0, np.intp)]
+        backs: list[npt.NDArray[np.intp]] = [np.zeros(0, np.intp)]
         for step in plan.steps:
             key = _key(step)
             if key is None or key in self._columns:
@@ -32,9 +33,11 @@ class Turns:
             turns, magnitude = rope_frequencies(key[0], tensors[key[1]].dequantize() if key[1] else None)
             frequencies.append(turns)
             magnitudes.append(np.full(len(turns), magnitude))
+            backs.append(np.full(len(turns), key[0].back, np.intp))
             axes.append(rope_axes(key[0]) if key[0].sections else np.full(len(turns), -1, np.intp))
         self._frequencies, self._magnitudes = np.concatenate(frequencies), np.concatenate(magnitudes)
         self._axes = np.concatenate(axes)  # of each column: which of a row's turns; -1: its position
+        self._backs = np.concatenate(backs)  # of each column: how many positions before a row's it turns by
         self.cosines = self.sines = np.zeros((0, 1), np.float32)
 
     def column(self, step: Step) -> int:
@@ -53,6 +56,9 @@ class Turns:
         # Not NumPy's cos and sin: its builds use functions of the CPU, which differ in the last bit.
         self.cosines, self.sines = (np.empty((n, len(self._frequencies)), np.float32) for _ in range(2))
         _native.turns(self._frequencies, self._magnitudes, self.cosines, self.sines)
+        for back in set(self._backs.tolist()) - {0}:
+            at = np.ix_(np.maximum(np.arange(n) - back, 0), own := np.flatnonzero(self._backs == back))
+            self.cosines[:, own], self.sines[:, own] = self.cosines[at], self.sines[at]
 
     def tables(self, batch: Batch, most: int) -> tuple[Float32, Float32, Int32 | None]:
         """Cosines, sines, and the row of both for each row of the batch; None: the row of its position.

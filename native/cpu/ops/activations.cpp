@@ -28,15 +28,16 @@ void both(const float* gate, const float* up, int64_t n, float* y, const F& f) {
 
 Act act_named(const Arguments& arguments, const std::string& name) {
     constexpr const char* names[] = {"silu",     "gelu", "gelu_erf", "relu",       "relu2", "sigmoid",
-                                     "softplus", "tanh", "clamped",  "gelu_quick", "exp"};
-    for (int i = 0; i < 11; ++i)
+                                     "softplus", "tanh", "clamped",  "gelu_quick", "exp",   "clipped"};
+    for (int i = 0; i < 12; ++i)
         if (name == names[i]) return Act(i);
     arguments.fail("has no activation '" + name + "'");
 }
 
 Gate gate_named(const Arguments& arguments, const std::string& name) {
     const Gate gate{act_named(arguments, name), arguments.number("limit")};
-    if (gate.limit != 0.0f && (gate.act != Act::silu || !(gate.limit > 0.0f)))
+    const bool is_bounded = gate.act == Act::silu || gate.act == Act::clipped;
+    if ((gate.limit != 0.0f && (!is_bounded || !(gate.limit > 0.0f))) || (gate.act == Act::clipped && gate.limit == 0))
         arguments.fail("has no limit for activation '" + name + "'");
     return gate;
 }
@@ -63,13 +64,20 @@ void activate(const KernelTable& kernels, Act act, const float* x, int64_t n, fl
             return each(x, n, y, [](float v) { return gelu_quick_of(v); });
         case Act::exp:
             return each(x, n, y, [](float v) { return exp_of(v); });
-        case Act::clamped:  // a gate alone
+        case Act::clamped:  // gates alone
+        case Act::clipped:
             return;
     }
 }
 
 void gate_with(const KernelTable& kernels, Gate how, const float* gate, const float* up, int64_t n, float* y) {
     const Act act = how.act;
+    if (const float limit = how.limit; act == Act::clipped)
+        return both(gate, up, n, y, [limit](float g, float u) {
+            u = u > limit ? limit : u;
+            u = u < -limit ? -limit : u;
+            return silu_of(g > limit ? limit : g) * u;
+        });
     if (const float limit = how.limit; limit != 0.0f)
         return both(gate, up, n, y, [limit](float g, float u) {
             const float s = silu_of(g);

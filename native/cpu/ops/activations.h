@@ -8,10 +8,23 @@
 
 namespace woolly {
 
-enum class Act : uint8_t { silu, gelu, gelu_erf, relu, relu2, sigmoid, softplus, tanh, clamped, gelu_quick, exp };
+enum class Act : uint8_t {
+    silu,
+    gelu,
+    gelu_erf,
+    relu,
+    relu2,
+    sigmoid,
+    softplus,
+    tanh,
+    clamped,
+    gelu_quick,
+    exp,
+    clipped
+};
 
-// The activation of a gate. A limit bounds what it gives from above, and what that is multiplied with on both sides; 0
-// for none.
+// The activation of a gate. A limit bounds what it gives from above, or what it gets if it is `clipped`, and what that
+// is multiplied with on both sides; 0 for none.
 struct Gate {
     Act act;
     float limit = 0.0f;

@@ -19,20 +19,25 @@ constexpr float kReach = 0.02f;
 
 Scoring scoring_named(std::string_view name) {
     if (name == "sparsemixer") return Scoring::sparsemixer;
+    if (name == "sqrt_softplus") return Scoring::sqrt_softplus;
     return name == "sigmoid" ? Scoring::sigmoid : Scoring::softmax;
+}
+
+float Choice::score(float logit, float top) const {
+    if (scoring == Scoring::sqrt_softplus) return std::sqrt(softplus_of(logit));
+    return scoring == Scoring::sigmoid ? sigmoid_of(logit) : exp_of(logit - top);
 }
 
 // What experts are chosen by. Logits have the order of the scores, and are more rarely equal; a bias is added to the
 // scores. Groups whose two best scores sum to less than those of others take no part.
 const float* Choice::rank(const float* logits, Routes& own) const {
     if (select == nullptr && groups == 0) return logits;
-    const bool sigmoid = scoring == Scoring::sigmoid;
     float* ranks = own.ranks.data();
     const float top = *std::max_element(logits, logits + n_experts);
     float sum = 0;
-    for (int e = 0; e < n_experts; ++e) sum += ranks[e] = sigmoid ? sigmoid_of(logits[e]) : exp_of(logits[e] - top);
+    for (int e = 0; e < n_experts; ++e) sum += ranks[e] = score(logits[e], top);
     for (int e = 0; e < n_experts; ++e)
-        ranks[e] = ranks[e] / (sigmoid ? 1.0f : sum) + (select == nullptr ? 0.0f : select->data[e]);
+        ranks[e] = ranks[e] / (is_alone() ? 1.0f : sum) + (select == nullptr ? 0.0f : select->data[e]);
     const int each = groups == 0 ? 0 : n_experts / groups;
     for (int g = 0; g < groups; ++g) {
         float best = -INFINITY, second = -INFINITY;
@@ -75,29 +80,28 @@ void Choice::mix(const float* logits, int32_t* chosen, float* shares) const {
         }
 }
 
-void Choice::choose(const float* logits, Routes& own, int32_t* chosen, float* shares) const {
-    const float* ranks = rank(logits, own);
+void Choice::choose(const float* logits, Routes& own, const float* given, int32_t* chosen, float* shares) const {
+    const float* ranks = given == nullptr ? rank(logits, own) : nullptr;
     const int k = n_used;
-    for (int32_t e = 0; e < n_experts; ++e) {
+    for (int j = 0; given != nullptr && j < k; ++j) chosen[j] = int32_t(given[j]);
+    for (int32_t e = 0; given == nullptr && e < n_experts; ++e) {
         int at = std::min(int(e), k);
         if (at == k && !(ranks[e] > ranks[chosen[--at]])) continue;
         for (; at > 0 && ranks[e] > ranks[chosen[at - 1]]; --at) chosen[at] = chosen[at - 1];
         chosen[at] = e;
     }
     if (scoring == Scoring::sparsemixer) return mix(logits, chosen, shares);
-    const bool sigmoid = scoring == Scoring::sigmoid;
     const float top = ranks == logits ? logits[chosen[0]] : *std::max_element(logits, logits + n_experts);
     std::sort(chosen, chosen + k);
-    const auto score = [&](int32_t e) { return sigmoid ? sigmoid_of(logits[e]) : exp_of(logits[e] - top); };
     float sum = 0;
-    for (int j = 0; j < k; ++j) sum += shares[j] = score(chosen[j]);
+    for (int j = 0; j < k; ++j) sum += shares[j] = score(logits[chosen[j]], top);
     if (normalize)
         sum += kLeast;
-    else if (sigmoid)
+    else if (is_alone())
         sum = 1;
     else {
         sum = 0;
-        for (int32_t e = 0; e < n_experts; ++e) sum += score(e);
+        for (int32_t e = 0; e < n_experts; ++e) sum += score(logits[e], top);
     }
     for (int j = 0; j < k; ++j) {
         shares[j] = shares[j] / sum * weights_scale;

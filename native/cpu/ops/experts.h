@@ -27,7 +27,7 @@ struct Routes {
 };
 
 // What the weights of experts are made from.
-enum class Scoring { softmax, sigmoid, sparsemixer };
+enum class Scoring { softmax, sigmoid, sparsemixer, sqrt_softplus };
 Scoring scoring_named(std::string_view name);
 
 // How a row's experts are chosen and weighted.
@@ -40,9 +40,13 @@ struct Choice {
     int shared;            // experts in turn that have one matrix: what is chosen are matrices
 
     // The matrices of one row's experts in ascending order, and their weights. Of equal ranks the lower index wins.
-    void choose(const float* logits, Routes& own, int32_t* chosen, float* shares) const;
+    // With `given`, the numbers of n_used experts, these are chosen.
+    void choose(const float* logits, Routes& own, const float* given, int32_t* chosen, float* shares) const;
 
   private:
+    bool is_alone() const { return scoring == Scoring::sigmoid || scoring == Scoring::sqrt_softplus; }
+    // The score of a logit; those of a softmax are not divided yet.
+    float score(float logit, float top) const;
     const float* rank(const float* logits, Routes& own) const;
     void mix(const float* logits, int32_t* chosen, float* shares) const;
 };

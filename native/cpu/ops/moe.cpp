@@ -186,9 +186,11 @@ bool Moe::Run::route() {
     int32_t* chosen = own ? routes.chosen.data() : moe.scratch.chosen.data();
     float* shares = own ? routes.shares.data() : moe.scratch.shares.data();
     share(n_rows, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r)
-            moe.choice.choose(moe.scratch.logits.data() + r * moe.n_experts, routes, chosen + r * moe.n_used,
+        for (int64_t r = begin; r < end; ++r) {
+            const float* given = moe.table == nullptr ? nullptr : moe.table->data + w.batch.tokens[r] * moe.n_used;
+            moe.choice.choose(moe.scratch.logits.data() + r * moe.n_experts, routes, given, chosen + r * moe.n_used,
                               shares + r * moe.n_used);
+        }
     });
     if (!meet()) return false;
     moe.group_rows(routes, n_rows, chosen, shares);

@@ -27,7 +27,8 @@ struct Moe final : Step {
     Matrix& router;
     const std::vector<Matrix*> gates, ups, downs;  // of each expert; no gates: act(up)
     const Extras gate_extras, up_extras, down_extras;
-    const Vector* const bias;  // of the router; null for none
+    const Vector* const bias;   // of the router; null for none
+    const Vector* const table;  // [tokens, n_used]: the experts of each token; null if the router chooses
     const Value y;
     const bool has_residual, has_own_input, weighs_input;
     const Value residual;
@@ -50,6 +51,7 @@ struct Moe final : Step {
           up_extras(a, "up"),
           down_extras(a, "down"),
           bias(a.vector("bias")),
+          table(a.vector("table")),
           y(a.output(0)),
           has_residual(a.text("epilogue") == "residual"),
           has_own_input(a.inputs.size() > (has_residual ? 2 : 1)),
@@ -91,11 +93,22 @@ struct Moe final : Step {
         scratch.n_used = std::max(scratch.n_used, size_t(n_used));
         scratch.ffn = std::max(scratch.ffn, size_t(gate.rows));
         if (has_low) scratch.low = std::max(scratch.low, size_t(2 * gate.rows + down.rows));
+        if (table != nullptr) check_table(a);
         if (has_low && choice.shared > 1) a.fail("has adapters of experts that share matrices");
     }
 
     void check(const BatchView& batch, const Cache&) const override {
+        for (int64_t i = 0; table != nullptr && i < batch.n_rows; ++i)
+            if (batch.tokens[i] < 0 || batch.tokens[i] >= table->n / n_used)
+                throw std::invalid_argument("token " + std::to_string(batch.tokens[i]) + " has no experts of its own");
         for (const ExpertLow* low : {&gate_low, &up_low, &down_low}) low->check(batch);
+    }
+    void check_table(const Arguments& a) const {
+        if (table->n % n_used != 0 || choice.scoring == Scoring::sparsemixer || choice.select != nullptr)
+            a.fail("has experts of tokens that do not fit");
+        for (int64_t i = 0; i < table->n; ++i)
+            if (!(table->data[i] >= 0 && table->data[i] < float(n_experts)))
+                a.fail("sends token " + std::to_string(i / n_used) + " to an expert that is not there");
     }
     // What adapters add to the products of slots with gates, ups (1) or downs (2).
     float* lows(int64_t n_slots, int part) const {

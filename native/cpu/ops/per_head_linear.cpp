@@ -13,13 +13,19 @@ namespace {
 struct PerHeadLinear final : Step {
     const Value y;
     const Panels input;
+    bool is_whole = false;  // one matrix holds those of all heads, one after another
+    int64_t heads = 0, rows = 0;
 
     explicit PerHeadLinear(const Arguments& a) : y(a.output(0)), input(a, all(a)) {
         for (const Matrix* m : panels)
             if (m->columns != panels[0]->columns || m->rows != panels[0]->rows || m->type != panels[0]->type)
                 a.fail("needs matrices of one shape and type");
-        const int64_t heads = int64_t(panels.size());
-        if (a.input(0).width != heads * panels[0]->columns || y.width != heads * panels[0]->rows)
+        const int64_t n_own = a.input(0).width / panels[0]->columns;
+        if (is_whole = panels.size() == 1 && n_own > 1; is_whole && panels[0]->rows % (n_own * kPanel) != 0)
+            a.fail("needs heads of whole panels if one matrix holds all");
+        heads = is_whole ? n_own : int64_t(panels.size());
+        rows = panels[0]->rows / (is_whole ? heads : 1);
+        if (a.input(0).width != heads * panels[0]->columns || y.width != heads * rows)
             a.fail("has matrices that do not fit its heads");
     }
 
@@ -28,15 +34,15 @@ struct PerHeadLinear final : Step {
     void run(Worker& w) const override {
         const int64_t n_rows = y.rows(w.batch);
         if (n_rows == 0) return;
-        const int64_t each = panels[0]->n_panels(), rows = panels[0]->rows, block = input.row_block();
+        const int64_t each = (rows + kPanel - 1) / kPanel, block = input.row_block();
         const ActivationRow* prepared = input.prepare(w, panels[0]->info.activation, n_rows, false);
         if (!w.barrier()) return;
-        const int64_t n_tasks = each * int64_t(panels.size());
+        const int64_t n_tasks = each * heads;
         w.take(n_tasks, [&](int64_t task) {
             const int64_t head = task / each, column = task % each * kPanel;
             const int64_t n_columns = std::min<int64_t>(kPanel, rows - column);
-            Matrix& matrix = *panels[size_t(head)];
-            const uint8_t* weights = input.packed(w, matrix, task % each, 0);
+            Matrix& matrix = *panels[is_whole ? 0 : size_t(head)];
+            const uint8_t* weights = input.packed(w, matrix, is_whole ? task : task % each, 0);
             float* tile = input.tile(w);
             for (int64_t r = 0; r < n_rows; r += block) {
                 const int n = int(std::min(block, n_rows - r));

@@ -47,6 +47,7 @@ struct PickScratch final : Scratch {
 struct Pick final : Step {
     const Value q, weights, y;  // weights have no width if each head chooses for itself
     const int entry, head_dim, n, block, local;
+    const int every;  // positions of a run of which the last alone is chosen from; 1: all are
     const int heads, groups, room;
     const int64_t n_positions;  // of the context, in whole chunks
     size_t numbers;             // f32 of a worker's own memory for the kernel
@@ -61,13 +62,15 @@ struct Pick final : Step {
           n(a.integer("n")),
           block(a.integer("block")),
           local(a.integer("local")),
+          every(std::max(1, a.integer("every"))),
           heads(int(q.width / std::max(1, head_dim))),
           groups(weights.width > 0 ? 1 : heads),
           room((head_dim + 31) / 32 * 32),
           n_positions((a.program->max_context() + 63) / 64 * 64),
           scratch(a.program->scratch<PickScratch>()) {
         if (head_dim < 1 || n < 1 || block < 1 || q.width != int64_t(heads) * head_dim ||
-            (weights.width > 0 && weights.width != heads) || y.width != int64_t(groups) * n * block)
+            (weights.width > 0 && weights.width != heads) || y.width != int64_t(groups) * n * block ||
+            (every > 1 && (block > 1 || local > 0)))
             a.fail("has heads or choices that do not fit");
         scratch.groups = std::max<int64_t>(scratch.groups, groups);
         // For the kernel: products and keys, addresses of queries, copies of them.
@@ -80,6 +83,11 @@ struct Pick final : Step {
         const auto& layers = cache.layers();
         if (size_t(entry) >= layers.size() || layers[size_t(entry)].k_dim != cache.padded(head_dim))
             throw std::invalid_argument("the cache was made for another plan");
+    }
+    // Blocks, or last positions of runs, that a row chooses among.
+    int n_candidates(const Worker& w, int64_t row) const {
+        const int n_seen = w.batch.positions[row] + 1;
+        return every > 1 ? n_seen / every : (n_seen + block - 1) / block;
     }
     void score(const Worker& w, int64_t row, int first, int last, float* scores, int64_t step) const;
     void choose(const Worker& w, int64_t row, const float* scores, int64_t step) const;
@@ -122,7 +130,8 @@ void Pick::score(const Worker& w, int64_t row, int first, int last, float* score
 
 // The best blocks of each choice of a row, ascending: those above the n-th highest score, and of its equals the first.
 void Pick::choose(const Worker& w, int64_t row, const float* scores, int64_t step) const {
-    const int n_seen = w.batch.positions[row] + 1, n_blocks = (n_seen + block - 1) / block;
+    const int n_seen = w.batch.positions[row] + 1, n_blocks = n_candidates(w, row);
+    const auto first_of = [&](int b) { return every > 1 ? (b + 1) * every - 1 : b * block; };
     uint32_t* order = reinterpret_cast<uint32_t*>(w.own()) + numbers + size_t(groups) * size_t(n_positions);
     uint32_t* sorted = order + n_positions;
     for (int g = 0; g < groups; ++g) {
@@ -131,8 +140,8 @@ void Pick::choose(const Worker& w, int64_t row, const float* scores, int64_t ste
         int above = 0;
         if (n_blocks > n) {
             for (int b = 0; b < n_blocks; ++b) {
-                const float* from = scores + g * step + int64_t(b) * block;
-                const int length = std::min(block, n_seen - b * block);
+                const float* from = scores + g * step + first_of(b);
+                const int length = std::min(block, n_seen - first_of(b));
                 order[b] = b >= n_blocks - local ? ~0u : highest(from, length);
             }
             std::copy_n(order, n_blocks, sorted);
@@ -144,7 +153,7 @@ void Pick::choose(const Worker& w, int64_t row, const float* scores, int64_t ste
         for (int b = 0; b < n_blocks; ++b) {
             const bool taken = n_blocks <= n || order[b] > least || (order[b] == least && equals-- > 0);
             if (!taken) continue;
-            for (int i = b * block; i < std::min(n_seen, (b + 1) * block); ++i) *to++ = float(i);
+            for (int i = first_of(b); i < std::min(n_seen, first_of(b) + block); ++i) *to++ = float(i);
         }
         std::fill(to, end, -1.0f);
     }
@@ -160,7 +169,7 @@ void Pick::run(Worker& w) const {
             const int64_t row = w.batch.n_rows - 1 - task;  // the longest first
             const int n_seen = w.batch.positions[row] + 1;
             float* scores = reinterpret_cast<float*>(w.own()) + numbers;
-            if (n_seen > n * block) score(w, row, 0, n_seen, scores, n_positions);
+            if (n_candidates(w, row) > n) score(w, row, 0, n_seen, scores, n_positions);
             choose(w, row, scores, n_positions);
         });
     // Few rows: each span of positions is a task of its own; the worker that scores a row's last one chooses.
@@ -169,7 +178,7 @@ void Pick::run(Worker& w) const {
         float* scores = reinterpret_cast<float*>(scratch.scores.data());
         for (; task >= n_spans(row); ++row) task -= n_spans(row), scores += groups * step_of(row);
         const int n_seen = w.batch.positions[row] + 1, first = int(task) * kSpan;
-        if (n_seen > n * block) score(w, row, first, std::min(n_seen, first + kSpan), scores, step_of(row));
+        if (n_candidates(w, row) > n) score(w, row, first, std::min(n_seen, first + kSpan), scores, step_of(row));
         if (scratch.finished[size_t(row)].fetch_add(1, std::memory_order_acq_rel) + 1 < n_spans(row)) return;
         scratch.finished[size_t(row)].store(0, std::memory_order_relaxed);
         choose(w, row, scores, step_of(row));

@@ -6,10 +6,12 @@
     X(adapt)           \
     X(add)             \
     X(attend)          \
+    X(attend_kept)     \
     X(blend)           \
     X(clamp)           \
     X(clip)            \
     X(columns)         \
+    X(compress)        \
     X(conv)            \
     X(conv_around)     \
     X(delta_net)       \
@@ -22,7 +24,9 @@
     X(given)           \
     X(glu)             \
     X(hidden)          \
+    X(hyper)           \
     X(join)            \
+    X(keep)            \
     X(layer_norm)      \
     X(lerp)            \
     X(lightning)       \

@@ -40,7 +40,10 @@ def experts(
     gated: bool = True,
     router_x: Handle | None = None,
 ) -> Handle:
-    """The experts that the router chooses; gate and up of each may be one matrix, and the choice may have a bias."""
+    """The experts that the router chooses; gate and up of each may be one matrix, and the choice may have a bias.
+
+    Or those that a table names for each token.
+    """
     merged = p.has("ffn_gate_up_exps")
     gate = "ffn_gate_up_exps" if merged else "ffn_gate_exps"
     return p.moe(
@@ -58,6 +61,7 @@ def experts(
         act=act,
         limit=limit,
         select=next((name for name in ("exp_probs_b.bias", "exp_probs_b") if p.has(name)), None),
+        table="ffn_gate_tid2eid" if p.has("ffn_gate_tid2eid") else None,
         groups=mixture.groups,
         groups_used=mixture.groups_used,
         group_top=mixture.group_top,

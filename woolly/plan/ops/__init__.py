@@ -3,6 +3,7 @@
 from woolly.plan.ops.attention import AttentionOps
 from woolly.plan.ops.basic import BasicOps
 from woolly.plan.ops.choosing import ChoosingOps
+from woolly.plan.ops.compressing import CompressingOps
 from woolly.plan.ops.experts import ExpertOps
 from woolly.plan.ops.recurrent import RecurrentOps
 from woolly.plan.ops.streams import StreamOps
@@ -15,6 +16,7 @@ __all__ = [
     "AttentionOps",
     "BasicOps",
     "ChoosingOps",
+    "CompressingOps",
     "Cost",
     "ExpertOps",
     "Load",

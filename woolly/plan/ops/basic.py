@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Act", "BasicOps", "Gate"]
 
-Gate = Literal["silu", "gelu", "gelu_erf", "relu", "clamped"]
+Gate = Literal["silu", "gelu", "gelu_erf", "relu", "clamped", "clipped"]
 Act = Literal["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu2", "sigmoid", "softplus", "tanh", "exp"]
 
 _PARTS = {"attn_output": "output", "ffn_gate": "gate, up", "ffn_up": "gate, up", "ffn_down": "down"}
@@ -118,9 +118,13 @@ class BasicOps(Recorder):
 
     @op(inputs=("x",), weights=("weight",), matrices=("weight",), scratch=("activations",), part="qkv")
     def per_head_linear(self, x: Handle, name: str, *, heads: int, width: int) -> Handle:
-        """Each head of x times a matrix of its own, transposed; `width` is that of a head of the result."""
+        """Each head of x times a matrix of its own, transposed; `width` is that of a head of the result.
+
+        The matrices may be one tensor of three axes, or the rows of one matrix, one head's after another's.
+        """
         weight = self._weight(name)
-        if len(weight.shape) != 3 or x.width % heads != 0 or weight.shape != (heads, width, x.width // heads):
+        columns = x.width // max(1, heads)
+        if x.width % heads != 0 or weight.shape not in ((heads, width, columns), (heads * width, columns)):
             self._fail(
                 f"{weight.name} has shape {weight.shape}; {heads} matrices of {width} rows and {x.width} / {heads}"
                 " columns were expected"
@@ -131,7 +135,8 @@ class BasicOps(Recorder):
     def glu(self, gate: Handle, up: Handle, act: Gate = "silu", *, limit: float = 0.0) -> Handle:
         """act(gate) * up; "clamped" is gpt-oss': both bounded by 7, gate * sigmoid(1.702 gate) * (up + 1).
 
-        With a `limit` it is min(silu(gate), limit) times up, which is bounded by it on both sides.
+        With a `limit` it is min(silu(gate), limit) times up, which is bounded by it on both sides; "clipped" bounds the
+        gate before silu instead.
         """
         self._same_shape("glu", gate, up)
         if act not in get_args(Gate):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChoosingOps"]
 
-_CHOICE = ("entry", "head_dim", "n", "block", "local?")
+_CHOICE = ("entry", "head_dim", "n", "block", "local?", "every?")
 
 
 def _index_cost(plan: Plan, step: Step, load: Load) -> Cost:
@@ -46,14 +46,15 @@ class ChoosingOps(Recorder):
         n: int,
         block: int = 1,
         local: int = 0,
+        every: int = 0,
     ) -> Handle:
         """K kept in an entry of its own, then the positions whose keys score highest, ascending, -1 where none is left.
 
         With `weights`, a number for each head of q, a position's score is the sum over heads of their products, those
         below 0 left out, times the weights. Without them each head chooses for itself. A row chooses `n` blocks of
         `block` positions by their highest scores, of equals the earlier; the `local` latest are always chosen, and
-        scores that are no numbers last. A row chooses among the positions up to its own alone: the choice does not
-        depend on what is computed beside it.
+        scores that are no numbers last. With `every` of m a row chooses among the last positions of runs of m. A row
+        chooses among the positions up to its own alone: the choice does not depend on what is computed beside it.
         """
         if k.width != head_dim or q.width % head_dim != 0:
             self._fail(f"choose got q of width {q.width} and k of {k.width} for heads of {head_dim}")
@@ -62,6 +63,8 @@ class ChoosingOps(Recorder):
             self._fail(f"choose got {weights.width} weights for {heads} heads")
         if n < 1 or block < 1 or not 0 <= local <= n or (block > 1 and local == 0):
             self._fail(f"choose got {n} blocks of {block} positions, {local} of them local; a row's own block is one")
+        if every and (every < 2 or block > 1 or local):
+            self._fail(f"choose got blocks of {block} positions, {local} of them local, among each {every}-th")
         self._state.append(Paged(1, head_dim, head_dim, v_in_k=True))
         return self._step(
             "choose",
@@ -73,6 +76,7 @@ class ChoosingOps(Recorder):
             n=n,
             block=block,
             local=local,
+            every=every,
         )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExpertOps", "Scoring"]
 
-Scoring = Literal["softmax", "sigmoid", "sparsemixer"]
+Scoring = Literal["softmax", "sigmoid", "sparsemixer", "sqrt_softplus"]
 
 
 def _experts_cost(plan: Plan, step: Step, load: Load) -> Cost:
@@ -30,7 +30,7 @@ class ExpertOps(Recorder):
         inputs=("x", "router_x?", "residual?"),
         # "*_bias" has a row for each expert, "*_scale" a number: what its matrix gives is times that.
         weights=(
-            *("norm?", "router", "bias?", "select?"),
+            *("norm?", "router", "bias?", "select?", "table?"),
             *(f"{name}{end}" for name in ("gate", "up", "down") for end in ("", "_bias?", "_scale?")),
         ),
         matrices=("router", "gate", "up", "down"),
@@ -60,6 +60,7 @@ class ExpertOps(Recorder):
         act: Gate | Act = "silu",
         limit: float = 0.0,
         select: str | None = None,
+        table: str | None = None,
         groups: int = 0,
         groups_used: int = 0,
         group_top: int = 2,
@@ -71,15 +72,16 @@ class ExpertOps(Recorder):
         """Each row through the `n_used` experts that its router scores highest; of equal scores the lower index wins.
 
         An expert gives down(act(gate x) * up x), bounded by `limit` as glu is, without a gate down(act(up x)); gate and
-        up of one name are the upper and lower half of its rows. Its weight is its score, softmax or sigmoid over all
-        experts, divided by the sum over the chosen ones with `normalize`, then times `weights_scale`. With
-        "sparsemixer" it is a softmax for each chosen one in turn, best first, over the experts not chosen before it
-        whose logit is below its own by at most a fiftieth of the larger magnitude. It multiplies what the expert gives,
-        or what it gets if `weigh` is "input". `select` names a bias of the scores that only the choice sees. Of
-        `groups` equal runs of experts the `groups_used` whose `group_top` best scores, 1 or 2, sum highest take part.
-        With a `cap` of c the router's logits are c * tanh(logit / c). `shared` experts in turn have one matrix each of
-        gate, up and down. The router reads `router_x` if it is given. Passes give the step a norm, a scale and a
-        residual as they do linears.
+        up of one name are the upper and lower half of its rows. Its weight is its score, softmax, sigmoid or the root
+        of softplus over all experts, divided by the sum over the chosen ones with `normalize`, then times
+        `weights_scale`. With "sparsemixer" it is a softmax for each chosen one in turn, best first, over the experts
+        not chosen before it whose logit is below its own by at most a fiftieth of the larger magnitude. It multiplies
+        what the expert gives, or what it gets if `weigh` is "input". `select` names a bias of the scores that only the
+        choice sees. `table` names the experts of each token, which its rows go to whatever their scores. Of `groups`
+        equal runs of experts the `groups_used` whose `group_top` best scores, 1 or 2, sum highest take part. With a
+        `cap` of c the router's logits are c * tanh(logit / c). `shared` experts in turn have one matrix each of gate,
+        up and down. The router reads `router_x` if it is given. Passes give the step a norm, a scale and a residual as
+        they do linears.
         """
         if not 1 <= n_used <= n_experts:
             self._fail(f"moe uses {n_used} of {n_experts} experts; at least 1 and at most all were expected")
@@ -109,6 +111,12 @@ class ExpertOps(Recorder):
             weights["select"] = self._vector(select)
             if weights["select"].shape != (n_experts,):
                 self._fail(f"{weights['select'].name} has shape {weights['select'].shape}, expected ({n_experts},)")
+        if table is not None:
+            weights["table"] = self._matrix(table)
+            if weights["table"].shape[1] != n_used:
+                self._fail(f"{weights['table'].name} has {weights['table'].shape[1]} experts of a token, not {n_used}")
+            if select is not None or groups or scoring == "sparsemixer" or x.value.rows != "batch":
+                self._fail("moe with experts of tokens takes no select, groups or sparsemixer, and all rows")
         n_matrices = n_experts // shared
         inner, outer = (n_matrices, ffn, x.width), (n_matrices, x.width, ffn)
         if gate == up:

@@ -14,7 +14,7 @@ from woolly.plan.state import Slot
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step
 
-__all__ = ["HeadOrder", "RecurrentOps"]
+__all__ = ["HeadOrder", "RecurrentOps", "slot_cost"]
 
 # Which head of k serves head j of v: "mod" is j % n_k, "div" is j // (n_v / n_k).
 HeadOrder = Literal["mod", "div"]
@@ -22,7 +22,7 @@ HeadOrder = Literal["mod", "div"]
 _STATE = "state {entry}"
 
 
-def _slot_cost(plan: Plan, step: Step, load: Load) -> Cost:
+def slot_cost(plan: Plan, step: Step, load: Load) -> Cost:
     """The slot read and written once per sequence, and four products of each of its numbers per row."""
     numbers = plan.slots[step.integer("entry")].numbers
     return Cost(weights_cost(plan, step, load).n_bytes + 8 * numbers * load.n_sequences, 4 * numbers * load.total)
@@ -38,7 +38,7 @@ class RecurrentOps(Recorder):
         reads=(_STATE,),
         writes=(_STATE,),
         part="recurrence",
-        cost=_slot_cost,
+        cost=slot_cost,
     )
     def conv(self, x: Handle, name: str, *, kernel: int, act: Literal["", "silu"] = "silu") -> Handle:
         """Each column times a filter over its `kernel` latest rows, plus `name.bias` if the file has one; then silu.
@@ -54,7 +54,7 @@ class RecurrentOps(Recorder):
         weights = (weight, *self._bias(name, weight))
         return self._slotted("conv", (x,), x.width, (kernel - 1) * x.width, weights, kernel=kernel, act=act)
 
-    @op(inputs=("x",), attributes=("entry",), reads=(_STATE,), writes=(_STATE,), part="recurrence", cost=_slot_cost)
+    @op(inputs=("x",), attributes=("entry",), reads=(_STATE,), writes=(_STATE,), part="recurrence", cost=slot_cost)
     def previous(self, x: Handle) -> Handle:
         """The row of x before each row, zeros before the first of a sequence."""
         return self._slotted("previous", (x,), x.width, x.width)
@@ -65,7 +65,7 @@ class RecurrentOps(Recorder):
         reads=(_STATE,),
         writes=(_STATE,),
         part="recurrence",
-        cost=_slot_cost,
+        cost=slot_cost,
     )
     def delta_net(
         self,
@@ -113,7 +113,7 @@ class RecurrentOps(Recorder):
         reads=(_STATE,),
         writes=(_STATE,),
         part="recurrence",
-        cost=_slot_cost,
+        cost=slot_cost,
     )
     def scan_mamba(self, x: Handle, dt: Handle, b: Handle, c: Handle, *, a: str, d: str) -> Handle:
         """Mamba: each column has its own S = e^(dt a) S + dt x b, giving S c + d x. `dt` is positive, as wide as x."""
@@ -131,7 +131,7 @@ class RecurrentOps(Recorder):
         reads=(_STATE,),
         writes=(_STATE,),
         part="recurrence",
-        cost=_slot_cost,
+        cost=slot_cost,
     )
     def scan_mamba2(self, x: Handle, dt: Handle, b: Handle, c: Handle, *, a: str, d: str, groups: int) -> Handle:
         """Mamba 2: per head S = e^(dt a) S + b (dt x)^T, giving S^T c + d x. `dt` is positive, one for each head.
@@ -154,7 +154,7 @@ class RecurrentOps(Recorder):
         reads=(_STATE,),
         writes=(_STATE,),
         part="recurrence",
-        cost=_slot_cost,
+        cost=slot_cost,
     )
     def wkv7(self, r: Handle, w: Handle, k: Handle, v: Handle, a: Handle, b: Handle, *, head: int) -> Handle:
         """RWKV-7: per head S = e^w S + k v^T + b (S^T a)^T, giving S^T r; S on the right is the one before."""
@@ -170,7 +170,7 @@ class RecurrentOps(Recorder):
         reads=(_STATE,),
         writes=(_STATE,),
         part="recurrence",
-        cost=_slot_cost,
+        cost=slot_cost,
     )
     def lightning(self, q: Handle, k: Handle, v: Handle, *, head: int, slope: float) -> Handle:
         """Lightning attention: per head S = e^-rate S + k v^T, giving S^T q.

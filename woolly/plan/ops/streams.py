@@ -21,6 +21,25 @@ class StreamOps(Recorder):
         width = x.width // streams * n
         return self._step("mix", (x, coefs), x.value.rows, width, streams=streams, plus=float(plus))
 
+    @op(inputs=("x",), weights=("scale", "base"), attributes=("streams", "iterations", "eps"))
+    def hyper(self, x: Handle, scale: str, base: str, *, streams: int, iterations: int, eps: float) -> Handle:
+        """Coefficients of hyper connections: what n streams give a layer, what it gives them, how they mix.
+
+        X has n, n and n * n logits, which are times a scale each and plus the base. The first n are sigmoids plus eps,
+        the second twice sigmoids. Of the last, row i is a softmax plus eps over what stream i gives each stream; its
+        columns, then `iterations` - 1 times its rows and its columns, are divided by their sums plus eps. The result
+        has it transposed, as `mix` takes it. If x has n logits alone, they are the first.
+        """
+        whole = x.width == streams * (streams + 2)
+        if streams < 1 or (not whole and x.width != streams) or (whole and iterations < 1) or not eps >= 0:
+            self._fail(f"hyper got {x.width} logits for {streams} streams and {iterations} iterations")
+        weights = self._vector(scale), self._vector(base)
+        if [w.shape[0] for w in weights] != [3 if whole else 1, x.width]:
+            self._fail(f"{weights[0].name} and {weights[1].name} do not fit {x.width} logits")
+        return self._step(
+            "hyper", (x,), x.value.rows, x.width, weights, streams=streams, iterations=iterations, eps=float(eps)
+        )
+
     @op(inputs=("x", "like"), attributes=("least",))
     def match(self, x: Handle, like: Handle, *, least: float) -> Handle:
         """Each stream of x, as wide as `like`, brought to its mean square; one of less than `least` counts as that."""

@@ -1,6 +1,6 @@
 """The NumPy backend: the oracle of every kernel. Importing the modules of ops enters their functions."""
 
-from woolly.runtime.reference import choosing, elements, fused, moe, scans, streams, texts, towers
+from woolly.runtime.reference import choosing, compressing, elements, fused, moe, scans, streams, texts, towers
 from woolly.runtime.reference.ops import REFERENCE_OPS
 from woolly.runtime.reference.program import ReferenceBackend, ReferenceProgram
 
@@ -9,6 +9,7 @@ __all__ = [
     "ReferenceBackend",
     "ReferenceProgram",
     "choosing",
+    "compressing",
     "elements",
     "fused",
     "moe",

@@ -28,13 +28,14 @@ def pick(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float32:
     for s in range(c.batch.n_sequences):
         for row in range(c.batch.offsets[s], c.batch.offsets[s + 1]):
             n_seen = int(c.batch.positions[row]) + 1
+            candidates = np.arange(max(1, step.integer("every")) - 1, n_seen, max(1, step.integer("every")))
             past = keys[c.batch.pages[s][: -(-n_seen // PAGE_SIZE)]].reshape(-1, head_dim)[:n_seen]
-            scores = heads[row] @ past.T
+            scores = heads[row] @ past[candidates].T
             if weights:
                 scores = weights[0][row][None] @ np.fmax(scores, np.float32(0))
             for group, of_group in enumerate(scores):
                 chosen = best_positions(of_group, n, block, local)
-                out[row, group, : len(chosen)] = chosen
+                out[row, group, : len(chosen)] = candidates[chosen]
     return out.reshape(len(q), -1)
 
 

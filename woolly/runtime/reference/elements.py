@@ -52,6 +52,8 @@ def apply_glu(act: str, gate: Float32, up: Float32, limit: float = 0.0) -> Float
     """act(gate) * up, both bounded by the limit unless it is 0."""
     if limit:
         most = np.float32(limit)
+        if act == "clipped":
+            return apply_act("silu", np.minimum(gate, most)) * np.clip(up, -most, most)
         bounded: Float32 = np.minimum(apply_act(act, gate), most) * np.clip(up, -most, most)
         return bounded
     if act != "clamped":

@@ -21,8 +21,11 @@ _LEAST = np.float32(1e-20)
 _REACH = np.float32(0.02)
 
 
-def expert_weights(step: Step, logits: Float32, select: Float32 | None = None) -> Float32:
-    """Weight of each matrix for each row, 0 for the ones not chosen. Of equal logits the lower index wins."""
+def expert_weights(step: Step, logits: Float32, select: Float32 | None = None, given: Float32 | None = None) -> Float32:
+    """Weight of each matrix for each row, 0 for the ones not chosen. Of equal logits the lower index wins.
+
+    `given` are the numbers of the experts that rows go to, if the router does not choose.
+    """
     if step.text("scoring") == "sparsemixer":
         return scaled(_mixed(logits, step.integer("n_used")), step.number("weights_scale"))
     if cap := step.number("cap"):
@@ -31,6 +34,8 @@ def expert_weights(step: Step, logits: Float32, select: Float32 | None = None) -
     with np.errstate(over="ignore"):
         if step.text("scoring") == "sigmoid":
             scores = np.float32(1) / (np.float32(1) + np.exp(-logits))
+        elif step.text("scoring") == "sqrt_softplus":
+            scores = np.sqrt(np.logaddexp(logits, np.float32(0)))
         else:
             scores = np.exp(logits - logits.max(axis=1, keepdims=True))
             scores /= scores.sum(axis=1, keepdims=True)
@@ -44,8 +49,10 @@ def expert_weights(step: Step, logits: Float32, select: Float32 | None = None) -
         np.put_along_axis(ranks, left_out[:, :, None], np.float32(-np.inf), axis=1)
         ranks = ranks.reshape(logits.shape)
     order = np.argsort(-ranks, axis=1, kind="stable")[:, : step.integer("n_used")]
+    order = order if given is None else given.astype(np.int64)
     chosen = np.zeros_like(scores)
-    np.put_along_axis(chosen, order, np.take_along_axis(scores, order, axis=1), axis=1)
+    # A table may name an expert twice: it then has twice the weight.
+    np.add.at(chosen, (np.arange(len(scores))[:, None], order), np.take_along_axis(scores, order, axis=1))
     if step.integer("normalize"):
         chosen /= chosen.sum(axis=1, keepdims=True) + _LEAST
     # Experts that share a matrix are one, with the sum of their weights.
@@ -83,7 +90,9 @@ def expert_rows(c: OpContext, step: Step, x: Float32, routed: Float32) -> Iterat
     """Yields the experts that rows go to, by ascending index; `x` is normed, and the router reads `routed`."""
     names = _names(step)
     whole = {role: c.weights.get(names[role]) for role in ("bias", "select", "router") if role in names}
-    weights = expert_weights(step, apply_linear(routed, whole["router"], whole.get("bias")), whole.get("select"))
+    given = c.weights.rows(names["table"], c.batch.tokens) if "table" in names else None
+    logits = apply_linear(routed, whole["router"], whole.get("bias"))
+    weights = expert_weights(step, logits, whole.get("select"), given)
     for expert in np.flatnonzero(weights.any(axis=0)):
         (rows,) = np.nonzero(weights[:, expert])
         shares = weights[rows, expert, None]

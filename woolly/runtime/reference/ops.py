@@ -26,6 +26,7 @@ __all__ = [
     "distance_buckets",
     "reference",
     "scaled",
+    "softmax",
     "store_cache",
 ]
 
@@ -76,6 +77,7 @@ def apply_rope(x: Float32, rope: Rope, divisors: Float32 | None, batch: Batch) -
     positions = batch.positions[:, None]
     if rope.sections and batch.turns is not None:
         positions = batch.turns[rope_axes(rope)].T
+    positions = np.maximum(positions - rope.back, 0)
     angles = positions.astype(np.float64)[:, None, :] * frequencies
     cos = (np.cos(angles) * magnitude).astype(np.float32)
     sin = (np.sin(angles) * magnitude).astype(np.float32)
@@ -148,7 +150,7 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
             scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
         named = step.by_role("sinks")
         sinks = c.weights.get(named[0].name).reshape(n_kv_heads, -1, 1, 1) if named else None
-        out[rows] = np.einsum("hgrp,phd->rhgd", _softmax(scores, seen, sinks), past_v, optimize=True)
+        out[rows] = np.einsum("hgrp,phd->rhgd", softmax(scores, seen, sinks), past_v, optimize=True)
     return out.reshape(len(q), -1)
 
 
@@ -202,7 +204,7 @@ def _tempers(step: Step, positions: npt.NDArray[np.int32]) -> Float32:
     return factor.astype(np.float32)
 
 
-def _softmax(scores: Float32, seen: npt.NDArray[np.bool_], sinks: Float32 | None) -> Float32:
+def softmax(scores: Float32, seen: npt.NDArray[np.bool_], sinks: Float32 | None) -> Float32:
     """Shares of the positions that are seen; a sink takes its share of each head and gives nothing."""
     scores = np.where(seen, scores, np.float32(-np.inf))
     top = scores.max(axis=-1, keepdims=True)
@@ -263,6 +265,7 @@ def _linear(c: OpContext, step: Step, x: Float32) -> Float32:
 @reference("per_head_linear")
 def _per_head_linear(c: OpContext, step: Step, x: Float32) -> Float32:
     weight = c.weights.get(step.weights[0].name)
+    weight = weight.reshape(x.shape[1] // weight.shape[-1], -1, weight.shape[-1])
     heads = x.reshape(len(x), len(weight), -1).swapaxes(0, 1)
     y: Float32 = (heads @ weight.swapaxes(1, 2)).swapaxes(0, 1)
     return y.reshape(len(x), -1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.plan import Step
+from woolly.runtime.reference.elements import apply_act
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
-__all__ = ["match", "mix", "peaks"]
+__all__ = ["hyper", "match", "mix", "peaks"]
 
 
 @reference("mix")
@@ -17,6 +18,24 @@ def mix(c: OpContext, step: Step, x: Float32, coefs: Float32) -> Float32:
     weights = coefs.reshape(len(x), -1, n) + np.float32(step.number("plus"))
     y: Float32 = np.einsum("rji,rid->rjd", weights, x.reshape(len(x), n, -1)).reshape(len(x), -1)
     return y
+
+
+@reference("hyper")
+def hyper(c: OpContext, step: Step, x: Float32) -> Float32:
+    """Coefficients of hyper connections; the last n * n are those of a matrix whose rows and columns sum to 1."""
+    n, eps = step.integer("streams"), np.float32(step.number("eps"))
+    scale, base = (c.weights.get(w.name) for w in step.weights)
+    logits = x * np.repeat(scale, (n, n, n * n)[: len(scale)]) + base
+    pre = apply_act("sigmoid", logits[:, :n]) + eps
+    if len(scale) == 1:
+        return pre
+    post = np.float32(2) * apply_act("sigmoid", logits[:, n : 2 * n])
+    mixed = logits[:, 2 * n :].reshape(len(x), n, n)
+    mixed = np.exp(mixed - mixed.max(axis=2, keepdims=True))
+    mixed = mixed / mixed.sum(axis=2, keepdims=True) + eps
+    for axis in (1, *(2, 1) * (step.integer("iterations") - 1)):
+        mixed = mixed / (mixed.sum(axis=axis, keepdims=True) + eps)
+    return np.concatenate([pre, post, mixed.swapaxes(1, 2).reshape(len(x), -1)], axis=1)
 
 
 @reference("match")

@@ -1,0 +1,122 @@
+"""Compressed keys and hyper connections: their meaning by plain loops, and the same bits over a long past."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.compressing import COMPRESSIONS
+from tests.cases.families import FAMILIES
+from tests.cases.ops import expected
+from tests.cases.tiny import write_tiny
+from woolly.errors import PlanError, WoollyError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.plan import Tracer
+from woolly.runtime import Batch, Options, choose, pages_for
+
+N = 1100  # positions: more than the 1024 that one task of an index scores
+TOKENS = np.random.RandomState(3).randint(0, 264, N)
+
+
+def logits(program, chunks):
+    """Logits of the last row of each chunk."""
+    state, first, out = program.new_state(pages_for(N), 2), 0, []
+    for i, n in enumerate(chunks):
+        rows = [(TOKENS[first : first + n], first, range(pages_for(N)))]
+        batch = Batch.of(rows, slots=[(i % 2 if i else -1, (i + 1) % 2)])
+        out.append(program.run(batch, state)[0].copy())
+        first += n
+    return out
+
+
+def test_a_long_past_gives_the_same_bits_in_every_chunk(tmp_path):
+    with open_gguf(write_tiny(replace(FAMILIES["deepseek4"], context=2048), tmp_path / "tiny.gguf")) as file:
+        plan = trace(file)
+        one, three = (
+            choose("cpu").compile(plan, file.tensors, Options(kv_type="f16", threads=threads)) for threads in (1, 3)
+        )
+        wanted = logits(one, [512, 512, 75, 1])
+        for program, chunks in ((three, [512, 512, 75, 1]), (three, [512, 510, *[7] * 10, *[1] * 8])):
+            np.testing.assert_array_equal(logits(program, chunks)[-1], wanted[-1])
+
+
+def test_rows_that_choose_all_blocks_have_the_bits_of_a_model_without_an_index(tmp_path):
+    tiny = FAMILIES["deepseek4"]
+    wide = replace(tiny, context=2048, extra=tiny.extra | {"attention.indexer.top_k": 250})
+    with open_gguf(write_tiny(wide, tmp_path / "tiny.gguf")) as file:
+        found = []
+        for ctx in (2048, 1000):
+            plan = trace(file, ctx=ctx)
+            assert ("choose" in {step.op for step in plan.steps}) == (ctx == 2048)
+            program = choose("cpu").compile(plan, file.tensors, Options(threads=2))
+            found.append(logits(program, [70, 1]))
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("name", ["compress-4x66-3", "compress-16x20-3"])
+def test_a_block_is_the_sum_of_its_rows_by_shares_of_each_column(name, tmp_path):
+    case = COMPRESSIONS[name]
+    with case.open(tmp_path) as file:
+        found, _ = expected(case, file)
+        kv, gate, bias = (file.tensors[f"{x}.weight"].dequantize() for x in ("kv", "gate", "bias"))
+    every, width = len(bias), found.shape[1]
+    texts, at = {}, 0  # tokens of each sequence, by its first page
+    for run, batch in zip(case.runs, case.batches(), strict=True):
+        for s, (n, first, (page, *_)) in enumerate(run):
+            tokens = batch.tokens[batch.offsets[s] : batch.offsets[s + 1]]
+            texts[page] = [*([] if first == 0 else texts[page]), *tokens]
+            for position in range(first, first + n):
+                row, at = found[at], at + 1
+                if (position + 1) % every:
+                    assert not row.any()
+                    continue
+                parts = []
+                for back in range(position, max(-1, position - every * kv.shape[1] // width), -1):
+                    half = slice(width, None) if position - back < every and kv.shape[1] > width else slice(width)
+                    token, place = texts[page][back], back % every
+                    parts.append((kv[token, half], gate[token, half] + bias[place, half]))
+                shares = np.exp([score for _, score in parts])
+                wanted = sum(share * value for share, (value, _) in zip(shares, parts, strict=True)) / shares.sum(
+                    axis=0
+                )
+                np.testing.assert_allclose(row, wanted, atol=2e-6)
+
+
+def test_streams_mix_by_a_matrix_whose_rows_and_columns_sum_to_1(tmp_path):
+    case = COMPRESSIONS["hyper-4x20"]
+    with case.open(tmp_path) as file:
+        found, _ = expected(case, file)
+    matrices = found[:, 8:].reshape(-1, 4, 4)
+    for axis in (1, 2):
+        np.testing.assert_allclose(matrices.sum(axis=axis), 1, atol=1e-3)
+    assert (found[:, :4] < 1.001).all() and (found[:, 4:8] < 2.001).all() and (found > 0).all()
+
+
+def test_what_does_not_fit_is_refused_at_the_models_line():
+    p = Tracer("test", {})
+    x = p.given(width=8)
+    with pytest.raises(PlanError, match="needs two values of 8 columns that keep made"):
+        p.attend_kept(x, x, x, head_dim=8, scale=1.0, window=4, every=4, sinks="sinks")
+    with pytest.raises(PlanError, match="for 3 streams and 1 iterations"):
+        p.hyper(x, "scale", "base", streams=3, iterations=1, eps=0.0)
+    with pytest.raises(PlanError, match="which needs a positive one"):
+        p.glu(x, x, "clipped")
+    with pytest.raises(PlanError, match="among each 4-th"):
+        p.choose(x, x, head_dim=8, n=2, block=4, local=1, every=4)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("hyper_connection.count", 17, "at most 16 and 1000 are"),
+        ("attention.compress_rope_freq_base", 1.0, "rope needs a base above 1"),
+        ("attention.head_count_kv", 2, "one head of keys that are values"),
+        ("swiglu_clamp_shexp", [0.0] * 4, "bound the gates of all experts or of none"),
+    ],
+)
+def test_a_file_that_is_none_of_the_family_is_refused(key, value, message, tmp_path):
+    tiny = FAMILIES["deepseek4"]
+    path = write_tiny(replace(tiny, extra=tiny.extra | {key: value}), tmp_path / "tiny.gguf")
+    with open_gguf(path) as file, pytest.raises(WoollyError, match=message):
+        trace(file)

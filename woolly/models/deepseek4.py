@@ -1,0 +1,195 @@
+"""DeepSeek V4: streams that hyper connections mix, attention to the latest rows and to compressed blocks, experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.plan import Handle, Rope, Tracer
+from woolly.plan.ops.basic import Gate
+
+__all__ = ["Deepseek4Params", "build", "read"]
+
+_KNOWN = (
+    *(*EXPERT_KEYS, "swiglu_clamp_exp", "swiglu_clamp_shexp", "nextn_predict_layers"),
+    "rope.scaling.yarn_log_multiplier",  # which changes nothing: YaRN leaves the magnitude alone
+)
+
+_MOST_STREAMS, _MOST_ITERATIONS = 16, 1000
+
+
+@dataclass(frozen=True)
+class Deepseek4Params:
+    """The common parameters, those of compressed keys, and those of streams."""
+
+    common: TransformerParams
+    every: tuple[int, ...]  # by layer: positions of a compressed block, 0 for none
+    far: Rope  # of layers with blocks
+    index: parts.Index | None  # which chooses blocks; None: rows see all of them
+    groups: int  # of heads, whose results are narrowed apart
+    streams: int
+    iterations: int  # that bring the mixing of streams near a doubly stochastic matrix
+    eps: float  # of these
+    limits: tuple[tuple[float, float], ...]  # by layer: of gates of experts, and of those of all rows; 0 for none
+
+
+def read(keys: Keys) -> Deepseek4Params:
+    """Parameters of the file. YaRN scales frequencies alone, and those of layers with blocks alone."""
+    hp = read_transformer(keys, "adjacent", knows=_KNOWN, optional_heads=True)
+    hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sqrt_softplus"))
+    every = keys.whole_numbers("attention.compress_ratios")[: hp.n_layers]
+    if len(every) < hp.n_layers or not all(n == 0 or n > 1 for n in every):
+        raise ModelError(f"metadata key {keys.architecture}.attention.compress_ratios has no number for each layer")
+    first = hp.layers[0]
+    if first.kv_heads != 1 or first.v_dim != first.head_dim or not first.window or hp.mask:
+        raise UnsupportedError(
+            f"{keys.architecture} models have one head of keys that are values, and a window; the file has"
+            f" {first.kv_heads} heads of {first.head_dim} and {first.v_dim}, and a window of {first.window}"
+        )
+    rope = first.rope
+    assert rope is not None
+    rope = replace(rope, head_dim=rope.n_rot, magnitude=1.0, log_multiplier=1.0)
+    near = replace(rope, yarn=False, factor=1.0)
+    far = replace(rope, base=keys.number("attention.compress_rope_freq_base"))
+    if far.base <= 1:
+        raise ModelError(f"rope needs a base above 1; the file gives {far.base:g} for compressed keys")
+    hp = replace(hp, layers=tuple(replace(x, rope=far if n else near) for x, n in zip(hp.layers, every, strict=True)))
+    limits = [_limits(keys, name, hp.n_layers) for name in ("swiglu_clamp_exp", "swiglu_clamp_shexp")]
+    limits[1] = limits[1] or limits[0]
+    if any(min(pair) < 0 or (pair[0] > 0) != (pair[1] > 0) for pair in zip(*limits, strict=True)):
+        raise UnsupportedError(
+            f"{keys.architecture} models bound the gates of all experts or of none; the file gives {limits[0][0]:g} and"
+            f" {limits[1][0]:g}"
+        )
+    streams, iterations = (keys.positive(f"hyper_connection.{name}") for name in ("count", "sinkhorn_iterations"))
+    if streams > _MOST_STREAMS or iterations > _MOST_ITERATIONS:
+        raise UnsupportedError(
+            f"{keys.architecture} models with {streams} streams and {iterations} iterations over them are not"
+            f" supported; at most {_MOST_STREAMS} and {_MOST_ITERATIONS} are"
+        )
+    return Deepseek4Params(
+        common=hp,
+        every=every,
+        far=far,
+        index=_read_index(keys, far, every),
+        groups=keys.positive("attention.output_group_count"),
+        streams=streams,
+        iterations=iterations,
+        eps=keys.number("hyper_connection.epsilon"),
+        limits=tuple(zip(*limits, strict=True)),
+    )
+
+
+def _limits(keys: Keys, name: str, n: int) -> tuple[float, ...]:
+    """A bound for each layer; none at all if the file says nothing of experts that all rows share."""
+    if name == "swiglu_clamp_shexp" and not keys.has(name):
+        return ()
+    return keys.numbers(name, n)
+
+
+def _read_index(keys: Keys, rope: Rope, every: tuple[int, ...]) -> parts.Index | None:
+    """The index; None if rows see all blocks of the context that the model is opened for."""
+    n, heads = keys.positive("attention.indexer.top_k"), keys.positive("attention.indexer.head_count")
+    most = n * min((m for m in every if m), default=1)
+    if keys.context <= most:
+        keys.positions = most
+        return None
+    return parts.Index(heads, replace(rope, head_dim=keys.positive("attention.indexer.key_length")), n)
+
+
+def build(p: Tracer, hp: Deepseek4Params) -> None:
+    """The whole model."""
+    common, n = hp.common, hp.streams
+    p.skip(*common.drafts)
+    one = p.embed("token_embd", width=common.width)
+    x = one
+    for _ in range(n - 1):
+        x = p.join(x, one)
+    for i in range(common.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = _connected(p, x, "attn", hp, lambda h, i=i: _attention(p, h, hp, i))
+            x = _connected(p, x, "ffn", hp, lambda h, i=i: _experts(p, h, hp, i))
+    logits = p.linear(p.rms_norm(x, eps=common.eps), "output_hc_fn", width=n)
+    share = p.hyper(logits, "output_hc_scale", "output_hc_base", streams=n, iterations=0, eps=hp.eps)
+    parts.read_out(p, p.mix(x, share, streams=n), common)
+
+
+def _connected(p: Tracer, x: Handle, name: str, hp: Deepseek4Params, layer: Callable[[Handle], Handle]) -> Handle:
+    """Streams around a layer: what they give it, what they give each other, and what it gives them."""
+    n, eps = hp.streams, hp.common.eps
+    logits = p.linear(p.rms_norm(x, eps=eps), f"hc_{name}_fn", width=n * (n + 2))
+    shares = p.hyper(logits, f"hc_{name}_scale", f"hc_{name}_base", streams=n, iterations=hp.iterations, eps=hp.eps)
+    into, out, among = p.split(shares, n, n, n * n)
+    y = layer(p.rms_norm(p.mix(x, into, streams=n), f"{name}_norm", eps=eps))
+    return p.mix(x, among, streams=n) + p.mix(y, out, streams=1)
+
+
+def _attention(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
+    """Keys are values, so that results turn back by their row's position."""
+    this, eps, every = hp.common.layers[i], hp.common.eps, hp.every[i]
+    heads, head_dim, rope = this.heads, this.head_dim, this.rope
+    assert rope is not None
+    low = p.rms_norm(p.linear(h, "attn_q_a", width=p.rows("attn_q_a")), "attn_q_a_norm", eps=eps)
+    q = p.rms_norm(p.linear(low, "attn_q_b", width=heads * head_dim), eps=eps, group=head_dim)
+    q = _turned(p, q, rope, heads)
+    k = _turned(p, p.rms_norm(p.linear(h, "attn_kv", width=head_dim), "attn_kv_a_norm", eps=eps), rope)
+    if every:
+        blocks = _blocks(p, h, "attn_compressor", hp, every, head_dim)
+        a = p.attend_kept(
+            q,
+            p.keep(k, window=this.window),
+            p.keep(blocks),
+            _chosen(p, h, low, hp, every),
+            head_dim=head_dim,
+            scale=this.scale,
+            window=this.window,
+            every=every,
+            sinks="attn_sinks",
+        )
+    else:
+        a = p.attention(
+            q, k, head_dim=head_dim, v_dim=head_dim, scale=this.scale, window=this.window, sinks="attn_sinks"
+        )
+    a = _turned(p, a, replace(rope, inverse=True), heads)
+    narrow = p.rows("attn_output_a") // hp.groups
+    a = p.per_head_linear(a, "attn_output_a", heads=hp.groups, width=narrow)
+    return p.linear(a, "attn_output_b", width=hp.common.width)
+
+
+def _blocks(p: Tracer, h: Handle, name: str, hp: Deepseek4Params, every: int, width: int) -> Handle:
+    """Blocks of positions as one row each, turned by the block's first position."""
+    wide = p.rows(f"{name}_kv")
+    kv, gate = (p.linear(h, f"{name}_{x}", width=wide) for x in ("kv", "gate"))
+    y = p.compress(kv, gate, f"{name}_ape", every=every, width=width)
+    y = p.rms_norm(y, f"{name}_norm", eps=hp.common.eps)
+    return _turned(p, y, replace(hp.far, back=every - 1))
+
+
+def _chosen(p: Tracer, h: Handle, low: Handle, hp: Deepseek4Params, every: int) -> Handle | None:
+    """The blocks that rows see; None: all, if the layer has no index or the context needs none."""
+    index = hp.index
+    if index is None or not p.has("indexer.attn_q_b"):
+        p.skip("indexer", *(f"indexer_compressor_{x}" for x in ("kv", "gate", "ape", "norm")))
+        return None
+    heads, head_dim = index.heads, index.rope.head_dim
+    q = _turned(p, p.linear(low, "indexer.attn_q_b", width=heads * head_dim), hp.far, heads)
+    k = _blocks(p, h, "indexer_compressor", hp, every, head_dim)
+    weights = p.linear(h, "indexer.proj", width=heads) * (heads * head_dim) ** -0.5
+    return p.choose(q, k, weights, head_dim=head_dim, n=index.n, every=every)
+
+
+def _experts(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:
+    limit, shared = hp.limits[i]
+    act: Gate = "clipped" if limit else "silu"
+    return parts.experts_or_feed_forward(p, h, hp.common, i, act=act, limit=limit, shared_limit=shared)
+
+
+def _turned(p: Tracer, x: Handle, rope: Rope, heads: int = 1) -> Handle:
+    """The last columns of each head turned."""
+    straight = x.width // heads - rope.n_rot
+    turned = p.rope(p.columns(x, first=straight, width=rope.n_rot, groups=heads), rope)
+    return p.join(p.columns(x, first=0, width=straight, groups=heads), turned, heads=heads)

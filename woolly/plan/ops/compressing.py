@@ -1,0 +1,123 @@
+"""Blocks of positions as one row each, and attention over them beside the latest rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from woolly.plan.ops.recurrent import slot_cost
+from woolly.plan.ops.table import Cost, Load, op
+from woolly.plan.recorder import Handle, Recorder
+from woolly.plan.state import Paged, Slot
+
+if TYPE_CHECKING:
+    from woolly.plan.plan import Plan, Step
+
+__all__ = ["CompressingOps"]
+
+_STATE = "state {entry}"
+
+
+def _kept_cost(plan: Plan, step: Step, load: Load) -> Cost:
+    """The latest rows, and the blocks that some row sees, read once per sequence; two products per element."""
+    window, every, last = step.integer("window"), step.integer("every"), load.first + load.n_rows
+    entry = plan.paged[step.integer("entry")]
+    share = entry.width / sum(other.width for other in plan.paged.values())
+    most = plan.values[step.inputs[3]].width if len(step.inputs) > 3 else last
+    read = min(last, window + load.n_rows - 1) + min(last // every, most * load.n_rows)
+    seen = sum(min(p + 1, window) + min((p + 1) // every, most) for p in range(load.first, last))
+    products = 2 * plan.values[step.inputs[0]].width * seen * load.n_sequences
+    return Cost(load.cache_bytes * share * read * load.n_sequences, products)
+
+
+class CompressingOps(Recorder):
+    """What a model file says of compressed keys."""
+
+    @op(
+        inputs=("kv", "gate"),
+        weights=("bias",),
+        attributes=("entry", "every"),
+        reads=(_STATE,),
+        writes=(_STATE,),
+        part="attention",
+        cost=slot_cost,
+    )
+    def compress(self, kv: Handle, gate: Handle, bias: str, *, every: int, width: int) -> Handle:
+        """Each block of `every` positions as one row, at its last position; zeros at the others.
+
+        A column is the sum of kv over the block, by shares that are the softmax of the gate plus the bias of the place
+        in the block. If kv is twice as wide as the result, blocks overlap: the first half of the columns of the block
+        before and the second half of the block's own take part.
+        """
+        weight = self._matrix(bias)
+        if (kv.width, gate.width) not in ((width, width), (2 * width, 2 * width)) or every < 2:
+            self._fail(f"compress got {kv.width} and {gate.width} columns for blocks of {every} rows of {width}")
+        if weight.shape != (every, kv.width):
+            self._fail(f"{weight.name} has shape {weight.shape}, expected ({every}, {kv.width})")
+        if "output" in (kv.value.rows, gate.value.rows):
+            self._fail("compress needs all rows of the batch")
+        n_rows = every * (kv.width // width)
+        self._state.append(Slot((n_rows - 1) * 2 * kv.width))
+        return self._step("compress", (kv, gate), "batch", width, (weight,), entry=len(self._state) - 1, every=every)
+
+    @op(inputs=("x",), attributes=("entry",), writes=(_STATE,), part="attention")
+    def keep(self, x: Handle, *, window: int = 0) -> Handle:
+        """X, whose rows are kept in an entry of their own: the latest `window`, 0 for all."""
+        self._state.append(Paged(1, x.width, x.width, v_in_k=True, window=window))
+        return self._step("keep", (x,), "batch", x.width, entry=len(self._state) - 1)
+
+    @op(
+        inputs=("q", "latest", "compressed", "chosen?"),
+        weights=("sinks",),
+        attributes=("entry", "blocks", "head_dim", "scale", "window", "every"),
+        reads=(_STATE, "state {blocks}"),
+        part="attention",
+        cost=_kept_cost,
+    )
+    def attend_kept(
+        self,
+        q: Handle,
+        latest: Handle,
+        compressed: Handle,
+        chosen: Handle | None = None,
+        *,
+        head_dim: int,
+        scale: float,
+        window: int,
+        every: int,
+        sinks: str,
+    ) -> Handle:
+        """Softmax attention of all heads of q over the `window` latest rows and the blocks before a row, together.
+
+        `latest` and `compressed` are what `keep` gave: rows are keys and values, and a block of `every` positions is
+        the row at its last one. A row sees the blocks that end at or before it, or those of them that `choose` gave.
+        `sinks` names one more score per head, which has no value.
+        """
+        made = {step.outputs[0]: step for step in self._steps if step.op in ("keep", "choose")}
+        kept = [made.get(x.value.id) for x in (latest, compressed)]
+        if any(step is None or step.op != "keep" for step in kept) or {latest.width, compressed.width} != {head_dim}:
+            self._fail(f"attend_kept needs two values of {head_dim} columns that keep made")
+        entries = [step.integer("entry") for step in kept if step is not None]
+        if [self._state[i].window for i in entries if isinstance(self._state[i], Paged)] != [window, 0] or every < 2:
+            self._fail(f"attend_kept got a window of {window} and blocks of {every}, which do not fit what is kept")
+        if chosen is not None and (
+            (step := made.get(chosen.value.id)) is None
+            or step.op != "choose"
+            or (step.integer("every"), step.integer("n")) != (every, chosen.width)
+        ):
+            self._fail("attend_kept got chosen blocks that no choose made")
+        weight = self._vector(sinks)
+        if q.width % head_dim != 0 or weight.shape != (q.width // head_dim,):
+            self._fail(f"{weight.name} has {weight.shape[0]} elements for a q of width {q.width}")
+        return self._step(
+            "attend_kept",
+            (q, latest, compressed) if chosen is None else (q, latest, compressed, chosen),
+            "batch",
+            q.width,
+            (weight,),
+            entry=entries[0],
+            blocks=entries[1],
+            head_dim=head_dim,
+            scale=float(scale),
+            window=window,
+            every=every,
+        )
