@@ -75,7 +75,8 @@ def open_draft(
     """The draft for the first of the loaded models. A model that is opened for it joins them."""
     target = loaded[0]
     if target.program.draft is not None:
-        return MtpLookup(target.program) if speculation == "mtp_lookup" else MtpDraft(target.program)
+        kind = MtpLookup if speculation == "mtp_lookup" else MtpDraft
+        return kind(target.program, target.draft_ids)
     if speculation in (None, "none", "auto"):
         return None
     if speculation == "prompt_lookup":

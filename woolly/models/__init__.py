@@ -7,9 +7,11 @@ from woolly.models.registry import (
     architectures,
     draft_tensors,
     is_block,
+    is_head,
     trace,
     trace_draft,
     trace_encoder,
+    trace_head,
 )
 
 __all__ = [
@@ -19,7 +21,9 @@ __all__ = [
     "architectures",
     "draft_tensors",
     "is_block",
+    "is_head",
     "trace",
     "trace_draft",
     "trace_encoder",
+    "trace_head",
 ]

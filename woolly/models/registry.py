@@ -19,15 +19,26 @@ from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import Described, GGUFFile, Tensor
 from woolly.models.metadata import Keys
 from woolly.plan import Plan, Pooling, Result, Tracer
+from woolly.plan.passes import feed
 
-__all__ = ["TracedEncoder", "architectures", "draft_tensors", "is_block", "trace", "trace_draft", "trace_encoder"]
+__all__ = [
+    "TracedEncoder",
+    "architectures",
+    "draft_tensors",
+    "is_block",
+    "is_head",
+    "trace",
+    "trace_draft",
+    "trace_encoder",
+    "trace_head",
+]
 
 # What well-known architectures need that no plan can say yet.
 _NEEDS = {
     "a recurrence that is not built yet": "rwkv6qwen2",
     "hyper connections beside a delta net and an n-gram table": "qwen4exp",
     "images or sound": "clip",
-    "a model that it guesses tokens for: a draft head that Woolly does not run yet": "eagle3 gemma4-assistant dflash",
+    "a model that it guesses tokens for: a draft head that Woolly does not run yet": "gemma4-assistant dflash",
 }
 
 
@@ -55,6 +66,11 @@ def trace(
     if kind != "model":
         raise UnsupportedError(f"{file.path}: the file is of type {kind!r}, not a model, and cannot be run by itself")
     module = _module(name)
+    if module is None and is_head(file):
+        raise UnsupportedError(
+            f"{file.path}: {name} is a head that guesses tokens for another model; open that, and give this file as"
+            " speculation (-md)"
+        )
     if module is None:
         raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported yet{_why(name)}")
     if not file.tensors:
@@ -113,9 +129,37 @@ def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None, other: GGUFF
         raise ModelError(f"{source.path}: the draft of {name} cannot be built from these keys: {error}") from error
 
 
+def is_head(file: Described) -> bool:
+    """Whether a file is a head of an architecture of its own, which guesses tokens for a model of another file."""
+    name = file.metadata.get("general.architecture")
+    return isinstance(name, str) and _head(name) is not None
+
+
+def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = None) -> Plan:
+    """A plan that `trace` made of the file, with the head of `other` as its draft, and with what that reads."""
+    name = str(other.metadata["general.architecture"])
+    try:
+        module, tensors = _head(name), {**file.tensors, **draft_tensors(other)}
+        params = module.read(Keys(other.metadata, name, ctx))
+        plans = []
+        for build in (module.build_features, module.build_draft):
+            tracer = Tracer(name, tensors)
+            with tracer.scope("head"):
+                build(tracer, params)
+            plans.append(tracer)
+        features, draft = plans[0].plan("head.fc"), plans[1].plan("head")
+        return replace(feed(plan, features, params.layers), draft=draft)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"{other.path}: the head {name} cannot be built from these keys: {error}") from error
+
+
 def draft_tensors(other: GGUFFile | None) -> dict[str, Tensor]:
-    """The tensors of a draft file that its model does not share; none of no file."""
-    return {} if other is None else {name: own for name, own in other.tensors.items() if name.startswith("blk.")}
+    """The tensors of a draft file that its model does not share; those of a head have names of their own."""
+    if other is None:
+        return {}
+    if is_head(other):
+        return {f"head.{name}": own for name, own in other.tensors.items()}
+    return {name: own for name, own in other.tensors.items() if name.startswith("blk.")}
 
 
 @dataclass(frozen=True)
@@ -174,13 +218,22 @@ def _why(name: str) -> str:
     return f"{needs}; {runs}`woolly list --architectures` lists all that run"
 
 
-def _modules(first: str = "") -> Iterator[ModuleType]:
-    """The model files, imported one by one; the one of the given name comes first, so that mostly no other is read."""
+def _modules(first: str = "", what: str = "build") -> Iterator[ModuleType]:
+    """The model files, imported one by one; the one of the given name comes first, so that mostly no other is read.
+
+    `what` is the function that they have.
+    """
     names = [found.name for found in pkgutil.iter_modules(models.__path__) if not found.ispkg]
     for name in sorted(names, key=lambda name: name != first):
         module = importlib.import_module(f"{models.__name__}.{name}")
-        if hasattr(module, "build"):
+        if hasattr(module, what):
             yield module
+
+
+def _head(name: str) -> Any:
+    """The module of a head that is no model by itself, None if there is none."""
+    heads = (module for module in _modules(name, "build_features"))
+    return next((module for module in heads if name in _names(module)), None)
 
 
 def _module(name: str) -> Any:

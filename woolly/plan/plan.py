@@ -155,9 +155,10 @@ class Plan:
     pooling: Pooling | None = None  # None of logits; "none": a vector for each row that the batch asks for
     labels: tuple[str, ...] = ()  # names of the scores' columns, if the file gives them
     positions: int | None = None  # up to which it is what the model computes; None: all that the model knows
-    # The second sentence of a file whose blocks guess further tokens: from the value that `output_rows` picks from and
+    # The second sentence of a file whose blocks guess further tokens: from the value that it reads (`features`) and
     # the token after each row to logits of the token after that. Its entries of the state are its own.
     draft: Plan | None = None
+    features: int | None = None  # the value that a draft reads; None: the one that `output_rows` picks from
 
     def __repr__(self) -> str:
         return f"Plan({self.architecture!r}, {len(self.steps)} steps, {self.n_layers} layers; print shows them)"

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from tests.cases.families import FAMILIES
+from tests.cases.heads import eagle3_tensors, write_eagle3
 from tests.cases.mtp import MTP
 from tests.cases.tiny import TINY, write_tiny
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.models import TOKENS, logits
 from woolly.errors import PlanError, UnsupportedError
 from woolly.gguf import open_gguf
-from woolly.models import trace, trace_draft
+from woolly.models import draft_tensors, trace, trace_draft, trace_head
 from woolly.plan.passes import cut_points, fuse
 from woolly.runtime import Batch, CancelledRun, Options, PortableState, Ranks, choose
 from woolly.runtime.cuda.backend import CudaBackend
@@ -133,6 +134,29 @@ def test_a_draft_runs_in_the_part_that_has_the_head(tmp_path):
         batch = replace(Batch.of([(TOKENS[:5], 0, [0])], range(5)), hidden=hidden)
         got, want = (program.draft.run(batch, program.draft.new_state(1)) for program in (split, whole))
         np.testing.assert_array_equal(got, want)
+
+
+def test_a_head_reads_layers_of_a_split_plan(tmp_path):
+    tiny = replace(TINY["llama"], n_layers=5)
+    head = write_eagle3(tmp_path / "head.gguf", eagle3_tensors(), [0, 1, 2])
+    with open_gguf(write_tiny(tiny, tmp_path / "target.gguf")) as file, open_gguf(head) as other:
+        plan = trace_head(file, trace(file), other)
+        tensors = {**file.tensors, **draft_tensors(other)}
+
+        def compiled(plan):
+            return choose("cpu").compile(plan, tensors, OPTIONS)
+
+        cuts = allowed(plan, cut_points(plan)[1:], 2)
+        assert len(cuts) > 3
+        programs = compiled(plan), SplitProgram(plan, segments_at(plan, cuts), [compiled, compiled])
+        batch, out = Batch.of([(TOKENS[:9], 0, [0])], range(9)), []
+        for program in programs:
+            state, steps = program.new_state(1), program.running_plan.steps
+            at = 1 + next(i for i, step in enumerate(steps) if plan.features in step.outputs)
+            out.append((program.run(batch, state, 0, at).copy(), program.run(batch, state, at).copy()))
+        for got, want in zip(*out, strict=True):
+            np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(logits(programs[1], 9), logits(compiled(trace(file)), 9))
 
 
 def test_a_run_stops_between_parts_and_one_that_begins_with_nothing_is_refused(opened):

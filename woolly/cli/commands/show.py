@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,13 +129,14 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
         left = None if card is None else max(0, card.usable - weights)
         ctx = default_ctx(file, plan, ctx, memory=left)
         # Packed weights are as large as the file's.
-        own = describe_draft(file, plan, ctx, *own_draft(file.path, "auto"))
+        plan = describe_draft(file, plan, ctx, *own_draft(file.path, "auto"))
+        own = plan.draft
         parts = (plan,) if own is None else (plan, own)
         cache = round(sum(part.context_bytes(ctx, _native.kv_value_bytes("f16")) for part in parts))
         total, available = weights + cache, available_memory()
         memory = {"ctx": ctx, "weights": weights, "kv_cache": cache, "total": total, "available": available}
         memory["fits"] = total <= available
-        gpu = {"unused": reason} if card is None else on_card(card, file, replace(plan, draft=own), ctx)
+        gpu = {"unused": reason} if card is None else on_card(card, file, plan, ctx)
         drafts = {} if own is None else {"drafts": "mtp"}
     except RequestError:
         raise

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from woolly.engine.drafts.likeliest import likeliest
 from woolly.engine.request import Request
 from woolly.engine.step.work import Work
-from woolly.plan import Step
+from woolly.plan import Plan
 from woolly.runtime import Batch, CancelledRun, DraftProgram, Program, State
 
 __all__ = ["MtpDraft"]
@@ -55,7 +55,9 @@ class MtpDraft:
     proposal, and never changes a text.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, ids: npt.NDArray[np.int64] | None = None) -> None:
+        """`ids` are the model's tokens for those that the draft guesses; None: the same."""
+        self._ids = ids
         self._max_rows = program.max_rows
         self.swap(program)
         width = program.running_plan.values[program.running_plan.steps[self.step].outputs[-1]].width
@@ -68,9 +70,9 @@ class MtpDraft:
         """Reads the steps of a program; hidden states and pages of another one of the same model stay."""
         assert program.draft is not None
         self._draft: DraftProgram = program.draft
-        self.step = _picked(program.running_plan.steps)  # of the model's running plan, whose value is read
+        self.step = _read(program.running_plan)  # of the model's running plan, whose value is read
         steps = self._draft.running_plan.steps
-        self._n_hidden = _picked(steps) + 1  # steps until the hidden state
+        self._n_hidden = _read(self._draft.running_plan) + 1  # steps until the hidden state
         self._n_stored = 1 + max(i for i, step in enumerate(steps) if step.kind.writes)
 
     def attach(self, n_pages: int) -> None:
@@ -127,6 +129,8 @@ class MtpDraft:
                 batch = _batch([one for _, one in rows], is_own)
                 hidden = self._run(batch, 0, self._n_hidden)[batch.output_rows].copy()
                 chosen = likeliest(self._draft, batch, self._pages, self._n_hidden)
+                if self._ids is not None:
+                    chosen = self._ids[chosen].tolist()
                 following: list[tuple[int, Rows]] = []
                 for (i, (tokens, first, pages, _)), token, row in zip(rows, chosen, hidden, strict=True):
                     guesses[i].append(token)
@@ -181,7 +185,9 @@ def _batch(rows: Sequence[Rows], is_own: bool) -> Batch:
     return replace(batch, hidden=hidden, is_hidden_normed=is_own)
 
 
-def _picked(steps: Sequence[Step]) -> int:
-    """The index of the step that makes the value of which `output_rows` picks rows."""
-    (value,) = (step.inputs[0] for step in steps if step.op == "output_rows")
-    return next(i for i, step in enumerate(steps) if step.outputs[-1] == value)
+def _read(plan: Plan) -> int:
+    """The index of the step that makes the value which a draft reads."""
+    value = plan.features
+    if value is None:
+        (value,) = (step.inputs[0] for step in plan.steps if step.op == "output_rows")
+    return next(i for i, step in enumerate(plan.steps) if step.outputs[-1] == value)

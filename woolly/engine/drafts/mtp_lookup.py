@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.request import Request
@@ -39,8 +42,8 @@ class MtpLookup(MtpDraft):
     would have guessed is compared with what came even if the block was asked, so that a passage is found as it begins.
     """
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def __init__(self, program: Program, ids: npt.NDArray[np.int64] | None = None) -> None:
+        super().__init__(program, ids)
         self._lookup = PromptLookup()
         self._records: dict[Request, _Record] = {}
 

@@ -1,23 +1,28 @@
-"""Draft files: the block that guesses a model's tokens, in a file of its own (`mtp-NAME.gguf`)."""
+"""Draft files: what guesses a model's tokens in a file of its own: its block (`mtp-NAME.gguf`), or a head."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
-from woolly.models import is_block, trace_draft
+from woolly.models import is_block, is_head, trace_draft, trace_head
 from woolly.plan import Plan
+from woolly.quant import GGMLType
 
-__all__ = ["describe_draft", "has_block", "is_draft_file", "load_draft", "open_draft_file"]
+__all__ = ["describe_draft", "guessed_ids", "has_block", "is_draft_file", "open_draft_file", "with_draft"]
 
 
 def is_draft_file(path: Path) -> bool:
-    """Returns whether a file holds nothing but a block that guesses tokens for the model of another file."""
+    """Returns whether a file is no model, but guesses tokens for the model of another file."""
     with open_gguf(path) as file:
-        return is_block(file)
+        return is_block(file) or is_head(file)
 
 
 def has_block(path: Path) -> bool:
@@ -44,15 +49,15 @@ def open_draft_file(file: GGUFFile, path: Path | None, wanted: bool | None) -> G
         return None
 
 
-def load_draft(
-    file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None, other: GGUFFile | None = None
-) -> Plan | None:
-    """The draft of the file, or of its draft file `other`, as `load_model` takes it.
+def with_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None, other: GGUFFile | None = None) -> Plan:
+    """The plan with the draft of the file, or of its draft file `other`, as `load_model` takes it.
 
     One that nobody asked for and is broken gives a warning.
     """
     if wanted is False:
-        return None
+        return plan
+    if other is not None and is_head(other):
+        return trace_head(file, plan, other, ctx)
     source = file if other is None else other
     try:
         draft = trace_draft(file, plan, ctx, other)
@@ -63,33 +68,51 @@ def load_draft(
             raise
         if not isinstance(error, UnsupportedError):
             warnings.warn(f"speculation is off, because the file's own block cannot be used: {error}", stacklevel=4)
-        return None
+        return plan
     if wanted and draft is None:
         raise RequestError(
             f"speculation is 'mtp', but {source.path} has no block that guesses tokens (nextn), and no file"
             " mtp-NAME.gguf is beside it",
             field="speculation",
         )
-    return draft
+    return replace(plan, draft=draft)
 
 
-def describe_draft(
-    file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None, path: Path | None = None
-) -> Plan | None:
-    """As `load_draft`, of a draft file by its path, which is closed again."""
+def describe_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None, path: Path | None = None) -> Plan:
+    """As `with_draft`, of a draft file by its path, which is closed again."""
     other = open_draft_file(file, path, wanted)
     try:
-        return load_draft(file, plan, ctx, wanted, other)
+        return with_draft(file, plan, ctx, wanted, other)
     finally:
         if other is not None:
             other.close()
 
 
+def guessed_ids(other: GGUFFile | None, plan: Plan) -> npt.NDArray[np.int64] | None:
+    """The model's token for each that a head guesses (`d2t`); None: they are the same. ModelError for a wrong one."""
+    if plan.draft is None:
+        return None
+    table = None if other is None else other.tensors.get("d2t")
+    if other is None or table is None:
+        if plan.draft.width != plan.width:
+            raise ModelError(f"the draft guesses {plan.draft.width} tokens of {plan.width}, and no table says which")
+        return None
+    if table.type is not GGMLType.I64 or table.shape != (plan.draft.width,):
+        raise ModelError(f"{other.path}: d2t is {table.type.name} of shape {table.shape}, not a token for each guess")
+    ids: npt.NDArray[np.int64] = table.data.reshape(-1).view(np.int64).copy()
+    if ids.min() < 0 or ids.max() >= plan.width:
+        raise ModelError(f"{other.path}: d2t names tokens that the model does not have, of {plan.width}")
+    return ids
+
+
 def _check_fit(file: GGUFFile, other: GGUFFile) -> None:
     """ModelError with both names unless a block was made for the model: its kind, width, layers and vocabulary."""
     own, its = _traits(file), _traits(other)
+    if is_head(other):
+        name = other.metadata["general.architecture"]
+        its = {"width": other.metadata.get(f"{name}.target_hidden_size", 0), "tokens": its["tokens"]}
     for what, mine in own.items():
-        if its[what] != mine:
+        if its.get(what, mine) != mine:
             raise ModelError(
                 f"{other.path.name} guesses for a model of {what} {its[what]}, but {file.path.name} has {mine}:"
                 " they belong to different models"

@@ -9,10 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
 from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, context_limit
 from woolly.engine.opening.control_vectors import Scaled, steered
-from woolly.engine.opening.draft_file import load_draft, open_draft_file
+from woolly.engine.opening.draft_file import guessed_ids, open_draft_file, with_draft
 from woolly.engine.opening.memory import check_memory, estimate, weight_bytes
 from woolly.engine.seeing import TextEncoder, Tower, open_encoder, open_tower, source_backend
 from woolly.engine.step.breadth import Breadth
@@ -75,6 +78,7 @@ class LoadedModel:
     compile: Callable[[Sequence[Adapter | None]], Program] | None = None
     weight_bytes: int = 0  # that its prepared weights take at most
     draft_file: GGUFFile | None = None  # with the block that guesses tokens, if it is not in the model's own
+    draft_ids: npt.NDArray[np.int64] | None = None  # the model's tokens for those of the draft; None: the same
 
     def check(self) -> None:
         """Raises ModelError if a file has changed since it was opened."""
@@ -143,7 +147,8 @@ def load_model(
         if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         other = open_draft_file(file, draft_file, draft)
-        plan = replace(plan, draft=load_draft(file, plan, ctx, draft, other))
+        plan = with_draft(file, plan, ctx, draft, other)
+        ids = guessed_ids(other, plan)
         if checks_memory and stages is None:
             needed = estimate(file, plan, backend, options, ctx, options.cache_tokens, projector)
             check_memory(path.stem, needed)
@@ -212,6 +217,7 @@ def load_model(
             compile=compiled if is_free else None,
             weight_bytes=prepared,
             draft_file=other,
+            draft_ids=ids,
         )
     except BaseException:
         for one in (program, source):

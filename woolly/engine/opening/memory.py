@@ -85,8 +85,8 @@ def weight_bytes(file: GGUFFile, plan: Plan, backend: str, options: Options) -> 
 
 def _all_weights(file: GGUFFile, plan: Plan, backend: str) -> int:
     """Returns the bytes of all weights, with those of a draft that has a file of its own."""
-    drafted = () if plan.draft is None else plan.draft.weights.values()
-    others = [weight for weight in drafted if weight.tensor not in file.tensors]
+    weights = plan.weights if plan.draft is None else {**plan.weights, **plan.draft.weights}
+    others = [weight for weight in weights.values() if weight.tensor not in file.tensors]
     if backend == "reference":
         n_others = sum(math.prod(weight.shape) for weight in others)
         return 4 * (sum(tensor.n_elements for tensor in file.tensors.values()) + n_others)

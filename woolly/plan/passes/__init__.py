@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from woolly.plan.passes.append import append
 from woolly.plan.passes.bring import bring
 from woolly.plan.passes.cut import cut, cut_points, join, part, possible_cuts, shares
+from woolly.plan.passes.feed import feed
 from woolly.plan.passes.fuse_attention import fuse_attention
 from woolly.plan.passes.fuse_glu import fuse_glu
 from woolly.plan.passes.fuse_norm import fuse_norm
@@ -22,6 +23,7 @@ __all__ = [
     "bring",
     "cut",
     "cut_points",
+    "feed",
     "fuse",
     "fuse_attention",
     "fuse_glu",

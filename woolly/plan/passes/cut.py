@@ -15,7 +15,9 @@ __all__ = ["cut", "cut_points", "join", "layer_bytes", "part", "possible_cuts", 
 def cut_points(plan: Plan) -> list[int]:
     """Indices of the steps before which a plan may be cut: exactly one value, of all rows, is then needed from before.
 
-    0 is one of them: a part may begin with the plan. The op that takes the value needs a norm that is as wide.
+    0 is one of them: a part may begin with the plan. A part leaves what its last step makes, so that step makes the
+    value: those that make what a draft reads (`Plan.features`) do not. The op that takes the value needs a norm that is
+    as wide.
     """
     made: dict[int, int] = {}
     last_use: dict[int, int] = {}
@@ -30,7 +32,9 @@ def cut_points(plan: Plan) -> list[int]:
 
     def is_possible(at: int) -> bool:
         values = [plan.values[value] for value in alive[at]]
-        return [value.rows for value in values] == ["batch"] and last_norm.get(values[0].width, -1) >= at
+        if [value.rows for value in values] != ["batch"] or values[0].id not in plan.steps[at - 1].outputs:
+            return False
+        return last_norm.get(values[0].width, -1) >= at
 
     return [0, *(at for at in range(1, len(plan.steps)) if is_possible(at))]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from woolly.engine import describe_draft, possible_ctx
@@ -26,7 +25,7 @@ def estimate(path: Path, options: ModelOptions) -> Estimate:
         plan = trace(file, ctx=options.ctx)
         if options.stages:  # they have both
             return Estimate(0, 0, possible_ctx(file, plan, options.ctx, options.kv_type))
-        plan = replace(plan, draft=describe_draft(file, plan, options.ctx, *own_draft(path, options.speculation)))
+        plan = describe_draft(file, plan, options.ctx, *own_draft(path, options.speculation))
         budget = parse_size("weight_memory", options.weight_memory)
         given = Options(None, budget, options.kv_type, device=options.device, gpu_layers=options.gpu_layers)
         projector = choose_projector(path, options.mmproj)
