@@ -99,6 +99,19 @@ def gemma_block() -> dict[str, tuple[int, ...]]:
     return out | matrix("conv_pw1", 2 * WIDTH, WIDTH, False) | matrix("conv_pw2", WIDTH, WIDTH, False)
 
 
+def usm_block() -> dict[str, tuple[int, ...]]:
+    """As converters write it: the filter has an axis of one, the scale no ending."""
+    out = {"conv_dw.weight": (WIDTH, 1, 5), "per_dim_scale": (WIDTH // 2,), "linear_pos.weight": (WIDTH, WIDTH)}
+    norms = ("ln1", "ln2", "layer_pre_norm", "conv_norm", "norm_conv")
+    for one in (*norms, "ffn_norm", "ffn_post_norm", "ffn_norm_1", "ffn_post_norm_1"):
+        out[f"{one}.weight"] = (WIDTH,)
+    for one in ("", "_1"):
+        out |= matrix(f"ffn_up{one}", 4 * WIDTH, WIDTH, False) | matrix(f"ffn_down{one}", WIDTH, 4 * WIDTH, False)
+    for one in ("attn_q", "attn_k", "attn_v", "attn_out"):
+        out |= matrix(one, WIDTH, WIDTH, False)
+    return out | matrix("conv_pw1", 2 * WIDTH, WIDTH, False) | matrix("conv_pw2", WIDTH, WIDTH, False)
+
+
 def fast_block() -> dict[str, tuple[int, ...]]:
     out = {"pos_bias_u": (2, WIDTH // 2), "pos_bias_v": (2, WIDTH // 2)} | matrix("linear_pos", WIDTH, WIDTH, False)
     for one in ("ln1", "ln2", "norm_conv", "ffn_norm", "ffn_norm_1", "conv_norm"):
@@ -110,7 +123,7 @@ def fast_block() -> dict[str, tuple[int, ...]]:
     return out | matrix("conv_pw1", 2 * WIDTH, WIDTH) | matrix("conv_dw", WIDTH, 9)
 
 
-BLOCKS = {"granite_speech": granite_block, "gemma4a": gemma_block, "lfm2a": fast_block}
+BLOCKS = {"granite_speech": granite_block, "gemma3na": usm_block, "gemma4a": gemma_block, "lfm2a": fast_block}
 
 EARS = {
     ear.name: ear
@@ -161,6 +174,19 @@ EARS = {
             }
             | matrix("a.input_projection", WIDTH, 4 * CHANNELS, False) | matrix("a.pre_encode.out", FFN, WIDTH)
             | matrix("mm.a.input_projection", TEXT, FFN, False),
+            16,
+        ),
+        TinyEar(
+            "gemma3na",
+            (24_000, 8_500, 3_000, 500_001),
+            {
+                "a.conv1d.0.weight": (16, 1, 3, 3), "a.conv1d.0.norm.weight": (16,),
+                "a.conv1d.1.weight": (CHANNELS, 16, 3, 3), "a.conv1d.1.norm.weight": (CHANNELS,),
+                "mm.a.embedding.weight": (128, WIDTH), "mm.a.hard_emb_norm.weight": (WIDTH,),
+                "mm.a.soft_emb_norm.weight": (WIDTH,),
+            }
+            | matrix("a.pre_encode.out", WIDTH, 4 * CHANNELS, False)
+            | matrix("mm.a.input_projection", TEXT, WIDTH, False),
             16,
         ),
         TinyEar(

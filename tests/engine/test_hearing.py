@@ -1,9 +1,13 @@
 """Sounds in prompts: the same text and bits alone, together, in chunks, from the cache and from disk."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.cases.ears import EARS, heard, write_ear
+from tests.cases.ears import EARS, WIDTH, heard, write_ear
+from tests.cases.streams import GEMMA3N
 from tests.cases.tiny import TINY, write_tiny
+from tests.cases.towers import matrix
 from tests.engine.test_seeing import GREEDY, QWEN2, finish, prompt, said
 from woolly.cache.disk import PageFolder
 from woolly.engine import Engine, load_model
@@ -13,7 +17,11 @@ from woolly.senses import Rows
 
 # The text model beside each tower. Omni's turns by three positions, which are one for a sound.
 PAIRS = {"ultravox": TINY["llama"], "qwen2a": TINY["qwen2"], "qwen2.5o": QWEN2, "qwen3a": QWEN2,
-         "granite_speech": TINY["granite"]}  # fmt: skip
+         "granite_speech": TINY["granite"], "gemma3na": GEMMA3N}  # fmt: skip
+
+# A tower whose rows are as wide as its text model.
+NARROW = matrix("mm.a.input_projection", GEMMA3N.width, WIDTH, False)
+FITTED = {"gemma3na": replace(EARS["gemma3na"], root=EARS["gemma3na"].root | NARROW)}
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +33,8 @@ def opened(tmp_path_factory):
         if name not in loaded:
             folder = tmp_path_factory.mktemp("ear")
             text = write_tiny(PAIRS[name], folder / "text.gguf")
-            loaded[name] = load_model(
-                text, "cpu", Options(threads=2), projector=write_ear(EARS[name], folder / "e.gguf")
-            )
+            tower = write_ear(FITTED.get(name, EARS[name]), folder / "e.gguf")
+            loaded[name] = load_model(text, "cpu", Options(threads=2), projector=tower)
         one = loaded[name]
         return Engine(one.program, one.tokenizer, tower=one.tower, **{"ctx": 512, "kv_tokens": 2048} | options)
 

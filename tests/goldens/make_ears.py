@@ -17,6 +17,7 @@ from transformers import models
 from tests.cases.ears import CHANNELS, EARS, FFN, LETTERS, WIDTH, samples, write_ear
 from tests.cases.towers import TEXT
 from tests.goldens.make import HERE, File
+from tests.goldens.make_conformers import gemma3na, gemma4a, lfm2a
 from tests.goldens.make_towers import load
 
 BLOCK = {
@@ -247,106 +248,6 @@ def granite_speech(file):
     return rows
 
 
-GEMMA = {
-    "ffn_norm": "feed_forward1.pre_layer_norm", "ffn_post_norm": "feed_forward1.post_layer_norm",
-    "ffn_up": "feed_forward1.ffw_layer_1.linear", "ffn_down": "feed_forward1.ffw_layer_2.linear",
-    "ffn_norm_1": "feed_forward2.pre_layer_norm", "ffn_post_norm_1": "feed_forward2.post_layer_norm",
-    "ffn_up_1": "feed_forward2.ffw_layer_1.linear", "ffn_down_1": "feed_forward2.ffw_layer_2.linear",
-    "attn_pre_norm": "norm_pre_attn", "attn_post_norm": "norm_post_attn", "ln2": "norm_out",
-    "attn_q": "self_attn.q_proj.linear", "attn_k": "self_attn.k_proj.linear", "attn_v": "self_attn.v_proj.linear",
-    "attn_out": "self_attn.post.linear", "attn_k_rel": "self_attn.relative_k_proj",
-    "conv_norm": "lconv1d.pre_layer_norm", "norm_conv": "lconv1d.conv_norm", "conv_dw": "lconv1d.depthwise_conv1d",
-    "conv_pw1": "lconv1d.linear_start.linear", "conv_pw2": "lconv1d.linear_end.linear",
-}  # fmt: skip
-
-
-def gemma4a(file):
-    module, n_mels = models.gemma4, file.get("audio.num_mel_bins")
-    config = transformers.Gemma4AudioConfig(
-        hidden_size=WIDTH, num_hidden_layers=file.get("audio.block_count"), output_proj_dims=FFN,
-        num_attention_heads=file.get("audio.attention.head_count"), subsampling_conv_channels=[n_mels, CHANNELS],
-    )  # fmt: skip
-    encoder = module.modeling_gemma4.Gemma4AudioModel(config)
-    text = transformers.Gemma4TextConfig(hidden_size=TEXT)
-    projector = module.modeling_gemma4.Gemma4MultimodalEmbedder(config, text)
-    begin = "subsample_conv_projection"
-    outside = {"a.input_projection": f"{begin}.input_proj_linear", "a.pre_encode.out": "output_proj"}
-    for i in (0, 1):
-        outside |= {f"a.conv1d.{i}": f"{begin}.layer{i}.conv", f"a.conv1d.{i}.norm": f"{begin}.layer{i}.norm"}
-    inside = {}
-    for name, array in file.tensors.items():
-        stem, _, kind = name.rpartition(".")
-        if stem in outside:
-            inside[f"{outside[stem]}.{kind}"] = array
-        elif stem.endswith("per_dim_scale"):
-            inside[f"layers.{stem.split('.')[2]}.self_attn.per_dim_scale"] = np.log(np.expm1(array))
-        elif name.startswith("a.blk."):
-            own = GEMMA[stem.split(".")[3]]
-            own = own if kind == "weight" else own.removesuffix(".linear")
-            inside[f"layers.{stem.split('.')[2]}.{own}.{kind}"] = array
-    load(encoder, inside)
-    load(projector, {"embedding_projection.weight": file.tensors["mm.a.input_projection.weight"]})
-    own = module.feature_extraction_gemma4.Gemma4AudioFeatureExtractor(feature_size=n_mels)
-
-    def rows(sound):
-        found = own([sound], return_tensors="pt")
-        out = encoder(found["input_features"], found["input_features_mask"].bool())
-        return projector(out.last_hidden_state)[out.attention_mask]
-
-    return rows
-
-
-FAST = {
-    "ffn_norm": "norm_feed_forward1", "ffn_norm_1": "norm_feed_forward2", "ln1": "norm_self_att", "ln2": "norm_out",
-    "norm_conv": "norm_conv", "ffn_up": "feed_forward1.linear1", "ffn_down": "feed_forward1.linear2",
-    "ffn_up_1": "feed_forward2.linear1", "ffn_down_1": "feed_forward2.linear2", "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_out": "self_attn.o_proj",
-    "linear_pos": "self_attn.relative_k_proj", "conv_pw1": "conv.pointwise_conv1", "conv_dw": "conv.depthwise_conv",
-    "conv_pw2": "conv.pointwise_conv2", "conv_norm": "conv.norm",
-}  # fmt: skip
-
-
-def lfm2a(file):
-    """The FastConformer of Parakeet, which does not scale its input here, and the model's own adapter."""
-    module, n_mels = models.parakeet, file.get("audio.num_mel_bins")
-    n_layers = file.get("audio.block_count")
-    config = transformers.ParakeetEncoderConfig(
-        hidden_size=WIDTH, num_hidden_layers=n_layers, intermediate_size=FFN, scale_input=False,
-        num_attention_heads=file.get("audio.attention.head_count"), subsampling_conv_channels=CHANNELS,
-        num_mel_bins=n_mels,
-    )  # fmt: skip
-    encoder, inside = module.modeling_parakeet.ParakeetEncoder(config), {}
-    for name, array in file.tensors.items():
-        stem, _, kind = name.rpartition(".")
-        if stem.startswith("a.conv1d."):
-            inside[f"subsampling.layers.{stem.split('.')[2]}.{kind}"] = array
-        elif stem == "a.pre_encode.out":
-            inside[f"subsampling.linear.{kind}"] = array
-        elif name.startswith("a.blk.") and kind.startswith("pos_bias"):
-            inside[f"layers.{name.split('.')[2]}.self_attn.{kind.removeprefix('pos_')}"] = array
-        elif name.startswith("a.blk."):
-            inside[f"layers.{stem.split('.')[2]}.{FAST[stem.split('.')[3]]}.{kind}"] = array
-    for i in range(n_layers):  # the file has the norm of a batch with its mean and variance in it
-        begin = f"layers.{i}.conv.norm"
-        inside[f"{begin}.running_mean"] = np.zeros(WIDTH, np.float32)
-        inside[f"{begin}.running_var"] = np.full(WIDTH, 1 - 1e-5, np.float32)
-        inside[f"{begin}.num_batches_tracked"] = np.zeros((), np.int64)
-    load(encoder, inside)
-    adapter = torch.nn.Sequential(
-        torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, FFN), torch.nn.GELU(), torch.nn.Linear(FFN, TEXT)
-    )
-    after = {name.removeprefix("mm.a.mlp."): array for name, array in file.tensors.items() if name.startswith("mm.a.")}
-    load(adapter, after)
-    own = module.feature_extraction_parakeet.ParakeetFeatureExtractor(feature_size=n_mels)
-
-    def rows(sound):
-        found = own(sound, sampling_rate=16000, return_tensors="pt")
-        out = encoder(found["input_features"], found["attention_mask"])
-        return adapter(out.last_hidden_state)[out.attention_mask.bool()]
-
-    return rows
-
-
 class Part:
     """Some tensors of a file."""
 
@@ -355,7 +256,7 @@ class Part:
 
 
 MAKERS = {"ultravox": ultravox, "qwen2a": qwen2a, "voxtral": voxtral, "qwen2.5o": qwen25o, "qwen3a": qwen3a,
-          "granite_speech": granite_speech, "gemma4a": gemma4a, "lfm2a": lfm2a}  # fmt: skip
+          "granite_speech": granite_speech, "gemma4a": gemma4a, "gemma3na": gemma3na, "lfm2a": lfm2a}  # fmt: skip
 
 
 def frames():

@@ -18,8 +18,8 @@ from woolly.runtime import Options
 from woolly.senses import LISTENERS, Piece
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
-# Of rows against transformers: at most 9.1e-7 was measured.
-_BOUNDS = dict.fromkeys(("granite_speech", "gemma4a", "lfm2a"), 5e-6)
+# Of rows against transformers: at most 1.1e-6 was measured.
+_BOUNDS = dict.fromkeys(("granite_speech", "gemma3na", "gemma4a", "lfm2a"), 5e-6)
 
 
 def rows_of(tower, prepared):
@@ -34,7 +34,8 @@ def test_a_tower_gives_what_transformers_gives(name, tmp_path):
     lengths, *kept = (golden[key] for key in golden.files)
     for n, length, want in zip(ear.lengths, lengths, kept, strict=True):
         prepared = heard(ear, n)
-        assert sum(ear.settings.row_grid(piece.grid)[2] for piece in prepared.pieces) == length
+        after = 2 * bool(ear.settings.family.filled)  # rows of the file itself
+        assert sum(ear.settings.row_grid(piece.grid)[2] + after for piece in prepared.pieces) == length
         for which, tower in opened.items():
             if which == "reference" and n != ear.lengths[0]:
                 continue
@@ -50,7 +51,7 @@ def test_every_family_has_a_golden_and_a_layout():
     assert set(EARS) == set(LISTENERS)
 
 
-@pytest.mark.parametrize("name", ["ultravox", "qwen3a", "granite_speech", "gemma4a"])
+@pytest.mark.parametrize("name", ["ultravox", "qwen3a", "granite_speech", "gemma3na", "gemma4a"])
 def test_rows_do_not_depend_on_threads_nor_on_where_the_work_stops(name, tmp_path):
     ear = EARS[name]
     path = write_ear(ear, tmp_path / "ear.gguf")

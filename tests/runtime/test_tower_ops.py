@@ -26,13 +26,14 @@ TENSORS = {
     "token_embd.weight": tensor("token_embd.weight", 11, WIDTH),
     "near.weight": tensor("near.weight", WIDTH, 5),
     "near.bias": tensor("near.bias", WIDTH),
+    "half.weight": tensor("half.weight", WIDTH // 2),
 }
 
 
 def program(build, backend, **options):
     """A plan of given rows and what `build` makes of them; without the table if it does not read it."""
     tracer = Tracer("case", TENSORS)
-    tracer.skip("at", "token_embd", "near")
+    tracer.skip("at", "token_embd", "near", "half")
     tracer.output(build(tracer, tracer.given(width=WIDTH)))
     return choose(backend).compile(tracer.plan(), TENSORS, Options(**options))
 
@@ -120,10 +121,42 @@ def test_conv_around_is_refused_where_it_has_no_meaning():
         run(one, later)
 
 
+def test_running_norm_norms_by_what_a_text_has_had_so_far():
+    batch, weight = brought(9, 1, 40), np.tile(TENSORS["half.weight"].dequantize(), 2)
+    batch.hidden[10:] = 3 * batch.hidden[10:] + 100  # far from 0: a sum of squares of f32 would lose the deviation
+    build = lambda p, x: p.output_rows(p.running_norm(x, "half", eps=1e-3))  # noqa: E731
+    want = np.zeros((50, WIDTH))
+    for first, last in pairwise((0, 9, 10, 50)):
+        square = 0.0
+        for row in range(first, last):
+            past = batch.hidden[first : row + 1].astype(np.float64)
+            off = past[-1] - past.mean()
+            square += (off**2).sum()
+            want[row] = off / np.sqrt(square / past.size + 1e-3) * weight
+    alone = replace(brought(40), hidden=batch.hidden[10:])
+    results = []
+    for backend, threads in (("reference", None), ("cpu", 1), ("cpu", 3)):
+        one = program(build, backend, threads=threads)
+        results.append(run(one, batch))
+        np.testing.assert_allclose(results[-1], want, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(run(one, alone), results[-1][10:])
+    np.testing.assert_array_equal(results[1], results[2])
+
+
+def test_running_norm_is_refused_where_it_has_no_meaning():
+    three = lambda p, x: p.running_norm(p.columns(x, first=0, width=6), "half", eps=1e-3)  # noqa: E731
+    with pytest.raises(PlanError, match=r"half\.weight has shape \(4,\), but x is batch x 6"):
+        program(three, "reference")
+    one = program(lambda p, x: p.output_rows(p.running_norm(x, "half", eps=1e-3)), "cpu", threads=1)
+    later = replace(Batch.of([([0] * 2, 3, [0])], range(2)), hidden=np.zeros((2, WIDTH), np.float32))
+    with pytest.raises(ValueError, match="a text must be whole in one batch"):
+        run(one, later)
+
+
 def placed(part, adds):
     """A plan whose token rows get brought rows."""
     tracer = Tracer("case", TENSORS)
-    tracer.skip("at", "near")
+    tracer.skip("at", "near", "half")
     tracer.output(tracer.output_rows(tracer.embed("token_embd", width=WIDTH)))
     plan = tracer.plan()
     embed, head = plan.steps

@@ -8,6 +8,7 @@ import pytest
 from woolly.errors import ModelError, UnsupportedError
 from woolly.senses import (
     PROJECTORS,
+    EarSettings,
     Piece,
     Prepared,
     Rows,
@@ -134,6 +135,15 @@ def test_llava_1_6_goes_line_by_line_through_its_tiles_without_padding():
     assert shown(lay_out(tiles, tiled)) == [(0, 0, 4), (1, 0, 2), (2, 0, 2), end, (1, 2, 2), (2, 2, 2), end]
     high = Prepared.of("image", tiles.pieces, tiles=(2, 1), size=(90, 30))
     assert shown(lay_out(high, tiled))[:3] == [(0, 0, 4), (1, 0, 2), end]
+
+
+def test_gemma_3n_fills_each_piece_of_a_sound_up_and_ends_it_with_a_row():
+    ears = EarSettings("audio", "gemma3na", 16)
+    frames = [Piece(np.zeros((n, 16), np.float32), (1, 1, n)) for n in (2997, 33)]
+    mark, after = "\n\n<start_of_audio>", "\n\n"
+    assert shown(lay_out(Prepared.of("audio", frames), ears)) == [
+        mark, (0, 0, 188), (0, 189, 1), after + mark, (1, 0, 3), *[(1, 3, 1)] * 185, (1, 4, 1), after
+    ]  # fmt: skip
 
 
 def test_tiles_of_other_families_have_their_marks():

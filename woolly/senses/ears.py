@@ -24,6 +24,9 @@ class Listener:
     # By frames of a piece and what the file says.
     rows: Callable[[int, EarSettings], int] = lambda n_frames, settings: n_frames // 4
     most_frames: int = 3000  # of a piece: 30 s
+    # Rows of each piece, of which the last are the row of the tower's file that stands for none; then comes the one
+    # that ends a sound, and each piece has marks of its own. 0: as many as there are.
+    filled: int = 0
     needs_stack: bool = False  # the file must say how many rows of the encoder stand side by side
     needs_window: bool = False  # and how many are looked at together, by how many queries
 
@@ -57,6 +60,14 @@ LISTENERS: Mapping[str, Listener] = {
         most_frames=800,
     ),
     "gemma4a": Listener("<|audio>", "<audio|>", ("<|audio|>",), lambda n, its: after_conv(n, 2), most_frames=2999),
+    "gemma3na": Listener(
+        "\n\n<start_of_audio>",
+        "\n\n",
+        ("<audio_soft_token>",),
+        lambda n, its: after_conv(n, 4),
+        most_frames=2997,
+        filled=188,
+    ),
     "lfm2a": Listener(written=("<|audio|>",), rows=lambda n, its: after_conv(n, 3)),
     # Its frames are two of 10 ms side by side.
     "granite_speech": Listener(

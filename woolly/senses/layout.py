@@ -56,6 +56,8 @@ def encode_prompt(parts: Iterable[str | Rows], encode: Callable[[str], Sequence[
 
 def lay_out(prepared: Prepared, settings: TowerSettings | EarSettings, index: int = 0) -> Layout:
     """What a picture or a sound becomes in a prompt; `index` counts the pictures before it."""
+    if isinstance(settings, EarSettings) and settings.family.filled:
+        return Layout(_joined(part for i in range(len(prepared.pieces)) for part in _filled(prepared, i, settings)))
     if isinstance(settings, EarSettings):
         own = (Rows(prepared, i, 0, settings.row_grid(one.grid)[2]) for i, one in enumerate(prepared.pieces))
         return Layout(_joined((settings.family.begin, *own, settings.family.end)))
@@ -71,6 +73,13 @@ def lay_out(prepared: Prepared, settings: TowerSettings | EarSettings, index: in
     else:
         parts = [_whole(prepared, i, settings) for i in range(len(prepared.pieces))]
     return Layout(_joined((family.begin, *parts, family.end)))
+
+
+def _filled(prepared: Prepared, piece: int, settings: EarSettings) -> list[str | Rows]:
+    """Gemma 3n: rows of a piece, filled up with the first row of the file itself; the second ends them."""
+    family, n = settings.family, settings.row_grid(prepared.pieces[piece].grid)[2]
+    own = [Rows(prepared, piece, 0, n), *[Rows(prepared, piece, n, 1)] * (family.filled - n)]
+    return [family.begin, *own, Rows(prepared, piece, n + 1, 1), family.end]
 
 
 def _whole(prepared: Prepared, piece: int, settings: TowerSettings) -> Rows:

@@ -44,6 +44,7 @@
     X(previous)        \
     X(rms_norm)        \
     X(rope)            \
+    X(running_norm)    \
     X(scale)           \
     X(scan_mamba)      \
     X(scan_mamba2)     \

@@ -1,6 +1,7 @@
 // Ops of towers, which make rows of pictures and sounds, and of rows that come in place of tokens. Blocks of (rows,
 // chunks of columns).
 #include "primitives/activations.cuh"
+#include "primitives/sums.cuh"
 #include "rows/each.cuh"
 
 // The rows that the batch brings.
@@ -55,6 +56,27 @@ KERNEL(conv_around)(const Batch* b, const float* x, const float* filters, const 
         if (bias != nullptr) sum = __fadd_rn(sum, bias[c]);
         y[at] = has_silu ? activation(SILU, sum) : sum;
     });
+}
+
+// y = x minus the mean of all numbers of its sequence up to each row, divided by their deviation, times the weight of
+// each n columns. The block of a sequence's first row computes all of it: a row needs the sums of those before.
+KERNEL(running_norm)(const Batch* b, const float* x, const float* weight, float* y, int width, int n, float eps) {
+    const int row = blockIdx.x;
+    if (row >= b->n_rows || row != b->offsets[b->sequences[row]]) return;
+    double sum = 0, squares = 0, count = 0;
+    for (int r = row; r < b->offsets[b->sequences[row] + 1]; r++) {
+        const long long at = (long long)r * width;
+        float part = 0.0f, square = 0.0f;
+        for (int i = threadIdx.x; i < width; i += blockDim.x) part += x[at + i];
+        count += width;
+        sum += block_sum(part);
+        const float mean = float(sum / count);
+        for (int i = threadIdx.x; i < width; i += blockDim.x) square = fmaf(x[at + i] - mean, x[at + i] - mean, square);
+        squares += block_sum(square);
+        const float factor = 1.0f / sqrtf(float(squares / count) + eps);
+        for (int i = threadIdx.x; i < width; i += blockDim.x)
+            y[at + i] = __fmul_rn(__fmul_rn(x[at + i] - mean, factor), weight[i % n]);
+    }
 }
 
 // y = x, or part `part` of the rows that the batch brings in its place, or both added.

@@ -30,8 +30,8 @@ def emulated(monkeypatch):
 
 
 # Windows, and lines and columns; bounds, a table for each axis and means; queries that see all; rows around each, and
-# distances of rows.
-@pytest.mark.parametrize("name", ["qwen2.5vl", "gemma4", "minicpmv", "granite_speech"])
+# distances of rows; norms by the rows before.
+@pytest.mark.parametrize("name", ["qwen2.5vl", "gemma4", "minicpmv", "granite_speech", "gemma3na"])
 def test_rows_are_those_of_the_reference_wherever_the_work_stops(name, emulated, tmp_path):
     check(name, tmp_path)
 

@@ -20,7 +20,16 @@ from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.plan import Handle, Tracer
 from woolly.senses.ears import after_conv
 
-__all__ = ["PROJECTORS", "arrange", "halving_filters", "remake", "stages"]
+__all__ = [
+    "PROJECTORS",
+    "arrange",
+    "distance_waves",
+    "feed_forward",
+    "filtered",
+    "halving_filters",
+    "remake",
+    "stages",
+]
 
 PROJECTORS = ("gemma4a",)
 
@@ -44,10 +53,10 @@ def _encoder(p: Tracer, hp: EarParams) -> None:
     turned = Turned(p, "a.turns", hp.heads, _REACH)
     for i in range(hp.n_layers):
         with p.scope(f"a.blk.{i}"):
-            x = _feed_forward(p, x, hp, i, "")
+            x = feed_forward(p, x, hp, i, "")
             x = x + p.rms_norm(_attention(p, x, hp, i, turned), "attn_post_norm", eps=_EPS)
-            x = x + _filtered(p, x, hp, i)
-            x = p.rms_norm(_feed_forward(p, x, hp, i, "_1"), "ln2", eps=_EPS)
+            x = x + filtered(p, x, hp, i)
+            x = p.rms_norm(feed_forward(p, x, hp, i, "_1"), "ln2", eps=_EPS)
     y = p.output_rows(x)
     if p.has("a.pre_encode.out"):
         y = p.linear(y, "a.pre_encode.out", width=p.rows("a.pre_encode.out"))
@@ -55,7 +64,8 @@ def _encoder(p: Tracer, hp: EarParams) -> None:
     p.output(p.linear(y, "mm.a.input_projection", width=p.rows("mm.a.input_projection")), "vectors", "none")
 
 
-def _feed_forward(p: Tracer, x: Handle, hp: EarParams, layer: int, which: str) -> Handle:
+def feed_forward(p: Tracer, x: Handle, hp: EarParams, layer: int, which: str) -> Handle:
+    """X plus half of what a layer's first or second feed-forward part makes of it."""
     begin = f"a.blk.{layer}.ffn"
     h = clipped(p, p.rms_norm(x, f"ffn_norm{which}", eps=_EPS), f"{begin}_up{which}", hp.tensors)
     h = clipped(p, p.act(h, "silu"), f"{begin}_down{which}", hp.tensors)
@@ -73,7 +83,7 @@ def _attention(p: Tracer, x: Handle, hp: EarParams, layer: int, turned: Turned) 
     return clipped(p, a, f"a.blk.{layer}.attn_out", hp.tensors)
 
 
-def _filtered(p: Tracer, x: Handle, hp: EarParams, layer: int) -> Handle:
+def filtered(p: Tracer, x: Handle, hp: EarParams, layer: int) -> Handle:
     """Each column over the latest rows, gated before. Files have the names of the two norms swapped."""
     h = clipped(p, p.rms_norm(x, "conv_norm", eps=_EPS), f"a.blk.{layer}.conv_pw1", hp.tensors)
     value, gate = p.split(h, h.width // 2, h.width // 2)
@@ -90,19 +100,24 @@ def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
 
 
 def remake(hp: EarParams) -> dict[str, Tensor]:
-    """Distances as waves: what each layer makes of sines and cosines of a distance."""
+    """Distances as waves."""
+    return distance_waves(hp, _REACH, "attn_k_rel")
+
+
+def distance_waves(hp: EarParams, reach: int, matrix: str) -> dict[str, Tensor]:
+    """Waves of what each layer's matrix makes of sines and cosines of a distance, for rows that see `reach` back."""
     half = hp.width // 2
     steps = powers(10000, [Fraction(-i, max(half - 1, 1)) for i in range(half)])
-    waves = np.concatenate(sines(np.arange(_REACH)[:, None] * steps), axis=1)  # [distances, width]
-    out = turned_tensors("a.turns", _REACH)
+    waves = np.concatenate(sines(np.arange(reach)[:, None] * steps), axis=1)  # [distances, width]
+    out = turned_tensors("a.turns", reach)
     for i in range(hp.n_layers):
-        name = f"a.blk.{i}.attn_k_rel.weight"
+        name = f"a.blk.{i}.{matrix}.weight"
         if name not in hp.tensors or hp.tensors[name].shape != (hp.width, hp.width):
             raise ModelError(f"tensor {name} is missing, or no matrix of {hp.width} x {hp.width}")
         weight = np.ascontiguousarray(hp.tensors[name].dequantize().T, np.float64)
-        made_of = product(waves, weight).reshape(_REACH, hp.heads, -1)
-        by_distance = np.zeros((hp.heads, 2 * _REACH - 1, hp.head_dim))
-        by_distance[:, _REACH - 1 :] = made_of.swapaxes(0, 1)  # no row sees a later one
+        made_of = product(waves, weight).reshape(reach, hp.heads, -1)
+        by_distance = np.zeros((hp.heads, 2 * reach - 1, hp.head_dim))
+        by_distance[:, reach - 1 :] = made_of.swapaxes(0, 1)  # no row sees a later one
         out |= waves_of(f"a.blk.{i}.attn_waves", by_distance, hp.heads)
     return out
 
@@ -123,9 +138,12 @@ def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
     return *out, Arrangement(order, rows, sees=sees)
 
 
-def halving_filters(times: int, pitches: int) -> npt.NDArray[np.int32]:
-    """[n, 9]: what filters of stride 2 cover, time before pitch, as the weights of a file stand."""
-    by_time = filter_rows(range(0, times, 2), 0, times)[:, None, :, None]
+def halving_filters(times: int, pitches: int, ahead: int = 0) -> npt.NDArray[np.int32]:
+    """[n, 9]: what filters of stride 2 cover, time before pitch, as the weights of a file stand.
+
+    They are around each second time, or `ahead` of it.
+    """
+    by_time = filter_rows(range(ahead, times + ahead, 2), 0, times)[:, None, :, None]
     by_pitch = filter_rows(range(0, pitches, 2), 0, pitches)[None, :, None, :]
     at = np.where((by_time < 0) | (by_pitch < 0), -1, by_time * pitches + by_pitch)
     return at.reshape(-1, _TAPS).astype(np.int32)

@@ -4,7 +4,7 @@ Every module of this folder that has `PROJECTORS` is a family of towers; it list
 says the plan of a tower for pictures, or `picture_stages` several, `stages` those of a tower for sound, and `arrange`
 how patches, or frames, go through it. Both may have `remake`, tensors that steps read in another form. A tower for
 pictures may have `CONSTANTS`, names of rows that the file holds as they come into the prompt, and `most_patches`, its
-largest piece.
+largest piece; one for sound `constants`, which computes such rows.
 """
 
 from __future__ import annotations
@@ -143,8 +143,10 @@ def _trace_ears(file: GGUFFile, keys: Keys, settings: EarSettings) -> TracedTowe
         brought = arranged.order[:1].size * (arranged.unit or (stages[-1].plan.width if stages else params.patch))
         if brought != (reads := plan.values[plan.steps[0].output].width):
             raise ModelError(f"a part of the tower reads rows of {reads} numbers, but the one before makes {brought}")
-        stages.append(TowerStage(plan, n_rows if plan.paged else min(n_rows, _MOST_ROWS)))
-    return TracedTower(tuple(stages), settings, tensors, params, lambda grid: module.arrange(params, grid))
+        is_whole = plan.paged or any(step.kind.whole for step in plan.steps)
+        stages.append(TowerStage(plan, n_rows if is_whole else min(n_rows, _MOST_ROWS)))
+    constants = module.constants(params) if hasattr(module, "constants") else None
+    return TracedTower(tuple(stages), settings, tensors, params, lambda grid: module.arrange(params, grid), constants)
 
 
 def _shaped(file: GGUFFile, turned: tuple[str, ...]) -> dict[str, Tensor]:

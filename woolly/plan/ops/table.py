@@ -65,6 +65,7 @@ class Op:
     part: str | Callable[[Step], str] = "other"  # part of a model that its time counts for
     cost: Callable[[Plan, Step, Load], Cost] = weights_cost
     fused: bool = False  # made by a pass, never said by a model
+    whole: bool = False  # reads other rows of a text, which must be whole in the batch
     cuts_rows: bool = False  # takes long, and may compute some rows of its result now and the others later
 
 

@@ -48,7 +48,13 @@ class TowerOps(Recorder):
             self._fail(f"fold got the kind {kind!r}; one of {', '.join(get_args(Fold))} was expected")
         return self._step("fold", (x,), "output", x.width * (1 if kind == "mean" else rows), count=rows, kind=kind)
 
-    @op(inputs=("x",), weights=("weight", "bias?"), attributes=("kernel", "before", "act"), part="recurrence")
+    @op(
+        inputs=("x",),
+        weights=("weight", "bias?"),
+        attributes=("kernel", "before", "act"),
+        part="recurrence",
+        whole=True,
+    )
     def conv_around(self, x: Handle, name: str, *, kernel: int, before: int, act: Literal["", "silu"] = "") -> Handle:
         """Each column times a filter over `kernel` rows of its text, plus `name.bias` if the file has one; then silu.
 
@@ -64,6 +70,18 @@ class TowerOps(Recorder):
         weight = replace(weight, shape=(x.width, kernel))
         weights = (weight, *self._bias(name, weight))
         return self._step("conv_around", (x,), "batch", x.width, weights, kernel=kernel, before=before, act=act)
+
+    @op(inputs=("x",), weights=("weight",), attributes=("eps",), whole=True)
+    def running_norm(self, x: Handle, name: str, *, eps: float) -> Handle:
+        """X minus the mean of all numbers of its text up to each row, divided by their deviation, times the weight.
+
+        What a row differs from the mean is by the mean up to that row. A weight of n elements is that of each n
+        columns: a row has all pitches of a time, with the channels of each.
+        """
+        weight = self._vector(name)
+        if x.width % weight.shape[0] != 0 or x.value.rows != "batch":
+            self._fail(f"{weight.name} has shape {weight.shape}, but x is {x.value.rows} x {x.width}")
+        return self._step("running_norm", (x,), "batch", x.width, (weight,), eps=float(eps))
 
 
 # Rows that the batch brings (`Batch.brought`), columns `part` * width on: in place of those of x, or added to them.

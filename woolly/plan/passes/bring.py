@@ -16,8 +16,8 @@ def bring(plan: Plan, width: int) -> Plan:
     A factor on the embedding is of tokens alone: rows come after it. If rows are a multiple of the embedding's width,
     the parts after the first are added to what the first layers leave.
     """
-    # Gemma 4's table of layers' own inputs stays: rows of pictures take those of token 0, which stands in their place.
-    inputs = "per_layer_token_embd.weight" if plan.architecture == "gemma4" else ""
+    # The table of layers' own inputs stays: rows of pictures take those of token 0, which stands in their place.
+    inputs = "per_layer_token_embd.weight" if plan.architecture in ("gemma3n", "gemma4") else ""
     embeds = [step for step in plan.steps if step.op == "embed" and step.weights[0].tensor != inputs]
     if len(embeds) != 1 or plan.result != "logits":
         raise UnsupportedError(f"{plan.architecture} models take no rows of pictures yet")

@@ -8,7 +8,7 @@ from woolly.plan import Step
 from woolly.runtime.reference.elements import apply_act
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
-__all__ = ["blend", "conv_around", "fold", "given", "place"]
+__all__ = ["blend", "conv_around", "fold", "given", "place", "running_norm"]
 
 
 @reference("given")
@@ -60,6 +60,20 @@ def conv_around(c: OpContext, step: Step, x: Float32) -> Float32:
             y[first:last] += padded[k : k + last - first] * weight[:, k]
     y = y + bias[0] if bias else y
     return apply_act("silu", y) if step.text("act") else y
+
+
+@reference("running_norm")
+def running_norm(c: OpContext, step: Step, x: Float32) -> Float32:
+    """Each row by the mean and the deviation of what its text has had up to it."""
+    weight = c.weights.get(step.weights[0].name)
+    y = np.zeros_like(x)
+    for first, last in zip(c.batch.offsets[:-1], c.batch.offsets[1:], strict=True):
+        rows = x[first:last].astype(np.float64)
+        count = x.shape[1] * np.arange(1, len(rows) + 1)
+        off = rows - (np.cumsum(rows.sum(axis=1)) / count)[:, None]
+        spread = np.cumsum((off**2).sum(axis=1)) / count
+        y[first:last] = off / np.sqrt(spread + step.number("eps"))[:, None]
+    return y * np.tile(weight, x.shape[1] // len(weight))
 
 
 @reference("place")

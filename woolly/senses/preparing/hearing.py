@@ -12,7 +12,15 @@ from woolly.errors import RequestError
 from woolly.senses.ears import EarSettings, after_conv
 from woolly.senses.layout import Layout, lay_out
 from woolly.senses.prepared import Piece, Prepared
-from woolly.senses.sounds import AT_WORK, Sound, log_mel_gemma, log_mel_granite, log_mel_nemo, log_mel_whisper
+from woolly.senses.sounds import (
+    AT_WORK,
+    Sound,
+    log_mel_gemma,
+    log_mel_granite,
+    log_mel_nemo,
+    log_mel_usm,
+    log_mel_whisper,
+)
 from woolly.senses.sounds.sound import RATE
 
 __all__ = ["HEARING", "measure_sound", "prepare_sound"]
@@ -100,6 +108,13 @@ def _gemma4a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
         yield log_mel_gemma(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
 
 
+def _gemma3na(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+    """Pieces of 30 s, each a sound of its own."""
+    for first in range(0, len(sound.samples), _PIECE):
+        part = sound.samples[first : first + _PIECE]
+        yield log_mel_usm(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
+
+
 def _lfm2a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
     """Pieces of 30 s, each a sound of its own."""
     for first in range(0, len(sound.samples), _PIECE):
@@ -125,6 +140,7 @@ HEARING: Mapping[str, Callable[[Sound, EarSettings], Iterator[Float32]]] = {
     "voxtral": _voxtral,
     "qwen2.5o": _qwen25o,
     "qwen3a": _qwen3a,
+    "gemma3na": _gemma3na,
     "gemma4a": _gemma4a,
     "granite_speech": _granite,
     "lfm2a": _lfm2a,
@@ -157,6 +173,11 @@ def _qwen25o_lengths(n_samples: int, settings: EarSettings) -> list[int]:
     return [n for n in _pieces(-(-n_samples // _HOP), settings) if settings.family.rows(n, settings)]
 
 
+def _gemma3na_lengths(n_samples: int, settings: EarSettings) -> list[int]:
+    parts = (max(min(_PIECE, n_samples - first), _LEAST_SAMPLES) for first in range(0, n_samples, _PIECE))
+    return [(n + -n % 128 - 513) // _HOP + 1 for n in parts]
+
+
 def _gemma4a_lengths(n_samples: int, settings: EarSettings) -> list[int]:
     parts = (min(_PIECE, n_samples - first) for first in range(0, n_samples, _PIECE))
     return [(max(n, _LEAST_SAMPLES) - 1) // _HOP for n in parts]
@@ -174,6 +195,7 @@ _LENGTHS: Mapping[str, Callable[[int, EarSettings], list[int]]] = {
     "voxtral": _voxtral_lengths,
     "qwen2.5o": _qwen25o_lengths,
     "qwen3a": lambda n_samples, settings: _pieces(n_samples // _HOP, settings),
+    "gemma3na": _gemma3na_lengths,
     "gemma4a": _gemma4a_lengths,
     "lfm2a": _lfm2a_lengths,
     "granite_speech": lambda n_samples, settings: _pieces((n_samples // _HOP + 1) // 2, settings),

@@ -1,6 +1,6 @@
 """SOUNDS: from the bytes of a file to samples of one channel, and from samples to a spectrogram."""
 
-from woolly.senses.sounds.mel import log_mel, log_mel_gemma, log_mel_granite, log_mel_nemo, log_mel_whisper
+from woolly.senses.sounds.mel import log_mel, log_mel_gemma, log_mel_granite, log_mel_nemo, log_mel_usm, log_mel_whisper
 from woolly.senses.sounds.sound import AT_WORK, Sound, SoundSource, read_sound
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "log_mel_gemma",
     "log_mel_granite",
     "log_mel_nemo",
+    "log_mel_usm",
     "log_mel_whisper",
     "read_sound",
 ]

@@ -8,7 +8,16 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Scale", "log_mel", "log_mel_gemma", "log_mel_granite", "log_mel_nemo", "log_mel_whisper", "mel_filters"]
+__all__ = [
+    "Scale",
+    "log_mel",
+    "log_mel_gemma",
+    "log_mel_granite",
+    "log_mel_nemo",
+    "log_mel_usm",
+    "log_mel_whisper",
+    "mel_filters",
+]
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -51,6 +60,25 @@ def log_mel_gemma(samples: Float32, n_mels: int) -> Float32:
     for first in range(0, len(frames), _BLOCK):
         amplitudes = np.abs(np.fft.rfft(frames[first : first + _BLOCK] * window, n=512, axis=1))
         out[first : first + _BLOCK] = np.log(amplitudes @ filters + 1e-3)
+    return out
+
+
+def log_mel_usm(samples: Float32, n_mels: int) -> Float32:
+    """Returns [frames, n_mels] as Gemma 3n reads them: the logarithm of amplitudes of windows of 32 ms, each 10 ms.
+
+    Higher tones are raised window by window; silence fills the sound up to whole 128 samples, of which one is left.
+    """
+    padded = np.pad(samples, (0, -len(samples) % 128))
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(512) / 512)
+    frames = np.lib.stride_tricks.sliding_window_view(padded[:-1], 512)[::160]
+    filters = mel_filters(n_mels, 1024, 16000, "htk", 125.0, 7600.0)
+    out = np.empty((len(frames), n_mels), np.float32)
+    for first in range(0, len(frames), _BLOCK):
+        raised = frames[first : first + _BLOCK].astype(np.float64)
+        raised[:, 1:] -= 0.97 * frames[first : first + _BLOCK, :-1]
+        raised[:, 0] *= 1 - 0.97
+        amplitudes = np.abs(np.fft.rfft(raised * window, n=1024, axis=1))
+        out[first : first + _BLOCK] = np.log(np.maximum(amplitudes @ filters, 1e-5))
     return out
 
 
@@ -98,14 +126,16 @@ def log_mel(
 
 
 @lru_cache(maxsize=8)
-def mel_filters(n_mels: int, n_fft: int, rate: int, scale: Scale = "slaney") -> Float64:
+def mel_filters(
+    n_mels: int, n_fft: int, rate: int, scale: Scale = "slaney", low: float = 0.0, high: float = 0.0
+) -> Float64:
     """Returns [1 + n_fft // 2, n_mels]: triangles that overlap by half, from 0 to half the rate.
 
-    Slaney's have one area each, those of HTK one height.
+    Slaney's have one area each, those of HTK one height, and may begin and end elsewhere.
     """
     if scale == "htk":
-        top = 2595.0 * np.log10(1.0 + rate / 2 / 700.0)
-        edges = 700.0 * (10.0 ** (np.linspace(0.0, top, n_mels + 2) / 2595.0) - 1.0)
+        ends = (2595.0 * np.log10(1.0 + hertz / 700.0) for hertz in (low, high or rate / 2))
+        edges = 700.0 * (10.0 ** (np.linspace(*ends, n_mels + 2) / 2595.0) - 1.0)
     else:
         edges = _to_hertz(np.linspace(0.0, float(_to_mel(rate / 2)), n_mels + 2))
     bins = np.linspace(0, rate // 2, 1 + n_fft // 2)

@@ -48,6 +48,13 @@ def _conv_around(e: Emitter, step: Step) -> None:
     )
 
 
+@emits("running_norm")
+def _running_norm(e: Emitter, step: Step) -> None:
+    value, (weight,), width = step.output, step.weights, e.width(step.output)
+    args = (e.value(step.inputs[0]), e.vector(weight), e.value(value), width, weight.shape[0], step.number("eps"))
+    e.launch("running_norm", (GridRows(e.kind(value)),), threads_for(width), *args)
+
+
 @emits("place")
 def _place(e: Emitter, step: Step) -> None:
     _elements(e, "place", step, step.integer("part"), step.integer("adds"))
