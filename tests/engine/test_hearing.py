@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.cases.ears import EARS, WIDTH, heard, write_ear
+from tests.cases.hybrids import HYBRIDS
 from tests.cases.streams import GEMMA3N
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import matrix
@@ -17,7 +18,7 @@ from woolly.senses import Rows
 
 # The text model beside each tower. Omni's turns by three positions, which are one for a sound.
 PAIRS = {"ultravox": TINY["llama"], "qwen2a": TINY["qwen2"], "qwen2.5o": QWEN2, "qwen3a": QWEN2,
-         "granite_speech": TINY["granite"], "gemma3na": GEMMA3N}  # fmt: skip
+         "granite_speech": TINY["granite"], "gemma3na": GEMMA3N, "lfm2a": HYBRIDS["lfm2"]}  # fmt: skip
 
 # A tower whose rows are as wide as its text model.
 NARROW = matrix("mm.a.input_projection", GEMMA3N.width, WIDTH, False)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cases.families import FAMILIES
 from tests.cases.hybrids import HYBRIDS
+from tests.cases.latents import LATENTS
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import TOWERS, picture, piece, write_tower
 from woolly.cache.disk import PageFolder
@@ -48,6 +49,9 @@ PAIRS = {
     "paddleocr": FAMILIES["paddleocr"],
     "glm4v": replace(FAMILIES["glm4"], name="glm4v-text", extra={"rope.dimension_sections": [1, 1, 2, 0]}),
     "granite": TINY["granite"],
+    "kimivl": LATENTS["deepseek-v3"],
+    "qwen2.5o": QWEN2,
+    "dots_ocr": TINY["qwen2"],
 }
 
 
