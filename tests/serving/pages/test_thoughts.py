@@ -1,6 +1,7 @@
 """A thought that is under way can be ended: by a route, and by a button of the page."""
 
 import json
+import time
 from dataclasses import replace
 
 import httpx
@@ -8,6 +9,7 @@ import pytest
 
 from tests.clients.conftest import TEMPLATE, serve
 from tests.serving.pages.conftest import settled
+from woolly.runtime.cpu.program import CpuProgram
 
 OPEN = TEMPLATE + "{% if add_generation_prompt %}<think>{% endif %}"
 BODY = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -15,8 +17,16 @@ BODY = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory):
-    """A server whose model thinks for ever, and writes for ever after that."""
-    with serve(tmp_path_factory.mktemp("thinker"), OPEN) as running:
+    """A server whose model thinks for ever, and writes for ever after that.
+
+    A step takes at least 10 ms: 50,000 tokens at the speed of a tiny model were over before a browser on a busy machine
+    had shown the button.
+    """
+    plain = CpuProgram.compute
+    with serve(tmp_path_factory.mktemp("thinker"), OPEN) as running, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuProgram, "compute", lambda *given: (time.sleep(0.01), plain(*given))[1])
+        first = {**BODY, "stream": False, "max_tokens": 1}  # loads the model, which the page waits for
+        assert httpx.post(f"{running.url}/v1/chat/completions", json=first).status_code == 200
         generator = running.app.state.generator
         generator._defaults = replace(generator._defaults, logit_bias={"x": 100.0}, max_tokens=50000)
         yield running
