@@ -53,12 +53,41 @@ RAW = {
 }
 
 
+def _nemotron(row: Tiny, i: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of a block: the last one attends and has experts."""
+    layers = replace(HYBRIDS["nemotron_h_moe"], n_layers=5)
+    if i < row.n_layers - 1:
+        return block(layers, i)
+    shapes = block(layers, 1) | block(layers, 2) | {"post_attention_norm.weight": (row.width,)}
+    return shapes | dict.fromkeys(NORMS, (row.width,)) | {"nextn.eh_proj.weight": (row.width, 2 * row.width)}
+
+
+_KEYS = HYBRIDS["nemotron_h_moe"].extra
+# Its norm before the head is a layer norm.
+NEMOTRON = {
+    "nemotron_h_moe": replace(
+        HYBRIDS["nemotron_h_moe"],
+        name="nemotron-mtp",
+        n_layers=6,
+        blocks=_nemotron,
+        extra=_KEYS
+        | {
+            "nextn_predict_layers": 1,
+            "feed_forward_length": [*_KEYS["feed_forward_length"], 24],
+            "attention.head_count_kv": [*_KEYS["attention.head_count_kv"], 2],
+        },
+    )
+}
+
+
 def write_guessing(tiny: Tiny, path: Path, size: float) -> Path:
     """A model whose layers add little to the token's embedding, which the block hands on: its guesses are often right.
 
     `size` is that of what the layers add; with 0, all guesses are right.
     """
     whole = tensors(tiny)
+    if tiny.name == "nemotron-mtp":  # so that a layer norm leaves what an RMS norm does
+        whole["token_embd.weight"] -= whole["token_embd.weight"].mean(axis=1, keepdims=True)
     whole["token_embd.weight"] *= 8  # as large as what norms leave
     if not tiny.tied:
         whole["output.weight"] *= 8  # samplers, too, mostly take the likeliest

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cases.families import FAMILIES
-from tests.cases.mtp import MTP, RAW, write_guessing
+from tests.cases.mtp import MTP, NEMOTRON, RAW, write_guessing
 from tests.cases.tiny import TINY, block, tensors, write_tiny
 from tests.engine.test_together import cases, drive, result, same
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
@@ -18,6 +18,7 @@ from woolly.models import trace, trace_draft
 from woolly.runtime import Batch, Options, choose
 from woolly.tokens import Tokenizer
 
+ALL = MTP | RAW | NEMOTRON
 CTX = 192
 SIZE = 0.05  # of what layers add: some of the guesses come true
 GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
@@ -56,9 +57,9 @@ def drafted(path, backend, hidden, tokens, is_normed=False):
     return [np.concatenate(parts) for parts in zip(*out, strict=True)]
 
 
-@pytest.mark.parametrize("name", MTP | RAW)
+@pytest.mark.parametrize("name", ALL)
 def test_the_reference_and_native_code_agree(folder, name):
-    path = write_tiny((MTP | RAW)[name], folder / f"{name}-whole.gguf")
+    path = write_tiny(ALL[name], folder / f"{name}-whole.gguf")
     random = np.random.RandomState(3)
     hidden, tokens = random.randn(40, 64).astype(np.float32) * 3, random.randint(0, 256, 40).tolist()
     for is_normed in (False, True):
@@ -96,6 +97,38 @@ def test_the_block_is_a_layer_over_the_projected_pair(folder):
     mine, logits = drafted(path, "reference", hidden, tokens)
     np.testing.assert_allclose(logits, wanted, rtol=0, atol=1e-4)
     np.testing.assert_allclose(mine, normed, rtol=0, atol=1e-4)
+
+
+def test_the_block_of_nemotron_is_two_layers_over_the_pair_and_a_layer_norm(folder):
+    """What its layers leave is what a model of attention and experts leaves, whose table holds the projected rows."""
+    tiny = NEMOTRON["nemotron_h_moe"]
+    path, whole = write_tiny(tiny, folder / "nemotron.gguf"), tensors(tiny)
+    own = {k.removeprefix("blk.5."): v for k, v in whole.items() if k.startswith("blk.5.")}
+    random = np.random.RandomState(4)
+    hidden, tokens = random.randn(30, 64).astype(np.float32), random.randint(0, 256, 30).tolist()
+
+    def norm(x, weight):
+        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-5) * weight
+
+    h = norm(norm(hidden, whole["output_norm.weight"]), own["nextn.hnorm.weight"])
+    e = norm(whole["token_embd.weight"][tokens], own["nextn.enorm.weight"])
+    table = np.zeros_like(whole["token_embd.weight"])
+    table[:30] = np.concatenate([e, h], 1) @ own["nextn.eh_proj.weight"].T
+    alone = {f"blk.0.{k}": v for k, v in own.items() if k.startswith("attn_")}
+    alone |= {f"blk.1.{k}": v for k, v in own.items() if k.startswith(("ffn_", "exp_"))}
+    alone |= {"blk.1.attn_norm.weight": own["post_attention_norm.weight"], "token_embd.weight": table}
+    alone |= {name: whole[name] for name in ("output_norm.weight", "output.weight")}
+    lists = {"feed_forward_length": [0, 24], "attention.head_count_kv": [2, 0], "nextn_predict_layers": 0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.cases.tiny.tensors", lambda tiny: alone)
+        one = write_tiny(replace(tiny, n_layers=2, extra=tiny.extra | lists), folder / "two.gguf")
+    with LLM(one, ctx=64, threads=1, backend="reference") as llm:
+        left = llm.hidden(range(30), "blk.1")
+    centred = left - left.mean(axis=1, keepdims=True)
+    normed = centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5) * own["nextn.shared_head_norm.weight"]
+    mine, logits = drafted(path, "reference", hidden, tokens)
+    np.testing.assert_allclose(mine, normed, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(logits, normed @ whole["output.weight"].T, rtol=0, atol=1e-4)
 
 
 @functools.cache
@@ -139,9 +172,9 @@ def test_requests_together_give_what_they_give_alone_without(folder, name, chunk
     assert chunk == 5 or 0 < n_accepted < n_drafted
 
 
-@pytest.mark.parametrize("name", MTP | RAW)
+@pytest.mark.parametrize("name", ALL)
 def test_a_block_that_is_always_right_saves_most_steps(folder, name):
-    path = write_guessing((MTP | RAW)[name], folder / f"{name}-right.gguf", 0.0)
+    path = write_guessing(ALL[name], folder / f"{name}-right.gguf", 0.0)
     with LLM(path, ctx=256, threads=1, speculation=None) as plain:
         wanted = plain.generate(PROMPT, GREEDY).token_ids
         n_plain = plain.engine.n_steps

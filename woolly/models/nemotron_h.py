@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from woolly.errors import UnsupportedError
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_recurrence, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["ARCHITECTURES", "build", "read"]
+__all__ = ["ARCHITECTURES", "NemotronParams", "build", "build_draft", "read"]
 
 ARCHITECTURES = ("nemotron_h", "nemotron_h_moe")
 
 
-def read(keys: Keys) -> TransformerParams:
+@dataclass(frozen=True)
+class NemotronParams:
+    """The common parameters, and the epsilon of the norm of a block that guesses tokens."""
+
+    common: TransformerParams
+    head_eps: float
+
+
+def read(keys: Keys) -> NemotronParams:
     """Parameters of the file; a layer without keys and without a feed-forward width is recurrent."""
     knows = (*EXPERT_KEYS, "ssm.state_size", "nextn_predict_layers")
     hp = read_transformer(keys, "halves", knows=knows, optional_heads=True)
     recurrent = tuple(kv and not layer.ffn for kv, layer in zip(hp.recurrent, hp.layers, strict=True))
     experts = read_experts(keys, normalize=True, scoring="sigmoid")
     hp = replace(hp, recurrence=read_recurrence(keys), recurrent=recurrent, experts=experts)
-    return hp.with_ropes(*(False for _ in hp.layers))
+    return NemotronParams(hp.without_ropes(), keys.number("attention.layer_norm_epsilon", hp.eps))
 
 
-def build(p: Tracer, hp: TransformerParams) -> None:
+def build(p: Tracer, params: NemotronParams) -> None:
     """The whole model."""
+    hp = params.common
     p.skip(*hp.drafts)
     x = p.embed("token_embd", width=hp.width)
     for i, layer in enumerate(hp.layers):
@@ -38,6 +48,20 @@ def build(p: Tracer, hp: TransformerParams) -> None:
             else:
                 x = x + parts.self_attention(p, h, hp, i)
     p.output(parts.logits(p, x, hp))
+
+
+def build_draft(p: Tracer, params: NemotronParams) -> None:
+    """The block that guesses further tokens: attention and experts in one, and a layer norm before the head."""
+    hp = params.common
+    i = max((i for i, layer in enumerate(hp.layers) if layer.kv_heads and not layer.ffn), default=-1)
+    if i < 0:
+        raise UnsupportedError("the block that guesses tokens attends, and no layer says with how many heads")
+
+    def layer(x: Handle) -> Handle:
+        x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+        return x + _feed_forward(p, p.rms_norm(x, "post_attention_norm", eps=hp.eps), hp, i)
+
+    parts.next_token(p, hp, layer, head_eps=params.head_eps)
 
 
 def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:

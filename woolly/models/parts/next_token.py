@@ -10,12 +10,19 @@ from woolly.plan import Handle, Tracer
 __all__ = ["next_token"]
 
 
-def next_token(p: Tracer, hp: TransformerParams, layer: Callable[[Handle], Handle], *, is_normed: bool = True) -> None:
+def next_token(
+    p: Tracer,
+    hp: TransformerParams,
+    layer: Callable[[Handle], Handle],
+    *,
+    is_normed: bool = True,
+    head_eps: float | None = None,
+) -> None:
     """A layer over the next token's embedding and the hidden state before it, and a head: its own or the model's.
 
     Each row brings the normed hidden state of its position and the token after it. What the head reads is the hidden
     state of the row after, if a further token is guessed. Blocks that are not `is_normed` were trained on hidden states
-    before the norm.
+    before the norm. With `head_eps` the norm before the head is a layer norm, which has its own epsilon.
     """
     with p.scope(hp.drafts[0]):
         table = "nextn.embed_tokens" if p.has("nextn.embed_tokens") else "/token_embd"
@@ -25,7 +32,9 @@ def next_token(p: Tracer, hp: TransformerParams, layer: Callable[[Handle], Handl
         x = layer(p.linear(p.join(e, h), "nextn.eh_proj", width=hp.width))
         norm = next(x for x in ("nextn.shared_head_norm", "layer_output_norm", "/output_norm") if p.has(x))
         head = next(name for name in ("nextn.shared_head_head", "/output", "/token_embd") if p.has(name))
-        if is_normed:
+        if head_eps is not None:
+            h = p.output_rows(p.layer_norm(x, norm, eps=head_eps))
+        elif is_normed:
             h = p.output_rows(p.rms_norm(x, norm, eps=hp.eps))
         else:
             h = p.rms_norm(p.output_rows(x), norm, eps=hp.eps)
