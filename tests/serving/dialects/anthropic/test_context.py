@@ -62,6 +62,43 @@ def test_tools_that_are_excluded_stay_and_arguments_go_if_they_should():
     assert [call.arguments for m in talk for call in m.calls][:3] == ["{}", "{}", '{"n": 1}']
 
 
+def test_calls_that_share_an_id_have_results_of_their_own():
+    def call(name, n):
+        use = {"type": "tool_use", "id": "call_0", "name": name, "input": {"n": n}}
+        yield {"role": "assistant", "content": [use]}
+        yield {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_0", "content": f"result {n}"}]}
+
+    names = ("plan", "read", "read", "plan", "read")
+    talk = [Message.model_validate(one) for n, name in enumerate(names) for one in call(name, n)]
+    more = {"exclude_tools": ["plan"], "clear_tool_inputs": ["read"], "keep": {"type": "tool_uses", "value": 2}}
+
+    async def count(messages):
+        return len(messages)
+
+    given = ContextManagement.model_validate({"edits": [{**TOOLS, **more}]})
+    done = asyncio.run(edit_messages(given, talk, count))
+    assert [one["cleared_tool_uses"] for one in done.applied] == [2]
+    results = [block.content for m in done.messages for block in m.content if block.type == "tool_result"]
+    assert [text.startswith("[The result") for text in results] == [False, True, True, False, False]
+    uses = [block.input for m in done.messages for block in m.content if block.type == "tool_use"]
+    assert uses == [{"n": 0}, {}, {}, {"n": 3}, {"n": 4}]
+
+
+def test_the_first_of_two_results_in_one_message_belongs_to_the_first_call():
+    uses = [{"type": "tool_use", "id": "same", "name": name, "input": {}} for name in ("plan", "read")]
+    found = [{"type": "tool_result", "tool_use_id": "same", "content": text} for text in ("a plan", "a file")]
+    talk = [{"role": "assistant", "content": uses}, {"role": "user", "content": found}]
+    edit = {**TOOLS, "trigger": {"type": "tool_uses", "value": 1}, "exclude_tools": ["plan"]}
+
+    async def count(messages):
+        return len(messages)
+
+    given = ContextManagement.model_validate({"edits": [{**edit, "keep": {"type": "tool_uses", "value": 0}}]})
+    done = asyncio.run(edit_messages(given, [Message.model_validate(one) for one in talk], count))
+    plan, file = done.messages[1].content
+    assert plan.content == "a plan" and file.content.startswith("[The result")
+
+
 @pytest.mark.parametrize(
     "more",
     [

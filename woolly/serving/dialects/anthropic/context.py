@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -163,27 +164,48 @@ def _without_thoughts(talk: Sequence[Message], edit: ClearThinking) -> tuple[lis
 
 def _without_results(talk: Sequence[Message], edit: ClearToolUses) -> tuple[list[Message], int]:
     """Returns the conversation without the results of its older calls, and how many calls that are."""
-    uses = {b.id: b.name for m in talk if m.role == "assistant" for b in _blocks(m) if b.type == "tool_use"}
-    results = {b.tool_use_id: b for m in talk for b in _blocks(m) if b.type == "tool_result"}
-    calls = [id for id in uses if id in results]
-    if isinstance(edit.trigger, ToolUses) and len(calls) <= edit.trigger.value:
+    pairs = _paired(talk)
+    if isinstance(edit.trigger, ToolUses) and len(pairs) <= edit.trigger.value:
         return list(talk), 0
-    older = calls[: max(0, len(calls) - edit.keep.value)]
+    older = pairs[: max(0, len(pairs) - edit.keep.value)]
     # What was left out before, by the client or by an earlier edit, is not counted again.
-    ids = {
-        id for id in older if uses[id] not in (edit.exclude_tools or ()) and results[id].content not in (_CLEARED, None)
-    }
+    gone = [
+        pair
+        for pair in older
+        if pair.use.name not in (edit.exclude_tools or ()) and pair.result.content not in (_CLEARED, None)
+    ]
+    results = {pair.result_at: pair.result.model_copy(update={"content": _CLEARED}) for pair in gone}
     inputs = edit.clear_tool_inputs or ()
-    bare = {id for id in ids if inputs is True or (not isinstance(inputs, bool) and uses[id] in inputs)}
-    return [_with(m, [_cleared(b, ids, bare) for b in _blocks(m)]) for m in talk], len(ids)
+    bare = [pair for pair in gone if inputs is True or (not isinstance(inputs, bool) and pair.use.name in inputs)]
+    others = results | {pair.use_at: pair.use.model_copy(update={"input": {}}) for pair in bare}
+    cleared = [_with(m, [others.get((i, j), b) for j, b in enumerate(_blocks(m))]) for i, m in enumerate(talk)]
+    return cleared, len(gone)
 
 
-def _cleared(block: Block, ids: Collection[str | None], bare: Collection[str | None]) -> Block:
-    if block.type == "tool_result" and block.tool_use_id in ids:
-        return block.model_copy(update={"content": _CLEARED})
-    if block.type == "tool_use" and block.id in bare:
-        return block.model_copy(update={"input": {}})
-    return block
+@dataclass(frozen=True)
+class _Pair:
+    """A call with its result; a place is the index of a message, and that of a block in it."""
+
+    use_at: tuple[int, int]
+    use: Block
+    result_at: tuple[int, int]
+    result: Block
+
+
+def _paired(talk: Sequence[Message]) -> list[_Pair]:
+    """Returns the calls that have a result, in their order.
+
+    Clients use an id again, some the same for all calls: a result belongs to the first call of its id that has none.
+    """
+    waiting: dict[str | None, deque[tuple[tuple[int, int], Block]]] = {}  # calls without a result, by their id
+    pairs: list[_Pair] = []
+    for i, message in enumerate(talk):
+        for j, block in enumerate(_blocks(message)):
+            if block.type == "tool_use" and message.role == "assistant":
+                waiting.setdefault(block.id, deque()).append(((i, j), block))
+            elif block.type == "tool_result" and (calls := waiting.get(block.tool_use_id)):
+                pairs.append(_Pair(*calls.popleft(), (i, j), block))
+    return sorted(pairs, key=lambda pair: pair.use_at)
 
 
 def _with(message: Message, blocks: Sequence[Block]) -> Message:
