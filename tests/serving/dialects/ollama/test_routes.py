@@ -56,6 +56,28 @@ def test_it_answers_what_openais_dialect_answers(client):
     assert client.post("/api/generate", json=body).json()["response"] == answer
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_the_schema_is_told_to_the_model_if_that_is_asked(client, path):
+    body = {**(CHAT if path == "/api/chat" else {"model": "tiny", "prompt": "hi"}), "stream": False}
+    body = {**body, "format": {"type": "boolean"}, "options": GREEDY}
+    asked = {"messages": CHAT["messages"], "temperature": 0, "max_tokens": 3, "tell_schema": True}
+    form = {"type": "json_schema", "json_schema": {"name": "yes", "schema": {"type": "boolean"}}}
+    told = client.post("/v1/chat/completions", json={**asked, "response_format": form}).json()["usage"]
+    plain, told_here = (client.post(path, json={**body, "tell_schema": tells}).json() for tells in (False, True))
+    assert told_here["prompt_eval_count"] == told["prompt_tokens"] > plain["prompt_eval_count"] + 40
+    reply = client.post(path, json={**body, "format": None, "tell_schema": True})
+    assert reply.status_code == 400 and reply.json() == {
+        "error": "tell_schema: there is no schema; give one, or leave it out"
+    }
+
+
+@pytest.mark.parametrize("more", [{"raw": True}, {"suffix": "x"}, {"context": [1]}])
+def test_a_schema_that_no_system_message_could_tell_is_refused(client, more):
+    body = {"model": "tiny", "prompt": "hi", "format": "json", "tell_schema": True, **more}
+    reply = client.post("/api/generate", json=body)
+    assert reply.status_code == 400 and "which has no system message" in reply.json()["error"]
+
+
 def test_what_has_no_effect_is_told(client):
     options = {"num_predict": 1, "num_gpu": 1, "zzz": 2, "num_ctx": 99999, "top_p": None, "tfs_z": 1.0}
     reply = client.post("/api/chat", json={**CHAT, "options": options, "foo": 1})

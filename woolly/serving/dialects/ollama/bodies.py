@@ -69,6 +69,7 @@ class AnswerBody(BaseModel):
     model: str
     stream: bool | None = Field(None, description="Without it, the answer is streamed.")
     format: str | dict[str, Any] | None = Field(None, description="json, or a JSON schema.")
+    tell_schema: bool | None = Field(None, description="Whether the system message says the schema, too.")
     think: bool | str | None = Field(None, description="Whether the model thinks, or how much.")
     options: dict[str, Any] | None = None
     keep_alive: float | str | None = Field(
@@ -121,6 +122,7 @@ class AnswerBody(BaseModel):
             schema=self.schema_wanted,
             reasoning=ReasoningOptions(effort),
             variables={"enable_thinking": False} if self.think is False else {},
+            tell_schema=bool(self.tell_schema),
             **more,
         )
 
@@ -159,6 +161,8 @@ class GenerateBody(AnswerBody):
         for name in ("raw", "suffix", "context"):
             if self.images and getattr(self, name):
                 raise refuse("images", f"it is given together with {name}; leave one out")
+            if self.tell_schema and getattr(self, name):
+                raise refuse("tell_schema", f"it is given together with {name}, which has no system message")
         if self.template:
             raise refuse("template", "the model's own template is used; leave it out, or set raw")
         for name in ("system", "context"):
