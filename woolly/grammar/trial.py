@@ -7,15 +7,18 @@ can stop or survive that, so the child goes first: 30 ms for each grammar that i
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
 from woolly.machine.apple import footprint
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["is_plain", "try_grammar"]
 
@@ -52,6 +55,8 @@ def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
         "seconds": SECONDS,
         "stack": stack,
     }
+    import subprocess  # few answers have a grammar
+
     with _slots:
         try:
             child = subprocess.Popen(
@@ -74,6 +79,8 @@ def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
 
 def _wait(child: subprocess.Popen[bytes], order: bytes) -> None:
     """Hands the order to a child and waits for its end. RequestError if it takes too long or too much memory."""
+    from subprocess import TimeoutExpired
+
     # Linux and Windows limit the child's memory by themselves. macOS cannot: each process maps hundreds of gigabytes.
     watched = sys.platform == "darwin"
     end = time.monotonic() + PATIENCE
@@ -81,7 +88,7 @@ def _wait(child: subprocess.Popen[bytes], order: bytes) -> None:
         try:
             child.communicate(order, timeout=_LOOK if watched else PATIENCE)
             return
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             if time.monotonic() >= end or (watched and footprint(child.pid) > MEMORY):
                 raise _too_costly() from None
             order = b""  # the child has the order, or gets the rest of it

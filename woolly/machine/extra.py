@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 
 __all__ = ["DISTRIBUTION", "how_to_add", "requirement"]
@@ -20,6 +20,8 @@ _PACKAGES = {"mcp": "mcp", "parquet": "pyarrow", "pictures": "pillow", "ray": "r
 
 def requirement(extra: str) -> str:
     """Returns the package of an extra with the versions that Woolly takes, such as mcp>=2.3,<3."""
+    from importlib import metadata  # 30 modules, which a machine with all packages need not wait for
+
     try:
         wanted = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

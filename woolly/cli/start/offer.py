@@ -9,8 +9,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import click
 
@@ -146,6 +144,9 @@ class _Reached:
     def _ask(self) -> None:
         if is_offline():
             return
+        from urllib.error import HTTPError
+        from urllib.request import Request, urlopen  # a twentieth of all imports, for the first start alone
+
         endpoint = os.environ.get("HF_ENDPOINT") or HUB
         with contextlib.suppress(OSError, ValueError):
             request = Request(endpoint, headers={"User-Agent": "woolly"}, method="HEAD")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 
@@ -46,6 +45,8 @@ class Breadth:
             self._rates.append(n_rows / (now - self._last))
         self._last = now if is_full else None
         if len(self._rates) >= _STEPS:
+            import statistics  # with fractions and random: only a busy server comes here
+
             rate = statistics.median(self._rates)
             self._rates.clear()
             self._judge(rate)

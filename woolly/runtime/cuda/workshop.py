@@ -23,7 +23,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +156,8 @@ class Stock:
             len(missing),
             "" if self._folder is None else f", which are kept in {self._folder} for the next time",
         )
+        from concurrent.futures import ThreadPoolExecutor, as_completed  # machines without a GPU import this file, too
+
         began = told = time.monotonic()
         pool = ThreadPoolExecutor(min(len(missing), default_threads()), "woolly-compile")
         try:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.devices import parse_devices
 from woolly.runtime.gpu.device import Device
-from woolly.runtime.gpu.program import GpuProgram, RankingProgram
 from woolly.runtime.options import Options, check_kv_type
+
+if TYPE_CHECKING:
+    from woolly.runtime.gpu.program import GpuProgram
 
 __all__ = ["GpuBackend"]
 
@@ -57,6 +60,9 @@ class GpuBackend:
     def compile_on(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> GpuProgram:
         """The program on an open device, which is the program's from here on."""
         try:
+            # A machine without a GPU need not wait for them.
+            from woolly.runtime.gpu.program import GpuProgram, RankingProgram
+
             kind = RankingProgram if device.kernels.ranks else GpuProgram
             return kind(device, plan, tensors, options)
         except BaseException:

@@ -17,6 +17,9 @@ def _open(number: int = 0) -> Device:
 
 
 def _level() -> str:
+    from woolly.runtime.metal.libobjc import open_driver
+
+    open_driver()  # other systems are refused here, before the rest of the room is imported
     from woolly.runtime.metal.driver import find_level
 
     return find_level()
