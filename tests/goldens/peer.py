@@ -45,6 +45,10 @@ turns halves, where transformers turns neighbours: 1 becomes 2e-6 with halves in
 blocks only with its flash attention, which rounds to f16. Where the two engines differ, Woolly does what transformers
 does: so of gemma3n and phimoe, whose columns say so.
 
+Rows of models that see or hear, such as gemma3, paddleocr and qwen2vl, are of their text alone: their towers are held
+against transformers by tests, family by family ([pictures](../use/pictures.md), [sounds](../use/sounds.md)). paddleocr
+has been compared with transformers only.
+
 transformers has no RWKV-6, RWKV-7 and ARWKV-7: the formulas of their papers are computed in f64. It has no arctic,
 bailingmoe, baichuan of 40 layers, grok, grovemoe, jais, maincoder, openelm, plamo, plamo2, plamo3, plm, refact and
 smallthinker either: loops of `tests/goldens/loops.py` stand for it.
