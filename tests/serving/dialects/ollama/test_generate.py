@@ -102,3 +102,12 @@ def test_a_blob_is_refused_with_the_reason(client):
     reply = client.post(path, content=b"GGUF\x03\x00")
     assert reply.status_code == 403 and "models folder" in reply.json()["error"]
     assert client.head(path).status_code == 404
+
+
+@pytest.mark.parametrize("more", [{}, {"raw": True}])
+def test_a_prompt_that_is_not_laid_out_keeps_its_format_too(client, more):
+    body = {"model": "tiny", "prompt": "hi", "format": {"enum": ["yes", "no"]}, "options": {"num_predict": 20}}
+    reply = client.post("/api/generate", json={**body, **more, "stream": False}).json()
+    assert json.loads(reply["response"]) in ("yes", "no")
+    wrong = client.post("/api/generate", json={**body, **more, "format": {"type": "zzz"}})
+    assert wrong.status_code == 400 and "format" in wrong.json()["error"]

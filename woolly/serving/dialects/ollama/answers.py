@@ -79,7 +79,8 @@ async def _continue(
         started = time.monotonic()
         slot = await held.enter_async_context(models.use(info))
         load_seconds = time.monotonic() - started
-        layout = Layout(body.prompt, params, ToolChoice(), None, None, frozenset())
+        bound = params if body.schema_wanted is None else replace(params, json_schema=body.schema_wanted)
+        layout = Layout(body.prompt, bound, ToolChoice(), None, None, frozenset())
         before: tuple[int, ...] = ()
         gap: tuple[int, ...] = ()
         if body.suffix:
@@ -98,7 +99,7 @@ async def _continue(
             )
             running = await held.enter_async_context(generator.open(generation, place, slot))
         except RequestError as error:
-            raise of_exception(error, dialect.fields) from error
+            raise of_exception(error, {"json_schema": "format", **dialect.fields}) from error
         reader = ChatReader(layout, running.requests)
         head, chunks = Head(running, layout, form, load_seconds), (reader.read(chunk) async for chunk in running)
         if body.stream is not False:
