@@ -111,7 +111,7 @@ def test_hidden_states_are_read_by_layer_weight_or_number(tiny_model, backend):
         ids = list(range(40))
         last = llm.hidden(ids, "blk.1")
         assert last.shape == (40, 64)
-        np.testing.assert_array_equal(llm.hidden(ids, len_of_first_part(llm) - 1), last)
+        np.testing.assert_array_equal(llm.hidden(ids, first_of_the_head(llm) - 1), last)
         # What the layers leave, normed and multiplied by the last matrix, are the logits.
         normed = last / np.sqrt((last.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-5)
         file = llm._loaded[0].file
@@ -132,8 +132,9 @@ def test_a_name_means_the_same_on_every_backend(tiny_model, step):
         np.testing.assert_allclose(one, other, rtol=0.05, atol=0.05)
 
 
-def len_of_first_part(llm):
-    return [step.op for step in llm.engine.program.running_plan.steps].index("output_rows")
+def first_of_the_head(llm):
+    steps = llm.engine.program.running_plan.steps
+    return next(i for i, step in enumerate(steps) if "output_norm.weight" in (weight.name for weight in step.weights))
 
 
 def test_a_step_that_does_not_exist_is_answered_with_near_names(llm):
@@ -153,16 +154,17 @@ def test_a_step_that_does_not_exist_is_answered_with_near_names(llm):
         llm.hidden([1], 1.5)
 
 
-def test_hooks_read_every_token_once_and_change_nothing(llm):
+@pytest.mark.parametrize("step", ["blk.0", "blk.1"], ids=["all-rows", "wanted-rows"])
+def test_hooks_read_every_token_once_and_change_nothing(llm, step):
     prompt = list(range(70))
     wanted = llm.generate(prompt, SEEDED)
     seen = []
-    got = llm.generate(prompt, SEEDED, hooks={"blk.0": lambda positions, values: seen.append((positions, values))})
+    got = llm.generate(prompt, SEEDED, hooks={step: lambda positions, values: seen.append((positions, values))})
     assert got.token_ids == wanted.token_ids
     positions = np.concatenate([p for p, _ in seen])
     np.testing.assert_array_equal(positions, np.arange(70 + 15 - 1))
     everything = [*prompt, *got.token_ids[:-1]]
-    np.testing.assert_array_equal(np.concatenate([v for _, v in seen]), llm.hidden(everything, "blk.0"))
+    np.testing.assert_array_equal(np.concatenate([v for _, v in seen]), llm.hidden(everything, step))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan import Rope, Tracer
-from woolly.plan.passes import FUSIONS, fuse
+from woolly.plan.passes import FUSIONS, fuse, narrow
 from woolly.plan.passes.bring import bring
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
@@ -32,9 +32,11 @@ def logits(file, plan):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_fused_plans_compute_the_same_bits(name, tmp_path):
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
-        plain = fused = trace(file)
+        plain = fused = narrow(
+            trace(file)
+        )  # other tests are of `narrow`: rows of NumPy's products depend on each other
         expected = logits(file, plain)
-        for n_passes, one_pass in enumerate(FUSIONS, 1):
+        for n_passes, one_pass in enumerate(FUSIONS[1:], 1):
             fused = one_pass(fused)
             assert fused != plain or (n_passes == 1 and not plain.paged)
             np.testing.assert_array_equal(logits(file, fused), expected, f"{n_passes} passes")
@@ -47,7 +49,7 @@ def test_every_pass_does_its_work(name, tmp_path):
         ops = Counter(step.op for step in fuse(trace(file)).steps)
     # Per layer: qkv, store, attend, output with residual, gate and up with glu, down with residual.
     expected = {"embed": 1, "linears": 4 * tiny.n_layers + 1, "store": tiny.n_layers, "attend": tiny.n_layers}
-    expected |= {"output_rows": 1} | ({"scale": 1} if name == "granite" else {})
+    expected |= {"output_rows": 2} | ({"scale": 1} if name == "granite" else {})
     assert ops == expected
 
 

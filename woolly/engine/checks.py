@@ -14,7 +14,7 @@ import numpy as np
 from woolly.engine.drafts.expected import check_resumable
 from woolly.engine.opening.adapters import AdapterSet
 from woolly.engine.opening.hooks import Hook
-from woolly.engine.opening.step_names import find_step
+from woolly.engine.opening.step_names import find_step, has_all_rows
 from woolly.engine.request import Request
 from woolly.engine.request_options import RequestOptions
 from woolly.engine.seeing import TextEncoder, Tower, View, has_rows, look
@@ -214,8 +214,8 @@ class RequestChecks:
                 raise RequestError(
                     f"the hook at {name!r} is {hook!r}; a callable was expected", field="hooks", names=()
                 )
-            step, plan = find_step(program, name), program.running_plan
-            if plan.values[plan.steps[step].outputs[-1]].rows != "batch":
+            step = find_step(program, name)
+            if not has_all_rows(program, step):
                 raise RequestError(
                     f"the hook at {name!r} is behind the last layer, where most tokens have no value",
                     field="hooks",

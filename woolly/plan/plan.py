@@ -159,6 +159,7 @@ class Plan:
     # the token after each row to logits of the token after that. Its entries of the state are its own.
     draft: Plan | None = None
     features: int | None = None  # the value that a draft reads; None: the one that `output_rows` picks from
+    is_part: bool = False  # steps of a plan whose others run elsewhere: values have the rows that the whole plan says
 
     def __repr__(self) -> str:
         return f"Plan({self.architecture!r}, {len(self.steps)} steps, {self.n_layers} layers; print shows them)"

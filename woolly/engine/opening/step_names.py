@@ -8,7 +8,7 @@ from woolly.errors import RequestError
 from woolly.plan import Plan, Step
 from woolly.runtime import Program
 
-__all__ = ["find_norm", "find_step"]
+__all__ = ["find_norm", "find_step", "has_all_rows"]
 
 
 def find_step(program: Program, name: str | int) -> int:
@@ -41,7 +41,20 @@ def find_norm(program: Program, name: str | int) -> tuple[int, Step] | None:
     steps = program.running_plan.steps
     if norm.op != "rms_norm" or any(step.outputs == norm.outputs for step in steps):
         return None
-    return next(((i, norm) for i, step in enumerate(steps) if step.outputs == norm.inputs), None)
+    # If rows are picked earlier than the model says, the norm reads the value that they were to be picked from.
+    picks = [step for step in program.plan.steps if step.op == "output_rows" and step.outputs == norm.inputs]
+    values = program.running_plan.values
+    inputs = [norm.inputs, *(step.inputs for step in picks if values[step.inputs[0]].rows == "output")]
+    return next(((i, norm) for i, step in enumerate(steps) if step.outputs in inputs), None)
+
+
+def has_all_rows(program: Program, step: int) -> bool:
+    """Whether the model's own plan computes the value of a step of the running plan for every token.
+
+    A backend may leave out rows that no request reads; it computes them if the batch wants the logits of all.
+    """
+    value, values = program.running_plan.steps[step].outputs[-1], program.plan.values
+    return value < len(values) and values[value].rows == "batch"
 
 
 def _index(plan: Plan, name: object) -> int:

@@ -62,6 +62,9 @@ class Runner:
         for span in work.spans:
             stops.update(span.request.hooks)
         halts = sorted(stops)
+        wanted: npt.NDArray[np.int32] | None = None
+        if any(self._is_narrow(step) for step in halts):
+            wanted, batch = batch.output_rows, replace(batch, output_rows=np.arange(batch.n_rows, dtype=np.int32))
         self._computing = work.requests
         try:
             while not (self._is_aborted or _are_unwanted(self._computing)):
@@ -75,12 +78,19 @@ class Runner:
                         if draft is not None and halts[0] == draft.step:
                             draft.keep(work, batch, value)
                         _call_hooks(work, batch, halts.pop(0), value)
+                    if wanted is not None:
+                        return WholeRows(self.compute(batch, first)[wanted])
                     return self._rows(work, batch, first)
                 except CancelledRun:
                     pass  # a late cancel() aimed at the previous run: retry, skipping hooks that were already called
             return None
         finally:
             self._computing = ()
+
+    def _is_narrow(self, step: int) -> bool:
+        """Whether a step computes only rows whose logits are wanted: a hook of it makes the step want all."""
+        plan = self.program.running_plan
+        return plan.values[plan.steps[step].outputs[-1]].rows == "output"
 
     def _rows(self, work: Work, batch: Batch, first: int) -> Rows:
         """Runs the steps that are left. Logits are ranked by the program, if it can, for samplers that want no more."""

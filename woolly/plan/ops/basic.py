@@ -58,7 +58,7 @@ class BasicOps(Recorder):
         width = weights[0].shape[0] if weights else width
         return self._step("hidden", (), "batch", width, weights, eps=float(eps))
 
-    @op(inputs=("x",), weights=("weight?",), attributes=("eps", "group?"))
+    @op(inputs=("x",), weights=("weight?",), attributes=("eps", "group?"), by_row=True)
     def rms_norm(self, x: Handle, name: str | None = None, *, eps: float, group: int = 0) -> Handle:
         """Each group of len(weight) columns divided by its root mean square, times the weight.
 
@@ -73,7 +73,7 @@ class BasicOps(Recorder):
             "rms_norm", (x,), x.value.rows, x.width, weights, eps=float(eps), group=0 if weights else length
         )
 
-    @op(inputs=("x",), weights=("weight?", "bias?"), attributes=("eps", "group"))
+    @op(inputs=("x",), weights=("weight?", "bias?"), attributes=("eps", "group"), by_row=True)
     def layer_norm(self, x: Handle, name: str | None = None, *, eps: float, group: int = 0) -> Handle:
         """Each group of columns minus its mean, divided by its deviation, times the weight, plus `name.bias`.
 
@@ -94,7 +94,7 @@ class BasicOps(Recorder):
                 self._fail(f"{weights[-1].name} has shape {weights[-1].shape}, expected {weight.shape}")
         return self._step("layer_norm", (x,), x.value.rows, x.width, weights, eps=float(eps), group=group)
 
-    @op(inputs=("x",), weights=("weight", "bias?"), matrices=("weight",), part=_linear_part)
+    @op(inputs=("x",), weights=("weight", "bias?"), matrices=("weight",), part=_linear_part, by_row=True)
     def linear(self, x: Handle, name: str, *, width: int, first: int | None = None) -> Handle:
         """X times the weight transposed, plus `name.bias` if the file has one; `width` is that of the result.
 
@@ -116,7 +116,7 @@ class BasicOps(Recorder):
         y = self.gain(self._step("linear", (x,), x.value.rows, rows, (weight,)), f"{name}.scale")
         return self.shift(y, bias[0]) if bias else y
 
-    @op(inputs=("x",), weights=("weight",), matrices=("weight",), scratch=("activations",), part="qkv")
+    @op(inputs=("x",), weights=("weight",), matrices=("weight",), scratch=("activations",), part="qkv", by_row=True)
     def per_head_linear(self, x: Handle, name: str, *, heads: int, width: int) -> Handle:
         """Each head of x times a matrix of its own, transposed; `width` is that of a head of the result.
 
@@ -131,7 +131,7 @@ class BasicOps(Recorder):
             )
         return self._step("per_head_linear", (x,), x.value.rows, heads * width, (weight,))
 
-    @op(inputs=("gate", "up"), attributes=("act", "limit?"))
+    @op(inputs=("gate", "up"), attributes=("act", "limit?"), by_row=True)
     def glu(self, gate: Handle, up: Handle, act: Gate = "silu", *, limit: float = 0.0) -> Handle:
         """act(gate) * up; "clamped" is gpt-oss': both bounded by 7, gate * sigmoid(1.702 gate) * (up + 1).
 
@@ -143,7 +143,7 @@ class BasicOps(Recorder):
             self._fail(f"glu got the activation {act!r}; one of {', '.join(get_args(Gate))} was expected")
         return self._step("glu", (gate, up), gate.value.rows, gate.width, act=act, limit=self._limit("glu", act, limit))
 
-    @op(inputs=("x",), attributes=("kind",))
+    @op(inputs=("x",), attributes=("kind",), by_row=True)
     def act(self, x: Handle, kind: Act) -> Handle:
         """An activation of each element; relu2 is relu squared.
 
@@ -153,7 +153,7 @@ class BasicOps(Recorder):
             self._fail(f"act got the kind {kind!r}; one of {', '.join(get_args(Act))} was expected")
         return self._step("act", (x,), x.value.rows, x.width, kind=kind)
 
-    @op(inputs=("x",), attributes=("alpha_p", "alpha_n", "beta", "eps"))
+    @op(inputs=("x",), attributes=("alpha_p", "alpha_n", "beta", "eps"), by_row=True)
     def xielu(self, x: Handle, *, alpha_p: float, alpha_n: float, beta: float, eps: float) -> Handle:
         """Beta x, plus alpha_p x^2 above 0, plus alpha_n (expm1(min(x, eps)) - x) below."""
         return self._step(
@@ -167,35 +167,35 @@ class BasicOps(Recorder):
             eps=float(eps),
         )
 
-    @op(inputs=("x",), attributes=("cap",))
+    @op(inputs=("x",), attributes=("cap",), by_row=True)
     def softcap(self, x: Handle, cap: float) -> Handle:
         """Cap * tanh(x / cap)."""
         if cap <= 0:
             self._fail(f"softcap got {cap:g}; a positive bound was expected")
         return self._step("softcap", (x,), x.value.rows, x.width, cap=float(cap))
 
-    @op(inputs=("x",), attributes=("limit",))
+    @op(inputs=("x",), attributes=("limit",), by_row=True)
     def clamp(self, x: Handle, limit: float) -> Handle:
         """X bounded by the limit on both sides."""
         if limit <= 0:
             self._fail(f"clamp got {limit:g}; a positive bound was expected")
         return self._step("clamp", (x,), x.value.rows, x.width, limit=float(limit))
 
-    @op(inputs=("x",), attributes=("low", "high"))
+    @op(inputs=("x",), attributes=("low", "high"), by_row=True)
     def clip(self, x: Handle, low: float, high: float) -> Handle:
         """X bounded from below and from above."""
         if not low < high:
             self._fail(f"clip got {low:g} to {high:g}; bounds in order were expected")
         return self._step("clip", (x,), x.value.rows, x.width, low=float(low), high=float(high))
 
-    @op(inputs=("a", "b"))
+    @op(inputs=("a", "b"), by_row=True)
     def mul(self, a: Handle, b: Handle) -> Handle:
         """A times b; a narrower b multiplies runs of columns of a, one after another."""
         if a.width % b.width != 0 or a.value.rows != b.value.rows:
             self._fail(f"mul got {a.value.rows} x {a.width} and {b.value.rows} x {b.width}")
         return self._step("mul", (a, b), a.value.rows, a.width)
 
-    @op(inputs=("a", "b"), attributes=("group",))
+    @op(inputs=("a", "b"), attributes=("group",), by_row=True)
     def dots(self, a: Handle, b: Handle, *, group: int) -> Handle:
         """The sum of products of a and b over each group of columns."""
         self._same_shape("dots", a, b)
@@ -203,7 +203,7 @@ class BasicOps(Recorder):
             self._fail(f"groups of {group} do not divide the width {a.width}")
         return self._step("dots", (a, b), a.value.rows, a.width // group, group=group)
 
-    @op(inputs=("a", "b"), weights=("weight",))
+    @op(inputs=("a", "b"), weights=("weight",), by_row=True)
     def lerp(self, a: Handle, b: Handle, name: str) -> Handle:
         """A + (b - a) times the weight, for each run of the weight as long as a row, side by side."""
         self._same_shape("lerp", a, b)
@@ -212,14 +212,14 @@ class BasicOps(Recorder):
             self._fail(f"{weight.name} has {weight.shape[0]} elements, no multiple of the width {a.width}")
         return self._step("lerp", (a, b), a.value.rows, weight.shape[0], (weight,))
 
-    @op(inputs=("x",), attributes=("first", "last", "groups"))
+    @op(inputs=("x",), attributes=("first", "last", "groups"), by_row=True)
     def columns(self, x: Handle, *, first: int, width: int, groups: int = 1) -> Handle:
         """`width` columns from `first` on of x, or of each of `groups` equal runs of its columns."""
         if x.width % groups != 0 or not 0 <= first <= first + width <= x.width // groups:
             self._fail(f"columns {first} to {first + width} were asked of {x.width // groups}")
         return self._step("columns", (x,), x.value.rows, width * groups, first=first, last=first + width, groups=groups)
 
-    @op(inputs=("a", "b"), attributes=("heads", "shared?"))
+    @op(inputs=("a", "b"), attributes=("heads", "shared?"), by_row=True)
     def join(self, a: Handle, b: Handle, *, heads: int = 1, shared: bool = False) -> Handle:
         """Each head of a followed by that of b; if b is `shared`, all of it follows each."""
         n_parts = 1 if shared else heads
@@ -238,12 +238,12 @@ class BasicOps(Recorder):
         """A weight that every row meets: `x + p.vector(name)` and `x * p.vector(name)`."""
         return Vector(self._flat(name))
 
-    @op(inputs=("x",), weights=("weight",))
+    @op(inputs=("x",), weights=("weight",), by_row=True)
     def shift(self, x: Handle, weight: Weight) -> Handle:
         """Each group of len(weight) columns plus the weight."""
         return self._step("shift", (x,), x.value.rows, x.width, (self._dividing(weight, x),))
 
-    @op(inputs=("x",), weights=("weight",), attributes=("run?",))
+    @op(inputs=("x",), weights=("weight",), attributes=("run?",), by_row=True)
     def gain(self, x: Handle, weight: str | Weight, *, run: int = 0) -> Handle:
         """Each group of len(weight) columns times the weight; with a `run` each element serves that many columns."""
         weight = self._vector(weight) if isinstance(weight, str) else weight
@@ -255,13 +255,13 @@ class BasicOps(Recorder):
             self._fail(f"{weight.name} has {weight.shape[0]} elements{runs}, which do not divide the width {x.width}")
         return weight
 
-    @op(inputs=("a", "b"))
+    @op(inputs=("a", "b"), by_row=True)
     def add(self, a: Handle, b: Handle) -> Handle:
         """A + b."""
         self._same_shape("add", a, b)
         return self._step("add", (a, b), a.value.rows, a.width)
 
-    @op(inputs=("x",), attributes=("factor",))
+    @op(inputs=("x",), attributes=("factor",), by_row=True)
     def scale(self, x: Handle, factor: float) -> Handle:
         """X times a constant."""
         return self._step("scale", (x,), x.value.rows, x.width, factor=float(factor))
@@ -273,7 +273,7 @@ class BasicOps(Recorder):
 
 
 # x plus what an adapter adds, times factor and the scale that the batch gives the row's sequence.
-OPS["adapt"] = Op("adapt", inputs=("x", "added"), attributes=("adapter", "factor"), fused=True)
+OPS["adapt"] = Op("adapt", inputs=("x", "added"), attributes=("adapter", "factor"), fused=True, by_row=True)
 
 # x normed, times each weight, plus its bias, times scale; then "glu:ACT" of two with a limit, or added to the residual.
 OPS["linears"] = Op(

@@ -42,6 +42,7 @@ class ExpertOps(Recorder):
         scratch=("activations", "routes"),
         part="experts",
         cost=_experts_cost,
+        by_row=True,
     )
     def moe(
         self,

@@ -11,7 +11,7 @@ __all__ = ["StreamOps"]
 class StreamOps(Recorder):
     """What a model file says of streams."""
 
-    @op(inputs=("x", "coefs"), attributes=("streams", "plus?"))
+    @op(inputs=("x", "coefs"), attributes=("streams", "plus?"), by_row=True)
     def mix(self, x: Handle, coefs: Handle, *, streams: int, plus: float = 0.0) -> Handle:
         """Each new stream j the sum of the `streams` of x times coefs[j * streams + i] + plus."""
         n = coefs.width // max(1, streams)
@@ -21,7 +21,7 @@ class StreamOps(Recorder):
         width = x.width // streams * n
         return self._step("mix", (x, coefs), x.value.rows, width, streams=streams, plus=float(plus))
 
-    @op(inputs=("x",), weights=("scale", "base"), attributes=("streams", "iterations", "eps"))
+    @op(inputs=("x",), weights=("scale", "base"), attributes=("streams", "iterations", "eps"), by_row=True)
     def hyper(self, x: Handle, scale: str, base: str, *, streams: int, iterations: int, eps: float) -> Handle:
         """Coefficients of hyper connections: what n streams give a layer, what it gives them, how they mix.
 
@@ -40,14 +40,14 @@ class StreamOps(Recorder):
             "hyper", (x,), x.value.rows, x.width, weights, streams=streams, iterations=iterations, eps=float(eps)
         )
 
-    @op(inputs=("x", "like"), attributes=("least",))
+    @op(inputs=("x", "like"), attributes=("least",), by_row=True)
     def match(self, x: Handle, like: Handle, *, least: float) -> Handle:
         """Each stream of x, as wide as `like`, brought to its mean square; one of less than `least` counts as that."""
         if x.width % like.width != 0 or x.value.rows != like.value.rows:
             self._fail(f"match got {x.value.rows} x {x.width} and {like.value.rows} x {like.width}")
         return self._step("match", (x, like), x.value.rows, x.width, least=float(least))
 
-    @op(inputs=("x",), attributes=("deviations",))
+    @op(inputs=("x",), attributes=("deviations",), by_row=True)
     def peaks(self, x: Handle, *, deviations: float) -> Handle:
         """What each element has above the row's mean and `deviations` times its standard deviation; 0 if nothing."""
         return self._step("peaks", (x,), x.value.rows, x.width, deviations=float(deviations))

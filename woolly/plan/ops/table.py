@@ -66,6 +66,7 @@ class Op:
     cost: Callable[[Plan, Step, Load], Cost] = weights_cost
     fused: bool = False  # made by a pass, never said by a model
     whole: bool = False  # reads other rows of a text, which must be whole in the batch
+    by_row: bool = False  # a row of its result is made of the same row of its inputs, wherever that row stands
     cuts_rows: bool = False  # takes long, and may compute some rows of its result now and the others later
 
 

@@ -11,6 +11,7 @@ from woolly.plan.passes.fuse_glu import fuse_glu
 from woolly.plan.passes.fuse_norm import fuse_norm
 from woolly.plan.passes.fuse_residual import fuse_residual
 from woolly.plan.passes.merge_linears import merge_linears
+from woolly.plan.passes.narrow import narrow
 from woolly.plan.passes.place import ArenaLayout, barriers, place
 from woolly.plan.plan import Plan
 
@@ -31,6 +32,7 @@ __all__ = [
     "fuse_residual",
     "join",
     "merge_linears",
+    "narrow",
     "part",
     "place",
     "possible_cuts",
@@ -40,7 +42,7 @@ __all__ = [
 Pass = Callable[[Plan], Plan]
 
 # In this order: later passes look for what earlier ones made.
-FUSIONS: tuple[Pass, ...] = (fuse_attention, merge_linears, fuse_norm, fuse_glu, fuse_residual)
+FUSIONS: tuple[Pass, ...] = (narrow, fuse_attention, merge_linears, fuse_norm, fuse_glu, fuse_residual)
 
 
 def fuse(plan: Plan, passes: Sequence[Pass] = FUSIONS) -> Plan:

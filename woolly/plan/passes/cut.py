@@ -122,7 +122,7 @@ def part(plan: Plan, ranges: Sequence[tuple[int, int]]) -> Plan:
         steps += plan.steps[begin:end]
     own = {step.integer("entry") for step in steps if "entry" in dict(step.attributes)}
     state = tuple(entry if i in own else _emptied(entry) for i, entry in enumerate(plan.state))
-    return replace(plan, steps=tuple(steps), state=state, draft=None)
+    return replace(plan, steps=tuple(steps), state=state, draft=None, is_part=True)
 
 
 def join(plan: Plan, parts: Sequence[Sequence[Step]]) -> Plan:

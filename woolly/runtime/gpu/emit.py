@@ -72,7 +72,7 @@ class Launch:
     def dimensions(self, n_rows: int, n_output: int) -> tuple[int, ...] | None:
         """The grid for that many rows of a batch and of output; None if the run has no blocks for the launch."""
         rows = (n_rows, n_output)
-        if not self.least <= rows[self.kind] <= self.most:
+        if not max(1, self.least) <= rows[self.kind] <= self.most:
             return None
         grid = tuple(axis.count(rows[axis.kind]) if isinstance(axis, GridRows) else axis for axis in self.grid)
         return grid if math.prod(grid) else None

@@ -1,0 +1,73 @@
+"""The rows whose logits are wanted, picked before the last products instead of behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.plan.passes.rewrite import users
+from woolly.plan.plan import Plan, Step
+
+__all__ = ["narrow"]
+
+
+def narrow(plan: Plan) -> Plan:
+    """The plan with `output_rows` moved to behind the last step that mixes rows: attention, a scan, a convolution.
+
+    What comes after is computed for one row of a prompt of 512 tokens instead of 512, to the same bits. The plan stays
+    as it is if it is a part, has or is a draft, or has no tokens: others read all rows of a part and of what a draft
+    begins with, and nearly all rows of a tower are wanted. It stays, too, if no matrix is among the steps.
+    """
+    has_readers = plan.is_part or plan.draft is not None or plan.features is not None
+    if has_readers or not plan.n_tokens or any(step.op == "hidden" for step in plan.steps):
+        return plan
+    cut = _cut(plan)
+    if not any(plan.steps[index].matrices for index in cut):
+        return plan
+    values = list(plan.values)
+    for index in cut:
+        for value in plan.steps[index].outputs:
+            values[value] = replace(values[value], rows="output")
+    entering = {value for index in cut for value in plan.steps[index].inputs if values[value].rows == "batch"}
+    steps: list[Step] = []
+    made: list[int] = []  # of those that enter, which are not picked from yet
+    picked: dict[int, int] = {}  # values of all rows: their wanted rows
+    renamed: dict[int, int] = {}  # values of `output_rows` steps that are gone: what they would have copied
+    for index, step in enumerate(plan.steps):
+        if step.op == "output_rows" and values[step.inputs[0]].rows == "output":
+            renamed[step.output] = step.inputs[0]
+            continue
+        inputs = tuple(renamed.get(value, value) for value in step.inputs)
+        if index in cut:
+            # All at once, so that no pick stands between steps that other passes make one.
+            for value in made:
+                picked[value] = len(values)
+                values.append(replace(values[value], id=len(values), rows="output"))
+                steps.append(Step("output_rows", (value,), (picked[value],), (), (), step.source))
+            made.clear()
+            inputs = tuple(picked.get(value, value) for value in inputs)
+        steps.append(replace(step, inputs=inputs))
+        made += (value for value in step.outputs if value in entering)
+    result = plan.steps[-1].outputs[-1]
+    if steps[-1].outputs[-1] != renamed.get(result, result):
+        return plan  # the result would not be the last value any more
+    return replace(plan, steps=tuple(steps), values=tuple(values))
+
+
+def _cut(plan: Plan) -> set[int]:
+    """Indices of the steps behind the last one that mixes rows, of which no row is read but those that are picked."""
+    readers = users(plan)
+    cut: set[int] = set()
+
+    def is_cut(reader: int) -> bool:
+        return reader in cut or plan.steps[reader].op == "output_rows"
+
+    for index in range(len(plan.steps) - 1, -1, -1):
+        step = plan.steps[index]
+        if any(plan.values[value].rows == "output" for value in step.outputs):
+            continue
+        # Experts that a table gives each token are looked up by the place of its row in the batch.
+        if not step.kind.by_row or (step.op == "moe" and step.by_role("table")):
+            break  # steps before it could be cut, too, but would no longer be one with others that read their input
+        if all(readers[value] and all(map(is_cut, readers[value])) for value in step.outputs):
+            cut.add(index)
+    return cut
