@@ -5,7 +5,7 @@ import pytest
 from woolly.errors import RequestError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.quant import GGMLType
-from woolly.quantize import MIXES, find_mix, find_tensor_type, find_type, make_recipe
+from woolly.quantize import MIXES, find_mix, find_tensor_type, find_type, is_kept, make_recipe
 
 N_LAYERS = 30
 # Layers whose ffn_down and attn_v have more bits in the M mixes.
@@ -54,6 +54,23 @@ def plain(tmp_path):
 def test_vectors_keep_their_type(plain):
     types = types_of(make_recipe(plain, find_mix("Q4_K_M")))
     assert types["output_norm.weight"] == types["blk.0.attn_norm.weight"] == types["blk.3.attn_q.bias"] == "F32"
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("blk.0.hc_attn_fn.weight", True),
+        ("blk.42.hc_ffn_fn.weight", True),
+        ("output_hc_fn.weight", True),
+        ("blk.2.attn_compressor_ape.weight", True),
+        ("blk.2.indexer_compressor_ape.weight", True),
+        ("blk.0.ffn_gate_tid2eid.weight", True),
+        ("blk.2.attn_compressor_kv.weight", False),
+        ("blk.2.attn_output_a.weight", False),
+    ],
+)
+def test_what_steers_deepseek_4_stays_as_it_is(name, kept):
+    assert is_kept(name) == kept
 
 
 @pytest.mark.parametrize(("mix", "most"), [("Q4_K_M", "Q4_K"), ("Q5_K_M", "Q5_K")])

@@ -39,6 +39,7 @@ _PLAIN = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 _KEPT = re.compile(
     r"_norm\.weight|ffn_gate_inp\.weight|ffn_gate_tid2eid\.weight|altup|laurel|per_layer_model_proj|position_embd"
     r"|token_types|ssm_conv1d|shortconv\.conv\.weight|indexer\.[kq]_proj\.weight|attn_rel_b\.weight"
+    r"|hc_(attn|ffn)_fn|output_hc_fn|_compressor_ape"
     r"|time_mix_(first|[wvag][012]|decay_w[12]|lerp_fused)\.weight"
     r"|sam\.(pos_embd|neck\.|net_)|\.rel_pos|\.patch_embd|\.patch_merger|a\.rvq\.codebook|mm\.a\.code_embd"
 )

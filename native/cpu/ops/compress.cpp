@@ -1,6 +1,7 @@
 // compress: the latest rows of a sequence as one, by shares of each column; at the last position of each block alone.
 #include <algorithm>
-#include <vector>
+#include <cmath>
+#include <cstring>
 
 #include "cpu/ops/functions.h"
 #include "cpu/ops/slots.h"

@@ -1,4 +1,5 @@
 // keep: rows written to the cache as keys of one head that are values, too.
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
