@@ -49,7 +49,7 @@ def test_bad_metadata_is_named(metadata, message):
         Tokenizer.from_metadata(metadata)
 
 
-@pytest.mark.parametrize("model", ["plamo2", "none", "no_vocab", "hybriddna"])
+@pytest.mark.parametrize("model", ["none", "no_vocab", "hybriddna"])
 def test_kinds_of_vocabularies_that_are_not_supported_are_named(model):
     with pytest.raises(UnsupportedError, match=f"'{model}'"):
         Tokenizer.from_metadata(byte_level() | {KEY + "model": model})

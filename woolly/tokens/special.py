@@ -95,6 +95,7 @@ _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "gpt2": {"bos": 11, "eos": 11},
     "whitespace": {"bos": 11, "eos": 11},
     "t5": {"eos": 1, "unk": 2, "pad": 0},
+    "plamo2": {"bos": 1, "eos": 2, "unk": 0, "pad": 3},
 }
 
 _KEYS: tuple[tuple[str, str], ...] = (

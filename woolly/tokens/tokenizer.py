@@ -11,6 +11,7 @@ import numpy as np
 from woolly.errors import TokenizerError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.tokens.bpe import BYTE_OF_CHARACTER, BytePairEncoder
+from woolly.tokens.plamo import PlamoEncoder
 from woolly.tokens.pretokenize import Pretokenizer, find_pretokenizer
 from woolly.tokens.rwkv import RwkvEncoder, unescaped
 from woolly.tokens.sentencepiece import SentencePieceEncoder
@@ -22,7 +23,7 @@ from woolly.tokens.wordpiece import WordPieceEncoder
 __all__ = ["Tokenizer"]
 
 _BYTE_PAIR_MODELS = ("gpt2", "gemma4", "whitespace")
-_MODELS = (*_BYTE_PAIR_MODELS, "llama", "bert", "t5", "rwkv")
+_MODELS = (*_BYTE_PAIR_MODELS, "llama", "bert", "t5", "rwkv", "plamo2")
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 _FOUND = (*_HIDDEN, TokenType.USER_DEFINED)
 
@@ -231,7 +232,7 @@ class Tokenizer:
             return bytes([int(name[1], 16)])
         if self.model == "rwkv":
             return unescaped(text)
-        if kind in _FOUND:
+        if kind in _FOUND or self.model == "plamo2":
             return text.encode("utf-8", "surrogateescape")
         if self._byte_level:
             try:
@@ -247,6 +248,8 @@ class Tokenizer:
             return BytePairEncoder(vocabulary, pre, unknown, lowercase and self.model == "whitespace")
         if self.model == "rwkv":
             return RwkvEncoder(vocabulary, unknown)
+        if self.model == "plamo2":
+            return PlamoEncoder(vocabulary)
         if self.model == "bert":
             self.adds_space_prefix = True
             return WordPieceEncoder(

@@ -1,0 +1,68 @@
+"""PLaMo's vocabularies (`plamo2`): of all ways to write a text in pieces the one with the highest sum of scores."""
+
+from __future__ import annotations
+
+import math
+
+from woolly.errors import TokenizerError
+from woolly.tokens.vocabulary import BYTE_NAME, TokenType, Vocabulary
+
+__all__ = ["PlamoEncoder"]
+
+_UNKNOWN = 10_000_000  # what a character costs that no piece covers: more than any piece
+_LARGEST = 20_000_000  # a piece that costs this or more is none
+_MARK = "\ufeff"  # of the byte order, at the beginning of a text
+
+
+class PlamoEncoder:
+    """Finds the cheapest pieces from the end on; of equal ones the longer first piece.
+
+    Costs are whole numbers, ten thousandths of a score, so that sums have no rounding. A character that no piece covers
+    becomes the tokens of its bytes.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._pieces: dict[str, tuple[int, int]] = {}  # id and cost
+        bytes_of: dict[int, int] = {}
+        scores = vocabulary.scores().tolist()
+        for index, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True)):
+            if kind == TokenType.BYTE:
+                if name := BYTE_NAME.fullmatch(text):
+                    bytes_of[int(name[1], 16)] = index
+                continue
+            cost = -_rounded(scores[index] * 1e4)
+            # Converters fill the vocabulary up with unused tokens, which its original does not have.
+            if kind != TokenType.UNUSED and cost < _LARGEST:
+                self._pieces[text] = index, cost
+        if missing := [byte for byte in range(256) if byte not in bytes_of]:
+            raise TokenizerError(f"the vocabulary has no token for the byte 0x{missing[0]:02X}")
+        self._bytes = [bytes_of[byte] for byte in range(256)]
+        lengths: dict[str, set[int]] = {}
+        for text in self._pieces:
+            lengths.setdefault(text[0], set()).add(len(text))
+        self._lengths = {first: sorted(found) for first, found in lengths.items()}
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        """Returns the ids of a text without special tokens."""
+        text = text.removeprefix(_MARK)
+        n = len(text)
+        costs = [0] * (n + 1)  # of the text from each character on
+        steps: list[tuple[int, int]] = [(1, -1)] * n  # length and id of the piece there; -1: none
+        for at in range(n - 1, -1, -1):
+            best = costs[at + 1] + _UNKNOWN
+            for length in self._lengths.get(text[at], ()):
+                found = self._pieces.get(text[at : at + length]) if at + length <= n else None
+                if found is not None and costs[at + length] + found[1] <= best:
+                    best, steps[at] = costs[at + length] + found[1], (length, found[0])
+            costs[at] = best
+        out, at = [], 0
+        while at < n:
+            length, index = steps[at]
+            out += [self._bytes[byte] for byte in text[at].encode()] if index < 0 else [index]
+            at += length
+        return out
+
+
+def _rounded(x: float) -> int:
+    """The nearest whole number; halves go away from 0."""
+    return math.floor(x + 0.5) if x >= 0 else -math.floor(0.5 - x)
