@@ -139,6 +139,18 @@ TOWERS = {
             extra={"use_silu": True, "vision.spatial_merge_size": 2},
         ),
         TinyTower(
+            "lightonocr",
+            "lightonocr",
+            ((1, 4, 6), (1, 2, 8)),
+            FILTERS | norm("v.pre_ln", 32, False) | norm("mm.input_norm", 32, False)
+            | matrix("mm.patch_merger", 32, 128, False) | matrix("mm.1", TEXT, 32, False)
+            | matrix("mm.2", TEXT, TEXT, False),
+            gated=True,
+            rms=True,
+            biases=False,
+            extra={"use_silu": True, "vision.spatial_merge_size": 2},
+        ),
+        TinyTower(
             "internvl",
             "internvl",
             SQUARE,

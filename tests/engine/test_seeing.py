@@ -52,6 +52,7 @@ PAIRS = {
     "kimivl": LATENTS["deepseek-v3"],
     "qwen2.5o": QWEN2,
     "dots_ocr": TINY["qwen2"],
+    "lightonocr": TINY["qwen3"],
 }
 
 

@@ -223,9 +223,14 @@ def pixtral(file):
             module.variance_epsilon = 1e-6
     kinds = {"vision_config": vision.to_dict(), "text_config": {"model_type": "mistral", "hidden_size": TEXT}}
     if merges:
-        config = transformers.Mistral3Config(**kinds, spatial_merge_size=2)
+        is_ocr = file.get("projector_type") == "lightonocr"
+        config = (transformers.LightOnOcrConfig if is_ocr else transformers.Mistral3Config)(
+            **kinds, spatial_merge_size=2
+        )
         config.text_config.rms_norm_eps = 1e-6
-        projector = models.mistral3.modeling_mistral3.Mistral3MultiModalProjector(config)
+        mistral, light = models.mistral3.modeling_mistral3, models.lighton_ocr.modeling_lighton_ocr
+        made = light.LightOnOcrMultiModalProjector if is_ocr else mistral.Mistral3MultiModalProjector
+        projector = made(config)
         outside = {"mm.input_norm": "norm", "mm.patch_merger": "patch_merger.merging_layer"}
     else:
         projector = models.llava.modeling_llava.LlavaMultiModalProjector(transformers.LlavaConfig(**kinds))
@@ -280,7 +285,7 @@ def internvl(file):
 MAKERS = {
     "gemma3": gemma3, "mlp": llava, "qwen2vl_merger": qwen, "qwen2.5vl_merger": qwen, "qwen3vl_merger": qwen,
     "qwen2.5o": qwen,
-    "idefics3": idefics3, "pixtral": pixtral, "internvl": internvl,
+    "idefics3": idefics3, "pixtral": pixtral, "lightonocr": pixtral, "internvl": internvl,
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from woolly.senses import (
     read_halves,
     read_settings,
 )
+from woolly.senses.preparing import PREPARING
 
 KEYS = {
     "general.architecture": "clip",
@@ -135,6 +136,15 @@ def test_llava_1_6_goes_line_by_line_through_its_tiles_without_padding():
     assert shown(lay_out(tiles, tiled)) == [(0, 0, 4), (1, 0, 2), (2, 0, 2), end, (1, 2, 2), (2, 2, 2), end]
     high = Prepared.of("image", tiles.pieces, tiles=(2, 1), size=(90, 30))
     assert shown(lay_out(high, tiled))[:3] == [(0, 0, 4), (1, 0, 2), end]
+
+
+def test_lightonocr_has_rows_alone_within_the_longest_side_that_its_file_says():
+    assert shown(lay_out(picture((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
+    own = settings("lightonocr", 2)
+    longest = 20 * own.patch_size
+    larger, smaller = (PREPARING["lightonocr"].cut(9000, 4500, one).sizes[0] for one in (
+        replace(own, preproc_image_size=longest), replace(own, image_size=longest // 2)))  # fmt: skip
+    assert larger == (longest, longest // 2) and max(smaller) == longest // 2
 
 
 def test_gemma_3n_fills_each_piece_of_a_sound_up_and_ends_it_with_a_row():

@@ -60,6 +60,7 @@ PROJECTORS: Mapping[str, Projector] = {
     "qwen3vl_merger": _QWEN,
     "idefics3": Projector(written=("<image>",), merge=2),
     "pixtral": Projector("", "[IMG_END]", ("[IMG]",), merge_key="spatial_merge_size", line_end="[IMG_BREAK]"),
+    "lightonocr": Projector(written=("<|image_pad|>",), merge_key="spatial_merge_size"),
     "lfm2": Projector("<|image_start|>", "<|image_end|>", ("<image>",), merge=2),
     "llama4": Projector("<|image_start|>", "<|image_end|>", ("<|image|>",), merge=2),
     "glm4v": Projector(
@@ -109,7 +110,7 @@ class TowerSettings:
     max_pixels: int | None = None
     min_tiles: int | None = None
     max_tiles: int | None = None
-    preproc_image_size: int | None = None  # the longest side before a picture is cut into tiles
+    preproc_image_size: int | None = None  # the longest side of a picture, before it is cut into tiles if it is
     pinpoints: tuple[tuple[int, int], ...] = ()  # height and width of what tiles may form, of LLaVA 1.6
     merge_type: str = ""  # `mm_patch_merge_type`
     n_queries: int = 0  # rows of each piece, however many patches it has; 0: they follow from the patches

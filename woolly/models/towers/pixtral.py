@@ -1,4 +1,4 @@
-"""Pixtral and Mistral Small 3.1: pictures of any size, rope over lines and columns, a norm before all layers."""
+"""Pixtral, Mistral Small 3.1, LightOnOCR: any size, rope over lines and columns, a norm before all layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.plan import Rope, Tracer
 
 __all__ = ["PROJECTORS", "arrange", "build", "most_patches"]
 
-PROJECTORS = ("pixtral",)
+PROJECTORS = ("pixtral", "lightonocr")
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
@@ -39,4 +39,5 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
 
 def most_patches(hp: TowerParams) -> int:
     """Patches of a picture within the longest side, whose sides are filled up to whole rows."""
-    return (hp.side + hp.merge) ** 2
+    longest = hp.settings.preproc_image_size or hp.settings.image_size
+    return (longest // hp.settings.patch_size + hp.merge) ** 2

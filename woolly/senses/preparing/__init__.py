@@ -47,6 +47,7 @@ PREPARING: Mapping[str, Preparing] = {
     "qwen2.5o": qwen,
     "qwen3vl_merger": qwen,
     "pixtral": pixtral,
+    "lightonocr": pixtral,
     "idefics3": idefics3,
     "internvl": internvl,
     "lfm2": lfm2,

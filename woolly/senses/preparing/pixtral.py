@@ -1,4 +1,4 @@
-"""Pixtral and Mistral 3: a picture keeps its shape within a longest side; its sides are filled up to whole rows."""
+"""Pixtral, Mistral 3, LightOnOCR: a picture keeps its shape within a longest side, filled up to whole rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["cut", "prepare"]
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     """Returns one piece within the longest side."""
     side = settings.patch_size * settings.merge
-    shrink = max(height, width) / settings.image_size
+    shrink = max(height, width) / (settings.preproc_image_size or settings.image_size)
     if shrink > 1:
         height, width = math.floor(height / shrink), math.floor(width / shrink)
     return Cut(((max(1, math.ceil(height / side)) * side, max(1, math.ceil(width / side)) * side),))
