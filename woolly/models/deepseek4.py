@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.models import parts
@@ -111,8 +112,8 @@ def build(p: Tracer, hp: Deepseek4Params) -> None:
         x = p.join(x, one)
     for i in range(common.n_layers):
         with p.scope(f"blk.{i}"):
-            x = _connected(p, x, "attn", hp, lambda h, i=i: _attention(p, h, hp, i))
-            x = _connected(p, x, "ffn", hp, lambda h, i=i: _experts(p, h, hp, i))
+            x = _connected(p, x, "attn", hp, partial(_attention, p, hp=hp, i=i))
+            x = _connected(p, x, "ffn", hp, partial(_experts, p, hp=hp, i=i))
     logits = p.linear(p.rms_norm(x, eps=common.eps), "output_hc_fn", width=n)
     share = p.hyper(logits, "output_hc_scale", "output_hc_base", streams=n, iterations=0, eps=hp.eps)
     parts.read_out(p, p.mix(x, share, streams=n), common)

@@ -97,7 +97,8 @@ class CompressingOps(Recorder):
         if any(step is None or step.op != "keep" for step in kept) or {latest.width, compressed.width} != {head_dim}:
             self._fail(f"attend_kept needs two values of {head_dim} columns that keep made")
         entries = [step.integer("entry") for step in kept if step is not None]
-        if [self._state[i].window for i in entries if isinstance(self._state[i], Paged)] != [window, 0] or every < 2:
+        windows = [entry.window for i in entries if isinstance(entry := self._state[i], Paged)]
+        if windows != [window, 0] or every < 2:
             self._fail(f"attend_kept got a window of {window} and blocks of {every}, which do not fit what is kept")
         if chosen is not None and (
             (step := made.get(chosen.value.id)) is None

@@ -26,7 +26,7 @@ def hyper(c: OpContext, step: Step, x: Float32) -> Float32:
     n, eps = step.integer("streams"), np.float32(step.number("eps"))
     scale, base = (c.weights.get(w.name) for w in step.weights)
     logits = x * np.repeat(scale, (n, n, n * n)[: len(scale)]) + base
-    pre = apply_act("sigmoid", logits[:, :n]) + eps
+    pre: Float32 = apply_act("sigmoid", logits[:, :n]) + eps
     if len(scale) == 1:
         return pre
     post = np.float32(2) * apply_act("sigmoid", logits[:, n : 2 * n])
