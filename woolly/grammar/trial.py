@@ -7,25 +7,18 @@ can stop or survive that, so the child goes first: 30 ms for each grammar that i
 from __future__ import annotations
 
 import json
-import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
-from woolly.machine.apple import footprint
-
-if TYPE_CHECKING:
-    import subprocess
+from woolly.machine.child import LIMITS, can_start, run_child
 
 __all__ = ["is_plain", "try_grammar"]
 
 MEMORY = 1 << 30  # of the child's address space, its stack included; costly but sound schemas take 150 MB
 SECONDS = 8  # of processor time; the largest schema within the bounds takes 4.7 on a slow core
 PATIENCE = 60.0  # seconds on the clock of a loaded machine
-_LOOK = 0.02  # seconds between two looks at a child's memory: enough for 100 MB more at the speed of memory
 PLAIN_SIZE = 64 << 10
 
 # What makes automata whose size is not bounded by the length of the schema.
@@ -43,7 +36,7 @@ def is_plain(kind: str, grammar: str) -> bool:
 
 def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
     """RequestError if a child process cannot compile the grammar within MEMORY and SECONDS."""
-    if not sys.executable or getattr(sys, "frozen", False):
+    if not can_start():
         return  # there is no interpreter to start; the bounds on sources remain
     import llguidance._lib as library
 
@@ -51,47 +44,23 @@ def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
         "grammar": grammar,
         "limits": dict(limits),
         "library": library.__file__,
+        "limiter": str(LIMITS),
         "memory": MEMORY,
         "seconds": SECONDS,
         "stack": stack,
     }
-    import subprocess  # few answers have a grammar
-
     with _slots:
         try:
-            child = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(Path(__file__).with_name("trial_child.py"))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+            written = run_child(
+                Path(__file__).with_name("trial_child.py"),
+                json.dumps(order).encode(),
+                memory=MEMORY,
+                patience=PATIENCE,
             )
         except OSError as error:
             raise RequestError(f"the grammar cannot be tried, because no process can start: {error.strerror}") from None
-        with child:
-            try:
-                _wait(child, json.dumps(order).encode())
-            except BaseException:
-                child.kill()
-                raise
-    if child.returncode != 0:
+    if written is None:
         raise _too_costly()
-
-
-def _wait(child: subprocess.Popen[bytes], order: bytes) -> None:
-    """Hands the order to a child and waits for its end. RequestError if it takes too long or too much memory."""
-    from subprocess import TimeoutExpired
-
-    # Linux and Windows limit the child's memory by themselves. macOS cannot: each process maps hundreds of gigabytes.
-    watched = sys.platform == "darwin"
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            child.communicate(order, timeout=_LOOK if watched else PATIENCE)
-            return
-        except TimeoutExpired:
-            if time.monotonic() >= end or (watched and footprint(child.pid) > MEMORY):
-                raise _too_costly() from None
-            order = b""  # the child has the order, or gets the rest of it
 
 
 def _too_costly() -> RequestError:
