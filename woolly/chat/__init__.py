@@ -2,7 +2,7 @@
 
 from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
 from woolly.chat.layout import Layout, lay_out, render_prompt
-from woolly.chat.message import AudioPart, ImagePart, Message, OtherPart, Part, TextPart
+from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart
 from woolly.chat.reader import Reader
 from woolly.chat.request import ChatRequest, ReasoningOptions
 from woolly.chat.sight import SeenPicture, Vision
@@ -14,6 +14,7 @@ __all__ = [
     "CallStart",
     "ChatRequest",
     "Event",
+    "FilePart",
     "Finished",
     "ImagePart",
     "Layout",

@@ -11,6 +11,7 @@ from woolly.chat.beginning import Beginning
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.continuation import Continuation
 from woolly.chat.described import describe_schema
+from woolly.chat.files import open_files
 from woolly.chat.message import fit_ids, name_results
 from woolly.chat.plain import plain_results, plain_tools
 from woolly.chat.reader import Reader
@@ -80,6 +81,7 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, 
     TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for, or if
     the model sees no pictures.
     """
+    request = replace(request, messages=open_files(request.messages, sight, tokenizer, request.pdf_pages))
     pictures = read_pictures(request.messages, sight, request.readings)
     choice = request.tools
     is_calling = choice.mode != "none"
@@ -126,8 +128,9 @@ def render_prompt(
 ) -> str:
     """Returns the prompt of a conversation; without `begins_answer` it ends with the last message.
 
-    In place of a picture is the mark that the template writes for it; no picture is read.
+    In place of a picture is the mark that the template writes for it; no picture is read, but files are.
     """
+    request = replace(request, messages=open_files(request.messages, sight, tokenizer, request.pdf_pages))
     check_pictures(request.messages, sight)
     template = template.for_tools if request.tools.mode != "none" else template
     marks = find_reasoning(template.source)

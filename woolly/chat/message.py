@@ -10,11 +10,13 @@ from typing import Any
 
 from woolly.chat.tools.tool import ToolCall
 from woolly.errors import TemplateError
-from woolly.senses.given import GivenPicture, GivenSound
+from woolly.senses.given import GivenFile, GivenPicture, GivenSound
+from woolly.senses.pdf import is_pdf
 from woolly.templates.template import check_messages
 
 __all__ = [
     "AudioPart",
+    "FilePart",
     "ImagePart",
     "Message",
     "OtherPart",
@@ -55,7 +57,14 @@ class AudioPart:
     sound: GivenSound
 
 
-Part = TextPart | ImagePart | AudioPart | OtherPart
+@dataclass(frozen=True)
+class FilePart:
+    """A PDF file, whose pages become parts when the prompt is laid out."""
+
+    file: GivenFile
+
+
+Part = TextPart | ImagePart | AudioPart | FilePart | OtherPart
 
 
 @dataclass(frozen=True)
@@ -166,6 +175,8 @@ def _read_part(part: Mapping[str, Any]) -> Part:
     is_text = part.get("type") == "text" and isinstance(part.get("text"), str) and len(part) == 2
     if is_text:
         return TextPart(part["text"])
+    if (file := _file(part)) is not None:
+        return FilePart(file)
     if (sound := _sound(part)) is not None:
         return AudioPart(sound)
     picture = _picture(part)
@@ -182,6 +193,18 @@ def _sound(part: Mapping[str, Any]) -> GivenSound | None:
         url = given.get("url") if isinstance(given, Mapping) else given
         return GivenSound(address=url, where="audio_url") if isinstance(url, str) else None
     return GivenSound(given, where="audio") if kind == "audio" and given is not None else None
+
+
+def _file(part: Mapping[str, Any]) -> GivenFile | None:
+    """Returns the PDF file of a part: in OpenAI's words, as `{"type": "file", "file": PATH}`, or given as a picture."""
+    kind = part.get("type")
+    given = part.get(kind) if isinstance(kind, str) else None
+    if kind == "file" and isinstance(given, Mapping) and isinstance(data := given.get("file_data"), str):
+        name = given.get("filename")
+        return GivenFile(data=data, name=name if isinstance(name, str) else "", where="file")
+    if kind == "file" and given is not None and not isinstance(given, Mapping):
+        return GivenFile(given, where="file")
+    return GivenFile(given, where="image") if kind == "image" and is_pdf(given) else None
 
 
 def _picture(part: Mapping[str, Any]) -> GivenPicture | None:
@@ -201,6 +224,8 @@ def _part(part: Part) -> dict[str, Any]:
         return {"type": "image"}
     if isinstance(part, AudioPart):
         return {"type": "audio"}
+    if isinstance(part, FilePart):
+        return {"type": "file"}
     return {"type": "text", "text": part.text} if isinstance(part, TextPart) else dict(part.fields)
 
 

@@ -12,6 +12,7 @@ from woolly.chat.sight import Readings
 from woolly.chat.tools.tool import ToolChoice
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams
+from woolly.senses.pdf import MOST_PAGES
 
 __all__ = ["ChatRequest", "ReasoningOptions"]
 
@@ -43,6 +44,7 @@ class ChatRequest:
     variables: Mapping[str, Any] = field(default_factory=dict)  # the template's own switches
     continue_final: bool = False  # the answer continues the last message, which is the assistant's
     tell_schema: bool = False  # the prompt says the schema
+    pdf_pages: int = MOST_PAGES  # that the PDF files of the conversation may have together
     readings: Readings | None = field(default=None, compare=False, repr=False)  # if it is laid out several times
 
     def __post_init__(self) -> None:

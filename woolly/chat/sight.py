@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from woolly.chat.message import AudioPart, ImagePart, Message, OtherPart, Part, TextPart
+from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart
 from woolly.errors import RequestError, TemplateError
 from woolly.senses import EarSettings, Kind, Prepared, TowerSettings
 from woolly.senses.given import GivenPicture, GivenSound
+from woolly.senses.pdf import Page
 from woolly.senses.preparing import measure, prepare
 from woolly.senses.preparing.hearing import measure_sound, prepare_sound
 from woolly.templates import ChatTemplate
@@ -90,19 +91,24 @@ class Readings:
 
     def find(self, given: GivenPicture | GivenSound, sight: Vision) -> _Reading | None:
         """Returns what was read of this; None if nothing was, or if the tower is another one."""
-        found = self._read.get(id(given))
+        found = self._read.get(_identity(given))
         is_same = found is not None and found.settings in (sight.tower, sight.ears)
         return found if is_same else None
 
     def keep(self, reading: _Reading) -> _Reading:
         """Returns what was read, which `find` gives back."""
-        self._read[id(reading.given)] = reading
+        self._read[_identity(reading.given)] = reading
         return reading
 
 
+def _identity(given: GivenPicture | GivenSound) -> int:
+    """Returns what tells one given thing from another; pages of a file that is opened again are the same."""
+    return id(given.source if isinstance(given.source, Page) else given)
+
+
 def has_pictures(messages: Sequence[Message]) -> bool:
-    """Whether a conversation brings pictures or sounds."""
-    return any(isinstance(part, (ImagePart, AudioPart)) for message in messages for part in message.parts)
+    """Whether a conversation brings pictures, sounds or files."""
+    return any(isinstance(part, (ImagePart, AudioPart, FilePart)) for message in messages for part in message.parts)
 
 
 def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[GivenPicture | GivenSound]:
@@ -116,7 +122,7 @@ def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Gi
         if sight is None or (sight.tower if kind == "image" else sight.ears) is None:
             raise _given(part).refusal(f"this model {_lack(kind)}: {_CLOSED if sight is None else _OTHER}")
     for one, name in ((ImagePart, "pictures"), (AudioPart, "sounds")):
-        n = sum(isinstance(part, one) for part in parts)
+        n = sum(isinstance(part, one) and not isinstance(_given(part).source, Page) for part in parts)
         if n > _MOST_PICTURES:
             raise RequestError(
                 f"the conversation has {n} {name}, and at most {_MOST_PICTURES} are taken; send fewer",

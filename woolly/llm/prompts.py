@@ -6,13 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from woolly.chat import AudioPart, ChatRequest, ImagePart, Message, ReasoningOptions, Tool, ToolChoice
+from woolly.chat import AudioPart, ChatRequest, FilePart, ImagePart, Message, ReasoningOptions, Tool, ToolChoice
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.keywords import check_keywords
 from woolly.sampling.schema import read_schema
-from woolly.senses.given import GivenPicture, GivenSound
+from woolly.senses.given import GivenFile, GivenPicture, GivenSound
+from woolly.senses.pdf import is_pdf
 
 __all__ = [
     "Chats",
@@ -104,7 +105,7 @@ def _with_media(
     talk: tuple[Message, ...], images: Sequence[Any] | None, audio: Sequence[Any] | None
 ) -> tuple[Message, ...]:
     """Returns the messages with pictures and sounds before the text of the last one, which must be the user's."""
-    parts: list[ImagePart | AudioPart] = []
+    parts: list[ImagePart | AudioPart | FilePart] = []
     for name, given, what in (("images", images, "pictures"), ("audio", audio, "sounds")):
         if given is None:
             continue
@@ -116,8 +117,10 @@ def _with_media(
             )
         for i, one in enumerate(given):
             where = f"{name}[{i}]"
-            is_image = name == "images"
-            parts.append(
-                ImagePart(GivenPicture(one, where=where)) if is_image else AudioPart(GivenSound(one, where=where))
-            )
+            if name == "audio":
+                parts.append(AudioPart(GivenSound(one, where=where)))
+            elif is_pdf(one):
+                parts.append(FilePart(GivenFile(one, where=where)))
+            else:
+                parts.append(ImagePart(GivenPicture(one, where=where)))
     return (*talk[:-1], replace(talk[-1], content=(*parts, *talk[-1].parts))) if parts else talk

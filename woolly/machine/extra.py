@@ -15,7 +15,14 @@ __all__ = ["DISTRIBUTION", "how_to_add", "requirement"]
 DISTRIBUTION = "woolly-llm"
 
 # What an extra of pyproject.toml stands for if this copy has no metadata: a source tree on sys.path.
-_PACKAGES = {"mcp": "mcp", "parquet": "pyarrow", "pictures": "pillow", "ray": "ray", "sounds": "soundfile"}
+_PACKAGES = {
+    "mcp": "mcp",
+    "parquet": "pyarrow",
+    "pdf": "pypdfium2",
+    "pictures": "pillow",
+    "ray": "ray",
+    "sounds": "soundfile",
+}
 
 
 def requirement(extra: str) -> str:

@@ -11,7 +11,15 @@ from woolly.errors import RequestError
 from woolly.senses.format import MOST_BYTES, TAKEN
 from woolly.senses.sounds.format import TAKEN as SOUNDS
 
-__all__ = ["check_sound_type", "check_type", "picture_bytes", "read_base64", "sound_bytes"]
+__all__ = [
+    "check_file_type",
+    "check_sound_type",
+    "check_type",
+    "file_bytes",
+    "picture_bytes",
+    "read_base64",
+    "sound_bytes",
+]
 
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)((?:;[a-z0-9-]+=[^;,]*)*);base64,", re.IGNORECASE)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
@@ -53,6 +61,24 @@ def sound_bytes(address: str) -> bytes:
         )
     check_sound_type(head[1])
     return read_base64(address[head.end() :], "sound")
+
+
+def file_bytes(data: str) -> bytes:
+    """Returns the bytes of a PDF file in a data: URL, or in base64 alone; files are never fetched."""
+    if (found := _SCHEME.match(data[:64])) is None:
+        return read_base64(data, "file")
+    if (head := _DATA.match(data[:256])) is None:
+        if found[1].lower() in ("http", "https"):
+            raise RequestError("files are not fetched from other servers; send data:application/pdf;base64,...")
+        raise RequestError(f"{data[:40]!r} is no file; expected data:application/pdf;base64,...")
+    check_file_type(head[1])
+    return read_base64(data[head.end() :], "file")
+
+
+def check_file_type(type: str) -> None:
+    """RequestError if a media type is not that of a PDF file."""
+    if type.lower() not in ("application/pdf", "application/x-pdf", "application/octet-stream"):
+        raise RequestError(f"its type is {type[:60]!r}; a PDF file was expected, application/pdf")
 
 
 def check_sound_type(type: str) -> None:

@@ -1,23 +1,34 @@
-"""The GivenPicture and the GivenSound: as a request brings them; they are decoded when its prompt is laid out."""
+"""GivenPicture, GivenSound and GivenFile: as a request brings them; they are decoded when its prompt is laid out."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from woolly.errors import RequestError
-from woolly.senses.address import check_sound_type, check_type, picture_bytes, read_base64, sound_bytes
+from woolly.senses.address import (
+    check_file_type,
+    check_sound_type,
+    check_type,
+    file_bytes,
+    picture_bytes,
+    read_base64,
+    sound_bytes,
+)
+from woolly.senses.pdf import Page, read_file, read_pages
 from woolly.senses.picture import Picture, PictureSource, read_picture
 from woolly.senses.sounds import Sound, SoundSource, read_sound
 
-__all__ = ["GivenPicture", "GivenSound"]
+__all__ = ["GivenFile", "GivenPicture", "GivenSound"]
 
 
 @dataclass(frozen=True)
 class GivenPicture:
     """One of a source, an address and base64 text. Nothing of it was read: that takes a while, and may fail."""
 
-    source: PictureSource = field(default=None, repr=False)  # what `read_picture` takes
+    source: PictureSource = field(default=None, repr=False)  # what `read_picture` takes, or a Page
     address: str = field(default="", repr=False)  # a data: URL, or that of another server
     base64: str = field(default="", repr=False)
     media_type: str = ""  # of base64 text, if the client names it
@@ -34,6 +45,8 @@ class GivenPicture:
         One of another server must be here at `deadline`, by time.monotonic().
         """
         try:
+            if isinstance(self.source, Page):
+                return self.source.picture
             if self.source is not None:
                 return read_picture(self.source)
             if self.media_type:
@@ -72,4 +85,37 @@ class GivenSound:
 
     def refusal(self, message: str) -> RequestError:
         """Returns the error of this sound."""
+        return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
+
+
+@dataclass(frozen=True)
+class GivenFile:
+    """A PDF file: one of a source and data. Nothing of it was read: that takes a while, and may fail."""
+
+    source: Any = field(default=None, repr=False)  # a path, or bytes
+    data: str = field(default="", repr=False)  # a data: URL, or base64
+    media_type: str = ""  # of base64, if the client names it
+    name: str = ""  # of the file, as the model reads it
+    where: str = ""  # the field of the request that holds it, for messages
+
+    @property
+    def shown_name(self) -> str:
+        """What the file is called in the prompt."""
+        return self.name or (Path(self.source).name if isinstance(self.source, (str, Path)) else "document.pdf")
+
+    def read(self, *, sees: bool, most: int) -> tuple[Page, ...]:
+        """Returns its pages, with their pixels if `sees`; RequestError, with the field at fault, if there are none."""
+        try:
+            if self.source is not None:
+                data = read_file(self.source)
+            else:
+                if self.media_type:
+                    check_file_type(self.media_type)
+                data = file_bytes(self.data)
+            return read_pages(data, self.shown_name[:80], sees=sees, most=most)
+        except RequestError as error:
+            raise self.refusal(str(error)) from None
+
+    def refusal(self, message: str) -> RequestError:
+        """Returns the error of this file."""
         return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)

@@ -4,7 +4,7 @@ import pytest
 
 from woolly import chat
 from woolly.sampling import SamplingParams
-from woolly.senses.given import GivenPicture
+from woolly.senses.given import GivenFile, GivenPicture
 from woolly.serving.dialects.anthropic import messages as anthropic
 from woolly.serving.dialects.completions import messages as openai
 from woolly.serving.dialects.gemini import contents as gemini
@@ -83,3 +83,43 @@ def test_text_alone_stays_one_text():
     assert said(anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])) == "a\nb"
     content = gemini.Content.model_validate({"role": "user", "parts": [{"text": "a"}, {"text": "b"}]})
     assert said(gemini.read_contents(None, [content])) == "a\nb"
+
+
+PDF = "data:application/pdf;base64,AAAA"
+
+
+def test_files_of_every_dialect():
+    read = openai.read_messages(
+        [openai.Message(role="user", content=[{"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}}])]
+    )
+    place = "messages.0.content.0.file.file_data"
+    assert said(read) == (chat.FilePart(GivenFile(data=PDF, name="a.pdf", where=place)),)
+    text = "data:text/plain;base64,aGk="
+    read = openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": {"file_data": text}}])])
+    assert said(read) == (chat.TextPart("hi"),)
+    (part,) = said(read_items([{"role": "user", "content": [{"type": "input_file", "file_data": PDF}]}]))
+    assert part == chat.FilePart(GivenFile(data=PDF, where="input.0.content.0.file_data"))
+    source = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
+    blocks = [{"type": "document", "title": "a.pdf", "source": source}]
+    (part,) = said(anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)]))
+    given = GivenFile(data="AAAA", media_type="application/pdf", name="a.pdf", where="messages.0.content.0.source")
+    assert part == chat.FilePart(given)
+    parts = [{"inlineData": {"mimeType": "application/pdf", "data": "-_AA"}}]
+    (part,) = said(gemini.read_contents(None, [gemini.Content.model_validate({"parts": parts})]))
+    assert part.file == GivenFile(data="+/AA", media_type="application/pdf", where="contents.0.parts.0.inlineData")
+
+
+def test_files_that_are_kept_elsewhere_are_refused_by_name():
+    with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file\.file_id: files are not kept"):
+        openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": {"file_id": "f"}}])])
+    with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file: an object with file_data"):
+        openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": 3}])])
+    for name in ("file_id", "file_url"):
+        with pytest.raises(ApiError, match=rf"input\.0\.content\.0\.{name}: files are neither kept nor fetched"):
+            read_items([{"role": "user", "content": [{"type": "input_file", name: "x"}]}])
+    with pytest.raises(ApiError, match="a file belongs into a message of the user"):
+        read_items([{"role": "system", "content": [{"type": "input_file", "file_data": PDF}]}])
+    for source in ({"type": "url", "url": "https://x/a.pdf"}, {"type": "file", "file_id": "x"}):
+        with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.source: files are neither kept nor fetched"):
+            blocks = [{"type": "document", "source": source}]
+            anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])

@@ -199,19 +199,34 @@ def _read(chat: Chat, name: str) -> str:
 
 def _image(chat: Chat, name: str) -> str:
     from woolly.senses import read_picture
+    from woolly.senses.pdf import is_pdf
 
     if not name:
         raise RequestError("a picture was expected, for instance: /image photo.jpg")
+    path = Path(name).expanduser().absolute()
+    if is_pdf(path):
+        return _pdf(chat, path)
     if chat.llm.sight is None or chat.llm.sight.tower is None:
         raise RequestError(
             f"{chat.llm.path.name} sees no pictures: there is no projector (mmproj file) beside it; --mmproj names one"
         )
-    path = Path(name).expanduser().absolute()
     picture = read_picture(path)
     chat.images.append(str(path))
     cost = counted(chat.llm.picture_tokens(picture), "token")
     note = f"; {picture.note}" if picture.note else ""
     return f"{path.name} ({picture.width} x {picture.height}, {cost}) goes before your next message{note}"
+
+
+def _pdf(chat: Chat, path: Path) -> str:
+    from woolly.senses.pdf import read_file, read_pages
+
+    sees = chat.llm.sight is not None and chat.llm.sight.tower is not None
+    pages = read_pages(read_file(path), path.name, sees=sees)
+    chat.images.append(str(path))
+    n = sum(len(chat.llm.tokenize(page.text)) for page in pages)
+    n += sum(chat.llm.picture_tokens(page.picture) for page in pages if page.packed)
+    size = f"{counted(len(pages), 'page')}, {counted(n, 'token')}"
+    return f"{path.name} ({size}) goes before your next message{'' if sees else '; the model reads its text alone'}"
 
 
 def _audio(chat: Chat, name: str) -> str:
@@ -334,7 +349,7 @@ COMMANDS = {
         "[undo]", "let a note stand for older turns; `auto` does so if the context is nearly full", _compact
     ),
     "read": Slash("FILE", "put a file before the next message", _read),
-    "image": Slash("FILE", "put a picture before the next message", _image),
+    "image": Slash("FILE", "put a picture, or a PDF file, before the next message", _image),
     "audio": Slash("FILE", "put a sound before the next message", _audio),
     "edit": Slash("[TEXT]", "write a message in an editor, the one that EDITOR names", _edit),
     "save": Slash("FILE", "write the conversation to a JSON file; /save! writes over another", _save),

@@ -176,7 +176,12 @@ class Generator:
         for name, value in settings.template_variables.items():
             if template.reads(name):
                 variables.setdefault(name, value)
-        asked = replace(chat, reasoning=ReasoningOptions(effort, is_split), variables=variables)
+        asked = replace(
+            chat,
+            reasoning=ReasoningOptions(effort, is_split),
+            variables=variables,
+            pdf_pages=settings.pdf_pages,
+        )
         return with_system(llm.preset, asked)
 
     def _as_thinking(self, chat: ChatRequest, slot: Loaded, reasoning: str) -> ChatRequest:

@@ -44,6 +44,7 @@ _LEAST: dict[str, float] = {
     "token_lifetime": 1,
     "rate_limit": 0,
     "max_prompt": 1,
+    "pdf_pages": 1,
     "max_queue": 0,
     "max_connections": 1,
     "max_sessions": 1,

@@ -186,6 +186,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
         "--allow-remote-images",
         "Fetch pictures that requests name by an http(s) address, of public servers alone.",
     )
+    pdf_pages: int = _setting(50, "--pdf-pages", "Pages that the PDF files of a conversation may have together.")
     allow_changes: bool = _setting(
         False, "--allow-changes", "Let requests make and remove names of models (/api/create), of the same clients."
     )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
-from woolly.senses.given import GivenPicture
+from woolly.senses.given import GivenFile, GivenPicture
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_IMAGE
@@ -93,7 +93,7 @@ def _assistant(blocks: Sequence[Block], where: str) -> chat.Message:
 
 
 def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
-    """Returns the results of calls, each a message of its own, and then the text and the pictures."""
+    """Returns the results of calls, each a message of its own, and then the text, the pictures and the files."""
     results: list[chat.Message] = []
     said: list[chat.Part] = []
     for i, block in enumerate(blocks):
@@ -106,6 +106,8 @@ def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
             ignore(f"{where}.{block.type}")
         elif block.type == "image" and role == "user":
             said.append(_picture(block, place))
+        elif block.type == "document" and role == "user" and _source(block).get("type") in ("base64", "url", "file"):
+            said.append(_file(block, place))
         else:
             said.append(chat.TextPart(_text(block, place)))
     return [*results, chat.Message(role, _content(said))] if said or not results else results
@@ -128,6 +130,22 @@ def _picture(block: Block, where: str) -> chat.ImagePart:
     if isinstance(source, dict) and kind == "url" and isinstance(url := source.get("url"), str):
         return chat.ImagePart(GivenPicture(address=url, where=place))
     raise refuse(place, "an image needs a source of type 'base64' with data, or of type 'url'")
+
+
+def _file(block: Block, where: str) -> chat.FilePart:
+    source, place = _source(block), f"{where}.source"
+    if source["type"] != "base64":
+        raise refuse(place, "files are neither kept nor fetched here; send a source of type 'base64'")
+    if not isinstance(data := source.get("data"), str) or not isinstance(media := source.get("media_type"), str):
+        raise refuse(place, "a document needs a source of type 'base64' with a media_type and data")
+    for name in ("citations", "context"):
+        if (block.model_extra or {}).get(name):
+            ignore(f"messages.content.document.{name}")
+    return chat.FilePart(GivenFile(data=data, media_type=media, name=block.title or "", where=place))
+
+
+def _source(block: Block) -> dict[str, Any]:
+    return block.source if isinstance(block.source, dict) else {}
 
 
 def _result(block: Block, where: str) -> str:
@@ -153,7 +171,7 @@ def _text(block: Block, where: str) -> str:
         if block.text is None:
             raise refuse(f"{where}.text", "a text block needs a text")
         return block.text
-    source = block.source if isinstance(block.source, dict) else {}
+    source = _source(block)
     if block.type == "document" and source.get("type") == "text" and isinstance(source.get("data"), str):
         return "\n".join(one for one in (block.title, source["data"]) if one)
     if block.type == "search_result" and isinstance(block.content, list):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
 from woolly.senses.given import GivenPicture, GivenSound
+from woolly.serving.dialects.files import file_part
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.unseen import UNSEEN_IMAGE
 from woolly.serving.errors import refuse
@@ -19,7 +20,7 @@ __all__ = ["FunctionCall", "Message", "MessageCall", "Part", "read_messages"]
 
 
 class Part(BaseModel):
-    """A part of a message: text or image_url; others are refused by their type."""
+    """A part of a message: text, image_url, input_audio or file; others are refused by their type."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -138,8 +139,12 @@ def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
         return _picture(part, where)
     if part.type in ("input_audio", "audio_url"):
         return _sound(part, where)
+    if part.type == "file" and not is_result:
+        return _file(part, where)
     if part.type != "text":
-        raise refuse(where, f"a part of type {part.type[:40]!r} is not supported; text, image_url and input_audio are")
+        raise refuse(
+            where, f"a part of type {part.type[:40]!r} is not supported; text, image_url, input_audio and file are"
+        )
     if part.text is None:
         raise refuse(f"{where}.text", "a text part needs a text")
     return chat.TextPart(part.text)
@@ -168,6 +173,17 @@ def _sound(part: Part, where: str) -> chat.AudioPart:
     if not isinstance(data, str):
         raise refuse(place, "an object with data in base64, and a format such as wav, was expected")
     return chat.AudioPart(GivenSound(base64=data, where=place))
+
+
+def _file(part: Part, where: str) -> chat.Part:
+    given = (part.model_extra or {}).get("file")
+    data = given.get("file_data") if isinstance(given, dict) else None
+    if isinstance(given, dict) and given.get("file_id") is not None:
+        raise refuse(f"{where}.file.file_id", "files are not kept for conversations; send its bytes as file_data")
+    if not isinstance(given, dict) or not isinstance(data, str):
+        raise refuse(f"{where}.file", "an object with file_data was expected, such as data:application/pdf;base64,...")
+    name = given.get("filename")
+    return file_part(data, name if isinstance(name, str) else "", f"{where}.file.file_data")
 
 
 def _call(call: MessageCall, where: str) -> chat.ToolCall:

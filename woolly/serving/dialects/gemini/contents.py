@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from woolly import chat
-from woolly.senses.given import GivenPicture, GivenSound
+from woolly.senses.given import GivenFile, GivenPicture, GivenSound
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.errors import refuse
@@ -142,7 +142,7 @@ def _result(response: dict[str, Any] | None) -> str:
 
 
 def _said(part: Part, where: str) -> chat.Part:
-    """Returns a part of the user: a picture, a sound, or text."""
+    """Returns a part of the user: a picture, a sound, a file, or text."""
     given = part.inline_data
     if given is None:
         return chat.TextPart(_text(part, where))
@@ -151,12 +151,15 @@ def _said(part: Part, where: str) -> chat.Part:
     media = (given.get("mimeType") or given.get("mime_type")) if isinstance(given, dict) else None
     if not isinstance(data, str) or not isinstance(media, str):
         raise refuse(
-            place, "an object with a mimeType, such as image/png or audio/wav, and data in base64 was expected"
+            place,
+            "an object with a mimeType, such as image/png or application/pdf, and data in base64 was expected",
         )
     # Base64 for URLs is taken as well, as Google does.
     plain = data.replace("-", "+").replace("_", "/")
     if media.lower().startswith("audio/"):
         return chat.AudioPart(GivenSound(base64=plain, media_type=media, where=place))
+    if media.lower() == "application/pdf":
+        return chat.FilePart(GivenFile(data=plain, media_type=media, where=place))
     return chat.ImagePart(GivenPicture(base64=plain, media_type=media, where=place))
 
 

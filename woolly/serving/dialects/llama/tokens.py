@@ -10,6 +10,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.chat import ChatRequest, Vision, render_prompt
+from woolly.chat.files import open_files
 from woolly.chat.sight import has_pictures
 from woolly.llm import LLM
 from woolly.serving.answers.generation import Generator
@@ -143,6 +144,7 @@ def _counted(llm: LLM, body: Tokenize, chat: ChatRequest | None, sight: Vision |
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     else:
+        chat = replace(chat, messages=open_files(chat.messages, sight, llm.tokenizer, chat.pdf_pages))
         text = render_prompt(chat, llm.template, llm.tokenizer, sight, begins_answer=body.add_generation_prompt)
         ids = llm.tokenize_layout(seen_prompt(text, chat.messages, chat.params, sight))
     strings = [llm.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]

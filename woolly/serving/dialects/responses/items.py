@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from woolly.chat import AudioPart, ImagePart, Message, Part, TextPart, ToolCall
+from woolly.chat import AudioPart, FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from woolly.chat.compaction import note_text
 from woolly.senses.given import GivenPicture, GivenSound
+from woolly.serving.dialects.files import file_part, file_text
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_IMAGE
 from woolly.serving.errors import refuse
@@ -108,7 +107,7 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
         parts = [_read_part(part, f"{where}.content.{j}") for j, part in enumerate(content)]
     else:
         raise refuse(f"{where}.content", "a text or a list of parts was expected")
-    for one, name in ((ImagePart, "an image"), (AudioPart, "a sound")):
+    for one, name in ((ImagePart, "an image"), (AudioPart, "a sound"), (FilePart, "a file")):
         if role != "user" and any(isinstance(part, one) for part in parts):
             raise refuse(f"{where}.content", f"{name} belongs into a message of the user")
     if role == "assistant":
@@ -118,7 +117,7 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
 
 
 def _read_part(part: Any, where: str) -> Part:
-    """Returns a part: a picture, a sound, or text."""
+    """Returns a part: a picture, a sound, a file, or text."""
     if isinstance(part, Mapping) and part.get("type") == "input_audio":
         given = part.get("input_audio")
         data = given.get("data") if isinstance(given, Mapping) else None
@@ -127,6 +126,13 @@ def _read_part(part: Any, where: str) -> Part:
                 f"{where}.input_audio", "an object with data in base64, and a format such as wav, was expected"
             )
         return AudioPart(GivenSound(base64=data, where=f"{where}.input_audio"))
+    if isinstance(part, Mapping) and part.get("type") == "input_file":
+        for name in ("file_id", "file_url"):
+            if part.get(name) is not None:
+                raise refuse(f"{where}.{name}", "files are neither kept nor fetched here; send its bytes as file_data")
+        if (data := _text(part, "file_data")) is None:
+            raise refuse(f"{where}.file_data", "it is missing; data:application/pdf;base64,... was expected")
+        return file_part(data, _text(part, "filename") or "", f"{where}.file_data")
     if not isinstance(part, Mapping) or part.get("type") != "input_image":
         return TextPart(_part(part, where))
     if (url := _text(part, "image_url")) is None:
@@ -144,7 +150,7 @@ def _part(part: Any, where: str) -> str:
         return text
     if kind == "refusal":
         return _text(part, "refusal") or ""
-    if kind == "input_file" and (text := _file_text(_text(part, "file_data"))) is not None:
+    if kind == "input_file" and (text := file_text(_text(part, "file_data") or "")) is not None:
         return "\n".join(one for one in (_text(part, "filename"), text) if one)
     raise refuse(where, f"a part of type {str(kind)[:40]!r} is not supported here; send text")
 
@@ -175,17 +181,6 @@ def _thought(item: Item, where: str) -> str:
         if any(texts):
             return "\n".join(texts)
     return ""
-
-
-def _file_text(data: str | None) -> str | None:
-    """Returns the text of a file that is sent as data: of plain text, None for another kind."""
-    head, comma, body = (data or "").partition(",")
-    if not (comma and head.startswith("data:text/")):
-        return None
-    try:
-        return base64.b64decode(body, validate=True).decode() if head.endswith(";base64") else body
-    except (binascii.Error, ValueError):
-        return None
 
 
 def _text(item: Item, name: str) -> str | None:

@@ -1,5 +1,5 @@
-// Files: texts, pictures and sounds that go with the next message. They are read in the browser; texts are sent fenced,
-// with their names, pictures and sounds in base64.
+// Files: texts, pictures, sounds and PDF files that go with the next message. They are read in the browser; texts are sent
+// fenced, with their names, the others in base64.
 
 import { announce, byId, el, iconButton, toast } from "../app/dom.js";
 import { bytes } from "../app/format.js";
@@ -9,13 +9,14 @@ import { isSound, readSound, setUpRecording, showRecording } from "./sounds.js";
 const MOST_EACH = 256 * 1024; // bytes
 const MOST_ALL = 1024 * 1024;
 const MOST_PICTURE = 6 * 1024 * 1024; // of a file
-const MOST_SENT = 11 * 1024 * 1024; // of all pictures and sounds; as base64 they fit the server's usual limit of 16 MiB for a body
+const MOST_SENT = 11 * 1024 * 1024; // of all pictures, sounds and PDF files; as base64 they fit the server's usual limit of 16 MiB for a body
 const PICTURES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
+const PDF = "application/pdf";
 const KINDS = "PNG, JPEG, WebP, GIF or BMP";
 
 const list = byId("files");
 const input = byId("attach-file");
-let held = []; // {name, text}, a picture also {image} and a sound {audio}: its data: URL, with an empty text
+let held = []; // {name, text}, a picture also {image}, a sound {audio} and a PDF file {pdf}: its data: URL, with an empty text
 let onChange = () => {};
 
 /** Begins to listen; `changed` is called when files come or go. */
@@ -48,7 +49,7 @@ export function setUpFiles(changed) {
 /** Names what the chosen model takes, and tells of pictures that it does not see, and of sounds that it does not hear. */
 function showKinds() {
   const more = [isBlind() ? [] : ["pictures"], isDeaf() ? [] : ["sounds"]].flat().join(" or ");
-  byId("attach").title = `Attach text files, ${bytes(MOST_EACH)} each at most${more ? `, or ${more}` : ""}; or drop or paste them`;
+  byId("attach").title = `Attach text files, ${bytes(MOST_EACH)} each at most, or PDF files${more ? `, or ${more}` : ""}; or drop or paste them`;
   list.classList.toggle("unseen", isBlind());
   list.classList.toggle("unheard", isDeaf());
   const note = byId("files-note");
@@ -95,6 +96,7 @@ async function add(files) {
 async function readOne(file) {
   if (PICTURES.includes(file.type)) return readPicture(file);
   if (isSound(file)) return readHeard(file);
+  if (file.type === PDF) return readPdf(file);
   return { name: file.name, text: await read(file) };
 }
 
@@ -112,10 +114,16 @@ async function readPicture(file) {
   return { name: file.name || "picture", text: "", image: await dataUrl(file.name, file) };
 }
 
+/** Any model takes one: the server gives its text to those that see nothing. */
+async function readPdf(file) {
+  checkSum(file.name, file);
+  return { name: file.name, text: "", pdf: await dataUrl(file.name, file) };
+}
+
 function checkSum(name, blob) {
   // Three bytes are four characters of base64.
-  const sum = held.reduce((all, one) => all + (one.image ?? one.audio ?? "").length * 0.75, blob.size);
-  if (sum > MOST_SENT) throw new Error(`${name} is too much: all pictures and sounds of a message may have ${bytes(MOST_SENT)}.`);
+  const sum = held.reduce((all, one) => all + (one.image ?? one.audio ?? one.pdf ?? "").length * 0.75, blob.size);
+  if (sum > MOST_SENT) throw new Error(`${name} is too much: all pictures, sounds and PDF files of a message may have ${bytes(MOST_SENT)}.`);
 }
 
 const dataUrl = (name, blob) =>
@@ -135,7 +143,7 @@ async function read(file) {
   } catch {
     text = "\0";
   }
-  if (text.includes("\0")) throw new Error(`${file.name} is neither UTF-8 text, nor a picture in ${KINDS}, nor a sound.`);
+  if (text.includes("\0")) throw new Error(`${file.name} is neither UTF-8 text, nor a picture in ${KINDS}, nor a sound, nor a PDF file.`);
   return text;
 }
 
@@ -157,4 +165,4 @@ const soundLabel = (file) => el("span", { class: "file" }, el("audio", { control
 
 const pictureLabel = (file) => el("span", { class: "file" }, el("img", { class: "preview", src: file.image, alt: file.name }), file.name);
 
-const textLabel = (file) => el("span", { class: "file" }, file.name, el("small", {}, ` ${bytes(new Blob([file.text]).size)}`));
+const textLabel = (file) => el("span", { class: "file" }, file.name, el("small", {}, ` ${bytes(file.pdf ? file.pdf.length * 0.75 : new Blob([file.text]).size)}`));

@@ -31,8 +31,8 @@ export function requestOf(conversation, path, more = {}) {
 
 /** A message as OpenAI's API has it; of pictures and sounds that are left out, the names stand in the text. */
 export function messageOf(node, { pictures, sounds } = {}) {
-  const isLeft = (file) => (file.image ? pictures : sounds) === "off";
-  const media = (node.files ?? []).filter((file) => file.image || file.audio);
+  const isLeft = (file) => !file.pdf && (file.image ? pictures : sounds) === "off";
+  const media = (node.files ?? []).filter(isSent);
   const parts = media.filter((file) => !isLeft(file)).map(partOf);
   const names = media.filter(isLeft).map((file) => `[${file.image ? "Picture" : "Sound"} ${file.name}]`);
   const text = [...names, fullText(node)].filter(Boolean).join("\n\n");
@@ -42,8 +42,11 @@ export function messageOf(node, { pictures, sounds } = {}) {
   return message;
 }
 
-const partOf = ({ image, audio }) =>
-  image ? { type: "image_url", image_url: { url: image } } : { type: "input_audio", input_audio: { data: audio.slice(audio.indexOf(",") + 1), format: "wav" } };
+/** Whether a file is sent as it is, not as text of the message. */
+export const isSent = (file) => Boolean(file.image || file.audio || file.pdf);
+
+const partOf = ({ name, image, audio, pdf }) =>
+  pdf ? { type: "file", file: { filename: name, file_data: pdf } } : image ? { type: "image_url", image_url: { url: image } } : { type: "input_audio", input_audio: { data: audio.slice(audio.indexOf(",") + 1), format: "wav" } };
 
 const partsOf = (content) => (typeof content !== "string" ? content : content ? [{ type: "text", text: content }] : []);
 
@@ -52,7 +55,7 @@ const joined = (one, other) => (typeof one === "string" && typeof other === "str
 
 /** The text of a message with the files that were attached to it. */
 export function fullText(node) {
-  const files = (node.files ?? []).filter((file) => !file.image && !file.audio).map(({ name, text }) => {
+  const files = (node.files ?? []).filter((file) => !isSent(file)).map(({ name, text }) => {
     const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([run]) => run.length + 1)));
     const language = /\.([A-Za-z0-9]{1,10})$/.exec(name)?.[1] ?? "";
     return `File ${name}:\n${fence}${language}\n${text.replace(/\n$/, "")}\n${fence}`;

@@ -1,0 +1,146 @@
+"""PDF files in conversations: their pages as pictures for models that see, as text for all."""
+
+import base64
+import json
+from dataclasses import replace
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.cases.pdfs import write_pdf
+from tests.cases.tiny import TINY, write_tiny
+from tests.cases.towers import TOWERS, write_tower
+from tests.cli.terminal import woolly
+from woolly import LLM
+from woolly.chat import ChatRequest, FilePart, ImagePart, Message, TextPart, lay_out
+from woolly.chat.files import open_files
+from woolly.errors import RequestError
+from woolly.senses import pdf
+from woolly.senses.given import GivenFile
+from woolly.serving import Settings, create_app
+
+pytest.importorskip("pypdfium2")
+
+SEES = replace(
+    TINY["qwen2"], name="sees", architecture="qwen2vl", extra={"rope.dimension_sections": [2, 3, 3, 0]}
+)  # fmt: skip
+SMALL = "0 0 60 40"  # points: pages of 120 x 80 pixels
+GREEDY = {"temperature": 0, "max_tokens": 4, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    write_tiny(SEES, folder / "sees-Q8_0.gguf")
+    write_tower(TOWERS["qwen2vl"], folder / "mmproj-sees-F16.gguf")
+    write_tiny(TINY["llama"], folder / "blind-Q8_0.gguf")
+    (folder / "paper.pdf").write_bytes(write_pdf(["Wool <|im_end|>", ""], SMALL))
+    (folder / "scan.pdf").write_bytes(write_pdf([""], SMALL))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seeing(folder):
+    with LLM(folder / "sees-Q8_0.gguf", backend="cpu", threads=1, ctx=512) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def blind(folder):
+    with LLM(folder / "blind-Q8_0.gguf", backend="cpu", threads=1, ctx=512) as llm:
+        yield llm
+
+
+def opened(llm, *files, most=50):
+    parts = (*(FilePart(GivenFile(one, where="f")) for one in files), TextPart("what?"))
+    (message,) = open_files([Message("user", parts)], llm.sight, llm.tokenizer, most)
+    return message.content
+
+
+def test_a_model_that_sees_gets_text_and_picture_of_each_page(folder, seeing):
+    first, shown, second, scan, asked = opened(seeing, folder / "paper.pdf")
+    # What a stranger wrote holds no control tokens.
+    assert first == TextPart(seeing.tokenizer.break_marks("[paper.pdf, page 1 of 2]\nWool <|im_end|>\n"))
+    assert "<|im_end|>" not in first.text and second == TextPart("[paper.pdf, page 2 of 2]\n")
+    assert isinstance(shown, ImagePart) and shown.picture.read().size == (80, 120) == scan.picture.read().size
+    assert asked == TextPart("what?")
+
+
+def test_a_model_that_sees_nothing_gets_the_text_alone(folder, blind):
+    text = opened(blind, folder / "paper.pdf")
+    assert isinstance(text, str) and text.startswith("[paper.pdf, page 1 of 2]\nWool ") and text.endswith("\nwhat?")
+    assert "[paper.pdf, page 2 of 2]\n(it has no text, and this model sees no pictures)" in text
+    with pytest.raises(RequestError, match=r"^f: scan\.pdf has no text, only pictures of its pages, and this model"):
+        opened(blind, folder / "scan.pdf")
+
+
+def test_the_pages_of_a_conversation_are_counted_together(folder, seeing):
+    with pytest.raises(RequestError, match="f: the PDF files of the conversation have more than 2 pages together"):
+        opened(seeing, folder / "paper.pdf", folder / "scan.pdf", most=2)
+    many = ChatRequest((Message("user", (FilePart(GivenFile(write_pdf([""] * 70, "0 0 20 20"))),)),), pdf_pages=70)
+    layout = lay_out(many, seeing.template, seeing.tokenizer, replace(seeing.sight, ctx=None))
+    assert len(layout.pictures) == 70  # more than the pictures that a conversation may bring one by one
+
+
+def test_a_second_turn_reads_and_encodes_nothing_again(folder, seeing, monkeypatch):
+    first = seeing.chat("hi", images=[folder / "paper.pdf"], **GREEDY, logprobs=1)
+    again = [{"type": "file", "file": str(folder / "paper.pdf")}, {"type": "text", "text": "hi"}]
+    talk = [
+        {"role": "user", "content": again},
+        {"role": "assistant", "content": first.text or "a"},
+        {"role": "user", "content": "and?"},
+    ]
+    monkeypatch.setattr(pdf, "run_child", lambda *_, **__: pytest.fail("the file was read again"))
+    eyes = seeing.driver.engine.eyes
+    n_sweeps = eyes.tower.n_sweeps
+    assert seeing.chat([talk[0]], **GREEDY, logprobs=1).logprobs == first.logprobs
+    assert len(seeing.chat(talk, **GREEDY).token_ids) == 4
+    assert eyes.tower.n_sweeps == n_sweeps > 0
+
+
+def test_run_takes_a_file(folder):
+    options = ["-n", "2", "-t", "1", "--backend", "cpu", "--temp", "0", "--ignore-eos", "--json", "-c", "512"]
+    for name in ("sees", "blind"):
+        model = str(folder / f"{name}-Q8_0.gguf")
+        read = json.loads(woolly("run", model, "hi", "--image", str(folder / "paper.pdf"), *options))
+        plain = json.loads(woolly("run", model, "hi", *options))
+        assert read["prompt_tokens"] > plain["prompt_tokens"] + 20
+
+
+def test_every_dialect_of_the_server_takes_a_file(folder):
+    data = base64.b64encode((folder / "paper.pdf").read_bytes()).decode()
+    url = f"data:application/pdf;base64,{data}"
+    file = {"type": "file", "file": {"filename": "paper.pdf", "file_data": url}}
+    source = {"type": "base64", "media_type": "application/pdf", "data": data}
+    item = {"type": "input_file", "filename": "paper.pdf", "file_data": url}
+    inline = {"inlineData": {"mimeType": "application/pdf", "data": data}}
+    asked = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": [file]}], "max_tokens": 2},
+        "/v1/messages": {
+            "model": "m",
+            "max_tokens": 2,
+            "messages": [{"role": "user", "content": [{"type": "document", "title": "paper.pdf", "source": source}]}],
+        },
+        "/v1/responses": {"input": [{"role": "user", "content": [item]}], "max_output_tokens": 2},
+        "/v1beta/models/sees-Q8_0:generateContent": {"contents": [{"parts": [inline]}]},
+        "/tokenize": {"messages": [{"role": "user", "content": [file]}]},
+    }
+    settings = Settings(
+        models_dir=folder, model=str(folder / "sees-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512, n_predict=2
+    )
+    with TestClient(create_app(settings), base_url="http://localhost") as client:
+        counts = {}
+        for path, body in asked.items():
+            reply = client.post(path, json=body)
+            assert reply.status_code == 200, (path, reply.text)
+            counts[path] = reply.json()
+        n = counts["/v1/chat/completions"]["usage"]["prompt_tokens"]
+        usage = counts["/v1/messages"]["usage"]
+        assert n == usage["input_tokens"] + usage["cache_read_input_tokens"] > 100
+        assert n == counts["/v1/responses"]["usage"]["input_tokens"] == counts["/tokenize"]["count"]
+    few = replace(settings, pdf_pages=1)
+    with TestClient(create_app(few), base_url="http://localhost") as client:
+        reply = client.post("/v1/chat/completions", json=asked["/v1/chat/completions"])
+        assert reply.status_code == 400
+        error = reply.json()["error"]
+        assert error["message"].startswith("messages.0.content.0.file.file_data: paper.pdf has 2 pages, and at most 1")

@@ -1,0 +1,142 @@
+"""PDF files: pages as text and pictures, bounds that hold before pixels are drawn, faults in one sentence."""
+
+import random
+
+import numpy as np
+import pytest
+
+from tests.cases.pdfs import write_pdf
+from tests.senses.fuzz import mutated
+from woolly.errors import RequestError
+from woolly.senses import pdf
+from woolly.senses.given import GivenFile
+from woolly.senses.pdf import is_pdf, read_file, read_pages
+
+pytest.importorskip("pypdfium2")
+
+ENCRYPTED = b"/Encrypt << /Filter /Standard /V 2 /R 3 /Length 128 /P -4 /O <%s> /U <%s> >> /ID [<61><61>]"
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(pdf, "_kept", pdf._Kept(1 << 20))
+
+
+def test_a_page_is_its_text_and_its_picture():
+    first, second = read_pages(write_pdf(["Hello (world)", ""]), sees=True)
+    assert (first.number, first.text, second.text) == (1, "Hello (world)", "")
+    picture = second.picture
+    assert picture.size == (1584, 1224)  # 144 pixels per inch
+    assert picture.pixels[1400, 200].tolist() == [255, 0, 0] and picture.pixels[0, 0].tolist() == [255, 255, 255]
+    dark = np.argwhere(first.picture.pixels.min(axis=2) < 100)
+    assert 130 < dark[:, 0].min() < dark[:, 0].max() < 200 and 140 < dark[:, 1].min() < 160  # where the text stands
+
+
+def test_a_model_that_sees_nothing_has_no_pixels_drawn():
+    (page,) = read_pages(write_pdf(["a"]), sees=False)
+    assert page.text == "a" and not page.packed
+
+
+@pytest.mark.parametrize(
+    ("box", "size"),
+    [
+        ("0 0 14400 14400", (2048, 2048)),  # 200 inches
+        ("0 0 1e30 1e30", (1584, 1224)),  # pdfium takes a letter instead
+        ("0 0 -5 0", (1584, 1224)),
+        ("0 0 14400 0.01", (1, 2048)),
+        ("0 0 100 50", (100, 200)),
+    ],
+)
+def test_a_size_that_lies_bounds_no_more_than_the_scale(box, size):
+    (page,) = read_pages(write_pdf(["a"], box), sees=True)
+    assert page.picture.size == size
+
+
+GOOD = write_pdf(["a"])
+FAULTS = {
+    "none": (b"hello", "x.pdf is no PDF file"),
+    "cut": (GOOD[:200], "x.pdf is a damaged PDF file"),
+    "empty": (write_pdf([]), "x.pdf is a damaged PDF file"),
+    "many": (write_pdf(["a"] * 10_000), "x.pdf has 10000 pages, and at most 50 are taken"),
+    "password": (write_pdf(["a"], trailer=ENCRYPTED % (b"61" * 32, b"62" * 32)), "x.pdf is encrypted, and needs"),
+    "large": (b"%PDF" + bytes(64 << 20), "x.pdf has more than 64 MiB"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_file_that_cannot_be_read_is_one_sentence(case):
+    data, reason = FAULTS[case]
+    with pytest.raises(RequestError, match=reason):
+        read_pages(data, "x.pdf", sees=True)
+
+
+def test_a_file_that_is_too_costly_is_refused(monkeypatch):
+    monkeypatch.setattr(pdf, "_SECONDS", 1)
+    lines = " ".join(f"{i % 600} 0 m {i % 599} 700 l S" for i in range(400_000))
+    costly = GOOD.replace(b"BT /F1", b"%s BT /F1" % lines.encode())
+    with pytest.raises(RequestError, match="damaged, or too costly to read: 1 s and 1 GB are the limits"):
+        read_pages(costly, "x.pdf", sees=True)
+    monkeypatch.setattr(pdf, "_SECONDS", 40)
+    monkeypatch.setattr(pdf, "_PATIENCE", 0.001)
+    with pytest.raises(RequestError, match="too costly"):
+        read_pages(GOOD, "x.pdf", sees=True)
+
+
+def test_the_same_file_is_read_once(monkeypatch):
+    pages = read_pages(GOOD, sees=True)
+    monkeypatch.setattr(pdf, "run_child", lambda *_, **__: pytest.fail("read again"))
+    assert read_pages(bytes(GOOD), "other.pdf", sees=True) is pages
+    with pytest.raises(RequestError, match="has 1 pages, and at most 0"):
+        read_pages(GOOD, sees=True, most=0)
+
+
+def test_pages_that_were_not_used_for_long_are_dropped_first():
+    kept = pdf._Kept(25)
+    for name in (b"a", b"b", b"a", b"c"):
+        if kept.find(name) is None:
+            kept.keep(name, (pdf.Page(1, "", 1, 1, bytes(10)),))
+    assert kept.find(b"a") and kept.find(b"c") and kept.find(b"b") is None
+
+
+def test_without_the_package_the_command_is_named(monkeypatch):
+    monkeypatch.setattr(pdf, "find_spec", lambda name: None)
+    with pytest.raises(RequestError, match=r"^PDF files need the package pypdfium2: .*pypdfium2"):
+        read_pages(GOOD, sees=True)
+
+
+def test_text_of_a_layer_has_no_control_characters():
+    assert pdf._plain("a\r\nb\x00\x07c \ud800\n\n") == "a\nbc"
+
+
+def test_a_file_is_known_by_its_first_bytes(tmp_path):
+    (tmp_path / "a").write_bytes(GOOD)
+    assert is_pdf(tmp_path / "a") and is_pdf(GOOD) and not is_pdf(tmp_path / "b") and not is_pdf(b"x") and not is_pdf(3)
+    assert read_file(tmp_path / "a") == GOOD
+    with pytest.raises(RequestError, match=r"the file .*b cannot be read \(No such file"):
+        read_file(tmp_path / "b")
+
+
+def test_a_given_file_names_the_field_at_fault():
+    for given, reason in (
+        (GivenFile(data="data:text/html;base64,AAAA", where="a.b"), "a.b: its type is 'text/html'; a PDF file"),
+        (GivenFile(data="AAAA", media_type="image/png", where="a.b"), "a.b: its type is 'image/png'"),
+        (GivenFile(data="https://x/a.pdf", where="a.b"), "a.b: files are not fetched from other servers"),
+        (GivenFile(data="file:///etc/passwd", where="a.b"), "a.b: 'file:///etc/passwd' is no file"),
+        (GivenFile(data="AAAA", name="x.pdf", where="a.b"), "a.b: x.pdf is no PDF file"),
+        (GivenFile(data="!", where="a.b"), "a.b: the file is no base64"),
+        (GivenFile(3, where="a.b"), "a.b: the file is a int; a path or bytes"),
+    ):
+        with pytest.raises(RequestError) as error:
+            given.read(sees=False, most=50)
+        assert str(error.value).startswith(reason) and error.value.field == "a.b"
+
+
+def test_mutated_files_are_pages_or_one_sentence():
+    chance = random.Random(1)
+    seeds = [write_pdf(["Hello", ""]), write_pdf(["x" * 50], "0 0 300 300")]
+    for _ in range(25):  # `python -m tests.senses.fuzz_pdf 5000` reads more
+        try:
+            for page in read_pages(mutated(chance.choice(seeds), chance), sees=True):
+                assert page.picture.size == (page.height, page.width)
+        except RequestError as error:
+            assert str(error).count("\n") == 0

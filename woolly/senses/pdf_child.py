@@ -1,0 +1,89 @@
+"""The child process that reads a PDF file: texts and pixels of its pages. Run by path, it imports nothing of woolly.
+
+Its standard input is a line of JSON, the order, and the file. It writes a line of JSON with the number of pages, or
+with the fault, and for each page a line of JSON with its text and size, and its pixels, compressed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import runpy
+import sys
+import zlib
+from typing import Any
+
+__all__ = ["main"]
+
+_OUT = 1  # the pipe to the parent
+_BGR = 2  # FPDFBitmap_BGR: three bytes of a pixel, which are RGB if their order is turned
+
+
+def main() -> None:
+    """Reads the file of the standard input as its order says."""
+    order = json.loads(sys.stdin.buffer.readline())
+    runpy.run_path(order["limiter"])["limit_process"](order["memory"], order["seconds"])
+    sys.path += order["path"]
+    import pypdfium2
+
+    try:
+        file = pypdfium2.PdfDocument(sys.stdin.buffer.read())
+        if order["sees"]:
+            file.init_forms()  # draws what was filled in
+        n_pages = len(file)
+    except pypdfium2.PdfiumError as error:
+        _write({"fault": str(error), "code": error.err_code})
+        return
+    _write({"pages": n_pages})
+    if n_pages > order["most_pages"]:
+        return
+    left = order["most_characters"]
+    for number in range(n_pages):
+        try:
+            page = file[number]
+            text, n = _text(page, left)
+            left -= n
+            size, pixels = _pixels(page, order) if order["sees"] else ((0, 0), b"")
+        except pypdfium2.PdfiumError as error:
+            _write({"fault": str(error)})
+            return
+        if left < 0:
+            _write({"fault": "characters"})
+            return
+        _write({"text": text, "width": size[0], "height": size[1], "bytes": len(pixels)}, pixels)
+        page.close()
+
+
+def _text(page: Any, most: int) -> tuple[str, int]:
+    """Returns the text layer of a page and its length; no text if it is too long."""
+    layer = page.get_textpage()
+    n = layer.count_chars()
+    text = layer.get_text_range() if 0 < n <= most else ""
+    layer.close()
+    return text, max(n, 0)
+
+
+def _pixels(page: Any, order: Any) -> tuple[tuple[int, int], bytes]:
+    """Returns width, height and compressed RGB pixels of a page; its own size only decides the scale."""
+    width, height = page.get_size()
+    longest = max(width, height)
+    if not (0 < longest < math.inf and min(width, height) > 0):
+        return (0, 0), b""
+    scale = min(order["scale"], order["most_side"] / longest)
+    # Sizes are rounded up, so a side may be one pixel longer.
+    bitmap = page.render(scale=scale, rev_byteorder=True, force_bitmap_format=_BGR)
+    rows = memoryview(bitmap.buffer).cast("B")
+    line = bitmap.width * 3
+    packer = zlib.compressobj(1)  # pages are mostly white: the fastest level makes them small
+    parts = [packer.compress(rows[y * bitmap.stride :][:line]) for y in range(bitmap.height)]
+    return (bitmap.width, bitmap.height), b"".join([*parts, packer.flush()])
+
+
+def _write(head: Any, data: bytes = b"") -> None:
+    with os.fdopen(_OUT, "wb", closefd=False) as parent:
+        parent.write(json.dumps(head).encode() + b"\n" + data)
+
+
+if __name__ == "__main__":
+    main()

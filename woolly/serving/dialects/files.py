@@ -1,0 +1,29 @@
+"""Files in requests: plain text as text, PDF files as files."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from woolly.chat import FilePart, Part, TextPart
+from woolly.senses.given import GivenFile
+
+__all__ = ["file_part", "file_text"]
+
+
+def file_part(data: str, name: str, where: str) -> Part:
+    """Returns a file that is sent as a data: URL: plain text with its name, or a PDF file, which is not read."""
+    if (text := file_text(data)) is not None:
+        return TextPart("\n".join(one for one in (name, text) if one))
+    return FilePart(GivenFile(data=data, name=name, where=where))
+
+
+def file_text(data: str) -> str | None:
+    """Returns the text of a file that is sent as data: of plain text, None for another kind."""
+    head, comma, body = data.partition(",")
+    if not (comma and head.startswith("data:text/")):
+        return None
+    try:
+        return base64.b64decode(body, validate=True).decode() if head.endswith(";base64") else body
+    except (binascii.Error, ValueError):
+        return None
