@@ -250,9 +250,10 @@ quietly() {
     log=$(mktemp)
     watch_log &
     watcher=$!
-    trap 'kill "$watcher"; rm -f -- "$log"; exit 130' INT TERM
+    trap 'kill "$watcher" || true; rm -f -- "$log"; stopped; exit 130' INT TERM
     status=0
-    "$@" >"$log" 2>&1 </dev/null || status=$?
+    # In a subshell: what the trap says is not hidden with the output of a function.
+    ("$@") >"$log" 2>&1 </dev/null || status=$?
     kill "$watcher" 2>/dev/null || true
     wait "$watcher" 2>/dev/null || true
     [ ! -t 2 ] || printf '\r\033[K' >&2
@@ -260,6 +261,11 @@ quietly() {
     rm -f -- "$log"
     trap - INT TERM
     return "$status"
+}
+
+stopped() {
+    [ ! -t 2 ] || printf '\r\033[K' >&2
+    say "stopped: the next start goes on, with what is compiled so far"
 }
 
 # Says how far the command is: on a terminal in one line that is written anew, else in a line every ten seconds. Ninja
@@ -270,10 +276,14 @@ watch_log() {
     # The pause must not hold the output or the lock when this is ended.
     while sleep "$every" >/dev/null 2>&1 9<&-; do
         now=$(date +%s)
+        # What pip says before the first file is compiled.
+        doing=$(sed -n 's/^ *Collecting \([A-Za-z0-9_.-]*\).*/fetching \1/p
+s/^ *Building editable.*/preparing to compile/p
+s/.*Building project with.*/compiling the first files/p' "$log" | tail -n 1)
         counts=$(sed -n 's/^ *\[\([0-9]*\)\/\([0-9]*\)\] Building .*/\1 \2/p' "$log" | tail -n 1)
         at=${counts% *} all=${counts#* }
         if [ -z "$counts" ]; then
-            text="working for $((now - began)) s"
+            text="working for $((now - began)) s${doing:+: $doing}"
         else
             text="compiling: $at of $all files"
             [ -n "$first" ] || first=$((now - every))

@@ -6,6 +6,7 @@ The stand-ins write down each call, so that a test can tell what was done and wh
 import os
 import re
 import shutil
+import signal
 import subprocess
 import textwrap
 import time
@@ -136,8 +137,8 @@ def test_a_long_build_says_how_far_it_is_and_how_long_it_may_take(house):
     setup.write_text(setup.read_text().replace("every=10", "every=1"))
     result = house.start("run", PIP_SAYS="  [5/20] Building CXX object one.o", PIP_SLEEPS="3")
     assert re.search(r"^woolly: compiling: 5 of 20 files, at most \d+ s to go$", result.stderr, re.MULTILINE)
-    result = house.start("test", "tests", PIP_SLEEPS="3")
-    assert re.search(r"^woolly: working for [1-3] s$", result.stderr, re.MULTILINE)
+    result = house.start("test", "tests", PIP_SLEEPS="3", PIP_SAYS="Collecting numpy>=1.24 (from woolly-llm==0.1.0)")
+    assert re.search(r"^woolly: working for [1-3] s: fetching numpy$", result.stderr, re.MULTILINE)
 
 
 def test_a_second_start_installs_nothing_and_says_nothing(house):
@@ -254,14 +255,17 @@ def test_a_project_that_was_moved_gets_an_environment_of_its_own(house):
     assert house.calls() == ["venv", "pip"]
 
 
-def test_a_start_that_is_killed_in_the_middle_is_not_built_upon(house):
-    with subprocess.Popen(
-        [house.root / "scripts" / "run"], env=house.environment(PIP_SLEEPS="60"), start_new_session=True
-    ) as child:
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_start_that_is_stopped_in_the_middle_is_not_built_upon(sent, status, house):
+    command, env = house.root / "scripts" / "run", house.environment(PIP_SLEEPS="60")
+    with subprocess.Popen([command], env=env, stderr=subprocess.PIPE, start_new_session=True) as child:
         while "pip" not in " ".join(house.lines()):
             assert child.poll() is None
             time.sleep(0.02)
-        os.killpg(child.pid, 9)
+        os.killpg(child.pid, sent)
+        _, said = child.communicate(timeout=60)
+    assert child.returncode == status
+    assert (b"stopped: the next start goes on, with what is compiled so far" in said) == (sent == signal.SIGINT)
     house.calls()
     assert house.start("run").returncode == 0
     assert house.calls() == ["venv", "pip"]
