@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases.eagle3 import WIDTH, eagle3_features, eagle3_logits, eagle3_tensors, guessing_eagle3, write_eagle3
 from tests.cases.families import FAMILIES
-from tests.cases.heads import WIDTH, eagle3_features, eagle3_logits, eagle3_tensors, guessing_eagle3, write_eagle3
 from tests.cases.tiny import TINY, tensors, write_tiny
 from tests.engine.test_together import cases, drive, result, same
 from woolly import LLM, ModelError, SamplingParams, UnsupportedError

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases.eagle3 import eagle3_tensors, write_eagle3
 from tests.cases.families import FAMILIES
-from tests.cases.heads import eagle3_tensors, write_eagle3
 from tests.cases.mtp import MTP
 from tests.cases.tiny import TINY, write_tiny
 from tests.runtime.cuda.emulated import EmulatedDevice
