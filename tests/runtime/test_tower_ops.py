@@ -27,13 +27,14 @@ TENSORS = {
     "near.weight": tensor("near.weight", WIDTH, 5),
     "near.bias": tensor("near.bias", WIDTH),
     "half.weight": tensor("half.weight", WIDTH // 2),
+    "far.weight": tensor("far.weight", 32, 2),
 }
 
 
 def program(build, backend, **options):
     """A plan of given rows and what `build` makes of them; without the table if it does not read it."""
     tracer = Tracer("case", TENSORS)
-    tracer.skip("at", "token_embd", "near", "half")
+    tracer.skip("at", "token_embd", "near", "half", "far")
     tracer.output(build(tracer, tracer.given(width=WIDTH)))
     return choose(backend).compile(tracer.plan(), TENSORS, Options(**options))
 
@@ -321,3 +322,14 @@ def test_rows_turn_by_their_lines_and_columns():
     np.testing.assert_array_equal(both(build, same), both(build, brought(5)))
     with pytest.raises(ValueError, match="positions outside of"):
         run(program(build, "cpu"), replace(batch, turns=-turns))
+
+
+def test_rows_that_see_later_ones_have_other_distances_of_one_table():
+    def build(p, x):
+        for mask in ("all", "since", "all"):
+            x = x + p.attention(x, x, x, head_dim=4, scale=0.5, mask=mask, distances="far")
+        return p.output_rows(x)
+
+    batch = brought(40, 9)
+    want, got = (run(program(build, backend, kv_type="f32"), batch) for backend in ("reference", "cpu"))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "cpu/ops/chosen.h"
 #include "cpu/ops/distances.h"
@@ -49,7 +50,8 @@ struct AttendScratch final : Scratch {
     // First rows of blocks of at most `block_rows` rows of one sequence, and the last one's end.
     std::vector<int64_t> blocks;
 
-    std::map<std::pair<const Vector*, int>, ByDistance> tables;  // which layers of as many heads share
+    // Which layers of as many heads share; rows that see later ones have other buckets.
+    std::map<std::tuple<const Vector*, int, bool>, ByDistance> tables;
 
     void allocate(const Program& p) override {
         n_threads = p.n_threads();
@@ -145,8 +147,10 @@ struct Attend final : Step {
             a.fail("knows no such scores by distance");
         if (alibi != 0) slopes = slopes_of(alibi, n_all);
         if (distances != nullptr) {  // rows of whole texts come together
-            const ByDistance made(*distances, n_all, sees_later ? a.program->max_rows() : 0);
-            by_distance = &scratch.tables.try_emplace({distances, n_all}, made).first->second;
+            const int64_t longest = sees_later ? a.program->max_rows() : 0;
+            // Made from the arguments if the key is not there: a layer that finds the table makes none.
+            by_distance =
+                &scratch.tables.try_emplace({distances, n_all, sees_later}, *distances, n_all, longest).first->second;
         }
     }
 
