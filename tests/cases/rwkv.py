@@ -41,6 +41,17 @@ def _rwkv6(tiny: Tiny, i: int) -> Shapes:
     return out | {"channel_mix_key.weight": (tiny.ffn, n), "channel_mix_value.weight": (n, tiny.ffn)}
 
 
+def _rwkv6qwen2(tiny: Tiny, i: int) -> Shapes:
+    """RWKV-6's tensors in place of attention, without norms of heads; two heads share a key and a value."""
+    out, n = _rwkv6(tiny, i), tiny.width
+    drop = ("attn_norm.bias", "attn_norm_2", "channel_mix", "time_mix_ln", "time_mix_first")
+    out = {name: shape for name, shape in out.items() if not name.startswith(drop)}
+    out |= {f"time_mix_{x}.weight": (n // 2, n) for x in ("key", "value")}
+    out |= {f"time_mix_{x}.bias": (m,) for x, m in (("receptance", n), ("key", n // 2), ("value", n // 2))}
+    out |= {"ffn_norm.weight": (n,), "ffn_down.weight": (n, tiny.ffn)}
+    return out | {f"ffn_{x}.weight": (tiny.ffn, n) for x in ("gate", "up")}
+
+
 TOP_NORM = {
     f"token_embd_norm.{end}": [at + 0.005 * i for i in range(128)] for end, at in (("weight", 0.7), ("bias", -0.3))
 }
@@ -90,6 +101,22 @@ RWKV = {
                 },
             )
             for name in ("arwkv7", "arwkv7-bare")
+        ),
+        Tiny(
+            "rwkv6qwen2",
+            "rwkv6qwen2",
+            width=256,
+            tied=False,
+            blocks=_rwkv6qwen2,
+            factors={"time_mix_lerp_fused.weight": 4.0},
+            extra={
+                "attention.head_count": 0,
+                "attention.head_count_kv": 2,
+                "wkv.head_size": 64,
+                "token_shift_count": 1,
+                "time_mix_extra_dim": 6,
+                "time_decay_extra_dim": 10,
+            },
         ),
         Tiny(
             "rwkv7",

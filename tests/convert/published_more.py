@@ -183,6 +183,31 @@ def rwkv6(file):
     return "Rwkv6ForCausalLM", lerps(plain(file, table, each=each), "attention.time_maa_", "wkvrg"), config
 
 
+def rwkv6qwen2(file):
+    """The matrices of shares for r, k, v, w and g, where the file has w, k, v, r and g."""
+
+    def each(name, value):
+        if name.endswith(("time_mix_w1.weight", "time_mix_w2.weight")):
+            return value.reshape(5, -1, value.shape[-1])[[3, 1, 2, 0, 4]].reshape(value.shape).swapaxes(-1, -2)
+        if name.endswith(("time_mix_decay_w1.weight", "time_mix_decay_w2.weight")):
+            return value.T
+        return value.reshape(1, 1, -1) if name.endswith("time_mix_decay.weight") else value
+
+    table = LLAMA | {
+        "time_mix_lerp_x.weight": "self_attn.time_maa_x",
+        **{f"time_mix_w{i}.weight": f"self_attn.time_maa_w{i}" for i in (1, 2)},
+        "time_mix_decay.weight": "self_attn.time_decay",
+        **{f"time_mix_decay_w{i}.weight": f"self_attn.time_decay_w{i}" for i in (1, 2)},
+        "time_mix_receptance.": "self_attn.q_proj.",
+        **{f"time_mix_{x}.": f"self_attn.{x[0]}_proj." for x in ("key", "value", "output")},
+        "time_mix_gate.": "self_attn.gate.",
+    }
+    config = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96}
+    config |= {"num_hidden_layers": 2, "vocab_size": 320}
+    config["rms_norm_eps"] = float(file.metadata["rwkv6qwen2.attention.layer_norm_rms_epsilon"])
+    return "RWKV6Qwen2ForCausalLM", lerps(plain(file, table, each=each), "self_attn.time_maa_", "wkvrg"), config
+
+
 def rwkv7(file):
     """As fla saves it."""
     each = lambda name, x: x.reshape(2, 64) if name.endswith("r_k.weight") else x  # noqa: E731
@@ -359,6 +384,7 @@ ROWS = {
     "rwkv6": rwkv6,
     "rwkv7": rwkv7,
     "arwkv7": arwkv7,
+    "rwkv6qwen2": rwkv6qwen2,
     "arwkv7-bare": arwkv7,
     "jina-bert-v2": jina2,
     "jina-bert-v3": jina3,

@@ -141,7 +141,7 @@ def load(model, file):
 
 def logits(path, ids):
     file = File(path)
-    if file.architecture in ("rwkv6", "rwkv7", "arwkv7"):
+    if file.architecture in ("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"):
         return rwkv7.logits(file, ids)
     if loops.has(file):
         return loops.logits(file, ids)

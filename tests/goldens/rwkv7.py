@@ -1,7 +1,7 @@
 """RWKV-7 as its paper writes it, in f64 and one token at a time: transformers has no such model.
 
-ARWKV-7 has RMS norms, and a gated feed-forward network that does not look back. RWKV-6 is written down in the same
-way.
+ARWKV-7 and QRWKV-6 have RMS norms, and a gated feed-forward network that does not look back. RWKV-6 is written down
+in the same way.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def rms_norm(x, weight, eps):
 
 
 def distilled(file, ids):
-    """Logits of every position of an ARWKV-7 model."""
+    """Logits of every position of an ARWKV-7 or QRWKV-6 model."""
     t = {name: np.asarray(array, np.float64) for name, array in file.tensors.items()}
     n, head, eps = (file.get(k) for k in ("embedding_length", "wkv.head_size", "attention.layer_norm_rms_epsilon"))
     n, head, layers = int(n), int(head), int(file.get("block_count"))
@@ -30,9 +30,12 @@ def distilled(file, ids):
         for i in range(layers):
             w = {k[len(f"blk.{i}.") :].removesuffix(".weight"): a for k, a in t.items() if k.startswith(f"blk.{i}.")}
             h = rms_norm(x, w["attn_norm"], eps)
-            mixed = [h + (before[i] - h) * m for m in w["time_mix_lerp_fused"].reshape(-1, n)]
+            if file.architecture == "rwkv6qwen2":
+                y = gated_time_mix(w, h, before[i] - h, states[i])
+            else:
+                mixed = [h + (before[i] - h) * m for m in w["time_mix_lerp_fused"].reshape(-1, n)]
+                y, v_first = time_mix(w, mixed, states[i], head, v_first)
             before[i] = h
-            y, v_first = time_mix(w, mixed, states[i], head, v_first)
             x = x + y
             h = rms_norm(x, w["ffn_norm"], eps)
             gate = w["ffn_gate"] @ h
@@ -86,9 +89,27 @@ def sixth_time_mix(w, h, back, states):
     return m["output"] @ (y * gate * sigmoid(gate))
 
 
+def gated_time_mix(w, h, back, states):
+    """One token through the heads of a layer of QRWKV-6: gated linear attention, keys shared as in Qwen 2."""
+    m = {name.removeprefix("time_mix_"): array for name, array in w.items()}
+    low = np.tanh(m["w1"] @ (h + back * m["lerp_x"].reshape(-1))).reshape(5, -1)
+    fixed = m["lerp_fused"].reshape(5, -1)
+    xw, xk, xv, xr, xg = (h + back * (fixed[j] + m["w2"][j] @ low[j]) for j in range(5))
+    r = m["receptance"] @ xr + m["receptance.bias"]
+    k, v = m["key"] @ xk + m["key.bias"], m["value"] @ xv + m["value.bias"]
+    decay = np.exp(-np.exp(m["decay"] + m["decay_w2"] @ np.tanh(m["decay_w1"] @ xw)))
+    y, head = np.empty_like(r), states.shape[-1]
+    shared = len(r) // len(k)
+    for j, state in enumerate(states):
+        s, of = slice(j * head, (j + 1) * head), slice(j // shared * head, (j // shared + 1) * head)
+        state[:] = decay[s][:, None] * state + np.outer(k[of] * (1 - decay[s]), v[of])
+        y[s] = r[s] @ state / np.sqrt(head)
+    return m["output"] @ (y * sigmoid(m["gate"] @ xg))
+
+
 def logits(file, ids):
     """Logits of every position."""
-    if file.architecture == "arwkv7":
+    if file.architecture in ("arwkv7", "rwkv6qwen2"):
         return distilled(file, ids)
     if file.architecture == "rwkv6":
         return sixth(file, ids)

@@ -35,7 +35,6 @@ __all__ = [
 
 # What well-known architectures need that no plan can say yet.
 _NEEDS = {
-    "a recurrence that is not built yet": "rwkv6qwen2",
     "hyper connections beside a delta net and an n-gram table": "qwen4exp",
     "images or sound": "clip",
     "a model that it guesses tokens for: a draft head that Woolly does not run yet": "gemma4-assistant dflash",

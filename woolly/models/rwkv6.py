@@ -9,7 +9,7 @@ from woolly.models.params import read_recurrent
 from woolly.models.rwkv7 import RwkvParams
 from woolly.plan import Handle, Tracer
 
-__all__ = ["build", "read"]
+__all__ = ["build", "log_decay", "mixed", "read"]
 
 _MIXED = "wkvrg"  # what rows are mixed for, in the order of the tensors
 
@@ -40,11 +40,8 @@ def build(p: Tracer, hp: RwkvParams) -> None:
     p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=eps), common))
 
 
-def _time_mix(p: Tracer, h: Handle, head: int) -> Handle:
-    """What the state before each row gives, and the row itself by weights of its own.
-
-    The state before a row is RWKV-7's after it, if that is changed by the rows before and along no other vector.
-    """
+def mixed(p: Tracer, h: Handle) -> tuple[Handle, ...]:
+    """Rows mixed with the ones before them, for the decay, key, value, receptance and gate, by shares of their own."""
     n, before = h.width, p.previous(h)
     low = p.act(p.linear(p.lerp(h, before, "time_mix_lerp_x"), "time_mix_w1", width=p.rows("time_mix_w1")), "tanh")
     chosen = p.split(p.per_head_linear(low, "time_mix_w2", heads=5, width=n), *(n,) * 5)
@@ -53,12 +50,26 @@ def _time_mix(p: Tracer, h: Handle, head: int) -> Handle:
     else:
         fixed = tuple(p.lerp(h, before, f"time_mix_lerp_{x}") for x in _MIXED)
     back = before - h
-    to_w, to_k, to_v, to_r, to_g = (y + back * share for y, share in zip(fixed, chosen, strict=True))
+    return tuple(y + back * share for y, share in zip(fixed, chosen, strict=True))
+
+
+def log_decay(p: Tracer, x: Handle) -> Handle:
+    """Logarithms of how much of each row of a head's state stays: below 0."""
+    rate = p.act(p.linear(x, "time_mix_decay_w1", width=p.rows("time_mix_decay_w1")), "tanh")
+    rate = p.linear(rate, "time_mix_decay_w2", width=p.rows("time_mix_decay_w2")) + p.vector("time_mix_decay")
+    return p.act(rate, "exp") * -1.0
+
+
+def _time_mix(p: Tracer, h: Handle, head: int) -> Handle:
+    """What the state before each row gives, and the row itself by weights of its own.
+
+    The state before a row is RWKV-7's after it, if that is changed by the rows before and along no other vector.
+    """
+    n = h.width
+    to_w, to_k, to_v, to_r, to_g = mixed(p, h)
     names = ((to_r, "receptance"), (to_k, "key"), (to_v, "value"), (to_g, "gate"))
     r, k, v, gate = (p.linear(x, f"time_mix_{name}", width=n) for x, name in names)
-    rate = p.act(p.linear(to_w, "time_mix_decay_w1", width=p.rows("time_mix_decay_w1")), "tanh")
-    rate = p.linear(rate, "time_mix_decay_w2", width=n) + p.vector("time_mix_decay")
-    decay, none = p.act(rate, "exp") * -1.0, k * 0.0
+    decay, none = log_decay(p, to_w), k * 0.0
     y = p.wkv7(r, p.previous(decay), p.previous(k), p.previous(v), none, none, head=head)
     y = y + v * p.dots(r * p.vector("time_mix_first"), k, group=head)
     y = p.layer_norm(y, eps=64e-5, group=head) * p.vector("time_mix_ln") + p.vector("time_mix_ln.bias")

@@ -32,6 +32,14 @@ _SIXTH = {
     "feed_forward.time_maa_k": "channel_mix_lerp_k.weight",
     "feed_forward.time_maa_r": "channel_mix_lerp_r.weight",
 }
+_GATED = {
+    **{name.replace("attention.", "self_attn."): ours for name, ours in _SIXTH.items() if "attention.time_" in name},
+    **{
+        f"self_attn.{x}_proj": f"time_mix_{y}"
+        for x, y in zip("qkvo", ("receptance", "key", "value", "output"), strict=True)
+    },
+    "self_attn.gate": "time_mix_gate",
+}
 _TURNED = ("time_mix_w1.weight", "time_mix_w2.weight", "time_mix_decay_w1.weight", "time_mix_decay_w2.weight")
 
 
@@ -86,6 +94,21 @@ def _seventh_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorO
     return (reshaped(-1),) if name == "time_mix_r_k.weight" else ()
 
 
+def _gated(c: Hyperparameters, keys: Keys) -> Keys:
+    return {
+        "wkv.head_size": c.positive("hidden_size") // c.positive("num_attention_heads"),
+        "attention.head_count_kv": c.positive("num_key_value_heads"),
+        "token_shift_count": 1,
+    }
+
+
+def _gated_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    """Its shares for receptance, key, value, decay and gate come in the order of RWKV-6, the decay's first."""
+    if name not in ("time_mix_w1.weight", "time_mix_w2.weight"):
+        return _sixth_changes(c, name, block)
+    return (SWAPPED, TensorOp(lambda x: x.reshape(5, -1, x.shape[-1])[[3, 1, 2, 0, 4]].reshape(x.shape)))
+
+
 def _distilled(c: Hyperparameters, keys: Keys) -> Keys:
     c.refuse("wkv_version", unless=(None, 7))
     return {"token_shift_count": 1}
@@ -110,6 +133,7 @@ FAMILIES = (
         norm="layer",
         base=_state,
     ),
+    CheckpointFamily("rwkv6qwen2", "RWKV6Qwen2ForCausalLM", _gated, names=_GATED, changes=_gated_changes, base=_state),
     CheckpointFamily(
         "rwkv7",
         "RWKV7ForCausalLM Rwkv7ForCausalLM",

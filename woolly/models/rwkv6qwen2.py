@@ -1,0 +1,72 @@
+"""QRWKV-6: Qwen 2 whose attention is distilled into RWKV-6's fading states; its feed-forward network stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_recurrent
+from woolly.models.rwkv6 import log_decay, mixed
+from woolly.plan import Handle, Tracer
+
+__all__ = ["DistilledParams", "build", "read"]
+
+
+@dataclass(frozen=True)
+class DistilledParams:
+    """The common parameters, and the heads of states."""
+
+    common: TransformerParams
+    head: int  # columns of one
+    shared: int  # heads that share a key and a value
+
+
+def read(keys: Keys) -> DistilledParams:
+    """Parameters of the file."""
+    hp, head = read_recurrent(keys), keys.positive("wkv.head_size")
+    heads, kv_heads = hp.width // head, keys.integer("attention.head_count_kv", 0)
+    kv_heads = kv_heads or heads
+    if hp.width % head != 0 or keys.integer("token_shift_count", 1) != 1:
+        raise ModelError(f"an embedding of {hp.width} with heads of {head} is no QRWKV-6 model of one token shift")
+    if kv_heads < 1 or heads % kv_heads != 0:
+        raise ModelError(f"{heads} heads of states cannot share {kv_heads} keys evenly")
+    return DistilledParams(hp, head, heads // kv_heads)
+
+
+def build(p: Tracer, hp: DistilledParams) -> None:
+    """The whole model."""
+    common = hp.common
+    x = p.embed("token_embd", width=common.width)
+    for i in range(common.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = x + _time_mix(p, p.rms_norm(x, "attn_norm", eps=common.eps), hp)
+            x = x + parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, i)
+    p.output(parts.logits(p, x, common))
+
+
+def _time_mix(p: Tracer, h: Handle, hp: DistilledParams) -> Handle:
+    """What the state after each row gives: RWKV-7's, if it is changed along no other vector than the key.
+
+    A key counts as much as the state that it replaces fades.
+    """
+    n, kv_width = h.width, h.width // hp.shared
+    to_w, to_k, to_v, to_r, to_g = mixed(p, h)
+    r = p.linear(to_r, "time_mix_receptance", width=n) * hp.head**-0.5
+    k, v = (
+        _repeated(p, p.linear(x, f"time_mix_{name}", width=kv_width), kv_width // hp.head, hp.shared)
+        for x, name in ((to_k, "key"), (to_v, "value"))
+    )
+    decay, none = log_decay(p, to_w), k * 0.0
+    y = p.wkv7(r, decay, k - k * p.act(decay, "exp"), v, none, none, head=hp.head)
+    gate = p.act(p.linear(to_g, "time_mix_gate", width=n), "sigmoid")
+    return p.linear(y * gate, "time_mix_output", width=n)
+
+
+def _repeated(p: Tracer, x: Handle, heads: int, times: int) -> Handle:
+    """Each head as often as others share it, side by side."""
+    y = x
+    for _ in range(times - 1):
+        y = p.join(y, x, heads=heads)
+    return y
