@@ -1,6 +1,7 @@
 """WHEN: the scheduler packs many requests into one step."""
 
 from woolly.engine.cache_note import cache_note
+from woolly.engine.drafts.assistant import AssistantDraft
 from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.model import DraftModel, check_vocabulary
@@ -24,6 +25,7 @@ from woolly.engine.threads.driver import EngineDriver
 from woolly.engine.threads.stream import Stream
 
 __all__ = [
+    "AssistantDraft",
     "Chunk",
     "Completion",
     "Draft",

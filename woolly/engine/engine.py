@@ -13,6 +13,7 @@ from woolly.cache.disk import PageFolder
 from woolly.cache.prefix import PrefixStats
 from woolly.cache.tier import DiskStats, DiskTier
 from woolly.engine.checks import RequestChecks, check_continues, too_long
+from woolly.engine.drafts.assistant import AssistantDraft
 from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.expected import add_known
 from woolly.engine.drafts.mtp import MtpDraft
@@ -95,9 +96,11 @@ class Engine:
             most, breadth = max_running, None
             sizes = new_sizes(max_running=most, n_drafts=n_drafts)
             state = sizes.new_state(program)
-        if isinstance(draft, MtpDraft):
-            draft.attach(sizes.n_pages)
         pages, slots, sight = sizes.new_pools(program.plan)
+        if isinstance(draft, AssistantDraft):
+            draft.borrow(state, sight.tables)
+        elif isinstance(draft, MtpDraft):
+            draft.attach(sizes.n_pages)
         self.scheduler = Scheduler(pages, slots, sight, chunk=chunk, max_running=most)
         self.scheduler.breadth = breadth or self.scheduler.breadth
         if disk is not None and isinstance(state, PortableState) and state.is_portable:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from woolly.engine import (
+    AssistantDraft,
     Draft,
     DraftModel,
     Engine,
@@ -75,6 +76,9 @@ def open_draft(
     """The draft for the first of the loaded models. A model that is opened for it joins them."""
     target = loaded[0]
     if target.program.draft is not None:
+        own = target.program.plan.draft
+        if own is not None and own.borrows:
+            return AssistantDraft(target.program, target.draft_ids)
         kind = MtpLookup if speculation == "mtp_lookup" else MtpDraft
         return kind(target.program, target.draft_ids)
     if speculation in (None, "none", "auto"):

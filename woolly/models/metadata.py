@@ -26,6 +26,11 @@ class Keys:
         """Positions that the model will be used for: what the caller says, else all that the file claims."""
         return self.positive("context_length") if self._ctx is None else self._ctx
 
+    def without(self, name: str) -> Keys:
+        """The same keys but one."""
+        left = f"{self.architecture}.{name}"
+        return Keys({k: v for k, v in self._metadata.items() if k != left}, self.architecture, self._ctx)
+
     def bound_context(self, most: int, reason: str) -> None:
         """Supports positions up to `most`: UnsupportedError with the reason if the caller named a longer context."""
         if self._ctx is not None and self._ctx > most:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, get_args
@@ -37,7 +37,7 @@ __all__ = [
 _NEEDS = {
     "hyper connections beside a delta net and an n-gram table": "qwen4exp",
     "images or sound": "clip",
-    "a model that it guesses tokens for: a draft head that Woolly does not run yet": "gemma4-assistant dflash",
+    "a model that it guesses tokens for: a draft head that Woolly does not run yet": "dflash",
 }
 
 
@@ -140,6 +140,8 @@ def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = No
     try:
         module, tensors = _head(name), {**file.tensors, **draft_tensors(other)}
         params = module.read(Keys(other.metadata, name, ctx))
+        if not hasattr(module, "build_features"):
+            return replace(plan, draft=_borrowing(module, params, name, tensors, plan))
         plans = []
         for build in (module.build_features, module.build_draft):
             tracer = Tracer(name, tensors)
@@ -150,6 +152,17 @@ def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = No
         return replace(feed(plan, features, params.layers), draft=draft)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{other.path}: the head {name} cannot be built from these keys: {error}") from error
+
+
+def _borrowing(module: Any, params: Any, name: str, tensors: Mapping[str, Tensor], plan: Plan) -> Plan:
+    """The draft of a head that looks at K and V of the plan: of its last layers with a window and without one."""
+    entries = {s.integer("window") > 0: s.integer("entry") for s in plan.steps if s.op == "attention"}
+    if len(entries) != 2:
+        raise ModelError(f"the head {name} looks at layers with a window and without one, which this model has not")
+    tracer = Tracer(name, tensors, state=plan.state)
+    with tracer.scope("head"):
+        following = module.build_draft(tracer, params, entries)
+    return replace(tracer.plan("head"), borrows=True, features=following.value.id)
 
 
 def draft_tensors(other: GGUFFile | None) -> dict[str, Tensor]:
@@ -231,7 +244,7 @@ def _modules(first: str = "", what: str = "build") -> Iterator[ModuleType]:
 
 def _head(name: str) -> Any:
     """The module of a head that is no model by itself, None if there is none."""
-    heads = (module for module in _modules(name, "build_features"))
+    heads = (module for module in _modules(name, "build_draft") if not hasattr(module, "build"))
     return next((module for module in heads if name in _names(module)), None)
 
 

@@ -158,6 +158,7 @@ class Plan:
     # The second sentence of a file whose blocks guess further tokens: from the value that it reads (`features`) and
     # the token after each row to logits of the token after that. Its entries of the state are its own.
     draft: Plan | None = None
+    borrows: bool = False  # a draft that reads the state of its plan, and keeps nothing of its own
     features: int | None = None  # the value that a draft reads; None: the one that `output_rows` picks from
     is_part: bool = False  # steps of a plan whose others run elsewhere: values have the rows that the whole plan says
 

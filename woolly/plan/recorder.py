@@ -84,10 +84,12 @@ class Recorder:
         pooling: Pooling | None = None,
         is_tower: bool = False,
         ignored: tuple[str, ...] | None = None,
+        state: tuple[Paged | Slot, ...] = (),
     ) -> None:
         """`is_tower` says that a tower is traced, whose tensors a text model skips.
 
         `ignored` are beginnings of names that no step reads; None: those of towers, or of the tower for sound.
+        `state` is that of the plan whose draft is traced, if steps look at it.
         """
         self._ignored = ignored if ignored is not None else _SOUND if is_tower else _TOWERS
         self.pooling = pooling  # how vectors of texts are asked for; None: as the model does it, or logits
@@ -96,7 +98,7 @@ class Recorder:
         self._scope: tuple[str, ...] = ()
         self._steps: list[Step] = []
         self._values: list[Value] = []
-        self._state: list[Paged | Slot] = []
+        self._state: list[Paged | Slot] = list(state)
         self._skipped: tuple[str, ...] = ()
         self._output: Handle | None = None
         self._result: tuple[Result, Pooling | None] = ("logits", None)

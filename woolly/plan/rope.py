@@ -49,7 +49,7 @@ class Rope:
     sections: tuple[int, ...] = ()
     order: SectionOrder = "runs"
     spectrum: Spectrum = "one"
-    back: int = 0  # rows turn by the position this many before their own, at least 0
+    back: int = 0  # rows turn by the position this many before their own, at least 0; below 0: after
     inverse: bool = False  # rows turn the other way
 
     def __str__(self) -> str:

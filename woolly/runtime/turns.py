@@ -54,11 +54,13 @@ class Turns:
             self.cosines = self.sines = np.zeros((n, 1), np.float32)
             return
         # Not NumPy's cos and sin: its builds use functions of the CPU, which differ in the last bit.
-        self.cosines, self.sines = (np.empty((n, len(self._frequencies)), np.float32) for _ in range(2))
-        _native.turns(self._frequencies, self._magnitudes, self.cosines, self.sines)
+        n_all = n - min(0, *self._backs.tolist())  # some turn by a later position than their own
+        cosines, sines = (np.empty((n_all, len(self._frequencies)), np.float32) for _ in range(2))
+        _native.turns(self._frequencies, self._magnitudes, cosines, sines)
         for back in set(self._backs.tolist()) - {0}:
             at = np.ix_(np.maximum(np.arange(n) - back, 0), own := np.flatnonzero(self._backs == back))
-            self.cosines[:, own], self.sines[:, own] = self.cosines[at], self.sines[at]
+            cosines[:n, own], sines[:n, own] = cosines[at], sines[at]
+        self.cosines, self.sines = cosines[:n], sines[:n]
 
     def tables(self, batch: Batch, most: int) -> tuple[Float32, Float32, Int32 | None]:
         """Cosines, sines, and the row of both for each row of the batch; None: the row of its position.

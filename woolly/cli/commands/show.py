@@ -131,7 +131,7 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
         # Packed weights are as large as the file's.
         plan = describe_draft(file, plan, ctx, *own_draft(file.path, "auto"))
         own = plan.draft
-        parts = (plan,) if own is None else (plan, own)
+        parts = (plan,) if own is None or own.borrows else (plan, own)
         cache = round(sum(part.context_bytes(ctx, _native.kv_value_bytes("f16")) for part in parts))
         total, available = weights + cache, available_memory()
         memory = {"ctx": ctx, "weights": weights, "kv_cache": cache, "total": total, "available": available}

@@ -73,7 +73,7 @@ class MtpDraft:
         self.step = _read(program.running_plan)  # of the model's running plan, whose value is read
         steps = self._draft.running_plan.steps
         self._n_hidden = _read(self._draft.running_plan) + 1  # steps until the hidden state
-        self._n_stored = 1 + max(i for i, step in enumerate(steps) if step.kind.writes)
+        self._n_stored = 1 + max((i for i, step in enumerate(steps) if step.kind.writes), default=-1)
 
     def attach(self, n_pages: int) -> None:
         """Makes the pages: as many as the model's state has."""

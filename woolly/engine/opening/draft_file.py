@@ -57,7 +57,13 @@ def with_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None,
     if wanted is False:
         return plan
     if other is not None and is_head(other):
-        return trace_head(file, plan, other, ctx)
+        try:
+            return trace_head(file, plan, other, ctx)
+        except (ModelError, PlanError) as error:
+            if wanted:
+                raise
+            warnings.warn(f"speculation is off, because {other.path.name} cannot be used: {error}", stacklevel=4)
+            return plan
     source = file if other is None else other
     try:
         draft = trace_draft(file, plan, ctx, other)
@@ -110,7 +116,8 @@ def _check_fit(file: GGUFFile, other: GGUFFile) -> None:
     own, its = _traits(file), _traits(other)
     if is_head(other):
         name = other.metadata["general.architecture"]
-        its = {"width": other.metadata.get(f"{name}.target_hidden_size", 0), "tokens": its["tokens"]}
+        widths = (other.metadata.get(f"{name}.{key}", 0) for key in ("target_hidden_size", "embedding_length_out"))
+        its = {"width": max(widths), "tokens": its["tokens"]}
     for what, mine in own.items():
         if its.get(what, mine) != mine:
             raise ModelError(

@@ -26,7 +26,7 @@ from woolly.machine.memory import available_memory
 from woolly.models import draft_tensors, trace, trace_encoder
 from woolly.plan import Plan, Pooling, Result
 from woolly.plan.passes import bring
-from woolly.runtime import PAGE_SIZE, Options, Program, Stages, backend_for, choose, pages_for
+from woolly.runtime import PAGE_SIZE, Backend, Options, Program, Stages, backend_for, choose, pages_for
 from woolly.store import resolve
 from woolly.store.digest import digest_of
 from woolly.tokens import Tokenizer
@@ -148,6 +148,8 @@ def load_model(
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         other = open_draft_file(file, draft_file, draft)
         plan = with_draft(file, plan, ctx, draft, other)
+        if plan.draft is not None and plan.draft.borrows:
+            plan = _on_the_cpu(plan, choose(backend_for(options.device, backend), stages), is_needed=draft is True)
         ids = guessed_ids(other, plan)
         if checks_memory and stages is None:
             needed = estimate(file, plan, backend, options, ctx, options.cache_tokens, projector)
@@ -233,6 +235,20 @@ def load_model(
         raise
 
 
+def _on_the_cpu(plan: Plan, backend: Backend, *, is_needed: bool) -> Plan:
+    """The plan, without its draft on a device whose state a draft cannot read; UnsupportedError if it `is_needed`."""
+    if backend.name in ("cpu", "reference"):
+        return plan
+    reason = (
+        f"a head that looks at the model's own keys guesses on the CPU alone, and not on {backend.name} yet:"
+        " give --device cpu or speculation 'none'"
+    )
+    if is_needed:
+        raise UnsupportedError(reason)
+    log.warning("%s", reason)
+    return replace(plan, draft=None)
+
+
 def _with_tower(
     plan: Plan, projector: Path, backend: str, options: Options, *, is_needed: bool
 ) -> tuple[Plan, Tower | None]:
@@ -286,7 +302,8 @@ def _token_bytes(program: Program) -> float:
     # A state without slots: a sequence has one, whatever its number of tokens.
     # Entries with a window take the same for every context.
     growing = program.plan.growth_bytes(1) / max(1.0, program.plan.bytes_per_token(1))
-    drafted = 0 if program.draft is None else program.draft.new_state(1).page_bytes
+    own = program.plan.draft
+    drafted = 0 if program.draft is None or (own and own.borrows) else program.draft.new_state(1).page_bytes
     return (growing * program.new_state(1).page_bytes + drafted) / PAGE_SIZE
 
 

@@ -66,7 +66,7 @@ def estimate(
         kind = "f32"
     n_ctx = possible_ctx(file, plan, ctx, kind, max(0, sum(gpu.usable for gpu in gpus) - weights) if gpus else None)
     is_whole = options.gpu_layers in (None, "all") and is_gpu_backend(backend_for(options.device, backend))
-    parts = [plan] if plan.draft is None else [plan, plan.draft]
+    parts = [plan] if plan.draft is None or plan.draft.borrows else [plan, plan.draft]
     return Estimate(
         gpus=gpus,
         may_split=bool(gpus) and not is_whole,

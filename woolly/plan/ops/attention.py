@@ -82,7 +82,7 @@ class AttentionOps(Recorder):
         head_dim: int,
         scale: float,
         v_dim: int = 0,
-        like: Handle | None = None,
+        like: Handle | int | None = None,
         mask: Mask = "",
         window: int = 0,
         softcap: float = 0.0,
@@ -97,8 +97,9 @@ class AttentionOps(Recorder):
         """K and v kept in an entry of their own, then causal attention of q over it; heads of v may have another width.
 
         With `v_dim` instead of v, V is the first v_dim columns of each head of k. With `like`, the result of an earlier
-        attention, q looks at what that one keeps. A window of n sees the n latest positions, its own included, or those
-        since the last multiple of n if the mask is "chunked"; 0 sees all. A softcap of c bounds the scores by c *
+        attention, q looks at what that one keeps; a number is an entry of the plan that this one is the draft of. A
+        window of n sees the n latest positions, its own included, or those since the last multiple of n if the mask is
+        "chunked"; 0 sees all. A softcap of c bounds the scores by c *
         tanh(score / c); 0 leaves them. `sinks` names one more score per head, which has no value. With `temper` t a
         row's q is times 1 + t * log(1 + (position + temper_offset) // temper_length). With the mask "all" a row sees
         later rows, too, a window of n those at most n // 2 positions away, and steps share one entry, for nothing is
@@ -187,12 +188,15 @@ class AttentionOps(Recorder):
             self._fail(f"attention without v got a v_dim of {v_dim}; 1 to {head_dim} expected")
         return Paged(heads, head_dim, v_dim, v_in_k=True, window=window)
 
-    def _shared(self, like: Handle, head_dim: int, window: int) -> tuple[int, Paged]:
+    def _shared(self, like: Handle | int, head_dim: int, window: int) -> tuple[int, Paged]:
         """Index of what an earlier attention keeps, and that, for as long as either of the two looks at it."""
-        made = [step for step in self._steps if step.op == "attention" and step.outputs == (like.value.id,)]
-        if not made:
-            self._fail("attention is like a value that no attention made")
-        index = made[0].integer("entry")
+        if isinstance(like, int):
+            index = like
+        else:
+            made = [step for step in self._steps if step.op == "attention" and step.outputs == (like.value.id,)]
+            if not made:
+                self._fail("attention is like a value that no attention made")
+            index = made[0].integer("entry")
         entry = self._state[index]
         assert isinstance(entry, Paged)
         if entry.k_dim != head_dim:

@@ -1,0 +1,185 @@
+"""An assistant of Gemma 4 looks at the model's own keys, guesses its tokens, and changes no text."""
+
+from dataclasses import replace
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from tests.cases.assistants import assistant_tensors, guess, guessing_assistant, kept, write_assistant
+from tests.cases.families import FAMILIES
+from tests.cases.heads import EPS
+from tests.cases.tiny import TINY, metadata, tensors, write_tiny
+from tests.engine.test_together import cases, drive, result, same
+from woolly import LLM, ModelError, SamplingParams, UnsupportedError
+from woolly.engine import AssistantDraft, Engine
+from woolly.engine.opening.load import _on_the_cpu, load_model
+from woolly.gguf import open_gguf
+from woolly.models import draft_tensors, trace, trace_head
+from woolly.runtime import Batch, Options, choose
+from woolly.serving.loading.memory import estimate
+from woolly.serving.settings.options import ModelOptions
+
+TARGET = FAMILIES["gemma4"]
+WINDOW = metadata(TARGET)["attention.sliding_window"]
+GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+PROMPT = np.random.RandomState(5).randint(0, 256, 70).tolist()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("assistant")
+
+
+@pytest.fixture(scope="module")
+def target(folder):
+    return write_tiny(TARGET, folder / "gemma4.gguf")
+
+
+@pytest.fixture(scope="module")
+def pair(folder):
+    """A model whose layers add little to the token's embedding, and an assistant that hands it on."""
+    whole = tensors(TARGET)
+    for name, array in whole.items():
+        if "post_attention_norm" in name or name.endswith("post_ffw_norm.weight"):
+            whole[name] = array * np.float32(0.05)
+        elif name.endswith("layer_output_scale.weight") or name == "output_norm.weight":
+            whole[name] = np.ones_like(array)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.cases.tiny.tensors", lambda tiny: whole)
+        model = write_tiny(TARGET, folder / "right.gguf")
+    own = guessing_assistant(whole["token_embd.weight"])
+    return model, write_assistant(folder / "assistant-right.gguf", own, WINDOW)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_guesses_are_those_of_the_formulas(folder, target, backend):
+    """The first guess after a text, and one after that, which stands at the same position."""
+    own, whole, n = assistant_tensors(), tensors(TARGET), 3 * WINDOW
+    head = write_assistant(folder / "assistant.gguf", own, WINDOW)
+    tokens, table = PROMPT[:n], whole["token_embd.weight"]
+    with LLM(target, ctx=64, threads=1, backend="reference") as llm:
+        inputs = [llm.hidden(tokens, f"blk.{layer}") for layer in (3, 4, 5)]
+    keys = [kept(whole, 4, inputs[0], True), kept(whole, 5, inputs[1], False)]
+    last = inputs[2][-1]
+    normed = last / np.sqrt(np.mean(last**2) + EPS) * whole["output_norm.weight"]
+    logits, following = guess(own, table, 7, normed, keys, WINDOW)
+    second, _ = guess(own, table, 9, following, keys, WINDOW)
+    with open_gguf(target) as file, open_gguf(head) as other:
+        plan = trace_head(file, trace(file), other)
+        options = Options(threads=1, kv_type="f32", max_rows=64)
+        program = choose(backend).compile(plan, {**file.tensors, **draft_tensors(other)}, options)
+        state, draft = program.new_state(1), AssistantDraft(program)
+        program.run(Batch.of([(tokens, 0, [0])]), state)
+        for token, hidden, is_own, wanted in ((7, last, False, logits), (9, following, True, second)):
+            batch = Batch.of([([token], n - 1, [0])])
+            batch = replace(batch, hidden=hidden[None].astype(np.float32), is_hidden_normed=is_own)
+            made = program.draft.run(batch, state, 0, draft._n_hidden).copy()
+            got = program.draft.run(batch, state, draft._n_hidden).copy()
+            np.testing.assert_allclose(got[0], wanted, rtol=0, atol=2e-2 * np.abs(wanted).max())
+            if not is_own:
+                np.testing.assert_allclose(made[0], following, rtol=0, atol=2e-2 * np.abs(following).max())
+
+
+def test_an_assistant_that_is_right_saves_steps_and_changes_no_text(pair):
+    model, head = pair
+    with LLM(model, ctx=256, threads=1) as plain:
+        wanted = plain.generate(PROMPT, GREEDY).token_ids
+        n_plain = plain.engine.n_steps
+    with LLM(model, ctx=256, threads=1, speculation=head) as llm:
+        assert type(llm.engine.draft) is AssistantDraft
+        done = llm.generate(PROMPT, GREEDY)
+        assert done.token_ids == wanted
+        assert 0 < done.n_drafted_tokens <= 4 * done.n_accepted_tokens
+        assert llm.engine.n_steps < n_plain
+        again = llm.generate([*PROMPT, *wanted, 3], GREEDY)
+        assert again.n_cached_tokens >= 64 and again.n_drafted_tokens > 0
+
+
+def test_requests_together_give_what_they_give_alone_without(pair):
+    model, head = pair
+    loaded = load_model(model, "cpu", Options(threads=1), draft=True, draft_file=head)
+    plain = load_model(model, "cpu", Options(threads=1))
+    chosen = sorted(range(len(cases())), key=lambda i: len(cases()[i].prompt))[-8:]
+    wanted = {i: result(drive(Engine(plain.program, plain.tokenizer, ctx=192), [i], 0)[i]) for i in chosen}
+    draft = AssistantDraft(loaded.program)
+    engine = Engine(loaded.program, loaded.tokenizer, ctx=192, kv_tokens=600, chunk=32, max_running=6, draft=draft)
+    requests = drive(engine, chosen, 3)
+    for i, request in requests.items():
+        same(result(request), wanted[i], cases()[i])
+    assert sum(request.n_accepted for request in requests.values()) > 0
+    assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
+    loaded.close()
+    plain.close()
+
+
+def test_guesses_of_an_engine_are_those_of_the_formulas(folder, target, monkeypatch):
+    """With pages of windows that were given back."""
+    own, whole = assistant_tensors(), tensors(TARGET)
+    head = write_assistant(folder / "engine.gguf", own, WINDOW)
+    seen, propose = [], AssistantDraft.propose
+
+    def recorded(self, wanted):
+        guesses = propose(self, wanted)
+        seen.extend((list(request.context), one) for (request, _), one in zip(wanted, guesses, strict=True))
+        return guesses
+
+    monkeypatch.setattr(AssistantDraft, "propose", recorded)
+    with LLM(
+        target, ctx=256, kv_tokens=4096, max_running=1, chunk=32, threads=1, kv_type="f32", speculation=head
+    ) as llm:
+        assert llm.engine.scheduler.sight.is_bounded
+        llm.generate(PROMPT, GREEDY)
+    assert len(seen) > 1 and len(seen[0][1]) == 2
+    with LLM(target, ctx=256, threads=1, backend="reference", speculation=None) as llm:
+        for context, guesses in seen[:3]:
+            inputs = [llm.hidden(context[:-1], f"blk.{layer}") for layer in (3, 4, 5)]
+            keys = [kept(whole, 4, inputs[0], True), kept(whole, 5, inputs[1], False)]
+            last, token = inputs[2][-1], context[-1]
+            hidden = last / np.sqrt(np.mean(last**2) + EPS) * whole["output_norm.weight"]
+            for guessed in guesses:
+                logits, hidden = guess(own, whole["token_embd.weight"], token, hidden, keys, WINDOW)
+                assert logits[guessed] > logits.max() - 0.02 * np.abs(logits).max()
+                token = guessed
+
+
+@pytest.mark.parametrize("name", ["gemma4", "gemma4-e"])
+def test_a_random_assistant_changes_no_text(folder, name):
+    model = write_tiny(FAMILIES[name], folder / f"{name}-random.gguf")
+    tiny = FAMILIES[name]
+    heads = metadata(tiny)["attention.head_count_kv"]
+    head = write_assistant(
+        folder / f"{name}-head.gguf", assistant_tensors(), WINDOW, **{"attention.head_count_kv": heads}
+    )
+    with LLM(model, ctx=256, threads=1) as plain, LLM(model, ctx=256, threads=1, speculation=head) as llm:
+        done = llm.generate(PROMPT, GREEDY)
+        assert done.token_ids == plain.generate(PROMPT, GREEDY).token_ids
+        assert done.n_drafted_tokens > 0
+
+
+def test_an_assistant_that_does_not_fit_is_refused_in_a_sentence(folder, target):
+    llama = write_tiny(TINY["llama"], folder / "llama.gguf")
+    head = write_assistant(folder / "fit.gguf", assistant_tensors(), WINDOW)
+    with pytest.raises(ModelError, match="looks at layers with a window and without one, which this model has not"):
+        LLM(llama, ctx=64, threads=1, speculation=head)
+    wide = write_assistant(folder / "wide.gguf", assistant_tensors(), WINDOW, embedding_length_out=128)
+    with pytest.raises(ModelError, match=r"wide.gguf guesses for a model of width 128, but gemma4.gguf has 64"):
+        LLM(target, ctx=64, threads=1, speculation=wide)
+
+
+def test_a_device_that_cannot_is_named_or_does_without(target):
+    with open_gguf(target) as file:
+        plan = replace(trace(file), draft=replace(trace(file), borrows=True))
+    gpu = Mock()
+    gpu.name = "vulkan"
+    with pytest.raises(UnsupportedError, match="guesses on the CPU alone, and not on vulkan yet: give --device cpu"):
+        _on_the_cpu(plan, gpu, is_needed=True)
+    assert _on_the_cpu(plan, gpu, is_needed=False).draft is None
+    assert _on_the_cpu(plan, choose("cpu"), is_needed=True) is plan
+
+
+def test_an_assistant_keeps_nothing(folder, target):
+    head = write_assistant(folder / "kept.gguf", assistant_tensors(), WINDOW)
+    needed, plain = (estimate(target, ModelOptions(speculation=one, ctx=64)) for one in (str(head), "none"))
+    assert needed.cache == plain.cache
+    assert needed.weights - plain.weights == sum(array.nbytes for array in assistant_tensors().values())

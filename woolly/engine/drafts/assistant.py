@@ -1,0 +1,70 @@
+"""The AssistantDraft: a head that looks at the model's own K and V proposes tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.drafts.likeliest import likeliest
+from woolly.engine.drafts.mtp import MtpDraft
+from woolly.engine.request import Request
+from woolly.runtime import Batch, CancelledRun, State
+
+__all__ = ["AssistantDraft"]
+
+Int32 = npt.NDArray[np.int32]
+
+
+class AssistantDraft(MtpDraft):
+    """Keeps nothing: every row of a request stands at the last position that the model has computed, and sees up to it.
+
+    The first row has the model's hidden state of that position and the token after it, later ones what the head made
+    and the token that it proposed.
+    """
+
+    def borrow(self, state: State, windows: Callable[[Int32], Int32 | None]) -> None:
+        """Takes the model's state, and what makes page tables of its windows."""
+        self._state = state
+        self._windows = windows
+
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
+        """Proposes one token after another for all requests at once."""
+        guesses: list[list[int]] = [[] for _ in wanted]
+        rows: list[tuple[int, int, npt.NDArray[np.float32]]] = []  # of wanted, token, hidden state
+        for i, (request, _) in enumerate(wanted):
+            waiting = self._take(request)
+            at = -1 if waiting is None else len(request.context) - 2 - waiting.first
+            if waiting is not None and 0 <= at < len(waiting.hidden) and len(rows) < self._max_rows:
+                rows.append((i, request.context[-1], waiting.hidden[at]))
+        is_own = False
+        try:
+            while rows:
+                batch = self._batch([wanted[i][0] for i, _, _ in rows], rows, is_own)
+                hidden = self._run(batch, 0, self._n_hidden).copy()
+                chosen = likeliest(self._draft, batch, self._pages, self._n_hidden)
+                for (i, _, _), token in zip(rows, chosen, strict=True):
+                    guesses[i].append(token)
+                found = zip(rows, chosen, hidden, strict=True)
+                rows = [(i, token, row) for (i, _, _), token, row in found if len(guesses[i]) < wanted[i][1]]
+                is_own = True
+        except CancelledRun:
+            pass  # what is proposed so far is as good as any
+        return guesses
+
+    def _batch(
+        self,
+        requests: Sequence[Request],
+        rows: Sequence[tuple[int, int, npt.NDArray[np.float32]]],
+        is_own: bool,
+    ) -> Batch:
+        batch = Batch.of(
+            [([token], len(one.context) - 2, one.pages) for one, (_, token, _) in zip(requests, rows, strict=True)]
+        )
+        hidden = np.stack([row for *_, row in rows])
+        return replace(batch, hidden=hidden, is_hidden_normed=is_own, window_pages=self._windows(batch.pages))
+
+    def _store(self, unread: object) -> None:
+        """Does nothing: the model has stored all that there is."""

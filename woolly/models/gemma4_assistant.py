@@ -1,0 +1,58 @@
+"""Gemma 4's assistants: a head without K and V of its own, which looks at those of the model that it guesses for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Handle, Tracer
+
+__all__ = ["ARCHITECTURES", "AssistantParams", "build_draft", "read"]
+
+ARCHITECTURES = ("gemma4-assistant",)
+_KNOWN = ("final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input")
+
+
+@dataclass(frozen=True)
+class AssistantParams:
+    """The common parameters, and the width of the model's rows."""
+
+    common: TransformerParams
+    read_width: int
+
+
+def read(keys: Keys) -> AssistantParams:
+    """Parameters of the file. A row stands where the next token will: its q turns by the position after its own."""
+    # All its blocks guess: it has no layers that are computed otherwise.
+    hp = read_transformer(keys.without("nextn_predict_layers"), "halves", knows=_KNOWN, period=6, local_base=10000.0)
+    layers = tuple(
+        replace(
+            x, scale=1.0, divisors=None if x.window else "/head.rope_freqs", rope=x.rope and replace(x.rope, back=-1)
+        )
+        for x in hp.layers
+    )
+    return AssistantParams(replace(hp, layers=layers), keys.positive("embedding_length_out"))
+
+
+def build_draft(p: Tracer, hp: AssistantParams, entries: Mapping[bool, int]) -> Handle:
+    """All of it; gives what the row of a further guess brings. `entries`: K and V of the model, by window or none."""
+    common, eps = hp.common, hp.common.eps
+    e = p.embed("/token_embd", width=hp.read_width) * hp.read_width**0.5
+    x = p.linear(p.join(e, p.hidden("/output_norm", eps=eps)), "nextn.pre_projection", width=common.width)
+    for i, this in enumerate(common.layers):
+        with p.scope(f"blk.{i}"):
+            q = p.linear(p.rms_norm(x, "attn_norm", eps=eps), "attn_q", width=this.heads * this.head_dim)
+            q = parts.turned(p, p.rms_norm(q, "attn_q_norm", eps=eps), this)
+            # The row itself, which has no K and V, counts as one of the window.
+            window, like = max(0, this.window - 1), entries[this.window > 0]
+            a = p.attention(q, like=like, head_dim=this.head_dim, scale=this.scale, window=window)
+            x = x + p.rms_norm(p.linear(a, "attn_output", width=common.width), "post_attention_norm", eps=eps)
+            f = parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=eps), common, i, act="gelu")
+            x = p.gain(x + p.rms_norm(f, "post_ffw_norm", eps=eps), "layer_output_scale")
+    following = p.linear(p.rms_norm(x, "output_norm", eps=eps), "nextn.post_projection", width=hp.read_width)
+    y = p.rms_norm(p.output_rows(x), "output_norm", eps=eps)
+    p.output(p.linear(y, "token_embd", width=p.rows("token_embd")))
+    return following
