@@ -47,11 +47,11 @@ does: so of gemma3n and phimoe, whose columns say so.
 
 Rows of models that see or hear, such as gemma3, paddleocr and qwen2vl, are of their text alone: their towers are held
 against transformers by tests, family by family ([pictures](../use/pictures.md), [sounds](../use/sounds.md)). paddleocr
-has been compared with transformers only.
+has been compared with transformers only, and so has deepseek4; rwkv6qwen2 with its formula only.
 
-transformers has no RWKV-6, RWKV-7 and ARWKV-7: the formulas of their papers are computed in f64. It has no arctic,
-bailingmoe, baichuan of 40 layers, grok, grovemoe, jais, maincoder, openelm, plamo, plamo2, plamo3, plm, refact and
-smallthinker either: loops of `tests/goldens/loops.py` stand for it.
+transformers has no RWKV-6, QRWKV-6, RWKV-7 and ARWKV-7: the formulas of their papers are computed in f64. It has no
+arctic, bailingmoe, baichuan of 40 layers, grok, grovemoe, jais, maincoder, openelm, plamo, plamo2, plamo3, plm,
+refact and smallthinker either: loops of `tests/goldens/loops.py` stand for it.
 
 Woolly honours keys that llama.cpp reads in some architectures only, since transformers does what they say, and one
 file may give other logits in the two engines: `attention.sliding_window` (llama.cpp: in 28 architectures),
