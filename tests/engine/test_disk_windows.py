@@ -121,6 +121,28 @@ def test_a_window_that_gave_way_comes_back_to_pages_that_are_cached(opened, tmp_
         assert pages.index.known(first.digests_to(4)) == known and pool.n_free == pool.n_pages
 
 
+def test_a_window_that_comes_takes_no_room_of_those_beside_it(opened):
+    others = iter(np.random.RandomState(seed).randint(0, 256, 150).tolist() for seed in range(8))
+    with opened() as llm:
+        first = ask(llm)
+        ask(llm)
+        llm.driver.call(lambda engine: [engine.scheduler.tier.work() for _ in range(4)])
+        written(llm)
+        pages, (pool,) = llm.engine.scheduler.pages, llm.engine.scheduler.sight.pools
+        while pool._blank:
+            ask(llm, next(others))
+        known = pages.index.find(first.digests_to(4))
+        spare = next(page for page in range(pages.n_pages) if pool.table[page] < 0 and page not in known)
+
+        def lose(_):
+            pool.drop(known[3])  # the page before it is the next to give way
+            pool.put(spare)
+
+        llm.driver.call(lose)
+        again = ask(llm)
+        assert (again.output, again.prefix.hit_tokens) == (first.output, 128)
+
+
 def test_processes_that_share_windows_and_lose_pages_say_what_they_say_alone(opened):
     random = np.random.RandomState(5)
     text = random.randint(0, 256, 300).tolist()

@@ -330,12 +330,13 @@ class DiskTier:
 
     def _take_windows(self, load: _Load, data: Mapping[tuple[int, int], Bytes | None]) -> None:
         """Gives pages of the index what entries with a window keep of them."""
+        for waiting in (*self._loads.values(), load):
+            for pool in filter(None, self._windows):  # what they count on beside their reads gives way last
+                pool.touch([self._pages.index.page_of(one) for one in waiting.digests])
         for (table, i), one in data.items():
             pool = self._windows[table - 1] if table else None
             page = self._pages.index.page_of(load.digests[i])
-            if pool is None or page is None or one is None:
-                continue
-            if (own := pool.put(page)) is not None:
+            if pool and page is not None and one is not None and (own := pool.put(page)) is not None:
                 self._state.write_page(own, one, table)
 
     def _touch(self, digest: bytes, depth: int) -> None:

@@ -76,6 +76,12 @@ class WindowPool:
         self._idle[page] = None
         return own
 
+    def touch(self, pages: Sequence[int | None]) -> None:
+        """Makes the pages that the row after a text sees the last to give way; None stands for one that is absent."""
+        for page in pages[self.first_seen(len(pages) * PAGE_SIZE) :]:
+            if page in self._idle:
+                self._idle.move_to_end(page)
+
     def drop(self, page: int) -> None:
         """Takes the content of a page that no request sees: the page gets another text."""
         if page in self._idle:
