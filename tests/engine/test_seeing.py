@@ -206,6 +206,8 @@ def test_pictures_of_several_requests_are_one_batch(opened, monkeypatch):
     work = tower.work_together([piece((1, 6, 10)), piece((1, 4, 4))])
     assert work == sum(tower.work_together([piece(grid)]) for grid in ((1, 6, 10), (1, 4, 4)))
     assert tower.work_together([piece((1, 6, 10))] * 2000) == math.inf
+    many = [piece((1, 4, 4))] * 30  # rows see those of their own picture: one slice is enough
+    assert begin(many).advance(1.001 * tower.work_together(many)) is not None
 
 
 def test_rows_that_nobody_waits_for_are_dropped(opened):

@@ -92,7 +92,8 @@ class Sweep:
         last = min(self._row + program.max_rows, n_rows)
         if self._batch is None:
             self._batch = _batch_of(arrangements, self._values, self._row, last)
-            self._work = row_work(program.running_plan, self._batch.n_rows)
+            several = [len(own.order) for own in arrangements] if len(arrangements) > 1 else [last - self._row]
+            self._work = _mean_work(program.running_plan, several)
         rows, done = self._run(program, self._batch, stage.state(int(self._batch.pages.max()) + 1), work)
         if self._step < len(program.running_plan.steps):
             return None, done
@@ -134,6 +135,12 @@ class Sweep:
             rows = program.run(batch, state, step, end)
         self._step = end
         return rows, done
+
+
+def _mean_work(plan: Plan, lengths: Sequence[int]) -> Sequence[float]:
+    """Multiply-adds of a row of each step's result, the mean over pieces of these lengths: rows see their own piece."""
+    works = [[n * each / sum(lengths) for each in row_work(plan, n)] for n in lengths]
+    return [sum(own) for own in zip(*works, strict=True)]
 
 
 def _rows_of(plan: Plan, step: int, batch: Batch) -> int:
