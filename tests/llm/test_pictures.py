@@ -15,8 +15,6 @@ from tests.cases.towers import TOWERS, write_tower
 from tests.cli.terminal import woolly
 from woolly import LLM
 from woolly.errors import ModelError, RequestError, StoreError, UnsupportedError
-from woolly.llm.projector import usable_projector
-from woolly.runtime import Options
 from woolly.serving import Settings, create_app
 
 Image = pytest.importorskip("PIL.Image")
@@ -78,17 +76,6 @@ def test_a_wrong_pair_is_refused_with_both_names(folder, tmp_path):
     (tmp_path / "mmproj-F16.gguf").write_bytes(projector.read_bytes())
     with LLM(wide, backend="cpu", threads=1, ctx=64) as llm:  # nobody asked for it
         assert llm.sight is None
-
-
-def test_a_gpu_that_sees_nothing_refuses_a_projector_that_is_asked_for(folder, caplog):
-    model, projector = folder / "qwen-Q8_0.gguf", folder / "mmproj-qwen-F16.gguf"
-    reason = "mmproj-qwen-F16.gguf is not used: vulkan computes no pictures and no sounds yet; backend='cpu' does"
-    with pytest.raises(UnsupportedError) as refused:
-        usable_projector(model, projector, "vulkan", Options())
-    assert str(refused.value) == reason and not caplog.text
-    assert usable_projector(model, None, "vulkan", Options()) is None
-    assert reason in caplog.text
-    assert usable_projector(model, projector, "vulkan", Options(gpu_layers=0)) == projector
 
 
 SHALLOW = replace(TINY["qwen3"], name="shallow", architecture="qwen3vl", head_dim=16, extra=M_ROPE, n_layers=1)

@@ -134,7 +134,7 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
             control_vector_layers=given.control_vector_layers,
             stages=places,
             checks_memory=given.check_memory,
-            projector=usable_projector(self.path, given.mmproj, given.backend, runtime, has_stages=places is not None),
+            projector=usable_projector(self.path, given.mmproj, has_stages=places is not None),
             needs_projector=given.mmproj is not None,
             metadata=overrides_of(given),
         )

@@ -10,7 +10,6 @@ from pathlib import Path
 from woolly.errors import GGUFError, ModelError, StoreError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf
 from woolly.models.towers import trace_towers
-from woolly.runtime import SEEING_KINDS, Options, backend_for, choose
 from woolly.senses import Halves, read_halves
 from woolly.store import find_projectors, resolve
 
@@ -63,23 +62,14 @@ def describe_projector(model: Path, given: str | os.PathLike[str] | None = None)
         return ProjectorFile(path, 0, None, str(error).removeprefix(f"{path}: "))
 
 
-def usable_projector(
-    model: Path, given: str | os.PathLike[str] | None, backend: str, options: Options, *, has_stages: bool = False
-) -> Path | None:
+def usable_projector(model: Path, given: str | os.PathLike[str] | None, *, has_stages: bool = False) -> Path | None:
     """Returns the projector to open with a model: the one that is given, or one beside it that fits; None: neither.
 
     One that nobody asked for and that cannot be used gives a line of the log: the model reads text without it.
-    ModelError with both names if a given one makes rows for another model, UnsupportedError if the GPU sees nothing.
+    ModelError with both names if a given one makes rows for another model.
     """
     path = choose_projector(model, given)
     if path is None or (given is None and has_stages):
-        return None
-    chosen = choose(backend_for(options.device, backend))
-    if chosen.is_gpu and chosen.name not in SEEING_KINDS and options.gpu_layers != 0:
-        reason = f"{path.name} is not used: {chosen.name} computes no pictures and no sounds yet; backend='cpu' does"
-        if given is not None:
-            raise UnsupportedError(reason)
-        log.warning("%s", reason)
         return None
     try:
         check_pair(model, path)

@@ -3,7 +3,7 @@
 from woolly.runtime.arithmetic import ARITHMETIC
 from woolly.runtime.batch import Batch
 from woolly.runtime.choose import BACKENDS, choose, find_gpu_backend, plan_placement
-from woolly.runtime.devices import GPU_KINDS, SEEING_KINDS, backend_for, is_gpu_backend, parse_devices
+from woolly.runtime.devices import GPU_KINDS, TOWER_KINDS, backend_for, is_gpu_backend, parse_devices
 from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.gpu.found import Gpu
 from woolly.runtime.gpus import find_gpu, name_gpus
@@ -43,7 +43,7 @@ __all__ = [
     "MOST_RANKED",
     "PAGE_SIZE",
     "PICK",
-    "SEEING_KINDS",
+    "TOWER_KINDS",
     "About",
     "Advances",
     "Backend",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from woolly.errors import RequestError
 
-__all__ = ["GPU_KINDS", "SEEING_KINDS", "backend_for", "is_gpu_backend", "parse_devices"]
+__all__ = ["GPU_KINDS", "TOWER_KINDS", "backend_for", "is_gpu_backend", "parse_devices"]
 
 # Backends of GPUs, which are also the kinds of devices that a number may follow: cuda:1. The first is that of "auto".
 GPU_KINDS = ("cuda", "metal", "vulkan")
-# Those that compute batches with rows of pictures.
-SEEING_KINDS = ("cuda",)
+# Those with kernels for towers. All compute texts with rows of pictures.
+TOWER_KINDS = ("cuda",)
 
 _FORMS = f"auto, cpu, {', '.join(GPU_KINDS)}, {GPU_KINDS[0]}:1, or {GPU_KINDS[0]}:0,1 for several GPUs"
 

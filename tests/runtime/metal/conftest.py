@@ -18,6 +18,7 @@ KERNELS = (
         "quantize_256",
         "glu_quantize_256",
         "output_rows",
+        "place",
         "store_f16",
     ),
     *("linear_one_q4_k", "linear_few_q4_k", "linear_many_q4_k"),

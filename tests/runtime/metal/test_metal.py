@@ -18,6 +18,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
 from woolly.llm.identity import identity_of
 from woolly.models import trace
+from woolly.plan.passes import bring
 from woolly.quant import GGMLType
 from woolly.runtime import BACKENDS, Batch, Options, backend_for, choose, find_gpu, name_gpus, parse_devices
 from woolly.runtime.gpu import probe
@@ -63,6 +64,23 @@ def test_the_text_of_metal_gives_the_bits_of_the_cpu_backend(tiny, metal, fake):
         del program
         split = SplitBackend(metal, True).compile(plan, file.tensors, replace(options, gpu_layers=0))
         np.testing.assert_array_equal(logits(split, [24]).view(np.uint32), wanted.view(np.uint32))
+
+
+def test_rows_in_place_of_tokens_have_the_bits_of_the_cpu_backend(tiny, metal, fake):
+    random, ends = np.random.default_rng(3), np.arange(1, 21)
+    ends[3:9] = 9  # rows of a picture see each other
+    batch = replace(
+        Batch.of([(TOKENS[:20], 0, [2])], range(20)),
+        brought=random.standard_normal((6, 256), np.float32),
+        brought_rows=np.arange(3, 9, dtype=np.int32),
+        sees=np.stack([np.zeros(20), ends], axis=1).astype(np.int32),
+    )
+    with open_gguf(tiny) as file:
+        plan, options = bring(trace(file), 256), Options(kv_type="f16", threads=1, max_rows=32)
+        programs = [one.compile(plan, file.tensors, options) for one in (metal, choose("cpu"))]
+        found, wanted = (one.run(batch, one.new_state(4)).copy() for one in programs)
+    np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
+    assert "place" in fake.launched
 
 
 def test_what_is_compiled_is_found_while_another_process_compiles(native, monkeypatch):

@@ -18,7 +18,7 @@ from woolly.gguf import GGUFFile, open_gguf
 from woolly.models.towers import TracedTower, trace_towers
 from woolly.plan import Plan
 from woolly.runtime import (
-    SEEING_KINDS,
+    TOWER_KINDS,
     GpuBackend,
     Options,
     Program,
@@ -202,9 +202,7 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
     programs: list[Program] = []
     try:
         name = backend_for(options.device, backend)
-        gpu = find_gpu_backend(name) if options.gpu_layers != 0 else None
-        if gpu is not None and gpu.name not in SEEING_KINDS:
-            gpu = None
+        gpu = _find_gpu(name, path) if options.gpu_layers != 0 else None
         name = "cpu" if name == "auto" or is_gpu_backend(name) else name
         halves = []
         for traced in trace_towers(file):
@@ -229,10 +227,20 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
         raise
 
 
+def _find_gpu(backend: str, path: Path) -> GpuBackend | None:
+    """The GPU of the text model if its kind has towers; None with a line of the log if it has none."""
+    gpu = find_gpu_backend(backend)
+    kind = gpu.name if gpu is not None else backend
+    if is_gpu_backend(kind) and kind not in TOWER_KINDS:
+        log.warning("the tower of %s runs on the CPU: the %s backend has no towers yet", path.name, kind)
+        return None
+    return gpu
+
+
 def tower_backend(path: Path) -> str:
     """The backend that `auto` would have for the towers of a projector's file: that of a GPU, or "cpu"."""
     gpu = find_gpu_backend("auto")
-    if gpu is None or gpu.name not in SEEING_KINDS:
+    if gpu is None or gpu.name not in TOWER_KINDS:
         return "cpu"
     return gpu.name if tower_bytes(path, _GPU_ROWS) <= _GPU_SHARE * find_gpu(0, gpu.name).free else "cpu"
 

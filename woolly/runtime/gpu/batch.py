@@ -28,7 +28,7 @@ _POINTERS = (
     *("tokens", "positions", "sequences", "offsets", "output_rows", "slots_in", "slots_out", "keeps"),
     *("adapters", "hidden", "cosines", "sines", "slots", "entries"),
 )
-# What towers and rows in place of tokens need. Vulkan's struct ends before them.
+# What towers and rows in place of tokens need: PictureBatch of native/gpu/primitives/pictures.slang.
 _PICTURES = ("turn_rows", "sees", "brought", "brought_at", "places", "shares")
 BATCH = np.dtype(
     [

@@ -19,4 +19,4 @@ def _joined(plan: Plan, kv_type: str) -> frozenset[int]:
     return frozenset()
 
 
-KERNELS = Kernels("vulkan", EMITTERS, _joined, is_far, ranks=False, arithmetic="cpu")
+KERNELS = Kernels("vulkan", EMITTERS, _joined, is_far, ranks=False, sees=True, arithmetic="cpu")

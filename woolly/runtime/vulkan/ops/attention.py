@@ -19,8 +19,8 @@ from woolly.runtime.vulkan.emitters import emits
 
 __all__ = ["is_far"]
 
-# "causal": never later rows, of which batches without pictures show none.
-_MASKS = {"": 0, "causal": 0, "all": 1, "chunked": 2}
+# "causal": never later rows, which rows of a picture see with "".
+_MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3}
 _COLUMNS = (128, 256, 640)  # of V that kernels take
 # Positions of a split, groups that share the splits of a row (as in attend.slang), and splits that they may have.
 _SPLIT, _SHARERS, _MOST_SPLITS = 128, 32, 256

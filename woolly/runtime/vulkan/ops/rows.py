@@ -243,3 +243,8 @@ def _match(e: Emitter, step: Step) -> None:
 @emits("dots")
 def _dots(e: Emitter, step: Step) -> None:
     _norm(e, step, step.integer("group"), 0.0, e.value(step.inputs[1]))
+
+
+@emits("place")
+def _place(e: Emitter, step: Step) -> None:
+    _elements(e, step, i=step.integer("part"), j=step.integer("adds"))
