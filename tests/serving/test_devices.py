@@ -2,18 +2,18 @@
 
 import re
 
+import pytest
+
 from woolly.llm.identity import identity_of
 from woolly.runtime.program import About
 
 ASKED = {"model": "tiny", "prompt": "sheep", "max_tokens": 2, "temperature": 0}
 
 
-def on_gpu(llm):
+def on_gpu(llm, backend="cuda", level="sm_90", device="NVIDIA Fake"):
     """Has a model of this process say that a GPU computes it."""
     program = llm.engine.program
-    program.about = About(
-        "cuda", "sm_90", 1, 1000, device="NVIDIA Fake", device_memory=80 * 10**9, device_bandwidth=3e12
-    )
+    program.about = About(backend, level, 1, 1000, device=device, device_memory=80 * 10**9, device_bandwidth=3e12)
     return program
 
 
@@ -43,6 +43,17 @@ def test_a_gpu_is_told_with_its_memory_and_its_bandwidth(client):
     assert f'woolly_device_memory_bytes{{device="NVIDIA Fake, sm_90",model="tiny"}} {float(used)}' in metrics
     # Each generation of GPUs has bits of its own.
     assert llm.driver.call(lambda engine: identity_of(engine.program, llm._loaded[0].file)).backend == "cuda sm_90"
+
+
+@pytest.mark.parametrize(("backend", "level"), [("vulkan", "vulkan"), ("metal", "metal"), ("vulkan", "vulkan+avx2")])
+def test_gpus_of_every_kind_are_told_with_their_kind(client, backend, level):
+    client.app.state.health.set("ready")
+    assert client.post("/v1/completions", json=ASKED).status_code == 200
+    on_gpu(client.app.state.models.ready("tiny").llm, backend, level, "Fake M9")
+    assert client.get("/health").json()["device"] == {"tiny": f"Fake M9, {level}"}
+    device = client.get("/api/v1/performance/stats").json()["device"]
+    assert (device["name"], device["backend"]) == (f"Fake M9, {level}", backend)
+    assert f'woolly_device_info{{device="Fake M9, {level}",model="tiny"}} 1.0' in client.get("/metrics").text
 
 
 def test_with_keys_health_names_no_device(app_with):

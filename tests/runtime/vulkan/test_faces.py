@@ -27,11 +27,13 @@ def tiny(tmp_path_factory):
     return write_tiny(TINY["llama"], tmp_path_factory.mktemp("faces") / "tiny.gguf")
 
 
-def test_the_identity_is_that_of_the_cpu(vulkan, tiny):
+def test_the_identity_is_that_of_the_cpu(opened, vulkan, tiny):
     with open_gguf(tiny) as file:
         plan, options = trace(file), Options(kv_type="f16", threads=1, max_rows=64)
         whole, cpu = (one.compile(plan, file.tensors, options) for one in (vulkan, choose("cpu")))
         part = SplitBackend(vulkan, True).compile(plan, file.tensors, replace(options, gpu_layers=1))
+        places = [whole.about.place, part.about.place]  # what /health, the metrics and the page show
+        assert places == [f"{opened.name}, vulkan", f"{opened.name}, vulkan+{cpu.about.level}"]
         found = [identity_of(program, file) for program in (whole, part, cpu)]
         assert {one.id for one in found} == {found[0].id} and found[0].backend == "cpu"
         # Pages lie in other ways, so nobody reads those of another.
