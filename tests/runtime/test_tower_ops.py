@@ -157,7 +157,7 @@ def test_running_norm_is_refused_where_it_has_no_meaning():
 def placed(part, adds):
     """A plan whose token rows get brought rows."""
     tracer = Tracer("case", TENSORS)
-    tracer.skip("at", "near", "half")
+    tracer.skip("at", "near", "half", "far")
     tracer.output(tracer.output_rows(tracer.embed("token_embd", width=WIDTH)))
     plan = tracer.plan()
     embed, head = plan.steps
