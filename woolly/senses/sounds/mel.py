@@ -134,8 +134,8 @@ def mel_filters(
     Slaney's have one area each, those of HTK one height, and may begin and end elsewhere.
     """
     if scale == "htk":
-        ends = (2595.0 * np.log10(1.0 + hertz / 700.0) for hertz in (low, high or rate / 2))
-        edges = 700.0 * (10.0 ** (np.linspace(*ends, n_mels + 2) / 2595.0) - 1.0)
+        bottom, top = (2595.0 * np.log10(1.0 + hertz / 700.0) for hertz in (low, high or rate / 2))
+        edges = 700.0 * (10.0 ** (np.linspace(bottom, top, n_mels + 2) / 2595.0) - 1.0)
     else:
         edges = _to_hertz(np.linspace(0.0, float(_to_mel(rate / 2)), n_mels + 2))
     bins = np.linspace(0, rate // 2, 1 + n_fft // 2)
