@@ -6,9 +6,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from tests.cases.assistants import assistant_tensors, guess, guessing_assistant, kept, write_assistant
+from tests.cases.assistants import EPS, assistant_tensors, guess, guessing_assistant, kept, write_assistant
 from tests.cases.families import FAMILIES
-from tests.cases.heads import EPS
 from tests.cases.tiny import TINY, metadata, tensors, write_tiny
 from tests.engine.test_together import cases, drive, result, same
 from woolly import LLM, ModelError, SamplingParams, UnsupportedError
