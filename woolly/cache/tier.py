@@ -331,8 +331,8 @@ class DiskTier:
     def _take_windows(self, load: _Load, data: Mapping[tuple[int, int], Bytes | None]) -> None:
         """Gives pages of the index what entries with a window keep of them."""
         for waiting in (*self._loads.values(), load):
-            for pool in filter(None, self._windows):  # what they count on beside their reads gives way last
-                pool.touch([self._pages.index.page_of(one) for one in waiting.digests])
+            for windows in filter(None, self._windows):  # what they count on beside their reads gives way last
+                windows.touch([self._pages.index.page_of(one) for one in waiting.digests])
         for (table, i), one in data.items():
             pool = self._windows[table - 1] if table else None
             page = self._pages.index.page_of(load.digests[i])

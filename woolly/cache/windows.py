@@ -79,7 +79,7 @@ class WindowPool:
     def touch(self, pages: Sequence[int | None]) -> None:
         """Makes the pages that the row after a text sees the last to give way; None stands for one that is absent."""
         for page in pages[self.first_seen(len(pages) * PAGE_SIZE) :]:
-            if page in self._idle:
+            if page is not None and page in self._idle:
                 self._idle.move_to_end(page)
 
     def drop(self, page: int) -> None:
