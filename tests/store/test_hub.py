@@ -236,6 +236,10 @@ def test_types_are_read_from_names(name, quant):
 def test_a_choice_that_is_open_is_asked_back():
     wanted = HubName("a/b")
     assert choose_file(["x.gguf", "mmproj.gguf"], wanted) == "x.gguf"
+    assert choose_file(["a-x.gguf", "eagle3-x.gguf", "mtp-x.gguf"], wanted) == "a-x.gguf"
+    heads = ["x-Q8_0.gguf", "mtp-x-Q8_0.gguf", "mtp-x-Q4_K_M.gguf"]
+    assert choose_file(heads, HubName("a/b", quant="Q8_0")) == "x-Q8_0.gguf"
+    assert choose_file(heads, HubName("a/b", file="mtp-x-Q4_K_M.gguf")) == "mtp-x-Q4_K_M.gguf"
     with pytest.raises(StoreError, match="say which file of a/b is meant, as in hf:a/b:QUANT: it has"):
         choose_file(["x-Q2_K.gguf", "x-Q3_K_S.gguf"], wanted)
     with pytest.raises(StoreError, match="holds no GGUF file"):

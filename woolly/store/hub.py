@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import StoreError
-from woolly.store.beside import best_projector
+from woolly.store.beside import best_projector, is_second
 from woolly.store.download import HUB, Remote, check_online, download, unreachable
 from woolly.store.folder import models_folder
 
@@ -78,6 +78,7 @@ def choose_file(names: Iterable[str], wanted: HubName) -> str:
         if wanted.file in models:
             return wanted.file
         raise StoreError(f"{wanted.repo} holds no {wanted.file}: it has {_listed(models)}")
+    models = [name for name in models if not is_second(name)] or models  # a head is taken if its file is named
     quants = {quant: name for name in reversed(models) if (quant := quant_of(name)) is not None}
     if wanted.quant is not None:
         for quant, name in quants.items():
