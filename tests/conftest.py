@@ -103,6 +103,7 @@ SLOW = (
     "tests/runtime/vulkan",
     "tests/runtime/metal",
     "tests/senses/test_pdf.py",
+    "tests/senses/test_video.py",
     "tests/serving/batches/test_job.py",
     "tests/serving/dialects/llama/test_settings_of_llama.py::test_settings_decide_how_a_conversation_is_shown",
     "tests/serving/dialects/llama/test_slots.py::test_what_cannot_be_saved_or_restored_is_named",

@@ -19,7 +19,7 @@ ENCRYPTED = b"/Encrypt << /Filter /Standard /V 2 /R 3 /Length 128 /P -4 /O <%s> 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(pdf, "_kept", pdf._Kept(1 << 20))
+    monkeypatch.setattr(pdf, "_kept", pdf.Kept(1 << 20))
 
 
 def test_a_page_is_its_text_and_its_picture():
@@ -91,7 +91,7 @@ def test_the_same_file_is_read_once(monkeypatch):
 
 
 def test_pages_that_were_not_used_for_long_are_dropped_first():
-    kept = pdf._Kept(25)
+    kept = pdf.Kept(25)
     for name in (b"a", b"b", b"a", b"c"):
         if kept.find(name) is None:
             kept.keep(name, (pdf.Page(1, "", 1, 1, bytes(10)),))

@@ -2,7 +2,7 @@
 
 from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
 from woolly.chat.layout import Layout, lay_out, render_prompt
-from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart
+from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
 from woolly.chat.reader import Reader
 from woolly.chat.request import ChatRequest, ReasoningOptions
 from woolly.chat.sight import SeenPicture, Vision
@@ -32,6 +32,7 @@ __all__ = [
     "ToolCall",
     "ToolChoice",
     "Usage",
+    "VideoPart",
     "Vision",
     "gather",
     "lay_out",

@@ -1,14 +1,16 @@
-"""Files of a conversation: the pages of PDF files, as text and pictures."""
+"""Files of a conversation: pages of PDF files and frames of videos, as text and pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from woolly.chat.message import FilePart, ImagePart, Message, Part, TextPart
+from woolly.chat.message import FilePart, ImagePart, Message, Part, TextPart, VideoPart
 from woolly.chat.sight import Vision
-from woolly.senses.given import GivenFile, GivenPicture
+from woolly.errors import RequestError
+from woolly.senses.given import GivenFile, GivenPicture, GivenVideo
 from woolly.senses.pdf import Page
+from woolly.senses.video import frame_settings
 from woolly.tokens import Tokenizer
 
 __all__ = ["open_files"]
@@ -17,7 +19,7 @@ __all__ = ["open_files"]
 def open_files(
     messages: Sequence[Message], sight: Vision | None, tokenizer: Tokenizer, most: int
 ) -> tuple[Message, ...]:
-    """Returns the messages with the pages of PDF files in place of the files.
+    """Returns the messages with the pages of PDF files, and the frames of videos, in place of the files.
 
     A page is its text, if it has some, and its picture, if the model sees. RequestError if a file cannot be read, if
     all have more than `most` pages, or if a model that sees nothing gets one without text.
@@ -26,11 +28,14 @@ def open_files(
     sees = sight is not None and sight.tower is not None
     opened: list[Message] = []
     for message in messages:
-        if not any(isinstance(part, FilePart) for part in message.parts):
+        if not any(isinstance(part, (FilePart, VideoPart)) for part in message.parts):
             opened.append(message)
             continue
         parts: list[Part] = []
         for part in message.parts:
+            if isinstance(part, VideoPart):
+                parts += _framed(part.video, sight)
+                continue
             if not isinstance(part, FilePart):
                 parts.append(part)
                 continue
@@ -69,6 +74,44 @@ def _told(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list[
         text = page.text or "(it has no text, and this model sees no pictures)"
         parts.append(TextPart(tokenizer.break_marks(f"[{_title(file, page, len(pages))}]\n{text}\n")))
     return parts
+
+
+def _framed(video: GivenVideo, sight: Vision | None) -> list[Part]:
+    """Returns frames with their times, in the words of SmolVLM's processor."""
+    if sight is None or sight.tower is None:
+        raise video.refusal("this model sees no pictures, and so no video; choose a model that does")
+    try:
+        frame_settings(sight.tower)
+    except RequestError as error:
+        raise video.refusal(str(error)) from None
+    seen = video.read()
+    minutes, seconds = divmod(int(seen.seconds), 60)
+    length = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    number = _words(len(seen.frames))
+    intro = f"You are provided the following series of {number} frames from a {length} [H:MM:SS] video.\n"
+    parts: list[Part] = []
+    for frame in seen.frames:
+        time = f"{int(frame.seconds // 60):02}:{int(frame.seconds % 60):02}"
+        parts.append(TextPart(f"{intro}\nFrame from {time}:"))
+        parts.append(ImagePart(GivenPicture(frame, where=video.where)))
+        intro = ""
+    return [*parts, TextPart("\n\n")]
+
+
+_ONES = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_TEENS = (
+    *("ten", "eleven", "twelve", "thirteen", "fourteen"),
+    *("fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+
+
+def _words(n: int) -> str:
+    """Returns a number from 1 to 99 in words."""
+    if n < 20:
+        return _ONES[n] if n < 10 else _TEENS[n - 10]
+    tens = _TENS[n // 10 - 2]
+    return f"{tens}-{_ONES[n % 10]}" if n % 10 else tens
 
 
 def _title(file: GivenFile, page: Page, n_pages: int) -> str:

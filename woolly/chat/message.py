@@ -10,8 +10,9 @@ from typing import Any
 
 from woolly.chat.tools.tool import ToolCall
 from woolly.errors import TemplateError
-from woolly.senses.given import GivenFile, GivenPicture, GivenSound
+from woolly.senses.given import GivenFile, GivenPicture, GivenSound, GivenVideo
 from woolly.senses.pdf import is_pdf
+from woolly.senses.video import is_video
 from woolly.templates.template import check_messages
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "OtherPart",
     "Part",
     "TextPart",
+    "VideoPart",
     "fit_ids",
     "name_results",
     "read_arguments",
@@ -64,7 +66,14 @@ class FilePart:
     file: GivenFile
 
 
-Part = TextPart | ImagePart | AudioPart | FilePart | OtherPart
+@dataclass(frozen=True)
+class VideoPart:
+    """A video, whose frames become parts when the prompt is laid out."""
+
+    video: GivenVideo
+
+
+Part = TextPart | ImagePart | AudioPart | FilePart | VideoPart | OtherPart
 
 
 @dataclass(frozen=True)
@@ -177,6 +186,8 @@ def _read_part(part: Mapping[str, Any]) -> Part:
         return TextPart(part["text"])
     if (file := _file(part)) is not None:
         return FilePart(file)
+    if (video := _video(part)) is not None:
+        return VideoPart(video)
     if (sound := _sound(part)) is not None:
         return AudioPart(sound)
     picture = _picture(part)
@@ -207,6 +218,17 @@ def _file(part: Mapping[str, Any]) -> GivenFile | None:
     return GivenFile(given, where="image") if kind == "image" and is_pdf(given) else None
 
 
+def _video(part: Mapping[str, Any]) -> GivenVideo | None:
+    """Returns the video of a part: in vLLM's words, in those of transformers, or given as a picture."""
+    kind = part.get("type")
+    given = part.get(kind) if isinstance(kind, str) else None
+    if kind == "video_url":
+        url = given.get("url") if isinstance(given, Mapping) else given
+        return GivenVideo(data=url, where="video_url") if isinstance(url, str) else None
+    is_given = (kind == "video" and given is not None) or (kind == "image" and is_video(given))
+    return GivenVideo(given, where=str(kind)) if is_given else None
+
+
 def _picture(part: Mapping[str, Any]) -> GivenPicture | None:
     """Returns the picture of a part in OpenAI's words, or in those of transformers; None if it holds none."""
     kind = part.get("type")
@@ -224,8 +246,8 @@ def _part(part: Part) -> dict[str, Any]:
         return {"type": "image"}
     if isinstance(part, AudioPart):
         return {"type": "audio"}
-    if isinstance(part, FilePart):
-        return {"type": "file"}
+    if isinstance(part, (FilePart, VideoPart)):
+        return {"type": "file" if isinstance(part, FilePart) else "video"}
     return {"type": "text", "text": part.text} if isinstance(part, TextPart) else dict(part.fields)
 
 

@@ -7,13 +7,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart
+from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
 from woolly.errors import RequestError, TemplateError
 from woolly.senses import EarSettings, Kind, Prepared, TowerSettings
 from woolly.senses.given import GivenPicture, GivenSound
 from woolly.senses.pdf import Page
 from woolly.senses.preparing import measure, prepare
 from woolly.senses.preparing.hearing import measure_sound, prepare_sound
+from woolly.senses.video import Frame, frame_settings
 from woolly.templates import ChatTemplate
 
 __all__ = [
@@ -103,12 +104,14 @@ class Readings:
 
 def _identity(given: GivenPicture | GivenSound) -> int:
     """Returns what tells one given thing from another; pages of a file that is opened again are the same."""
-    return id(given.source if isinstance(given.source, Page) else given)
+    return id(given.source if isinstance(given.source, (Page, Frame)) else given)
 
 
 def has_pictures(messages: Sequence[Message]) -> bool:
-    """Whether a conversation brings pictures, sounds or files."""
-    return any(isinstance(part, (ImagePart, AudioPart, FilePart)) for message in messages for part in message.parts)
+    """Whether a conversation brings pictures, sounds, files or videos."""
+    return any(
+        isinstance(part, (ImagePart, AudioPart, FilePart, VideoPart)) for message in messages for part in message.parts
+    )
 
 
 def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[GivenPicture | GivenSound]:
@@ -122,7 +125,7 @@ def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Gi
         if sight is None or (sight.tower if kind == "image" else sight.ears) is None:
             raise _given(part).refusal(f"this model {_lack(kind)}: {_CLOSED if sight is None else _OTHER}")
     for one, name in ((ImagePart, "pictures"), (AudioPart, "sounds")):
-        n = sum(isinstance(part, one) and not isinstance(_given(part).source, Page) for part in parts)
+        n = sum(isinstance(part, one) and not isinstance(_given(part).source, (Page, Frame)) for part in parts)
         if n > _MOST_PICTURES:
             raise RequestError(
                 f"the conversation has {n} {name}, and at most {_MOST_PICTURES} are taken; send fewer",
@@ -190,9 +193,10 @@ def _prepared(given: GivenPicture, sight: Vision, n_before: int, deadline: float
     picture = given.read(allows_remote=sight.allows_remote, deadline=deadline)
     assert sight.tower is not None
     try:
-        n_rows = n_before + measure(picture.size, sight.tower).n_rows
+        tower = frame_settings(sight.tower) if isinstance(given.source, Frame) else sight.tower
+        n_rows = n_before + measure(picture.size, tower).n_rows
         _check_rows(n_rows, given, sight)
-        return prepare(picture, sight.tower), n_rows
+        return prepare(picture, tower), n_rows
     except RequestError as error:
         raise error if error.code == "context_length" else given.refusal(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:

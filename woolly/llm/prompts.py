@@ -6,14 +6,25 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from woolly.chat import AudioPart, ChatRequest, FilePart, ImagePart, Message, ReasoningOptions, Tool, ToolChoice
+from woolly.chat import (
+    AudioPart,
+    ChatRequest,
+    FilePart,
+    ImagePart,
+    Message,
+    ReasoningOptions,
+    Tool,
+    ToolChoice,
+    VideoPart,
+)
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.keywords import check_keywords
 from woolly.sampling.schema import read_schema
-from woolly.senses.given import GivenFile, GivenPicture, GivenSound
+from woolly.senses.given import GivenFile, GivenPicture, GivenSound, GivenVideo
 from woolly.senses.pdf import is_pdf
+from woolly.senses.video import is_video
 
 __all__ = [
     "Chats",
@@ -105,7 +116,7 @@ def _with_media(
     talk: tuple[Message, ...], images: Sequence[Any] | None, audio: Sequence[Any] | None
 ) -> tuple[Message, ...]:
     """Returns the messages with pictures and sounds before the text of the last one, which must be the user's."""
-    parts: list[ImagePart | AudioPart | FilePart] = []
+    parts: list[ImagePart | AudioPart | FilePart | VideoPart] = []
     for name, given, what in (("images", images, "pictures"), ("audio", audio, "sounds")):
         if given is None:
             continue
@@ -121,6 +132,8 @@ def _with_media(
                 parts.append(AudioPart(GivenSound(one, where=where)))
             elif is_pdf(one):
                 parts.append(FilePart(GivenFile(one, where=where)))
+            elif is_video(one):
+                parts.append(VideoPart(GivenVideo(one, where=where)))
             else:
                 parts.append(ImagePart(GivenPicture(one, where=where)))
     return (*talk[:-1], replace(talk[-1], content=(*parts, *talk[-1].parts))) if parts else talk

@@ -22,6 +22,7 @@ _PACKAGES = {
     "pictures": "pillow",
     "ray": "ray",
     "sounds": "soundfile",
+    "video": "av",
 }
 
 

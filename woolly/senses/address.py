@@ -19,6 +19,7 @@ __all__ = [
     "picture_bytes",
     "read_base64",
     "sound_bytes",
+    "video_bytes",
 ]
 
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)((?:;[a-z0-9-]+=[^;,]*)*);base64,", re.IGNORECASE)
@@ -79,6 +80,16 @@ def check_file_type(type: str) -> None:
     """RequestError if a media type is not that of a PDF file."""
     if type.lower() not in ("application/pdf", "application/x-pdf", "application/octet-stream"):
         raise RequestError(f"its type is {type[:60]!r}; a PDF file was expected, application/pdf")
+
+
+def video_bytes(data: str) -> bytes:
+    """Returns the bytes of a video in a data: URL, or in base64 alone; videos are never fetched."""
+    if (found := _SCHEME.match(data[:64])) is None:
+        return read_base64(data, "video")
+    if (head := _DATA.match(data[:256])) is None or head[1].lower().partition("/")[0] != "video":
+        fetched = "videos are not fetched from other servers; send " if found[1].lower() in ("http", "https") else ""
+        raise RequestError(f"{fetched or f'{data[:40]!r} is no video; expected '}data:video/mp4;base64,...")
+    return read_base64(data[head.end() :], "video")
 
 
 def check_sound_type(type: str) -> None:

@@ -1,4 +1,4 @@
-"""GivenPicture, GivenSound and GivenFile: as a request brings them; they are decoded when its prompt is laid out."""
+"""GivenPicture, GivenSound, GivenFile, GivenVideo: as a request brings them, to be decoded for its prompt."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from woolly.senses.address import (
     picture_bytes,
     read_base64,
     sound_bytes,
+    video_bytes,
 )
 from woolly.senses.pdf import Page, read_file, read_pages
 from woolly.senses.picture import Picture, PictureSource, read_picture
 from woolly.senses.sounds import Sound, SoundSource, read_sound
+from woolly.senses.video import Frame, Video, read_video
 
-__all__ = ["GivenFile", "GivenPicture", "GivenSound"]
+__all__ = ["GivenFile", "GivenPicture", "GivenSound", "GivenVideo"]
 
 
 @dataclass(frozen=True)
 class GivenPicture:
     """One of a source, an address and base64 text. Nothing of it was read: that takes a while, and may fail."""
 
-    source: PictureSource = field(default=None, repr=False)  # what `read_picture` takes, or a Page
+    source: PictureSource = field(default=None, repr=False)  # what `read_picture` takes, a Page or a Frame
     address: str = field(default="", repr=False)  # a data: URL, or that of another server
     base64: str = field(default="", repr=False)
     media_type: str = ""  # of base64 text, if the client names it
@@ -45,7 +47,7 @@ class GivenPicture:
         One of another server must be here at `deadline`, by time.monotonic().
         """
         try:
-            if isinstance(self.source, Page):
+            if isinstance(self.source, (Page, Frame)):
                 return self.source.picture
             if self.source is not None:
                 return read_picture(self.source)
@@ -118,4 +120,24 @@ class GivenFile:
 
     def refusal(self, message: str) -> RequestError:
         """Returns the error of this file."""
+        return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
+
+
+@dataclass(frozen=True)
+class GivenVideo:
+    """A video: one of a source and data. Nothing of it was read: that takes a while, and may fail."""
+
+    source: Any = field(default=None, repr=False)  # a path, or bytes
+    data: str = field(default="", repr=False)  # a data: URL, or base64
+    where: str = ""  # the field of the request that holds it, for messages
+
+    def read(self) -> Video:
+        """Returns its frames; RequestError, with the field at fault, if it cannot be used."""
+        try:
+            return read_video(video_bytes(self.data) if self.source is None else read_file(self.source))
+        except RequestError as error:
+            raise self.refusal(str(error)) from None
+
+    def refusal(self, message: str) -> RequestError:
+        """Returns the error of this video."""
         return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from woolly.machine.extra import how_to_add
 from woolly.senses.format import MOST_BYTES
 from woolly.senses.picture import Picture
 
-__all__ = ["MOST_PAGES", "Page", "is_pdf", "read_file", "read_pages"]
+__all__ = ["MOST_PAGES", "Kept", "Page", "is_pdf", "read_file", "read_pages"]
 
 MOST_PAGES = 50  # of a conversation, unless the caller says otherwise
 _MOST_CHARACTERS = 4_000_000  # of a file: a million tokens
@@ -58,28 +58,41 @@ class Page:
         return Picture(np.frombuffer(pixels, np.uint8, n_bytes).reshape(self.height, self.width, 3))
 
 
-class _Kept:
-    """Pages of the files that were read last, by a digest: each turn of a conversation brings its files again."""
+class _Packed(Protocol):
+    @property
+    def packed(self) -> bytes: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+Held = TypeVar("Held", bound=_Packed)
+
+
+class Kept(Generic[Held]):
+    """Pages, or frames, of the files that were read last, by a digest: each turn brings its files again."""
 
     def __init__(self, room: int) -> None:
         self._room = room
-        self._files: OrderedDict[bytes, tuple[Page, ...]] = OrderedDict()
+        self._files: OrderedDict[bytes, tuple[Held, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, digest: bytes) -> tuple[Page, ...] | None:
+    def find(self, digest: bytes) -> tuple[Held, ...] | None:
+        """Returns what was read of a file, None if it is not kept."""
         with self._lock:
             if digest in self._files:
                 self._files.move_to_end(digest)
             return self._files.get(digest)
 
-    def keep(self, digest: bytes, pages: tuple[Page, ...]) -> None:
+    def keep(self, digest: bytes, pages: tuple[Held, ...]) -> None:
+        """Keeps what was read, and drops what was not used for longest."""
         with self._lock:
             self._files[digest] = pages
             while sum(map(_size, self._files.values())) > self._room:
                 self._files.popitem(last=False)
 
 
-_kept = _Kept(_KEPT)
+_kept: Kept[Page] = Kept(_KEPT)
 
 
 def is_pdf(source: Any) -> bool:
@@ -221,5 +234,5 @@ def _plain(text: str) -> str:
     return "\n".join("".join(c for c in line if c.isprintable() or c == "\t").rstrip() for line in lines).strip()
 
 
-def _size(pages: tuple[Page, ...]) -> int:
+def _size(pages: tuple[_Packed, ...]) -> int:
     return sum(len(page.packed) + 4 * len(page.text) for page in pages)

@@ -59,7 +59,7 @@ __all__ = ["run"]
     ),
     Option(
         "--image",
-        "Picture or PDF file that goes before the prompt; may be repeated.",
+        "Picture, PDF file or video that goes before the prompt; may be repeated.",
         list,
         metavar="FILE",
         section=ANSWER,

@@ -304,7 +304,7 @@ def test_what_cannot_be_done_is_refused_by_its_name(field, server):
 
 
 MESSAGES = {
-    "messages.0.content.0": {"role": "user", "content": [{"type": "video_url", "video_url": {"url": "x"}}]},
+    "messages.0.content.0": {"role": "user", "content": [{"type": "hologram", "hologram": {"url": "x"}}]},
     "messages.0.content.0.input_audio": {
         "role": "user",
         "content": [{"type": "input_audio", "input_audio": {"data": "x"}}],

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
-from woolly.senses.given import GivenPicture, GivenSound
+from woolly.senses.given import GivenPicture, GivenSound, GivenVideo
 from woolly.serving.dialects.files import file_part
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.unseen import UNSEEN_IMAGE
@@ -139,6 +139,8 @@ def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
         return _picture(part, where)
     if part.type in ("input_audio", "audio_url"):
         return _sound(part, where)
+    if part.type == "video_url" and not is_result:
+        return _video(part, where)
     if part.type == "file" and not is_result:
         return _file(part, where)
     if part.type != "text":
@@ -173,6 +175,15 @@ def _sound(part: Part, where: str) -> chat.AudioPart:
     if not isinstance(data, str):
         raise refuse(place, "an object with data in base64, and a format such as wav, was expected")
     return chat.AudioPart(GivenSound(base64=data, where=place))
+
+
+def _video(part: Part, where: str) -> chat.VideoPart:
+    """Returns a video in vLLM's words."""
+    given = (part.model_extra or {}).get("video_url")
+    url = given.get("url") if isinstance(given, dict) else given
+    if not isinstance(url, str):
+        raise refuse(f"{where}.video_url", "an object with a url was expected, such as data:video/mp4;base64,...")
+    return chat.VideoPart(GivenVideo(data=url, where=f"{where}.video_url"))
 
 
 def _file(part: Part, where: str) -> chat.Part:

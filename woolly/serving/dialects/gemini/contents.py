@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from woolly import chat
-from woolly.senses.given import GivenFile, GivenPicture, GivenSound
+from woolly.senses.given import GivenFile, GivenPicture, GivenSound, GivenVideo
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.errors import refuse
@@ -158,6 +158,8 @@ def _said(part: Part, where: str) -> chat.Part:
     plain = data.replace("-", "+").replace("_", "/")
     if media.lower().startswith("audio/"):
         return chat.AudioPart(GivenSound(base64=plain, media_type=media, where=place))
+    if media.lower().startswith("video/"):
+        return chat.VideoPart(GivenVideo(data=plain, where=place))
     if media.lower() == "application/pdf":
         return chat.FilePart(GivenFile(data=plain, media_type=media, where=place))
     return chat.ImagePart(GivenPicture(base64=plain, media_type=media, where=place))
