@@ -2,7 +2,7 @@
 
 import re
 
-from tests.serving.pages.conftest import until
+from tests.serving.pages.conftest import answer_with, ask, refuse_with, until
 
 
 def test_the_picker_tells_what_a_model_is_and_whether_it_fits(open_page, server):
@@ -44,3 +44,37 @@ def test_icons_have_words_in_the_bar_and_on_a_phone_in_the_drawer(open_page, ser
     assert phone.locator("#sidebar").is_hidden()
     phone.keyboard.press("Escape")
     assert phone.locator("#panel").is_hidden()
+
+
+def test_a_command_in_an_error_is_code(page):
+    refuse_with(page, 404, "model_not_found", "there is no model here; run `woolly pull smollm2`, or ask for ` another")
+    page.locator("#message").fill("Hi")
+    page.keyboard.press("Enter")
+    problem = page.locator(".problem p")
+    problem.wait_for()
+    assert problem.locator("code").all_inner_texts() == ["woolly pull smollm2"]
+    assert problem.inner_text() == "there is no model here; run woolly pull smollm2, or ask for ` another."
+
+
+def test_the_name_of_the_chosen_model_is_read_before_that_of_the_one_beside_it(page):
+    page.evaluate("document.getElementById('model-beside').textContent = 'beside ' + 'a-long-name-'.repeat(20)")
+    cut = "id => { const one = document.getElementById(id); return one.scrollWidth > one.clientWidth; }"
+    assert page.evaluate(cut, "model-beside") and not page.evaluate(cut, "model-name")
+
+
+def test_no_line_break_parts_a_number_from_its_unit(page):
+    ask(page, "Hi")
+    facts = page.locator(".assistant .figures .fact")
+    assert re.fullmatch(r"[\d.]+ tokens/s", facts.first.inner_text())
+    assert re.fullmatch(r"first after [\d.]+ m?s", facts.last.inner_text())
+    spaces = facts.evaluate_all(
+        "all => all.map(one => getComputedStyle(one).whiteSpaceCollapse + getComputedStyle(one).textWrapMode)"
+    )
+    assert spaces == ["collapsenowrap"] * facts.count()
+
+
+def test_the_number_of_a_footnote_stands_on_the_line_of_its_text(page):
+    answer_with(page, "Wool.[^1]\n\n[^1]: A footnote.")
+    ask(page, "Hi")
+    number, text = (page.locator(f".footnote > {one}").bounding_box() for one in ("sup", "span"))
+    assert number["y"] + number["height"] > text["y"] + text["height"] / 2

@@ -18,6 +18,9 @@ export function mathml(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(MATHML, tag), attributes, children);
 }
 
+/** A number with its unit, which no line break parts. */
+export const fact = (text) => el("span", { class: "fact" }, text);
+
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;

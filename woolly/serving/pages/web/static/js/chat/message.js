@@ -2,7 +2,7 @@
 
 import * as api from "../app/api.js";
 import * as chat from "./chat.js";
-import { copyButton, el, iconButton } from "../app/dom.js";
+import { copyButton, el, fact, iconButton } from "../app/dom.js";
 import { duration, number } from "../app/format.js";
 import { CodeView } from "../markdown/code.js";
 import { MarkdownView } from "../markdown/view.js";
@@ -232,14 +232,15 @@ export class MessageView {
     const isCut = ending in NOTES && content + reasoning !== "" && !form && !calls;
     const parts = [];
     if (model) parts.push(model.replace(/\.gguf$/, ""));
-    if (figures?.rate) parts.push(`${number(figures.rate)} tokens/s`);
-    if (figures?.tokens) parts.push(`${number(figures.tokens)} tokens`);
-    if (figures?.first) parts.push(`first after ${duration(figures.first)}`);
+    if (figures?.rate) parts.push(fact(`${number(figures.rate)} tokens/s`));
+    if (figures?.tokens) parts.push(fact(`${number(figures.tokens)} tokens`));
+    if (figures?.first) parts.push(fact(`first after ${duration(figures.first)}`));
+    const line = parts.flatMap((part, i) => (i ? [" · ", part] : [part]));
     const more = ending === "full" ? this.roomButton() : el("button", { type: "button", class: "button small", title: "Continue this answer where it ends", on: { click: () => chat.continueAnswer(this.node) } }, "Continue");
     this.foot.classList.toggle("shown", ending in NOTES);
     const prompt = figures?.prompt ? `; a prompt of ${number(figures.prompt)} tokens, ${number(figures.cached)} of them from the cache` : "";
     const title = `${model ?? ""}${prompt}`;
-    return el("span", { class: "figures", title }, ending in NOTES ? el("strong", { class: "cut" }, NOTES[ending]) : null, parts.join(" · "), isCut ? more : null);
+    return el("span", { class: "figures", title }, ending in NOTES ? el("strong", { class: "cut" }, NOTES[ending]) : null, el("span", {}, ...line), isCut ? more : null);
   }
 
   /** An answer that filled the context goes on only without the oldest turns, if there are any. */

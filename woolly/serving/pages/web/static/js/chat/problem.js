@@ -9,8 +9,11 @@ export function problemView(problem, isOver) {
   const { error } = problem;
   const isMild = error.code === "stopped";
   const actions = error.code === chat.FULL ? fullButtons(problem) : error.code === chat.BLIND ? withoutButtons("pictures") : error.code === chat.DEAF ? withoutButtons("sounds") : tryButton(error, isOver);
-  return el("div", { class: isMild ? "problem mild" : "problem", role: isMild ? "status" : "alert" }, el("p", {}, icon("close"), el("span", {}, error.message)), actions);
+  return el("div", { class: isMild ? "problem mild" : "problem", role: isMild ? "status" : "alert" }, el("p", {}, icon("close"), el("span", {}, ...withCommands(error.message))), actions);
 }
+
+/** A sentence, with what stands between backticks, such as a command, as code. */
+const withCommands = (text) => text.split(/`([^`]+)`/).map((part, i) => (i % 2 ? el("code", {}, part) : part));
 
 const button = (text, run) => el("button", { type: "button", class: "button", on: { click: run } }, text);
 

@@ -1,7 +1,7 @@
 // The Thread: the messages of the conversation that is shown, or what an empty one begins with.
 
 import * as chat from "./chat.js";
-import { announce, byId, el, iconButton, mark } from "../app/dom.js";
+import { announce, byId, el, fact, iconButton, mark } from "../app/dom.js";
 import { bytes, number, parameters } from "../app/format.js";
 import { showLock } from "../app/lock.js";
 import { fillPair, pairOf } from "./compare.js";
@@ -161,7 +161,7 @@ function about(model) {
   if (state.isLocked) return "Who runs the server has it.";
   if (state.health === "unreachable") return "This page tries again by itself.";
   if (!model) return state.health ? ["Put a GGUF file into the folder of models, or run ", el("code", {}, "woolly pull smollm2"), "."] : "";
-  const size = `${parameters(model.parameters)} parameters, ${bytes(model.size_bytes)}, a context of ${number(model.context_length)} tokens`;
+  const size = [fact(`${parameters(model.parameters)} parameters`), ", ", fact(bytes(model.size_bytes)), `, a context of ${number(model.context_length)} tokens`];
   const verb = { ready: "is loaded", loading: "is being loaded", unloading: "is being unloaded" }[modelState(model)] ?? "will be loaded with your first message";
-  return [el("strong", {}, model.name), ` ${verb}: ${size}. It runs on the server's machine; nothing is sent elsewhere.`];
+  return [el("strong", {}, model.name), ` ${verb}: `, ...size, ". It runs on the server's machine; nothing is sent elsewhere."];
 }
