@@ -37,11 +37,11 @@ struct Scale {
 };
 
 struct Q4_0 : Scale, Nibbles<BlockQ4_0> {
-    static constexpr int offset = 8;
+    static constexpr int offset = 8, most = 15;
     static constexpr bool is_signed = false, has_min = false;
 };
 struct Q4_1 : Scale, Nibbles<BlockQ4_1> {
-    static constexpr int offset = 0;
+    static constexpr int offset = 0, most = 15;
     static constexpr bool is_signed = false, has_min = true;
 };
 struct Q5_0 : Scale, FiveBits<BlockQ5_0> {

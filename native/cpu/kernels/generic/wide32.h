@@ -4,8 +4,8 @@
 namespace woolly::WOOLLY_TARGET {
 
 // Opened blocks, the same code for all types with these numbers. `offset_` is still in each weight, because the level's
-// dot takes only unsigned ones.
-template <int offset_, bool signed_dot, bool has_min>
+// dot takes only unsigned ones, up to `most`.
+template <int offset_, bool signed_dot, bool has_min, int most = 255>
 struct Opened32 {
     static constexpr int offset = offset_;
     // An opened block: f32 scales of 16 rows, f32 minima, weights.
@@ -34,16 +34,31 @@ struct Opened32 {
                     } else {
                         dots[m] = strip_biased();
                     }
+#if defined(WOOLLY_PAIR_SUMS)
+                constexpr bool by_pairs = !signed_dot && most <= kMostOfPairs;
+                StripI pairs[M];
+                for (int m = 0; m < M; ++m) pairs[m] = strip_zero();
+#endif
                 each<2>([&]<int c>() __attribute__((always_inline)) {
                     Columns a[M];
                     for (int m = 0; m < M; ++m) a[m] = columns(q[m] + 32 * b + 16 * c);
                     each<4>([&]<int v>() __attribute__((always_inline)) {
                         const StripU w = strip_load(p + weights + 64 * (4 * c + v));
+#if defined(WOOLLY_PAIR_SUMS)
+                        if constexpr (by_pairs) {
+                            for (int m = 0; m < M; ++m) pairs[m] = add_pairs<v>(pairs[m], w, a[m]);
+                            return;
+                        }
+#endif
                         for (int m = 0; m < M; ++m)
                             dots[m] =
                                 signed_dot ? strip_dot_signed<v>(dots[m], w, a[m]) : strip_dot<v>(dots[m], w, a[m]);
                     });
                 });
+#if defined(WOOLLY_PAIR_SUMS)
+                if constexpr (by_pairs)
+                    for (int m = 0; m < M; ++m) dots[m] = add_widened(dots[m], pairs[m]);
+#endif
                 const StripF d = strip_load(reinterpret_cast<const float*>(p));
                 for (int m = 0; m < M; ++m) {
                     sum[m] = fma(unbiased(dots[m]), scaled(d, scale[m][b]), sum[m]);
@@ -56,12 +71,19 @@ struct Opened32 {
     }
 };
 
+// The largest weight as it is opened: types that have it say so.
+template <class Type>
+constexpr int most_of() {
+    if constexpr (requires { Type::most; }) return Type::most;
+    return 255;
+}
+
 // As in Open256.
 template <class Type>
 using Opened32Of = Opened32<Type::is_signed ? kSignedOffset
                             : kSigned       ? 0
                                             : Type::offset,
-                            kSigned || (Type::is_signed && kSignedOffset == 0), Type::has_min>;
+                            kSigned || (Type::is_signed && kSignedOffset == 0), Type::has_min, most_of<Type>()>;
 
 template <class Type>
 struct Open32 : Opened32Of<Type> {

@@ -330,6 +330,20 @@ template <int g>
     WOOLLY_PARTS acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(_mm256_maddubs_epi16(w.v[i], four), ones));
     return acc;
 }
+// Sums of pairs of products in 16 bits, widened once for 32 columns of weights up to 15: 16 * 15 * 128 = 30720 fits.
+#define WOOLLY_PAIR_SUMS
+constexpr int kMostOfPairs = 15;
+template <int g>
+[[gnu::always_inline]] inline I32 add_pairs(I32 pairs, U8 w, Columns a) {
+    const __m256i four = four_columns(a + 4 * g);
+    WOOLLY_PARTS pairs.v[i] = _mm256_add_epi16(pairs.v[i], _mm256_maddubs_epi16(w.v[i], four));
+    return pairs;
+}
+[[gnu::always_inline]] inline I32 add_widened(I32 acc, I32 pairs) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    WOOLLY_PARTS acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(pairs.v[i], ones));
+    return acc;
+}
 // The weight's sign moves to the activation, and -128 would have no negative. 2 * 128 * 127 = 32512 fits.
 constexpr int32_t kSignedOffset = 0;
 template <int g>
