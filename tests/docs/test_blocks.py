@@ -66,7 +66,7 @@ NOT_RUN = {
         "fetches a compiler of 60 MB, and builds",
         "builds, for a minute or two",
     ],
-    "docs/use/pictures.md": ["needs a model that sees"] * 2,
+    "docs/use/pictures.md": ["needs a model that sees"] * 3,
     "docs/use/sounds.md": ["needs a model that hears"] * 3,
     "docs/use/quantize.md": ["takes minutes"],
     "docs/use/quickstart.md": ["downloads gigabytes"],
