@@ -199,7 +199,7 @@ def test_every_plain_op_of_the_table_can_be_traced():
     experts = {"gate__weight": (2, 12, 8), "down__weight": (2, 8, 6), "router__weight": (2, 8)}
     experts["heads__weight"] = (2, 4, 4)
     recurrent = {"filter__weight": (8, 2), "rates__weight": (8, 2), "skips__weight": (8,), "two__weight": (2, 1)}
-    texts = {"at__weight": (5, 8), "kinds__weight": (2, 8)}
+    texts = {"at__weight": (5, 8), "kinds__weight": (2, 8), "sinks__weight": (2,), "one__weight": (1,)}
     p = tracer(up__weight=(8, 8), norm__weight=(4,), **experts, **recurrent, **texts)
     x = p.embed_type(p.embed_position(p.embed("token_embd", width=8), "at"), "kinds", 3)
     x = p.conv_around(p.blend(x + p.given(width=8), "at", taps=2), "filter", kernel=2, before=1)
@@ -219,6 +219,10 @@ def test_every_plain_op_of_the_table_can_be_traced():
     x = x + p.attention(q, q, h, head_dim=4, scale=0.5, chosen=chosen)
     x = p.glu(x, p.act(p.gain(p.softcap(p.clip(p.clamp(x, 5.0), -1.0, 2.0), 3.0), "norm"), "relu2")) * 0.5
     x = x + p.attention(p.columns(q, first=0, width=8), q, q, head_dim=4, scale=0.5)
+    blocks = p.keep(p.compress(x, x, "kinds", every=2, width=4))
+    latest = p.keep(p.columns(x, first=0, width=4), window=2)
+    x = x + p.attend_kept(q, latest, blocks, head_dim=4, scale=0.5, window=2, every=2, sinks="sinks")
+    x = p.mul(x, p.hyper(p.columns(x, first=0, width=2), "one", "sinks", streams=2, iterations=1, eps=1e-6))
     x = p.layer_norm(p.xielu(x, alpha_p=1.0, alpha_n=1.0, beta=0.5, eps=-1e-6), eps=1e-6) * x
     x = p.moe(x, "router", "gate", "gate", "down", n_experts=2, ffn=6, n_used=1)
     p.output_rows(x)
@@ -226,6 +230,7 @@ def test_every_plain_op_of_the_table_can_be_traced():
     p.output(p.pool(x, "mean"))
     plan = p.plan()
     assert {step.op for step in plan.steps} == {op.name for op in OPS.values() if not op.fused}
-    assert list(plan.paged.values()) == [Paged(1, 4, 4, v_in_k=True), Paged(2, 4, 4), Paged(2, 4, 4)]
-    assert [slot.numbers for slot in plan.slots.values()] == [8, 8, 16, 16, 32, 32, 32]
+    kept = [Paged(1, 4, 4, v_in_k=True), Paged(1, 4, 4, v_in_k=True, window=2)]
+    assert list(plan.paged.values()) == [Paged(1, 4, 4, v_in_k=True), Paged(2, 4, 4), Paged(2, 4, 4), *kept]
+    assert [slot.numbers for slot in plan.slots.values()] == [8, 8, 16, 16, 32, 32, 32, 48]
     assert plan.bytes_per_sequence == 4 * 144
