@@ -233,4 +233,4 @@ def test_every_plain_op_of_the_table_can_be_traced():
     kept = [Paged(1, 4, 4, v_in_k=True), Paged(1, 4, 4, v_in_k=True, window=2)]
     assert list(plan.paged.values()) == [Paged(1, 4, 4, v_in_k=True), Paged(2, 4, 4), Paged(2, 4, 4), *kept]
     assert [slot.numbers for slot in plan.slots.values()] == [8, 8, 16, 16, 32, 32, 32, 48]
-    assert plan.bytes_per_sequence == 4 * 144
+    assert plan.bytes_per_sequence == 4 * 192
