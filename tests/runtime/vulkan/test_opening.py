@@ -30,6 +30,48 @@ def test_an_opening_that_fails_half_way_leaves_nothing_behind(opened):
         assert driver.n_made >= fails and driver.alive == 0, fails
 
 
+class Forgetful(set):
+    """Remembers nothing."""
+
+    def add(self, one):
+        pass
+
+
+def give_units(monkeypatch, driver, tried):
+    """The device has matrix units; `tried` is called with it when they are tried."""
+    units = replace(find_physical(driver, 0), has_matrices=True)
+    monkeypatch.setattr(Physical, "extensions", [])
+    monkeypatch.setattr(driving, "find_physical", lambda *_: units)
+    monkeypatch.setattr(driving, "choose_variant", lambda *_: "plain")
+    monkeypatch.setattr(driving.matrices, "is_exact", tried)
+
+
+def test_a_gpu_that_is_lost_in_its_matrix_units_is_opened_without_them(opened, monkeypatch):
+    driver, trials = Counting(open_driver(), 0), []
+
+    def lose(device):
+        trials.append(device.physical.has_matrices)
+        driver._codes = {"vkGetSemaphoreCounterValue": 0, "vkWaitSemaphores": -4}
+        device.mark()
+        device.wait()
+
+    give_units(monkeypatch, driver, lose)
+    monkeypatch.setattr(driving, "_lost_units", set())
+    with pytest.raises(DeviceError, match="failed while its arithmetic was tried"):
+        driving.open_device(driver=driver)
+    driver._codes = {}
+    for _ in range(2):
+        device = driving.open_device(driver=driver)
+        assert not device.architecture and not device.physical.has_matrices
+        device.close()
+    assert trials == [True] and driver.alive == 0
+    other = replace(driving.find_physical(), number=1)
+    monkeypatch.setattr(driving, "find_physical", lambda *_: other)
+    with pytest.raises(DeviceError, match="failed while its arithmetic was tried"):  # another has units until it fails
+        driving.open_device(driver=driver)
+    assert trials == [True, True] and driver.alive == 0
+
+
 @pytest.mark.parametrize("where", ["probe", "matrices"])
 def test_a_gpu_that_is_lost_while_it_is_opened_can_be_opened_again(opened, monkeypatch, tmp_path, caplog, where):
     driver = Counting(open_driver(), 0)
@@ -41,11 +83,8 @@ def test_a_gpu_that_is_lost_while_it_is_opened_can_be_opened_again(opened, monke
         device.wait()
 
     if where == "matrices":
-        units = replace(find_physical(driver, 0), has_matrices=True)
-        monkeypatch.setattr(Physical, "extensions", [])
-        monkeypatch.setattr(driving, "find_physical", lambda *_: units)
-        monkeypatch.setattr(driving, "choose_variant", lambda *_: "plain")
-        monkeypatch.setattr(driving.matrices, "is_exact", lose)
+        give_units(monkeypatch, driver, lose)
+        monkeypatch.setattr(driving, "_lost_units", Forgetful())  # an opening that is the first again
     else:
         driver._codes = lost
     sentence = "failed while its arithmetic was tried: the GPU was lost in vkWaitSemaphores: the driver reset it; try"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Iterable
+from dataclasses import replace
 
 from woolly.errors import DeviceError
 from woolly.runtime.gpu.device import Address
@@ -27,6 +28,8 @@ __all__ = ["LEVEL", "VulkanDevice", "choose_variant", "find_level", "open_device
 
 # One arithmetic: that of the cpu backend, whatever the GPU.
 LEVEL = "vulkan"
+# GPUs of this process that were lost while their matrix units were tried, by number and identity.
+_lost_units: set[tuple[int, str]] = set()
 
 
 class VulkanDevice(QueuedDevice):
@@ -140,15 +143,28 @@ def choose_variant(device: VulkanDevice, context: VulkanContext) -> str:
 def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: float = 120.0) -> VulkanDevice:
     """The GPU of that number, after a probe of its arithmetic. DeviceError if it cannot be used.
 
-    Work that is not done after `limit_s` seconds counts as hanging. A GPU that is lost meanwhile can be opened again.
+    Work that is not done after `limit_s` seconds counts as hanging. A GPU that is lost meanwhile can be opened again:
+    without its matrix units, if they were tried then.
     """
     driver = driver or open_driver()
     physical = find_physical(driver, index)
+    if (physical.number, physical.identity) in _lost_units:
+        physical = replace(physical, has_matrices=False)
     try:
         return _open(driver, physical, limit_s)
     except DeviceError as error:
         if error.code == "lost":
             raise lost_in_trial(physical.name, error) from None
+        raise
+
+
+def _has_exact_units(device: VulkanDevice) -> bool:
+    """Whether matrix units compute exactly. A GPU that is lost meanwhile has none from now on."""
+    try:
+        return matrices.is_exact(device)
+    except DeviceError as error:
+        if error.code == "lost":
+            _lost_units.add((device.physical.number, device.physical.identity))
         raise
 
 
@@ -162,7 +178,7 @@ def _open(driver: VulkanLibrary, physical: Physical, limit_s: float) -> VulkanDe
     try:
         context.variant = choose_variant(device, context)
         # Asked as the rest of the arithmetic is: a driver that is wrong there leaves these products to dots.
-        context.has_matrices = physical.has_matrices and context.variant == "plain" and matrices.is_exact(device)
+        context.has_matrices = physical.has_matrices and context.variant == "plain" and _has_exact_units(device)
     except BaseException:
         if context.lost is not None and not context.hangs:
             device.abandon()
