@@ -80,7 +80,13 @@ def test_a_request_that_waits_gets_a_place_although_that_does_not_pay():
 
 def program(max_rows=2048, memory=10**9, **plan):
     """What a GPU says of a model whose cache takes 10 bytes for each token."""
-    found = {"bytes_per_sequence": 0, "windows": (), "growth_bytes": lambda _: 1.0, "bytes_per_token": lambda _: 1.0}
+    found = {
+        "bytes_per_sequence": 0,
+        "windows": (),
+        "draft": None,
+        "growth_bytes": lambda _: 1.0,
+        "bytes_per_token": lambda _: 1.0,
+    }
     return SimpleNamespace(
         max_rows=max_rows,
         about=SimpleNamespace(memory=memory, device="GPU"),

@@ -80,7 +80,7 @@ def test_a_wrong_pair_is_refused_with_both_names(folder, tmp_path):
 
 SHALLOW = replace(TINY["qwen3"], name="shallow", architecture="qwen3vl", head_dim=16, extra=M_ROPE, n_layers=1)
 UNFIT = {  # a model, a projector as wide as it, and why they do not go together
-    "embeds": (FAMILIES["gemma3n"], "llava", UnsupportedError, "gemma3n models take no rows of pictures yet"),
+    "distances": (FAMILIES["bloom"], "llava", UnsupportedError, "bloom models with ALiBi take no rows of pictures"),
     "layers": (SHALLOW, "qwen3vl", ModelError, "makes rows for 2 layers, but the qwen3vl model has 1"),
 }
 
@@ -99,7 +99,7 @@ def test_a_projector_that_a_model_cannot_use_stops_it_only_if_it_was_asked_for(c
 
 
 def test_a_loaded_model_that_sees_nothing_does_not_claim_to_see(tmp_path):
-    model = write_tiny(FAMILIES["gemma3n"], tmp_path / "text-Q8_0.gguf")
+    model = write_tiny(FAMILIES["bloom"], tmp_path / "text-Q8_0.gguf")
     write_tower(TOWERS["llava"], tmp_path / "mmproj-F16.gguf")
     settings = Settings(models_dir=tmp_path, model=str(model), backend="cpu", threads=1, ctx_size=64)
     with TestClient(create_app(settings), base_url="http://localhost") as client:

@@ -368,7 +368,9 @@ def refused(message, shapes=None, **changes):
 def test_what_does_not_fit_is_refused_in_one_sentence():
     for n_used in (0, -1, 5):
         refused(f"moe uses {n_used} of 4 experts; at least 1 and at most all were expected", n_used=n_used)
-    refused("moe got scoring 'argmax'; one of softmax, sigmoid, sparsemixer, sqrt_softplus was expected", scoring="argmax")
+    refused(
+        "moe got scoring 'argmax'; one of softmax, sigmoid, sparsemixer, sqrt_softplus was expected", scoring="argmax"
+    )
     refused("moe got scoring 'sparsemixer' with normalize, select or", scoring="sparsemixer", normalize=True)
     for changes in ({"cap": 30.0}, {"shared": 2}):
         refused("moe of 4 experts with scoring 'sparsemixer' got a cap of", scoring="sparsemixer", **changes)

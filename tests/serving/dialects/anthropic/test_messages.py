@@ -100,7 +100,10 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x"}}
     ("fields", "param"),
     [
         ({"messages": [blocks("assistant", IMAGE)]}, "messages.0.content.0"),
-        ({"messages": [blocks("user", {"type": "document", "source": {"type": "base64"}})]}, "messages.0.content.0"),
+        (
+            {"messages": [blocks("user", {"type": "document", "source": {"type": "base64"}})]},
+            "messages.0.content.0.source",
+        ),
         ({"messages": [blocks("user", {"type": "tool_result", "content": "x"})]}, "messages.0.content.0.tool_use_id"),
         ({"messages": [blocks("assistant", {"type": "tool_use"})]}, "messages.0.content.0"),
         ({"system": [IMAGE]}, "system.0"),
