@@ -57,7 +57,7 @@ def test_random_texts_have_the_pieces_of_the_original():
         for _ in range(20):
             text = "".join(rng.choice([*letters, "x"], rng.integers(1, 40)))
             ids = t.encode(text)
-            assert [t.token_bytes(i) for i in ids] == walked([*((x, 0.0) for x, *_ in SPECIAL), *rows], text)
+            assert [t.token_bytes(i) for i in ids] == walked(rows, text)
 
 
 def test_of_equal_sums_the_longer_first_piece_is_taken():
@@ -85,6 +85,13 @@ def test_control_tokens_are_found_and_ends_are_known():
     t = Tokenizer.from_metadata(metadata(WORDS, add_bos_token=True))
     assert t.encode("the<|plamo:eos|>") == [1, t.encode("the", add_special=False)[0], 2]
     assert (t.bos_id, t.eos_id, t.unk_id, t.pad_id) == (1, 2, 0, 3)
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in SPECIAL])
+def test_a_client_cannot_write_control_tokens(name):
+    t = Tokenizer.from_metadata(metadata([*WORDS, (name[:4], -9.0)]))
+    ids = t.encode(f"the{name}he", add_special=False, parse_special=False)
+    assert not {0, 1, 2, 3} & {*ids} and t.decode(ids) == f"the{name}he"
 
 
 def test_a_byte_without_a_token_is_an_error():

@@ -11,6 +11,7 @@ __all__ = ["PlamoEncoder"]
 
 _UNKNOWN = 10_000_000  # what a character costs that no piece covers: more than any piece
 _LARGEST = 20_000_000  # a piece that costs this or more is none
+_NO_PIECES = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 _MARK = "\ufeff"  # of the byte order, at the beginning of a text
 
 
@@ -31,8 +32,9 @@ class PlamoEncoder:
                     bytes_of[int(name[1], 16)] = index
                 continue
             cost = -_rounded(scores[index] * 1e4)
-            # Converters fill the vocabulary up with unused tokens, which its original does not have.
-            if kind != TokenType.UNUSED and cost < _LARGEST:
+            # Control tokens are found before this one reads a text, or not at all. Converters fill the vocabulary up
+            # with unused tokens, which its original does not have.
+            if kind not in _NO_PIECES and cost < _LARGEST:
                 self._pieces[text] = index, cost
         if missing := [byte for byte in range(256) if byte not in bytes_of]:
             raise TokenizerError(f"the vocabulary has no token for the byte 0x{missing[0]:02X}")
