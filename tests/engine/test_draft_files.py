@@ -14,7 +14,9 @@ from woolly.engine import MtpDraft, MtpLookup
 from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import DraftLength
 from woolly.engine.drafts.purse import Purses
+from woolly.engine.opening.load import load_model
 from woolly.gguf import GGUFWriter, open_gguf
+from woolly.runtime import Batch, Options
 from woolly.serving.loading.memory import estimate
 from woolly.serving.settings.options import ModelOptions
 from woolly.store.inventory import own_models
@@ -87,6 +89,42 @@ def test_a_block_of_another_model_is_refused_by_name(folder):
     (other.parent / "kept").rename(foreign)
 
 
+def test_a_model_that_is_named_as_a_block_replaces_nothing(folder):
+    """Another whole model of the same shape as `mtp-NAME.gguf`: a sentence, and the logits of the model itself."""
+    own = folder / "named"
+    own.mkdir()
+    model, other = (write_tiny(replace(TINY["llama"], name=name), own / f"{name}.gguf") for name in "12")
+    with LLM(model, ctx=64, threads=1) as llm:
+        wanted = llm.logits(PROMPT[:9])
+    other.rename(own / "mtp-1.gguf")
+    sentence = r"mtp-1.gguf holds neither the block that guesses tokens of 1.gguf nor a head"
+    with pytest.warns(UserWarning, match=sentence), LLM(model, ctx=64, threads=1) as llm:
+        np.testing.assert_array_equal(llm.logits(PROMPT[:9]), wanted)
+    with pytest.raises(ModelError, match="neither the block"):
+        LLM(model, ctx=64, threads=1, speculation="mtp")
+
+
+def test_layers_of_the_model_in_a_blocks_file_are_not_read(folder):
+    """Neither if the block guesses, nor if it is refused."""
+    _, model, block = files("glm4moe", folder)
+    with LLM(model, ctx=64, threads=1, speculation=None) as llm:
+        wanted = llm.logits(PROMPT[:9])
+    foreign = np.ones((64, 64), np.float32)
+    more = changed(block, folder / "more.gguf", "general.name", "more", {"blk.1.attn_output.weight": foreign})
+    with LLM(model, ctx=64, threads=1, speculation=more) as llm:
+        assert type(llm.engine.draft) is MtpDraft
+        np.testing.assert_array_equal(llm.logits(PROMPT[:9]), wanted)
+    unread = {"blk.1.attn_output.weight": foreign, "blk.3.unknown.weight": foreign}
+    refused = changed(block, folder / "refused.gguf", "general.name", "refused", unread)
+    with pytest.warns(UserWarning, match="speculation is off"):
+        loaded = load_model(model, "cpu", Options(threads=1), draft=None, draft_file=refused)
+    assert loaded.program.draft is None and loaded.draft_file is None
+    state = loaded.program.new_state(1)
+    logits = loaded.program.run(Batch.of([(PROMPT[:9], 0, [0])], range(9)), state).copy()
+    loaded.close()
+    np.testing.assert_array_equal(logits, wanted)
+
+
 def test_a_block_without_its_model_is_no_model(folder, monkeypatch):
     _, model, block = files("glm4moe", folder)
     with pytest.raises(UnsupportedError, match="holds the block that guesses tokens of a glm4moe model, and not the"):
@@ -113,8 +151,8 @@ def test_heads_that_do_not_run_yet_are_refused_by_name(folder, name):
             LLM(path, ctx=64, threads=1, **options)
 
 
-def changed(path, target, key, value):
-    """A copy of a file with another value of one key."""
+def changed(path, target, key, value, more=None):
+    """A copy of a file with another value of one key, and with more tensors."""
     with open_gguf(path) as file:
         writer = GGUFWriter(target)
         for name in file.metadata:
@@ -123,5 +161,7 @@ def changed(path, target, key, value):
         writer.add(key, value)
         for tensor in file.tensors.values():
             writer.add_raw_tensor(tensor.name, tensor.type, tensor.shape, tensor.data)
+        for name, array in (more or {}).items():
+            writer.add_tensor(name, array)
         writer.write()
     return target

@@ -166,12 +166,24 @@ def _borrowing(module: Any, params: Any, name: str, tensors: Mapping[str, Tensor
 
 
 def draft_tensors(other: GGUFFile | None) -> dict[str, Tensor]:
-    """The tensors of a draft file that its model does not share; those of a head have names of their own."""
+    """The tensors of a draft file that its model does not share; those of a head have names of their own.
+
+    Of other blocks, only those that guess: a layer of the model is never that of another file.
+    """
     if other is None:
         return {}
     if is_head(other):
         return {f"head.{name}": own for name, own in other.tensors.items()}
-    return {name: own for name, own in other.tensors.items() if name.startswith("blk.")}
+    keys = Keys(other.metadata, str(other.metadata.get("general.architecture")))
+    first = keys.integer("block_count", 0) - keys.integer("nextn_predict_layers", 0)
+    return {name: own for name, own in other.tensors.items() if _block(name) >= first}
+
+
+def _block(tensor: str) -> int:
+    """The number of the block that a tensor belongs to; -1 if to none."""
+    kind, _, rest = tensor.partition(".")
+    number = rest.partition(".")[0]
+    return int(number) if kind == "blk" and number.isdecimal() else -1
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,11 @@ def guessed_ids(other: GGUFFile | None, plan: Plan) -> npt.NDArray[np.int64] | N
 
 def _check_fit(file: GGUFFile, other: GGUFFile) -> None:
     """ModelError with both names unless a block was made for the model: its kind, width, layers and vocabulary."""
+    if not (is_block(other) or is_head(other)):
+        raise ModelError(
+            f"{other.path.name} holds neither the block that guesses tokens of {file.path.name} nor a head: a model"
+            " that guesses for another is given by its path"
+        )
     own, its = _traits(file), _traits(other)
     if is_head(other):
         name = other.metadata["general.architecture"]

@@ -150,6 +150,9 @@ def load_model(
         plan = with_draft(file, plan, ctx, draft, other)
         if plan.draft is not None and plan.draft.borrows:
             plan = _on_the_cpu(plan, choose(backend_for(options.device, backend), stages), is_needed=draft is True)
+        if plan.draft is None and other is not None:  # refused: nothing of it may reach the model
+            other.close()
+            other = None
         ids = guessed_ids(other, plan)
         if checks_memory and stages is None:
             needed = estimate(file, plan, backend, options, ctx, options.cache_tokens, projector)
