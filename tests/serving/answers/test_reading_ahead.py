@@ -9,8 +9,12 @@ import pytest
 
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
+from tests.serving.conftest import WAIT
+from woolly.engine import EngineDriver
+from woolly.llm import LLM
 from woolly.runtime.cpu.program import CpuProgram
 from woolly.serving.accounts.keys_file import add_key
+from woolly.serving.answers import generation
 
 PATH = "/v1/chat/completions/read_ahead"
 CHAT = "/v1/chat/completions"
@@ -117,33 +121,46 @@ def test_beside_an_answer_nothing_is_read(app_with, brake):
 
 
 class Slow:
-    """Steps that wait until they are let go, or are cancelled."""
+    """Steps that wait until they are let go, or until what runs is cancelled."""
 
     def __init__(self, monkeypatch):
         self.has_begun = threading.Event()
-        self.is_off = threading.Event()
+        self.goes_on = threading.Event()  # for the step under way
+        self.is_off = True  # until a test begins to read
         self.n_rows = []
-        plain = CpuProgram.compute
+        plain, cancel = CpuProgram.compute, EngineDriver.cancel
 
         def compute(program, batch, *given):
             self.n_rows.append(len(batch.tokens))
             self.has_begun.set()
-            self.is_off.wait(0.5)
+            assert self.is_off or self.goes_on.wait(WAIT)
+            self.goes_on.clear()
             return plain(program, batch, *given)
 
+        def cancelled(driver, requests):
+            cancel(driver, requests)
+            self.goes_on.set()
+
         monkeypatch.setattr(CpuProgram, "compute", compute)
+        monkeypatch.setattr(EngineDriver, "cancel", cancelled)
+
+    def let_go(self):
+        self.is_off = True
+        self.goes_on.set()
 
 
 @pytest.fixture
 def slow(monkeypatch):
     slow = Slow(monkeypatch)
     yield slow
-    slow.is_off.set()
+    slow.let_go()
 
 
 def begun(slow, pool, client, **more):
     """Starts to read a long message; returns when the engine computes it."""
     slow.has_begun.clear()
+    slow.goes_on.clear()
+    slow.is_off = False
     reading = pool.submit(lambda: client.post(PATH, json=body(LONG), **more).json())
     assert slow.has_begun.wait(60)
     return reading
@@ -155,7 +172,7 @@ def test_what_is_read_gives_way_to_an_answer(app_with, slow):
         reading = begun(slow, pool, client)
         plain = pool.submit(answer, client)
         reply = reading.result(60)
-        slow.is_off.set()
+        slow.let_go()
         plain.result(60)
         assert reply["state"] == "busy" and reply["read_tokens"] < 200
 
@@ -166,13 +183,59 @@ def test_a_later_message_of_a_client_replaces_the_one_that_is_read(app_with, slo
         reading = begun(slow, pool, client)
         later = pool.submit(lambda: client.post(PATH, json=body(LONG + "where it ")).json())
         assert reading.result(60)["state"] == "replaced"
-        slow.is_off.set()
+        slow.let_go()
         reply = later.result(60)
         assert reply["state"] == "read" and reply["read_tokens"] + reply["cached_tokens"] > 250
 
 
+def test_a_message_that_was_replaced_is_laid_out_no_further_and_one_is_at_a_time(app_with, monkeypatch):
+    plain, calls = generation.lay_out, []
+    has_begun, goes_on = threading.Event(), threading.Event()
+
+    def lay_out(*given):
+        calls.append(given)
+        has_begun.set()
+        assert goes_on.wait(WAIT)
+        return plain(*given)
+
+    with app_with() as client, ThreadPoolExecutor() as pool:
+        load(client)
+        monkeypatch.setattr(generation, "lay_out", lay_out)
+        first = pool.submit(lambda: client.post(PATH, json=body()).json())
+        assert has_begun.wait(WAIT)
+        assert client.post(PATH, json=body(LONG)).json()["state"] == "busy"
+        goes_on.set()
+        assert first.result(WAIT)["state"] == "replaced"
+        assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}},
+    ],
+)
+def test_a_conversation_with_pictures_sounds_or_files_is_not_read(part, client):
+    load(client)
+    before = [{"role": "user", "content": [part]}, {"role": "assistant", "content": "A fox."}]
+    reply = client.post(PATH, json={**body(), "messages": [*before, *body()["messages"]]}).json()
+    assert (reply["state"], reply["read_tokens"], reply["cached_tokens"]) == ("media", 0, 0)
+
+
+def test_a_prompt_that_a_template_makes_long_is_refused_before_it_is_tokenized(app_with, monkeypatch):
+    template = "{% for i in range(1000) %}{{ messages[0].content * 10 }}{% endfor %}"
+    with app_with(chat_template=template, ctx_size=64) as client:
+        assert client.post(CHAT, json=body("a", max_tokens=1)).status_code == 400  # 10,000 tokens; it is loaded since
+        monkeypatch.setattr(LLM, "tokenize_layout", None)
+        reply = client.post(PATH, json=body())
+        assert (
+            reply.status_code == 400 and "characters, and this server takes at most" in reply.json()["error"]["message"]
+        )
+
+
 def test_few_rows_at_once_are_read_so_that_little_is_lost(app_with, slow):
-    slow.is_off.set()
     with app_with() as client:
         load(client)
         slow.n_rows.clear()

@@ -254,6 +254,10 @@ class Generator:
         n = _n_characters(values)
         _check_length(f"has {n} characters", n // CHARACTERS_PER_TOKEN, self._most(llm))
 
+    def check_text(self, llm: LLM, text: str) -> None:
+        """ApiError 400 if a prompt has too many characters for any prompt, before it is tokenized."""
+        _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, self._most(llm))
+
     def _most(self, llm: LLM) -> int:
         """Returns the most tokens that a prompt may have."""
         return min(self._settings.max_prompt or llm.ctx, llm.ctx)
@@ -317,8 +321,7 @@ class Generator:
             "group": turn.get(),
         }
         if not isinstance(prompt, tuple):
-            text = prompt if isinstance(prompt, str) else prompt.text
-            _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, most)
+            self.check_text(llm, prompt if isinstance(prompt, str) else prompt.text)
         if isinstance(prompt, Layout):
             layout = replace(prompt, params=wants.bind(prompt.params, llm.tokenizer))
             _check_length(f"has {len(generation.before)} tokens", len(generation.before), most)

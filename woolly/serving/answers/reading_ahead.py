@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from woolly.chat import Layout
+from woolly.chat.typed import settled
 from woolly.engine import Engine, Request
 from woolly.llm import LLM
 from woolly.runtime import PAGE_SIZE
@@ -16,10 +17,9 @@ from woolly.sampling import SamplingParams
 from woolly.serving.answers.generation import Generation, Generator, urgency
 from woolly.serving.answers.reading_turns import ReadingTurn
 from woolly.serving.answers.running import Running
-from woolly.serving.answers.threads import run_held
 from woolly.serving.loading.loaded import Loaded
 
-__all__ = ["read_ahead"]
+__all__ = ["SettledPrompt", "read_ahead", "settled_prompt"]
 
 _LOWEST = -(1 << 30)  # behind rows of batches
 
@@ -29,44 +29,48 @@ _PIECE, _PIECE_OF_STATES = 4 * PAGE_SIZE, 16 * PAGE_SIZE
 _TAIL = 8  # tokens behind the last page, with which the scheduler keeps the state at its end
 
 
-async def read_ahead(generator: Generator, slot: Loaded, layout: Layout, whole: Layout, turn: ReadingTurn) -> None:
-    """Reads the pages of a layout that the whole one begins with, as far as the turn lasts, which notes them."""
+@dataclass(frozen=True)
+class SettledPrompt:
+    """A prompt whose end may change."""
+
+    ids: Sequence[int]  # all of it
+    n_settled: int  # first ids that no further typing changes
+    params: SamplingParams  # of the request
+
+
+def settled_prompt(llm: LLM, layout: Layout, other: Layout) -> SettledPrompt:
+    """Returns the prompt of a layout, and how much of it another end of its last message leaves as it is."""
+    ids, first = llm.tokenize_layout(layout), llm.tokenize_layout(settled(layout, other))
+    alike = (a == b for a, b in zip(ids, first, strict=False))
+    n_settled = next((i for i, is_alike in enumerate(alike) if not is_alike), min(len(ids), len(first)))
+    return SettledPrompt(ids, n_settled, layout.params)
+
+
+async def read_ahead(generator: Generator, slot: Loaded, prompt: SettledPrompt, turn: ReadingTurn) -> None:
+    """Reads the pages of a prompt that no further typing changes, as far as the turn lasts, which notes them."""
     llm = slot.model
     if llm.engine.program.plan.has_source:
         return  # an encoder reads a prompt at once, and its rows depend on all of it
     urgency.set(_LOWEST)
-    ids, n_settled = await run_held(_settled_ids, llm, layout, whole)
-    n_pages = n_settled // PAGE_SIZE
-    end = min(n_settled, n_pages * PAGE_SIZE + _TAIL)
+    n_pages = prompt.n_settled // PAGE_SIZE
+    end = min(prompt.n_settled, n_pages * PAGE_SIZE + _TAIL)
     if not n_pages or turn.ended:
         return
-    params = SamplingParams(adapters=layout.params.adapters)
-    prompt: tuple[int, ...] | Layout = tuple(ids[:end])
-    if layout.pictures:
-        prompt = replace(layout, params=params)
-    generation = Generation(params, prompt, slot.info.name, score_only=True, owner=turn.owner)
+    params = SamplingParams(adapters=prompt.params.adapters)
+    generation = Generation(params, tuple(prompt.ids[:end]), slot.info.name, score_only=True, owner=turn.owner)
     last = await generator.prepare(generation, slot)
     n_found = await asyncio.to_thread(llm.driver.call, partial(_count_found, last[0], n_pages))
     turn.found(n_found * PAGE_SIZE)
     for piece in _ends(llm, n_found, end) if n_found < n_pages else ():
-        is_last = piece == end or bool(layout.pictures)
-        requests = last if is_last else await generator.prepare(replace(generation, prompt=tuple(ids[:piece])), slot)
+        ids = tuple(prompt.ids[:piece])
+        requests = last if piece == end else await generator.prepare(replace(generation, prompt=ids), slot)
         if slot.state != "ready":
             turn.end("unloaded")
         if turn.ended:
             return
         running = Running(llm.driver, llm.tokenizer, slot.info, requests, generator.bell, time.monotonic(), turn.owner)
         if await turn.run(running):
-            turn.read((end if is_last else piece) // PAGE_SIZE * PAGE_SIZE)
-        if is_last:
-            return
-
-
-def _settled_ids(llm: LLM, layout: Layout, whole: Layout) -> tuple[Sequence[int], int]:
-    """Returns the ids of the whole prompt, and how many of its first ones the layout has."""
-    ids, first = llm.tokenize_layout(whole), llm.tokenize_layout(layout)
-    alike = (a == b for a, b in zip(ids, first, strict=False))
-    return ids, next((i for i, is_alike in enumerate(alike) if not is_alike), min(len(ids), len(first)))
+            turn.read(piece // PAGE_SIZE * PAGE_SIZE)
 
 
 def _count_found(request: Request, n_pages: int, engine: Engine) -> int:

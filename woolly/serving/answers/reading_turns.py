@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -12,7 +13,7 @@ from woolly.serving.errors import ApiError
 
 __all__ = ["ReadingTurn", "ReadingTurns"]
 
-End = Literal["busy", "replaced", "unloaded"]
+End = Literal["busy", "replaced", "unloaded", "media"]
 
 
 class ReadingTurn:
@@ -60,6 +61,7 @@ class ReadingTurns:
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
+        self.layouts = asyncio.Semaphore(1)  # held while a message is laid out and tokenized; nobody waits for it
         self._turns: dict[tuple[str, str], ReadingTurn] = {}  # by the owner and the address of a client
 
     @contextmanager

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from fastapi import Request
 from pydantic import BaseModel, Field
 
-from woolly.chat import ChatRequest, Layout
-from woolly.chat.sight import Readings
-from woolly.chat.typed import ended_otherwise, settled
+from woolly.chat import ChatRequest
+from woolly.chat.sight import has_pictures
+from woolly.chat.typed import ended_otherwise
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import asking
 from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.reading_ahead import read_ahead
+from woolly.serving.answers.reading_ahead import read_ahead, settled_prompt
+from woolly.serving.answers.reading_turns import ReadingTurn
 from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
@@ -37,9 +37,10 @@ class ReadAheadReply(BaseModel):
     model: str
     read_tokens: int = Field(description="Tokens that are in the cache since.")
     cached_tokens: int = Field(description="Tokens before them that were there.")
-    state: Literal["read", "busy", "replaced", "unloaded"] = Field(
-        description="read: all that cannot change any more. Others say why it ended early: an answer was wanted, the"
-        " same client sent a later message, the model is not loaded."
+    state: Literal["read", "busy", "replaced", "unloaded", "media"] = Field(
+        description="read: all that cannot change any more. Others say why it ended early: an answer was wanted or"
+        " another message is being laid out, the same client sent a later message, the model is not loaded, the"
+        " conversation has pictures, sounds, PDF files or videos, which are never read ahead."
     )
 
 
@@ -61,13 +62,14 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     with generator.turns.take(owner_of(request), address) as turn:
         try:
             other = ended_otherwise(chat)
+            if has_pictures(chat.messages):
+                turn.end("media")
             if models.ready(info.name) is None:
                 turn.end("unloaded")
             if not turn.ended:
                 async with models.use(info) as slot:
                     generator.check_characters(slot.model, body.model_dump(include={"messages", "tools"}).values())
-                    whole, part = await _lay_out(generator, slot, body.model, chat, other)
-                    await read_ahead(generator, slot, part, whole, turn)
+                    await _read(generator, slot, body.model, (chat, other), turn)
         except RequestError as error:
             raise of_exception(error, {"prompt": "messages", **FIELDS}) from error
     return ReadAheadReply(
@@ -75,12 +77,21 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     )
 
 
-async def _lay_out(
-    generator: Generator, slot: Loaded, model: str | None, chat: ChatRequest, other: ChatRequest
-) -> tuple[Layout, Layout]:
-    """Returns the layout of a conversation, and its beginning that the other one has, too."""
-    readings = Readings()  # pictures are decoded once
-    async with generator.texts:
-        whole = await lay_out_chat(generator, replace(chat, readings=readings), slot, model)
-        ended = await lay_out_chat(generator, replace(other, readings=readings), slot, model)
-    return whole, await run_held(settled, whole, ended)
+async def _read(
+    generator: Generator, slot: Loaded, model: str | None, chats: tuple[ChatRequest, ChatRequest], turn: ReadingTurn
+) -> None:
+    """Lays out both ends of a conversation and reads what they share. Stops between two threads if the turn ended."""
+    if generator.turns.layouts.locked():
+        turn.end("busy")
+    if turn.ended:
+        return
+    layouts = []
+    async with generator.turns.layouts:
+        for chat in chats:
+            layout = await lay_out_chat(generator, chat, slot, model)
+            generator.check_text(slot.model, layout.text)
+            if turn.ended:
+                return
+            layouts.append(layout)
+        prompt = await run_held(settled_prompt, slot.model, *layouts)
+    await read_ahead(generator, slot, prompt, turn)

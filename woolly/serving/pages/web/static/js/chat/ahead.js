@@ -2,7 +2,7 @@
 
 import * as api from "../app/api.js";
 import { chosenModel, modelState, state } from "../app/state.js";
-import { requestOf } from "./request.js";
+import { isSent, requestOf } from "./request.js";
 import { shownPath } from "./tree.js";
 
 const PAUSE = 600; // milliseconds without a key, after which the text is sent
@@ -30,14 +30,16 @@ async function post(content, files) {
   const conversation = state.current;
   const model = chosenModel();
   if (!state.readsAhead || !content.trim() || state.runs.size || !model || modelState(model) !== "ready") return;
+  const draft = { role: "user", content, files, parent: conversation.leaf };
+  const path = [...shownPath(conversation), draft];
+  if (path.some((node) => node.files?.some(isSent))) return; // the server reads text alone
   const about = [conversation.id, conversation.leaf, model.name, ...files.map((file) => file.name)].join("\n");
   if (sent.about === about && content.length - sent.length < GROWTH) return;
   sent = { about, length: content.length };
   controller?.abort();
   controller = new AbortController();
-  const draft = { role: "user", content, files, parent: conversation.leaf };
   try {
-    await api.readAhead(requestOf(conversation, [...shownPath(conversation), draft]), controller.signal);
+    await api.readAhead(requestOf(conversation, path), controller.signal);
   } catch (error) {
     // It changes no answer: what is wrong with the message is said when it is sent.
     if (error.status === 501) state.readsAhead = false;
