@@ -226,3 +226,44 @@ def test_stored_pages_come_by_text_each_from_its_beginning(engine):
         digests = request.digests_to(2)
         assert [depth for digest, depth in stored if digest in digests] == [0, 1]
     assert stored[0][0] == second.digests_to(1)[0]
+
+
+def _fill(pool, name, n, is_early):
+    """Fills n pages with a text of its own, and gives them back; returns their digests."""
+    digests, parent = [], b""
+    for page in (pages := pool.take(n, is_early)):
+        digest = page_digest(parent, [len(digests)], name)
+        pool.publish(page, parent, digest, [len(digests)])
+        digests.append(digest)
+        parent = digest
+    pool.give_back(pages)
+    return digests
+
+
+def test_pages_read_ahead_are_evicted_first_and_the_last_of_a_text_before_its_first():
+    pool = PagePool(8)
+    ahead = _fill(pool, b"ahead", 4, True)
+    answer = _fill(pool, b"answer", 4, False)
+    pool.take(2)
+    assert len(pool.index.find(ahead)) == 2 and len(pool.index.find(answer)) == 4
+
+
+def test_pages_that_an_answer_shares_are_its_own_and_a_second_reading_leaves_them_early():
+    pool = PagePool(8)
+    read, used = _fill(pool, b"read", 2, True), _fill(pool, b"used", 2, True)
+    answer = _fill(pool, b"answer", 4, False)
+    for digests, is_early in ((used, False), (read, True)):
+        pages = pool.index.find(digests)
+        pool.share(pages, is_early)
+        pool.give_back(pages)
+    pool.take(2)
+    assert [len(pool.index.find(digests)) for digests in (read, used, answer)] == [0, 2, 4]
+
+
+def test_reading_ahead_has_the_blank_pages_or_a_quarter_of_all():
+    pool = PagePool(16)
+    assert pool.room_ahead(()) == 16
+    _fill(pool, b"answer", 13, False)
+    assert pool.room_ahead(()) == 4
+    found = pool.index.find(_fill(pool, b"ahead", 3, True))
+    assert pool.room_ahead(found) == 1 and pool.room_ahead(()) == 4

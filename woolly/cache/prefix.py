@@ -71,6 +71,7 @@ class PrefixIndex:
 
     def __init__(self, most_ghosts: int, needs_state: bool = False, windows: Sequence[WindowPool] = ()) -> None:
         self.needs_state = needs_state
+        self.early: set[int] = set()  # pages that were read ahead and no answer has used: they are evicted first
         self._windows = windows
         self.on_lost_state: Callable[[int], None] = lambda slot: None  # gets each slot that is no snapshot any more
         self._saved: dict[bytes, int] = {}  # slots with the state after a page
@@ -95,6 +96,10 @@ class PrefixIndex:
     def state_after(self, digest: bytes) -> int | None:
         """The slot with the state after a page, if it was saved."""
         return self._saved.get(digest)
+
+    def is_early(self, slot: int) -> bool:
+        """Whether a snapshot is after a page that was read ahead."""
+        return self._pages.get(self._digests[slot], -1) in self.early
 
     def save(self, digest: bytes, slot: int) -> bool:
         """Makes a slot the snapshot after a page; False if the page has one, or is not in the index."""

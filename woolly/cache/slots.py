@@ -14,7 +14,7 @@ class SlotPool:
 
     A slot is blank, in use, or an idle snapshot: the state after a full page, which the prefix index finds by that
     page's digest. A snapshot is never written, because a run writes no slot that it reads: requests share it without
-    a copy. If no slot is blank, the least recently used idle snapshot gives way.
+    a copy. If no slot is blank, the least recently used idle snapshot gives way, those of text read ahead first.
     """
 
     def __init__(self, n_slots: int, index: PrefixIndex) -> None:
@@ -40,7 +40,8 @@ class SlotPool:
         if not self._blank:
             if not self._idle:
                 raise ValueError(f"all {self.n_slots} slots are in use")
-            self._index.forget_state(next(iter(self._idle)))
+            early = (slot for slot in self._idle if self._index.is_early(slot))
+            self._index.forget_state(next(early, next(iter(self._idle))))
         slot = self._blank.pop()
         self._users[slot] = 1
         return slot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ class WindowPool:
         self._users = [0] * n_mapped
         self._blank = list(range(n_pages - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()  # mapped and without users; least recently used first
+        self.early: Container[int] = ()  # pages of text read ahead, which give way first
 
     @property
     def n_free(self) -> int:
@@ -113,7 +114,8 @@ class WindowPool:
         return out
 
     def _evict(self) -> int:
-        page, _ = self._idle.popitem(last=False)
+        page = next((page for page in self._idle if page in self.early), next(iter(self._idle)))
+        del self._idle[page]
         own = int(self.table[page])
         self.table[page] = -1
         return own

@@ -44,6 +44,7 @@ class Request:
     deadline: float | None = None  # on the clock of time.monotonic
     queued: float = 0.0  # when it was queued, on the same clock
     begun: float = 0.0  # when it first got a place
+    is_early: bool = False  # reads ahead of any answer: what it leaves in the cache is evicted first
     salt: bytes = b""  # requests share cached pages only if their salts are equal
     adapters: tuple[float, ...] = ()  # the scale of each adapter of the model
     adapter_digests: tuple[bytes, ...] = ()  # which adapters these are

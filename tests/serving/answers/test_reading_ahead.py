@@ -243,7 +243,7 @@ def test_few_rows_at_once_are_read_so_that_little_is_lost(app_with, slow):
         assert max(slow.n_rows) <= 136 and n_read <= sum(slow.n_rows) <= n_read + 8
 
 
-def test_a_key_is_needed_and_nothing_is_counted(app_with, tmp_path):
+def test_a_key_is_needed_and_no_request_is_counted(app_with, tmp_path):
     file = tmp_path / "keys.toml"
     head = {"Authorization": f"Bearer {add_key(file, 'anna', limits={'requests_per_day': 2})}"}
     with app_with(keys_file=file, usage_file=tmp_path / "usage.db") as client:
@@ -255,6 +255,39 @@ def test_a_key_is_needed_and_nothing_is_counted(app_with, tmp_path):
         assert answer(client)[1] > 200
         reply = client.post(PATH, json=body())  # two answers are all that the key has
         assert reply.status_code == 429 and "the key anna has used its 2 requests" in json.dumps(reply.json())
+
+
+def test_tokens_that_are_read_count_and_a_limit_ends_the_reading(app_with, tmp_path):
+    file = tmp_path / "keys.toml"
+    anna, bert = (
+        {"Authorization": f"Bearer {add_key(file, name, limits=limits)}"}
+        for name, limits in (("anna", {"tokens_per_day": 100}), ("bert", {}))
+    )
+    with app_with(keys_file=file) as client:
+        assert client.post(CHAT, json=body("load it", max_tokens=1), headers=bert).status_code == 200
+        first = client.post(PATH, json=body(), headers=anna)
+        assert (first.json()["state"], first.json()["read_tokens"]) == ("limit", 128)
+        assert first.headers["x-ratelimit-remaining-tokens"] == "0"
+        again = client.post(PATH, json=body(LONG), headers=anna)
+        assert again.status_code == 429 and "the key anna has used its 100 tokens" in json.dumps(again.json())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen35", "gemma3-array"])
+def test_what_an_answer_left_stays_whatever_others_type(family, app_with, tmp_path):
+    case = FAMILIES[family]
+    if family == "gemma3-array":
+        case = replace(case, extra={**case.extra, "attention.sliding_window": 40})
+    write_tiny(case, tmp_path / "tiny.gguf")
+    file = tmp_path / "keys.toml"
+    anna, bert = ({"Authorization": f"Bearer {add_key(file, name, limits={})}"} for name in ("anna", "bert"))
+    with app_with(models_dir=tmp_path, keys_file=file, ctx_size=512, parallel=1) as client:
+        sent = body(SENT, max_tokens=1)
+        assert client.post(CHAT, json=sent, headers=bert).status_code == 200
+        pages = client.app.state.models.ready("tiny").model.engine.scheduler.pages
+        states = {client.post(PATH, json=body(f"{i} {LONG}"), headers=anna).json()["state"] for i in range(12)}
+        assert states <= {"read", "full"} and pages.index.stats().evictions > 0
+        cached = client.post(CHAT, json=sent, headers=bert).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached > 200
 
 
 def test_each_address_has_a_turn_and_all_give_way(client):

@@ -255,8 +255,8 @@ class Scheduler:
         return min(self.max_running, self.breadth.limit(next(queued, None)))
 
     def _waits_for_disk(self, request: Request, digests: Sequence[bytes]) -> bool:
-        """Whether pages of a request are on their way from disk; each start asks for its own once."""
-        if self.tier is None:
+        """Whether pages of a request are on their way from disk; each start that reads nothing ahead asks once."""
+        if self.tier is None or request.is_early:
             return False
         if self.tier.is_fetching(request, digests):
             return True
@@ -316,8 +316,8 @@ class Scheduler:
             reuse = request.n_reusable == len(request.context) - 1
             known, (tokens, _) = request.digests_to(whole), request.named(0, len(request.prompt))
             request.prefix = self.pages.index.report(tokens, known, len(found), reuse, request.salt)
-        self.pages.share(found)
-        request.pages = found + self.pages.take(needed)
+        self.pages.share(found, request.is_early)
+        request.pages = found + self.pages.take(needed, request.is_early)
         request.n_computed = len(found) * PAGE_SIZE
         request.n_published = len(found)
         request.n_filled = len(request.context)

@@ -27,6 +27,10 @@ class Meter:
         """ApiError 429 if a limit of the account is reached; counts nothing."""
         self.quotas.check(account)
 
+    def has_left(self, account: Account | None) -> bool:
+        """Whether no limit of the account is reached."""
+        return self.quotas.has_left(account)
+
     def admit(self, account: Account | None) -> None:
         """Counts a request. ApiError 429 if a limit of the account is reached."""
         self.quotas.admit(account)

@@ -12,8 +12,9 @@ from woolly.chat import Layout
 from woolly.chat.typed import settled
 from woolly.engine import Engine, Request
 from woolly.llm import LLM
-from woolly.runtime import PAGE_SIZE
+from woolly.runtime import PAGE_SIZE, pages_for
 from woolly.sampling import SamplingParams
+from woolly.serving.accounts.account import asking
 from woolly.serving.answers.generation import Generation, Generator, urgency
 from woolly.serving.answers.reading_turns import ReadingTurn
 from woolly.serving.answers.running import Running
@@ -61,21 +62,39 @@ async def read_ahead(generator: Generator, slot: Loaded, prompt: SettledPrompt, 
     last = await generator.prepare(generation, slot)
     n_found = await asyncio.to_thread(llm.driver.call, partial(_count_found, last[0], n_pages))
     turn.found(n_found * PAGE_SIZE)
+    n_before = turn.n_cached
     for piece in _ends(llm, n_found, end) if n_found < n_pages else ():
         ids = tuple(prompt.ids[:piece])
         requests = last if piece == end else await generator.prepare(replace(generation, prompt=ids), slot)
-        if slot.state != "ready":
-            turn.end("unloaded")
-        if turn.ended:
-            return
-        running = Running(llm.driver, llm.tokenizer, slot.info, requests, generator.bell, time.monotonic(), turn.owner)
-        if await turn.run(running):
-            turn.read(piece // PAGE_SIZE * PAGE_SIZE)
+        requests[0].is_early = True
+        async with generator.turns.reading:
+            if not await asyncio.to_thread(llm.driver.call, partial(_has_room, requests[0])):
+                turn.end("full")
+            if slot.state != "ready":
+                turn.end("unloaded")
+            if not generator.meter.has_left(account := asking.get()):
+                turn.end("limit")
+            if turn.ended:
+                return
+            # Before it is computed: a client that goes away would otherwise have it for nothing.
+            generator.meter.charge(account, slot.info.name, {"prompt_tokens": piece - n_before}, n_requests=0)
+            n_before = piece
+            arrived = time.monotonic()
+            running = Running(llm.driver, llm.tokenizer, slot.info, requests, generator.bell, arrived, turn.owner)
+            if await turn.run(running):
+                turn.read(piece // PAGE_SIZE * PAGE_SIZE)
 
 
 def _count_found(request: Request, n_pages: int, engine: Engine) -> int:
     """Returns how many pages of a prompt the cache has."""
     return len(engine.scheduler.pages.index.find(request.digests_to(n_pages)))
+
+
+def _has_room(request: Request, engine: Engine) -> bool:
+    """Whether the cache has pages for a request that takes none that answers need."""
+    pages = engine.scheduler.pages
+    found = pages.index.find(request.digests_to(request.n_reusable // PAGE_SIZE))
+    return pages_for(len(request.context)) - len(found) <= pages.room_ahead(found)
 
 
 def _ends(llm: LLM, n_found: int, end: int) -> Iterator[int]:

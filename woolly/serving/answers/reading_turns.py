@@ -13,7 +13,7 @@ from woolly.serving.errors import ApiError
 
 __all__ = ["ReadingTurn", "ReadingTurns"]
 
-End = Literal["busy", "replaced", "unloaded", "media"]
+End = Literal["busy", "replaced", "unloaded", "media", "full", "limit"]
 
 
 class ReadingTurn:
@@ -62,6 +62,7 @@ class ReadingTurns:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self.layouts = asyncio.Semaphore(1)  # held while a message is laid out and tokenized; nobody waits for it
+        self.reading = asyncio.Lock()  # held while a piece is read: the room that the cache has for it stays
         self._turns: dict[tuple[str, str], ReadingTurn] = {}  # by the owner and the address of a client
 
     @contextmanager

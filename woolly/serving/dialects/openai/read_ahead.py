@@ -37,10 +37,11 @@ class ReadAheadReply(BaseModel):
     model: str
     read_tokens: int = Field(description="Tokens that are in the cache since.")
     cached_tokens: int = Field(description="Tokens before them that were there.")
-    state: Literal["read", "busy", "replaced", "unloaded", "media"] = Field(
+    state: Literal["read", "busy", "replaced", "unloaded", "media", "full", "limit"] = Field(
         description="read: all that cannot change any more. Others say why it ended early: an answer was wanted or"
         " another message is being laid out, the same client sent a later message, the model is not loaded, the"
-        " conversation has pictures, sounds, PDF files or videos, which are never read ahead."
+        " conversation has pictures, sounds, PDF files or videos, which are never read ahead, the cache has no more"
+        " room for text that nobody sent, a limit of the key is reached."
     )
 
 
@@ -48,7 +49,7 @@ class ReadAheadReply(BaseModel):
 async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     """Computes the beginning of a prompt whose last message is still being written; writes no answer.
 
-    It runs while no answer does, and counts neither as a request nor as tokens of a key. It loads no model.
+    It runs while no answer does, and loads no model. What it computes counts as tokens of a key, not as a request.
     """
     state = request.app.state
     generator: Generator = state.generator
