@@ -14,8 +14,8 @@ __all__ = ["best_projector", "find_block", "find_projectors", "is_projector", "i
 _ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _TYPE = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q[0-9]\w*|BF16|F16|F32|FP16|FP32|INT[0-9]+))(?=[-._]|$)", re.IGNORECASE)
 _WORDS = re.compile(r"^mtp(?:-|$)|mmproj|projector|model|vision", re.IGNORECASE)
-# How files of draft heads begin, which are no models of their own.
-_HEADS = ("mtp-", "eagle3-", "dflash-", "dspark-")
+# How files of draft heads begin, which are no models of their own, or end before their type.
+_HEAD = re.compile(r"(?:mtp|eagle3|dflash|dspark)-|.*-eagle3$")
 
 # The type that is taken if there are several: a tower is small, and fewer bits cost it more than a text model.
 _PREFERRED = ("F16", "FP16", "BF16", "Q8_0", "F32", "FP32")
@@ -28,7 +28,8 @@ def is_projector(name: str) -> bool:
 
 def is_second(name: str) -> bool:
     """Returns whether a file is named as those are that cannot be run alone: projectors and draft heads."""
-    return is_projector(name) or name.rpartition("/")[2].startswith(_HEADS)
+    plain = _TYPE.sub("", _ENDING.sub("", name.rpartition("/")[2])).lower()
+    return is_projector(name) or _HEAD.match(plain) is not None
 
 
 def best_projector(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
@@ -56,7 +57,7 @@ def _best(names: Iterable[str], model: str, of_one_model: bool) -> str | None:
 def find_block(model: Path) -> Path | None:
     """Returns the file with a model's block that guesses tokens (`mtp-NAME.gguf`), None if none is beside it."""
     for folder in _folders(model):
-        blocks = [name for name in _names(folder) if name.startswith("mtp-") and name != model.name]
+        blocks = [name for name in _names(folder) if name.lower().startswith("mtp-") and name != model.name]
         name = _best(blocks, model.name, _is_repository(folder))
         if name is not None:
             return folder / name
