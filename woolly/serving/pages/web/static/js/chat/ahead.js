@@ -1,7 +1,7 @@
 // Ahead: the server reads a message while it is typed, so that its answer begins sooner.
 
 import * as api from "../app/api.js";
-import { chosenModel, modelState, state } from "../app/state.js";
+import { chosenModel, emit, modelState, state } from "../app/state.js";
 import { isSent, requestOf } from "./request.js";
 import { shownPath } from "./tree.js";
 
@@ -9,6 +9,7 @@ const PAUSE = 600; // milliseconds without a key, after which the text is sent
 const GROWTH = 24; // characters that a text must have grown by since it was sent: a few words
 
 let timer = null;
+let resumes = 0; // when the server may be asked again, in milliseconds
 let controller = null; // of the request under way
 let sent = { about: "", length: 0 }; // the conversation, model and files of the last text, and how long that was
 
@@ -29,7 +30,7 @@ export function stopReading() {
 async function post(content, files) {
   const conversation = state.current;
   const model = chosenModel();
-  if (!state.readsAhead || !content.trim() || state.runs.size || !model || modelState(model) !== "ready") return;
+  if (state.isLocked || Date.now() < resumes || !state.readsAhead || !content.trim() || state.runs.size || !model || modelState(model) !== "ready") return;
   const draft = { role: "user", content, files, parent: conversation.leaf };
   const path = [...shownPath(conversation), draft];
   if (path.some((node) => node.files?.some(isSent))) return; // the server reads text alone
@@ -43,5 +44,7 @@ async function post(content, files) {
   } catch (error) {
     // It changes no answer: what is wrong with the message is said when it is sent.
     if (error.status === 501) state.readsAhead = false;
+    else if (error.status === 401) emit("problem", error);
+    else if (error.retryAfter) resumes = Date.now() + 1000 * error.retryAfter;
   }
 }
