@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.cases.mobilenets import mobilenet
 from woolly.gguf import GGUFWriter
 from woolly.quant import GGMLType
 from woolly.senses import Piece, Prepared
@@ -34,6 +35,7 @@ class TinyTower:
     more: dict[str, int] = field(default_factory=dict)  # lengths of further vectors of each block
     extra: dict[str, Any] = field(default_factory=dict)  # keys after "clip."
     type: GGMLType = GGMLType.F32
+    patch: int = PATCH
 
 
 def norm(name: str, n: int, bias: bool = True) -> dict[str, tuple[int, ...]]:
@@ -178,6 +180,18 @@ TOWERS = {
             extra={"use_gelu": True, "vision.feature_layer": [1, 2, 4], "vision.image_grid_pinpoints": [32, 64]},
         ),
         TinyTower(
+            "gemma3n",
+            "gemma3nv",
+            ((1, 16, 16),),
+            mobilenet(48, TEXT),
+            width=48,
+            n_layers=0,
+            # The patch_size and the number of blocks are what converters write.
+            extra={"vision.image_size": 512, "vision.patch_size": 2, "vision.block_count": 128,
+                   "vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
+            patch=32,
+        ),
+        TinyTower(
             "gemma4",
             "gemma4v",
             ((1, 6, 9), (1, 3, 6)),
@@ -306,7 +320,7 @@ def tensors(tower: TinyTower) -> dict[str, np.ndarray]:
     for name, shape in shapes(tower).items():
         values = random.standard_normal(shape)
         if len(shape) == 1:
-            is_scale = "norm" in name or "ln" in name or ".ls" in name
+            is_scale = "norm" in name or "ln" in name or ".ls" in name or ".bn" in name
             values = 0.1 * values + (is_scale and name.endswith(".weight"))
             if name.endswith(("_min", "_max")):  # bounds that many numbers exceed
                 values = np.abs(values) + 0.3 if name.endswith("_max") else -np.abs(values) - 0.5
@@ -344,10 +358,10 @@ def write_tower(tower: TinyTower, path: Path) -> Path:
     return path
 
 
-def piece(grid: tuple[int, int, int], seed: int = 0) -> Piece:
+def piece(grid: tuple[int, int, int], seed: int = 0, patch: int = PATCH) -> Piece:
     """A picture of noise."""
     random = np.random.RandomState(1000 * seed + 100 * grid[1] + grid[2])
-    return Piece(random.uniform(-1, 1, (int(np.prod(grid)), N_PATCH)).astype(np.float32), grid)
+    return Piece(random.uniform(-1, 1, (int(np.prod(grid)), 3 * patch**2)).astype(np.float32), grid)
 
 
 def picture(

@@ -290,10 +290,11 @@ MAKERS = {
 
 
 def main():
-    from tests.goldens.newer_towers import NEWER  # they take functions of this file
+    from tests.goldens.mobilenets import gemma3nv  # they take functions of this file
+    from tests.goldens.newer_towers import NEWER
     from tests.goldens.newest_towers import NEWEST
 
-    makers = MAKERS | NEWER | NEWEST
+    makers = MAKERS | NEWER | NEWEST | {"gemma3nv": gemma3nv}
     with tempfile.TemporaryDirectory() as folder:
         for tower in TOWERS.values():
             path = HERE / f"tower-{tower.name}.npz"
@@ -302,7 +303,9 @@ def main():
             file = File(write_tower(tower, Path(folder, f"{tower.name}.gguf")))
             rows = makers[tower.projector](file)
             with torch.no_grad():
-                np.savez_compressed(path, *(rows(piece(grid)).numpy().astype(np.float32) for grid in tower.grids))
+                np.savez_compressed(
+                    path, *(rows(piece(grid, patch=tower.patch)).numpy().astype(np.float32) for grid in tower.grids)
+                )
             print(f"{tower.name}: {path.stat().st_size} bytes")
 
 

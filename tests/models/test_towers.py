@@ -31,7 +31,7 @@ def test_a_tower_gives_what_transformers_gives(name, tmp_path):
         "cpu of 3 threads": open_tower(path, "cpu", Options(threads=3)),
     }
     for grid, key in zip(tower.grids, golden.files, strict=True):
-        want, got = golden[key], {which: one.rows(piece(grid)) for which, one in opened.items()}
+        want, got = golden[key], {which: one.rows(piece(grid, patch=tower.patch)) for which, one in opened.items()}
         for which, rows in got.items():
             assert rows.shape == want.shape
             error = np.linalg.norm(rows - want, axis=1) / np.linalg.norm(want, axis=1)

@@ -203,7 +203,7 @@ def test_every_plain_op_of_the_table_can_be_traced():
     p = tracer(up__weight=(8, 8), norm__weight=(4,), **experts, **recurrent, **texts)
     x = p.embed_type(p.embed_position(p.embed("token_embd", width=8), "at"), "kinds", 3)
     x = p.conv_around(p.blend(x + p.given(width=8), "at", taps=2), "filter", kernel=2, before=1)
-    x = p.running_norm(x, "norm", eps=1e-3)
+    x = p.conv_at(p.running_norm(x, "norm", eps=1e-3), "filter", first=0, taps=2)
     two, b, _ = p.split(x, 2, 2, 4)
     x = p.scan_mamba(p.conv(x, "filter", kernel=2), p.previous(x), two, b, a="rates", d="skips")
     x = p.scan_mamba2(x, two, b, b, a="two", d="two", groups=1) + p.vector("norm")

@@ -124,7 +124,18 @@ def test_the_table_has_cases_for_every_op_that_native_code_has_and_no_other(file
     # linear, attention and choose are plain ops that the passes always replace.
     # A batch gives the scales of "adapt" and the rows of "hidden": tests/engine/ proves them (test_adapters, test_mtp).
     # What it gives to ops of towers is in test_tower_ops.py.
-    elsewhere = {"store", "adapt", "hidden", "given", "blend", "fold", "place", "conv_around", "running_norm"}
+    elsewhere = {
+        "store",
+        "adapt",
+        "hidden",
+        "given",
+        "blend",
+        "fold",
+        "place",
+        "conv_around",
+        "conv_at",
+        "running_norm",
+    }
     assert {case.op for case in CASES.values()} | elsewhere == set(OPS) - {"linear", "attention", "choose"}
     for name, case in CASES.items():
         assert fuse(case.plan(files(name)[0])).steps[-1].op == case.op, name

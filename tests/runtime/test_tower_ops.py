@@ -122,6 +122,46 @@ def test_conv_around_is_refused_where_it_has_no_meaning():
         run(one, later)
 
 
+def test_conv_at_reads_the_rows_that_the_batch_names_of_the_same_text():
+    batch, random = brought(9, 1, 40), np.random.default_rng(3)
+    weight = TENSORS["near.weight"].dequantize()
+    lengths, starts = np.repeat([9, 1, 40], [9, 1, 40]), np.repeat([0, 9, 10], [9, 1, 40])
+    places = random.integers(-1, lengths[:, None], (50, 7)).astype(np.int32)
+    wanted, shares = np.array([3, 9, 20, 49]), np.ones(places.shape, np.float32)
+    batch = replace(batch, places=places, shares=shares, output_rows=wanted)
+    want = np.zeros((50, WIDTH))
+    for row in range(50):
+        for k, at in enumerate(places[row, 2:]):
+            want[row] += weight[:, k] * batch.hidden[starts[row] + at] * (at >= 0)
+    alone = replace(brought(40), hidden=batch.hidden[10:], places=places[10:], shares=batch.shares[10:])
+    every = lambda p, x: p.output_rows(p.conv_at(x, "near", first=2, taps=5))  # noqa: E731
+    some = lambda p, x: p.conv_at(x, "near", first=2, taps=5, is_wanted=True)  # noqa: E731
+    results = []
+    for backend, threads in (("reference", None), ("cpu", 1), ("cpu", 3)):
+        one, other = (program(build, backend, threads=threads) for build in (every, some))
+        results.append(run(other, batch))
+        np.testing.assert_allclose(results[-1], want[wanted], rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(run(one, batch), results[-1])
+        np.testing.assert_array_equal(run(other, replace(alone, output_rows=np.array([10, 39]))), results[-1][2:])
+    np.testing.assert_array_equal(results[1], results[2])
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_conv_at_is_refused_where_it_has_no_meaning(backend):
+    with pytest.raises(PlanError, match=r"near\.weight has shape \(8, 5\), expected \(8, 4\)"):
+        program(lambda p, x: p.conv_at(x, "near", first=0, taps=4), backend)
+    with pytest.raises(PlanError, match="conv_at got 5 places from 0 on of output rows"):
+        program(lambda p, x: p.conv_at(p.output_rows(x), "near", first=0, taps=5), backend)
+    one = program(lambda p, x: p.output_rows(p.conv_at(x, "near", first=0, taps=5)), backend, threads=1)
+    with pytest.raises(ValueError, match="does not name the rows of a filter"):
+        run(one, brought(3))
+    for wrong in (3, -2):
+        places = np.full((5, 5), wrong, np.int32)
+        outside = replace(brought(3, 2), places=places, shares=np.ones((5, 5), np.float32))
+        with pytest.raises(ValueError, match="a filter reads a row outside its text"):
+            run(one, outside)
+
+
 def test_running_norm_norms_by_what_a_text_has_had_so_far():
     batch, weight = brought(9, 1, 40), np.tile(TENSORS["half.weight"].dequantize(), 2)
     batch.hidden[10:] = 3 * batch.hidden[10:] + 100  # far from 0: a sum of squares of f32 would lose the deviation

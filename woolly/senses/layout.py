@@ -163,7 +163,18 @@ def _sliced(prepared: Prepared, settings: TowerSettings, index: int) -> list[str
 
 
 # Families whose tiles have marks of their own.
-_MARKED = {"idefics3": _with_tile_marks, "lfm2": _with_numbered_tiles, "llama4": _with_separators}
+def _with_end(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+    """Gemma 3n: all rows, then the one of the tower's file that ends them."""
+    rows = _whole(prepared, 0, settings)
+    return [rows, Rows(prepared, 0, rows.n, 1)]
+
+
+_MARKED = {
+    "gemma3nv": _with_end,
+    "idefics3": _with_tile_marks,
+    "lfm2": _with_numbered_tiles,
+    "llama4": _with_separators,
+}
 
 
 def _joined(parts: Iterable[str | Rows]) -> tuple[str | Rows, ...]:

@@ -47,6 +47,8 @@ _QWEN = Projector(
 # By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has a file for each.
 PROJECTORS: Mapping[str, Projector] = {
     "gemma3": Projector("\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge=4, sees_all=True),
+    # The row that ends a picture is of the tower's file.
+    "gemma3nv": Projector("\n\n<start_of_image>", "\n\n", ("<image_soft_token>",)),
     "gemma4v": Projector("<|image>", "<image|>", ("<|image|>",), merge=3, sees_all=True),
     "mlp": Projector(written=("<image>",)),
     "qwen2vl_merger": _QWEN,
@@ -92,6 +94,7 @@ PROJECTORS: Mapping[str, Projector] = {
 }
 
 
+_GEMMA3N_SIDE = 16  # rows of each side of a picture; converters wrote another patch_size, which its tower has not
 _ANY_SIZE = ("dots_ocr",)  # files say 0: no size was trained with
 
 
@@ -160,6 +163,8 @@ def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
         merge_type=text_of(metadata, "clip.vision.mm_patch_merge_type"),
         n_queries=_queries(metadata) if projector == "resampler" else 0,
     )
+    if projector == "gemma3nv":
+        settings = replace(settings, patch_size=max(1, settings.image_size // _GEMMA3N_SIDE))
     if any(side < 1 or side % settings.image_size for pair in settings.pinpoints for side in pair):
         raise ModelError(
             f"metadata key clip.vision.image_grid_pinpoints is {pinpoints!r:.60}; multiples of the image_size"

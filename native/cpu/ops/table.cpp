@@ -14,6 +14,7 @@
     X(compress)        \
     X(conv)            \
     X(conv_around)     \
+    X(conv_at)         \
     X(delta_net)       \
     X(dots)            \
     X(embed)           \

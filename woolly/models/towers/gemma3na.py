@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from decimal import Decimal, localcontext
 from functools import partial
 
@@ -21,7 +22,7 @@ from woolly.models.towers.tensors import as_matrix, made
 from woolly.plan import Handle, Tracer
 from woolly.senses.ears import after_conv
 
-__all__ = ["PROJECTORS", "arrange", "constants", "remake", "stages"]
+__all__ = ["PROJECTORS", "arrange", "constants", "hard_rows", "remake", "stages"]
 
 PROJECTORS = ("gemma3na",)
 
@@ -106,11 +107,16 @@ def remake(hp: EarParams) -> dict[str, Tensor]:
 
 def constants(hp: EarParams) -> npt.NDArray[np.float32]:
     """[2, width]: the row that stands for none, and the one that ends a sound, of a table of tokens of sound."""
+    return hard_rows(hp.tensors, "mm.a", [_NONE, _END])
+
+
+def hard_rows(tensors: Mapping[str, Tensor], begin: str, places: list[int]) -> npt.NDArray[np.float32]:
+    """[n, width]: what tokens of sound, or of pictures, are to the text model, by their places in their table."""
     table, norm, matrix = (
-        np.asarray(_array(hp, f"mm.a.{name}.weight"), np.float64)
+        np.asarray(_array(tensors, f"{begin}.{name}.weight"), np.float64)
         for name in ("embedding", "hard_emb_norm", "input_projection")
     )
-    rows = _rms(table[[_NONE, _END]]) * norm
+    rows = _rms(table[places]) * norm
     return _rms(product(rows, np.ascontiguousarray(matrix.T))).astype(np.float32)
 
 
@@ -120,11 +126,10 @@ def _rms(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return out
 
 
-def _array(hp: EarParams, name: str) -> npt.NDArray[np.float32]:
-    if name not in hp.tensors:
+def _array(tensors: Mapping[str, Tensor], name: str) -> npt.NDArray[np.float32]:
+    if name not in tensors:
         raise ModelError(f"tensor {name} is missing")
-    tensor = hp.tensors[name]
-    return tensor.dequantize().reshape(tensor.shape)
+    return tensors[name].dequantize().reshape(tensors[name].shape)
 
 
 def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:

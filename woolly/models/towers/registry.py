@@ -2,9 +2,9 @@
 
 Every module of this folder that has `PROJECTORS` is a family of towers; it lists the `clip.projector_type`s. `build`
 says the plan of a tower for pictures, or `picture_stages` several, `stages` those of a tower for sound, and `arrange`
-how patches, or frames, go through it. Both may have `remake`, tensors that steps read in another form. A tower for
-pictures may have `CONSTANTS`, names of rows that the file holds as they come into the prompt, and `most_patches`, its
-largest piece; one for sound `constants`, which computes such rows.
+how patches, or frames, go through it. Both may have `remake`, tensors that steps read in another form, and
+`constants`, which computes rows of the prompt from the file alone. A tower for pictures may have `CONSTANTS`, names of
+rows that the file holds as they come into the prompt, and `most_patches`, its largest piece.
 """
 
 from __future__ import annotations
@@ -87,8 +87,11 @@ def _trace_sight(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedT
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True)
         builder.build(tracer, params)
         plan, most = tracer.plan(), -(-n_rows // builder.patches)
-        stages.append(TowerStage(plan, most if plan.paged else min(most, _MOST_ROWS)))
-    constants = _constants(file, getattr(module, "CONSTANTS", ()), stages[-1].plan.width)
+        stages.append(TowerStage(plan, most if _is_whole(plan) else min(most, _MOST_ROWS)))
+    if hasattr(module, "constants"):
+        constants = module.constants(params)
+    else:
+        constants = _constants(file, getattr(module, "CONSTANTS", ()), stages[-1].plan.width)
 
     def arrange(grid: Grid) -> tuple[Arrangement, ...]:
         found = module.arrange(params, grid)
@@ -96,6 +99,11 @@ def _trace_sight(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedT
         return tuple(_within_tables(stage.plan, each) for stage, each in zip(stages, arranged, strict=True))
 
     return TracedTower(tuple(stages), settings, tensors, params, arrange, constants)
+
+
+def _is_whole(plan: Plan) -> bool:
+    """Whether rows read each other, so that all are of one run."""
+    return bool(plan.paged) or any(step.kind.whole for step in plan.steps)
 
 
 def _within_tables(plan: Plan, arranged: Arrangement) -> Arrangement:
@@ -143,8 +151,7 @@ def _trace_ears(file: GGUFFile, keys: Keys, settings: EarSettings) -> TracedTowe
         brought = arranged.order[:1].size * (arranged.unit or (stages[-1].plan.width if stages else params.patch))
         if brought != (reads := plan.values[plan.steps[0].output].width):
             raise ModelError(f"a part of the tower reads rows of {reads} numbers, but the one before makes {brought}")
-        is_whole = plan.paged or any(step.kind.whole for step in plan.steps)
-        stages.append(TowerStage(plan, n_rows if is_whole else min(n_rows, _MOST_ROWS)))
+        stages.append(TowerStage(plan, n_rows if _is_whole(plan) else min(n_rows, _MOST_ROWS)))
     constants = module.constants(params) if hasattr(module, "constants") else None
     return TracedTower(tuple(stages), settings, tensors, params, lambda grid: module.arrange(params, grid), constants)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from woolly.plan.ops.table import OPS, Op, op
+from woolly.plan.plan import Rows
 from woolly.plan.recorder import Handle, Recorder
 
 __all__ = ["Fold", "TowerOps"]
@@ -70,6 +71,22 @@ class TowerOps(Recorder):
         weight = replace(weight, shape=(x.width, kernel))
         weights = (weight, *self._bias(name, weight))
         return self._step("conv_around", (x,), "batch", x.width, weights, kernel=kernel, before=before, act=act)
+
+    @op(inputs=("x",), weights=("weight",), attributes=("first", "taps", "wanted"), part="recurrence", whole=True)
+    def conv_at(self, x: Handle, name: str, *, first: int, taps: int, is_wanted: bool = False) -> Handle:
+        """Each column times a filter over `taps` rows of its text: each row's `Batch.places` from column `first` on.
+
+        Places count the rows of the text, which is whole in the batch; -1 stands for zeros. With `is_wanted`, rows
+        of the result are the wanted ones alone: the filter strides.
+        """
+        weight = self._weight(name)
+        if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, taps) if n > 1):
+            self._fail(f"{weight.name} has shape {weight.shape}, expected ({x.width}, {taps})")
+        if first < 0 or taps < 1 or x.value.rows != "batch":
+            self._fail(f"conv_at got {taps} places from {first} on of {x.value.rows} rows; all rows were expected")
+        weights = (replace(weight, shape=(x.width, taps)),)
+        rows: Rows = "output" if is_wanted else "batch"
+        return self._step("conv_at", (x,), rows, x.width, weights, first=first, taps=taps, wanted=int(is_wanted))
 
     @op(inputs=("x",), weights=("weight",), attributes=("eps",), whole=True)
     def running_norm(self, x: Handle, name: str, *, eps: float) -> Handle:

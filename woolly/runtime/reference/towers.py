@@ -8,7 +8,7 @@ from woolly.plan import Step
 from woolly.runtime.reference.elements import apply_act
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
-__all__ = ["blend", "conv_around", "fold", "given", "place", "running_norm"]
+__all__ = ["blend", "conv_around", "conv_at", "fold", "given", "place", "running_norm"]
 
 
 @reference("given")
@@ -60,6 +60,28 @@ def conv_around(c: OpContext, step: Step, x: Float32) -> Float32:
             y[first:last] += padded[k : k + last - first] * weight[:, k]
     y = y + bias[0] if bias else y
     return apply_act("silu", y) if step.text("act") else y
+
+
+@reference("conv_at")
+def conv_at(c: OpContext, step: Step, x: Float32) -> Float32:
+    """Each column times a filter over the rows that the batch names, of each row or of each wanted one."""
+    first, taps = step.integer("first"), step.integer("taps")
+    if c.batch.places is None or c.batch.places.shape[1] < first + taps:
+        raise ValueError("the batch does not name the rows of a filter")
+    weight = c.weights.get(step.weights[0].name).reshape(step.weights[0].shape)
+    lengths = np.diff(c.batch.offsets)
+    start, length = (np.repeat(one, lengths)[:, None] for one in (c.batch.offsets[:-1], lengths))
+    places = c.batch.places[:, first : first + taps]
+    if (places < -1).any() or (places >= length).any():
+        raise ValueError("a filter reads a row outside its text")
+    places = np.where(places < 0, len(x), start + places)  # the row after all is zeros
+    if step.integer("wanted"):
+        places = places[c.batch.output_rows]
+    padded = np.concatenate([x, np.zeros((1, x.shape[1]), np.float32)])
+    y = np.zeros((len(places), x.shape[1]), np.float32)
+    for k in range(taps):
+        y += padded[places[:, k]] * weight[:, k]
+    return y
 
 
 @reference("running_norm")

@@ -40,6 +40,7 @@ class Preparing(Protocol):
 # By `clip.projector_type`.
 PREPARING: Mapping[str, Preparing] = {
     "gemma3": gemma3,
+    "gemma3nv": gemma3,
     "gemma4v": gemma4,
     "mlp": llava,
     "qwen2vl_merger": qwen,

@@ -1,0 +1,97 @@
+"""Gemma 3n sees and hears in one prompt: the same bits alone, together, in chunks and from the cache."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.cases.ears import EARS, heard, write_ear
+from tests.cases.streams import GEMMA3N
+from tests.cases.tiny import write_tiny
+from tests.cases.towers import TOWERS, piece, write_tower
+from tests.engine.test_hearing import FITTED
+from tests.engine.test_seeing import GREEDY, finish, said
+from woolly.engine import Engine, load_model
+from woolly.errors import RequestError
+from woolly.gguf import GGUFWriter, open_gguf
+from woolly.quant import GGMLType
+from woolly.runtime import Options
+from woolly.senses import Prepared, Rows, lay_out
+
+GRID, PATCH = (1, 16, 16), 16
+TOWER = replace(
+    TOWERS["gemma3n"],
+    root=TOWERS["gemma3n"].root | {"mm.input_projection.weight": (GEMMA3N.width, 48)},
+    extra=TOWERS["gemma3n"].extra | {"vision.image_size": 256, "vision.patch_size": 1},
+)
+
+
+def write_both(folder):
+    """One file with both towers, as converters write it."""
+    writer, keys = GGUFWriter(folder / "both.gguf"), {}
+    eyes, ears = write_tower(TOWER, folder / "v.gguf"), write_ear(FITTED["gemma3na"], folder / "a.gguf")
+    for path, kind in ((eyes, "vision"), (ears, "audio")):
+        with open_gguf(path) as file:
+            keys |= {key: value for key, value in file.metadata.items() if key != "clip.projector_type"}
+            keys[f"clip.{kind}.projector_type"] = file.metadata["clip.projector_type"]
+            for name, tensor in file.tensors.items():
+                writer.add_tensor(name, tensor.dequantize().reshape(tensor.shape), GGMLType.F32)
+    for key, value in keys.items():
+        writer.add(key, value)
+    writer.write()
+    return folder / "both.gguf"
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gemma3n")
+    text = write_tiny(GEMMA3N, folder / "text.gguf")
+    one = load_model(text, "cpu", Options(threads=2), projector=write_both(folder))
+    yield lambda **options: Engine(
+        one.program, one.tokenizer, tower=one.tower, **{"ctx": 1024, "kv_tokens": 4096} | options
+    )
+    one.close()
+
+
+def shown(seed):
+    return Prepared.of("image", [piece(GRID, seed, PATCH)])
+
+
+def prompt(engine, *parts):
+    """Tokens of texts, pictures and sounds; marks are spelled by bytes."""
+    tower, out = engine.eyes.tower, []
+    for part in parts:
+        settings = tower.ears if isinstance(part, Prepared) and part.kind == "audio" else tower.sight
+        for one in [part] if isinstance(part, str) else lay_out(part, settings).parts:
+            out += [one] if isinstance(one, Rows) else [byte % 256 for byte in one.encode()]
+    return tuple(out)
+
+
+def test_a_picture_and_a_sound_have_the_same_bits_alone_together_in_chunks_and_from_the_cache(opened):
+    engine = opened()
+    one, two, sound = shown(0), shown(7), heard(EARS["gemma3na"], 8_500)
+    first = prompt(engine, "a sheep " * 8, one, "bleats ", sound, "What is it?")
+    second = prompt(engine, "Listen: ", sound, "Look: ", two, "Which?")
+    alone = [finish(opened(), each)[0] for each in (first, second)]
+    other = prompt(engine, "a sheep " * 8, two, "bleats ", sound, "What is it?")
+    assert finish(opened(), other)[0] != alone[0]  # it is looked at
+    assert finish(engine, first, second) == alone
+    n_sweeps = engine.eyes.tower.n_sweeps
+    again = engine.add(engine.new_request(first, GREEDY))
+    while again.finish_reason is None:
+        engine.step()
+    assert said(again) == alone[0] and again.prefix.hit_tokens > 256
+    assert engine.eyes.tower.n_sweeps == n_sweeps
+    assert finish(opened(chunk=40, max_running=8), second, first) == alone[::-1]
+
+
+def test_rows_of_a_picture_end_with_the_row_of_the_file(opened):
+    engine = opened()
+    parts = lay_out(shown(0), engine.eyes.tower.sight).parts
+    assert [part if isinstance(part, str) else (part.first, part.n) for part in parts] == [
+        "\n\n<start_of_image>", (0, 256), (256, 1), "\n\n"
+    ]  # fmt: skip
+    rows = engine.eyes.tower.rows(shown(0).pieces[0], "image")
+    assert rows.shape == (257, GEMMA3N.width)
+    assert (rows[256] == engine.eyes.tower.rows(shown(7).pieces[0], "image")[256]).all()
+    with pytest.raises(RequestError, match="16 x 16 patches, not 8 x 16"):
+        engine.eyes.tower.check(piece((1, 8, 16), 0, PATCH), "image")
