@@ -258,12 +258,9 @@ def test_a_project_that_was_moved_gets_an_environment_of_its_own(house):
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_a_start_that_is_stopped_in_the_middle_is_not_built_upon(sent, status, house):
     command, env = house.root / "scripts" / "run", house.environment(PIP_SLEEPS="60")
-
-    def heed() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs tests in the background has it ignored
-
-    pipes = {"stderr": subprocess.PIPE, "start_new_session": True}
-    with subprocess.Popen([command], env=env, preexec_fn=heed, **pipes) as child:
+    # A shell that runs tests in the background ignores the signal.
+    own = {"start_new_session": True, "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen([command], env=env, stderr=subprocess.PIPE, **own) as child:
         while "pip" not in " ".join(house.lines()):
             assert child.poll() is None
             time.sleep(0.02)
