@@ -92,9 +92,10 @@ class RequestError(WoollyError):
 
     `field` names the parameter at fault, `limit` the bound that it exceeds and `given` what exceeds it. `code` is
     "grammar" if a structure cannot be compiled, "grammar_too_slow" if it takes too much time from other requests,
-    "wrong_model" if a model is asked for what it was not made for, such as a chat model for vectors, and
-    "context_length" if the prompt and the answer do not fit into the context (without a field if the prompt alone does
-    not). `names` are the parameters that the sentence mentions as Python spells them, by default the field.
+    "wrong_model" if a model is asked for what it was not made for, such as a chat model for vectors, "busy" if files of
+    other requests are being read, and "context_length" if the prompt and the answer do not fit into the context
+    (without a field if the prompt alone does not). `names` are the parameters that the sentence mentions as Python
+    spells them, by default the field.
     """
 
     def __init__(

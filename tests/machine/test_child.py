@@ -1,9 +1,14 @@
 """The limits of a child process, on each system by the means that the system has."""
 
+import contextvars
 import ctypes
 import resource
+import signal
 import subprocess
 import sys
+import threading
+import tracemalloc
+from pathlib import Path
 
 import pytest
 
@@ -61,67 +66,84 @@ def test_macos_is_not_asked_to_limit_addresses(system, names, monkeypatch):
     assert set(asked) == {getattr(resource, f"RLIMIT_{name}") for name in names}
 
 
-class Child:
-    """A child process that takes a number of looks to end."""
-
-    pid = 12
-
-    def __init__(self, looks):
-        self.looks, self.orders = looks, []
-
-    def communicate(self, order, timeout):
-        self.orders.append(order)
-        if len(self.orders) <= self.looks:
-            raise subprocess.TimeoutExpired("child", timeout)
-        return b"done", None
+def wait(program, order=b"", patience=60.0, most_output=1 << 20):
+    command = [sys.executable, "-I", "-S", "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        written = bounded.wait_for(child, order, memory=1 << 30, patience=patience, most_output=most_output)
+    return written, child.returncode
 
 
-def wait(child, order=b"{}", patience=60.0):
-    return bounded.wait_for(child, order, memory=1 << 30, patience=patience)
+HANGS = "import time; time.sleep(60)"
+SLOW = "import sys, time; text = sys.stdin.read(); print(text); time.sleep(0.3); sys.exit(len(text))"
 
 
 def test_macos_ends_a_child_that_holds_too_much(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     sizes = iter([100 << 20, 1 << 30, (1 << 30) + 1])
     monkeypatch.setattr(bounded, "footprint", lambda pid: next(sizes))
-    child = Child(looks=100)
-    assert wait(child) is None
-    assert child.orders == [b"{}", b"", b""]  # communicate takes its input once
+    assert wait(HANGS)[1] == -signal.SIGKILL
+    assert next(sizes, None) is None
 
 
-def test_macos_lets_a_small_child_end(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(bounded, "footprint", lambda pid: 1)
-    assert wait(Child(looks=5)) == b"done"
-
-
-def test_a_real_child_is_looked_at_again_and_again(monkeypatch):
+def test_macos_looks_at_a_small_child_until_it_ends(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     looked = []
     monkeypatch.setattr(bounded, "footprint", lambda pid: looked.append(pid) or 0)
-    program = "import sys, time; text = sys.stdin.read(); print(text); time.sleep(0.3); sys.exit(len(text))"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert wait(child, b"four").strip() == b"four"
-    assert child.returncode == 4
-    assert set(looked) == {child.pid}
+    written, code = wait(SLOW, b"four")
+    assert (written.strip(), code) == (b"four", 4)
+    assert len(looked) > 1 and len(set(looked)) == 1
 
 
 def test_a_system_that_limits_the_child_does_not_look(monkeypatch):
     monkeypatch.setattr(bounded, "footprint", lambda pid: pytest.fail("looked"))
-    assert wait(Child(looks=1), patience=-1.0) is None
+    assert wait(SLOW, b"four")[1] == 4
+
+
+def test_a_child_that_closes_its_output_does_not_outlive_its_patience():
+    assert wait("import os, time; os.close(1); time.sleep(60)", patience=0.5) == (None, -signal.SIGKILL)
+
+
+def test_a_child_that_writes_without_end_is_killed():
+    tracemalloc.start()
+    try:
+        assert wait("while True: print('a' * 65536)", most_output=1 << 20) == (None, -signal.SIGKILL)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert wait("print('a' * (1 << 19))", most_output=1 << 20) == (b"a" * (1 << 19) + b"\n", 0)
+
+
+def test_a_child_that_does_not_read_its_order_is_waited_for():
+    assert wait("print('a')", b"a" * (4 << 20)) == (b"a\n", 0)
+
+
+def test_a_child_is_killed_when_its_caller_leaves():
+    left = threading.Event()
+    context = contextvars.copy_context()
+    context.run(bounded.abandoned.set, left)
+    threading.Timer(0.3, left.set).start()
+    assert context.run(wait, HANGS)[1] == -signal.SIGKILL
+
+
+def test_a_child_knows_neither_keys_nor_the_folder_of_its_parent(tmp_path, monkeypatch):
+    monkeypatch.setenv("WOOLLY_API_KEY", "secret")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("import os; print(sorted(os.environ), os.getcwd())")
+    found = bounded.run_child(Path("script.py"), b"", memory=1 << 30, patience=60.0, most_output=1000)
+    assert b"KEY" not in found and found.split()[-1] == b"/"
 
 
 @pytest.mark.parametrize(
-    ("program", "written"),
+    ("program", "written", "patience"),
     [
-        ("print('a')", b"a"),
-        ("raise SystemExit(3)", None),
-        ("import os; os.abort()", None),
-        ("import time; time.sleep(60)", None),
+        ("print('a')", b"a", 60.0),
+        ("raise SystemExit(3)", None, 60.0),
+        ("import os; os.abort()", None, 60.0),
+        (HANGS, None, 1.0),
     ],
 )
-def test_a_child_that_fails_crashes_or_hangs_gives_nothing(program, written, tmp_path):
+def test_a_child_that_fails_crashes_or_hangs_gives_nothing(program, written, patience, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(program)
-    found = bounded.run_child(script, b"", memory=1 << 30, patience=3.0)
+    found = bounded.run_child(script, b"", memory=1 << 30, patience=patience, most_output=1000)
     assert (found if found is None else found.strip()) == written

@@ -1,6 +1,8 @@
 """PDF files: pages as text and pictures, bounds that hold before pixels are drawn, faults in one sentence."""
 
 import random
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from woolly.errors import RequestError
 from woolly.senses import pdf
 from woolly.senses.given import GivenFile
 from woolly.senses.pdf import is_pdf, read_file, read_pages
+from woolly.serving.errors import of_exception
 
 pytest.importorskip("pypdfium2")
 
@@ -84,7 +87,7 @@ def test_a_file_that_is_too_costly_is_refused(monkeypatch):
 
 def test_the_same_file_is_read_once(monkeypatch):
     pages = read_pages(GOOD, sees=True)
-    monkeypatch.setattr(pdf, "run_child", lambda *_, **__: pytest.fail("read again"))
+    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: pytest.fail("read again"))
     assert read_pages(bytes(GOOD), "other.pdf", sees=True) is pages
     with pytest.raises(RequestError, match="has 1 pages, and at most 0"):
         read_pages(GOOD, sees=True, most=0)
@@ -140,3 +143,36 @@ def test_mutated_files_are_pages_or_one_sentence():
                 assert page.picture.size == (page.height, page.width)
         except RequestError as error:
             assert str(error).count("\n") == 0
+
+
+def test_files_of_a_conversation_share_pages_characters_and_time(monkeypatch):
+    with pytest.raises(RequestError, match="the PDF files of the conversation have more than 50 pages together"):
+        read_pages(GOOD, sees=False, before=pdf.Taken(n_pages=50))
+    for data in (GOOD, GOOD + b" "):  # kept, and not
+        with pytest.raises(
+            RequestError, match="of the conversation have more than 4000000 characters of text together"
+        ):
+            read_pages(data, sees=False, before=pdf.Taken(n_characters=4_000_000))
+    with pytest.raises(RequestError, match="the files of the conversation take too long to read together"):
+        read_pages(GOOD + b"  ", sees=False, deadline=0.0)
+    monkeypatch.setattr(pdf, "_SLOTS", threading.BoundedSemaphore(1))
+    with pdf._SLOTS, pytest.raises(RequestError, match="because other files are being read; try again") as error:
+        read_pages(GOOD + b"  ", sees=False, deadline=time.monotonic() + 0.05)
+    assert error.value.code == "busy" and of_exception(error.value).status == 503
+
+
+def test_pages_are_drawn_up_to_a_sum_of_pixels(monkeypatch):
+    pages = write_pdf(["a", "b"], "0 0 60 40")
+    for name, most in (("_MOST_PIXELS", 120 * 80 * 2 - 1), ("_MOST_PACKED", 100)):
+        with monkeypatch.context() as patched:
+            patched.setattr(pdf, name, most)
+            with pytest.raises(RequestError, match=r"the pages of x\.pdf have more than"):
+                read_pages(pages, "x.pdf", sees=True)
+    assert len(read_pages(pages, sees=True)) == 2
+
+
+@pytest.mark.parametrize("written", [b"", b"[]\n", b'{"pages": 1}\n{}\n', b'{"pages": "a"}\n', b"{\n"])
+def test_what_a_child_should_not_write_is_a_damaged_file(written, monkeypatch):
+    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: written)
+    with pytest.raises(RequestError, match=r"x\.pdf is a damaged PDF file"):
+        read_pages(GOOD + written + b"#", "x.pdf", sees=True)

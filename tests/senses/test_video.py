@@ -58,7 +58,7 @@ def test_a_video_is_frames_with_their_times(format, codec):
 
 def test_the_same_file_is_read_once(clip, monkeypatch):
     first = read_video(clip)
-    monkeypatch.setattr(video, "run_child", lambda *_, **__: pytest.fail("read again"))
+    monkeypatch.setattr(video, "run_in_turn", lambda *_, **__: pytest.fail("read again"))
     assert read_video(bytes(clip)).frames is first.frames
 
 

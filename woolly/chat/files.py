@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,11 +10,14 @@ from woolly.chat.message import FilePart, ImagePart, Message, Part, TextPart, Vi
 from woolly.chat.sight import Vision
 from woolly.errors import RequestError
 from woolly.senses.given import GivenFile, GivenPicture, GivenVideo
-from woolly.senses.pdf import Page
+from woolly.senses.pdf import Page, Taken
 from woolly.senses.video import frame_settings
 from woolly.tokens import Tokenizer
 
 __all__ = ["open_files"]
+
+_READING = 60.0  # seconds for all files of a conversation: they hold up the pictures of all clients
+_MOST_VIDEOS = 4
 
 
 def open_files(
@@ -22,9 +26,11 @@ def open_files(
     """Returns the messages with the pages of PDF files, and the frames of videos, in place of the files.
 
     A page is its text, if it has some, and its picture, if the model sees. RequestError if a file cannot be read, if
-    all have more than `most` pages, or if a model that sees nothing gets one without text.
+    all have more than `most` pages, or if a model that sees nothing gets one without text; with the code "busy" if
+    their turn does not come in time.
     """
-    n_pages = 0
+    _check_videos(messages)
+    taken, deadline = Taken(), time.monotonic() + _READING
     sees = sight is not None and sight.tower is not None
     opened: list[Message] = []
     for message in messages:
@@ -34,20 +40,24 @@ def open_files(
         parts: list[Part] = []
         for part in message.parts:
             if isinstance(part, VideoPart):
-                parts += _framed(part.video, sight)
+                parts += _framed(part.video, sight, deadline)
                 continue
             if not isinstance(part, FilePart):
                 parts.append(part)
                 continue
-            pages = part.file.read(sees=sees, most=most)
-            n_pages += len(pages)
-            if n_pages > most:
-                raise part.file.refusal(
-                    f"the PDF files of the conversation have more than {most} pages together; send fewer"
-                )
+            pages = part.file.read(sees=sees, most=most, before=taken, deadline=deadline)
+            taken = taken.more(pages)
             parts += _shown(part.file, pages, tokenizer) if sees else _told(part.file, pages, tokenizer)
         opened.append(replace(message, content=_content(parts)))
     return tuple(opened)
+
+
+def _check_videos(messages: Sequence[Message]) -> None:
+    videos = [part.video for message in messages for part in message.parts if isinstance(part, VideoPart)]
+    if len(videos) > _MOST_VIDEOS:
+        raise videos[_MOST_VIDEOS].refusal(
+            f"the conversation has {len(videos)} videos, and at most {_MOST_VIDEOS} are taken; send fewer"
+        )
 
 
 def _shown(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list[Part]:
@@ -76,7 +86,7 @@ def _told(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list[
     return parts
 
 
-def _framed(video: GivenVideo, sight: Vision | None) -> list[Part]:
+def _framed(video: GivenVideo, sight: Vision | None, deadline: float) -> list[Part]:
     """Returns frames with their times, in the words of SmolVLM's processor."""
     if sight is None or sight.tower is None:
         raise video.refusal("this model sees no pictures, and so no video; choose a model that does")
@@ -84,7 +94,7 @@ def _framed(video: GivenVideo, sight: Vision | None) -> list[Part]:
         frame_settings(sight.tower)
     except RequestError as error:
         raise video.refusal(str(error)) from None
-    seen = video.read()
+    seen = video.read(deadline=deadline)
     minutes, seconds = divmod(int(seen.seconds), 60)
     length = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     number = _words(len(seen.frames))

@@ -18,7 +18,7 @@ from woolly.senses.address import (
     sound_bytes,
     video_bytes,
 )
-from woolly.senses.pdf import Page, read_file, read_pages
+from woolly.senses.pdf import Page, Taken, read_file, read_pages
 from woolly.senses.picture import Picture, PictureSource, read_picture
 from woolly.senses.sounds import Sound, SoundSource, read_sound
 from woolly.senses.video import Frame, Video, read_video
@@ -105,8 +105,13 @@ class GivenFile:
         """What the file is called in the prompt."""
         return self.name or (Path(self.source).name if isinstance(self.source, (str, Path)) else "document.pdf")
 
-    def read(self, *, sees: bool, most: int) -> tuple[Page, ...]:
-        """Returns its pages, with their pixels if `sees`; RequestError, with the field at fault, if there are none."""
+    def read(
+        self, *, sees: bool, most: int, before: Taken | None = None, deadline: float = math.inf
+    ) -> tuple[Page, ...]:
+        """Returns its pages, with their pixels if `sees`; RequestError, with the field at fault, if there are none.
+
+        `most` pages may be there with those of the files `before`; they are here at `deadline`, by time.monotonic().
+        """
         try:
             if self.source is not None:
                 data = read_file(self.source)
@@ -114,13 +119,15 @@ class GivenFile:
                 if self.media_type:
                     check_file_type(self.media_type)
                 data = file_bytes(self.data)
-            return read_pages(data, self.shown_name[:80], sees=sees, most=most)
+            name, before = self.shown_name[:80], before or Taken()
+            return read_pages(data, name, sees=sees, most=most, before=before, deadline=deadline)
         except RequestError as error:
-            raise self.refusal(str(error)) from None
+            raise self.refusal(str(error), error.code) from None
 
-    def refusal(self, message: str) -> RequestError:
+    def refusal(self, message: str, code: str | None = None) -> RequestError:
         """Returns the error of this file."""
-        return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
+        said = f"{self.where}: {message}" if self.where else message
+        return RequestError(said, field=self.where or None, code=code)
 
 
 @dataclass(frozen=True)
@@ -131,13 +138,15 @@ class GivenVideo:
     data: str = field(default="", repr=False)  # a data: URL, or base64
     where: str = ""  # the field of the request that holds it, for messages
 
-    def read(self) -> Video:
-        """Returns its frames; RequestError, with the field at fault, if it cannot be used."""
+    def read(self, *, deadline: float = math.inf) -> Video:
+        """Returns its frames, here at `deadline`; RequestError, with the field at fault, if it cannot be used."""
         try:
-            return read_video(video_bytes(self.data) if self.source is None else read_file(self.source))
+            data = video_bytes(self.data) if self.source is None else read_file(self.source)
+            return read_video(data, deadline=deadline)
         except RequestError as error:
-            raise self.refusal(str(error)) from None
+            raise self.refusal(str(error), error.code) from None
 
-    def refusal(self, message: str) -> RequestError:
+    def refusal(self, message: str, code: str | None = None) -> RequestError:
         """Returns the error of this video."""
-        return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
+        said = f"{self.where}: {message}" if self.where else message
+        return RequestError(said, field=self.where or None, code=code)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import threading
 import zlib
@@ -19,17 +20,21 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.machine.child import LIMITS, can_start, run_child
+from woolly.machine.child import can_start
 from woolly.machine.extra import how_to_add
 from woolly.senses.format import MOST_BYTES
 from woolly.senses.picture import Picture
+from woolly.senses.turn import run_in_turn
 
-__all__ = ["MOST_PAGES", "Kept", "Page", "is_pdf", "read_file", "read_pages"]
+__all__ = ["MOST_PAGES", "Kept", "Page", "Taken", "is_pdf", "read_file", "read_pages"]
 
 MOST_PAGES = 50  # of a conversation, unless the caller says otherwise
-_MOST_CHARACTERS = 4_000_000  # of a file: a million tokens
+_MOST_CHARACTERS = 4_000_000  # of a conversation: a million tokens
 _SCALE = 2.0  # pixels of a point: 144 per inch, at which print of 8 points can be read
 _MOST_SIDE = 2048  # pixels; a page of 200 inches is drawn smaller, not larger
+_MOST_PIXELS = 200_000_000  # of a file: what the pictures of a conversation may have
+_MOST_PACKED = 128 << 20  # bytes of a file's compressed pages: 30 photos, or a thousand pages of print
+_MOST_OUTPUT = _MOST_PACKED + (32 << 20)  # bytes that the child writes: a character takes 6 of them, or 12
 
 _MEMORY = 1 << 30  # of the child; pages of scans take 150 MB
 _SECONDS = 40  # of processor time; 50 scanned pages take 10
@@ -56,6 +61,21 @@ class Page:
         n_bytes = self.width * self.height * 3
         pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
         return Picture(np.frombuffer(pixels, np.uint8, n_bytes).reshape(self.height, self.width, 3))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the files before one took of what a conversation may have."""
+
+    n_pages: int = 0
+    n_characters: int = 0
+
+    def more(self, pages: tuple[Page, ...]) -> Taken:
+        """Returns the sum with the pages of one more file."""
+        return Taken(self.n_pages + len(pages), self.n_characters + sum(len(page.text) for page in pages))
+
+
+_NOTHING = Taken()
 
 
 class _Packed(Protocol):
@@ -120,18 +140,29 @@ def read_file(source: Any) -> bytes:
         raise RequestError(f"the file {source} cannot be read ({reason})") from None
 
 
-def read_pages(data: bytes, name: str = "the file", *, sees: bool, most: int = MOST_PAGES) -> tuple[Page, ...]:
+def read_pages(
+    data: bytes,
+    name: str = "the file",
+    *,
+    sees: bool,
+    most: int = MOST_PAGES,
+    before: Taken = _NOTHING,
+    deadline: float = math.inf,
+) -> tuple[Page, ...]:
     """Returns the pages of a PDF file, with their pixels if `sees`.
 
-    RequestError if it is none, damaged, encrypted, too long or too costly; `name` begins the sentence.
+    RequestError if it is none, damaged, encrypted, too long or too costly, if it has more than `most` pages with those
+    of the files `before`, or if it is not read at `deadline`, by time.monotonic(). `name` begins the sentence.
     """
     _check(data, name)
     digest = hashlib.blake2b(data, digest_size=32, person=b"woolly pdf", salt=b"sees" if sees else b"text").digest()
     pages = _kept.find(digest)
     if pages is None:
-        pages = _read(data, name, sees=sees, most=most)
+        pages = _read(data, name, before, sees=sees, most=most, deadline=deadline)
         _kept.keep(digest, pages)
-    _check_number(len(pages), name, most)
+    _check_number(len(pages), name, most, before)
+    if before.more(pages).n_characters > _MOST_CHARACTERS:
+        raise _too_long(name, before)
     return pages
 
 
@@ -145,68 +176,85 @@ def _check(data: bytes, name: str) -> None:
         raise RequestError(f"{name} is no PDF file, which was expected")
 
 
-def _check_number(n_pages: int, name: str, most: int) -> None:
+def _check_number(n_pages: int, name: str, most: int, before: Taken) -> None:
     if n_pages < 1:
         raise RequestError(f"{name} has no pages; send another one")
+    if before.n_pages and before.n_pages + n_pages > most:
+        raise RequestError(f"the PDF files of the conversation have more than {most} pages together; send fewer")
     if n_pages > most:
         raise RequestError(
             f"{name} has {n_pages} pages, and at most {most} are taken; send some of them", limit=most, given=n_pages
         )
 
 
-def _read(data: bytes, name: str, *, sees: bool, most: int) -> tuple[Page, ...]:
+def _too_long(name: str, before: Taken) -> RequestError:
+    if before.n_characters:
+        many = f"the PDF files of the conversation have more than {_MOST_CHARACTERS} characters of text together"
+        return RequestError(f"{many}; send fewer")
+    return RequestError(f"{name} has more than {_MOST_CHARACTERS} characters of text; send some of its pages")
+
+
+def _read(data: bytes, name: str, before: Taken, *, sees: bool, most: int, deadline: float) -> tuple[Page, ...]:
     order = {
-        "limiter": str(LIMITS),
         "memory": _MEMORY,
         "seconds": _SECONDS,
         "path": _packages(),
         "sees": sees,
-        "most_pages": most,
-        "most_characters": _MOST_CHARACTERS,
+        "most_pages": most - before.n_pages,
+        "most_characters": _MOST_CHARACTERS - before.n_characters,
+        "most_pixels": _MOST_PIXELS,
+        "most_packed": _MOST_PACKED,
         "scale": _SCALE,
         "most_side": _MOST_SIDE,
     }
     if not can_start():
         raise RequestError("PDF files are read by a process of Python, which cannot be started here; send pictures")
-    with _SLOTS:
-        try:
-            written = run_child(
-                Path(__file__).with_name("pdf_child.py"),
-                json.dumps(order).encode() + b"\n" + data,
-                memory=_MEMORY,
-                patience=_PATIENCE,
-            )
-        except OSError as error:
-            raise RequestError(f"{name} cannot be read, because no process can start: {error.strerror}") from None
+    written = run_in_turn(
+        *("pdf_child.py", order, data, _SLOTS),
+        name=name,
+        patience=_PATIENCE,
+        deadline=deadline,
+        most_output=_MOST_OUTPUT,
+    )
     if written is None:
         raise RequestError(
             f"{name} is damaged, or too costly to read: {_SECONDS} s and {_MEMORY >> 30} GB are the limits; save it"
             " again, or send its pages as pictures"
         )
-    return _parsed(written, name, most)
+    try:
+        return _parsed(written, name, most, before)
+    except (ValueError, LookupError, TypeError, AttributeError):  # the file took over what reads it, perhaps
+        raise _damaged(name) from None
 
 
 def _packages() -> list[str]:
     """Returns the folders that have pdfium; it is not imported here, so that no file can reach this process by it."""
     found = [find_spec(package) for package in ("pypdfium2", "pypdfium2_raw")]
-    places = [str(Path(one.origin).parents[1]) for one in found if one is not None and one.origin is not None]
+    places = [
+        str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None
+    ]
     if len(places) < len(found):
         raise RequestError(f"PDF files need the package pypdfium2: {how_to_add('pdf')}")
     return sorted(set(places))
 
 
-def _parsed(written: bytes, name: str, most: int) -> tuple[Page, ...]:
+def _parsed(written: bytes, name: str, most: int, before: Taken) -> tuple[Page, ...]:
     """Returns the pages that a child wrote."""
     line, place = _line(written, 0)
     if "fault" in line:
         raise _refusal(line, name)
     n_pages = line["pages"]
-    _check_number(n_pages, name, most)
+    _check_number(n_pages, name, most, before)
     pages: list[Page] = []
     while len(pages) < n_pages:
         line, place = _line(written, place)
         if line.get("fault") == "characters":
-            raise RequestError(f"{name} has more than {_MOST_CHARACTERS} characters of text; send some of its pages")
+            raise _too_long(name, before)
+        if line.get("fault") == "pixels":
+            raise RequestError(
+                f"the pages of {name} have more than {_MOST_PIXELS // 1_000_000} million pixels, or"
+                f" {_MOST_PACKED >> 20} MB of them when compressed; send some of its pages"
+            )
         if "fault" in line:
             raise RequestError(f"{name} is a damaged PDF file (page {len(pages) + 1}); save it again, or send another")
         packed = written[place : place + line["bytes"]]
@@ -225,6 +273,10 @@ def _refusal(line: dict[str, Any], name: str) -> RequestError:
         return RequestError(f"{name} is encrypted, and needs a password; save it without one")
     if line["code"] == _SECURITY:
         return RequestError(f"{name} is encrypted in a way that is not supported; save it without")
+    return _damaged(name)
+
+
+def _damaged(name: str) -> RequestError:
     return RequestError(f"{name} is a damaged PDF file; save it again, or send another one")
 
 

@@ -38,18 +38,23 @@ def main() -> None:
     _write({"pages": n_pages})
     if n_pages > order["most_pages"]:
         return
-    left = order["most_characters"]
+    left, n_pixels, n_packed = order["most_characters"], order["most_pixels"], order["most_packed"]
     for number in range(n_pages):
         try:
             page = file[number]
             text, n = _text(page, left)
             left -= n
-            size, pixels = _pixels(page, order) if order["sees"] else ((0, 0), b"")
+            size, pixels = _pixels(page, order, n_pixels) if order["sees"] and left >= 0 else ((0, 0), b"")
         except pypdfium2.PdfiumError as error:
             _write({"fault": str(error)})
             return
         if left < 0:
             _write({"fault": "characters"})
+            return
+        n_pixels -= size[0] * size[1]
+        n_packed -= len(pixels)
+        if min(n_pixels, n_packed) < 0:
+            _write({"fault": "pixels"})
             return
         _write({"text": text, "width": size[0], "height": size[1], "bytes": len(pixels)}, pixels)
         page.close()
@@ -64,13 +69,19 @@ def _text(page: Any, most: int) -> tuple[str, int]:
     return text, max(n, 0)
 
 
-def _pixels(page: Any, order: Any) -> tuple[tuple[int, int], bytes]:
-    """Returns width, height and compressed RGB pixels of a page; its own size only decides the scale."""
+def _pixels(page: Any, order: Any, most: int) -> tuple[tuple[int, int], bytes]:
+    """Returns width, height and compressed RGB pixels of a page; its own size only decides the scale.
+
+    One of more than `most` pixels is not drawn.
+    """
     width, height = page.get_size()
     longest = max(width, height)
     if not (0 < longest < math.inf and min(width, height) > 0):
         return (0, 0), b""
     scale = min(order["scale"], order["most_side"] / longest)
+    size = math.ceil(width * scale), math.ceil(height * scale)
+    if size[0] * size[1] > most:
+        return size, b""
     # Sizes are rounded up, so a side may be one pixel longer.
     bitmap = page.render(scale=scale, rev_byteorder=True, force_bitmap_format=_BGR)
     rows = memoryview(bitmap.buffer).cast("B")

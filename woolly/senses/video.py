@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import threading
 import zlib
@@ -18,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.machine.child import LIMITS, can_start, run_child
+from woolly.machine.child import can_start
 from woolly.machine.extra import how_to_add
 from woolly.senses.format import MOST_BYTES
 from woolly.senses.pdf import Kept
 from woolly.senses.picture import Picture
 from woolly.senses.settings import TowerSettings
+from woolly.senses.turn import run_in_turn
 
 __all__ = ["Frame", "Video", "frame_settings", "is_video", "read_video"]
 
@@ -33,6 +35,7 @@ _MOST_FRAMES = 64
 _MOST_SECONDS = 600
 _MOST_PIXELS = 4096 * 2304  # of a frame
 _MOST_SIDE = 1024  # of a frame as it is handed on: twice what SmolVLM reads
+_MOST_OUTPUT = _MOST_FRAMES * (_MOST_SIDE + 64) ** 2 * 3  # bytes: of frames that nothing compresses
 
 _MEMORY = 2 << 30
 _SECONDS = 60  # of processor time: ten minutes of 1080p at 200 frames per second
@@ -94,8 +97,12 @@ def is_video(source: Any) -> bool:
         return False
 
 
-def read_video(data: bytes, name: str = "the video") -> Video:
-    """Returns a video; RequestError if it is none, damaged, too long, too large or too costly."""
+def read_video(data: bytes, name: str = "the video", *, deadline: float = math.inf) -> Video:
+    """Returns a video.
+
+    RequestError if it is none, damaged, too long, too large or too costly, or not read at `deadline`, by
+    time.monotonic().
+    """
     if len(data) > MOST_BYTES:
         raise RequestError(
             f"{name} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a shorter one",
@@ -107,7 +114,7 @@ def read_video(data: bytes, name: str = "the video") -> Video:
     digest = hashlib.blake2b(data, digest_size=32, person=b"woolly video").digest()
     frames = _kept.find(digest)
     if frames is None:
-        frames = _read(data, format, name)
+        frames = _read(data, format, name, deadline)
         _kept.keep(digest, frames)
     return Video(frames[0].length, frames)
 
@@ -118,17 +125,16 @@ def _format(first: bytes) -> str | None:
     return "matroska" if first[:4] == b"\x1a\x45\xdf\xa3" else None
 
 
-def _read(data: bytes, format: str, name: str) -> tuple[Frame, ...]:
+def _read(data: bytes, format: str, name: str, deadline: float) -> tuple[Frame, ...]:
     found = find_spec("av")
     if found is None or found.origin is None:
         raise RequestError(f"videos need the package av: {how_to_add('video')}")
     if not can_start():
         raise RequestError("videos are read by a process of Python, which cannot be started here; send pictures")
     order = {
-        "limiter": str(LIMITS),
         "memory": _MEMORY,
         "seconds": _SECONDS,
-        "path": [str(Path(found.origin).parents[1])],
+        "path": [str(Path(found.origin).absolute().parents[1])],
         "format": format,
         "fps": _FPS,
         "most_frames": _MOST_FRAMES,
@@ -136,19 +142,22 @@ def _read(data: bytes, format: str, name: str) -> tuple[Frame, ...]:
         "most_pixels": _MOST_PIXELS,
         "most_side": _MOST_SIDE,
     }
-    with _SLOTS:
-        try:
-            script = Path(__file__).with_name("video_child.py")
-            order_of = json.dumps(order).encode() + b"\n" + data
-            written = run_child(script, order_of, memory=_MEMORY, patience=_PATIENCE)
-        except OSError as error:
-            raise RequestError(f"{name} cannot be read, because no process can start: {error.strerror}") from None
+    written = run_in_turn(
+        *("video_child.py", order, data, _SLOTS),
+        name=name,
+        patience=_PATIENCE,
+        deadline=deadline,
+        most_output=_MOST_OUTPUT,
+    )
     if written is None:
         raise RequestError(
             f"{name} is damaged, or too costly to read: {_SECONDS} s and {_MEMORY >> 30} GB are the limits; send a"
             " shorter or smaller one"
         )
-    return _parsed(written, name)
+    try:
+        return _parsed(written, name)
+    except (ValueError, LookupError, TypeError, AttributeError):  # the file took over what reads it, perhaps
+        raise _damaged(name, "what reads it failed") from None
 
 
 def _parsed(written: bytes, name: str) -> tuple[Frame, ...]:

@@ -153,6 +153,8 @@ def of_exception(error: BaseException, params: Mapping[str, str] = _NO_NAMES) ->
         param = None if field is None else params.get(field, field)
         is_made = error.code == "grammar" and param != field  # the client never saw the grammar
         message = f"{param}: {error}" if is_made else str(error)
+        if error.code == "busy":
+            return ApiError(503, "busy", message, param=param, retry_after=_TAKEOVER)
         exceeds = None if error.given is None or error.limit is None else (int(error.given), int(error.limit))
         return ApiError(400, _CODES.get(error.code or "", "invalid_request"), message, param=param, exceeds=exceeds)
     if isinstance(error, (TemplateError, TokenizerError, UnsupportedError)):

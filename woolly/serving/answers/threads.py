@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+from woolly.machine.child import abandoned
 
 __all__ = ["Shared", "run_held", "start_task"]
 
@@ -21,13 +24,17 @@ async def run_held(
 
     A thread cannot be cancelled. If the caller is, it still waits for the thread, so that its place, its bytes and its
     model stay taken as long as the thread uses them. `give_up` is called then: the function may look whether it was.
+    Children that the thread waits for are killed then.
     """
     # With the context of the task, as asyncio.to_thread runs it, which knows no other pool.
-    run = partial(contextvars.copy_context().run, function, *args)
+    context, left = contextvars.copy_context(), threading.Event()
+    context.run(abandoned.set, left)
+    run = partial(context.run, function, *args)
     work: asyncio.Future[T] = asyncio.get_running_loop().run_in_executor(pool, run)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
+        left.set()
         if give_up is not None:
             give_up()
         while not work.done():

@@ -1,0 +1,59 @@
+"""Turns of children that read files: some at once, each within its patience and its conversation's deadline."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from woolly.errors import RequestError
+from woolly.machine.child import LIMITS, run_child
+
+__all__ = ["run_in_turn"]
+
+_LONG = 1.0  # seconds; who waited longer for a turn is not told that its own files take too long
+
+
+def run_in_turn(
+    script: str,
+    order: Mapping[str, Any],
+    data: bytes,
+    slots: threading.Semaphore,
+    *,
+    name: str,
+    patience: float,
+    deadline: float = math.inf,
+    most_output: int,
+) -> bytes | None:
+    """Returns what the child of a file wrote, None if it failed or passed a limit that is its own.
+
+    RequestError, with the code "busy", if its turn does not come in time; or if all files of the conversation take
+    longer than until `deadline`, by time.monotonic().
+    """
+    begun = time.monotonic()
+    late = RequestError("the files of the conversation take too long to read together; send fewer")
+    if begun >= deadline:
+        raise late
+    busy = RequestError(f"{name} was not read in time, because other files are being read; try again", code="busy")
+    if not slots.acquire(timeout=min(patience, deadline - begun)):
+        raise busy
+    waited = time.monotonic() - begun
+    try:
+        written = run_child(
+            Path(__file__).with_name(script),
+            json.dumps({**order, "limiter": str(LIMITS.absolute())}).encode() + b"\n" + data,
+            memory=order["memory"],
+            patience=min(patience, deadline - time.monotonic()),
+            most_output=most_output,
+        )
+    except OSError as error:
+        raise RequestError(f"{name} cannot be read, because no process can start: {error.strerror}") from None
+    finally:
+        slots.release()
+    if written is None and time.monotonic() >= deadline:
+        raise busy if waited > _LONG else late
+    return written
