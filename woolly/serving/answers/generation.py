@@ -47,8 +47,13 @@ urgency: ContextVar[int] = ContextVar("woolly_urgency", default=0)
 # Group of the requests of the current task (`Request.group`); None: each request has a turn of its own.
 turn: ContextVar[int | None] = ContextVar("woolly_turn", default=None)
 
-# Fields that hold pictures and sounds in the bodies of dialects: their characters are no tokens.
-_PICTURES = frozenset({"image_url", "source", "images", "inlineData", "inline_data", "input_audio", "audio_url"})
+# Fields that hold pictures, sounds and files in the bodies of dialects: their characters are no tokens.
+_PICTURES = frozenset(
+    {
+        *("image_url", "source", "images", "inlineData", "inline_data", "input_audio", "audio_url"),
+        *("file", "file_data", "video_url"),
+    }
+)
 
 _AT_ONCE = 16  # answers at once before a model is loaded that says how many
 
@@ -255,8 +260,13 @@ class Generator:
         _check_length(f"has {n} characters", n // CHARACTERS_PER_TOKEN, self._most(llm))
 
     def check_text(self, llm: LLM, text: str) -> None:
-        """ApiError 400 if a prompt has too many characters for any prompt, before it is tokenized."""
+        """ApiError 400 if a prompt is too long for its tokens to be counted: texts of files come with its layout."""
         _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, self._most(llm))
+
+    async def count_tokens(self, layout: Layout, slot: Loaded) -> int:
+        """Returns the tokens of a layout, counted off the event loop; errors as `check_text`."""
+        self.check_text(slot.model, layout.text)
+        return await run_held(slot.model.count_tokens, layout)
 
     def _most(self, llm: LLM) -> int:
         """Returns the most tokens that a prompt may have."""

@@ -11,7 +11,6 @@ from fastapi.responses import Response
 
 from woolly.errors import RequestError
 from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, lay_out_chat
 from woolly.serving.dialects.anthropic.bodies import CountBody, MessagesBody
@@ -81,7 +80,7 @@ async def _count(body: CountBody, talk: Sequence[Message], request: Request) -> 
             layout = await lay_out_chat(generator, chat, slot, body.model)
         except RequestError as error:
             raise of_exception(error, {"prompt": "messages", **dialect_of(request).fields}) from error
-        return await run_held(slot.model.count_tokens, layout)
+        return await generator.count_tokens(layout, slot)
 
 
 async def _edited(body: CountBody, request: Request) -> Edited | None:

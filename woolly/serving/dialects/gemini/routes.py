@@ -11,7 +11,6 @@ from fastapi.responses import Response
 
 from woolly.errors import RequestError
 from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat
 from woolly.serving.dialects.gemini.bodies import CountBody, EmbedBodies, EmbedBody, GenerateBody
@@ -63,7 +62,7 @@ async def count(model: str, body: CountBody, request: Request) -> dict[str, Any]
             layout = await lay_out_chat(generator, chat, slot, model)
         except RequestError as error:
             raise of_exception(error, {"prompt": "contents", **dialect_of(request).fields}) from error
-        n_tokens = await run_held(slot.model.count_tokens, layout)
+        n_tokens = await generator.count_tokens(layout, slot)
     return {"totalTokens": n_tokens, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": n_tokens}]}
 
 

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.errors import RequestError
 from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS, chat_completions
@@ -62,5 +61,5 @@ async def count_input(body: ChatBody, request: Request) -> dict[str, Any]:
             layout = await lay_out_chat(generator, chat, slot, body.model)
         except RequestError as error:
             raise of_exception(error, {"prompt": "messages", **FIELDS}) from error
-        n_tokens = await run_held(slot.model.count_tokens, layout)
+        n_tokens = await generator.count_tokens(layout, slot)
     return {"object": "response.input_tokens", "input_tokens": n_tokens}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -98,7 +99,8 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
             )
             chat = generator.as_set(asked, slot)
         pool = generator.pictures if chat is not None and has_pictures(chat.messages) else None
-        return await run_held(_counted, slot.model, body, chat, generator.sight_of(slot.model), pool=pool)
+        check = partial(generator.check_text, slot.model)
+        return await run_held(_counted, slot.model, body, chat, generator.sight_of(slot.model), check, pool=pool)
 
 
 @router.post("/detokenize")
@@ -127,11 +129,9 @@ async def apply_template(body: Template, request: Request) -> dict[str, str]:
         generator.check_characters(slot.model, given.values())
         llm = slot.model
         render = partial(render_prompt, begins_answer=not is_open_end)
-        return {
-            "prompt": await run_held(
-                render, generator.as_set(chat, slot), llm.template, llm.tokenizer, generator.sight_of(llm)
-            )
-        }
+        shown, sight = generator.as_set(chat, slot), generator.sight_of(llm)
+        pool = generator.pictures if has_pictures(shown.messages) else None
+        return {"prompt": await run_held(render, shown, llm.template, llm.tokenizer, sight, pool=pool)}
 
 
 def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
@@ -139,13 +139,16 @@ def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
     return {"tokens": [{"id": id, "piece": _piece(llm, id)} for id in ids] if body.with_pieces else ids}
 
 
-def _counted(llm: LLM, body: Tokenize, chat: ChatRequest | None, sight: Vision | None) -> dict[str, Any]:
-    """Returns vLLM's reply. Pictures count with their rows, as in a prompt."""
+def _counted(
+    llm: LLM, body: Tokenize, chat: ChatRequest | None, sight: Vision | None, check: Callable[[str], None]
+) -> dict[str, Any]:
+    """Returns vLLM's reply. Pictures count with their rows, as in a prompt; `check` refuses a text that is too long."""
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     else:
         chat = replace(chat, messages=open_files(chat.messages, sight, llm.tokenizer, chat.pdf_pages))
         text = render_prompt(chat, llm.template, llm.tokenizer, sight, begins_answer=body.add_generation_prompt)
+        check(text)
         ids = llm.tokenize_layout(seen_prompt(text, chat.messages, chat.params, sight))
     strings = [llm.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
     return {

@@ -15,6 +15,7 @@ from woolly.chat import ChatRequest, Finished, Text
 from woolly.chat.compaction import compacting, note_room, shorter
 from woolly.errors import RequestError
 from woolly.llm import ChatChunk
+from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import Head, dialect_of
@@ -56,7 +57,9 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
                 layout = await lay_out_chat(generator, asked, slot, model)
             except RequestError as error:
                 raise of_exception(error, {"prompt": "input", **dialect_of(request).fields}) from error
-            n_tokens = await run_held(slot.model.count_tokens, layout)
+            n_tokens = len(layout.text) // CHARACTERS_PER_TOKEN  # at least; a long text of files is not tokenized
+            if n_tokens <= ctx:
+                n_tokens = await run_held(slot.model.count_tokens, layout)
             left = shorter(asked.messages) if n_tokens + (asked.params.max_tokens or room) > ctx else None
             if left is None:
                 break  # it fits, or the reply says by how much it does not

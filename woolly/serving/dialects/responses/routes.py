@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict
 
 from woolly.errors import RequestError
 from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat, stream_reply
 from woolly.serving.dialects.responses.background import answer_later, stream_again
@@ -117,7 +116,7 @@ async def count(body: ResponseBody, request: Request) -> Data:
             layout = await lay_out_chat(generator, chat, slot, body.model)
         except RequestError as error:
             raise of_exception(error, {"prompt": "input", **dialect_of(request).fields}) from error
-        return {"object": "response.input_tokens", "input_tokens": await run_held(slot.model.count_tokens, layout)}
+        return {"object": "response.input_tokens", "input_tokens": await generator.count_tokens(layout, slot)}
 
 
 async def retrieve(
