@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,18 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import TOWERS, write_tower
 from tests.cli.terminal import woolly
 from woolly import LLM
-from woolly.chat import ChatRequest, FilePart, ImagePart, Message, TextPart, lay_out
+from woolly.chat import ChatRequest, FilePart, ImagePart, Message, TextPart, VideoPart, lay_out
 from woolly.chat.files import open_files
 from woolly.errors import RequestError
 from woolly.senses import pdf
-from woolly.senses.given import GivenFile
+from woolly.senses.given import GivenFile, GivenVideo
 from woolly.serving import Settings, create_app
+from woolly.serving.dialects.anthropic import messages as anthropic
+from woolly.serving.dialects.anthropic.messages import Block
+from woolly.serving.dialects.completions.messages import Message as CompletionsMessage
+from woolly.serving.dialects.completions.messages import read_messages
+from woolly.serving.dialects.responses import items
+from woolly.serving.dialects.unseen import UNSEEN_FILE
 
 pytest.importorskip("pypdfium2")
 
@@ -90,7 +97,7 @@ def test_a_second_turn_reads_and_encodes_nothing_again(folder, seeing, monkeypat
         {"role": "assistant", "content": first.text or "a"},
         {"role": "user", "content": "and?"},
     ]
-    monkeypatch.setattr(pdf, "run_child", lambda *_, **__: pytest.fail("the file was read again"))
+    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: pytest.fail("the file was read again"))
     eyes = seeing.driver.engine.eyes
     n_sweeps = eyes.tower.n_sweeps
     assert seeing.chat([talk[0]], **GREEDY, logprobs=1).logprobs == first.logprobs
@@ -144,3 +151,50 @@ def test_every_dialect_of_the_server_takes_a_file(folder):
         assert reply.status_code == 400
         error = reply.json()["error"]
         assert error["message"].startswith("messages.0.content.0.file.file_data: paper.pdf has 2 pages, and at most 1")
+
+
+def test_routes_that_count_measure_the_text_of_a_file_and_not_its_bytes(folder, monkeypatch):
+    large = write_pdf(["Wool"], SMALL) + b"%" * 300_000  # more bytes than a prompt has characters
+    long = write_pdf(["wool " * 6000] * 5, SMALL)  # a prompt of 512 tokens has at most 131,072
+    settings = Settings(model=str(folder / "blind-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512)
+    with TestClient(create_app(settings), base_url="http://localhost") as client:
+        for data, status in ((large, 200), (long, 400)):
+            for path, body in counted(base64.b64encode(data).decode()).items():
+                if status == 400:
+                    monkeypatch.setattr(LLM, "tokenize_layout", lambda *_: pytest.fail("tokenized"))
+                    monkeypatch.setattr(LLM, "count_tokens", lambda *_: pytest.fail("tokenized"))
+                reply = client.post(path, json=body)
+                assert reply.status_code == status, (path, reply.text[:300])
+                assert status == 200 or re.search("takes at most 512 tokens|tokens > 512 maximum", reply.text)
+
+
+def counted(data):
+    url = f"data:application/pdf;base64,{data}"
+    talk = [{"role": "user", "content": [{"type": "file", "file": {"filename": "a.pdf", "file_data": url}}]}]
+    source = {"type": "base64", "media_type": "application/pdf", "data": data}
+    item = {"type": "input_file", "filename": "a.pdf", "file_data": url}
+    inline = {"inlineData": {"mimeType": "application/pdf", "data": data}}
+    document = {"role": "user", "content": [{"type": "document", "source": source}]}
+    return {
+        "/tokenize": {"messages": talk},
+        "/v1/chat/completions/input_tokens": {"messages": talk},
+        "/v1/messages/count_tokens": {"model": "m", "messages": [document]},
+        "/v1/responses/input_tokens": {"input": [{"role": "user", "content": [item]}]},
+        "/v1beta/models/blind-Q8_0:countTokens": {"contents": [{"parts": [inline]}]},
+    }
+
+
+def test_a_file_in_the_result_of_a_tool_is_a_note():
+    file = {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}}
+    (said,) = read_messages([CompletionsMessage(role="tool", tool_call_id="a", content=[file])])
+    assert said.content == (TextPart(UNSEEN_FILE),)
+    source = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
+    block = Block(type="tool_result", tool_use_id="a", content=[{"type": "document", "source": source}])
+    assert anthropic._result(block, "m") == UNSEEN_FILE
+    assert items._result([{"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}], "m") == UNSEEN_FILE
+
+
+def test_videos_are_counted_before_any_is_read(seeing):
+    talk = [Message("user", tuple(VideoPart(GivenVideo(b"", where=f"v{i}")) for i in range(5)))]
+    with pytest.raises(RequestError, match=r"^v4: the conversation has 5 videos, and at most 4 are taken"):
+        open_files(talk, seeing.sight, seeing.tokenizer, 50)

@@ -15,7 +15,7 @@ from woolly.machine.child import LIMITS, run_child
 
 __all__ = ["run_in_turn"]
 
-_LONG = 1.0  # seconds; who waited longer for a turn is not told that its own files take too long
+_LONG = 1.0  # seconds of waiting for a turn, beyond which other requests are at fault
 
 
 def run_in_turn(

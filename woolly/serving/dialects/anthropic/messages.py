@@ -12,7 +12,7 @@ from woolly import chat
 from woolly.senses.given import GivenFile, GivenPicture
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
-from woolly.serving.dialects.unseen import UNSEEN_IMAGE
+from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
@@ -149,13 +149,16 @@ def _source(block: Block) -> dict[str, Any]:
 
 
 def _result(block: Block, where: str) -> str:
-    """Returns the text of a call's result. Images in it become a note, so that an agent's conversation can go on."""
+    """Returns the text of a call's result. Images and files in it become notes, so that an agent can go on."""
     if isinstance(block.content, list):
         parts = []
         for i, part in enumerate(block.content):
             if part.type == "image":
                 ignore("messages.content.tool_result.image")
                 parts.append(UNSEEN_IMAGE)
+            elif part.type == "document" and _source(part).get("type") in ("base64", "url", "file"):
+                ignore("messages.content.tool_result.document")
+                parts.append(UNSEEN_FILE)
             elif part.type == "tool_reference":
                 parts.append(str((part.model_extra or {}).get("tool_name", "")))
             else:

@@ -12,7 +12,7 @@ from woolly import chat
 from woolly.senses.given import GivenPicture, GivenSound, GivenVideo
 from woolly.serving.dialects.files import file_part
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.dialects.unseen import UNSEEN_IMAGE
+from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
@@ -129,23 +129,27 @@ def _content(message: Message, where: str) -> str | tuple[chat.Part, ...]:
 
 
 def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
-    """Returns a part. An image in the result of a call becomes a note, so that an agent's turn can go on."""
+    """Returns a part. An image or a file in the result of a call becomes a note, so that an agent's turn can go on."""
     if is_result and part.type in ("image_url", "image"):
         ignore("messages.content.image_url (the model reads a note)")
         return chat.TextPart(UNSEEN_IMAGE)
+    if is_result and part.type in ("file", "video_url"):
+        ignore(f"messages.content.{part.type} (the model reads a note)")
+        return chat.TextPart(UNSEEN_FILE)
     if part.type == "refusal" and isinstance(text := (part.model_extra or {}).get("refusal"), str):
         return chat.TextPart(text)
     if part.type == "image_url":
         return _picture(part, where)
     if part.type in ("input_audio", "audio_url"):
         return _sound(part, where)
-    if part.type == "video_url" and not is_result:
+    if part.type == "video_url":
         return _video(part, where)
-    if part.type == "file" and not is_result:
+    if part.type == "file":
         return _file(part, where)
     if part.type != "text":
         raise refuse(
-            where, f"a part of type {part.type[:40]!r} is not supported; text, image_url, input_audio and file are"
+            where,
+            f"a part of type {part.type[:40]!r} is not supported; text, image_url, input_audio, video_url and file are",
         )
     if part.text is None:
         raise refuse(f"{where}.text", "a text part needs a text")

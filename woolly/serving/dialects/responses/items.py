@@ -11,7 +11,7 @@ from woolly.chat.compaction import note_text
 from woolly.senses.given import GivenPicture, GivenSound
 from woolly.serving.dialects.files import file_part, file_text
 from woolly.serving.dialects.sealed import unseal
-from woolly.serving.dialects.unseen import UNSEEN_IMAGE
+from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
@@ -156,7 +156,7 @@ def _part(part: Any, where: str) -> str:
 
 
 def _result(output: Any, where: str) -> str:
-    """Returns the text of a call's result. Images in it become a note, so that an agent's conversation can go on."""
+    """Returns the text of a call's result. Images and files in it become notes, so that an agent can go on."""
     if isinstance(output, str):
         return output
     if not isinstance(output, list):
@@ -166,9 +166,19 @@ def _result(output: Any, where: str) -> str:
         if isinstance(part, Mapping) and part.get("type") == "input_image":
             ignore("input.output.input_image (the model reads a note)")
             texts.append(UNSEEN_IMAGE)
+        elif _is_unread(part):
+            ignore("input.output.input_file (the model reads a note)")
+            texts.append(UNSEEN_FILE)
         else:
             texts.append(_part(part, f"{where}.output.{j}"))
     return "\n".join(texts)
+
+
+def _is_unread(part: Any) -> bool:
+    """Whether a part of a result is a file that is no text."""
+    if not isinstance(part, Mapping) or part.get("type") != "input_file":
+        return False
+    return file_text(_text(part, "file_data") or "") is None
 
 
 def _thought(item: Item, where: str) -> str:
