@@ -10,7 +10,7 @@ from woolly.cache.windows import WindowPool
 
 __all__ = ["PagePool"]
 
-_AHEAD = 4  # the part of the pool that reading ahead may take from others: one in so many pages
+_AHEAD = 4  # reading ahead may take one page in four from others
 
 
 class PagePool:

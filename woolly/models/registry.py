@@ -168,7 +168,7 @@ def _borrowing(module: Any, params: Any, name: str, tensors: Mapping[str, Tensor
 def draft_tensors(other: GGUFFile | None) -> dict[str, Tensor]:
     """The tensors of a draft file that its model does not share; those of a head have names of their own.
 
-    Of other blocks, only those that guess: a layer of the model is never that of another file.
+    Blocks that guess are the only ones that are taken: no layer of the model comes from another file.
     """
     if other is None:
         return {}
