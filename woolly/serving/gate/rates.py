@@ -14,6 +14,7 @@ from woolly.serving.gate.paths import Paths
 __all__ = ["Guesses", "RateLimiter", "Rates"]
 
 _WRONG_KEYS = 20  # per minute and address
+_AHEAD = "/chat/completions/read_ahead"
 _MAX_CLIENTS = 10_000  # remembered at once; the limiter forgets the longest quiet one first
 
 
@@ -94,5 +95,7 @@ class Rates:
         if scope["type"] == "websocket" or (
             scope["type"] == "http" and not self._paths.is_unlimited(scope["method"], scope["path"])
         ):
-            self._rates.count(scope["state"]["bucket"])
+            bucket = scope["state"]["bucket"]
+            # A bucket of its own: what is typed takes nothing from what is sent.
+            self._rates.count(f"{bucket} {_AHEAD}" if scope["path"].endswith(_AHEAD) else bucket)
         await self._app(scope, receive, send)
