@@ -146,7 +146,8 @@ def app_with(tiny_folder, tmp_path):
 
 
 def _app(models, folder, **settings):
-    own = {"sessions_file": folder / "sessions.db", "threads": 1, "models_dir": models, "strict_models": True}
+    own = {"sessions_file": folder / "sessions.db", "usage_file": folder / "usage.db", "models_dir": models}
+    own |= {"threads": 1, "strict_models": True}
     return TestClient(create_app(Settings(**{**own, **settings})))
 
 
