@@ -164,6 +164,9 @@ def test_an_assistant_that_does_not_fit_is_refused_in_a_sentence(folder, target)
     wide = write_assistant(folder / "wide.gguf", assistant_tensors(), WINDOW, embedding_length_out=128)
     with pytest.raises(ModelError, match=r"wide.gguf guesses for a model of width 128, but gemma4.gguf has 64"):
         LLM(target, ctx=64, threads=1, speculation=wide)
+    far = write_assistant(folder / "far.gguf", assistant_tensors(), WINDOW + 200)
+    with pytest.raises(ModelError, match="looks at more positions than the windows of this model keep"):
+        LLM(target, ctx=64, threads=1, speculation=far)
 
 
 def test_a_device_that_cannot_is_named_or_does_without(target):

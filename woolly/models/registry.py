@@ -162,7 +162,10 @@ def _borrowing(module: Any, params: Any, name: str, tensors: Mapping[str, Tensor
     tracer = Tracer(name, tensors, state=plan.state)
     with tracer.scope("head"):
         following = module.build_draft(tracer, params, entries)
-    return replace(tracer.plan("head"), borrows=True, features=following.value.id)
+    draft = tracer.plan("head")
+    if draft.state != plan.state:  # pages behind the model's window are those of other requests by then
+        raise ModelError(f"the head {name} looks at more positions than the windows of this model keep")
+    return replace(draft, borrows=True, features=following.value.id)
 
 
 def draft_tensors(other: GGUFFile | None) -> dict[str, Tensor]:
