@@ -125,6 +125,18 @@ def test_layers_of_the_model_in_a_blocks_file_are_not_read(folder):
     np.testing.assert_array_equal(logits, wanted)
 
 
+@pytest.mark.parametrize(("key", "value"), [("glm4moe.block_count", "many"), ("tokenizer.ggml.tokens", 7)])
+def test_a_blocks_file_with_keys_of_another_type_stops_a_model_only_if_it_was_asked_for(folder, key, value):
+    _, model, block = files("glm4moe", folder)
+    broken = changed(block, folder / f"broken-{key}.gguf", key, value, {})
+    with pytest.warns(UserWarning, match="speculation is off"):
+        loaded = load_model(model, "cpu", Options(threads=1), draft=None, draft_file=broken)
+    assert loaded.program.draft is None
+    loaded.close()
+    with pytest.raises(ModelError, match="has keys that cannot be read|name tokens differently"):
+        load_model(model, "cpu", Options(threads=1), draft=True, draft_file=broken)
+
+
 def test_a_block_without_its_model_is_no_model(folder, monkeypatch):
     _, model, block = files("glm4moe", folder)
     with pytest.raises(UnsupportedError, match="holds the block that guesses tokens of a glm4moe model, and not the"):

@@ -40,9 +40,11 @@ def open_draft_file(file: GGUFFile, path: Path | None, wanted: bool | None) -> G
         other = open_gguf(path)
         _check_fit(file, other)
         return other
-    except (GGUFError, ModelError, OSError) as error:
+    except (GGUFError, ModelError, OSError, TypeError, ValueError) as error:  # the last two: keys of other types
         if other is not None:
             other.close()
+        if wanted and isinstance(error, (TypeError, ValueError)):
+            raise ModelError(f"{path.name} has keys that cannot be read: {error}") from error
         if wanted:
             raise
         warnings.warn(f"speculation is off, because {path.name} cannot be used: {error}", stacklevel=4)
@@ -58,8 +60,10 @@ def with_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None,
         return plan
     if other is not None and is_head(other):
         try:
-            return trace_head(file, plan, other, ctx)
-        except (ModelError, PlanError) as error:
+            traced = trace_head(file, plan, other, ctx)
+            guessed_ids(other, traced)
+            return traced
+        except (ModelError, PlanError, UnsupportedError) as error:
             if wanted:
                 raise
             warnings.warn(f"speculation is off, because {other.path.name} cannot be used: {error}", stacklevel=4)
