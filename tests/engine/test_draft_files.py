@@ -133,7 +133,7 @@ def test_a_blocks_file_with_keys_of_another_type_stops_a_model_only_if_it_was_as
         loaded = load_model(model, "cpu", Options(threads=1), draft=None, draft_file=broken)
     assert loaded.program.draft is None
     loaded.close()
-    with pytest.raises(ModelError, match="has keys that cannot be read|name tokens differently"):
+    with pytest.raises(ModelError, match=r"has keys that cannot be read|name tokens differently"):
         load_model(model, "cpu", Options(threads=1), draft=True, draft_file=broken)
 
 
