@@ -53,6 +53,16 @@ def kimi(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
     return out | {"ssm_norm.weight": (head,)}
 
 
+def ling(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
+    """Kimi's with a gate of each head, and without what is narrow in a delta net."""
+    width, heads, out = tiny.width, tiny.n_heads, kimi(tiny, i)
+    if "ssm_a" not in out:
+        return out | {"attn_gate.weight": (heads, width)}
+    inner = heads * metadata(tiny)["kda.head_dim"]
+    out = {name: shape for name, shape in out.items() if not name.startswith(("ssm_f_", "ssm_g_"))}
+    return out | {"ssm_a": (heads, 1)} | {f"ssm_{x}_a.weight": (inner, width) for x in "fg"}
+
+
 def row(name: str, architecture: str = "deepseek2", *, absorbed: bool = True, q_rank: int = 20, **more: Any) -> Tiny:
     keys = {
         "attention.layer_norm_rms_epsilon": 1e-6,
@@ -153,6 +163,27 @@ LATENTS = {
                 "leading_dense_block_count": 1,
                 "ssm.conv_kernel": 4,
                 "kda.head_dim": 32,
+            },
+        ),
+        row(
+            "bailingmoe3",
+            "bailingmoe3",
+            n_layers=4,
+            q_rank=0,
+            dense=1,
+            more={"exp_probs_b.bias": 8},
+            blocks=ling,
+            factors={"ssm_a": -1.0},
+            extra=SIGMOID
+            | {
+                "attention.head_count_kv": [0, 0, 1, 0],
+                "leading_dense_block_count": 1,
+                "expert_group_count": 4,
+                "expert_group_used_count": 2,
+                "ssm.conv_kernel": 4,
+                "kda.head_dim": 32,
+                "kda.safe_gate": True,
+                "kda.gate_lower_bound": -5.0,
             },
         ),
         row(

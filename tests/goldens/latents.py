@@ -9,6 +9,7 @@ CLASSES = {
     "deepseek-v2-lite": "DeepseekV2",
     "glm-flash": "Glm4MoeLite",
     "kimi-linear": "KimiLinear",
+    "bailingmoe3": "BailingHybrid",
     "mistral4": "Mistral4",
 }
 NAMES = {
@@ -17,6 +18,7 @@ NAMES = {
     "q_b_proj": "attn_q_b",
     "kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "kv_a_layernorm": "attn_kv_a_norm",
+    "f_proj": "ssm_f_a",
     "f_a_proj": "ssm_f_a",
     "f_b_proj": "ssm_f_b",
     "g_a_proj": "ssm_g_a",
@@ -54,9 +56,13 @@ def options(file):
         own = {"layer_types": kinds, "linear_head_dim": int(file.get("kda.head_dim"))}
         own |= {"linear_num_heads": int(file.get("attention.head_count"))}
         own |= {"linear_conv_kernel_dim": int(file.get("ssm.conv_kernel"))}
+    if file.architecture == "bailingmoe3":
+        kinds = ["full_attention" if n else "linear_attention" for n in file.get("attention.head_count_kv")]
+        own = {"layer_types": kinds, "short_conv_kernel_size": int(file.get("ssm.conv_kernel"))}
+        own |= {"kda_lower_bound": float(file.get("kda.gate_lower_bound")), "num_mtp_layers": 0}
     return own | {
         "num_key_value_heads": int(np.max(file.get("attention.head_count"))),
-        "head_dim": n_rot,
+        "head_dim": int(file.get("kda.head_dim", n_rot)) if file.architecture == "bailingmoe3" else n_rot,
         "kv_lora_rank": int(file.get("attention.kv_lora_rank")),
         "q_lora_rank": int(file.get("attention.q_lora_rank")) or None,
         "qk_rope_head_dim": n_rot,
@@ -78,7 +84,13 @@ def source(file, block, last, kind):
         parts = [file.tensors[name] for name in names]
         return np.concatenate([x.reshape(-1, 1, x.shape[-1]) for x in parts]), names
     if kind == "A_log":
-        return np.log(-file.tensors[f"{block}ssm_a"]).reshape(1, 1, -1, 1), [f"{block}ssm_a"]
+        rates = np.log(np.abs(file.tensors[f"{block}ssm_a"]))
+        shape = (-1,) if file.architecture == "bailingmoe3" else (1, 1, -1, 1)
+        return rates.reshape(shape), [f"{block}ssm_a"]
+    if last == "g_proj":
+        names = [f"{block}{x}.weight" for x in ("attn_gate", "ssm_g_a")]
+        name = next(name for name in names if name in file.tensors)
+        return file.tensors[name], [name]
     if kind == "dt_bias":
         return file.tensors[f"{block}ssm_dt.bias"], [f"{block}ssm_dt.bias"]
     if kind in ("weight", "bias") and last in INDEX:

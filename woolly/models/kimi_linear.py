@@ -14,7 +14,7 @@ from woolly.models.params import (
     read_experts,
     read_transformer,
 )
-from woolly.plan import Handle, Tracer
+from woolly.plan import Tracer
 
 __all__ = ["ARCHITECTURES", "KimiLinearParams", "build", "read"]
 
@@ -52,21 +52,9 @@ def build(p: Tracer, hp: KimiLinearParams) -> None:
         with p.scope(f"blk.{i}"):
             h = p.rms_norm(x, "attn_norm", eps=common.eps)
             x = x + (
-                _delta_net(p, h, common) if common.recurrent[i] else parts.latent_attention(p, h, common, i, hp.latent)
+                parts.kimi_delta_net(p, h, common)
+                if common.recurrent[i]
+                else parts.latent_attention(p, h, common, i, hp.latent)
             )
             x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, i)
     p.output(parts.logits(p, x, common))
-
-
-def _delta_net(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
-    """Kimi delta attention: a convolution each for q, k and v, a rate of decay for each channel of k, a gated norm."""
-    r = hp.scan
-    q, k, v = (p.linear(h, f"attn_{x}", width=r.inner) for x in "qkv")
-    fade, gate = (p.linear(h, f"ssm_{x}_a", width=p.rows(f"ssm_{x}_a")) for x in "fg")
-    beta = p.act(p.linear(h, "ssm_beta", width=r.heads), "sigmoid")
-    q, k, v = (p.conv(y, f"ssm_conv1d_{x}", kernel=r.kernel) for x, y in zip("qkv", (q, k, v), strict=True))
-    decay = p.act(p.linear(fade, "ssm_f_b", width=r.inner) + p.vector("ssm_dt.bias"), "softplus")
-    decay = p.gain(decay, p.vector("ssm_a").weight, run=r.state)
-    o = p.delta_net(q, k, v, decay, beta, heads_k=r.heads, heads_v=r.heads, order="div", eps=hp.eps)
-    gate = p.act(p.linear(gate, "ssm_g_b", width=r.inner), "sigmoid")
-    return p.linear(p.rms_norm(o, "ssm_norm", eps=hp.eps) * gate, "attn_output", width=hp.width)

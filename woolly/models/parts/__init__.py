@@ -17,7 +17,7 @@ from woolly.models.parts.index import Index, indexed, indexed_blocks, read_index
 from woolly.models.parts.latent import Latent, latent_attention, read_latent
 from woolly.models.parts.layer_inputs import gated_input, layer_inputs
 from woolly.models.parts.next_token import next_token
-from woolly.models.parts.recurrence import gated_delta_net, mamba, mamba2, short_conv
+from woolly.models.parts.recurrence import gated_delta_net, kimi_delta_net, mamba, mamba2, short_conv
 
 __all__ = [
     "Index",
@@ -31,6 +31,7 @@ __all__ = [
     "gated_input",
     "indexed",
     "indexed_blocks",
+    "kimi_delta_net",
     "latent_attention",
     "layer_inputs",
     "logits",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from woolly.models.params import TransformerParams
 from woolly.plan import Handle, Tracer
 
-__all__ = ["gated_delta_net", "mamba", "mamba2", "short_conv"]
+__all__ = ["gated_delta_net", "kimi_delta_net", "mamba", "mamba2", "short_conv"]
 
 
 def gated_delta_net(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
@@ -31,6 +31,32 @@ def gated_delta_net(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
     heads = {"heads_k": r.groups, "heads_v": r.heads}
     o = p.delta_net(q, k, v, decay, p.act(beta, "sigmoid"), **heads, order="div" if grouped else "mod", eps=hp.eps)
     return p.linear(p.glu(z, p.rms_norm(o, "ssm_norm", eps=hp.eps)), "ssm_out", width=hp.width)
+
+
+def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float = 0.0, sign: float = 1.0) -> Handle:
+    """Kimi delta attention: a convolution each for q, k and v, a rate of decay for each channel of k, a gated norm.
+
+    What the rates and the gate are made from may be narrow in between. With a `floor`, the logarithm of the decay lies
+    between that and 0; `sign` is that of the file's rates.
+    """
+    r = hp.scan
+    q, k, v = (p.linear(h, f"attn_{x}", width=r.inner) for x in "qkv")
+    fade = p.linear(h, "ssm_f_a", width=p.rows("ssm_f_a"))
+    gate = "ssm_g" if p.has("ssm_g") else "ssm_g_a"
+    z = p.linear(h, gate, width=p.rows(gate))
+    beta = p.act(p.linear(h, "ssm_beta", width=r.heads), "sigmoid")
+    q, k, v = (p.conv(y, f"ssm_conv1d_{x}", kernel=r.kernel) for x, y in zip("qkv", (q, k, v), strict=True))
+    if p.has("ssm_f_b"):
+        fade = p.linear(fade, "ssm_f_b", width=r.inner)
+    fade, rates = fade + p.vector("ssm_dt.bias"), p.vector("ssm_a").weight
+    if floor:
+        decay = p.act(p.gain(fade, rates, run=r.state) * sign, "sigmoid") * floor
+    else:
+        decay = p.gain(p.act(fade, "softplus"), rates, run=r.state)
+    o = p.delta_net(q, k, v, decay, beta, heads_k=r.heads, heads_v=r.heads, order="div", eps=hp.eps)
+    if p.has("ssm_g_b"):
+        z = p.linear(z, "ssm_g_b", width=r.inner)
+    return p.linear(p.rms_norm(o, "ssm_norm", eps=hp.eps) * p.act(z, "sigmoid"), "attn_output", width=hp.width)
 
 
 def mamba(p: Tracer, h: Handle, hp: TransformerParams, *, normed: bool = False) -> Handle:

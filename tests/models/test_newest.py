@@ -1,0 +1,42 @@
+"""What the newest architectures read from their files beyond what goldens show."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.cases.latents import LATENTS
+from tests.cases.mtp import with_block
+from tests.cases.tiny import write_tiny
+from woolly.errors import UnsupportedError
+from woolly.gguf import open_gguf
+from woolly.models import trace, trace_draft
+
+
+def traced(tiny, folder):
+    with open_gguf(write_tiny(tiny, folder / "tiny.gguf")) as file:
+        return trace(file)
+
+
+def test_each_layer_of_ling_3_bounds_its_own_gates(tmp_path):
+    tiny = LATENTS["bailingmoe3"]
+    limits = {"swiglu_clamp_exp": [0.0, 7.0, 0.0, 9.0], "swiglu_clamp_shexp": [0.0, 0.0, 5.0, 0.0]}
+    plan = traced(replace(tiny, extra=tiny.extra | limits), tmp_path)
+    found = {op: [step.number("limit") for step in plan.steps if step.op == op] for op in ("moe", "glu")}
+    assert found == {"moe": [7.0, 0.0, 9.0], "glu": [0.0, 0.0, 5.0, 0.0]}
+
+
+def test_ling_3_without_a_bound_of_what_fades_is_refused(tmp_path):
+    tiny = LATENTS["bailingmoe3"]
+    for wrong in ({"kda.safe_gate": False}, {"kda.gate_lower_bound": 0.5}):
+        with pytest.raises(UnsupportedError, match="negative bound"):
+            traced(replace(tiny, extra=tiny.extra | wrong), tmp_path)
+
+
+def test_the_block_of_ling_3_that_guesses_attends(tmp_path):
+    tiny = LATENTS["bailingmoe3"]
+    more = {"attention.head_count_kv": [0, 0, 1, 0, 1], "nextn_predict_layers": 1}
+    tiny = with_block(replace(tiny, n_layers=5, extra=tiny.extra | more))
+    with open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf")) as file:
+        draft = trace_draft(file, trace(file))
+    assert [step.op for step in draft.steps].count("attention") == 1
+    assert not any(step.op == "delta_net" for step in draft.steps)

@@ -1,0 +1,98 @@
+"""Ling 3: delta nets that fade by channel within a bound, gated attention over a latent in between, experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import (
+    EXPERT_KEYS,
+    Layer,
+    Recurrence,
+    TransformerParams,
+    check_causal,
+    read_experts,
+    read_transformer,
+)
+from woolly.plan import Handle, Tracer
+
+__all__ = ["BailingMoe3Params", "build", "build_draft", "read"]
+
+_LIMITS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")
+
+
+@dataclass(frozen=True)
+class BailingMoe3Params:
+    """The common parameters, the widths of the latent, and bounds."""
+
+    common: TransformerParams
+    latent: parts.Latent
+    floor: float  # of the logarithm of what a delta net keeps
+    limits: tuple[tuple[float, float], ...]  # by layer: of gates of experts, and of those of all rows; 0 for none
+
+
+def read(keys: Keys) -> BailingMoe3Params:
+    """Parameters of the file. Layers without heads of K and V are delta nets."""
+    check_causal(keys)
+    known = (*EXPERT_KEYS, *_LIMITS, "attention.kv_lora_rank", "nextn_predict_layers")
+    hp = read_transformer(keys, "adjacent", knows=known, optional_heads=True)
+    latent, heads, head = parts.read_latent(keys, hp.layers[0]), hp.layers[0].heads, keys.positive("kda.head_dim")
+    floor = keys.number("kda.gate_lower_bound")
+    if not keys.flag("kda.safe_gate", True) or floor >= 0:
+        raise UnsupportedError(
+            f"{keys.architecture} models fade within a negative bound; the file gives {floor:g}, or none"
+        )
+    if hp.recurrent.count(False) == 0:
+        raise ModelError("no layer has heads of K and V")
+    kernel = keys.positive("ssm.conv_kernel")
+    hp = replace(
+        hp,
+        layers=tuple(_turned(layer, latent) for layer in hp.layers),
+        experts=read_experts(keys, normalize=True, scoring="sigmoid"),
+        recurrence=Recurrence(kernel=kernel, inner=heads * head, state=head, heads=heads, groups=heads),
+    )
+    limits = zip(*(_limits(keys, name, hp.n_layers) for name in _LIMITS), strict=True)
+    return BailingMoe3Params(hp, latent, floor, tuple(limits))
+
+
+def _turned(layer: Layer, latent: parts.Latent) -> Layer:
+    assert layer.rope is not None
+    return replace(layer, rope=replace(layer.rope, head_dim=latent.n_rot), scale=latent.k_dim**-0.5)
+
+
+def _limits(keys: Keys, name: str, n: int) -> tuple[float, ...]:
+    limits = keys.numbers(name, n) if keys.has(name) else (0.0,) * n
+    if not all(limit >= 0 for limit in limits):
+        raise ModelError(f"metadata key {keys.architecture}.{name} has a bound that is not positive")
+    return tuple(limit if limit > 1e-6 else 0.0 for limit in limits)
+
+
+def build(p: Tracer, params: BailingMoe3Params) -> None:
+    """The whole model."""
+    hp = params.common
+    p.skip(*hp.drafts)
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = _layer(p, x, params, i, *params.limits[i])
+    p.output(parts.logits(p, x, hp))
+
+
+def build_draft(p: Tracer, params: BailingMoe3Params) -> None:
+    """The block that guesses: a layer with attention, without bounds of its gates."""
+    hp = params.common
+    like = hp.n_layers - 1 - hp.recurrent[::-1].index(False)
+    parts.next_token(p, hp, lambda x: _layer(p, x, params, like, 0.0, 0.0))
+
+
+def _layer(p: Tracer, x: Handle, params: BailingMoe3Params, i: int, limit: float, shared_limit: float) -> Handle:
+    hp = params.common
+    h = p.rms_norm(x, "attn_norm", eps=hp.eps)
+    if hp.recurrent[i]:
+        x = x + parts.kimi_delta_net(p, h, hp, floor=params.floor)
+    else:
+        x = x + parts.latent_attention(p, h, hp, i, params.latent)
+    h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
+    return x + parts.experts_or_feed_forward(p, h, hp, i, limit=limit, shared_limit=shared_limit)
