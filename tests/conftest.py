@@ -103,6 +103,7 @@ SLOW = (
     "tests/runtime/vulkan",
     "tests/runtime/metal",
     "tests/senses/test_pdf.py",
+    "tests/llm/test_videos.py",
     "tests/senses/test_video.py",
     "tests/serving/batches/test_job.py",
     "tests/serving/dialects/llama/test_settings_of_llama.py::test_settings_decide_how_a_conversation_is_shown",

@@ -105,7 +105,7 @@ TOWERS = {
         TinyTower(
             "qwen3vl",
             "qwen3vl_merger",
-            ((1, 4, 6), (1, 8, 8), (1, 10, 12)),
+            ((1, 4, 6), (1, 8, 8), (1, 10, 12), (2, 4, 6)),
             TWO_FRAMES | BIAS | TABLE | norm("v.post_ln", 32) | MERGER | DEEP,
             n_layers=3,
             extra={"use_gelu": True, "vision.spatial_merge_size": 2},

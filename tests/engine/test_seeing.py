@@ -23,7 +23,7 @@ from woolly.models import trace
 from woolly.plan.passes import bring
 from woolly.runtime import PAGE_SIZE, Options
 from woolly.sampling.params import SamplingParams
-from woolly.senses import Rows, lay_out
+from woolly.senses import Piece, Prepared, Rows, lay_out
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=2)
@@ -109,8 +109,23 @@ def seen(name, seed=0):
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_picture_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(name, opened):
+    _check_bits(name, opened, seen(name), seen(name, seed=7))
+
+
+def test_two_frames_have_the_same_bits_alone_together_in_chunks_and_from_the_cache(opened):
+    moving = TOWERS["qwen3vl"].grids[-1]
+    _check_bits("qwen3vl", opened, picture(moving), picture(moving, seed=7))
+    engine, (piece,) = opened("qwen3vl"), picture(moving).pieces
+    n = len(piece.values) // 2
+    still = Prepared.of("image", [Piece(piece.values[:n], (1, *moving[1:]))])
+    twice = Prepared.of("image", [Piece(np.tile(piece.values[:n], (2, 1)), moving)])
+    back = Prepared.of("image", [Piece(np.roll(piece.values, n, axis=0), moving)])
+    answers = [finish(engine, prompt(engine, "See ", one, "what?"))[0] for one in (still, twice, picture(moving), back)]
+    assert answers[0] == answers[1] and answers[1] != answers[2] != answers[3]  # both frames count, in their order
+
+
+def _check_bits(name, opened, one, two):
     engine = opened(name)
-    one, two = seen(name), seen(name, seed=7)
     long = "a sheep " * 12
     first = prompt(engine, long, one, "What is it? " * 4)
     second = prompt(engine, "Look: ", two, "and ", one, "Which?")

@@ -182,10 +182,10 @@ def qwen(file):
     load(module, {name: array for name, array in arrays.items() if not name.startswith("patch_embed.proj.weight.")})
 
     def rows(one):
-        _, height, width = one.grid
-        values = one.values.reshape(height // 2, 2, width // 2, 2, 3, PATCH, PATCH).transpose(0, 2, 1, 3, 4, 5, 6)
-        frames = np.stack([values, values], axis=5).reshape(height * width, -1)
-        out = module(torch.tensor(frames), grid_thw=torch.tensor([one.grid]))
+        n, height, width = one.grid
+        cut = one.values.reshape(n, height // 2, 2, width // 2, 2, 3, PATCH, PATCH).transpose(0, 1, 3, 2, 4, 5, 6, 7)
+        frames = np.stack([cut[0], cut[-1]], axis=5).reshape(height * width, -1)  # a picture counts twice
+        out = module(torch.tensor(frames), grid_thw=torch.tensor([(1, height, width)]))
         deep = getattr(out, "deepstack_features", None)
         return torch.cat([out.pooler_output, *deep], dim=1) if deep else out.pooler_output
 

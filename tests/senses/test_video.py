@@ -1,13 +1,18 @@
-"""Videos: which frames are shown, bounds, faults in one sentence, and the words of SmolVLM's processor."""
+"""Videos: which frames are shown, bounds, faults in one sentence, and the words of the families' processors."""
 
 import base64
+import io
+import json
 import random
+import time
+import zlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.cases.videos import write_video
+from tests.goldens.videos import FILE, LENGTHS, ROWS, SAID, SIZES, frames, large, sampled
 from tests.senses.fuzz import mutated
 from woolly.chat import ImagePart, Message, TextPart, VideoPart, Vision
 from woolly.chat.files import _words, open_files
@@ -16,18 +21,30 @@ from woolly.chat.sight import read_pictures
 from woolly.errors import RequestError
 from woolly.senses import TowerSettings, lay_out, video
 from woolly.senses.given import GivenVideo
-from woolly.senses.video import is_video, read_video
-from woolly.senses.video_child import choose
+from woolly.senses.preparing.pixels import resize
+from woolly.senses.preparing.video import SMOLVLM, measure_frame, prepare_frame, showing_of
+from woolly.senses.video import Frame, is_video
 
 pytest.importorskip("av")
 
 HALF = (0.5, 0.5, 0.5)
 SMOL = TowerSettings("image", "idefics3", 64, 16, HALF, HALF, 2, preproc_image_size=256)
+QWEN = TowerSettings("image", "qwen3vl_merger", 64, 16, HALF, HALF, 2)
 
 
 @pytest.fixture(scope="module")
 def clip():
     return write_video()
+
+
+def read_video(data, showing=SMOLVLM):
+    return video.read_video(data, showing)
+
+
+@pytest.fixture(scope="module")
+def record():
+    with np.load(FILE) as file:
+        return dict(file)
 
 
 def opened(given, tower=SMOL):
@@ -42,7 +59,7 @@ def test_frames_are_chosen_as_the_processor_does(rate):
         n = max(1, min(round(n_frames / rate), 64))
         is_long = n_frames / rate - 2 > 64
         ends = (int(rate), int(n_frames - rate)) if is_long else (0, n_frames - 1)
-        assert choose(n_frames, rate, 1.0, 64) == np.unique(np.linspace(*ends, n, dtype=int)).tolist()
+        assert SMOLVLM.choose(n_frames, rate) == np.unique(np.linspace(*ends, n, dtype=int)).tolist()
 
 
 @pytest.mark.parametrize(("format", "codec"), [("mp4", "mpeg4"), ("mov", "mpeg4"), ("matroska", "mpeg4")])
@@ -95,10 +112,134 @@ def test_frames_stand_in_the_words_of_the_processor(clip):
     assert [_words(n) for n in (1, 12, 20, 64)] == ["one", "twelve", "twenty", "sixty-four"]
 
 
+def test_qwen_chooses_frames_as_its_processor_does(record):
+    for n, rate in LENGTHS:
+        assert showing_of(QWEN).choose(n, rate) == record[f"chosen {n} {rate}"].tolist()
+    with pytest.raises(RequestError, match="the video has one frame, and this model takes at least 2"):
+        showing_of(QWEN).choose(1, 24.0)
+
+
+def test_frames_of_qwen_keep_to_the_limits_of_its_processor(record):
+    assert [showing_of(QWEN).fit(*size) for size in SIZES] == [tuple(one) for one in record["sizes"].tolist()]
+    with pytest.raises(RequestError, match="1 to 200"):
+        showing_of(QWEN).fit(4, 32, 7000)
+
+
+def test_two_frames_are_patches_as_the_processor_cuts_them(record):
+    seen = frames()
+    _, high, wide = grid = record["grid"].tolist()
+    assert grid == [2, 2, 4]
+    for i, pair in enumerate((seen[:2], seen[[2, 2]])):
+        frame = Frame(0.0, 64, 32, zlib.compress(pair.tobytes()), 2)
+        prepared = prepare_frame(frame, QWEN)
+        (piece,) = prepared.pieces
+        assert piece.grid == (2, high, wide) and measure_frame(frame, QWEN) == lay_out(prepared, QWEN).n_rows == 2
+        cut = piece.values.reshape(2, high // 2, 2, wide // 2, 2, 3, 256).transpose(1, 3, 2, 4, 5, 0, 6)
+        want = record["patches"].reshape(2, high * wide, -1)[i]
+        np.testing.assert_allclose(sampled(cut.reshape(high * wide, -1)), want, rtol=0, atol=2e-7)
+
+
+def test_resized_frames_are_the_patches_of_the_processor(record):
+    height, width = showing_of(QWEN).fit(len(large()), *large().shape[1:3])
+    seen = np.stack([resize(one, height, width, "bicubic") for one in large()])
+    _, high, wide = grid = record["resized grid"].tolist()
+    assert grid == [3, height // 16, width // 16]
+    for i, pair in enumerate((seen[:2], seen[2:4], seen[[4, 4]])):
+        (piece,) = prepare_frame(Frame(0.0, width, height, zlib.compress(pair.tobytes()), 2), QWEN).pieces
+        cut = piece.values.reshape(2, high // 2, 2, wide // 2, 2, 3, 256).transpose(1, 3, 2, 4, 5, 0, 6)
+        apart = np.abs(sampled(cut.reshape(high * wide, -1)) - record["resized"].reshape(3, high * wide, -1)[i])
+        assert apart.max() < 1.01 * 2 / 255 and apart.mean() < 0.1 / 255  # a level of 255 here and there
+
+
+def test_texts_of_pairs_are_those_of_the_processor(record, monkeypatch):
+    for n, rate in SAID:
+        chosen = record[f"chosen {n} {rate}"].tolist()
+        chosen += chosen[-1:] * (len(chosen) % 2)
+        seen = [Frame((a + b) / rate / 2, 64, 32, b"", 2, n / rate) for a, b in zip(*[iter(chosen)] * 2, strict=True)]
+        monkeypatch.setattr(GivenVideo, "read", lambda *_, seen=seen, **__: video.Video(1.0, tuple(seen)))
+        *parts, _ = opened(GivenVideo(b""), QWEN)
+        rows = "<|vision_start|>" + "<|video_pad|>" * ROWS + "<|vision_end|>"
+        said = "".join(part.text if isinstance(part, TextPart) else rows for part in parts)
+        assert said == record[f"said {n} {rate}"]
+
+
+def test_qwen_sees_pairs_of_frames_with_their_times(clip):
+    parts = opened(GivenVideo(clip), QWEN)
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    # Ten frames of fifty, evenly: 0, 5, 11, 16, 22, 27, 33, 38, 44 and 49.
+    assert texts == ["<0.2 seconds>", "<1.4 seconds>", "<2.5 seconds>", "<3.5 seconds>", "<4.7 seconds>", "what?"]
+    assert [isinstance(part, ImagePart) for part in parts] == [False, True] * 5 + [False]
+    prepared = read_pictures([Message("user", parts)], Vision(QWEN))
+    assert [one.pieces[0].grid for one in prepared] == [(2, 4, 4)] * 5  # 48 lines become 64: the nearest even multiple
+    assert len({one.digest for one in prepared}) == 5
+
+
+def test_frames_of_qwen_are_resized_by_the_filter_of_pictures():
+    import av
+    from PIL import Image
+
+    data = write_video(n=5, rate=2, size=(70, 90))
+    with av.open(io.BytesIO(data)) as file:
+        plain = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+    seen = read_video(data, showing_of(QWEN)).frames
+    assert [frame.depth for frame in seen] == [2, 2, 2]  # the last frame counts twice
+    got = [picture.pixels for frame in seen for picture in frame.pictures]
+    for one, want in zip(got, [*plain, plain[-1]], strict=True):
+        np.testing.assert_array_equal(one, np.asarray(Image.fromarray(want).resize((64, 96), Image.Resampling.BICUBIC)))
+
+
+HEAD = {"n_frames": 9, "rate": 3.0, "width": 64, "height": 32}
+FRAME = {"numbers": [0, 3], "bytes": 4}
+
+
+@pytest.mark.parametrize(
+    ("head", "frames", "reason"),
+    [
+        (HEAD | {"n_frames": 1e400}, b"", "what reads it failed"),
+        (HEAD | {"width": [3]}, b"", "what reads it failed"),
+        (HEAD | {"height": -3}, b"", "9 frames of 64 x -3 pixels"),
+        (HEAD | {"rate": float("nan")}, b"", "nan per second"),
+        ([HEAD], b"", "what reads it failed"),
+        (HEAD, b"[" * 9999, "what reads it failed"),
+        (HEAD, json.dumps(FRAME).encode() + b"\nabcd" * 9, "what reads it failed"),
+        (HEAD, json.dumps(FRAME | {"bytes": -40}).encode() + b"\n", "what reads it failed"),
+        (HEAD, json.dumps(FRAME | {"numbers": []}).encode() + b"\n", "what reads it failed"),
+        (HEAD, b'{"end": true}\n', "no frames"),
+    ],
+)
+def test_a_child_that_writes_something_else_is_a_damaged_video(clip, monkeypatch, head, frames, reason):
+    written = iter([json.dumps(head).encode() + b"\n", frames])
+    monkeypatch.setattr(video, "run_in_turn", lambda *_, **__: next(written))
+    with pytest.raises(RequestError, match=f"is a damaged video .*{reason}"):
+        for frame in read_video(clip + bytes([len(frames) % 256, len(reason)]), showing_of(QWEN)).frames:
+            prepare_frame(frame, QWEN)
+
+
+def test_both_children_of_a_video_keep_to_the_deadline_of_the_conversation(clip, monkeypatch):
+    calls = []
+    run = video.run_in_turn
+
+    def late(*order, deadline, most_output, **rest):
+        calls.append((deadline, most_output))
+        return run(*order, deadline=deadline if len(calls) < 2 else 0.0, most_output=most_output, **rest)
+
+    monkeypatch.setattr(video, "run_in_turn", late)
+    given, deadline = GivenVideo(clip + b"2", where="a"), time.monotonic() + 60
+    with pytest.raises(RequestError, match=r"^a: the files of the conversation take too long to read together"):
+        given.read(showing_of(QWEN), deadline=deadline)
+    assert [one for one, _ in calls] == [deadline] * 2
+    assert 12 * 64 * 64 * 3 < calls[1][1] < 14 * 64 * 64 * 3 + (1 << 16)  # ten frames that nothing compresses
+    monkeypatch.setattr(video, "run_in_turn", lambda *order, **rest: run(*order, **rest | {"most_output": 500}))
+    with pytest.raises(RequestError, match="too costly to read"):
+        given.read(showing_of(QWEN))
+
+
 def test_models_that_take_videos_otherwise_refuse_them_by_name(clip):
     given = GivenVideo(clip, where="a.b")
-    with pytest.raises(RequestError, match=r"^a\.b: videos are taken by SmolVLM alone, not .* of type qwen3vl_merger"):
-        opened(given, replace(SMOL, projector="qwen3vl_merger"))
+    with pytest.raises(RequestError, match=r"^a\.b: videos are taken by SmolVLM, Qwen .* not .* qwen2.5vl_merger"):
+        opened(given, replace(SMOL, projector="qwen2.5vl_merger"))
+    with pytest.raises(RequestError, match="of type qwen3vl_merger that also hear; send frames"):  # Qwen 3 Omni
+        showing_of(QWEN, hears=True)
     with pytest.raises(RequestError, match=r"^a\.b: this model sees no pictures, and so no video"):
         opened(given, None)
     for data, reason in (("https://x/a.mp4", "videos are not fetched"), ("data:image/png;base64,AAAA", "is no video")):
@@ -116,7 +257,7 @@ def test_parts_of_the_library_are_read(clip, tmp_path):
         {"type": "image", "image": path},
     ):
         (read,) = ReadMessage.of({"role": "user", "content": [part]}).parts
-        assert isinstance(read, VideoPart) and len(read.video.read().frames) == 5
+        assert isinstance(read, VideoPart) and len(read.video.read(SMOLVLM).frames) == 5
 
 
 def test_mutated_files_are_frames_or_one_sentence(clip):

@@ -11,7 +11,8 @@ from woolly.chat.sight import Vision
 from woolly.errors import RequestError
 from woolly.senses.given import GivenFile, GivenPicture, GivenVideo
 from woolly.senses.pdf import Page, Taken
-from woolly.senses.video import frame_settings
+from woolly.senses.preparing.video import SMOLVLM, showing_of
+from woolly.senses.video import Video
 from woolly.tokens import Tokenizer
 
 __all__ = ["open_files"]
@@ -87,25 +88,29 @@ def _told(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list[
 
 
 def _framed(video: GivenVideo, sight: Vision | None, deadline: float) -> list[Part]:
-    """Returns frames with their times, in the words of SmolVLM's processor."""
+    """Returns frames with their times, in the words of the family's processor."""
     if sight is None or sight.tower is None:
         raise video.refusal("this model sees no pictures, and so no video; choose a model that does")
     try:
-        frame_settings(sight.tower)
+        showing = showing_of(sight.tower, hears=sight.ears is not None)
     except RequestError as error:
         raise video.refusal(str(error)) from None
-    seen = video.read(deadline=deadline)
+    seen = video.read(showing, deadline=deadline)
+    pictures = [ImagePart(GivenPicture(frame, where=video.where)) for frame in seen.frames]
+    texts = _told_smolvlm(seen) if showing is SMOLVLM else [f"<{frame.seconds:.1f} seconds>" for frame in seen.frames]
+    parts = [part for pair in zip(map(TextPart, texts), pictures, strict=True) for part in pair]
+    return [*parts, TextPart("\n\n")] if showing is SMOLVLM else parts
+
+
+def _told_smolvlm(seen: Video) -> list[str]:
+    """Returns the text before each frame."""
     minutes, seconds = divmod(int(seen.seconds), 60)
     length = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     number = _words(len(seen.frames))
     intro = f"You are provided the following series of {number} frames from a {length} [H:MM:SS] video.\n"
-    parts: list[Part] = []
-    for frame in seen.frames:
-        time = f"{int(frame.seconds // 60):02}:{int(frame.seconds % 60):02}"
-        parts.append(TextPart(f"{intro}\nFrame from {time}:"))
-        parts.append(ImagePart(GivenPicture(frame, where=video.where)))
-        intro = ""
-    return [*parts, TextPart("\n\n")]
+    times = (divmod(int(frame.seconds), 60) for frame in seen.frames)
+    texts = [f"\nFrame from {minute:02}:{second:02}:" for minute, second in times]
+    return [intro + texts[0], *texts[1:]]
 
 
 _ONES = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

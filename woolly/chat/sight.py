@@ -14,7 +14,8 @@ from woolly.senses.given import GivenPicture, GivenSound
 from woolly.senses.pdf import Page
 from woolly.senses.preparing import measure, prepare
 from woolly.senses.preparing.hearing import measure_sound, prepare_sound
-from woolly.senses.video import Frame, frame_settings
+from woolly.senses.preparing.video import measure_frame, prepare_frame
+from woolly.senses.video import Frame
 from woolly.templates import ChatTemplate
 
 __all__ = [
@@ -190,10 +191,15 @@ def _prepared(given: GivenPicture, sight: Vision, n_before: int, deadline: float
 
     Rows are counted first: RequestError for those that the context cannot hold, before any of them takes memory.
     """
-    picture = given.read(allows_remote=sight.allows_remote, deadline=deadline)
-    assert sight.tower is not None
+    tower, frame = sight.tower, given.source if isinstance(given.source, Frame) else None
+    assert tower is not None
+    picture = None if frame else given.read(allows_remote=sight.allows_remote, deadline=deadline)
     try:
-        tower = frame_settings(sight.tower) if isinstance(given.source, Frame) else sight.tower
+        if frame is not None:
+            n_rows = n_before + measure_frame(frame, tower)
+            _check_rows(n_rows, given, sight)
+            return prepare_frame(frame, tower), n_rows
+        assert picture is not None
         n_rows = n_before + measure(picture.size, tower).n_rows
         _check_rows(n_rows, given, sight)
         return prepare(picture, tower), n_rows

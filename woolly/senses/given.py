@@ -21,7 +21,7 @@ from woolly.senses.address import (
 from woolly.senses.pdf import Page, Taken, read_file, read_pages
 from woolly.senses.picture import Picture, PictureSource, read_picture
 from woolly.senses.sounds import Sound, SoundSource, read_sound
-from woolly.senses.video import Frame, Video, read_video
+from woolly.senses.video import Frame, Showing, Video, read_video
 
 __all__ = ["GivenFile", "GivenPicture", "GivenSound", "GivenVideo"]
 
@@ -138,11 +138,11 @@ class GivenVideo:
     data: str = field(default="", repr=False)  # a data: URL, or base64
     where: str = ""  # the field of the request that holds it, for messages
 
-    def read(self, *, deadline: float = math.inf) -> Video:
+    def read(self, showing: Showing, *, deadline: float = math.inf) -> Video:
         """Returns its frames, here at `deadline`; RequestError, with the field at fault, if it cannot be used."""
         try:
             data = video_bytes(self.data) if self.source is None else read_file(self.source)
-            return read_video(data, deadline=deadline)
+            return read_video(data, showing, deadline=deadline)
         except RequestError as error:
             raise self.refusal(str(error), error.code) from None
 

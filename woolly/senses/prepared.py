@@ -21,8 +21,9 @@ class Piece:
 
     A row of `values` is a patch, resized and normalized: its red values line by line, then green, then blue. Patches
     come line by line, from left to right; a tower that wants another order arranges them itself. A still picture has
-    one frame, also for towers whose patches are two frames deep. Of a sound, a row is a frame of the spectrogram, and
-    the grid is (1, 1, frames). Of a text that an encoder reads, a row is a token's number, and the grid (1, 1, tokens).
+    one frame, also for towers whose patches are two frames deep; of a video, a piece has both, one after the other. Of
+    a sound, a row is a frame of the spectrogram, and the grid is (1, 1, frames). Of a text that an encoder reads, a row
+    is a token's number, and the grid (1, 1, tokens).
     """
 
     values: npt.NDArray[np.float32] = field(repr=False)  # [n_patches, 3 * patch_size ** 2]

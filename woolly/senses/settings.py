@@ -33,6 +33,7 @@ class Projector:
     line_end: str = ""  # text after each line of rows but the last
     sees_all: bool = False  # rows of one picture see each other, also later ones
     is_grid: bool = False  # rows have positions of their line and column (M-RoPE)
+    depth: int = 1  # frames of a video that a patch may show
 
 
 _QWEN = Projector(
@@ -59,7 +60,7 @@ PROJECTORS: Mapping[str, Projector] = {
         end="<|vision_eos|>",
         written=("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
     ),
-    "qwen3vl_merger": _QWEN,
+    "qwen3vl_merger": replace(_QWEN, depth=2),
     "idefics3": Projector(written=("<image>",), merge=2),
     "pixtral": Projector("", "[IMG_END]", ("[IMG]",), merge_key="spatial_merge_size", line_end="[IMG_BREAK]"),
     "lightonocr": Projector(written=("<|image_pad|>",), merge_key="spatial_merge_size"),
@@ -130,7 +131,7 @@ class TowerSettings:
         frames, height, width = grid
         if height % self.merge or width % self.merge:
             raise ValueError(f"a grid of {height} x {width} patches cannot be merged by {self.merge}")
-        return frames, height // self.merge, width // self.merge
+        return -(-frames // self.family.depth), height // self.merge, width // self.merge
 
 
 def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:

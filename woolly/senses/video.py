@@ -11,6 +11,7 @@ import math
 import os
 import threading
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,19 +24,15 @@ from woolly.machine.child import can_start
 from woolly.machine.extra import how_to_add
 from woolly.senses.format import MOST_BYTES
 from woolly.senses.pdf import Kept
-from woolly.senses.picture import Picture
-from woolly.senses.settings import TowerSettings
+from woolly.senses.picture import Picture, check_pillow
 from woolly.senses.turn import run_in_turn
 
-__all__ = ["Frame", "Video", "frame_settings", "is_video", "read_video"]
+__all__ = ["Frame", "Showing", "Video", "is_video", "read_video"]
 
 TAKEN = "MP4, MOV, WebM or MKV"
-_FPS = 1.0  # frames of a second that are shown, and the most of them, as SmolVLM's processor has it
-_MOST_FRAMES = 64
 _MOST_SECONDS = 600
 _MOST_PIXELS = 4096 * 2304  # of a frame
-_MOST_SIDE = 1024  # of a frame as it is handed on: twice what SmolVLM reads
-_MOST_OUTPUT = _MOST_FRAMES * (_MOST_SIDE + 64) ** 2 * 3  # bytes: of frames that nothing compresses
+_MOST_HEAD = 4096  # bytes of what a child writes of the length and the size, or of a fault
 
 _MEMORY = 2 << 30
 _SECONDS = 60  # of processor time: ten minutes of 1080p at 200 frames per second
@@ -46,23 +43,44 @@ _SLOTS = threading.BoundedSemaphore(1)
 _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1", b"M4A ")
 
 
+@dataclass(frozen=True)
+class Showing:
+    """How a family sees a video: which frames, and in what size."""
+
+    name: str  # equal if all else is
+    choose: Callable[[int, float], list[int]]  # by the number of frames and their rate; RequestError for too few
+    fit: Callable[[int, int, int], tuple[int, int]]  # height and width, by the number of chosen frames and theirs
+    depth: int = 1  # frames that the tower reads as one; the last is repeated to fill up
+    by_pillow: bool = False  # what resizes: Pillow's bicubic filter, as for pictures; False: FFmpeg
+
+
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A frame as it was read."""
+    """A frame as it was read, or several that a tower reads as one."""
 
-    seconds: float  # from the beginning
+    seconds: float  # from the beginning; the middle of several
     width: int
     height: int
     packed: bytes = field(repr=False)
+    depth: int = 1  # frames
     length: float = 0.0  # seconds of the video
     text: str = ""
 
     @property
+    def pictures(self) -> list[Picture]:
+        """The frames, in order; RequestError if the process that read the file wrote something else."""
+        n_bytes = self.depth * self.width * self.height * 3
+        shape = self.depth, self.height, self.width, 3
+        try:
+            pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
+            return [Picture(one) for one in np.frombuffer(pixels, np.uint8, n_bytes).reshape(shape)]
+        except (ValueError, zlib.error):
+            raise _damaged("the video", "what reads it failed") from None
+
+    @property
     def picture(self) -> Picture:
-        """The frame."""
-        n_bytes = self.width * self.height * 3
-        pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
-        return Picture(np.frombuffer(pixels, np.uint8, n_bytes).reshape(self.height, self.width, 3))
+        """The first of the frames."""
+        return self.pictures[0]
 
 
 @dataclass(frozen=True)
@@ -76,16 +94,6 @@ class Video:
 _kept: Kept[Frame] = Kept(128 << 20)
 
 
-def frame_settings(settings: TowerSettings) -> TowerSettings:
-    """Returns how frames are prepared; RequestError if the family takes videos in another form, or none."""
-    if settings.projector != "idefics3":
-        raise RequestError(
-            f"videos are taken by SmolVLM alone, not by models with a projector of type {settings.projector}; send"
-            " frames as pictures"
-        )
-    return replace(settings, preproc_image_size=settings.image_size)  # one tile
-
-
 def is_video(source: Any) -> bool:
     """Whether a path or the bytes of a file are those of a video that is taken, by its first bytes."""
     try:
@@ -97,7 +105,7 @@ def is_video(source: Any) -> bool:
         return False
 
 
-def read_video(data: bytes, name: str = "the video", *, deadline: float = math.inf) -> Video:
+def read_video(data: bytes, showing: Showing, name: str = "the video", *, deadline: float = math.inf) -> Video:
     """Returns a video.
 
     RequestError if it is none, damaged, too long, too large or too costly, or not read at `deadline`, by
@@ -111,10 +119,10 @@ def read_video(data: bytes, name: str = "the video", *, deadline: float = math.i
     format = _format(data[:12])
     if format is None:
         raise RequestError(f"{name} is no video of a known format; {TAKEN} was expected")
-    digest = hashlib.blake2b(data, digest_size=32, person=b"woolly video").digest()
+    digest = hashlib.blake2b(data, digest_size=32, key=showing.name.encode()[:64], person=b"woolly video").digest()
     frames = _kept.find(digest)
     if frames is None:
-        frames = _read(data, format, name, deadline)
+        frames = _read(data, format, showing, name, deadline)
         _kept.keep(digest, frames)
     return Video(frames[0].length, frames)
 
@@ -125,65 +133,90 @@ def _format(first: bytes) -> str | None:
     return "matroska" if first[:4] == b"\x1a\x45\xdf\xa3" else None
 
 
-def _read(data: bytes, format: str, name: str, deadline: float) -> tuple[Frame, ...]:
-    found = find_spec("av")
-    if found is None or found.origin is None:
+def _read(data: bytes, format: str, showing: Showing, name: str, deadline: float) -> tuple[Frame, ...]:
+    """Asks a child for the length and the size, then another one for the frames that these lead to."""
+    packages = _packages(showing)
+    try:
+        said, _ = _line(_run(data, {"format": format, "path": packages}, name, deadline, _MOST_HEAD), 0)
+        n_frames, rate, width, height = _measured(said, name)
+        wanted = showing.choose(n_frames, rate)
+        height, width = showing.fit(len(wanted), height, width)
+        order = {"format": format, "path": packages, "wanted": wanted, "width": width, "height": height}
+        order |= {"depth": showing.depth, "by_pillow": showing.by_pillow}
+        most = (len(wanted) + showing.depth) * (width * height * 3 + width * height // 64 + _MOST_HEAD)
+        written = _run(data, order, name, deadline, most)
+        return _parsed(written, name, rate, Frame(0.0, width, height, b"", showing.depth, n_frames / rate), len(wanted))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        # The file took over what reads it, perhaps.
+        raise _damaged(name, "what reads it failed") from None
+
+
+def _packages(showing: Showing) -> list[str]:
+    """Returns the folders of what reads videos; it is not imported here, so that no file can reach this process."""
+    if showing.by_pillow:
+        check_pillow()
+    found = [find_spec(package) for package in (("av", "PIL") if showing.by_pillow else ("av",))]
+    places = [
+        str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None
+    ]
+    if len(places) < len(found):
         raise RequestError(f"videos need the package av: {how_to_add('video')}")
     if not can_start():
         raise RequestError("videos are read by a process of Python, which cannot be started here; send pictures")
-    order = {
-        "memory": _MEMORY,
-        "seconds": _SECONDS,
-        "path": [str(Path(found.origin).absolute().parents[1])],
-        "format": format,
-        "fps": _FPS,
-        "most_frames": _MOST_FRAMES,
-        "most_seconds": _MOST_SECONDS,
-        "most_pixels": _MOST_PIXELS,
-        "most_side": _MOST_SIDE,
-    }
+    return sorted(set(places))
+
+
+def _run(data: bytes, order: Mapping[str, Any], name: str, deadline: float, most_output: int) -> bytes:
+    """Returns what a child writes."""
     written = run_in_turn(
-        *("video_child.py", order, data, _SLOTS),
+        *("video_child.py", {**order, "memory": _MEMORY, "seconds": _SECONDS}, data, _SLOTS),
         name=name,
         patience=_PATIENCE,
         deadline=deadline,
-        most_output=_MOST_OUTPUT,
+        most_output=most_output,
     )
     if written is None:
         raise RequestError(
             f"{name} is damaged, or too costly to read: {_SECONDS} s and {_MEMORY >> 30} GB are the limits; send a"
             " shorter or smaller one"
         )
-    try:
-        return _parsed(written, name)
-    except (ValueError, LookupError, TypeError, AttributeError):  # the file took over what reads it, perhaps
-        raise _damaged(name, "what reads it failed") from None
+    return written
 
 
-def _parsed(written: bytes, name: str) -> tuple[Frame, ...]:
-    head, place = _line(written, 0)
+def _measured(head: Mapping[str, Any], name: str) -> tuple[int, float, int, int]:
+    """Returns the number of frames, their rate, width and height, which are within the bounds."""
     if "fault" in head:
-        raise _damaged(name, head["fault"])
-    if head["seconds"] > _MOST_SECONDS:
+        raise _damaged(name, str(head["fault"]))
+    n_frames, width, height = (int(head[key]) for key in ("n_frames", "width", "height"))
+    rate = float(head["rate"])
+    if n_frames < 1 or not 0.01 <= rate <= 1000 or min(width, height) < 1:
+        raise _damaged(name, f"{n_frames} frames of {width} x {height} pixels, {rate} per second")
+    if n_frames / rate > _MOST_SECONDS:
         raise RequestError(
-            f"{name} has {head['seconds']:.0f} s, and at most {_MOST_SECONDS} are taken; cut it", limit=_MOST_SECONDS
+            f"{name} has {n_frames / rate:.0f} s, and at most {_MOST_SECONDS} are taken; cut it", limit=_MOST_SECONDS
         )
-    if head["width"] * head["height"] > _MOST_PIXELS:
+    if width * height > _MOST_PIXELS:
         raise RequestError(
-            f"{name} has frames of {head['width']} x {head['height']} pixels, and at most {_MOST_PIXELS} are taken;"
-            " send a smaller one",
+            f"{name} has frames of {width} x {height} pixels, and at most {_MOST_PIXELS} are taken; send a smaller one",
             limit=_MOST_PIXELS,
         )
+    return n_frames, rate, width, height
+
+
+def _parsed(written: bytes, name: str, rate: float, like: Frame, n_wanted: int) -> tuple[Frame, ...]:
+    """Returns the frames that a child wrote."""
     frames: list[Frame] = []
-    while place < len(written):
+    place = 0
+    while len(frames) * like.depth < n_wanted:
         line, place = _line(written, place)
         if "fault" in line:
-            raise _damaged(name, line["fault"])
+            raise _damaged(name, str(line["fault"]))
         if "end" in line:
             break
         packed = written[place : place + line["bytes"]]
         place += line["bytes"]
-        frames.append(Frame(line["time"], line["width"], line["height"], packed, head["seconds"]))
+        first, last = (int(line["numbers"][i]) / rate for i in (0, -1))
+        frames.append(replace(like, seconds=(first + last) / 2, packed=packed))
     if not frames:
         raise _damaged(name, "no frames")
     return tuple(frames)

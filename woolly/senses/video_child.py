@@ -1,7 +1,8 @@
 """The child process that reads a video: pixels of some of its frames. Run by path, it imports nothing of woolly.
 
-Its standard input is a line of JSON, the order, and the file. It writes a line of JSON with the length, or with the
-fault, and for each frame a line of JSON with its time and size, and its pixels, compressed.
+Its standard input is a line of JSON, the order, and the file. If the order names no frames, it writes a line of JSON
+with their number, rate and size. Else it writes a line of JSON for each frame, or for several that go together, with
+their numbers, and their pixels, compressed. Of a damaged file, it writes a line with the fault.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import zlib
 from typing import Any
 
-__all__ = ["choose", "main"]
+__all__ = ["main"]
 
 _OUT = 1  # the pipe to the parent
 
@@ -28,35 +29,12 @@ def main() -> None:
 
     data = sys.stdin.buffer.read()
     try:
-        n_frames, rate, width, height = _measured(av, data, order)
+        if "wanted" in order:
+            _decode(av, data, order)
+        else:
+            _write(_measured(av, data, order))
     except Exception as error:  # a damaged file raises errors of several classes
         _write({"fault": str(error)[:120]})
-        return
-    seconds = n_frames / rate
-    _write({"seconds": seconds, "width": width, "height": height})
-    if seconds > order["most_seconds"] or width * height > order["most_pixels"]:
-        return
-    wanted = choose(n_frames, rate, order["fps"], order["most_frames"])
-    try:
-        _decode(av, data, order, wanted, rate)
-    except Exception as error:
-        _write({"fault": str(error)[:120]})
-
-
-def choose(n_frames: int, rate: float, fps: float, most: int) -> list[int]:
-    """Returns which frames are shown: `fps` of a second, `most` at most, evenly from the first to the last.
-
-    As SmolVLM's processor has it: of a long video, the first and the last second are left out.
-    """
-    seconds = n_frames / rate
-    n = max(1, min(round(fps * seconds), most))
-    first, last = 0, n_frames - 1
-    if seconds - 2 > most * fps:
-        first, last = int(rate), min(int(n_frames - rate), last)
-    if first >= last:
-        first, last = 0, n_frames - 1
-    step = (last - first) / max(n - 1, 1)
-    return sorted({int(first + i * step) for i in range(n - 1)} | {last if n > 1 else first})
 
 
 def _opened(av: Any, data: bytes, order: Any) -> Any:
@@ -64,38 +42,66 @@ def _opened(av: Any, data: bytes, order: Any) -> Any:
     return av.open(io.BytesIO(data), format=order["format"], options={"protocol_whitelist": "none"})
 
 
-def _measured(av: Any, data: bytes, order: Any) -> tuple[int, float, int, int]:
+def _measured(av: Any, data: bytes, order: Any) -> dict[str, float]:
     """Returns the number of frames, their rate, and their size; packets are counted if the file does not say."""
     with _opened(av, data, order) as file:
         stream = file.streams.video[0]
-        size = stream.codec_context.width, stream.codec_context.height
+        width, height = stream.codec_context.width, stream.codec_context.height
         rate = float(stream.average_rate or stream.guessed_rate)
         n_frames = stream.frames or sum(packet.size > 0 for packet in file.demux(stream))
     if n_frames < 1 or not 0.01 <= rate <= 1000:
         raise ValueError(f"{n_frames} frames, {rate} per second")
-    return (n_frames, rate, *size)
+    return {"n_frames": n_frames, "rate": rate, "width": width, "height": height}
 
 
-def _decode(av: Any, data: bytes, order: Any, wanted: list[int], rate: float) -> None:
-    left = list(wanted)
+def _decode(av: Any, data: bytes, order: Any) -> None:
+    left, depth = list(order["wanted"]), order["depth"]
+    numbers: list[int] = []
+    pixels = b""
+    packer = zlib.compressobj(1)
+    parts: list[bytes] = []
+
+    def put(number: int) -> None:
+        nonlocal packer
+        numbers.append(number)
+        parts.append(packer.compress(pixels))
+        if len(numbers) == depth:
+            packed = b"".join([*parts, packer.flush()])
+            _write({"numbers": numbers, "bytes": len(packed)}, packed)
+            numbers.clear()
+            parts.clear()
+            packer = zlib.compressobj(1)
+
     with _opened(av, data, order) as file:
         stream = file.streams.video[0]
         stream.codec_context.thread_count = 1
         for number, frame in enumerate(file.decode(stream)):
             if number < left[0]:
                 continue
-            left.pop(0)
-            scale = min(1.0, order["most_side"] / max(frame.width, frame.height))
-            width, height = max(1, round(frame.width * scale)), max(1, round(frame.height * scale))
-            plane = frame.reformat(width, height, "rgb24").planes[0]
-            rows = memoryview(plane).cast("B")
-            packer = zlib.compressobj(1)
-            parts = [packer.compress(rows[y * plane.line_size :][: width * 3]) for y in range(height)]
-            pixels = b"".join([*parts, packer.flush()])
-            _write({"time": number / rate, "width": width, "height": height, "bytes": len(pixels)}, pixels)
+            pixels = _pixels(frame, order)
+            while left and left[0] <= number:
+                left.pop(0)
+                put(number)
             if not left:
                 break
+    while numbers:
+        put(numbers[-1])
     _write({"end": True})
+
+
+def _pixels(frame: Any, order: Any) -> bytes:
+    """Returns red, green and blue, line by line, in the size of the order."""
+    width, height = order["width"], order["height"]
+    if order["by_pillow"]:
+        from PIL import Image
+
+        plane = frame.reformat(format="rgb24").planes[0]
+        whole = Image.frombuffer("RGB", (frame.width, frame.height), bytes(plane), "raw", "RGB", plane.line_size, 1)
+        resized: bytes = whole.resize((width, height), Image.Resampling.BICUBIC).tobytes()
+        return resized
+    plane = frame.reformat(width, height, "rgb24").planes[0]
+    rows = memoryview(plane).cast("B")
+    return b"".join(rows[y * plane.line_size :][: width * 3] for y in range(height))
 
 
 def _write(head: Any, data: bytes = b"") -> None:

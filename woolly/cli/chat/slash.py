@@ -18,6 +18,7 @@ from woolly.cli.terminal.sizes import counted
 from woolly.errors import RequestError, WoollyError
 
 if TYPE_CHECKING:
+    from woolly.chat import Vision
     from woolly.cli.chat.chat import Chat
 
 __all__ = ["COMMANDS", "Slash", "complete", "run_slash"]
@@ -200,6 +201,7 @@ def _read(chat: Chat, name: str) -> str:
 def _image(chat: Chat, name: str) -> str:
     from woolly.senses import read_picture
     from woolly.senses.pdf import is_pdf
+    from woolly.senses.video import is_video
 
     if not name:
         raise RequestError("a picture was expected, for instance: /image photo.jpg")
@@ -210,6 +212,8 @@ def _image(chat: Chat, name: str) -> str:
         raise RequestError(
             f"{chat.llm.path.name} sees no pictures: there is no projector (mmproj file) beside it; --mmproj names one"
         )
+    if is_video(path):
+        return _video(chat, path, chat.llm.sight)
     picture = read_picture(path)
     chat.images.append(str(path))
     cost = counted(chat.llm.picture_tokens(picture), "token")
@@ -227,6 +231,19 @@ def _pdf(chat: Chat, path: Path) -> str:
     n += sum(chat.llm.picture_tokens(page.picture) for page in pages if page.packed)
     size = f"{counted(len(pages), 'page')}, {counted(n, 'token')}"
     return f"{path.name} ({size}) goes before your next message{'' if sees else '; the model reads its text alone'}"
+
+
+def _video(chat: Chat, path: Path, sight: Vision) -> str:
+    from woolly.senses.given import GivenVideo
+    from woolly.senses.preparing.video import measure_frame, showing_of
+
+    assert sight.tower is not None
+    seen = GivenVideo(path).read(showing_of(sight.tower, hears=sight.ears is not None))
+    chat.images.append(str(path))
+    n_frames = sum(frame.depth for frame in seen.frames)
+    n = sum(measure_frame(frame, sight.tower) for frame in seen.frames)
+    size = f"{seen.seconds:.0f} s, {counted(n_frames, 'frame')}, {counted(n, 'token')} and their times"
+    return f"{path.name} ({size}) goes before your next message"
 
 
 def _audio(chat: Chat, name: str) -> str:
@@ -349,7 +366,7 @@ COMMANDS = {
         "[undo]", "let a note stand for older turns; `auto` does so if the context is nearly full", _compact
     ),
     "read": Slash("FILE", "put a file before the next message", _read),
-    "image": Slash("FILE", "put a picture, or a PDF file, before the next message", _image),
+    "image": Slash("FILE", "put a picture, a PDF file or a video before the next message", _image),
     "audio": Slash("FILE", "put a sound before the next message", _audio),
     "edit": Slash("[TEXT]", "write a message in an editor, the one that EDITOR names", _edit),
     "save": Slash("FILE", "write the conversation to a JSON file; /save! writes over another", _save),

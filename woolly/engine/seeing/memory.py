@@ -37,5 +37,6 @@ def traced_bytes(traced: TracedTower, least_rows: int = 0) -> int:
         kept = plan.bytes_per_token(_FLOAT) * n_rows
         # The widest input of a product, in floats; and the piece, as it came and in the order of the rows.
         widest = max((weight.shape[-1] for step in plan.steps for weight in step.matrices), default=0)
-        total += weights + place(plan, n_rows).n_bytes + kept + _FLOAT * n_rows * (widest + 2 * traced.params.patch)
+        brought = max(traced.params.patch, plan.values[plan.steps[0].output].width)
+        total += weights + place(plan, n_rows).n_bytes + kept + _FLOAT * n_rows * (widest + 2 * brought)
     return round(total)

@@ -113,9 +113,9 @@ class Tower:
         if piece.values.shape[1] != patch:
             raise RequestError(f"a {part} has {piece.values.shape[1]} numbers, but the tower reads {patch}")
         most = half.stages[0].program.max_rows - 1 - (settings.n_queries if isinstance(settings, TowerSettings) else 0)
-        if isinstance(settings, TowerSettings) and len(piece.values) > most:
+        if isinstance(settings, TowerSettings) and (n := piece.grid[1] * piece.grid[2]) > most:
             raise RequestError(
-                f"the picture has {len(piece.values)} patches of {settings.patch_size} x {settings.patch_size} pixels,"
+                f"the picture has {n} patches of {settings.patch_size} x {settings.patch_size} pixels,"
                 f" but the tower takes {most}; send a smaller one"
             )
         try:

@@ -33,10 +33,10 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patches(p: Tracer, hp: TowerParams) -> Handle:
-    """Patches of a picture that stands still: both frames of a patch are the same."""
-    given = p.given(width=hp.patch)
-    first = p.linear(given, "v.patch_embd", width=hp.width)
-    return first + p.linear(given, "v.patch_embd.weight.1", width=hp.width)
+    """Patches of two frames. If rows bring one alone, a picture that stands still, it counts for both."""
+    given = p.given(width=hp.patch * hp.settings.family.depth)
+    first, second = p.split(given, hp.patch, hp.patch) if hp.settings.family.depth == 2 else (given, given)
+    return p.linear(first, "v.patch_embd", width=hp.width) + p.linear(second, "v.patch_embd.weight.1", width=hp.width)
 
 
 def vision_rope(hp: TowerParams) -> Rope:

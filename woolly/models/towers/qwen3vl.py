@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from woolly.models.towers.arrangement import Arrangement, Grid, bilinear, by_blocks, lines_and_columns
@@ -35,8 +33,12 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
-    """Patches by the blocks of a row."""
-    order = by_blocks(grid, hp.merge)
+    """Patches by the blocks of a row, those of both frames side by side; a picture's one frame stands for both."""
+    frames, height, width = grid
+    if frames > 2:
+        raise ValueError(f"a piece has {frames} frames, and a patch shows 2")
+    order = by_blocks((1, height, width), hp.merge)
+    both = np.stack([order, order + (frames - 1) * height * width], axis=1)
     places, shares = bilinear(grid, order, hp.side)
-    outputs = np.arange(0, math.prod(grid), hp.merge**2, dtype=np.int32)
-    return Arrangement(order, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)
+    outputs = np.arange(0, height * width, hp.merge**2, dtype=np.int32)
+    return Arrangement(both, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)
