@@ -98,7 +98,7 @@ def _framed(video: GivenVideo, sight: Vision | None, deadline: float) -> list[Pa
     seen = video.read(showing, deadline=deadline)
     pictures = [ImagePart(GivenPicture(frame, where=video.where)) for frame in seen.frames]
     texts = _told_smolvlm(seen) if showing is SMOLVLM else [f"<{frame.seconds:.1f} seconds>" for frame in seen.frames]
-    parts = [part for pair in zip(map(TextPart, texts), pictures, strict=True) for part in pair]
+    parts: list[Part] = [part for pair in zip(map(TextPart, texts), pictures, strict=True) for part in pair]
     return [*parts, TextPart("\n\n")] if showing is SMOLVLM else parts
 
 
