@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.cases.ready import Ready
 from woolly.cache.disk import PageFolder, stored_pages
 
 # Each process writes and reads pages of all, in an order of its own; the bound makes them remove each other's.
@@ -37,7 +38,7 @@ print(n_read)
 
 def test_four_processes_share_a_folder(tmp_path):
     command = [sys.executable, "-c", PROCESS, str(tmp_path)]
-    running = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(4)]
+    running = [Ready([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(4)]
     n_read = [int(one.communicate(timeout=60)[0]) for one in running]
     assert [one.returncode for one in running] == [0] * 4 and sum(n_read) > 0
     left = list(stored_pages(tmp_path))
@@ -82,7 +83,7 @@ for i in range(10**6):
 
 def test_a_writer_that_is_killed_leaves_whole_pages_alone(tmp_path):
     for n_before in (0, 1, 5):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        writer = Ready([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         assert writer.stdout.readline() == "ready\n"
         n_start = len(list(stored_pages(tmp_path)))
         while len(list(stored_pages(tmp_path))) < n_start + n_before:

@@ -5,12 +5,12 @@ import os
 import pty
 import re
 import select
-import subprocess
 import sys
 import time
 
 from click.testing import CliRunner
 
+from tests.cases.ready import Ready
 from woolly.cli.app import app
 from woolly.errors import WoollyError
 
@@ -39,7 +39,7 @@ class Terminal:
         given = {"WOOLLY_HOME": str(home), "TERM": "xterm", "COLUMNS": "80", "LINES": "24", "TTY": os.ttyname(theirs)}
         # This terminal does not answer when it is asked for the cursor's position.
         given |= {"PROMPT_TOOLKIT_NO_CPR": "1", **environment}
-        self._child = subprocess.Popen(command, env={**os.environ, **given})
+        self._child = Ready(command, env={**os.environ, **given})
         self._theirs = theirs
         self._screen = self._half = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

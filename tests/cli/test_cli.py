@@ -7,20 +7,20 @@ import sys
 
 import pytest
 
+from tests.cases import ready
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, __version__
 
 
 def woolly(*arguments, stdin="", **environment):
     command = [sys.executable, "-c", "from woolly.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(
+    return ready.run(
         command,
         input=stdin,
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "COLUMNS": "200", **environment},
-        check=False,
     )
 
 
@@ -154,7 +154,7 @@ def test_a_model_alone_takes_its_prompt_from_standard_input(tiny):
 
 def test_standard_input_that_is_not_utf8_is_refused(tiny):
     command = [sys.executable, "-c", "from woolly.cli import main; main()", "run", str(tiny), "-"]
-    done = subprocess.run(command, input=b"caf\xe9", capture_output=True, check=False)
+    done = ready.run(command, input=b"caf\xe9", capture_output=True)
     assert done.returncode == 2
     assert b"not UTF-8 (byte 3)" in done.stderr
 

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.cases import ready
 from tests.cli.terminal import Terminal, woolly
 from woolly import LLM, SamplingParams
 from woolly.cli.app import main
@@ -22,7 +23,7 @@ from woolly.errors import RequestError
 def run(*arguments, **environment):
     command = [sys.executable, "-m", "woolly.cli", *map(str, arguments)]
     environment = {**os.environ, **environment}
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=120)
+    return ready.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=120)
 
 
 def test_a_character_that_the_terminal_lacks_is_written_out(tiny_model, tmp_path):

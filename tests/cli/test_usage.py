@@ -8,6 +8,7 @@ import sys
 import click
 import pytest
 
+from tests.cases import ready
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly import SamplingParams
@@ -166,7 +167,7 @@ def test_the_value_of_an_option_may_look_like_one(model):
 
 def test_help_is_plain_text_within_the_terminal():
     command, narrow = [sys.executable, "-m", "woolly.cli", "run", "--help"], {**os.environ, "COLUMNS": "60"}
-    text = subprocess.run(command, env=narrow, capture_output=True, text=True, check=True).stdout
+    text = ready.run(command, env=narrow, capture_output=True, text=True).stdout
     assert max(map(len, text.splitlines())) <= 60
     for command in ("run", "chat", "bench", "show", "list"):
         assert woolly(command, "--help").isascii()  # no frames
@@ -277,5 +278,5 @@ def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
     with pytest.raises(UsageError, match=re.escape(expected)):
         woolly("run", model, "hello", "--backend", "cpu", "-ngl", 9)
     command = [sys.executable, "-m", "woolly", "serve", model, "--port", "0", "--backend", "cpu", "-ngl", "9"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = ready.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"woolly: error: {expected}")

@@ -1,24 +1,23 @@
 """`woolly why` as a person types it: one screen, one piece of advice."""
 
 import json
-import subprocess
 import sys
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.cases import ready
 from tests.cases.tiny import TINY, write_tiny
 
 KINDS = {"busy", "threads", "kernels", "quantization", "memory", "kv_type", "context", "batch", "nothing"}
 
 
 def why(*arguments):
-    return subprocess.run(
+    return ready.run(
         [sys.executable, "-c", "from woolly.cli import main; main()", "why", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
-        check=False,
     )
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import contextmanager
 
+from tests.cases.ready import Ready
 from woolly.cluster.stage import Stage
 
 TOKEN = b"a token of the tests, long enough"
@@ -54,7 +55,7 @@ class Process:
 
     def __init__(self, path, token, listen="127.0.0.1:0", **environment):
         command = [sys.executable, "-m", "woolly", "stage", str(path), "--listen", listen, "--token-file", str(token)]
-        self.process = subprocess.Popen(
+        self.process = Ready(
             [*command, "-t", "1"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

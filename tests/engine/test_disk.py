@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -11,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases import ready
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.tiny import write_tiny
 from woolly import LLM, RequestError, SamplingParams
@@ -250,7 +250,7 @@ for i in range(3):
 
 @pytest.mark.parametrize("n_calls", [0, 1, 2, 3, 5, 6])
 def test_a_writer_that_is_killed_between_two_calls_leaves_whole_files_only(n_calls, tmp_path):
-    child = subprocess.run([sys.executable, "-c", _CHILD, str(tmp_path / "pages"), str(n_calls)], check=False)
+    child = ready.run([sys.executable, "-c", _CHILD, str(tmp_path / "pages"), str(n_calls)])
     assert child.returncode == -signal.SIGKILL
     found = list(stored_pages(tmp_path / "pages"))
     assert len(found) < 3 and all(file.fault() is None for file in found)

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.cases.ready import Ready
 from tests.cases.tiny import TINY, write_tiny
 from woolly.sampling import Sampler
 from woolly.serving import Settings, create_app
@@ -104,7 +105,7 @@ def serving(model: Path, folder: Path, *flags: str, ctx: int = 2048, wait: bool 
     for flag, value in (("--ctx", ctx), ("--sessions-file", folder / f"sessions-{number}.db"), ("--seed", 20)):
         if flag not in flags:  # an option may be given once
             command += [flag, str(value)]
-    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+    process = Ready(command, stdout=log, stderr=log, cwd=folder)
     try:
         server = Server(f"http://127.0.0.1:{_port(process, Path(log.name))}", process, model, Path(log.name))
         end = time.monotonic() + WAIT

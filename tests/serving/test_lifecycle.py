@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.cases import ready
 from tests.serving.conftest import SLOW_MAIN, WAIT, serving
 from woolly.serving.life import lifecycle
 
@@ -111,9 +111,7 @@ def test_health_is_truthful_while_a_model_loads(smollm2, tmp_path):
 
 def run(*arguments, timeout=WAIT):
     main = "from woolly.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", main, "serve", *arguments], capture_output=True, text=True, timeout=timeout
-    )
+    return ready.run([sys.executable, "-c", main, "serve", *arguments], capture_output=True, text=True, timeout=timeout)
 
 
 @pytest.mark.parametrize(
@@ -237,9 +235,7 @@ def test_an_event_is_sent_at_once_and_not_with_the_next_acknowledgement():
 
 def test_the_earlier_commands_name_is_the_same_command():
     script = "import sys; sys.argv[0] = 'woolly-server'; from woolly.cli.commands.serve import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-c", script, "--port", "99999"], capture_output=True, text=True, timeout=WAIT
-    )
+    ended = ready.run([sys.executable, "-c", script, "--port", "99999"], capture_output=True, text=True, timeout=WAIT)
     assert ended.returncode == 2
     assert "port is 99999; at most 65535 was expected" in ended.stderr
 

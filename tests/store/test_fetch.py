@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.cases.ready import Ready
 from tests.store.conftest import CONTENT, write_wheel
 from woolly.errors import StoreError
 from woolly.store import pull
@@ -322,4 +323,4 @@ def _pull_elsewhere(shop, folder, **options):
             Path({str(folder)!r}, f"{{os.getpid()}}.shown{{next(times)}}").touch()
         pull("tiny", progress=show)
     """
-    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], **options)
+    return Ready([sys.executable, "-c", textwrap.dedent(program)], **options)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.cases.ready import Ready
 from tests.cli.terminal import woolly
 from woolly import RequestError
 from woolly.serving.batches import Journal, journal, read_row
@@ -118,7 +119,7 @@ def test_a_run_that_was_killed_at_any_row_goes_on_to_the_same_bytes(written, tmp
         "2",
     ]
     for least in (1, 2000):  # bytes of the journal before the kill
-        child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        child = Ready(command, stderr=subprocess.DEVNULL)
         try:
             while child.poll() is None and (not journal.exists() or journal.stat().st_size < least):
                 time.sleep(0.002)

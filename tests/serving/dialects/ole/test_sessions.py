@@ -12,6 +12,7 @@ import time
 import httpx
 import pytest
 
+from tests.cases.ready import Ready
 from tests.cases.tiny import TINY, write_tiny
 from tests.serving.conftest import serving
 from woolly.errors import RequestError
@@ -36,7 +37,7 @@ for n in range(0, 100_000, 2):
 @pytest.mark.parametrize("milliseconds", [30, 90, 170])
 def test_a_process_that_is_killed_during_a_write_loses_nothing_that_it_told(tmp_path, milliseconds):
     path = tmp_path / "sessions.db"
-    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    writer = Ready([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     session = writer.stdout.readline().strip()
     writer.stdout.readline()  # it is writing
     time.sleep(milliseconds / 1000)
