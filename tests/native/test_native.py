@@ -103,13 +103,18 @@ PRIMITIVES = {"neon": "NEON", "avx2": "AVX2", "avxvnni": "AVX2", "avx512": "AVX5
 NEEDS = {"amx": ["-DTEST_TILES"]}
 
 
-def run_compiled(tmp_path, flags, *sources):
+def run_compiled(tmp_path, flags, *sources, plain=()):
+    """What a program of these sources says; with `plain`, the last one is compiled by these flags."""
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler is installed")
     program = tmp_path / "program"
     command = [compiler, "-std=c++20", "-O1", "-ffp-contract=off", f"-I{NATIVE}", *flags]
-    subprocess.run([*command, *(str(NATIVE / source) for source in sources), "-o", str(program)], check=True)
+    *others, last = (str(NATIVE / source) for source in sources)
+    if plain:
+        subprocess.run([*command, *plain, "-c", last, "-o", str(tmp_path / "plain.o")], check=True)
+        last = str(tmp_path / "plain.o")
+    subprocess.run([*command, *others, last, "-o", str(program)], check=True)
     done = subprocess.run([str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout
     assert "DIFFERENT" not in done.stdout
@@ -147,14 +152,9 @@ def test_queries_together_have_the_bits_of_one_and_are_right(level, tmp_path):
 
 @pytest.mark.parametrize(("served_by", "types"), [("PLANES", 15), ("DOTS", 18)])
 def test_what_serves_many_rows_has_the_bits_of_one_row(tmp_path, served_by, types):
-    # Unoptimized, where -O1 takes minutes to compile. That kernels are always inlined is a matter of speed, and a copy
-    # of them at each place took 15 s more: without it 7 s to compile and 14 s to run.
-    flags = [
-        "-DTEST_LEVEL=k_tiles_level",
-        f"-DTEST_{served_by}",
-        "-DTEST_COLUMNS=1280",
-        "-O0",
-        "-Dalways_inline=noinline",
-    ]
-    said = run_compiled(tmp_path, flags, "tests/test_wide.cpp", "tests/tiles.cpp")
+    # Kernels are not optimized, where -O1 takes 48 s to compile; what draws their input is. That kernels are always
+    # inlined is a matter of speed, and a copy of them at each place took 15 s more: 14 s to compile and 5 s to run.
+    flags = ["-DTEST_LEVEL=k_tiles_level", f"-DTEST_{served_by}", "-DTEST_COLUMNS=1280"]
+    plain = ["-O0", "-Dalways_inline=noinline"]
+    said = run_compiled(tmp_path, flags, "tests/test_wide.cpp", "tests/tiles.cpp", plain=plain)
     assert f"tiles: {types} types, 0 different" in said
