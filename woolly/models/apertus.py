@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
+from woolly.plan.exact import exact_softplus
 
 __all__ = ["ApertusParams", "build", "read"]
 
@@ -27,14 +27,10 @@ def read(keys: Keys) -> ApertusParams:
     names = ("alpha_p", "alpha_n", "beta", "eps")
     columns = [keys.shared_numbers(f"xielu.{name}", hp.n_layers) for name in names]
     rows = [
-        (_softplus(alpha_p), beta + _softplus(alpha_n), beta, eps)
+        (exact_softplus(alpha_p), beta + exact_softplus(alpha_n), beta, eps)
         for alpha_p, alpha_n, beta, eps in zip(*columns, strict=True)
     ]
     return ApertusParams(hp, tuple(rows))
-
-
-def _softplus(x: float) -> float:
-    return math.log1p(math.exp(-abs(x))) + max(x, 0.0)
 
 
 def build(p: Tracer, hp: ApertusParams) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, LONGEST, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
+from woolly.plan.exact import exact_log
 from woolly.plan.rope import RopeStyle
 
 __all__ = ["ARCHITECTURES", "DeepseekParams", "build", "build_draft", "read"]
@@ -37,7 +37,7 @@ def read(keys: Keys) -> DeepseekParams:
     rope = replace(rope, head_dim=latent.n_rot)
     if keys.is_set(yarn) and rope.log_multiplier and rope.factor > 1.0:
         multiplier = rope.log_multiplier / 0.1  # converters multiply this family's by 0.1
-        scale *= (1.0 + 0.1 * multiplier * math.log(rope.factor)) ** 2
+        scale *= (1.0 + 0.1 * multiplier * exact_log(rope.factor)) ** 2
         # What other models' magnitude is divided by is here both: the published pairs are equal.
         rope = replace(rope, log_multiplier=1.0)
     # GLM-4.7-Flash has sigmoids that its first files do not name; only its size tells. GLM 5 has them always.

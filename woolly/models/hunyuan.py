@@ -9,6 +9,7 @@ from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan import Tracer
+from woolly.plan.exact import exact_power
 from woolly.plan.rope import RopeStyle
 
 __all__ = ["ARCHITECTURES", "build", "read"]
@@ -27,7 +28,7 @@ def read(keys: Keys) -> TransformerParams:
             raise ModelError(
                 f"the rope's alpha is {alpha:g} for heads of {d}; a positive one and longer heads are needed"
             )
-        ropes = [x.rope and replace(x.rope, base=x.rope.base * alpha ** (d / (d - 2))) for x in hp.layers]
+        ropes = [x.rope and replace(x.rope, base=x.rope.base * exact_power(alpha, d / (d - 2))) for x in hp.layers]
         hp = replace(hp, layers=tuple(replace(x, rope=rope) for x, rope in zip(hp.layers, ropes, strict=True)))
     return replace(hp, experts=read_experts(keys, normalize=True))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from woolly.plan.exact import exact_log, exact_power
 
 __all__ = ["Rope", "RopeStyle", "SectionOrder", "Spectrum", "rope_axes", "rope_frequencies"]
 
@@ -81,7 +82,7 @@ def rope_frequencies(
     mix = fast * rope.extrapolation
     magnitude = rope.magnitude
     if rope.factor > 1.0:
-        log = 0.1 * math.log(rope.factor)
+        log = 0.1 * exact_log(rope.factor)
         magnitude *= (1.0 + log) / (1.0 + rope.log_multiplier * log)
     return frequencies / rope.factor * (1.0 - mix) + frequencies * mix, magnitude
 
@@ -120,14 +121,11 @@ def _powers(base: float, n_rot: int) -> npt.NDArray[np.float64]:
     """
     if not 0.0 < base < math.inf:
         return base ** (-2.0 * np.arange(n_rot // 2, dtype=np.float64) / n_rot)  # whatever such a file asks for
-    with localcontext() as context:
-        context.prec = 40
-        exponents = (-2.0 * i / n_rot for i in range(n_rot // 2))
-        powers = np.array([float(Decimal(base) ** Decimal(exponent)) for exponent in exponents], np.float64)
+    powers = np.array([exact_power(base, -2.0 * i / n_rot) for i in range(n_rot // 2)], np.float64)
     powers.flags.writeable = False
     return powers
 
 
 def _pair_that_turns(rope: Rope, turns: float) -> float:
     """Index of the pair that turns `turns` times over the original context."""
-    return rope.n_rot * math.log(rope.original_context / (turns * 2.0 * math.pi)) / (2.0 * math.log(rope.base))
+    return rope.n_rot * exact_log(rope.original_context / (turns * 2.0 * math.pi)) / (2.0 * exact_log(rope.base))

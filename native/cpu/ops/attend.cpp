@@ -7,6 +7,7 @@
 
 #include "cpu/ops/chosen.h"
 #include "cpu/ops/distances.h"
+#include "cpu/ops/doubles.h"
 #include "cpu/ops/functions.h"
 #include "cpu/ops/hadamard.h"
 #include "cpu/ops/table.h"
@@ -154,6 +155,11 @@ struct Attend final : Step {
         }
     }
 
+    // What q of a position is multiplied by.
+    float grown(int position) const {
+        const int steps = std::max(0, position + temper_offset) / temper_length;
+        return float(1.0 + double(temper) * log_double(1.0 + steps));
+    }
     // Whether V is a part of K.
     bool is_inside(const Worker& w) const { return w.cache.layers()[size_t(entry)].v_dim == 0; }
     // Columns of a head of the result, in whole blocks of the cache's types.
@@ -242,9 +248,7 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
     for (int64_t r = row, i = 0; r < row + n_rows; ++r) {
         const int from = std::max(split * kSplit, seen_from(w, r)),
                   to_end = std::min((split + 1) * kSplit, seen_to(w, r));
-        const double grown =
-            temper == 0 ? 1 : 1 + temper * std::log1p((w.batch.positions[r] + temper_offset) / temper_length);
-        const float factor = float(grown);
+        const float factor = temper == 0 ? 1.0f : grown(w.batch.positions[r]);
         for (int h = 0; h < group; ++h, ++i) {
             queries[i] = q.data + r * q.width + (kv_head * group + h) * head_dim;
             if (temper != 0 || t.k_dim != head_dim || turned) {

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "cpu/kernels/table.h"
+#include "cpu/ops/doubles.h"
 #include "cpu/weights/matrix.h"
 
 namespace woolly {
@@ -15,6 +15,7 @@ namespace woolly {
 // Every head has a number for every distance.
 struct ByDistance {
     static constexpr int64_t kFarthest = 128;  // from here on distances share a bucket
+    static constexpr double kSlack = 1e-9;     // of a share of the buckets
     int64_t before, length;                    // the longest distance back, and the numbers of a head
     std::vector<float> numbers;
 
@@ -31,14 +32,16 @@ struct ByDistance {
     }
 
     // Half of the buckets are for later positions, if rows see any. Half of each half are single distances, the others
-    // grow up to the farthest.
+    // grow up to the farthest. A distance where one begins is a whole number of them but for what f64 rounds: kSlack.
     static int64_t bucket(int64_t distance, int64_t n_buckets, bool sees_later) {
         const int64_t side = sees_later ? n_buckets / 2 : n_buckets, single = side / 2;
         const int64_t far = distance < 0 ? -distance : sees_later ? distance : 0;
         const int64_t first = sees_later && distance > 0 ? side : 0;
         if (far < single) return first + far;
-        const float share = std::log(float(far) / float(single)) / std::log(float(kFarthest) / float(single));
-        return first + std::min(side - 1, single + int64_t(share * float(side - single)));
+        if (far >= kFarthest) return first + side - 1;
+        const double share = (log_double(double(far)) - log_double(double(single))) /
+                             (log_double(double(kFarthest)) - log_double(double(single)));
+        return first + std::min(side - 1, single + int64_t(share * double(side - single) + kSlack));
     }
 
     // What a row adds to the scores of a head, by position: of those of the split that begins at `first`. All of a
@@ -55,7 +58,7 @@ inline std::vector<float> slopes_of(float most, int n_heads) {
     std::vector<float> slopes;
     for (int h = 0; h < n_heads; ++h) {
         const double exponent = h < powers ? double(h + 1) / powers : (2.0 * (h - powers) + 1) / (2.0 * powers);
-        slopes.push_back(float(std::exp2(-double(most) * exponent)));
+        slopes.push_back(float(exp2_double(-double(most) * exponent)));
     }
     return slopes;
 }

@@ -29,6 +29,20 @@ struct Fold final : Step {
             if (b.output_rows[i] + rows > b.n_rows) throw std::invalid_argument("rows are folded beyond the batch");
     }
 
+    // The mean of a column, in f32 that GPUs have, too: what each addition loses is summed beside it, and what the
+    // division leaves is divided again.
+    float mean_of(const float* column) const {
+        float sum = 0.0f, lost = 0.0f;
+        for (int r = 0; r < rows; ++r) {
+            const float number = column[r * x.width], next = sum + number, added = next - sum;
+            lost = lost + ((sum - (next - added)) + (number - added));
+            sum = next;
+        }
+        const float count = float(rows), first = sum / count;
+        const float rest = float(double(sum) - double(first) * double(count));  // no bit is lost
+        return first + (rest + lost) / count;
+    }
+
     void run(Worker& w) const override {
         const int64_t n = x.width;
         w.share(w.batch.n_output, [&](int64_t begin, int64_t end) {
@@ -40,12 +54,8 @@ struct Fold final : Step {
                     continue;
                 }
                 for (int64_t c = 0; c < n; ++c) {
-                    double sum = 0;
-                    for (int r = 0; r < rows; ++r) {
-                        if (columns) to[c * rows + r] = from[r * n + c];
-                        sum += double(from[r * n + c]);
-                    }
-                    if (mean) to[c] = float(sum / rows);
+                    if (mean) to[c] = mean_of(from + c);
+                    for (int r = 0; r < rows && columns; ++r) to[c * rows + r] = from[r * n + c];
                 }
             }
         });

@@ -1,6 +1,5 @@
 // lightning: S = e^-rate S + k v^T per head, giving S^T q.
-#include <cmath>
-
+#include "cpu/ops/doubles.h"
 #include "cpu/ops/scan.h"
 #include "cpu/ops/table.h"
 
@@ -18,7 +17,7 @@ struct Lightning final : Scan {
           k(a.input(1)) {
         const double slope = double(a.number("slope"));
         for (int64_t h = 0; h < n_heads; ++h)
-            shrink.push_back(float(std::exp(-slope * std::exp2(-8.0 * double(h + 1) / double(n_heads)))));
+            shrink.push_back(float(exp_double(-slope * exp2_double(-8.0 * double(h + 1) / double(n_heads)))));
     }
 
     void token(const Worker&, int64_t row, int64_t head, Token& t) const override {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from decimal import Decimal, localcontext
 from functools import partial
 
 import numpy as np
@@ -20,6 +18,7 @@ from woolly.models.towers.relative import Turned
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import as_matrix, made
 from woolly.plan import Handle, Tracer
+from woolly.plan.exact import exact_log, exact_softplus
 from woolly.senses.ears import after_conv
 
 __all__ = ["PROJECTORS", "arrange", "constants", "hard_rows", "remake", "stages"]
@@ -72,7 +71,7 @@ def _encoder(p: Tracer, hp: EarParams) -> None:
 def _attention(p: Tracer, x: Handle, hp: EarParams, turned: Turned) -> Handle:
     h = p.rms_norm(x, "ln1", eps=_EPS)
     q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
-    q = q * (hp.head_dim**-0.5 / math.log(2)) * p.vector("q_scale")
+    q = q * (hp.head_dim**-0.5 / exact_log(2)) * p.vector("q_scale")
     a = turned.attention(q, k, v, "attn_waves", scale=1.0, softcap=_CAP)
     p.skip("linear_pos", "per_dim_scale")
     return p.linear(a, "attn_out", width=hp.width)
@@ -98,9 +97,7 @@ def remake(hp: EarParams) -> dict[str, Tensor]:
         trained = hp.tensors.get(f"{begin}.per_dim_scale", hp.tensors.get(f"{begin}.per_dim_scale.weight"))
         if trained is None or trained.n_elements != hp.head_dim:
             raise ModelError(f"tensor {begin}.per_dim_scale is missing, or has not {hp.head_dim} numbers")
-        with localcontext() as context:
-            context.prec = 20
-            scale = [float((1 + Decimal(float(one)).exp()).ln()) for one in trained.dequantize().reshape(-1)]
+        scale = [exact_softplus(float(one)) for one in trained.dequantize().reshape(-1)]
         out[f"{begin}.q_scale.weight"] = made(f"{begin}.q_scale.weight", np.array(scale))
     return out
 

@@ -18,6 +18,7 @@ from woolly.models.towers.params import EarParams
 from woolly.models.towers.relative import Turned, turned_tensors, waves_of
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.plan import Handle, Tracer
+from woolly.plan.exact import exact_log
 from woolly.senses.ears import after_conv
 
 __all__ = [
@@ -37,7 +38,7 @@ _EPS = 1e-6  # of all norms: converters wrote another into some files
 _REACH = 12  # rows that a row sees: itself and those before it
 _TAPS = 9
 _CAP = 50.0  # bound of scores
-_K_SCALE = math.log(1 + math.e) / math.log(2)
+_K_SCALE = exact_log(1 + math.e) / exact_log(2)
 
 
 def _conv(p: Tracer, hp: EarParams, number: int) -> None:
@@ -75,7 +76,7 @@ def feed_forward(p: Tracer, x: Handle, hp: EarParams, layer: int, which: str) ->
 def _attention(p: Tracer, x: Handle, hp: EarParams, layer: int, turned: Turned) -> Handle:
     h = p.rms_norm(x, "attn_pre_norm", eps=_EPS)
     q, k, v = (clipped(p, h, f"a.blk.{layer}.attn_{one}", hp.tensors) for one in "qkv")
-    q = q * (hp.head_dim**-0.5 / math.log(2)) * p.vector("per_dim_scale")
+    q = q * (hp.head_dim**-0.5 / exact_log(2)) * p.vector("per_dim_scale")
     k = k * _K_SCALE
     k = k * p.vector("per_dim_k_scale") if p.has("per_dim_k_scale") else k
     a = turned.attention(q, k, v, "attn_waves", scale=1.0, softcap=_CAP)

@@ -185,6 +185,9 @@ def alibi_slopes(most: float, n_heads: int) -> Float32:
     return (2.0 ** -np.array(exponents)).astype(np.float32)
 
 
+_FARTHEST = 128  # from here on distances share a bucket
+
+
 def distance_buckets(distance: npt.NDArray[np.int64], n: int, sees_later: bool = True) -> npt.NDArray[np.int64]:
     """T5's buckets: half for later positions, if rows see any.
 
@@ -192,8 +195,12 @@ def distance_buckets(distance: npt.NDArray[np.int64], n: int, sees_later: bool =
     """
     side = n // 2 if sees_later else n
     single, far = side // 2, np.abs(distance if sees_later else np.minimum(distance, 0))
-    share = np.log(np.maximum(far, single).astype(np.float32) / single) / np.log(np.float32(128 / single))
-    coarse = np.minimum(single + (share * np.float32(side - single)).astype(np.int64), side - 1)
+    if single >= _FARTHEST:
+        coarse = np.full_like(far, side - 1)
+    else:
+        # A distance where a bucket begins is a whole number of them but for what f64 rounds.
+        share = np.log(np.clip(far, single, _FARTHEST) / single) / np.log(_FARTHEST / single)
+        coarse = np.minimum(single + (share * (side - single) + 1e-9).astype(np.int64), side - 1)
     return np.where((distance > 0) & sees_later, side, 0) + np.where(far < single, far, coarse)
 
 

@@ -11,11 +11,13 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
 from woolly.runtime.cuda.emitters import emits
+from woolly.runtime.doubles import slopes_of
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.gpu.state import room
 from woolly.runtime.gpu.stores import store_arguments
 from woolly.runtime.options import KV_TYPES
+from woolly.runtime.reference.ops import distance_buckets
 
 __all__ = ["FAR", "MOST_OF_FEW", "PART_BYTES", "QUERIES", "is_far", "joined"]
 
@@ -204,7 +206,7 @@ def _arguments(e: Emitter, step: Step, parts: Address, n_parts: int, most: int, 
         parts,
         e.array(f"parts done of {n_parts}", 4 * n_parts, lambda: np.zeros(n_parts, np.uint32)),
         e.vector(sinks[0]) if sinks else _NONE,
-        e.array(f"slopes {alibi} {heads}", 4 * heads, lambda: _slopes(alibi, heads)) if alibi else _NONE,
+        e.array(f"slopes {alibi} {heads}", 4 * heads, lambda: slopes_of(alibi, heads)) if alibi else _NONE,
         e.vector(tables[0]) if tables else _NONE,
         _bucket_table(e, tables[0].shape[0]) if tables else _NONE,
         step.integer("entry"),
@@ -228,14 +230,6 @@ def _arguments(e: Emitter, step: Step, parts: Address, n_parts: int, most: int, 
     )
 
 
-def _slopes(most: float, n_heads: int) -> npt.NDArray[np.float32]:
-    """How fast each head's scores fall with distance: heads beyond a power of two are between the others."""
-    whole = 1 << (n_heads.bit_length() - 1)
-    exponents = [most * (i + 1) / whole for i in range(whole)]
-    exponents += [most * (2 * i + 1) / (2 * whole) for i in range(n_heads - whole)]
-    return (2.0 ** -np.array(exponents)).astype(np.float32)
-
-
 def _mask(step: Step) -> int:
     """The number of a mask; UnsupportedError for one that kernels lack."""
     if (mask := step.text("mask")) not in _MASKS:
@@ -248,9 +242,6 @@ def _bucket_table(e: Emitter, n: int) -> Address:
 
 
 def _buckets(n: int) -> npt.NDArray[np.int32]:
-    """T5's buckets of distances back, and ahead: half of each half are single distances, the others grow."""
-    half, single, far = n // 2, n // 4, np.arange(_FARTHEST + 1)
-    share = np.log(np.maximum(far, single).astype(np.float32) / np.float32(single)) / np.log(np.float32(128 / single))
-    coarse = np.minimum(single + (share * np.float32(half - single)).astype(np.int64), half - 1)
-    back = np.where(far < single, far, coarse)
-    return np.concatenate([back, back + half]).astype(np.int32)
+    """Buckets of distances back, and ahead."""
+    back = distance_buckets(-np.arange(_FARTHEST + 1), n)
+    return np.concatenate([back, back + n // 2]).astype(np.int32)

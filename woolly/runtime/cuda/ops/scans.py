@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from woolly.errors import UnsupportedError
 from woolly.plan import Step
 from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.cuda.ops.rows import threads_for
+from woolly.runtime.doubles import fades_of
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
@@ -40,11 +39,7 @@ def _scan(e: Emitter, step: Step, n_keys: int, n_columns: int, heads: int, *args
 
 def _fades(e: Emitter, step: Step, heads: int) -> Address:
     slope = step.number("slope")
-
-    def make() -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-        return np.exp(-slope * 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)).astype(np.float32)
-
-    return e.array(f"fades {slope} {heads}", 4 * heads, make)
+    return e.array(f"fades {slope} {heads}", 4 * heads, lambda: fades_of(slope, heads))
 
 
 @emits("delta_net")

@@ -8,12 +8,13 @@ import numpy.typing as npt
 from woolly.errors import UnsupportedError
 from woolly.plan import Step
 from woolly.runtime.batch import Batch
+from woolly.runtime.doubles import log_double, slopes_of
 from woolly.runtime.gpu.batch import MAX_CONTEXT
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.gpu.state import room
 from woolly.runtime.gpu.stores import store_arguments
-from woolly.runtime.reference.ops import alibi_slopes, distance_buckets
+from woolly.runtime.reference.ops import distance_buckets
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
 
@@ -44,12 +45,16 @@ def _tempers(e: Emitter, step: Step) -> Address:
         return Address(0)
     n = max(0, MAX_CONTEXT + offset) // length + 1
     key = f"tempers {temper} {length} {offset}"
-    return e.array(key, 4 * n, lambda: (1.0 + temper * np.log1p(np.arange(n, dtype=np.float64))).astype(np.float32))
+
+    def make() -> npt.NDArray[np.float32]:
+        return (1.0 + temper * log_double(1.0 + np.arange(n, dtype=np.float64))).astype(np.float32)
+
+    return e.array(key, 4 * n, make)
 
 
 def _slopes(e: Emitter, step: Step, heads: int) -> Address:
     most = step.number("alibi")
-    return e.array(f"slopes {most} {heads}", 4 * heads, lambda: alibi_slopes(most, heads)) if most else Address(0)
+    return e.array(f"slopes {most} {heads}", 4 * heads, lambda: slopes_of(most, heads)) if most else Address(0)
 
 
 def _longest(e: Emitter) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from woolly.errors import UnsupportedError
 from woolly.plan import Step
+from woolly.runtime.doubles import fades_of
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.emitters import emits
@@ -70,11 +70,8 @@ def _lightning(e: Emitter, step: Step) -> None:
     q, k, v = step.inputs
     head, slope = step.integer("head"), step.number("slope")
     heads = e.width(v) // head
-
-    def fades() -> npt.NDArray[np.float32]:
-        return np.exp(-slope * 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)).astype(np.float32)
-
-    given = [e.value(q), e.value(k), e.array(f"fades {slope} {heads}", 4 * heads, fades)]
+    fades = e.array(f"fades {slope} {heads}", 4 * heads, lambda: fades_of(slope, heads))
+    given = [e.value(q), e.value(k), fades]
     _scan(e, step, v, given, heads, head)
 
 
