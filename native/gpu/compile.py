@@ -43,6 +43,7 @@ FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
     *("add", "scale", "mul", "gain", "shift", "columns", "join", "output_rows"),
     *("softcap", "act", "glu", "adapt", "rope", "clamp", "clip", "xielu", "lerp", "mix", "embed_type", "pool", "place"),
+    *("given", "blend", "fold_join", "fold_columns", "fold_mean", "conv_around", "conv_at"),
 )
 SCANS = ("delta_net", "wkv7", "lightning", "scan_mamba2")
 NORMS = ("rms_norm", "layer_norm", "peaks", "match", "dots")

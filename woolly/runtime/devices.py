@@ -9,7 +9,7 @@ __all__ = ["GPU_KINDS", "TOWER_KINDS", "backend_for", "is_gpu_backend", "parse_d
 # Backends of GPUs, which are also the kinds of devices that a number may follow: cuda:1. The first is that of "auto".
 GPU_KINDS = ("cuda", "metal", "vulkan")
 # Those with kernels for towers. All compute texts with rows of pictures.
-TOWER_KINDS = ("cuda",)
+TOWER_KINDS = ("cuda", "vulkan")
 
 _FORMS = f"auto, cpu, {', '.join(GPU_KINDS)}, {GPU_KINDS[0]}:1, or {GPU_KINDS[0]}:0,1 for several GPUs"
 

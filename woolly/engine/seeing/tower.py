@@ -248,7 +248,8 @@ def tower_backend(path: Path) -> str:
 def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) -> list[Program]:
     """The programs of the stages on a GPU; none if it cannot have them, with a line of the log.
 
-    They share one context of the driver. What is kept of a text, in f16, is of one run.
+    They share one context of the driver. What is kept of a text is of one run: in f16, or in f32 as the CPU has it
+    where a GPU gives its bits.
     """
     programs: list[Program] = []
     try:
@@ -256,12 +257,13 @@ def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) 
         device = gpu.open(number)
         try:
             free, needed = device.memory()[0], traced_bytes(traced, _GPU_ROWS)
+            kv_type = "f32" if device.kernels.arithmetic == "cpu" else "f16"
         finally:
             device.close()
         if needed > free * _GPU_SHARE:
             raise RequestError(f"it takes {needed / 1e9:.1f} GB, and the GPU has {free / 1e9:.1f} GB free")
         for stage in traced.stages:
-            its = Options(threads=options.threads, kv_type="f16", max_rows=max(stage.most_rows, _GPU_ROWS))
+            its = Options(threads=options.threads, kv_type=kv_type, max_rows=max(stage.most_rows, _GPU_ROWS))
             programs.append(gpu.compile_on(gpu.open(number), stage.plan, traced.tensors, its))
         return programs
     except (DeviceError, RequestError, UnsupportedError) as error:

@@ -17,15 +17,17 @@ class PictureNeeds:
         """`can_see`: whether the backend has kernels for such batches."""
         self._can_see = can_see
         self._blends = [step for step in plan.steps if step.op == "blend"]
+        self._filters = [step for step in plan.steps if step.op == "conv_at"]
         self._folded = max((step.integer("count") for step in plan.steps if step.op == "fold"), default=0)
         self._brought = max((_end(plan, step) for step in plan.steps if step.op == "place"), default=0)
         attends = [step for step in plan.steps if step.op == "attend"]
         self._sees_block = any(step.text("mask") == "block" for step in attends)
         # What the batch says adds to what these see: it must lie within the shortest window.
         free = [step for step in attends if step.text("mask") in ("", "chunked")]
+        self._sees_more = bool(free)
         self._window = min((step.integer("window") for step in free if step.integer("window")), default=0)
         self._is_chunked = any(step.text("mask") == "chunked" for step in free)
-        self._is_any = bool(self._blends or self._folded or self._sees_block)
+        self._is_any = bool(self._blends or self._filters or self._folded or self._sees_block)
 
     def check(self, batch: Batch) -> None:
         """Raises ValueError if kernels would leave their memory, or a row would see what is not there."""
@@ -39,8 +41,10 @@ class PictureNeeds:
             raise ValueError("what rows turn by does not fit the batch")
         self._check_brought(batch)
         self._check_places(batch)
+        self._check_filters(batch)
         if batch.sees is not None:
-            self._check_sees(batch)
+            if self._sees_block or self._sees_more:
+                self._check_sees(batch)
         elif self._sees_block:
             raise ValueError("the batch does not say what rows see")
 
@@ -66,6 +70,21 @@ class PictureNeeds:
             own = places[:, first : first + taps]
             if own.shape[1] < taps or own.min() < -1 or own.max() >= n:
                 raise ValueError(f"a place is outside its table of {n}")
+
+    def _check_filters(self, batch: Batch) -> None:
+        if not self._filters:
+            return
+        if batch.places is None or batch.shares is None or len(batch.places) != batch.n_rows:
+            raise ValueError("the batch does not name the rows of a filter")
+        lengths = np.diff(batch.offsets)
+        length = np.repeat(lengths, lengths)[:, None]
+        for step in self._filters:
+            first, taps = step.integer("first"), step.integer("taps")
+            own = batch.places[:, first : first + taps]
+            if own.shape[1] < taps:
+                raise ValueError("the batch does not name the rows of a filter")
+            if (own < -1).any() or (own >= length).any():
+                raise ValueError("a filter reads a row outside its text")
 
     def _check_sees(self, batch: Batch) -> None:
         """What rows see begins and ends no earlier than for the row before, and ends within the batch."""

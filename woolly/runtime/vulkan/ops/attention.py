@@ -20,8 +20,8 @@ from woolly.runtime.vulkan.emitters import emits
 
 __all__ = ["is_far"]
 
-# "causal": never later rows, which rows of a picture see with "".
-_MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3}
+# "causal": never later rows, which rows of a picture see with ""; "block": those alone that the batch says.
+_MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
 _COLUMNS = (128, 256, 640)  # of V that kernels take
 # Positions of a split, groups that share the splits of a row (as in attend.slang), and splits that they may have.
 _SPLIT, _SHARERS, _MOST_SPLITS = 128, 32, 256

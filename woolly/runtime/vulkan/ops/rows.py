@@ -21,6 +21,7 @@ _ACTIVATIONS = (
 )
 _POOLS = ("mean", "first", "last")
 _THREADS = 64
+_MOST_ROWS = 65535  # groups along an axis of a grid: no device has to take more
 _NONE = Address(0)
 
 
@@ -48,12 +49,14 @@ def _elements(
     f: float = 0.0,
     g: float = 0.0,
     more: Address = _NONE,
+    kernel: str = "",
 ) -> None:
-    """The op of the step over the elements of its value."""
+    """The op of the step over the elements of its value, by a kernel of its name if no other is given."""
     value = step.output
     width, kind = e.width(value), e.kind(value)
     a = e.value(step.inputs[0])
-    elements(e, step.op, kind, width, a, b, e.value(value), width, kind, i, j, k, float(f), g=g, more=more)
+    numbers = (width, kind, i, j, k, float(f))
+    elements(e, kernel or step.op, kind, width, a, b, e.value(value), *numbers, g=g, more=more)
 
 
 @emits("embed")
@@ -243,6 +246,36 @@ def _match(e: Emitter, step: Step) -> None:
 @emits("dots")
 def _dots(e: Emitter, step: Step) -> None:
     _norm(e, step, step.integer("group"), 0.0, e.value(step.inputs[1]))
+
+
+@emits("given")
+def _given(e: Emitter, step: Step) -> None:
+    if e.max_rows > _MOST_ROWS:
+        raise UnsupportedError(f"the vulkan backend has no towers of {e.max_rows} rows at once: {_MOST_ROWS} at most")
+    width, kind = e.width(step.output), e.kind(step.output)
+    elements(e, "given", kind, width, _NONE, _NONE, e.value(step.output), width, kind, 0, 0, 0, 0.0)
+
+
+@emits("blend")
+def _blend(e: Emitter, step: Step) -> None:
+    _elements(e, step, e.vector(step.weights[0]), i=step.integer("first"), j=step.integer("taps"))
+
+
+@emits("fold")
+def _fold(e: Emitter, step: Step) -> None:
+    _elements(e, step, i=step.integer("count"), kernel=f"fold_{step.text('kind')}")
+
+
+@emits("conv_around")
+def _conv_around(e: Emitter, step: Step) -> None:
+    filters, bias = [*(e.vector(weight) for weight in step.weights), _NONE][:2]
+    numbers = (step.integer("kernel"), step.integer("before"), int(step.text("act") == "silu"))
+    _elements(e, step, filters, *numbers, more=bias)
+
+
+@emits("conv_at")
+def _conv_at(e: Emitter, step: Step) -> None:
+    _elements(e, step, e.vector(step.weights[0]), i=step.integer("first"), j=step.integer("taps"))
 
 
 @emits("place")
