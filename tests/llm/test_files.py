@@ -131,6 +131,11 @@ def test_every_dialect_of_the_server_takes_a_file(folder):
         "/v1/responses": {"input": [{"role": "user", "content": [item]}], "max_output_tokens": 2},
         "/v1beta/models/sees-Q8_0:generateContent": {"contents": [{"parts": [inline]}]},
         "/tokenize": {"messages": [{"role": "user", "content": [file]}]},
+        "/api/chat": {
+            "model": "sees-Q8_0",
+            "messages": [{"role": "user", "content": "", "images": [data]}],
+            "stream": False,
+        },
     }
     settings = Settings(
         models_dir=folder, model=str(folder / "sees-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512, n_predict=2
@@ -145,6 +150,7 @@ def test_every_dialect_of_the_server_takes_a_file(folder):
         usage = counts["/v1/messages"]["usage"]
         assert n == usage["input_tokens"] + usage["cache_read_input_tokens"] > 100
         assert n == counts["/v1/responses"]["usage"]["input_tokens"] == counts["/tokenize"]["count"]
+        assert counts["/api/chat"]["prompt_eval_count"] > 100  # Ollama's files have no names
     few = replace(settings, pdf_pages=1)
     with TestClient(create_app(few), base_url="http://localhost") as client:
         reply = client.post("/v1/chat/completions", json=asked["/v1/chat/completions"])

@@ -1,5 +1,7 @@
 """Pictures in the bodies of each dialect, read as neutral parts."""
 
+import base64
+
 import pytest
 
 from woolly import chat
@@ -74,6 +76,13 @@ def test_ollamas_images():
     body = GenerateBody.model_validate({"model": "m", "prompt": "a", "images": ["AAAA", URL]})
     parts = said(body.to_chat(SamplingParams()).messages)
     assert [part.picture.base64 for part in parts[:2]] == ["AAAA", "AAAA"] and parts[1].picture.where == "images.1"
+    for data, of in ((b"%PDF-1.7 and so on", chat.FilePart), (b"\x00\x00\x00\x20ftypisom", chat.VideoPart)):
+        plain = base64.b64encode(data).decode()
+        body = GenerateBody.model_validate({"model": "m", "prompt": "a", "images": [plain, "no base64!"]})
+        part, other, _ = said(body.to_chat(SamplingParams()).messages)
+        given = part.file if of is chat.FilePart else part.video
+        assert isinstance(part, of) and (given.data, given.where) == (plain, "images.0")
+        assert isinstance(other, chat.ImagePart)
     with pytest.raises(ApiError, match="images: it is given together with raw"):
         GenerateBody.model_validate({"model": "m", "prompt": "a", "images": ["AAAA"], "raw": True}).check()
 

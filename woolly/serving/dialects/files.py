@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 
-from woolly.chat import FilePart, Part, TextPart
-from woolly.senses.given import GivenFile
+from woolly.chat import FilePart, ImagePart, Part, TextPart, VideoPart
+from woolly.senses.given import GivenFile, GivenPicture, GivenVideo
+from woolly.senses.pdf import is_pdf
+from woolly.senses.video import is_video
 
-__all__ = ["file_part", "file_text"]
+__all__ = ["file_part", "file_text", "seen_part"]
 
 
 def file_part(data: str, name: str, where: str) -> Part:
@@ -16,6 +18,19 @@ def file_part(data: str, name: str, where: str) -> Part:
     if (text := file_text(data)) is not None:
         return TextPart("\n".join(one for one in (name, text) if one))
     return FilePart(GivenFile(data=data, name=name, where=where))
+
+
+def seen_part(plain: str, where: str) -> Part:
+    """Returns a picture, a PDF file or a video that is sent in base64 without its type: its first bytes tell."""
+    try:
+        first = base64.b64decode(plain[:16], validate=True)
+    except (binascii.Error, ValueError):
+        first = b""  # who reads all of it says so
+    if is_pdf(first):
+        return FilePart(GivenFile(data=plain, where=where))
+    if is_video(first):
+        return VideoPart(GivenVideo(data=plain, where=where))
+    return ImagePart(GivenPicture(base64=plain, where=where))
 
 
 def file_text(data: str) -> str | None:

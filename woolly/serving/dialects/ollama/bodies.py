@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly import chat
 from woolly.chat import ChatRequest, ReasoningOptions
 from woolly.sampling import SamplingParams
-from woolly.senses.given import GivenPicture
 from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
+from woolly.serving.dialects.files import seen_part
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
@@ -192,7 +192,7 @@ def _message(message: Message, i: int) -> chat.Message:
 
 
 def _content(text: str, images: list[Any] | None, where: str) -> str | tuple[chat.Part, ...]:
-    """Returns the text, after its pictures if there are any."""
+    """Returns the text, after its pictures, PDF files and videos if there are any."""
     if not images:
         return text
     parts: list[chat.Part] = []
@@ -200,7 +200,7 @@ def _content(text: str, images: list[Any] | None, where: str) -> str | tuple[cha
         if not isinstance(image, str):
             raise refuse(f"{where}.{i}", "the bytes of a picture in base64 were expected")
         plain = image.partition(",")[2] if image.startswith("data:") else image
-        parts.append(chat.ImagePart(GivenPicture(base64=plain, where=f"{where}.{i}")))
+        parts.append(seen_part(plain, f"{where}.{i}"))
     return (*parts, chat.TextPart(text)) if text else tuple(parts)
 
 
