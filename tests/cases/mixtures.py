@@ -71,6 +71,19 @@ MIXTURES = {
             extra={"leading_dense_block_count": 1, "expert_shared_count": 2, "expert_weights_scale": 1.5},
         ),
         Tiny(
+            "deepseek2-ocr",
+            "deepseek2-ocr",
+            n_layers=3,
+            n_kv_heads=4,
+            tied=False,
+            experts=6,
+            expert_ffn=24,
+            shared=48,
+            dense=1,
+            # The number of columns that turn is what converters write.
+            extra={"leading_dense_block_count": 1, "expert_shared_count": 2, "rope.dimension_count": 0},
+        ),
+        Tiny(
             "bailingmoe",
             "bailingmoe",
             tied=False,

@@ -54,6 +54,23 @@ CLASS = {"v.class_embd": (32,), "v.position_embd.weight": (SIDE**2 + 1, 32)}
 SQUARE = ((1, SIDE, SIDE),)
 MERGER = matrix("mm.0", 128, 128) | matrix("mm.2", TEXT, 128)
 PROJECTED = norm("mm.input_norm", 128) | matrix("mm.up", 128, 128) | matrix("mm.down", TEXT, 128)
+
+
+def sam(width: int, n_layers: int, window: int, side: int) -> dict[str, tuple[int, ...]]:
+    """DeepSeek-OCR before CLIP: of two heads, with layers 2, 5, ... that look at everything."""
+    out = {"v.sam.patch_embd.weight": (width, 3, PATCH, PATCH), "v.sam.patch_embd.bias": (width,)}
+    out |= {"v.sam.pos_embd.weight": (1, side, side, width)}
+    for i in range(n_layers):
+        reach = side if i % 3 == 2 else window
+        block = norm("pre_ln", width) | norm("post_ln", width) | matrix("attn.qkv", 3 * width, width)
+        block |= matrix("attn.out", width, width) | matrix("mlp.lin1", 40, width) | matrix("mlp.lin2", width, 40)
+        block |= {f"attn.pos_{one}.weight": (2 * reach - 1, width // 2) for one in "hw"}
+        out |= {f"v.sam.blk.{i}.{name}": shape for name, shape in block.items()}
+    out |= norm("v.sam.neck.1", 16) | norm("v.sam.neck.3", 16)
+    filters = {"neck.0": (16, width, 1, 1), "neck.2": (16, 16, 3, 3), "net_2": (24, 16, 3, 3), "net_3": (32, 24, 3, 3)}
+    return out | {f"v.sam.{name}.weight": shape for name, shape in filters.items()}
+
+
 DEEP = {key: n for i in (0, 1) for key, n in (norm(f"v.deepstack.{i}.norm", 128)
         | matrix(f"v.deepstack.{i}.fc1", 128, 128) | matrix(f"v.deepstack.{i}.fc2", TEXT, 128)).items()}  # fmt: skip
 
@@ -288,6 +305,18 @@ TOWERS = {
                    "vision.image_min_pixels": 16 * 4, "vision.image_max_pixels": 16 * 200},
         ),
         TinyTower(
+            "deepseekocr",
+            "deepseekocr",
+            ((1, 16, 16), (1, 8, 8)),
+            sam(32, 3, 6, 16) | {"v.patch_embd.weight": (32, 3, 14, 14), "v.position_embd.weight": (17, 32)}
+            | {"v.class_embd": (32,)} | norm("v.pre_ln", 32) | matrix("mm.model.fc", TEXT, 64)
+            | {"v.image_newline": (TEXT,), "v.view_seperator": (1, TEXT)},
+            n_layers=1,
+            extra={"use_gelu": True, "vision.image_size": 64, "vision.sam.embedding_length": 32,
+                   "vision.sam.head_count": 2, "vision.sam.block_count": 3, "vision.window_size": 6,
+                   "vision.projector.scale_factor": 1},
+        ),
+        TinyTower(
             "kimivl",
             "kimivl",
             ((1, 4, 6), (1, 8, 8), (1, 10, 2)),
@@ -324,7 +353,7 @@ def tensors(tower: TinyTower) -> dict[str, np.ndarray]:
             values = 0.1 * values + (is_scale and name.endswith(".weight"))
             if name.endswith(("_min", "_max")):  # bounds that many numbers exceed
                 values = np.abs(values) + 0.3 if name.endswith("_max") else -np.abs(values) - 0.5
-        elif "position" not in name:
+        elif "position" not in name and "pos_embd" not in name:
             values = values * np.prod(shape[1:]) ** -0.5
         out[name] = values.astype(np.float32)
     return out

@@ -1,4 +1,4 @@
-"""Models in which an index chooses blocks, or works beside windows, as their makers publish them."""
+"""Models in which an index chooses blocks, or works beside windows, and DeepSeek-OCR, as their makers publish them."""
 
 import numpy as np
 
@@ -82,4 +82,14 @@ def dots3note(file):
     return "Dots3NoteForConditionalGeneration", arrays, {k: config[k] for k in config.keys() - left}
 
 
-ROWS = {"minimax-m3": minimax_m3, "dots3note": dots3note}
+def deepseek_ocr(file):
+    """With the parts that see, and its sizes in a part of the configuration."""
+    config = facts(file)
+    config |= {"n_routed_experts": config.pop("num_experts"), "n_shared_experts": 2, "use_mla": False}
+    config |= {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0, "v_head_dim": 0, "topk_method": "greedy"}
+    seen = ("sam_model.pos_embed", "vision_model.pre_layrnorm.bias", "projector.layers.bias", "view_seperator")
+    arrays = plain(file, LLAMA | SHARED) | {f"model.{name}": np.zeros(8) for name in seen}
+    return "DeepseekOCRForCausalLM", arrays, {"language_config": config}
+
+
+ROWS = {"minimax-m3": minimax_m3, "dots3note": dots3note, "deepseek2-ocr": deepseek_ocr}

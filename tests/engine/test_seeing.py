@@ -53,6 +53,7 @@ PAIRS = {
     "qwen2.5o": QWEN2,
     "dots_ocr": TINY["qwen2"],
     "lightonocr": TINY["qwen3"],
+    "deepseekocr": FAMILIES["deepseek2-ocr"],
 }
 
 
@@ -104,6 +105,8 @@ def seen(name, seed=0):
     grid = tower.grids[0]
     if "vision.image_grid_pinpoints" in tower.extra:  # an overview and two tiles, with padding
         return picture(grid, grid, grid, seed=seed, tiles=(1, 2), size=(30, 90))
+    if tower.projector == "deepseekocr":  # a tile, and all of it in a tile's size: an overview takes longer
+        return picture(*[tower.grids[1]] * 2, seed=seed, tiles=(1, 1))
     return picture(grid, seed=seed)
 
 

@@ -6,6 +6,7 @@ CLASSES = {
     "bailingmoe2": "Glm4Moe",
     "cohere2moe": "Cohere2Moe",
     "deepseek": "DeepseekOcr2",
+    "deepseek2-ocr": "DeepseekOcr2",
     "exaone-moe": "ExaoneMoe",
     "granite_swa": "GraniteSWA",
     "hy_v3": "HYV3",
@@ -29,7 +30,7 @@ def options(file, windows):
     local = {"rope_type": "default", "rope_theta": float(file.get("rope.freq_base_swa", base))}
     if name == "bailingmoe2":
         return {"use_qk_norm": True, "norm_topk_prob": True}
-    if name == "deepseek":
+    if name in ("deepseek", "deepseek2-ocr"):
         return {"mlp_layer_types": kinds, "topk_method": "greedy"}
     if name == "hy_v3":
         return {"mlp_layer_types": kinds, "router_scaling_factor": scale, "num_shared_experts": 1}

@@ -1,4 +1,5 @@
-"""More towers for make_towers.py: MiniCPM-V 4.6, Kimi-VL by its successor's tower, dots.ocr by Qwen 2.5 VL's layers."""
+"""More towers for make_towers.py: MiniCPM-V 4.6, Kimi-VL by its successor's tower, dots.ocr by Qwen 2.5 VL's layers,
+DeepSeek-OCR by its successor's SAM and by CLIP."""
 
 import numpy as np
 import torch
@@ -121,4 +122,58 @@ def dots_ocr(file):
     return rows
 
 
-NEWEST = {"minicpmv4_6": minicpmv46, "kimivl": kimivl, "dots_ocr": dots_ocr}
+SAM_BLOCK = {
+    "pre_ln": "layer_norm1", "post_ln": "layer_norm2", "attn.qkv": "attn.qkv", "attn.out": "attn.proj",
+    "mlp.lin1": "mlp.lin1", "mlp.lin2": "mlp.lin2", "attn.pos_h": "attn.rel_pos_h", "attn.pos_w": "attn.rel_pos_w",
+}  # fmt: skip
+SAM_REST = {
+    "patch_embd": "patch_embed.projection", "pos_embd": "pos_embed", "neck.0": "neck.conv1",
+    "neck.1": "neck.layer_norm1", "neck.2": "neck.conv2", "neck.3": "neck.layer_norm2", "net_2": "proj.conv1",
+    "net_3": "proj.conv2",
+}  # fmt: skip
+
+
+def deepseekocr(file):
+    """Rows of SAM, and of CLIP over them with its table resized as SAM's, by DeepSeek-OCR's own code."""
+    own, side = models.deepseek_ocr2, file.get("vision.image_size") // PATCH
+    n_layers = file.get("vision.sam.block_count")
+    config = own.configuration_deepseek_ocr2.DeepseekOcr2SamVisionConfig(
+        hidden_size=file.get("vision.sam.embedding_length"), num_attention_heads=file.get("vision.sam.head_count"),
+        num_hidden_layers=n_layers, image_size=side * PATCH, patch_size=PATCH, mlp_dim=40, output_channels=16,
+        window_size=file.get("vision.window_size"), global_attn_indexes=[i for i in range(n_layers) if i % 3 == 2],
+        downsample_channels=[24, 32],
+    )  # fmt: skip
+    config._attn_implementation = "eager"
+    encoder, arrays = own.modeling_deepseek_ocr2.DeepseekOcr2SamVisionEncoder(config), {}
+    for name, array in file.tensors.items():
+        stem, _, kind = name.removeprefix("v.sam.").rpartition(".")
+        if name.startswith("v.sam.blk."):
+            _, number, rest = stem.split(".", 2)
+            arrays[f"layers.{number}.{SAM_BLOCK[rest]}" + f".{kind}" * ("pos_" not in rest)] = array
+        elif name.startswith("v.sam."):
+            arrays[SAM_REST[stem] + f".{kind}" * (stem != "pos_embd")] = array
+    load(encoder, arrays)
+    vision = transformers.CLIPVisionConfig(**sizes(file), layer_norm_eps=1e-5)
+    layers = models.clip.modeling_clip.CLIPEncoder(vision)
+    load(layers, named(file, CLIP_BLOCK, "layers", {}))
+    norm, matrix = layer_norm(file, "v.pre_ln", 1e-5), linear(file, "mm.model.fc")
+    cls, table, *ends = (
+        torch.tensor(np.array(file.tensors[name]).reshape(-1, n))
+        for name, n in (("v.class_embd", 32), ("v.position_embd.weight", 32), ("v.image_newline", TEXT),
+                        ("v.view_seperator", TEXT))
+    )  # fmt: skip
+
+    def rows(one):
+        first = encoder(image(one)).last_hidden_state
+        n, square = first.shape[-1], table[1:].reshape(1, side // 4, side // 4, 32).permute(0, 3, 1, 2)
+        if n != side // 4:
+            square = torch.nn.functional.interpolate(square, size=(n, n), mode="bicubic", antialias=True)
+        flat = first.flatten(2).transpose(1, 2)
+        places = torch.cat([table[:1], square.flatten(2)[0].T])
+        second = layers(inputs_embeds=norm(torch.cat([cls, flat[0]]) + places)[None]).last_hidden_state
+        return torch.cat([matrix(torch.cat([second[0, 1:], flat[0]], dim=-1)), *ends])
+
+    return rows
+
+
+NEWEST = {"minicpmv4_6": minicpmv46, "kimivl": kimivl, "dots_ocr": dots_ocr, "deepseekocr": deepseekocr}

@@ -25,6 +25,8 @@ CASES = [
     *(("glm4v", size) for size in ((40, 30), (300, 180), (90, 400), (100, 5))),
     *(("paddleocr", size) for size in ((40, 30), (300, 180), (90, 400), (100, 5), (5, 100))),
     *(("minicpmv4.6", size) for size in ((40, 30), (300, 180), (90, 400), (64, 64), (1, 1))),
+    # Sizes whose padding is even: its successor's processor puts what is odd on the other side.
+    *(("deepseekocr", size) for size in ((40, 30), (200, 100), (100, 400), (64, 64))),
 ]
 PINPOINTS = [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]
 MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
@@ -47,6 +49,7 @@ def sampled(values):
 
 
 def _processors():
+    from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import DeepseekOcr2ImageProcessorPil
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
     from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
@@ -82,6 +85,9 @@ def _processors():
             size={"shortest_edge": 2 * 28 * 28 * 8, "longest_edge": 2 * 28 * 28 * 40}, **own
         ),
         "minicpmv4.6": MiniCPMV4_6ImageProcessorPil(scale_resolution=112, **half),
+        "deepseekocr": DeepseekOcr2ImageProcessorPil(
+            size={"height": 128, "width": 128}, tile_size=80, max_patches=9, **half
+        ),
         "paddleocr": PaddleOCRVLImageProcessorPil(
             size={"shortest_edge": 28 * 28 * 6, "longest_edge": 28 * 28 * 40}, **own
         ),
@@ -106,6 +112,9 @@ def _pictures(name, processor, pixels):
         parts = np.split(np.asarray(values)[0], ends[:-1], axis=-1)
         cut = [one.reshape(3, 14, h, w, 14).swapaxes(1, 2) for one, (h, w) in zip(parts, sizes, strict=True)]
         return [one.reshape(3, one.shape[1] * 14, -1) for one in cut]
+    if name == "deepseekocr":  # tiles come first in the prompt
+        tiles = np.asarray(found["pixel_values_local"]) if "pixel_values_local" in found else ()
+        return [*tiles, *np.asarray(values)]
     if name == "paddleocr":
         _, height, width = (int(one) for one in np.asarray(found["image_grid_thw"])[0])
         cut = np.asarray(values).reshape(height, width, 3, 14, 14).transpose(2, 0, 3, 1, 4)

@@ -138,6 +138,27 @@ def test_llava_1_6_goes_line_by_line_through_its_tiles_without_padding():
     assert shown(lay_out(high, tiled))[:3] == [(0, 0, 4), (1, 0, 2), end]
 
 
+def test_deepseek_ocr_goes_line_by_line_through_its_tiles_then_shows_all():
+    tile, whole = (1, 4, 8), (1, 8, 4)
+    seen = settings("deepseekocr", 4)
+    end, last = (2, 2, 1), (2, 3, 1)  # rows of the file after the overview's own
+    tiled = lay_out(picture(tile, tile, whole, tiles=(1, 2)), seen)
+    assert shown(tiled) == [(0, 0, 2), (1, 0, 2), end, (2, 0, 1), end, (2, 1, 1), end, last]
+    assert shown(lay_out(picture(whole), seen)) == [(0, 0, 1), (0, 2, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
+
+
+def test_files_of_deepseek_ocr_with_sizes_of_clip_are_read_with_those_of_sam():
+    own = {"clip.projector_type": "deepseekocr", "clip.vision.projector.scale_factor": 1}
+    sizes = {"clip.vision.image_size": 224, "clip.vision.patch_size": 14}
+    found = read_settings({**KEYS, **own, **sizes})
+    assert (found.image_size, found.patch_size, found.tile_size, found.merge) == (1024, 16, 640, 4)
+    # A page of 1,700 x 2,200 pixels: six tiles, 20 lines of 20 rows and more, each line with its end, and an overview.
+    cut = PREPARING["deepseekocr"].cut(2200, 1700, found)
+    assert cut.tiles == (3, 2) and cut.sizes[-1] == (1024, 1024) and set(cut.sizes[:-1]) == {(640, 640)}
+    assert lay_out(cut.emptied((2200, 1700), found), found).n_rows == 30 * 21 + 16 * 17 + 1
+    assert PREPARING["deepseekocr"].cut(640, 500, found).sizes == ((1024, 1024),)
+
+
 def test_lightonocr_has_rows_alone_within_the_longest_side_that_its_file_says():
     assert shown(lay_out(picture((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
     own = settings("lightonocr", 2)

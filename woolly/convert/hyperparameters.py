@@ -16,7 +16,7 @@ class Hyperparameters:
 
     def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
         inner: dict[str, Any] = next(
-            (values[x] for x in ("text_config", "llm_config") if isinstance(values.get(x), dict)), {}
+            (values[x] for x in ("text_config", "llm_config", "language_config") if isinstance(values.get(x), dict)), {}
         )
         self._values = {**(defaults or {}), **values, **inner}
         self.where = where

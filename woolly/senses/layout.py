@@ -169,7 +169,28 @@ def _with_end(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
     return [rows, Rows(prepared, 0, rows.n, 1)]
 
 
+def _with_lines_of_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+    """DeepSeek-OCR: lines through all tiles, then those of the overview, each with a row of the tower's file after it.
+
+    A second row of that file ends the picture. Both come after the rows of a piece.
+    """
+    lines, columns = prepared.tiles
+    last = len(prepared.pieces) - 1
+    _, height, width = settings.row_grid(prepared.pieces[last].grid)
+    end = Rows(prepared, last, height * width, 1)
+    parts: list[str | Rows] = []
+    for i in range(lines):
+        _, high, wide = settings.row_grid(prepared.pieces[i * columns].grid)
+        for y in range(high):
+            parts += [Rows(prepared, i * columns + x, y * wide, wide) for x in range(columns)]
+            parts.append(end)
+    for y in range(height):
+        parts += [Rows(prepared, last, y * width, width), end]
+    return [*parts, Rows(prepared, last, height * width + 1, 1)]
+
+
 _MARKED = {
+    "deepseekocr": _with_lines_of_tiles,
     "gemma3nv": _with_end,
     "idefics3": _with_tile_marks,
     "lfm2": _with_numbered_tiles,

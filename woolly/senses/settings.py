@@ -92,10 +92,14 @@ PROJECTORS: Mapping[str, Projector] = {
         merge=2,
     ),
     "internvl": Projector("<img>", "</img>", ("<IMG_CONTEXT>", "<image>"), merge=2),
+    # Rows that end lines and the picture are of the tower's file.
+    "deepseekocr": Projector(written=("<image>",), merge=4),
 }
 
 
 _GEMMA3N_SIDE = 16  # rows of each side of a picture; converters wrote another patch_size, which its tower has not
+# Files of DeepSeek-OCR have the sizes of CLIP, whose own patches are not read: these are SAM's.
+_SAM_SIZES, _CLIP_SIZES = (1024, 16), (224, 14)
 _ANY_SIZE = ("dots_ocr",)  # files say 0: no size was trained with
 
 
@@ -118,6 +122,7 @@ class TowerSettings:
     pinpoints: tuple[tuple[int, int], ...] = ()  # height and width of what tiles may form, of LLaVA 1.6
     merge_type: str = ""  # `mm_patch_merge_type`
     n_queries: int = 0  # rows of each piece, however many patches it has; 0: they follow from the patches
+    tile_size: int = 0  # of a side of a tile in pixels; 0: as an overview
 
     @property
     def family(self) -> Projector:
@@ -166,6 +171,12 @@ def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
     )
     if projector == "gemma3nv":
         settings = replace(settings, patch_size=max(1, settings.image_size // _GEMMA3N_SIDE))
+    if projector == "deepseekocr":
+        if (settings.image_size, settings.patch_size) == _CLIP_SIZES:
+            settings = replace(settings, image_size=_SAM_SIZES[0], patch_size=_SAM_SIZES[1])
+        # The scale_factor of files is that of CLIP, too. Tiles are 640 pixels beside an overview of 1,024: whole rows.
+        row = family.merge * settings.patch_size
+        settings = replace(settings, merge=family.merge, tile_size=settings.image_size * 5 // 8 // row * row)
     if any(side < 1 or side % settings.image_size for pair in settings.pinpoints for side in pair):
         raise ModelError(
             f"metadata key clip.vision.image_grid_pinpoints is {pinpoints!r:.60}; multiples of the image_size"

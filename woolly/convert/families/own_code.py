@@ -95,6 +95,13 @@ def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
     return experts | dense | {"expert_shared_count": count} | (shared if count else {})
 
 
+def _deepseek_ocr(c: Hyperparameters, keys: Keys) -> Keys:
+    """Its class can have latent attention, too, which its checkpoint has not."""
+    c.refuse("use_mla")
+    c.refuse("topk_method", unless=(None, "greedy"))
+    return _deepseek(c, keys)
+
+
 def _arctic(c: Hyperparameters, keys: Keys) -> Keys:
     c.refuse("moe_layer_frequency", unless=(None, 1))
     c.refuse("use_residual", unless=(None, True))
@@ -281,6 +288,12 @@ FAMILIES = (
         base=_wide,
     ),
     CheckpointFamily("deepseek", "DeepseekForCausalLM", _deepseek, pairs=True),
+    CheckpointFamily(
+        "deepseek2-ocr",
+        "DeepseekOCRForCausalLM",
+        _deepseek_ocr,
+        defaults={"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "routed_scaling_factor": 1.0},
+    ),
     CheckpointFamily(
         "grok",
         "GrokForCausalLM Grok1ForCausalLM",

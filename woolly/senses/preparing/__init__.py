@@ -9,6 +9,7 @@ from woolly.senses.layout import Layout, lay_out
 from woolly.senses.picture import Picture
 from woolly.senses.prepared import Prepared
 from woolly.senses.preparing import (
+    deepseek,
     gemma3,
     gemma4,
     idefics3,
@@ -59,6 +60,7 @@ PREPARING: Mapping[str, Preparing] = {
     "minicpmv4_6": minicpm,
     "kimivl": kimi,
     "dots_ocr": qwen,
+    "deepseekocr": deepseek,
 }
 
 

@@ -1,0 +1,120 @@
+"""DeepSeek-OCR: SAM over small patches, filters that make 4 x 4 of them a row, CLIP over those; both side by side.
+
+The overview has the trained size. Tiles are smaller: tables of positions are resized for them when the file is opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from woolly.errors import ModelError
+from woolly.gguf import Tensor
+from woolly.models.towers.arrangement import Arrangement, Grid, Int32
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.sam import EPS, Sam, around, read_sam, resized
+from woolly.models.towers.stage import StageBuilder
+from woolly.models.towers.tensors import made
+from woolly.models.towers.vit import layer
+from woolly.plan import Tracer
+
+__all__ = ["CONSTANTS", "PROJECTORS", "arrange", "most_patches", "picture_stages", "remake"]
+
+PROJECTORS = ("deepseekocr",)
+CONSTANTS = ("v.image_newline", "v.view_seperator")  # the end of each line, and of the picture
+
+_CLIP_EPS = 1e-5  # files have SAM's
+_FILTERS = ("v.sam.neck.0", "v.sam.neck.2", "v.sam.net_2", "v.sam.net_3")
+
+
+def _sam(hp: TowerParams) -> Sam:
+    tile, patch = hp.settings.tile_size, hp.settings.patch_size
+    if hp.side % 4 or tile % (4 * patch) or not 0 < tile < hp.settings.image_size:
+        raise ModelError(
+            f"a tower for pictures of {hp.settings.image_size} pixels and tiles of {tile} cannot make one row of 4 x 4"
+            f" patches of {patch}"
+        )
+    return read_sam(hp, (tile // patch,))
+
+
+def picture_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
+    """SAM, three filters that mix channels of 3 x 3 places, and CLIP."""
+    names = ("blk.", "patch_embd.", "pos_embd.", "ones.", "all.", "window.", "neck.0.", "neck.1.")
+    return (
+        StageBuilder(_places, tuple(f"v.sam.{name}" for name in names)),
+        StageBuilder(_neck, ("v.sam.neck.",)),
+        StageBuilder(lambda p, hp: _filter(p, "v.sam.net_2"), ("v.sam.net_2.",), patches=4),
+        StageBuilder(lambda p, hp: _filter(p, "v.sam.net_3"), ("v.sam.net_3.",), patches=16),
+        StageBuilder(_rows, ("",), patches=16),
+    )
+
+
+def _places(p: Tracer, hp: TowerParams) -> None:
+    x = _sam(hp).build(p, hp)
+    y = p.linear(x, "v.sam.neck.0", width=p.rows("v.sam.neck.0"))
+    p.output(p.output_rows(p.layer_norm(y, "v.sam.neck.1", eps=EPS)), "vectors", "none")
+
+
+def _neck(p: Tracer, hp: TowerParams) -> None:
+    x = p.linear(p.given(width=p.columns_of("v.sam.neck.2")), "v.sam.neck.2", width=p.rows("v.sam.neck.2"))
+    p.output(p.output_rows(p.layer_norm(x, "v.sam.neck.3", eps=EPS)), "vectors", "none")
+
+
+def _filter(p: Tracer, name: str) -> None:
+    p.output(p.output_rows(p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))), "vectors", "none")
+
+
+def _rows(p: Tracer, hp: TowerParams) -> None:
+    """CLIP over what SAM made, whose rows stand beside its own."""
+    given, clip = p.given(width=hp.width), replace(hp, eps=_CLIP_EPS)
+    x = p.blend(p.blend(given, "v.class_embd", first=1), "v.position_embd")
+    x = p.layer_norm(x, "v.pre_ln", eps=_CLIP_EPS)
+    for i in range(hp.n_layers):
+        x = layer(p, x, clip, i, act="gelu_quick")
+    p.skip("v.patch_embd", "v.post_ln", *CONSTANTS)  # of CLIP alone, or of prompts
+    y = p.join(p.output_rows(x), p.output_rows(given))
+    p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "vectors", "none")
+
+
+def most_patches(hp: TowerParams) -> int:
+    """Places of the overview with those beyond it that windows have."""
+    return _sam(hp).padded(hp.side) ** 2
+
+
+def remake(hp: TowerParams) -> dict[str, Tensor]:
+    """What SAM reads otherwise, filters as matrices, and CLIP's table in both sizes."""
+    sam = _sam(hp)
+    out = sam.remake(dict(hp.tensors))
+    for name in (f"{one}.weight" for one in _FILTERS):
+        if name not in hp.tensors or len(hp.tensors[name].shape) != 4:
+            raise ModelError(f"tensor {name} is missing, or no filter of two axes")
+        array = hp.tensors[name].dequantize().reshape(hp.tensors[name].shape).transpose(0, 2, 3, 1)
+        out[name] = made(name, array.reshape(len(array), -1))
+    n = hp.side // 4
+    if "v.position_embd.weight" not in hp.tensors or hp.tensors["v.position_embd.weight"].shape != (n**2 + 1, hp.width):
+        raise ModelError(f"tensor v.position_embd.weight is missing, or not a table of {n} x {n} rows after one")
+    table = hp.tensors["v.position_embd.weight"].dequantize().astype(np.float64)
+    square = table[1:].reshape(n, n, hp.width)
+    tables = [table[:1], *(resized(square, side // 4).reshape(-1, hp.width) for side in sam.sides)]
+    out["v.position_embd.weight"] = made("v.position_embd.weight", np.concatenate(tables))
+    return out
+
+
+def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
+    """Places by windows; what filters cover; and the class row before the rows of CLIP."""
+    sam, side = _sam(hp), grid[1]
+    if grid != (1, side, side):
+        raise ValueError(f"the tower reads square pictures, not {grid[1]} x {grid[2]} patches")
+    n_rows = (side // 4) ** 2
+    order = np.arange(-1, n_rows, dtype=np.int32)
+    first = 1 + sum((one // 4) ** 2 for one in sam.sides[: sam.sides.index(side)]) if side in sam.sides else 0
+    places = np.stack([np.where(order < 0, 0, order + first), np.where(order < 0, 0, -1)], axis=1).astype(np.int32)
+    clip = Arrangement(
+        order, np.arange(1, n_rows + 1, dtype=np.int32), places=places, shares=np.ones(places.shape, np.float32)
+    )
+    return (sam.arrange(side), _all(around(side, 1)), _all(around(side, 2)), _all(around(side // 2, 2)), clip)
+
+
+def _all(order: Int32) -> Arrangement:
+    return Arrangement(order, np.arange(len(order), dtype=np.int32))

@@ -1,0 +1,243 @@
+"""SAM's encoder: windows, or all places, whose scores know how many lines and columns two places are apart.
+
+As `relative.py` says it: waves of the distance are products of waves of two positions, here of lines and of columns.
+Windows reach beyond the picture. What they find there is keys and values of zeros, which have the biases; in layers
+that look at everything a place beyond is not seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import ModelError
+from woolly.gguf import Tensor
+from woolly.models.towers.arrangement import Arrangement, Int32
+from woolly.models.towers.fixed import product
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.relative import turned_tensors, waves_of
+from woolly.models.towers.tensors import as_matrix, made
+from woolly.models.towers.vit import mlp
+from woolly.plan import Handle, Rope, Tracer
+from woolly.plan.ops.attention import Mask
+
+__all__ = ["EPS", "Sam", "around", "read_sam", "resized"]
+
+Float64 = npt.NDArray[np.float64]
+
+EPS = 1e-6
+_GLOBAL = (2, 5, 8, 11)  # layers that look at everything; files do not say
+_WINDOW = 14  # places of a side
+_MOST_LAYERS = 1024
+_UNSEEN = -1e9  # what the score of a place beyond the picture has added
+# Columns of places: the table of positions, whether a row is a place of the picture, which of the sizes it has, and
+# what its key begins with.
+_POSITION, _IS_PLACE, _KEY, _SIZES = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Sam:
+    """Sizes of the encoder. Pictures have the side of its table, or another of `sides`."""
+
+    width: int
+    n_layers: int
+    heads: int
+    window: int
+    sides: tuple[int, ...]  # places of a side of each size of pictures, the trained one first
+
+    @property
+    def head_dim(self) -> int:
+        """Columns of a head."""
+        return self.width // self.heads
+
+    def reach(self, layer: int) -> int:
+        """Lines or columns that waves of a layer tell apart, in both directions."""
+        return self.sides[0] if layer in _GLOBAL else self.window
+
+    def padded(self, side: int) -> int:
+        """Places of a side with those beyond the picture that windows have."""
+        return -(-side // self.window) * self.window
+
+    def build(self, p: Tracer, hp: TowerParams) -> Handle:
+        """Rows of all places, after the last layer."""
+        x = p.linear(p.given(width=hp.patch), "v.sam.patch_embd", width=self.width)
+        nothing = x * 0.0
+        is_place = p.blend(nothing, "v.sam.ones", first=_IS_PLACE)
+        sizes = [p.blend(nothing, "v.sam.ones", first=_SIZES + i) for i in range(len(self.sides))]
+        x = p.blend(x, "v.sam.pos_embd", first=_POSITION)
+        keys: dict[bool, Handle] = {}
+        for i in range(self.n_layers):
+            with p.scope(f"v.sam.blk.{i}"):
+                h = p.layer_norm(x, "pre_ln", eps=EPS) * is_place
+                x = x + p.linear(self._attention(p, h, i, sizes, keys), "attn.out", width=self.width)
+                x = x + mlp(p, p.layer_norm(x, "post_ln", eps=EPS), "mlp.lin1", "mlp.lin2")
+        return x
+
+    def _attention(self, p: Tracer, h: Handle, layer: int, sizes: list[Handle], keys: dict[bool, Handle]) -> Handle:
+        heads, reach, is_global = self.heads, self.reach(layer), layer in _GLOBAL
+        q, k, v = (p.linear(h, "attn.qkv", width=self.width, first=i * self.width) for i in range(3))
+        p.skip("attn.pos_h", "attn.pos_w")  # read as waves
+        read = q
+        if is_global:  # each size of pictures has distances of its own
+            read = q * sizes[0]
+            for one in sizes[1:]:
+                read = p.join(read, q * one, heads=heads)
+        turning = p.per_head_linear(read, "waves", heads=heads, width=4 * reach)
+        shared = f"/v.sam.{'all' if is_global else 'window'}"
+        rope = Rope(4 * reach, 4 * reach, 1.0, "halves", sections=(reach, reach))
+        if is_global not in keys:
+            begun = p.columns(turning, first=0, width=4 * reach) * 0.0
+            begun = p.blend(begun, shared, first=_KEY) if is_global else begun + p.vector(shared)
+            keys[is_global] = p.rope(begun, rope, f"{shared}.divisors")
+        turned = p.rope(turning, rope, f"{shared}.divisors")
+        if is_global:
+            turned = turned + p.vector(f"{shared}.seeing")
+        q, k = p.join(q, turned, heads=heads), p.join(k, keys[is_global], heads=heads, shared=True)
+        mask: Mask = "all" if is_global else "block"
+        return p.attention(q, k, v, head_dim=q.width // heads, scale=self.head_dim**-0.5, mask=mask)
+
+    def remake(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Filters as matrices, the table of positions in each size, and waves in place of vectors by distance."""
+        n, table = self.sides[0], _array(tensors, "v.sam.pos_embd.weight")
+        if table.size != n**2 * self.width or "v.sam.patch_embd.weight" not in tensors:
+            raise ModelError(f"the tower has no patches, or v.sam.pos_embd.weight is no table of {n} x {n} places")
+        table = table.reshape(n, n, self.width)
+        tables = [resized(table, side).reshape(-1, self.width) for side in self.sides]
+        out = {
+            "v.sam.pos_embd.weight": made("v.sam.pos_embd.weight", np.concatenate(tables)),
+            "v.sam.ones.weight": made("v.sam.ones.weight", np.ones((1, self.width))),
+            "v.sam.patch_embd.weight": as_matrix(tensors["v.sam.patch_embd.weight"]),
+        }
+        for i in range(self.n_layers):
+            name, reach = f"v.sam.blk.{i}", self.reach(i)
+            sides = self.sides if i in _GLOBAL else (self.window,)
+            by_axis = [_array(tensors, f"{name}.attn.pos_{axis}.weight") for axis in "hw"]
+            parts = [self._waves(by_axis, side, reach) for side in sides]
+            weight = np.concatenate(parts, axis=-1)
+            out[f"{name}.waves.weight"] = made(
+                f"{name}.waves.weight", np.broadcast_to(weight, (self.heads, *weight.shape))
+            )
+        for name, reach in (("v.sam.all", self.sides[0]), ("v.sam.window", self.window)):
+            out |= self._keys(name, reach)
+        return out
+
+    def _waves(self, by_axis: list[Float64], side: int, reach: int) -> Float64:
+        """[4 * reach, head_dim]: from q to what turns, for pictures of a side: lines then columns, twice."""
+        halves = []
+        for table in by_axis:
+            # Distances that such a picture does not have say nothing: zeros.
+            by_distance = np.zeros((2 * reach - 1, self.head_dim))
+            by_distance[reach - side : reach + side - 1] = _stretched(table, 2 * side - 1)
+            waves = waves_of("waves", by_distance[None], 1)["waves.weight"].dequantize()
+            # Attention scales scores; those by distance are not scaled.
+            halves.append(waves.reshape(2, reach, self.head_dim).astype(np.float64) * self.head_dim**0.5)
+        return np.concatenate(halves, axis=1).reshape(4 * reach, self.head_dim)
+
+    def _keys(self, name: str, reach: int) -> dict[str, Tensor]:
+        """What keys begin with before they turn, the frequencies, and what makes places beyond the picture unseen."""
+        given = turned_tensors(name, reach)
+        divisors = np.tile(given[f"{name}.divisors"].dequantize(), 2)
+        begun = np.repeat(np.array([1.0, 0.0]), 2 * reach)
+        out = {f"{name}.divisors": made(f"{name}.divisors", divisors)}
+        if name != "v.sam.all":
+            return out | {f"{name}.weight": made(f"{name}.weight", begun)}
+        # The sine of the wave that stays has no coefficient: its pair tells who is seen.
+        still = 2 * reach
+        beyond, seeing = begun.copy(), np.zeros(4 * reach)
+        beyond[still], seeing[still] = _UNSEEN, 1.0
+        return out | {
+            f"{name}.weight": made(f"{name}.weight", np.stack([begun, beyond])),
+            f"{name}.seeing.weight": made(f"{name}.seeing.weight", np.tile(seeing, self.heads)),
+        }
+
+    def arrange(self, side: int) -> Arrangement:
+        """Places by windows, those beyond the picture among them; results line by line."""
+        if side not in self.sides:
+            known = " or ".join(f"{one} x {one}" for one in self.sides)
+            raise ValueError(f"the tower reads pictures of {known} patches, not {side} x {side}")
+        window, n = self.window, self.padded(side) // self.window
+        lines, columns = (
+            one.reshape(n, window, n, window).transpose(0, 2, 1, 3).reshape(-1)
+            for one in np.mgrid[: n * window, : n * window]
+        )
+        is_place = (lines < side) & (columns < side)
+        order = np.where(is_place, lines * side + columns, -1).astype(np.int32)
+        outputs = np.flatnonzero(is_place).astype(np.int32)
+        begin = np.arange(len(order), dtype=np.int32) // window**2 * window**2
+        index = self.sides.index(side)
+        first = sum(one**2 for one in self.sides[:index])
+        places = np.full((len(order), _SIZES + len(self.sides)), -1, np.int32)
+        places[:, _POSITION] = np.where(is_place, order + first, -1)
+        places[:, _IS_PLACE] = np.where(is_place, 0, -1)
+        places[:, _KEY] = np.where(is_place, 0, 1)
+        places[:, _SIZES + index] = 0
+        return Arrangement(
+            order,
+            outputs,
+            results=np.argsort(order[outputs]).astype(np.int32),
+            turns=np.stack([lines, columns]).astype(np.int32),
+            sees=np.stack([begin, begin + window**2], axis=1),
+            places=places,
+            shares=np.ones(places.shape, np.float32),
+        )
+
+
+def read_sam(hp: TowerParams, others: Sequence[int]) -> Sam:
+    """The sizes that the file gives, for pictures of the trained side, and of some other sides in places."""
+    width, heads = hp.keys.positive("vision.sam.embedding_length"), hp.keys.positive("vision.sam.head_count")
+    n_layers, window = hp.keys.positive("vision.sam.block_count"), hp.keys.positive("vision.window_size", _WINDOW)
+    if width % heads or n_layers > _MOST_LAYERS or window > hp.side:
+        raise ModelError(
+            f"the tower claims {n_layers} blocks of SAM, of at most {_MOST_LAYERS}, {heads} heads in a width of"
+            f" {width}, and windows of {window} in pictures of {hp.side} places"
+        )
+    return Sam(width, n_layers, heads, window, (hp.side, *others))
+
+
+def _array(tensors: dict[str, Tensor], name: str) -> Float64:
+    if name not in tensors:
+        raise ModelError(f"tensor {name} is missing")
+    return tensors[name].dequantize().astype(np.float64)
+
+
+def resized(table: Float64, side: int) -> Float64:
+    """A table [n, n, width] made smaller or larger, by torch's antialiased bicubic kernel."""
+    if len(table) == side:
+        return table
+    shares = _bicubic(len(table), side)
+    return product(shares, product(shares, table).swapaxes(0, 1)).swapaxes(0, 1)
+
+
+def _bicubic(n: int, side: int) -> Float64:
+    """[side, n]: how much of each old place is in each new one. The kernel widens as the table shrinks."""
+    scale = n / side
+    wide = max(scale, 1.0)
+    apart = np.abs(np.arange(n)[None] + 0.5 - (np.arange(side)[:, None] + 0.5) * scale) / wide
+    near = (1.5 * apart - 2.5) * apart**2 + 1
+    far = ((-0.5 * apart + 2.5) * apart - 4) * apart + 2
+    shares = np.where(apart < 1, near, np.where(apart < 2, far, 0.0))
+    out: Float64 = shares / np.array([math.fsum(one) for one in shares])[:, None]
+    return out
+
+
+def _stretched(table: Float64, n: int) -> Float64:
+    """Rows of a table made n by blending two neighbours, over whole cells as torch's `interpolate`."""
+    if len(table) == n:
+        return table
+    exact = np.clip((np.arange(n) + 0.5) * (len(table) / n) - 0.5, 0, len(table) - 1)
+    low = exact.astype(np.int64)
+    share = (exact - low)[:, None]
+    return table[low] * (1 - share) + table[np.minimum(low + 1, len(table) - 1)] * share
+
+
+def around(side: int, stride: int) -> Int32:
+    """[n, 9]: what a filter of 3 x 3 covers of side x side places, at each or each second of them; -1 is outside."""
+    along = np.arange(0, side, stride)[:, None] + np.array([-1, 0, 1])
+    along = np.where((along < 0) | (along >= side), -1, along)
+    lines, columns = along[:, None, :, None], along[None, :, None, :]
+    taps = np.where((lines < 0) | (columns < 0), -1, lines * side + columns)
+    return taps.reshape(-1, 9).astype(np.int32)
