@@ -149,5 +149,5 @@ def _four_bits() -> Iterator[Case]:
     yield _attention("80-inside40-q4", 80, 5, "none", "q4", _TOGETHER, kv_heads=1, v_dim=40, v_in_k=True)
 
 
-FOUR_BITS = {case.name: case for case in _four_bits()}  # which only the cpu backend has
+FOUR_BITS = {case.name: case for case in _four_bits()}  # which the cpu and cuda backends have
 ATTENTIONS = {case.name: case for case in _attentions()}

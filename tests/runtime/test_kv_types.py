@@ -7,8 +7,13 @@ from woolly import LLM
 from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import KV_TYPES, Options, check_kv_type
+from woolly.plan import Paged
+from woolly.runtime import GPU_KINDS, KV_TYPES, Options, check_kv_type, kv_types_of
 from woolly.runtime.cuda import CudaBackend
+from woolly.runtime.gpu.state import page_bytes
+from woolly.runtime.metal import MetalBackend
+from woolly.runtime.split import SplitBackend
+from woolly.runtime.vulkan import VulkanBackend
 
 
 @pytest.mark.parametrize("kv_type", ["q4_0", "", "q8_0/", "/q4", "q8_0/q4/q4", "Q4"])
@@ -17,10 +22,20 @@ def test_another_name_is_refused_with_the_names(kv_type):
         Options(kv_type=kv_type)
 
 
-@pytest.mark.parametrize("kv_type", ["q4", "q8_0/q4", "f16/f32"])
-def test_a_gpu_that_need_not_be_opened_has_these_types(kv_type, tiny_model):
-    with open_gguf(tiny_model) as file, pytest.raises(RequestError, match=r"on a GPU choose one of: f16, f32, q8_0$"):
-        CudaBackend(pytest.fail).compile(trace(file), file.tensors, Options(kv_type=kv_type))
+@pytest.mark.parametrize(
+    ("backend", "kv_type", "others"),
+    [
+        (CudaBackend, "f16/f32", "f16, f32, q8_0, q4, q8_0/q4, f16/q4"),
+        (VulkanBackend, "q4", "f16, f32, q8_0"),
+        (MetalBackend, "q8_0/q4", "f16, f32, q8_0"),
+    ],
+)
+def test_a_gpu_that_need_not_be_opened_has_these_types(backend, kv_type, others, tiny_model):
+    with open_gguf(tiny_model) as file, pytest.raises(RequestError, match=f"no kernels for; choose one of: {others}$"):
+        backend(pytest.fail).compile(trace(file), file.tensors, Options(kv_type=kv_type))
+    with open_gguf(tiny_model) as file, pytest.raises(RequestError, match=f"no kernels for; choose one of: {others}$"):
+        split = SplitBackend(backend(pytest.fail), insists=False)
+        split.compile(trace(file), file.tensors, Options(kv_type=kv_type))
 
 
 def test_the_same_type_twice_is_that_type(tiny_model):
@@ -31,11 +46,19 @@ def test_the_same_type_twice_is_that_type(tiny_model):
         assert llm.identity().kv_type == "f16"
 
 
-def test_every_type_but_4_bits_is_on_gpus():
-    for name, kept in KV_TYPES.items():
-        assert kept.on_gpus == (name != "q4")
-        if kept.on_gpus:
-            check_kv_type(name, on_gpus=True)
+def test_gpus_have_every_type_but_that_only_cuda_has_4_bits():
+    for kind in GPU_KINDS:
+        for name in kv_types_of(kind):
+            check_kv_type(name, gpu=kind)
+        assert set(KV_TYPES) - set(kv_types_of(kind)) == (set() if kind == "cuda" else {"q4"})
+
+
+def test_pages_of_a_gpu_take_the_bits_of_both_types():
+    sizes = {kv_type: page_bytes(Paged(2, 80, 64), kv_type) for kv_type in kv_types_of("cuda")}  # 80 fill 96
+    assert sizes["q4"] == (2 * 32 * 96 * 9 // 16, 2 * 32 * 64 * 9 // 16)
+    assert sizes["q8_0/q4"] == (sizes["q8_0"][0], sizes["q4"][1])
+    assert sizes["f16/q4"] == (2 * 32 * 96 * 2, sizes["q4"][1])
+    assert page_bytes(Paged(1, 80, 40, v_in_k=True), "q8_0/q4") == (32 * 96 * 9 // 8, 0)
 
 
 def test_a_page_takes_the_bits_of_both_types(tmp_path):

@@ -25,7 +25,7 @@ from woolly.measure.probe import GpuProbe, Probe
 from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.quantize.describe import describe_model, mean_bits
-from woolly.runtime import KV_TYPES, Options, Program, choose
+from woolly.runtime import KV_TYPES, Options, Program, choose, kv_types_of
 from woolly.store import resolve
 
 __all__ = ["Examination", "examine"]
@@ -329,7 +329,7 @@ class _Examiner:
             return {}
         found = {}
         for kv_type, kept in KV_TYPES.items():
-            if min(dims) % kept.block or (self.about.device and not kept.on_gpus):
+            if min(dims) % kept.block or (self.about.device and kv_type not in kv_types_of(self.about.backend)):
                 continue
             self.progress(f"measuring attention with {kv_type}")
             probe = self._probe(self.about.threads, self.level, kv_type)

@@ -7,7 +7,15 @@ from woolly.runtime.devices import GPU_KINDS, TOWER_KINDS, backend_for, is_gpu_b
 from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.gpu.found import Gpu
 from woolly.runtime.gpus import find_gpu, name_gpus
-from woolly.runtime.options import KV_TYPES, Options, check_kv_type, parse_at_once, parse_layers, parse_size
+from woolly.runtime.options import (
+    KV_TYPES,
+    Options,
+    check_kv_type,
+    kv_types_of,
+    parse_at_once,
+    parse_layers,
+    parse_size,
+)
 from woolly.runtime.program import (
     About,
     Advances,
@@ -76,6 +84,7 @@ __all__ = [
     "find_gpu",
     "find_gpu_backend",
     "is_gpu_backend",
+    "kv_types_of",
     "name_gpus",
     "pages_for",
     "parse_at_once",

@@ -15,6 +15,8 @@ __all__ = [
     "KvType",
     "Options",
     "check_kv_type",
+    "kept_as",
+    "kv_types_of",
     "parse_at_once",
     "parse_layers",
     "parse_size",
@@ -27,15 +29,17 @@ class KvType:
 
     bits: float  # of a number, with its share of a scale
     block: int = 1  # numbers that share a scale
-    on_gpus: bool = True  # whether GPUs have kernels for it
 
 
 KV_TYPES = {
     "f16": KvType(16),
     "f32": KvType(32),
     "q8_0": KvType(9, block=32),
-    "q4": KvType(4.5, block=32, on_gpus=False),
+    "q4": KvType(4.5, block=32),
 }
+# Those that GPUs have kernels for, by backend, and those that any other backend of GPUs has.
+_ON_GPUS = {"cuda": ("f16", "f32", "q8_0", "q4", "q8_0/q4", "f16/q4")}
+_ON_ALL_GPUS = ("f16", "f32", "q8_0")
 
 # Most rows of a batch, unless a backend or a caller wants others.
 USUAL_ROWS = 512
@@ -103,18 +107,32 @@ class Options:
         return usual if self.max_rows is None else self.max_rows
 
 
-def check_kv_type(kv_type: str, field: str = "kv_type", on_gpus: bool = False) -> None:
-    """RequestError if it is neither a type of cache nor two of them, as in "q8_0/q4": that of K, then that of V."""
+def kv_types_of(gpu: str) -> tuple[str, ...]:
+    """Types of the cache that a backend of GPUs has kernels for, and pairs of them."""
+    return _ON_GPUS.get(gpu, _ON_ALL_GPUS)
+
+
+def kept_as(kv_type: str) -> tuple[str, str]:
+    """The types of K and of V."""
+    k, _, v = kv_type.partition("/")
+    return k, v or k
+
+
+def check_kv_type(kv_type: str, field: str = "kv_type", gpu: str = "") -> None:
+    """RequestError if it is neither a type of cache nor two of them, as in "q8_0/q4": that of K, then that of V.
+
+    `gpu` names a backend of GPUs that must have it.
+    """
     parts = kv_type.split("/")
     if len(parts) > 2 or any(part not in KV_TYPES for part in parts):
         raise RequestError(
             f"{field} is {kv_type!r}; choose one of: {', '.join(KV_TYPES)}, or two for K and V, as in q8_0/q4",
             field=field,
         )
-    if on_gpus and (len(parts) > 1 or not KV_TYPES[kv_type].on_gpus):
-        others = ", ".join(name for name, kept in KV_TYPES.items() if kept.on_gpus)
+    if gpu and kv_type not in kv_types_of(gpu):
+        others = ", ".join(kv_types_of(gpu))
         raise RequestError(
-            f"{field} is {kv_type!r}, which only the cpu backend has; on a GPU choose one of: {others}", field=field
+            f"{field} is {kv_type!r}, which the {gpu} backend has no kernels for; choose one of: {others}", field=field
         )
 
 

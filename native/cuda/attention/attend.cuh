@@ -13,8 +13,8 @@ constexpr float LOG2_E = 1.4426950408889634f;
 // Else a row sees itself, those before it, and up to where the batch says. BLOCK: only what the batch says. CAUSAL:
 // nothing after itself, whatever the batch says.
 constexpr int MASK_ALL = 1, MASK_CHUNKED = 2, MASK_BLOCK = 3, MASK_CAUSAL = 4;
-constexpr int F16 = 0, F32 = 1, Q8_0 = 2;  // types of the cache
-constexpr int FARTHEST = 128;              // from this distance on positions share a bucket
+constexpr int F16 = 0, F32 = 1, Q8_0 = 2, Q4 = 3;  // types of the cache
+constexpr int FARTHEST = 128;                      // from this distance on positions share a bucket
 
 #define NOTHING __int_as_float(0xff800000)  // the maximum of no scores: minus infinity
 
@@ -169,7 +169,11 @@ __device__ __forceinline__ bool is_of_few(const Attend& a, int row) {
 // Where a head of a page of K, or of V, begins.
 template <int type>
 __device__ __forceinline__ const u8* head_of(const u8* entry, int page, int kv_heads, int kv_head, int room) {
-    const int bytes = type == F32 ? PAGE * 4 * room : type == F16 ? PAGE * 2 * room : PAGE / 32 * 36 * room;
+    // A scale of 32 numbers has 4 bytes, or 2.
+    const int bytes = type == F32   ? PAGE * 4 * room
+                      : type == F16 ? PAGE * 2 * room
+                      : type == Q4  ? PAGE / 32 * 18 * room
+                                    : PAGE / 32 * 36 * room;
     return entry + ((long long)page * kv_heads + kv_head) * bytes;
 }
 

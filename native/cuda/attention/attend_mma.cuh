@@ -1,6 +1,6 @@
-// Attention over f16 and q8_0 caches on tensor cores. Its arithmetic, whichever kernel computes it:
-// - Numbers of a q8_0 cache are opened to halves. q as halves times a power of two of its head; scores are chains of
-// m16n8k16 over 16 columns each, in order.
+// Attention over f16, q8_0 and q4 caches on tensor cores. Its arithmetic, whichever kernel computes it:
+// - Numbers of a q8_0 or q4 cache are opened to halves. q as halves times a power of two of its head; scores are chains
+// of m16n8k16 over 16 columns each, in order.
 // - Groups of 64 positions that begin at multiples of 64: their maximum, powers of 2 as halves, the sum of these halves
 //   and the sums of V by chains over 16 positions each, in order.
 // - Groups are merged in order into their unit, units in order into the result.
@@ -203,6 +203,10 @@ __device__ __forceinline__ Words4 opened(Words2 numbers, u32 scales) {
     return Words4{half_mul(whole_numbers<0>(x), scales), half_mul(whole_numbers<2>(x), scales),
                   half_mul(whole_numbers<0>(y), scales), half_mul(whole_numbers<2>(y), scales)};
 }
+// As `opened`, of 4 bits.
+__device__ __forceinline__ Words4 opened_codes(u32 codes, u32 scales) {
+    return opened(Words2{iq4_values(codes & 0xffffu) ^ TOP_BITS, iq4_values(codes >> 16) ^ TOP_BITS}, scales);
+}
 
 // 16 bytes to shared memory as copy16 brings them, or zeros; then nothing is read.
 __device__ __forceinline__ void copy16_or_zeros(void* to, const void* from, bool is_copied) {
@@ -250,7 +254,11 @@ __device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* p
                     *reinterpret_cast<Words4*>(into[i]) = Words4{0, 0, 0, 0};
             } else {
                 numbers[i] = Words2{0, 0}, scales[i] = 0.f;
-                if (is_seen) {
+                if (is_seen && type == Q4) {
+                    const u8* const scale = head + PAGE * room / 2 + (p % PAGE * (room / 32) + c / 4) * 2;
+                    numbers[i].x = *reinterpret_cast<const u32*>(head + p % PAGE * (room / 2) + c * 4);
+                    scales[i] = __int_as_float(int(u32(*reinterpret_cast<const u16*>(scale)) << 16));
+                } else if (is_seen) {
                     numbers[i] = *reinterpret_cast<const Words2*>(head + p % PAGE * room + c * 8);
                     scales[i] = reinterpret_cast<const float*>(head + PAGE * room)[p % PAGE * (room / 32) + c / 4];
                 }
@@ -261,7 +269,8 @@ __device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* p
 #pragma unroll
         for (int i = 0; type != F16 && i < at_once; i++)
             if (into[i] != nullptr) {
-                const Words4 out = opened(numbers[i], scales_of(scales[i], scales[i]));
+                const u32 two = scales_of(scales[i], scales[i]);
+                const Words4 out = type == Q4 ? opened_codes(numbers[i].x, two) : opened(numbers[i], two);
                 if (!IS_SLOTTED) {
                     *reinterpret_cast<Words4*>(into[i]) = out;
                     continue;

@@ -98,7 +98,13 @@ __device__ __forceinline__ void store_plain(const Store& s, const Plain& plain, 
     }
 }
 
-template <int type>
+// Fills a head up to whole blocks and turns it, for a cache of 4 bits.
+__device__ __forceinline__ void turn_filled(float* head, int n, int room, bool inside, int lane) {
+    for (int c = n + lane; c < room; c += 32) head[c] = 0.f;
+    turn_columns(head, room, turned_together(room, inside), lane);
+}
+
+template <int k_type, int v_type>
 __device__ void store(const Store& s) {
     __shared__ float heads[WARPS][MOST_COLUMNS];
     let_next_kernel_begin();
@@ -113,7 +119,7 @@ __device__ void store(const Store& s) {
     const Entry entry = b.entries[s.entry];
     const int page = entry.pages[(long long)b.sequences[row] * b.max_pages + position / PAGE], slot = position % PAGE;
     const long long table = s.turned.table(row);
-    if (type == F16 && is_plain(s, table)) {
+    if (k_type == F16 && v_type == F16 && is_plain(s, table)) {
         const Plain plain(s.turned, table, lane);
         wait_for_kernel_before();
         store_plain(s, plain, entry, row, page, slot, h, step);
@@ -133,13 +139,21 @@ __device__ void store(const Store& s) {
             for (int c = lane; c < s.k_dim; c += 32) s.out[((long long)row * s.heads + h) * s.k_dim + c] = head[c];
             continue;
         }
-        u8* const k = const_cast<u8*>(head_of<type>(entry.k, page, s.kv_heads, kv_head, s.k_room));
+        u8* const k = const_cast<u8*>(head_of<k_type>(entry.k, page, s.kv_heads, kv_head, s.k_room));
         const float* value = s.v == nullptr ? nullptr : s.v + ((long long)row * s.kv_heads + kv_head) * s.v_dim;
-        const bool is_number = type == F32 || check_value(head, s.k_dim, value, s.v_dim, lane);
-        put<type>(head, s.k_dim, s.k_room, k, slot, lane);
+        const bool is_number = k_type == F32 || check_value(head, s.k_dim, value, s.v_dim, lane);
+        if (k_type == Q4) turn_filled(head, s.k_dim, s.k_room, s.v == nullptr, lane);
+        put<k_type>(head, s.k_dim, s.k_room, k, slot, lane);
         if (s.v == nullptr) continue;
-        u8* const v = const_cast<u8*>(head_of<type>(entry.v, page, s.kv_heads, kv_head, s.v_room));
-        put<type>(value, is_number ? s.v_dim : 0, s.v_room, v, slot, lane);
+        u8* const v = const_cast<u8*>(head_of<v_type>(entry.v, page, s.kv_heads, kv_head, s.v_room));
+        const int n = is_number ? s.v_dim : 0;
+        if (v_type == Q4) {
+            __syncwarp();  // wait for readers of K
+            for (int c = lane; c < n; c += 32) head[c] = value[c];
+            turn_filled(head, n, s.v_room, false, lane);
+            value = head;
+        }
+        put<v_type>(value, n, s.v_room, v, slot, lane);
     }
 }
 
@@ -155,6 +169,9 @@ __device__ void store(const Store& s) {
             k_room, v_room                                                                                           \
     }
 
-KERNEL_MANY(128, 8, store_f16)(STORE_PARAMETERS) { store<F16>(STORE_ARGUMENTS); }
-KERNEL(store_f32)(STORE_PARAMETERS) { store<F32>(STORE_ARGUMENTS); }
-KERNEL(store_q8_0)(STORE_PARAMETERS) { store<Q8_0>(STORE_ARGUMENTS); }
+KERNEL_MANY(128, 8, store_f16)(STORE_PARAMETERS) { store<F16, F16>(STORE_ARGUMENTS); }
+KERNEL(store_f32)(STORE_PARAMETERS) { store<F32, F32>(STORE_ARGUMENTS); }
+KERNEL(store_q8_0)(STORE_PARAMETERS) { store<Q8_0, Q8_0>(STORE_ARGUMENTS); }
+KERNEL(store_q4)(STORE_PARAMETERS) { store<Q4, Q4>(STORE_ARGUMENTS); }
+KERNEL(store_q8_0_q4)(STORE_PARAMETERS) { store<Q8_0, Q4>(STORE_ARGUMENTS); }
+KERNEL(store_f16_q4)(STORE_PARAMETERS) { store<F16, Q4>(STORE_ARGUMENTS); }

@@ -61,6 +61,65 @@ __device__ __forceinline__ signed char whole_number(float x, float inverse, bool
     return are_numbers ? (signed char)(__float2int_rn(__fmul_rn(x, inverse))) : (signed char)(1);
 }
 
+// Columns of heads that Hadamard's matrix turns together, of heads of `room`; see native/cpu/ops/hadamard.h.
+__device__ __forceinline__ int turned_together(int room, bool inside) { return inside ? 32 : room & -room; }
+
+// A head of `room` columns in shared memory times Hadamard's matrix, which is its own inverse.
+static __device__ void turn_columns(float* head, int room, int together, int lane) {
+    __syncwarp();
+    for (int half = 1; half < together; half *= 2) {
+        for (int i = lane; i < room / 2; i += 32) {
+            const int left = i / half * 2 * half + i % half;
+            const float a = head[left], b = head[left + half];
+            head[left] = __fadd_rn(a, b), head[left + half] = __fsub_rn(a, b);
+        }
+        __syncwarp();
+    }
+    const float scale = __fdiv_rn(1.f, __fsqrt_rn(float(together)));
+    for (int c = lane; c < room; c += 32) head[c] = __fmul_rn(head[c], scale);
+    __syncwarp();
+}
+
+static __device__ float sum_of_lanes(float x) {
+    for (int i = 16; i > 0; i >>= 1) x = __fadd_rn(x, __shfl_xor_sync(ALL_LANES, x, i));
+    return x;
+}
+
+// 32 numbers, one of each lane, as codes of the values of IQ4_NL and a scale in bf16.
+struct Fit {
+    u32 code, scale;
+    float error;  // the sum of its squares
+
+    // With the scale that fits the codes best, which are those of `first`.
+    __device__ __forceinline__ Fit(float x, float first) : code(0) {
+        const float near = __fmul_rn(x, first == 0.f ? 0.f : __fdiv_rn(1.f, first));
+        // Twice the middles between two values.
+        constexpr int middles[15] = {-231, -187, -148, -114, -84, -57, -32, -9, 14, 38, 63, 91, 122, 158, 202};
+#pragma unroll
+        for (int k = 0; k < 15; k++) code += near > 0.5f * float(middles[k]) ? 1 : 0;
+        const float value = float(int(iq4_values(code) & 255u) - 128);
+        const float best = __fdiv_rn(sum_of_lanes(__fmul_rn(value, x)), sum_of_lanes(__fmul_rn(value, value)));
+        const u32 wide = u32(__float_as_int(best));
+        scale = (wide + 0x7fffu + (wide >> 16 & 1u)) >> 16;
+        const float off = __fsub_rn(x, __fmul_rn(value, __int_as_float(int(scale << 16))));
+        error = sum_of_lanes(__fmul_rn(off, off));
+    }
+};
+
+// The better of two: the largest number at either end of the values. The scale is NaN if the block is not finite.
+static __device__ Fit fit_of_block(float x, int lane) {
+    const bool are_numbers = __all_sync(ALL_LANES, fabsf(x) <= 3e38f);
+    float most = fabsf(x);
+    for (int i = 16; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
+    int first = fabsf(x) == most ? lane : 31;
+    for (int i = 16; i > 0; i >>= 1) first = min(first, __shfl_xor_sync(ALL_LANES, first, i));
+    most = __shfl_sync(ALL_LANES, x, first);
+    const Fit low(x, __fdiv_rn(most, -127.f)), high(x, __fdiv_rn(most, 113.f));
+    Fit better = high.error < low.error ? high : low;
+    if (!are_numbers) better.scale = 0x7fc0u;
+    return better;
+}
+
 // A head into its place in a page; columns that fill up the room are zeros.
 template <int type>
 __device__ void put(const float* head, int n, int room, u8* page, int slot, int lane) {
@@ -70,6 +129,13 @@ __device__ void put(const float* head, int n, int room, u8* page, int slot, int 
         for (int c = 2 * lane; c < room; c += 64)
             reinterpret_cast<u32*>(page)[(slot * room + c) / 2] =
                 to_halves_saturated(c < n ? head[c] : 0.f, c + 1 < n ? head[c + 1] : 0.f);
+    } else if (type == Q4) {  // of columns that are turned and filled up already
+        for (int c = lane; c < room; c += 32) {
+            const Fit fit = fit_of_block(head[c], lane);
+            const u32 other = __shfl_xor_sync(ALL_LANES, fit.code, 1);
+            if (lane % 2 == 0) page[(slot * room + c) / 2] = u8(fit.code | other << 4);
+            if (lane == 0) reinterpret_cast<u16*>(page + PAGE * room / 2)[slot * (room / 32) + c / 32] = u16(fit.scale);
+        }
     } else {
         for (int c = lane; c < room; c += 32) {
             const float x = c < n ? head[c] : 0.f;

@@ -137,6 +137,13 @@ __device__ __forceinline__ u32 half_high(u32 a) {
 
 #endif
 
+// Values of IQ4_NL plus 128 of four nibbles, a byte each.
+__device__ __forceinline__ u32 iq4_values(u32 four) {
+    const u32 low = pick_bytes(0x3f2d1801u, 0x766a5d4fu, four & 0x7777u);
+    const u32 high = pick_bytes(0xa6998d81u, 0xf1d9c5b5u, four & 0x7777u);
+    return pick_bytes(low, high, (four & 0x8888u) >> 1 | 0x3210u);
+}
+
 __device__ __forceinline__ float low_float(u32 a) { return half_to_float(u16(a)); }
 __device__ __forceinline__ float high_float(u32 a) { return half_to_float(u16(a >> 16)); }
 // Beyond the largest half (65504): that half. Not a number stays what it is.

@@ -61,19 +61,13 @@ struct Tile<IQ4_NL> {
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return *reinterpret_cast<const Words2*>(tile + 2048 + lane * 8);
     }
-    // The table's values plus 128 of four nibbles, a byte each.
-    __device__ __forceinline__ static u32 values(u32 four) {
-        const u32 low = pick_bytes(0x3f2d1801u, 0x766a5d4fu, four & 0x7777u);
-        const u32 high = pick_bytes(0xa6998d81u, 0xf1d9c5b5u, four & 0x7777u);
-        return pick_bytes(low, high, (four & 0x8888u) >> 1 | 0x3210u);
-    }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
         open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
     }
     __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 pair = from_lane(k16 & 2 ? s.y : s.x, lane, k16 >> 2);
         const u32 minus = half_mul(pair, 0x80808080u);  // -128 in units of the fields
-        const u32 early = values(v & 0xffffu), late = values(v >> 16);
+        const u32 early = iq4_values(v & 0xffffu), late = iq4_values(v >> 16);
         a[0] = half_fma(pick_bytes(early, 0, 0x4140), half_low(pair), half_low(minus));
         a[1] = half_fma(pick_bytes(early, 0, 0x4342), half_high(pair), half_high(minus));
         a[2] = half_fma(pick_bytes(late, 0, 0x4140), half_low(pair), half_low(minus));

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cases.attention import ATTENTIONS, _attention
+from tests.cases.attention import ATTENTIONS, FOUR_BITS, _attention
 from tests.cases.ops import N_PAGES, N_TOKENS, Case, _both, _tables, expected
 from tests.cases.weights import Raw, random_weight
 from tests.runtime.cuda.emulated import EmulatedDevice, source
@@ -30,10 +30,10 @@ QUICK = (
     "attend-together-alibi-f16",
 )
 ALL = os.environ.get("WOOLLY_CUDA_CASES") == "all"
-CASES = list(ATTENTIONS) if ALL else QUICK
+CASES = [*ATTENTIONS, *FOUR_BITS] if ALL else [*QUICK, *(name for name in FOUR_BITS if name != "attend-64-q4")]
 
 
-KINDS = ("few", "many", "units", "groups", "row", "rows", "long")
+KINDS = ("few", "many", "units", "groups", "row", "rows", "long", "turned")
 FILES = ("embed", "store", "attend", *(f"attend_{kind}" for kind in KINDS))
 
 
@@ -60,7 +60,7 @@ def halves_bound(case, file):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_lies_within_its_bound_of_the_reference(name, tmp_path):
-    case = ATTENTIONS[name]
+    case = (ATTENTIONS | FOUR_BITS)[name]
     with case.open(tmp_path) as file:
         want, bound = expected(case, file)
         if case.kv_type != "f32":
@@ -112,9 +112,11 @@ ALONE = {
     "f16-many-window": _attention("rows-f16-80", 72, 1, "halves", "f16", window=70, softcap=4.0, v_dim=70),
     "f16-latent": _attention("rows-f16-latent", 80, 5, "none", "f16", kv_heads=1, v_dim=40, v_in_k=True),
     "q8_0": _attention("rows-q8_0", 64, 2, "halves", "q8_0", kv_heads=1, softcap=3.0),
+    "q4": _attention("rows-q4", 64, 2, "halves", "q4", kv_heads=1),
 }
 if ALL:
     ALONE |= {
+        "q8_0-q4": _attention("rows-q8_0-q4", 128, 2, "halves", "q8_0/q4", kv_heads=1, window=90),
         "f16": _attention("rows-f16", 32, 2, "halves", "f16", kv_heads=1),
         "f16-window": _attention("rows-f16-window", 48, 3, "adjacent", "f16", kv_heads=1, window=90, sinks=True),
         "f16-wide": _attention("rows-f16-wide", 128, 20, "adjacent", "f16", kv_heads=1),
@@ -225,7 +227,7 @@ def test_little_shared_memory_changes_no_bits(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("n_rows", [3, 21])
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-@pytest.mark.parametrize("kind", ["f16-many", "f16-latent", "f16-128", "q8_0"])
+@pytest.mark.parametrize("kind", ["f16-many", "f16-latent", "f16-128", "q8_0", "q4"])
 def test_attention_to_what_is_no_number_is_none_and_to_the_rest_is(kind, name, n_rows, tmp_path):
     case = _attention("rows-f16-128", 128, 1, "halves", "f16", kv_heads=1) if kind == "f16-128" else ALONE[kind]
     tensors = dict(case.tensors())

@@ -38,6 +38,14 @@ def test_kernels_of_hopper_are_launched():
     assert {f"attend_{kind}_f16_128" for kind in ("wide", "long", "row", "rows")} <= launched
 
 
+def test_kernels_of_4_bits_are_launched():
+    cases, device = all_cases(), DryDevice()
+    for kv_type in ("q4", "q8_0/q4", "f16/q4"):
+        name, launched = kv_type.replace("/", "_"), kernels_of(cases[f"attend-turned-96-{kv_type}"], device)
+        assert {f"store_{name}", f"attend_turned_few_{name}_128", f"attend_turned_many_{name}_96"} <= launched
+        assert "attend_turn" in launched
+
+
 def test_launches_are_noted_for_a_while():
     launch = CudaDevice.launch
     with Launched() as launched:

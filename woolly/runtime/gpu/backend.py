@@ -54,7 +54,7 @@ class GpuBackend:
         if len(numbers) != 1:
             raise RequestError(f"device is {options.device!r}, but one GPU was expected here", field="device")
         if options.kv_type is not None:
-            check_kv_type(options.kv_type, on_gpus=True)  # before a GPU is opened for nothing
+            check_kv_type(options.kv_type, gpu=self.name)  # before a GPU is opened for nothing
         return self.compile_on(self.open(*numbers), plan, tensors, options)
 
     def compile_on(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> GpuProgram:

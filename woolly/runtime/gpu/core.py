@@ -68,7 +68,7 @@ class Core:
         self.max_rows = options.rows(USUAL_ROWS)
         # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
-        check_kv_type(self.kv_type, on_gpus=True)
+        check_kv_type(self.kv_type, gpu=device.kernels.backend)
         self._lock = threading.Lock()
         self._is_cancelled = False
         self._times: list[int] | None = None

@@ -2,7 +2,7 @@
 
 A page of an entry holds 32 positions of every KV head, head after head, position after position; its V lies in memory
 of its own. Heads are filled up to whole pieces that kernels read at once. q8_0 keeps, behind the whole numbers of a
-head's page, an f32 scale for each position and 32 columns.
+head's page, an f32 scale for each position and 32 columns; q4 keeps one in bf16 behind its codes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from woolly.errors import RequestError, UnsupportedError
 from woolly.plan import Paged, Plan
 from woolly.runtime.gpu.device import Address, Device
-from woolly.runtime.options import KV_TYPES
+from woolly.runtime.options import KV_TYPES, kept_as
 from woolly.runtime.state import PAGE_SIZE
 
 __all__ = ["ENTRY", "GpuState", "check_heads", "head_bytes", "page_bytes", "room"]
@@ -33,13 +33,13 @@ ENTRY = np.dtype([("k", np.uint64), ("v", np.uint64), ("pages", np.uint64), ("wi
 
 def room(columns: int, kv_type: str) -> int:
     """Columns that a head takes in the cache."""
-    piece = max(KV_TYPES[kv_type].block, 16)
+    piece = max(16, *(KV_TYPES[part].block for part in kept_as(kv_type)))
     return -(-columns // piece) * piece
 
 
-def head_bytes(columns: int, kv_type: str) -> int:
+def head_bytes(columns: int, kv_type: str, is_value: bool = False) -> int:
     """Bytes of one head of K, or of V, in a page."""
-    return PAGE_SIZE * room(columns, kv_type) * int(KV_TYPES[kv_type].bits) // 8
+    return int(PAGE_SIZE * room(columns, kv_type) * KV_TYPES[kept_as(kv_type)[is_value]].bits) // 8
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class _Part:
 
 
 class GpuState:
-    """K and V of every paged entry in pages of f16, f32 or q8_0, and slots in f32. The last reference frees it."""
+    """K and V of every paged entry in pages of `kv_type`, and slots in f32. The last reference frees it."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ def check_heads(plan: Plan) -> None:
 
 def page_bytes(entry: Paged, kv_type: str) -> tuple[int, int]:
     """Bytes of a page of K, and of V."""
-    v = 0 if entry.v_in_k else entry.heads * head_bytes(entry.v_dim, kv_type)
+    v = 0 if entry.v_in_k else entry.heads * head_bytes(entry.v_dim, kv_type, is_value=True)
     return entry.heads * head_bytes(entry.k_dim, kv_type), v
 
 

@@ -15,7 +15,7 @@ from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.devices import parse_devices
 from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS
-from woolly.runtime.options import Options
+from woolly.runtime.options import Options, check_kv_type
 from woolly.runtime.program import Program
 from woolly.runtime.split.costs import cache_bytes, kv_type_of
 from woolly.runtime.split.placement import Card, Placement, place_layers
@@ -55,6 +55,7 @@ class SplitBackend:
         """The program of one GPU, of several, or of GPUs and the CPU."""
         if options.gpu_layers == 0:
             return CpuBackend().compile(plan, tensors, _for_part(options, on_gpu=False, is_alone=True))
+        self._check(options)
         cards = self._open(options)
         try:
             if len(cards) == 1 and self._wanted(options) in (None, _ALL) and _surely_fits(plan, options, cards[0]):
@@ -69,11 +70,16 @@ class SplitBackend:
 
     def place(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Placement:
         """What `compile` would put where, with the memory that is free now."""
+        self._check(options)
         cards = self._open(options)
         try:
             return self._place(plan, tensors, options, cards)[0]
         finally:
             _close(cards)
+
+    def _check(self, options: Options) -> None:
+        if options.kv_type is not None:  # before a GPU is opened for nothing
+            check_kv_type(options.kv_type, gpu=self.name)
 
     def _wanted(self, options: Options) -> int | None:
         """Layers that GPUs must have; None: as many as fit."""

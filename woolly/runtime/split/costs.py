@@ -12,7 +12,7 @@ from woolly.plan.passes import cut_points, part, possible_cuts
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS, measure
 from woolly.runtime.gpu.state import page_bytes
-from woolly.runtime.options import Options, check_kv_type
+from woolly.runtime.options import Options
 from woolly.runtime.state import pages_for, pages_for_window
 
 __all__ = ["Atom", "Costs", "atoms_of", "cache_bytes", "kv_type_of"]
@@ -50,8 +50,6 @@ def atoms_of(plan: Plan) -> tuple[list[Atom], list[int]]:
 
 def kv_type_of(plan: Plan, options: Options) -> str:
     """The type of the cache, as all backends choose it."""
-    if options.kv_type is not None:
-        check_kv_type(options.kv_type, on_gpus=True)
     return options.kv_type or ("f16" if plan.is_causal else "f32")
 
 

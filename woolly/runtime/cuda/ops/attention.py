@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,7 @@ from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.gpu.state import room
 from woolly.runtime.gpu.stores import store_arguments
-from woolly.runtime.options import KV_TYPES
+from woolly.runtime.options import KV_TYPES, kept_as, kv_types_of
 from woolly.runtime.reference.ops import distance_buckets
 
 __all__ = ["FAR", "MOST_OF_FEW", "PART_BYTES", "QUERIES", "is_far", "joined"]
@@ -32,7 +33,6 @@ QUERIES = 128
 FAR = 2048
 
 _MOST_OF_WARPS = 64  # rows up to which each head of q, k and v has a warp of its own
-_KV_TYPES = ("f16", "f32", "q8_0")  # that native/cuda/attention has kernels for
 _STREAMED = {"f16": 8, "q8_0": 3}  # rows from which on few rows of each sequence stream through rings
 
 # What is more than 48 KB has the driver's leave, which kernels need whose own arrays come on top, and splits the memory
@@ -60,24 +60,24 @@ def _are_joined(step: Step | None, after: Step | None, kv_type: str) -> bool:
     if step is None or after is None or (step.op, after.op) != ("store", "attend"):
         return False
     is_own = after.inputs[0] == step.output and after.integer("entry") == step.integer("entry")
-    return is_own and kv_type != "f32" and len(step.inputs) == 3
+    return is_own and kv_type in _STREAMED and len(step.inputs) == 3
 
 
 def _is_streamed(e: Emitter, entry: Paged, group: int) -> bool:
     """Whether few rows are computed by the kernel through whose memory groups of positions stream."""
-    return e.kv_type != "f32" and _many_memory(entry, group, e.kv_type, e.device.shared_bytes) > 0
+    return e.kv_type in _STREAMED and _many_memory(entry, group, e.kv_type, e.device.shared_bytes) > 0
 
 
 @emits("store")
 def _store(e: Emitter, step: Step) -> None:
-    if e.kv_type not in _KV_TYPES:
+    if e.kv_type not in kv_types_of("cuda"):
         raise UnsupportedError(f"the cuda backend has no cache of {e.kv_type}")
     entry = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // step.integer("head_dim")
     arguments = store_arguments(e, step)
     # A warp takes one head of few rows, and some of many.
     few, many = ((GridRows(0), -(-(heads + entry.heads) // (4 * n))) for n in (1, 5))
-    kernel, most = f"store_{e.kv_type}", _MOST_OF_WARPS
+    kernel, most = f"store_{_named(entry, e.kv_type)}", _MOST_OF_WARPS
     if _are_joined(step, e.beside(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
         least = _STREAMED[e.kv_type]
         e.launch(kernel, few, 128, *arguments, most=1, early=True, other=1)
@@ -92,6 +92,10 @@ def _store(e: Emitter, step: Step) -> None:
 @emits("attend")
 def _attend(e: Emitter, step: Step) -> None:
     entry = e.plan.paged[step.integer("entry")]
+    own = _named(entry, e.kv_type)
+    if own.endswith("q4"):
+        _attend_turned(e, step, own)
+        return
     part_bytes = 4 * (4 + -(-entry.v_dim // 4) * 4)
     n_parts = PART_BYTES // part_bytes
     parts = e.scratch("attention parts", n_parts * part_bytes)
@@ -107,7 +111,7 @@ def _attend(e: Emitter, step: Step) -> None:
     arguments = _arguments(e, step, parts, n_parts, MOST_OF_FEW if many else _ALL_ROWS, stages)
     if not many:
         columns = next(n for n in (64, 128, 256, 576) if entry.v_dim <= n)
-        e.launch(f"attend_few_{e.kv_type}_{columns}", grid, 128, *arguments, shared=shared, early=True)
+        e.launch(f"attend_few_{own}_{columns}", grid, 128, *arguments, shared=shared, early=True)
         return
     columns = room(entry.k_dim, e.kv_type)
     tiles, least = GridRows(0, per=QUERIES // group), MOST_OF_FEW + 1
@@ -152,6 +156,47 @@ def _attend(e: Emitter, step: Step) -> None:
         launch(f"attend_long_{name}", 2 * n, 128, *arguments, shared=ring, most=1, far=True)
 
 
+def _named(entry: Paged, kv_type: str) -> str:
+    """The type of an entry's cache in names of kernels: that of K alone if V is a part of it."""
+    return kept_as(kv_type)[0] if entry.v_in_k else kv_type.replace("/", "_")
+
+
+def _attend_turned(e: Emitter, step: Step, name: str) -> None:
+    """Attention over V of 4 bits: over turned heads, which whole blocks of 32 columns fill up."""
+    stored = e.plan.paged[step.integer("entry")]
+    heads = e.width(step.inputs[0]) // stored.k_dim
+    k_room, v_room = (room(n, e.kv_type) for n in (stored.k_dim, stored.v_dim))
+    is_turned = kept_as(e.kv_type)[0] == "q4"  # as keys, queries are
+    entry = replace(stored, k_dim=k_room if is_turned else stored.k_dim, v_dim=v_room)
+    part_bytes = 4 * (4 + v_room)
+    n_parts = PART_BYTES // part_bytes
+    parts = e.scratch("attention parts", n_parts * part_bytes)
+    stages, shared = _few_memory(entry, e.device.shared_bytes)
+    many = _many_memory(entry, heads // entry.heads, e.kv_type, e.device.shared_bytes)
+    arguments = _arguments(e, step, parts, n_parts, MOST_OF_FEW if many else _ALL_ROWS, stages, entry)
+    q, out = arguments[:2]
+    each, size = (GridRows(0), -(-heads // 4)), 4 * e.max_rows * heads
+    if is_turned:
+        own = e.scratch("turned queries", size * k_room)
+        e.launch("attend_turn", each, 128, q, own, heads, stored.k_dim, k_room, k_room, _together(k_room, stored))
+        q = own
+    turned = e.scratch("turned results", size * v_room)
+    arguments = (q, turned, *arguments[2:])
+    columns = next(n for n in (64, 128, 256, 576) if v_room <= n)
+    grid = 8 * e.device.n_processors
+    e.launch(f"attend_turned_few_{name}_{columns}", grid, 128, *arguments, shared=shared, early=True)
+    if many:
+        blocks, least = (GridRows(0, per=QUERIES // (heads // entry.heads)), entry.heads), MOST_OF_FEW + 1
+        kernel = f"attend_turned_many_{name}_{k_room}"
+        e.launch(kernel, blocks, 256, *arguments, shared=many, least=least, early=True)
+    e.launch("attend_turn", each, 128, turned, out, heads, v_room, stored.v_dim, v_room, _together(v_room, stored))
+
+
+def _together(columns: int, entry: Paged) -> int:
+    """Columns that are turned together; see native/cpu/ops/hadamard.h."""
+    return 32 if entry.v_in_k else columns & -columns
+
+
 def _head_arguments(e: Emitter, store: Step) -> tuple[Argument, ...]:
     """What kernels that keep k and v of their rows are given after the rest."""
     rope, vectors = store.rope(), dict(zip(store.roles, store.weights, strict=True))
@@ -193,10 +238,12 @@ def _few_memory(entry: Paged, most: int) -> tuple[int, int]:
     return stages, queries + stages * copy
 
 
-def _arguments(e: Emitter, step: Step, parts: Address, n_parts: int, most: int, stages: int) -> tuple[Argument, ...]:
-    """What struct Attend of native/cuda/attention/attend.cuh has, after the batch."""
-    entry = e.plan.paged[step.integer("entry")]
-    heads = e.width(step.inputs[0]) // entry.k_dim
+def _arguments(
+    e: Emitter, step: Step, parts: Address, n_parts: int, most: int, stages: int, turned: Paged | None = None
+) -> tuple[Argument, ...]:
+    """What struct Attend of native/cuda/attention/attend.cuh has, after the batch. `turned`: the entry filled up."""
+    stored = e.plan.paged[step.integer("entry")]
+    heads, entry = e.width(step.inputs[0]) // stored.k_dim, turned or stored
     k_room = room(entry.k_dim, e.kv_type)
     alibi, tables = step.number("alibi"), step.by_role("distances")
     sinks = step.by_role("sinks")
