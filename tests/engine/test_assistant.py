@@ -10,8 +10,9 @@ from tests.cases.assistants import EPS, assistant_tensors, guess, guessing_assis
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, metadata, tensors, write_tiny
 from tests.engine.test_together import cases, drive, result, same
-from woolly import LLM, ModelError, SamplingParams, UnsupportedError
+from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
 from woolly.engine import AssistantDraft, Engine
+from woolly.engine.opening.draft_file import guessed_ids
 from woolly.engine.opening.load import _on_the_cpu, load_model
 from woolly.gguf import open_gguf
 from woolly.models import draft_tensors, trace, trace_head
@@ -167,6 +168,16 @@ def test_an_assistant_that_does_not_fit_is_refused_in_a_sentence(folder, target)
     far = write_assistant(folder / "far.gguf", assistant_tensors(), WINDOW + 200)
     with pytest.raises(ModelError, match="looks at more positions than the windows of this model keep"):
         LLM(target, ctx=64, threads=1, speculation=far)
+    few = Mock(draft=Mock(width=9, borrows=True), width=256)
+    with open_gguf(head) as file, pytest.raises(ModelError, match="guesses 9 tokens of 256, and no table says which"):
+        guessed_ids(file, few)
+
+
+def test_an_assistant_guesses_without_lookup(folder, target, monkeypatch):
+    head = write_assistant(folder / "alone.gguf", assistant_tensors(), WINDOW)
+    monkeypatch.setattr("woolly.llm.speculation.find_block", lambda model: head)
+    with pytest.raises(RequestError, match="'mtp_lookup', but this model's assistant guesses alone: give 'mtp' or"):
+        LLM(target, ctx=64, threads=1, speculation="mtp_lookup")
 
 
 def test_a_device_that_cannot_is_named_or_does_without(target):

@@ -10,6 +10,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.mtp import MTP, RAW, split_block, write_guessing
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, ModelError, SamplingParams, UnsupportedError
+from woolly.cli.commands.show import _facts
 from woolly.engine import MtpDraft, MtpLookup
 from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import DraftLength
@@ -137,6 +138,18 @@ def test_a_blocks_file_with_keys_of_another_type_stops_a_model_only_if_it_was_as
         load_model(model, "cpu", Options(threads=1), draft=True, draft_file=broken)
 
 
+def test_a_draft_file_without_a_draft_is_said(folder):
+    _, model, block = files("glm4moe", folder)
+    with open_gguf(block) as file:
+        count = file.metadata["glm4moe.block_count"] - file.metadata["glm4moe.nextn_predict_layers"]
+    none = changed(block, folder / "none.gguf", "glm4moe.nextn_predict_layers", 0)
+    none = changed(none, folder / "none-counted.gguf", "glm4moe.block_count", count)
+    with pytest.warns(UserWarning, match=r"speculation is off, because none-counted.gguf holds no block that guesses"):
+        loaded = load_model(model, "cpu", Options(threads=1), draft=None, draft_file=none)
+    assert loaded.program.draft is None
+    loaded.close()
+
+
 def test_a_block_without_its_model_is_no_model(folder, monkeypatch):
     _, model, block = files("glm4moe", folder)
     with pytest.raises(UnsupportedError, match="holds the block that guesses tokens of a glm4moe model, and not the"):
@@ -152,6 +165,8 @@ def test_the_memory_of_a_block_counts(folder):
     needed, plain = (estimate(model, ModelOptions(speculation=one, ctx=64)) for one in ("auto", "none"))
     assert needed.weights - plain.weights == own
     assert needed.cache > plain.cache
+    with open_gguf(model) as file:
+        assert _facts(file, 64, False)["memory"]["weights"] == own + sum(t.n_bytes for t in file.tensors.values())
 
 
 @pytest.mark.parametrize("name", ["dflash"])

@@ -1,5 +1,7 @@
 """docs/make/add-a-model.md is true: a model file is all that a new architecture needs."""
 
+import importlib
+import pkgutil
 import re
 import sys
 from dataclasses import replace
@@ -14,7 +16,7 @@ from woolly import LLM, models
 from woolly.engine import context_limit, default_ctx
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import GGUFWriter, open_gguf
-from woolly.models import architectures, trace
+from woolly.models import architectures, registry, trace
 
 RECIPE = next(block.text for block in blocks_of("docs/make/add-a-model.md") if block.language == "python")
 
@@ -53,6 +55,15 @@ def test_a_file_may_serve_names_that_are_not_pythons(folder):
         pytest.raises(UnsupportedError, match=r"architecture 'two_names' is not supported yet; near it, two-names run"),
     ):
         trace(file)
+
+
+def test_the_table_of_heads_has_every_file_that_only_guesses():
+    found = {}
+    for name in (entry.name for entry in pkgutil.iter_modules(models.__path__) if not entry.ispkg):
+        module = importlib.import_module(f"{models.__name__}.{name}")
+        if hasattr(module, "build_draft") and not hasattr(module, "build"):
+            found |= dict.fromkeys(registry._names(module), name)
+    assert found == registry._HEADS
 
 
 def test_a_module_without_build_is_no_architecture():

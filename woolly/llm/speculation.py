@@ -78,7 +78,13 @@ def open_draft(
     if target.program.draft is not None:
         own = target.program.plan.draft
         if own is not None and own.borrows:
-            return AssistantDraft(target.program, target.draft_ids)
+            if speculation == "mtp_lookup":
+                raise RequestError(
+                    "speculation is 'mtp_lookup', but this model's assistant guesses alone: give 'mtp' or"
+                    " 'prompt_lookup'",
+                    field="speculation",
+                )
+            return AssistantDraft(target.program)
         kind = MtpLookup if speculation == "mtp_lookup" else MtpDraft
         return kind(target.program, target.draft_ids)
     if speculation in (None, "none", "auto"):

@@ -1,4 +1,8 @@
-"""Gemma 4's assistants: a head without K and V of its own, which looks at those of the model that it guesses for."""
+"""Gemma 4's assistants: a head without K and V of its own, which looks at those of the model that it guesses for.
+
+Files of the smaller models group tokens, too (`masked_embd_centroids`, `masked_embd_ordering`), by which a head may
+compute the logits of some groups alone. They are not read: all logits are computed.
+"""
 
 from __future__ import annotations
 

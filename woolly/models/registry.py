@@ -40,6 +40,8 @@ _NEEDS = {
     "a model that it guesses tokens for: a draft head that Woolly does not run yet": "dflash",
 }
 
+# Heads that guess tokens for a model of another file, and the files here that build them: no other is imported to know.
+_HEADS = {"eagle3": "eagle3", "gemma4-assistant": "gemma4_assistant"}
 
 # By `pooling_type` of files.
 _POOLINGS: tuple[Pooling, ...] = ("none", "mean", "cls", "last", "rank")
@@ -131,7 +133,7 @@ def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None, other: GGUFF
 def is_head(file: Described) -> bool:
     """Whether a file is a head of an architecture of its own, which guesses tokens for a model of another file."""
     name = file.metadata.get("general.architecture")
-    return isinstance(name, str) and _head(name) is not None
+    return isinstance(name, str) and name in _HEADS
 
 
 def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = None) -> Plan:
@@ -245,22 +247,18 @@ def _why(name: str) -> str:
     return f"{needs}; {runs}`woolly list --architectures` lists all that run"
 
 
-def _modules(first: str = "", what: str = "build") -> Iterator[ModuleType]:
-    """The model files, imported one by one; the one of the given name comes first, so that mostly no other is read.
-
-    `what` is the function that they have.
-    """
+def _modules(first: str = "") -> Iterator[ModuleType]:
+    """The model files, imported one by one; the one of the given name comes first, so that mostly no other is read."""
     names = [found.name for found in pkgutil.iter_modules(models.__path__) if not found.ispkg]
     for name in sorted(names, key=lambda name: name != first):
         module = importlib.import_module(f"{models.__name__}.{name}")
-        if hasattr(module, what):
+        if hasattr(module, "build"):
             yield module
 
 
 def _head(name: str) -> Any:
-    """The module of a head that is no model by itself, None if there is none."""
-    heads = (module for module in _modules(name, "build_draft") if not hasattr(module, "build"))
-    return next((module for module in heads if name in _names(module)), None)
+    """The module of a head that is no model by itself."""
+    return importlib.import_module(f"{models.__name__}.{_HEADS[name]}")
 
 
 def _module(name: str) -> Any:

@@ -131,6 +131,7 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
         # Packed weights are as large as the file's.
         plan = describe_draft(file, plan, ctx, *own_draft(file.path, "auto"))
         own = plan.draft
+        weights += 0 if own is None else sum(w.n_bytes for w in own.weights.values() if w.tensor not in file.tensors)
         parts = (plan,) if own is None or own.borrows else (plan, own)
         cache = round(sum(part.context_bytes(ctx, _native.kv_value_bytes("f16")) for part in parts))
         total, available = weights + cache, available_memory()

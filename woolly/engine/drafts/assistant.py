@@ -11,7 +11,7 @@ import numpy.typing as npt
 from woolly.engine.drafts.likeliest import likeliest
 from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.request import Request
-from woolly.runtime import Batch, CancelledRun, State
+from woolly.runtime import Batch, CancelledRun, Program, State
 
 __all__ = ["AssistantDraft"]
 
@@ -24,6 +24,9 @@ class AssistantDraft(MtpDraft):
     The first row has the model's hidden state of that position and the token after it, later ones what the head made
     and the token that it proposed.
     """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)  # an assistant guesses the model's own tokens
 
     def borrow(self, state: State, windows: Callable[[Int32], Int32 | None]) -> None:
         """Takes the model's state, and what makes page tables of its windows."""

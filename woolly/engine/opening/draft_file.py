@@ -85,6 +85,11 @@ def with_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None,
             " mtp-NAME.gguf is beside it",
             field="speculation",
         )
+    if draft is None and other is not None and plan.result == "logits":
+        warnings.warn(
+            f"speculation is off, because {other.path.name} holds no block that guesses tokens of this model",
+            stacklevel=4,
+        )
     return replace(plan, draft=draft)
 
 
@@ -102,7 +107,7 @@ def guessed_ids(other: GGUFFile | None, plan: Plan) -> npt.NDArray[np.int64] | N
     """The model's token for each that a head guesses (`d2t`); None: they are the same. ModelError for a wrong one."""
     if plan.draft is None:
         return None
-    table = None if other is None else other.tensors.get("d2t")
+    table = None if other is None or plan.draft.borrows else other.tensors.get("d2t")
     if other is None or table is None:
         if plan.draft.width != plan.width:
             raise ModelError(f"the draft guesses {plan.draft.width} tokens of {plan.width}, and no table says which")
