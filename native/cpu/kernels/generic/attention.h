@@ -118,7 +118,10 @@ template <class Kv>
         const uint8_t* from = t.k_blocks[block + b];
         float* to = keys + 16 * b;
         fours<Kv>(k_dim, 16, fetched[later % t.n_blocks], [&](int c) __attribute__((always_inline)) {
-            for (int i = c; i < c + 4; ++i) store(to + kChunk * i, Kv::k(from, k_dim, i));
+            if constexpr (Kv::bits < 16)
+                Kv::four_k(from, k_dim, c, to + kChunk * c, kChunk);
+            else
+                for (int i = c; i < c + 4; ++i) store(to + kChunk * i, Kv::k(from, k_dim, i));
         });
     }
 }
@@ -133,7 +136,10 @@ template <class Kv>
         float* to = values + 16 * b * v_dim;
         fours<Kv>(16, v_dim, t.v_blocks[later], [&](int at) __attribute__((always_inline)) {
             for (int i = at; i < at + 4; ++i)
-                for (int c = 0; c < v_dim; c += 16) store(to + i * v_dim + c, Kv::v(from, v_dim, i, c));
+                if constexpr (Kv::bits < 16)
+                    for (int c = 0; c < v_dim; c += 32) Kv::whole_v(from, v_dim, i, c, to + i * v_dim + c);
+                else
+                    for (int c = 0; c < v_dim; c += 16) store(to + i * v_dim + c, Kv::v(from, v_dim, i, c));
         });
     }
 }

@@ -1,6 +1,8 @@
 // K and V in the cache, in blocks of 16 positions. K is stored column by column (16 positions of one column side
 // by side), so a lane is a position and scores need no sum over lanes. V is stored position by position, so a lane is a
 // column. Blocks of q8_0 and q4 carry scales behind their numbers, one for each position and 32 columns: f32, and bf16.
+// `four_k` and `whole_v` of types with scales open what shares one: a scale is loaded, and made f32, once for all of
+// it.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -46,13 +48,19 @@ struct KvQ8 {
     static const float* scales(const uint8_t* block, int head_dim) {
         return reinterpret_cast<const float*>(block + 16 * head_dim);
     }
-    static F32 k(const uint8_t* block, int head_dim, int column) {
-        const F32 q = to_float(load_s8(reinterpret_cast<const int8_t*>(block) + 16 * column));
-        return mul(q, load(scales(block, head_dim) + 16 * (column / 32)));
+    // Columns from a multiple of 4 on, `step` numbers apart.
+    [[gnu::always_inline]] static inline void four_k(const uint8_t* block, int head_dim, int column, float* to,
+                                                     int step) {
+        const F32 scale = load(scales(block, head_dim) + 16 * (column / 32));
+        const int8_t* from = reinterpret_cast<const int8_t*>(block) + 16 * column;
+        for (int i = 0; i < 4; ++i) store(to + step * i, mul(to_float(load_s8(from + 16 * i)), scale));
     }
-    static F32 v(const uint8_t* block, int head_dim, int position, int column) {
-        const F32 q = to_float(load_s8(reinterpret_cast<const int8_t*>(block) + position * head_dim + column));
-        return mul(q, set1(scales(block, head_dim)[position * (head_dim / 32) + column / 32]));
+    // 32 columns from a multiple of 32 on.
+    [[gnu::always_inline]] static inline void whole_v(const uint8_t* block, int head_dim, int position, int column,
+                                                      float* to) {
+        const F32 scale = set1(scales(block, head_dim)[position * (head_dim / 32) + column / 32]);
+        const int8_t* from = reinterpret_cast<const int8_t*>(block) + position * head_dim + column;
+        for (int i = 0; i < 32; i += 16) store(to + i, mul(to_float(load_s8(from + i)), scale));
     }
     static void store_k(const float* x, int head_dim, int slot, uint8_t* block) {
         float* scale = reinterpret_cast<float*>(block + 16 * head_dim);
@@ -79,14 +87,22 @@ struct KvQ4 {
     static const uint16_t* scales(const uint8_t* block, int head_dim) {
         return reinterpret_cast<const uint16_t*>(block + 8 * head_dim);
     }
-    static F32 k(const uint8_t* block, int head_dim, int column) {
-        const F32 q = to_float(load_codes(kIq4Values, block + 16 * (column / 2), 4 * (column % 2)));
-        return mul(q, load_bf16(scales(block, head_dim) + 16 * (column / 32)));
+    [[gnu::always_inline]] static inline void four_k(const uint8_t* block, int head_dim, int column, float* to,
+                                                     int step) {
+        const F32 scale = load_bf16(scales(block, head_dim) + 16 * (column / 32));
+        for (int i = 0; i < 4; i += 2) {
+            const uint8_t* at = block + 16 * ((column + i) / 2);
+            store(to + step * i, mul(to_float(load_codes(kIq4Values, at, 0)), scale));
+            store(to + step * (i + 1), mul(to_float(load_codes(kIq4Values, at, 4)), scale));
+        }
     }
-    static F32 v(const uint8_t* block, int head_dim, int position, int column) {
+    [[gnu::always_inline]] static inline void whole_v(const uint8_t* block, int head_dim, int position, int column,
+                                                      float* to) {
+        const uint32_t bits = scales(block, head_dim)[position * (head_dim / 32) + column / 32];
+        const F32 scale = set1(__builtin_bit_cast(float, bits << 16));
         const uint8_t* at = block + position * (head_dim / 2) + 16 * (column / 32);
-        const uint32_t scale = scales(block, head_dim)[position * (head_dim / 32) + column / 32];
-        return mul(to_float(load_codes(kIq4Values, at, column % 32 / 4)), set1(__builtin_bit_cast(float, scale << 16)));
+        store(to, mul(to_float(load_codes(kIq4Values, at, 0)), scale));
+        store(to + 16, mul(to_float(load_codes(kIq4Values, at, 4)), scale));
     }
     static void store_k(const float* x, int head_dim, int slot, uint8_t* block) {
         uint16_t* scale = reinterpret_cast<uint16_t*>(block + 8 * head_dim);
