@@ -1,6 +1,5 @@
 """FACE: `LLM` and `AsyncLLM`, what a Python program calls."""
 
-import gc
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -37,11 +36,4 @@ _LAZY = {
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'woolly.llm' has no attribute {name!r}")
-    # What 500 modules define stays: to look for garbage meanwhile is a tenth of the time of a start.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return getattr(import_module(_LAZY[name]), name)
-    finally:
-        if collects:
-            gc.enable()
+    return getattr(import_module(_LAZY[name]), name)
