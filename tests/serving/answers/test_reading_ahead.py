@@ -48,6 +48,9 @@ def test_an_answer_is_the_same_and_finds_what_was_read(app_with):
         again = client.post(PATH, json=body()).json()
         assert (again["read_tokens"], again["cached_tokens"]) == (0, reply["read_tokens"])
         assert answer(client) == (plain, reply["read_tokens"])
+        metrics = client.get("/metrics").text
+        assert 'woolly_read_ahead_total{state="read"} 2.0' in metrics
+        assert f"woolly_read_ahead_tokens_total {reply['read_tokens']:.1f}" in metrics
     assert n_before == 0
 
 
@@ -74,6 +77,14 @@ def test_a_server_that_switched_it_off_refuses_and_says_so(app_with):
         message = "reading ahead is switched off; start the server with --read-ahead"
         assert reply.json()["error"]["message"] == message
         assert client.get("/props?model=tiny").json()["read_ahead"] is False
+
+
+def test_nothing_is_read_behind_replicas(client, monkeypatch):
+    monkeypatch.setattr("woolly.serving.settings.checks.has_replicas", lambda settings: True)
+    reply = client.post(PATH, json=body())
+    assert reply.status_code == 501
+    assert reply.json()["error"]["message"].startswith("nothing is read ahead behind replicas")
+    assert client.get("/props?model=tiny").json()["read_ahead"] is False
 
 
 def test_the_page_learns_that_it_is_on(client):

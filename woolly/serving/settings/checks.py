@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from woolly.serving.accounts.keys_file import NamedKey
     from woolly.serving.settings.table import Settings
 
-__all__ = ["check_keys", "check_settings", "has_replicas", "is_reference", "late_swap", "read_aliases"]
+__all__ = ["check_keys", "check_settings", "has_replicas", "is_reference", "late_swap", "read_aliases", "reads_ahead"]
 
 _CHOICES = {
     **{row.setting_name: row.choices for row in rows_of().values() if row.choices},
@@ -224,6 +224,11 @@ def _check_device(settings: Settings) -> None:
 def has_replicas(settings: Settings) -> bool:
     """Whether other processes compute."""
     return settings.replicas != 1 or bool(settings.join) or settings.ray is not None
+
+
+def reads_ahead(settings: Settings) -> bool:
+    """Whether prompts are computed while they are typed: not if other processes compute, each over its own cache."""
+    return settings.read_ahead and not has_replicas(settings)
 
 
 def late_swap(settings: Settings) -> str | None:

@@ -102,6 +102,10 @@ class Stats:
         self._refused = Counter("woolly_refused", "Requests refused, by code.", ["code"], registry=self.registry)
         # Without the names as labels: clients choose them.
         self._ignored = Counter("woolly_ignored_fields", "Fields taken without effect.", registry=self.registry)
+        self._ahead = Counter(
+            "woolly_read_ahead", "Messages read ahead, by how reading ended.", ["state"], registry=self.registry
+        )
+        self._ahead_tokens = Counter("woolly_read_ahead_tokens", "Tokens read ahead.", registry=self.registry)
         self.recent: deque[_Answer] = deque(maxlen=_RECENT)
         self.totals = {
             "requests": 0, "answers": 0, "errors": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0,
@@ -137,6 +141,11 @@ class Stats:
         for work in (self.work, self._recent):
             work.prompt_tokens += n_tokens
             work.prompt_seconds += seconds
+
+    def ahead(self, state: str, n_tokens: int) -> None:
+        """Counts a message that was read ahead; `state` says how that ended."""
+        self._ahead.labels(state).inc()
+        self._ahead_tokens.inc(n_tokens)
 
     def worked(
         self,

@@ -17,6 +17,7 @@ from woolly.serving.gate.identity import check_admin
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.loading.sight import input_kinds
 from woolly.serving.router import APIRouter
+from woolly.serving.settings.checks import reads_ahead
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import ignore
 
@@ -58,7 +59,7 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
         },
         # Woolly's own: the form of its page, and whether that may send what is being typed.
         "sampling_options": [row.to_form() for row in options_of(SamplingParams).values() if row.group],
-        "read_ahead": settings.read_ahead,
+        "read_ahead": reads_ahead(settings),
         "total_slots": n_slots,
         "model_alias": info.name,
         "model_path": info.path.name,  # not the folder, which is private

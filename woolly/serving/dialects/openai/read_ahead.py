@@ -19,11 +19,12 @@ from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS
-from woolly.serving.errors import of_exception, switched_off
+from woolly.serving.errors import ApiError, of_exception, switched_off
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
+from woolly.serving.settings.checks import reads_ahead
 
 __all__ = ["ReadAheadReply", "read_typed", "router"]
 
@@ -56,6 +57,10 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     models: ModelManager = state.models
     if not state.settings.read_ahead:
         raise switched_off("reading ahead", "--read-ahead")
+    if not reads_ahead(state.settings):
+        raise ApiError(
+            501, "not_supported", "nothing is read ahead behind replicas, each of which has a cache of its own"
+        )
     generator.meter.check(asking.get())
     chat = body.to_chat(await generator.defaults_for(body.model))
     info = await models.answering(body.model)
@@ -73,9 +78,9 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
                     await _read(generator, slot, body.model, (chat, other), turn)
         except RequestError as error:
             raise of_exception(error, {"prompt": "messages", **FIELDS}) from error
-    return ReadAheadReply(
-        model=info.name, read_tokens=turn.n_read, cached_tokens=turn.n_cached, state=turn.ended or "read"
-    )
+    ended = turn.ended or "read"
+    state.stats.ahead(ended, turn.n_read)
+    return ReadAheadReply(model=info.name, read_tokens=turn.n_read, cached_tokens=turn.n_cached, state=ended)
 
 
 async def _read(
