@@ -15,6 +15,7 @@ from tests.cases.compressed import COMPRESSED
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
 from tests.cases.mixtures import MIXTURES
+from tests.cases.newest import NEWEST
 from tests.cases.older import OLDER
 from tests.cases.rwkv import RWKV
 from tests.cases.streams import GEMMA3N
@@ -83,7 +84,7 @@ FAMILIES = (
     | CHOSEN
     | COMPRESSED
     | LATENTS
-    | MIXTURES
+    | (MIXTURES | NEWEST)
     | OLDER
     | {GEMMA3N.name: GEMMA3N}
     | {

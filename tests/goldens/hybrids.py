@@ -21,7 +21,8 @@ CLASSES = {
     "qwen35moe": "Qwen3_5Moe",
     "qwen3next": "Qwen3Next",
 }
-PLUS_ONE = ("qwen35", "qwen35moe", "qwen3next")
+PLUS_ONE = ("qwen35", "qwen35moe", "qwen3next", "qwen4exp")
+APART = ("qwen35", "qwen35moe", "qwen4exp")  # heads of v that share a head of k
 TOP = {
     "embed_tokens": "token_embd",
     "embeddings": "token_embd",
@@ -194,7 +195,7 @@ def source(file, name, parameter):
 def _changed(file, full, short, array, kind):
     """What the converter of the family changed, undone."""
     arch = file.architecture
-    if arch in ("qwen35", "qwen35moe"):
+    if arch in APART:
         n_k, n_v, head = (int(file.get(f"ssm.{x}")) for x in ("group_count", "time_step_rank", "state_size"))
         if short in ("attn_qkv", "ssm_conv1d"):
             keys = 2 * n_k * head
@@ -211,7 +212,7 @@ def _changed(file, full, short, array, kind):
 
 def _heads(file, array, axis, head):
     """Heads of v that share a head of k, brought side by side: Qwen 3.5's files have them apart."""
-    if file.architecture not in ("qwen35", "qwen35moe"):
+    if file.architecture not in APART:
         return array
     n_k = int(file.get("ssm.group_count"))
     shape = array.shape

@@ -19,7 +19,7 @@ import transformers
 
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
-from tests.goldens import classes, hybrids, loops, older, rwkv7
+from tests.goldens import classes, hybrids, loops, newest, older, rwkv7
 
 HERE = Path(__file__).parent
 TEXT = (
@@ -47,7 +47,7 @@ class File:
 
 def kind_of(file):
     """The module that knows the family."""
-    return next((kind for kind in (hybrids, older) if file.architecture in kind.CLASSES), classes)
+    return next((kind for kind in (hybrids, newest, older) if file.architecture in kind.CLASSES), classes)
 
 
 def build(file):
@@ -63,6 +63,7 @@ def build(file):
         "MiniMaxM3VL",
         "Qwen3_5",
         "Qwen3_5Moe",
+        "Qwen4Exp",
         *WithHead.NAMES,
     )
     config_name = f"{name}TextConfig" if name in texts else f"{name}Config"
@@ -123,7 +124,7 @@ def load(model, file):
     for name, parameter in model.state_dict().items():
         if name == "lm_head.weight" and "output.weight" not in file.tensors:
             continue
-        if name.endswith(("slope_rate", "_decay")):  # MiniMax's constants
+        if name.endswith(("slope_rate", "_decay")) or newest.is_constant(file, name, parameter):  # MiniMax's, or known
             continue
         if "act_fn" in name:
             parameter.fill_(float(file.fields[f"xielu.{name.rpartition('.')[2]}"][int(name.split(".")[2])]))

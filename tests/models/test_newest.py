@@ -6,10 +6,12 @@ import pytest
 
 from tests.cases.latents import LATENTS
 from tests.cases.mtp import with_block
+from tests.cases.newest import NEWEST
 from tests.cases.tiny import write_tiny
-from woolly.errors import UnsupportedError
+from woolly.errors import ModelError, PlanError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_draft
+from woolly.plan.passes import bring
 
 
 def traced(tiny, folder):
@@ -40,3 +42,25 @@ def test_the_block_of_ling_3_that_guesses_attends(tmp_path):
         draft = trace_draft(file, trace(file))
     assert [step.op for step in draft.steps].count("attention") == 1
     assert not any(step.op == "delta_net" for step in draft.steps)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"ple.layers": [1, 2]}, "one layer with runs of tokens"),
+        ({"ple.layer_multipliers": [3, 5]}, "2 of 3 numbers"),
+        ({"ple.head_offsets": [0, 41, 84, 231]}, "53 rows from 231 on of per_layer_token_embd.weight, which has 256"),
+        ({"hyper_connection.count": 1}, "2 to 16 streams"),
+        ({"attention.compress_ratios": [0, 0, 4]}, "for each layer"),
+        ({"attention.indexer.top_k": 10}, "whole blocks"),
+    ],
+)
+def test_what_a_flash_next_file_says_wrongly_is_a_sentence(wrong, sentence, tmp_path):
+    tiny = NEWEST["qwen4exp"]
+    with pytest.raises((ModelError, PlanError, UnsupportedError), match=sentence):
+        traced(replace(tiny, extra=tiny.extra | wrong), tmp_path)
+
+
+def test_runs_of_tokens_take_no_pictures(tmp_path):
+    with pytest.raises(UnsupportedError, match="qwen4exp models take no rows of pictures yet"):
+        bring(traced(NEWEST["qwen4exp"], tmp_path), 64)

@@ -206,6 +206,7 @@ def test_every_plain_op_of_the_table_can_be_traced():
     x = p.conv_at(p.running_norm(x, "norm", eps=1e-3), "filter", first=0, taps=2)
     two, b, _ = p.split(x, 2, 2, 4)
     x = p.scan_mamba(p.conv(x, "filter", kernel=2), p.previous(x), two, b, a="rates", d="skips")
+    x = x + p.ngrams("at", end=0, factors=(1, 3), sizes=(5,), firsts=(0,))
     x = p.scan_mamba2(x, two, b, b, a="two", d="two", groups=1) + p.vector("norm")
     x = p.delta_net(x, x, x, two, b, heads_k=2, heads_v=2, order="div", eps=1e-6)
     x = p.lightning(p.wkv7(x, x, x, x, x, x, head=4), x, x, head=4, slope=1.0)
@@ -232,5 +233,5 @@ def test_every_plain_op_of_the_table_can_be_traced():
     assert {step.op for step in plan.steps} == {op.name for op in OPS.values() if not op.fused}
     kept = [Paged(1, 4, 4, v_in_k=True), Paged(1, 4, 4, v_in_k=True, window=2)]
     assert list(plan.paged.values()) == [Paged(1, 4, 4, v_in_k=True), Paged(2, 4, 4), Paged(2, 4, 4), *kept]
-    assert [slot.numbers for slot in plan.slots.values()] == [8, 8, 16, 16, 32, 32, 32, 48]
-    assert plan.bytes_per_sequence == 4 * 192
+    assert [slot.numbers for slot in plan.slots.values()] == [8, 8, 16, 1, 16, 32, 32, 32, 48]
+    assert plan.bytes_per_sequence == 4 * 193

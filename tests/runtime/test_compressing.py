@@ -30,8 +30,9 @@ def logits(program, chunks):
     return out
 
 
-def test_a_long_past_gives_the_same_bits_in_every_chunk(tmp_path):
-    with open_gguf(write_tiny(replace(FAMILIES["deepseek4"], context=2048), tmp_path / "tiny.gguf")) as file:
+@pytest.mark.parametrize("name", ["deepseek4", "qwen4exp"])
+def test_a_long_past_gives_the_same_bits_in_every_chunk(name, tmp_path):
+    with open_gguf(write_tiny(replace(FAMILIES[name], context=2048), tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
         one, three = (
             choose("cpu").compile(plan, file.tensors, Options(kv_type="f16", threads=threads)) for threads in (1, 3)
@@ -41,9 +42,10 @@ def test_a_long_past_gives_the_same_bits_in_every_chunk(tmp_path):
             np.testing.assert_array_equal(logits(program, chunks)[-1], wanted[-1])
 
 
-def test_rows_that_choose_all_blocks_have_the_bits_of_a_model_without_an_index(tmp_path):
-    tiny = FAMILIES["deepseek4"]
-    wide = replace(tiny, context=2048, extra=tiny.extra | {"attention.indexer.top_k": 250})
+@pytest.mark.parametrize(("name", "n"), [("deepseek4", 250), ("qwen4exp", 1000)])
+def test_rows_that_choose_all_blocks_have_the_bits_of_a_model_without_an_index(name, n, tmp_path):
+    tiny = FAMILIES[name]
+    wide = replace(tiny, context=2048, extra=tiny.extra | {"attention.indexer.top_k": n})
     with open_gguf(write_tiny(wide, tmp_path / "tiny.gguf")) as file:
         found = []
         for ctx in (2048, 1000):

@@ -11,6 +11,7 @@ from tests.cases.attention import FOUR_BITS
 from tests.cases.choosing import CHOICES
 from tests.cases.compressing import COMPRESSIONS
 from tests.cases.ops import N_TOKENS, expected, run
+from tests.cases.running import RUNNING
 from tests.cases.scans import ALL
 from tests.cases.weights import QUANTIZED, TYPES, Raw, random_weight
 from woolly import _native
@@ -21,7 +22,7 @@ from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cpu import program as cpu
 
-CASES = ALL | FOUR_BITS | CHOICES | COMPRESSIONS
+CASES = ALL | FOUR_BITS | CHOICES | COMPRESSIONS | RUNNING
 LEVELS = _native.kernel_levels()
 # Scalar code has no fma on x86-64: there it rounds twice where all other levels round once.
 ODD_ONES = {"scalar"} if platform.machine() in {"x86_64", "AMD64"} else set()

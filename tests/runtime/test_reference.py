@@ -196,6 +196,7 @@ def one_act(kind, x):
         "sigmoid": 1 / (1 + math.exp(-x)),
         "softplus": math.log1p(math.exp(x)),
         "tanh": math.tanh(x),
+        "root": math.copysign(math.sqrt(max(abs(x), 1e-6)), x) if x else 0.0,
     }[kind]
 
 

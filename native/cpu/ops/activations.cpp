@@ -1,5 +1,8 @@
 #include "cpu/ops/activations.h"
 
+#include <cmath>
+#include <iterator>
+
 #include "cpu/ops/functions.h"
 
 namespace woolly {
@@ -12,6 +15,11 @@ inline float silu_of(float x) { return x / (1.0f + exp_of(-x)); }
 inline float gelu_of(float x) { return x / (1.0f + exp_of(-1.59576912f * (x + 0.044715f * x * x * x))); }
 // The sigmoid form, as CLIP has it.
 inline float gelu_quick_of(float x) { return x / (1.0f + exp_of(-1.702f * x)); }
+// The root of the size, which is at least 1e-6, with the sign; 0 and what is no number stay.
+inline float root_of(float x) {
+    const float size = x < 0.0f ? -x : x, root = std::sqrt(size < 1e-6f ? 1e-6f : size);
+    return x > 0.0f ? root : x < 0.0f ? -root : x;
+}
 inline float soft_capped(float x, float cap) { return cap - 2.0f * cap / (exp_of(x * (2.0f / cap)) + 1.0f); }
 
 template <class F>
@@ -27,9 +35,9 @@ void both(const float* gate, const float* up, int64_t n, float* y, const F& f) {
 }  // namespace
 
 Act act_named(const Arguments& arguments, const std::string& name) {
-    constexpr const char* names[] = {"silu",     "gelu", "gelu_erf", "relu",       "relu2", "sigmoid",
-                                     "softplus", "tanh", "clamped",  "gelu_quick", "exp",   "clipped"};
-    for (int i = 0; i < 12; ++i)
+    constexpr const char* names[] = {"silu", "gelu",    "gelu_erf",   "relu", "relu2",   "sigmoid", "softplus",
+                                     "tanh", "clamped", "gelu_quick", "exp",  "clipped", "root"};
+    for (int i = 0; i < int(std::size(names)); ++i)
         if (name == names[i]) return Act(i);
     arguments.fail("has no activation '" + name + "'");
 }
@@ -64,6 +72,8 @@ void activate(const KernelTable& kernels, Act act, const float* x, int64_t n, fl
             return each(x, n, y, [](float v) { return gelu_quick_of(v); });
         case Act::exp:
             return each(x, n, y, [](float v) { return exp_of(v); });
+        case Act::root:
+            return each(x, n, y, [](float v) { return root_of(v); });
         case Act::clamped:  // gates alone
         case Act::clipped:
             return;

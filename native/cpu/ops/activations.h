@@ -20,7 +20,8 @@ enum class Act : uint8_t {
     clamped,
     gelu_quick,
     exp,
-    clipped
+    clipped,
+    root
 };
 
 // The activation of a gate. A limit bounds what it gives from above, or what it gets if it is `clipped`, and what that

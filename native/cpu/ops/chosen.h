@@ -7,9 +7,11 @@
 
 namespace woolly {
 
-// How many positions a row has chosen: `n` at most, in blocks of which its own is one, and ends with it.
+// How many positions a row has chosen: `n` at most, in blocks of which its own is one, and ends with it. If n is no
+// multiple of the block, those of whole blocks, and the ones after the last that is complete.
 constexpr int count_chosen(int position, int n, int block) {
-    return position < n ? position + 1 : n - (block - 1 - position % block);
+    if (position < n) return position + 1;
+    return n % block != 0 ? n / block * block + (position + 1) % block : n - (block - 1 - position % block);
 }
 
 // Keys, or values, of up to kSplit chosen positions of one KV head.

@@ -14,10 +14,11 @@ constexpr int kMaxKernel = 16;
 struct Conv final : Step {
     const ScanTable& kernels;
     const Value x, y;
-    const int kernel;
+    const int kernel, apart;  // rows that the filter sees, and how far apart they are
     const bool silu;
     const Vector* const bias;
-    const SlotEntry slot;        // the kernel - 1 latest rows, oldest first
+    const int64_t n_kept;
+    const SlotEntry slot;        // the n_kept latest rows, oldest first
     std::vector<float> weights;  // [kernel, width]
 
     explicit Conv(const Arguments& a)
@@ -25,10 +26,13 @@ struct Conv final : Step {
           x(a.input(0)),
           y(a.output(0)),
           kernel(a.integer("kernel")),
+          apart(a.integer("gap") + 1),
           silu(a.text("act") == "silu"),
           bias(a.vector("bias")),
-          slot{a.integer("entry"), (kernel - 1) * x.width} {
+          n_kept(int64_t(kernel - 1) * apart),
+          slot{a.integer("entry"), n_kept * x.width} {
         const Vector* weight = a.vector("weight");
+        if (apart < 1) a.fail("has rows that are less than one apart");
         if (kernel < 2 || kernel > kMaxKernel) a.fail("takes filters of 2 to " + std::to_string(kMaxKernel) + " rows");
         if (weight == nullptr || weight->n != kernel * x.width || (bias != nullptr && bias->n != x.width))
             a.fail("needs a filter for each column");
@@ -42,13 +46,13 @@ struct Conv final : Step {
     // The row of a sequence that is `back` rows before `row`; it may be in the slot.
     const float* row_before(const Worker& w, int64_t sequence, int64_t row, int64_t back) const {
         const int64_t at = row - back, first = w.batch.offsets[sequence];
-        return at >= first ? x.data + at * x.width : slot.before(w, sequence) + (kernel - 1 + at - first) * x.width;
+        return at >= first ? x.data + at * x.width : slot.before(w, sequence) + (n_kept + at - first) * x.width;
     }
 
     // The rows that are left after `row`, to a slot.
     void leave(const Worker& w, int64_t sequence, int64_t row, int32_t to) const {
         float* at = w.cache.slot(slot.entry, to);
-        for (int64_t back = kernel - 2; back >= 0; --back, at += x.width)
+        for (int64_t back = n_kept - 1; back >= 0; --back, at += x.width)
             std::memcpy(at, row_before(w, sequence, row, back), size_t(x.width) * sizeof(float));
     }
 
@@ -62,7 +66,7 @@ struct Conv final : Step {
                 const int64_t row = task / parts, part = task % parts;
                 const int64_t first = x.width * part / parts, last = x.width * (part + 1) / parts;
                 for (int k = 0; k < kernel; ++k)
-                    rows[size_t(k)] = row_before(w, w.sequence_of(row), row, kernel - 1 - k) + first;
+                    rows[size_t(k)] = row_before(w, w.sequence_of(row), row, int64_t(kernel - 1 - k) * apart) + first;
                 kernels.conv({.rows = rows.data(),
                               .weights = weights.data() + first,
                               .bias = bias == nullptr ? nullptr : bias->data + first,

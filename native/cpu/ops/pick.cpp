@@ -47,7 +47,9 @@ struct PickScratch final : Scratch {
 struct Pick final : Step {
     const Value q, weights, y;  // weights have no width if each head chooses for itself
     const int entry, head_dim, n, block, local;
-    const int every;  // positions of a run of which the last alone is chosen from; 1: all are
+    const int every;   // positions of a run of which the last alone is chosen from; 1: all are
+    const bool whole;  // all positions of the chosen runs, and those after the last complete one
+    const int width;   // positions of a choice at most
     const int heads, groups, room;
     const int64_t n_positions;  // of the context, in whole chunks
     size_t numbers;             // f32 of a worker's own memory for the kernel
@@ -63,14 +65,16 @@ struct Pick final : Step {
           block(a.integer("block")),
           local(a.integer("local")),
           every(std::max(1, a.integer("every"))),
+          whole(a.integer("whole") != 0),
+          width(whole ? n * every + every - 1 : n * block),
           heads(int(q.width / std::max(1, head_dim))),
           groups(weights.width > 0 ? 1 : heads),
           room((head_dim + 31) / 32 * 32),
           n_positions((a.program->max_context() + 63) / 64 * 64),
           scratch(a.program->scratch<PickScratch>()) {
         if (head_dim < 1 || n < 1 || block < 1 || q.width != int64_t(heads) * head_dim ||
-            (weights.width > 0 && weights.width != heads) || y.width != int64_t(groups) * n * block ||
-            (every > 1 && (block > 1 || local > 0)))
+            (weights.width > 0 && weights.width != heads) || y.width != int64_t(groups) * width ||
+            (every > 1 && (block > 1 || local > 0)) || (whole && (every < 2 || groups > 1)))
             a.fail("has heads or choices that do not fit");
         scratch.groups = std::max<int64_t>(scratch.groups, groups);
         // For the kernel: products and keys, addresses of queries, copies of them.
@@ -135,7 +139,7 @@ void Pick::choose(const Worker& w, int64_t row, const float* scores, int64_t ste
     uint32_t* order = reinterpret_cast<uint32_t*>(w.own()) + numbers + size_t(groups) * size_t(n_positions);
     uint32_t* sorted = order + n_positions;
     for (int g = 0; g < groups; ++g) {
-        float *to = y.data + row * y.width + int64_t(g) * n * block, *end = to + n * block;
+        float *to = y.data + row * y.width + int64_t(g) * width, *end = to + width;
         uint32_t least = 0;
         int above = 0;
         if (n_blocks > n) {
@@ -153,8 +157,11 @@ void Pick::choose(const Worker& w, int64_t row, const float* scores, int64_t ste
         for (int b = 0; b < n_blocks; ++b) {
             const bool taken = n_blocks <= n || order[b] > least || (order[b] == least && equals-- > 0);
             if (!taken) continue;
-            for (int i = first_of(b); i < std::min(n_seen, first_of(b) + block); ++i) *to++ = float(i);
+            const int first = whole ? b * every : first_of(b), length = whole ? every : block;
+            for (int i = first; i < std::min(n_seen, first + length); ++i) *to++ = float(i);
         }
+        if (whole)
+            for (int i = n_blocks * every; i < n_seen; ++i) *to++ = float(i);
         std::fill(to, end, -1.0f);
     }
 }

@@ -42,6 +42,7 @@
     X(pick)            \
     X(place)           \
     X(pool)            \
+    X(ngrams)          \
     X(previous)        \
     X(rms_norm)        \
     X(rope)            \

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from woolly.models.params import TransformerParams
 from woolly.plan import Handle, Tracer
 
 __all__ = ["gated_delta_net", "kimi_delta_net", "mamba", "mamba2", "short_conv"]
 
 
-def gated_delta_net(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
+def gated_delta_net(
+    p: Tracer, h: Handle, hp: TransformerParams, *, gate: Literal["silu", "sigmoid"] = "silu"
+) -> Handle:
     """Qwen's linear attention: q, k and v through one convolution, the delta rule, a norm and a gate.
 
     Files with beta and alpha in one matrix, Qwen3-Next's, have the heads of v that share a head of k side by side; the
@@ -30,7 +34,8 @@ def gated_delta_net(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
     decay = p.act(alpha + p.vector("ssm_dt.bias"), "softplus") * p.vector("ssm_a")
     heads = {"heads_k": r.groups, "heads_v": r.heads}
     o = p.delta_net(q, k, v, decay, p.act(beta, "sigmoid"), **heads, order="div" if grouped else "mod", eps=hp.eps)
-    return p.linear(p.glu(z, p.rms_norm(o, "ssm_norm", eps=hp.eps)), "ssm_out", width=hp.width)
+    o = p.rms_norm(o, "ssm_norm", eps=hp.eps)
+    return p.linear(p.glu(z, o) if gate == "silu" else o * p.act(z, gate), "ssm_out", width=hp.width)
 
 
 def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float = 0.0, sign: float = 1.0) -> Handle:

@@ -171,6 +171,8 @@ class AttentionOps(Recorder):
         made = [step for step in self._steps if step.op == "choose" and step.outputs == (chosen.value.id,)]
         if not made:
             self._fail("attention got chosen positions that no choose made")
+        if made[0].integer("whole"):
+            return chosen.width, made[0].integer("every")
         n = made[0].integer("n") * made[0].integer("block")
         if chosen.width not in (n, n * entry.heads):
             self._fail(f"attention got the choices of {chosen.width // n} heads for {entry.heads} KV heads")

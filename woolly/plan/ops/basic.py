@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Act", "BasicOps", "Gate"]
 
 Gate = Literal["silu", "gelu", "gelu_erf", "relu", "clamped", "clipped"]
-Act = Literal["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu2", "sigmoid", "softplus", "tanh", "exp"]
+Act = Literal["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu2", "sigmoid", "softplus", "tanh", "exp", "root"]
 
 _PARTS = {"attn_output": "output", "ffn_gate": "gate, up", "ffn_up": "gate, up", "ffn_down": "down"}
 
@@ -147,7 +147,8 @@ class BasicOps(Recorder):
     def act(self, x: Handle, kind: Act) -> Handle:
         """An activation of each element; relu2 is relu squared.
 
-        Gelu is its tanh form, gelu_erf the exact one, gelu_quick x * sigmoid(1.702 x).
+        Gelu is its tanh form, gelu_erf the exact one, gelu_quick x * sigmoid(1.702 x). Root is the square root of the
+        size, which counts as at least 1e-6, with the sign; that of 0 is 0.
         """
         if kind not in get_args(Act):
             self._fail(f"act got the kind {kind!r}; one of {', '.join(get_args(Act))} was expected")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChoosingOps"]
 
-_CHOICE = ("entry", "head_dim", "n", "block", "local?", "every?")
+_CHOICE = ("entry", "head_dim", "n", "block", "local?", "every?", "whole?")
 
 
 def _index_cost(plan: Plan, step: Step, load: Load) -> Cost:
@@ -47,14 +47,16 @@ class ChoosingOps(Recorder):
         block: int = 1,
         local: int = 0,
         every: int = 0,
+        whole: bool = False,
     ) -> Handle:
         """K kept in an entry of its own, then the positions whose keys score highest, ascending, -1 where none is left.
 
         With `weights`, a number for each head of q, a position's score is the sum over heads of their products, those
         below 0 left out, times the weights. Without them each head chooses for itself. A row chooses `n` blocks of
         `block` positions by their highest scores, of equals the earlier; the `local` latest are always chosen, and
-        scores that are no numbers last. With `every` of m a row chooses among the last positions of runs of m. A row
-        chooses among the positions up to its own alone: the choice does not depend on what is computed beside it.
+        scores that are no numbers last. With `every` of m a row chooses among the last positions of runs of m; `whole`:
+        it gets all positions of the chosen runs, and those after the last run that is complete. A row chooses among the
+        positions up to its own alone: the choice does not depend on what is computed beside it.
         """
         if k.width != head_dim or q.width % head_dim != 0:
             self._fail(f"choose got q of width {q.width} and k of {k.width} for heads of {head_dim}")
@@ -63,6 +65,8 @@ class ChoosingOps(Recorder):
             self._fail(f"choose got {weights.width} weights for {heads} heads")
         if n < 1 or block < 1 or not 0 <= local <= n or (block > 1 and local == 0):
             self._fail(f"choose got {n} blocks of {block} positions, {local} of them local; a row's own block is one")
+        if whole and (not every or weights is None):
+            self._fail("choose gives whole runs of one choice, and got no length of them or a choice of each head")
         if every and (every < 2 or block > 1 or local):
             self._fail(f"choose got blocks of {block} positions, {local} of them local, among each {every}-th")
         self._state.append(Paged(1, head_dim, head_dim, v_in_k=True))
@@ -70,13 +74,14 @@ class ChoosingOps(Recorder):
             "choose",
             (q, k) if weights is None else (q, k, weights),
             "batch",
-            (1 if weights is not None else heads) * n * block,
+            n * every + every - 1 if whole else (1 if weights is not None else heads) * n * block,
             entry=len(self._state) - 1,
             head_dim=head_dim,
             n=n,
             block=block,
             local=local,
             every=every,
+            whole=int(whole),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -20,6 +21,14 @@ __all__ = ["HeadOrder", "RecurrentOps", "slot_cost"]
 HeadOrder = Literal["mod", "div"]
 
 _STATE = "state {entry}"
+_MOST_TOKENS = 1 << 24  # slots hold numbers of 24 bits exactly
+
+
+def _ngrams_cost(plan: Plan, step: Step, load: Load) -> Cost:
+    """As many rows of the table for each row of the batch as it has hashes."""
+    (table,) = step.weights
+    n = plan.values[step.output].width // table.shape[1]
+    return Cost(load.total * n * table.type.row_bytes(table.shape[1]), 0)
 
 
 def slot_cost(plan: Plan, step: Step, load: Load) -> Cost:
@@ -34,16 +43,17 @@ class RecurrentOps(Recorder):
     @op(
         inputs=("x",),
         weights=("weight", "bias?"),
-        attributes=("entry", "kernel", "act?"),
+        attributes=("entry", "kernel", "act?", "gap?"),
         reads=(_STATE,),
         writes=(_STATE,),
         part="recurrence",
         cost=slot_cost,
     )
-    def conv(self, x: Handle, name: str, *, kernel: int, act: Literal["", "silu"] = "silu") -> Handle:
+    def conv(self, x: Handle, name: str, *, kernel: int, act: Literal["", "silu"] = "silu", gap: int = 0) -> Handle:
         """Each column times a filter over its `kernel` latest rows, plus `name.bias` if the file has one; then silu.
 
-        Axes of 1 in the filters' tensor say nothing: converters of some families leave them.
+        With a `gap` as many rows are left out between two that the filter sees. Axes of 1 in the filters' tensor say
+        nothing: converters of some families leave them.
         """
         weight = self._weight(name)
         if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, kernel) if n > 1) or kernel < 2:
@@ -52,12 +62,46 @@ class RecurrentOps(Recorder):
         if act not in ("", "silu"):
             self._fail(f"conv got the activation {act!r}; silu or none was expected")
         weights = (weight, *self._bias(name, weight))
-        return self._slotted("conv", (x,), x.width, (kernel - 1) * x.width, weights, kernel=kernel, act=act)
+        if gap < 0:
+            self._fail(f"conv got a gap of {gap} rows")
+        numbers = (kernel - 1) * (gap + 1) * x.width
+        return self._slotted("conv", (x,), x.width, numbers, weights, kernel=kernel, act=act, gap=gap)
 
     @op(inputs=("x",), attributes=("entry",), reads=(_STATE,), writes=(_STATE,), part="recurrence", cost=slot_cost)
     def previous(self, x: Handle) -> Handle:
         """The row of x before each row, zeros before the first of a sequence."""
         return self._slotted("previous", (x,), x.width, x.width)
+
+    @op(
+        weights=("table",),
+        tables=("table",),
+        attributes=("entry", "end", "factors", "sizes", "firsts"),
+        reads=(_STATE,),
+        writes=(_STATE,),
+        cost=_ngrams_cost,
+    )
+    def ngrams(
+        self, table: str, *, end: int, factors: Sequence[int], sizes: Sequence[int], firsts: Sequence[int]
+    ) -> Handle:
+        """Rows of `table` for the runs of 2 to n tokens that end with each token, side by side.
+
+        A run's hash is the exclusive or of its tokens, the latest first, times the n `factors`, all in 64 bits. Each
+        length has as many of the `sizes` in turn: the row is the hash modulo the size, after the first row that
+        `firsts` gives. Tokens at or before a token `end` that is not the latest one, and those before the text, count
+        as `end`.
+        """
+        weight, n = self._matrix(table), len(factors)
+        if n < 2 or not sizes or len(sizes) % (n - 1) != 0 or len(firsts) != len(sizes):
+            self._fail(f"ngrams got {n} factors, {len(sizes)} sizes and {len(firsts)} first rows")
+        if not all(0 < factor < 1 << 63 for factor in factors) or not 0 <= end < _MOST_TOKENS:
+            self._fail("ngrams got a factor of more than 63 bits, or a token that ends texts of more than 24")
+        for size, first in zip(sizes, firsts, strict=True):
+            if size < 1 or first < 0 or first + size > weight.shape[0]:
+                self._fail(f"ngrams got {size} rows from {first} on of {weight.name}, which has {weight.shape[0]}")
+        texts = {
+            name: " ".join(map(str, x)) for name, x in (("factors", factors), ("sizes", sizes), ("firsts", firsts))
+        }
+        return self._slotted("ngrams", (), len(sizes) * weight.shape[1], n - 1, (weight,), end=end, **texts)
 
     @op(
         inputs=("q", "k", "v", "decay", "beta"),

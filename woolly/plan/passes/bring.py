@@ -19,7 +19,8 @@ def bring(plan: Plan, width: int) -> Plan:
     # The table of layers' own inputs stays: rows of pictures take those of token 0, which stands in their place.
     inputs = "per_layer_token_embd.weight" if plan.architecture in ("gemma3n", "gemma4") else ""
     embeds = [step for step in plan.steps if step.op == "embed" and step.weights[0].tensor != inputs]
-    if len(embeds) != 1 or plan.result != "logits":
+    # Runs of tokens have rows of their own, and pictures no tokens.
+    if len(embeds) != 1 or plan.result != "logits" or any(step.op == "ngrams" for step in plan.steps):
         raise UnsupportedError(f"{plan.architecture} models take no rows of pictures yet")
     if any(dict(step.attributes).get("alibi") for step in plan.steps):
         # Rows of a picture may see later ones, and tables of ALiBi end a few positions after a row's own.

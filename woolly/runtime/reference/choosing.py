@@ -24,18 +24,23 @@ def pick(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float32:
     keys, head_dim = c.state.k[step.integer("entry")], step.integer("head_dim")
     n, block, local = (step.integer(name) for name in ("n", "block", "local"))
     heads = q.reshape(len(q), -1, head_dim)
-    out = np.full((len(q), 1 if weights else heads.shape[1], n * block), -1, np.float32)
+    every, is_whole = max(1, step.integer("every")), bool(step.integer("whole"))
+    width = n * every + every - 1 if is_whole else n * block
+    out = np.full((len(q), 1 if weights else heads.shape[1], width), -1, np.float32)
     for s in range(c.batch.n_sequences):
         for row in range(c.batch.offsets[s], c.batch.offsets[s + 1]):
             n_seen = int(c.batch.positions[row]) + 1
-            candidates = np.arange(max(1, step.integer("every")) - 1, n_seen, max(1, step.integer("every")))
+            candidates = np.arange(every - 1, n_seen, every)
             past = keys[c.batch.pages[s][: -(-n_seen // PAGE_SIZE)]].reshape(-1, head_dim)[:n_seen]
             scores = heads[row] @ past[candidates].T
             if weights:
                 scores = weights[0][row][None] @ np.fmax(scores, np.float32(0))
             for group, of_group in enumerate(scores):
-                chosen = best_positions(of_group, n, block, local)
-                out[row, group, : len(chosen)] = candidates[chosen]
+                chosen = candidates[best_positions(of_group, n, block, local)]
+                if is_whole:
+                    runs = chosen[:, None] + np.arange(1 - every, 1)
+                    chosen = np.concatenate([runs.reshape(-1), np.arange(n_seen // every * every, n_seen)])
+                out[row, group, : len(chosen)] = chosen
     return out.reshape(len(q), -1)
 
 

@@ -38,6 +38,7 @@ _ACTS: dict[str, Callable[[Float32], Float32]] = {
     "softplus": lambda x: np.logaddexp(x, np.float32(0)),
     "tanh": np.tanh,
     "exp": np.exp,
+    "root": lambda x: np.sign(x) * np.sqrt(np.maximum(np.abs(x), np.float32(1e-6))),
 }
 
 

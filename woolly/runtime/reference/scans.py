@@ -34,10 +34,10 @@ def _conv(c: OpContext, step: Step, x: Float32) -> Float32:
 
     def advance(row: int, tail: Float32) -> Float32:
         rows = np.vstack([tail, x[row]])
-        y[row] = (rows * weight.T).sum(axis=0)
+        y[row] = (rows[:: step.integer("gap") + 1] * weight.T).sum(axis=0)
         return rows[1:]
 
-    scanned(c, step, (step.integer("kernel") - 1, x.shape[1]), advance)
+    scanned(c, step, ((step.integer("kernel") - 1) * (step.integer("gap") + 1), x.shape[1]), advance)
     y = y + bias[0] if bias else y
     return apply_act("silu", y) if step.text("act") else y
 
@@ -53,6 +53,27 @@ def _previous(c: OpContext, step: Step, x: Float32) -> Float32:
 
     scanned(c, step, x.shape[1:], advance)
     return y
+
+
+@reference("ngrams")
+def _ngrams(c: OpContext, step: Step) -> Float32:
+    factors, sizes, firsts = ([int(x) for x in step.text(name).split()] for name in ("factors", "sizes", "firsts"))
+    end, each = step.integer("end"), len(sizes) // (len(factors) - 1)
+    rows = np.empty((len(c.batch.tokens), len(sizes)), np.int64)
+
+    def advance(row: int, past: Float32) -> Float32:
+        token, hashed, is_cut = int(c.batch.tokens[row]), 0, False
+        for i, factor in enumerate(factors):
+            before = token if i == 0 else int(past[i - 1]) - 1  # 0 is before the text
+            is_cut = is_cut or (i > 0 and before in (-1, end))
+            hashed ^= (end if is_cut else before) * factor % 2**64
+            for head in range((i - 1) * each, i * each) if i else ():
+                rows[row, head] = hashed % sizes[head] + firsts[head]
+        latest: Float32 = np.concatenate([[token + 1], past[:-1]]).astype(np.float32)
+        return latest
+
+    scanned(c, step, (len(factors) - 1,), advance)
+    return c.weights.rows(step.weights[0].name, rows.reshape(-1).astype(np.int32)).reshape(len(rows), -1)
 
 
 @reference("delta_net")

@@ -84,6 +84,8 @@ def _numbers(e: Emitter, step: Step) -> None:
 
 @emits("act")
 def _act(e: Emitter, step: Step) -> None:
+    if step.text("kind") not in ACTIVATIONS:
+        raise UnsupportedError(f"the cuda backend has no activation {step.text('kind')}")
     _elements(e, "act", step, ACTIVATIONS.index(step.text("kind")), each=4)
 
 

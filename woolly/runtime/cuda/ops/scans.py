@@ -72,6 +72,8 @@ def _heads(e: Emitter, step: Step) -> None:
 
 @emits("conv")
 def _conv(e: Emitter, step: Step) -> None:
+    if step.integer("gap"):
+        raise UnsupportedError("the cuda backend has no convolution that leaves out rows")
     width = e.width(step.output)
     weight, bias = [*(e.vector(w.name) for w in step.weights), Address(0)][:2]
     threads = threads_for(width)
