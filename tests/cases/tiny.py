@@ -6,7 +6,13 @@ the goldens in tests/goldens depend on it.
 
 from __future__ import annotations
 
+import atexit
+import functools
+import itertools
 import math
+import os
+import shutil
+import tempfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +24,10 @@ from woolly.gguf import GGUFWriter
 from woolly.quant import GGMLType
 
 N_VOCAB = 320
+# Models of this process by the ids of their specs: more than there are architectures.
+_KEPT: dict[tuple[Any, ...], tuple[Tiny, Path]] = {}
+_MOST_KEPT = 256
+_NUMBERS = itertools.count()
 ADDED = ("position_embd", "token_types")  # tables that converters leave in f32
 
 
@@ -82,7 +92,33 @@ TINY = {
 
 
 def write_tiny(tiny: Tiny, path: Path) -> Path:
-    """Writes the model with a byte-level vocabulary and gives the path back."""
+    """Writes the model with a byte-level vocabulary and gives the path back.
+
+    Many files of tests go through all architectures: a file that is kept is copied in a tenth of the time.
+    """
+    key = (id(tiny), tensors, byte_vocabulary)  # some tests replace one of these functions
+    _, kept = _KEPT.pop(key, (tiny, None))
+    if kept is None:
+        kept = _folder() / f"{next(_NUMBERS)}.gguf"
+        _write(tiny, kept)
+    _KEPT[key] = tiny, kept  # what was used last is last; the spec stays, so that its id is that of no other
+    if len(_KEPT) > _MOST_KEPT:
+        _KEPT.pop(next(iter(_KEPT)))[1].unlink()
+    path.unlink(missing_ok=True)  # an open file of that name stays what it was
+    shutil.copyfile(kept, path)
+    return path
+
+
+@functools.cache
+def _folder() -> Path:
+    """Where this process keeps models, until it ends."""
+    folder = tempfile.mkdtemp(prefix="woolly-tiny-")
+    process = os.getpid()
+    atexit.register(lambda: os.getpid() == process and shutil.rmtree(folder, ignore_errors=True))
+    return Path(folder)
+
+
+def _write(tiny: Tiny, path: Path) -> None:
     writer = GGUFWriter(path)
     writer.add("general.architecture", tiny.architecture)
     writer.add("general.name", tiny.name)
@@ -97,7 +133,6 @@ def write_tiny(tiny: Tiny, path: Path) -> Path:
         else:
             writer.add_tensor(name, array, tiny.type if is_matrix else GGMLType.F32)
     writer.write()
-    return path
 
 
 def metadata(tiny: Tiny) -> dict[str, Any]:
