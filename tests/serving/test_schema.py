@@ -21,9 +21,31 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: 
 
 _EXAMPLES = int(os.environ.get("WOOLLY_EXAMPLES", "3"))
 
+_DESCRIPTION = create_app(Settings()).openapi()
 # A benchmark takes half a minute each.
-_SCHEMA = schemathesis.openapi.from_dict(create_app(Settings()).openapi()).exclude(path_regex="/performance/benchmark")
+_SCHEMA = schemathesis.openapi.from_dict(_DESCRIPTION).exclude(path_regex="/performance/benchmark")
 _OPERATIONS = {found.ok().label: found.ok() for found in _SCHEMA.get_all_operations()}
+
+
+def _may_be_wrong(operation):
+    """Whether a request may break the description of a route: one that is any texts within a path may not.
+
+    Hypothesis would look at 300 requests of each such route, for two seconds, before it says that there is none.
+    """
+    method, path = operation.split(" ", 1)
+    route = _DESCRIPTION["paths"][path][method.lower()]
+    kinds = [{**part["schema"], "in": part["in"]} for part in route.get("parameters", [])]
+    for kind in kinds:
+        kind.pop("title", None)
+    return "requestBody" in route or any(kind != {"type": "string", "in": "path"} for kind in kinds)
+
+
+_CASES = [
+    pytest.param(operation, mode, id=f"{operation}-{mode.value}")
+    for operation in _OPERATIONS
+    for mode in schemathesis.GenerationMode
+    if mode is not schemathesis.GenerationMode.NEGATIVE or _may_be_wrong(operation)
+]
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +61,7 @@ def described(tiny_model, tmp_path_factory):
         assert "request failed" not in server.log.read_text()
 
 
-@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize("operation", _OPERATIONS)
+@pytest.mark.parametrize(("operation", "mode"), _CASES)
 def test_every_route_keeps_to_its_description(described, operation, mode):
     @given(case=_OPERATIONS[operation].as_strategy(mode))
     @settings(
