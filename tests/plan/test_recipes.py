@@ -1,5 +1,6 @@
 """docs/make/add-an-op.md is true: an op is four source files, and its row and meaning are all that Python needs."""
 
+import functools
 import re
 import textwrap
 from types import SimpleNamespace
@@ -69,21 +70,25 @@ def test_an_op_that_its_row_does_not_describe_is_refused(shifted):
         p._step("nudge", (), "batch", 4, by=1.0)
 
 
+PLACES = (("woolly/plan/ops", "*.py"), ("woolly/runtime/reference", "*.py"), ("native", "**/*.cpp"))
+
+
+@functools.cache
+def sources(folder, pattern):
+    """The texts of a folder, read once for all ops."""
+    return {path: path.read_text() for path in (ROOT / folder).glob(pattern)}
+
+
 @pytest.mark.parametrize("name", [name for name in OPS if name not in ("linear", "rope", "attention", "choose")])
 def test_an_op_is_named_in_four_source_files(name):
     """Besides these only passes and measurements that look for a certain op name it."""
     row = re.compile(rf'def {name}\(\s*self|OPS\["{name}"\] =')
+    rows, meanings, native = (sources(*place) for place in PLACES)
     places = {
-        "row": [path for path in (ROOT / "woolly/plan/ops").glob("*.py") if row.search(path.read_text())],
-        "meaning": [
-            path
-            for path in (ROOT / "woolly/runtime/reference").glob("*.py")
-            if f'@reference("{name}")' in path.read_text()
-        ],
-        "native": [
-            path for path in (ROOT / "native").rglob("*.cpp") if re.search(rf"\bmake_{name}\(", path.read_text())
-        ],
-        "line": [path for path in (ROOT / "native").rglob("*.cpp") if f"X({name})" in path.read_text()],
+        "row": [path for path, text in rows.items() if row.search(text)],
+        "meaning": [path for path, text in meanings.items() if f'@reference("{name}")' in text],
+        "native": [path for path, text in native.items() if re.search(rf"\bmake_{name}\(", text)],
+        "line": [path for path, text in native.items() if f"X({name})" in text],
     }
     assert {key: len(paths) for key, paths in places.items()} == dict.fromkeys(places, 1), places
     assert places["native"][0].name == f"{name}.cpp"
