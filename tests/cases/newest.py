@@ -1,10 +1,11 @@
-"""Tiny models with gated streams and a table of runs of tokens."""
+"""Tiny models with streams around layers: gated ones with a table of runs of tokens, and those of an index."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tests.cases.hybrids import QWEN, Shapes, _attention, _experts
+from tests.cases.latents import INDEX, SIGMOID, V_DIM, indexed, row
 from tests.cases.tiny import Tiny, metadata
 
 STREAMS, LOW, ROWS = 3, 12, 256
@@ -36,6 +37,22 @@ def qwen4exp(tiny: Tiny, i: int) -> Shapes:
         out |= {"ple_key.weight": (wide, width), "ple_value.weight": (width, width), "ple_conv1d.weight": (wide, 4)}
         out |= {f"ple_norm_{x}.weight": (wide,) for x in ("key", "query", "conv")}
     return out | _experts(tiny) | {"ffn_gate_inp_shexp.weight": (width,)}
+
+
+def hy_v4(tiny: Tiny, i: int) -> Shapes:
+    """A latent with an index, gates of all columns of heads, sinks, and shares of streams."""
+    n, wide, heads = STREAMS, STREAMS * tiny.width, tiny.n_heads
+    out = indexed(tiny, i) | {"attn_gate.weight": (heads * V_DIM, tiny.width), "attn_sinks.weight": (heads,)}
+    for part in ("attn", "ffn"):
+        out |= {f"hc_{part}_fn.weight": (2 * n, wide), f"hc_{part}_scale.weight": (2,)}
+        out |= {f"hc_{part}_base.weight": (2 * n,)}
+    return out
+
+
+def _hy_root() -> dict[str, np.ndarray]:
+    random, wide = np.random.RandomState(39), STREAMS * 64
+    out = {"output_hc_fn.weight": random.standard_normal((STREAMS, wide)) * wide**-0.5}
+    return out | {f"output_hc_{x}.weight": random.standard_normal(n) for x, n in (("scale", 1), ("base", STREAMS))}
 
 
 def _root() -> dict[str, np.ndarray]:
@@ -80,6 +97,25 @@ NEWEST = {
             "attention.indexer.key_length": 16,
             "attention.indexer.top_k": 8,
             "attention.compress_ratios": [0, 0, 0, 4],
+        },
+    ),
+    "hy_v4": row(
+        "hy_v4",
+        "hy_v4",
+        n_layers=4,
+        dense=1,
+        more={"exp_probs_b.bias": 8},
+        blocks=hy_v4,
+        root=_hy_root(),
+        extra=SIGMOID
+        | INDEX
+        | {
+            "attention.indexer.types": [True, True, False, True],
+            "leading_dense_block_count": 1,
+            "swiglu_clamp_exp": [0.4] * 4,
+            "hyper_connection.count": STREAMS,
+            "hyper_connection.epsilon": 1e-6,
+            "hyper_connection.magnitude": 1.5,
         },
     ),
 }

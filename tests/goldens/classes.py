@@ -279,7 +279,7 @@ def source(file, name, parameter):
     top["lm_head.bias"] = "output.bias"
     top |= {f"model.{a}.weight": f"{b}.weight" for a, b in PER_LAYER.items()}
     top |= {f"model.norm.{kind}": f"output_norm.{kind}" for kind in ("weight", "bias")}
-    if found := streams.source(file, name) or compressed.source(file, name):
+    if found := streams.source(file, name) or compressed.source(file, name) or latents.streams(file, name):
         return found
     if name in top:
         return plus_one(arch, top[name], file.tensors.get(top[name])), [top[name]]

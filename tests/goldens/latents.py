@@ -1,5 +1,7 @@
 """How transformers builds models whose attention keeps a latent."""
 
+import re
+
 import numpy as np
 
 CLASSES = {
@@ -10,6 +12,7 @@ CLASSES = {
     "glm-flash": "Glm4MoeLite",
     "kimi-linear": "KimiLinear",
     "bailingmoe3": "BailingHybrid",
+    "hy_v4": "HYV4",
     "mistral4": "Mistral4",
 }
 NAMES = {
@@ -60,21 +63,49 @@ def options(file):
         kinds = ["full_attention" if n else "linear_attention" for n in file.get("attention.head_count_kv")]
         own = {"layer_types": kinds, "short_conv_kernel_size": int(file.get("ssm.conv_kernel"))}
         own |= {"kda_lower_bound": float(file.get("kda.gate_lower_bound")), "num_mtp_layers": 0}
-    return own | {
-        "num_key_value_heads": int(np.max(file.get("attention.head_count"))),
-        "head_dim": int(file.get("kda.head_dim", n_rot)) if file.architecture == "bailingmoe3" else n_rot,
-        "kv_lora_rank": int(file.get("attention.kv_lora_rank")),
-        "q_lora_rank": int(file.get("attention.q_lora_rank")) or None,
-        "qk_rope_head_dim": n_rot,
-        "qk_nope_head_dim": k_dim - n_rot,
-        "v_head_dim": int(file.get("attention.value_length_mla", file.get("attention.value_length"))),
-        "rope_parameters": rope,
-        "partial_rotary_factor": 1.0,
-        "norm_topk_prob": bool(file.get("expert_weights_norm", False)),
-        "n_shared_experts": 1,
-        "topk_method": "greedy",
-        "mlp_layer_types": None,
-    }
+    if file.architecture == "hy_v4":
+        dense, n = int(file.get("leading_dense_block_count")), int(file.get("block_count"))
+        own |= {
+            "hc_mult": int(file.get("hyper_connection.count")),
+            "hc_eps": float(file.get("hyper_connection.epsilon")),
+        }
+        own |= {"hc_magnitude": float(file.get("hyper_connection.magnitude"))}
+        own |= {"swiglu_limit": float(file.get("swiglu_clamp_exp")[0]), "eos_token_id": 1, "bos_token_id": 1}
+        kinds = {"mlp_layer_types": ["dense"] * dense + ["sparse"] * (n - dense)}
+    return (
+        own
+        | {
+            "num_key_value_heads": int(np.max(file.get("attention.head_count"))),
+            "head_dim": int(file.get("kda.head_dim", n_rot)) if file.architecture == "bailingmoe3" else n_rot,
+            "kv_lora_rank": int(file.get("attention.kv_lora_rank")),
+            "q_lora_rank": int(file.get("attention.q_lora_rank")) or None,
+            "qk_rope_head_dim": n_rot,
+            "qk_nope_head_dim": k_dim - n_rot,
+            "v_head_dim": int(file.get("attention.value_length_mla", file.get("attention.value_length"))),
+            "rope_parameters": rope,
+            "partial_rotary_factor": 1.0,
+            "norm_topk_prob": bool(file.get("expert_weights_norm", False)),
+            "n_shared_experts": 1,
+            "topk_method": "greedy",
+            "mlp_layer_types": None,
+        }
+        | (kinds if file.architecture == "hy_v4" else {})
+    )
+
+
+def streams(file, name):
+    """Of Hunyuan 4's shares of streams; None for other parameters."""
+    if file.architecture != "hy_v4":
+        return None
+    if found := re.fullmatch(r"model\.hc_head\.hc_(\w+)", name):
+        tensor = f"output_hc_{found[1]}.weight"
+    elif found := re.fullmatch(r"model\.layers\.(\d+)\.(attn|ffn)_hc\.(\w+)", name):
+        tensor = f"blk.{found[1]}.hc_{found[2]}_{found[3]}.weight"
+    elif found := re.fullmatch(r"model\.layers\.(\d+)\.self_attn\.gate_proj\.weight", name):
+        tensor = f"blk.{found[1]}.attn_gate.weight"
+    else:
+        return None
+    return file.tensors[tensor], [tensor]
 
 
 def source(file, block, last, kind):

@@ -64,3 +64,20 @@ def test_what_a_flash_next_file_says_wrongly_is_a_sentence(wrong, sentence, tmp_
 def test_runs_of_tokens_take_no_pictures(tmp_path):
     with pytest.raises(UnsupportedError, match="qwen4exp models take no rows of pictures yet"):
         bring(traced(NEWEST["qwen4exp"], tmp_path), 64)
+
+
+def test_only_the_experts_that_rows_choose_are_bounded_in_hunyuan_4(tmp_path):
+    plan = traced(NEWEST["hy_v4"], tmp_path)
+    gates = {
+        (step.op, step.text("act"), round(step.number("limit"), 6)) for step in plan.steps if step.op in ("moe", "glu")
+    }
+    assert gates == {("moe", "clipped", 0.4), ("glu", "silu", 0.0)}
+    # Two layers choose for themselves, the third takes the choice of the second.
+    assert [step.op for step in plan.steps].count("choose") == 3
+    assert sum(len(step.inputs) == 3 for step in plan.steps if step.op == "attention") == 4
+
+
+def test_hunyuan_4_without_streams_is_refused(tmp_path):
+    tiny = NEWEST["hy_v4"]
+    with pytest.raises(UnsupportedError, match="2 to 16 streams"):
+        traced(replace(tiny, extra=tiny.extra | {"hyper_connection.count": 1}), tmp_path)

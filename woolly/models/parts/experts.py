@@ -19,15 +19,18 @@ def experts_or_feed_forward(
     act: Gate = "silu",
     limit: float = 0.0,
     shared_limit: float = 0.0,
+    shared_act: Gate | None = None,
 ) -> Handle:
     """Experts, and those that all rows share, if the layer has a router; else one feed-forward with a gate.
 
-    `limit` bounds the gates of the experts that rows choose, `shared_limit` those of what all rows share.
+    `limit` bounds the gates of the experts that rows choose, `shared_limit` those of what all rows share, which may
+    have an activation of their own.
     """
+    of_all = act if shared_act is None else shared_act
     if hp.experts is None or not p.has("ffn_gate_inp"):
-        return feed_forward(p, h, hp, layer, act=act, limit=shared_limit)
+        return feed_forward(p, h, hp, layer, act=of_all, limit=shared_limit)
     y = experts(p, h, hp.experts, act=act, limit=limit)
-    return y + _shared(p, h, act, shared_limit) if p.has("ffn_up_shexp") else y
+    return y + _shared(p, h, of_all, shared_limit) if p.has("ffn_up_shexp") else y
 
 
 def experts(

@@ -60,12 +60,24 @@ def _read_blocks(keys: Keys, n: int, has_blocks: bool) -> tuple[int, int]:
     return block, local
 
 
-def indexed(p: Tracer, h: Handle, low: Handle, index: Index) -> Handle:
-    """Positions that rows choose (DeepSeek V3.2, GLM 5): q is made from what the layer's q is made from."""
-    heads, head_dim = index.heads, index.rope.head_dim
+def indexed(p: Tracer, h: Handle, low: Handle, index: Index, *, eps: float = 1e-6, is_last: bool = False) -> Handle:
+    """Positions that rows choose (DeepSeek V3.2, GLM 5): q is made from what the layer's q is made from.
+
+    The first columns of heads turn, or the last ones if `is_last`.
+    """
+    heads, head_dim, rope = index.heads, index.rope.head_dim, index.rope
+
+    def turned(x: Handle, n: int) -> Handle:
+        straight = head_dim - rope.n_rot
+        if not is_last or straight == 0:
+            return p.rope(x, rope)
+        end = p.columns(x, first=straight, width=rope.n_rot, groups=n)
+        end = p.rope(end, replace(rope, head_dim=rope.n_rot))
+        return p.join(p.columns(x, first=0, width=straight, groups=n), end, heads=n)
+
     with p.scope("indexer"):
-        q = p.rope(p.linear(low, "attn_q_b", width=heads * head_dim), index.rope)
-        k = p.rope(p.layer_norm(p.linear(h, "attn_k", width=head_dim), "k_norm", eps=1e-6), index.rope)
+        q = turned(p.linear(low, "attn_q_b", width=heads * head_dim), heads)
+        k = turned(p.layer_norm(p.linear(h, "attn_k", width=head_dim), "k_norm", eps=eps), 1)
         weights = p.linear(h, "proj", width=heads) * (heads * head_dim) ** -0.5
     return p.choose(q, k, weights, head_dim=head_dim, n=index.n)
 

@@ -43,8 +43,8 @@ def latent_attention(
     """Attention of all heads over the latent itself if the file splits its matrix, else over K and V made from it.
 
     Without a rope the part that other models turn stays as it is. Prompts and answers go the same way: the two would
-    differ in the last bits. Heads may have gates, and the part that turns a norm. `choose` gives the positions to look
-    at, from h and what q is made from; None: all.
+    differ in the last bits. Heads, or all their columns, may have gates, heads sinks, and the part that turns a norm.
+    `choose` gives the positions to look at, from h and what q is made from; None: all.
     """
     this, n_rot, rank, straight = hp.layers[layer], latent.n_rot, latent.rank, latent.k_dim - latent.n_rot
     heads = this.heads
@@ -67,6 +67,7 @@ def latent_attention(
         temper=hp.temper,
         temper_length=hp.temper_length,
         chosen=choose(h, low),
+        sinks="attn_sinks" if p.has("attn_sinks") else None,
     )
     if p.has("attn_k_b"):
         q = p.join(p.per_head_linear(q, "attn_k_b", heads=heads, width=rank), turned_q, heads=heads)
@@ -79,5 +80,6 @@ def latent_attention(
         v = p.columns(both, first=straight, width=latent.v_dim, groups=heads)
         a = attention(p.join(q, turned_q, heads=heads), k, v, head_dim=latent.k_dim)
     if p.has("attn_gate"):
-        a = a * p.act(p.linear(h, "attn_gate", width=heads), "sigmoid")
+        width = heads if p.rows("attn_gate") == heads else a.width
+        a = a * p.act(p.linear(h, "attn_gate", width=width), "sigmoid")
     return p.linear(a, "attn_output", width=hp.width)

@@ -1,0 +1,102 @@
+"""Hunyuan 4: streams that hyper connections lead around layers, gated attention over a latent by an index, experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from woolly.errors import UnsupportedError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.plan import Handle, Tracer
+
+__all__ = ["HyV4Params", "build", "read"]
+
+_KNOWN = (*EXPERT_KEYS, "attention.kv_lora_rank", "swiglu_clamp_exp", "nextn_predict_layers")
+_MOST_STREAMS = 16
+
+
+@dataclass(frozen=True)
+class HyV4Params:
+    """The common parameters, the widths of the latent, the index, and those of streams."""
+
+    common: TransformerParams
+    latent: parts.Latent
+    index: parts.Index | None  # None: rows see all positions
+    streams: int
+    magnitude: float  # of what layers give streams
+    eps: float  # what all shares of streams have more
+    limits: tuple[float, ...]  # by layer: of gates of the experts that rows choose, 0 for none
+
+
+def read(keys: Keys) -> HyV4Params:
+    """Parameters of the file."""
+    hp = read_transformer(keys, "halves", knows=_KNOWN)
+    latent, rope = parts.read_latent(keys, hp.layers[0]), hp.layers[0].rope
+    assert rope is not None
+    rope = replace(rope, head_dim=latent.n_rot)
+    layers = tuple(replace(layer, rope=rope, scale=latent.k_dim**-0.5) for layer in hp.layers)
+    hp = replace(hp, layers=layers, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
+    is_indexed = keys.is_set("attention.indexer.top_k")
+    index = parts.read_index(keys, rope, "halves", hp.n_layers) if is_indexed else None
+    streams, magnitude = keys.positive("hyper_connection.count"), keys.number("hyper_connection.magnitude")
+    eps = keys.number("hyper_connection.epsilon")
+    if not 1 < streams <= _MOST_STREAMS or not magnitude > 0 or not eps >= 0:
+        raise UnsupportedError(
+            f"{keys.architecture} models have 2 to {_MOST_STREAMS} streams and what leads to them is above 0; the file"
+            f" has {streams}, a magnitude of {magnitude:g} and an epsilon of {eps:g}"
+        )
+    limits = keys.numbers("swiglu_clamp_exp", hp.n_layers) if keys.has("swiglu_clamp_exp") else (0.0,) * hp.n_layers
+    limits = tuple(limit if limit > 1e-6 else 0.0 for limit in limits)
+    return HyV4Params(hp, latent, index, streams, magnitude, eps, limits)
+
+
+def build(p: Tracer, params: HyV4Params) -> None:
+    """The whole model. Layers without an index take the last choice of those before."""
+    hp, n, index = params.common, params.streams, params.index
+    p.skip(*hp.drafts)
+    one = p.embed("token_embd", width=hp.width)
+    x = one
+    for _ in range(n - 1):
+        x = p.join(x, one)
+    last: list[Handle] = []
+    for i in range(hp.n_layers):
+
+        def choose(h: Handle, low: Handle, i: int = i) -> Handle | None:
+            if index is None:
+                p.skip("indexer")
+                return None
+            if index.is_own(p, i):
+                last.append(parts.indexed(p, h, low, index, eps=hp.eps, is_last=True))
+            return last[-1]
+
+        def attend(h: Handle, i: int = i, choose: Callable[[Handle, Handle], Handle | None] = choose) -> Handle:
+            return parts.latent_attention(p, h, hp, i, params.latent, choose)
+
+        def mix(h: Handle, i: int = i) -> Handle:
+            limit = params.limits[i]
+            if not limit:
+                return parts.experts_or_feed_forward(p, h, hp, i)
+            return parts.experts_or_feed_forward(p, h, hp, i, act="clipped", limit=limit, shared_act="silu")
+
+        with p.scope(f"blk.{i}"):
+            x = _connected(p, x, "attn", params, attend)
+            x = _connected(p, x, "ffn", params, mix)
+    share = _shares(p, x, "output_hc", params, n)
+    parts.read_out(p, p.mix(x, share, streams=n, plus=params.eps), hp)
+
+
+def _shares(p: Tracer, x: Handle, name: str, params: HyV4Params, width: int) -> Handle:
+    """Sigmoids of logits that all streams together give, each run of them times a scale of its own."""
+    n, logits = params.streams, p.linear(p.rms_norm(x, eps=params.common.eps), f"{name}_fn", width=width)
+    scaled = p.gain(logits, p.vector(f"{name}_scale").weight, run=n)
+    return p.act(scaled + p.vector(f"{name}_base"), "sigmoid")
+
+
+def _connected(p: Tracer, x: Handle, name: str, params: HyV4Params, layer: Callable[[Handle], Handle]) -> Handle:
+    """Streams around a layer: what they give it, and what it gives each of them."""
+    n, eps = params.streams, params.eps
+    into, out = p.split(_shares(p, x, f"hc_{name}", params, 2 * n), n, n)
+    y = layer(p.rms_norm(p.mix(x, into, streams=n, plus=eps), f"{name}_norm", eps=params.common.eps))
+    return x + p.mix(y, out * params.magnitude, streams=1, plus=eps)
