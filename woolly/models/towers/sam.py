@@ -209,7 +209,8 @@ def resized(table: Float64, side: int) -> Float64:
     if len(table) == side:
         return table
     shares = _bicubic(len(table), side)
-    return product(shares, product(shares, table).swapaxes(0, 1)).swapaxes(0, 1)
+    out: Float64 = product(shares, product(shares, table).swapaxes(0, 1)).swapaxes(0, 1)
+    return out
 
 
 def _bicubic(n: int, side: int) -> Float64:
@@ -231,7 +232,8 @@ def _stretched(table: Float64, n: int) -> Float64:
     exact = np.clip((np.arange(n) + 0.5) * (len(table) / n) - 0.5, 0, len(table) - 1)
     low = exact.astype(np.int64)
     share = (exact - low)[:, None]
-    return table[low] * (1 - share) + table[np.minimum(low + 1, len(table) - 1)] * share
+    out: Float64 = table[low] * (1 - share) + table[np.minimum(low + 1, len(table) - 1)] * share
+    return out
 
 
 def around(side: int, stride: int) -> Int32:
