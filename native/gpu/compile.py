@@ -71,6 +71,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
     for block in ("32", "256"):
         for number, name in enumerate(("quantize", "norm_quantize", "glu_quantize")):
             yield f"{name}_{block}", "linears/quantize", (f"BLOCK={block}", f"FROM={number}")
+        yield f"merge_quantize_{block}", "attention/merge", (f"BLOCK={block}",)
     for struct_name in found("weights", "IWeight"):
         name, weight = struct_name.lower(), f"WEIGHT={struct_name}"
         yield f"embed_{name}", "weights/embed", (weight,)

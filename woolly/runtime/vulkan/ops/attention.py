@@ -17,6 +17,7 @@ from woolly.runtime.gpu.stores import store_arguments
 from woolly.runtime.reference.ops import distance_buckets
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
+from woolly.runtime.vulkan.ops.linears import merged_form, quantized_places
 
 __all__ = ["is_far"]
 
@@ -25,6 +26,7 @@ _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
 _COLUMNS = (128, 256, 640)  # of V that kernels take
 # Positions of a split, groups that share the splits of a row (as in attend.slang), and splits that they may have.
 _SPLIT, _SHARERS, _MOST_SPLITS = 128, 32, 256
+_MERGED = 256  # columns of a group of native/gpu/attention/merge.slang
 _TEAM = 4  # heads of a group, which read the same keys and values
 
 
@@ -105,6 +107,12 @@ def _attend(e: Emitter, step: Step) -> None:
     # The splits of one row are computed side by side; more than memory was set aside for, one after another.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
     e.launch(f"attend_parts_{kind}", (teams, 1, _SHARERS), 128, *args, most=1, far=False)
-    e.launch(f"attend_merge_{kind}", (heads, 1), 128, *args, most=1, far=False)
+    if form := merged_form(step, e.beside(1)):
+        n = heads * v_dim
+        last = (n, v_dim, _MOST_SPLITS, _MASKS[mask], step.integer("window"))
+        merged = (parts, e.value(step.output), _sinks(e, step), *quantized_places(e, n, form), *last)
+        e.launch(f"merge_quantize_{form}", -(-n // _MERGED), _MERGED, *merged, most=1, far=False)
+    else:
+        e.launch(f"attend_merge_{kind}", (heads, 1), 128, *args, most=1, far=False)
     e.launch(f"attend_{kind}", (teams, 1), 128, *args, most=1, far=True)
     e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=2)

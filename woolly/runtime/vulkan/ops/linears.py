@@ -13,7 +13,7 @@ from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.matrices import TYPES as TILED_TYPES
 from woolly.runtime.vulkan.ops.rows import activation, elements, norm
 
-__all__ = ["MOST_OF_FEW", "InputRows", "Product", "Routes", "normed", "products"]
+__all__ = ["MOST_OF_FEW", "InputRows", "Product", "Routes", "merged_form", "normed", "products", "quantized_places"]
 
 _NONE = Address(0)
 # GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
@@ -37,6 +37,7 @@ class InputRows:
     norm: Address = _NONE  # the weight of a norm that comes before all products, none of which takes floats
     eps: float = 0.0
     quantized: int = 0  # columns of blocks of the only form that products take, if the step before has left it
+    merged: bool = False  # whether attention has left it, of one row that has not many positions before it
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,9 @@ def _input(e: Emitter, step: Step) -> InputRows:
     columns = _forms(step)
     if not (weight := step.by_role("norm")):
         x, before = step.inputs[0], e.beside(-1)
+        merged = bool(before is not None and merged_form(before, step))
         left = columns.pop() if before is not None and _leaves_bytes(before, step) else 0
-        return InputRows(e.value(x), e.kind(x), e.width(x), quantized=left)
+        return InputRows(e.value(x), e.kind(x), e.width(x), quantized=left, merged=merged)
     if 0 in columns:
         return normed(e, step)
     x = step.inputs[0]
@@ -107,15 +109,21 @@ def _forms(step: Step) -> set[int]:
 
 def _leaves_bytes(step: Step, after: Step) -> bool:
     """Whether a step with gates also leaves its value as bytes, for products of the step after it."""
-    return (
-        step.op == "linears"
-        and str(dict(step.attributes).get("epilogue")).startswith("glu:")
-        and after.op in ("linear", "linears")
-        and after.inputs[0] == step.output
-        and not after.by_role("norm")
-        and len(_forms(after)) == 1
-        and 0 not in _forms(after)
-    )
+    is_gated = step.op == "linears" and str(dict(step.attributes).get("epilogue")).startswith("glu:")
+    return is_gated and _form_of(step, after) > 0
+
+
+def merged_form(step: Step, after: Step | None) -> int:
+    """Columns of blocks of the bytes that attention leaves for products of the step after it; 0: it leaves none."""
+    return _form_of(step, after) if step.op == "attend" and after is not None else 0
+
+
+def _form_of(step: Step, after: Step) -> int:
+    """Columns of blocks of the only form of a step's value that the products after it take; 0 if there is another."""
+    if after.op not in ("linear", "linears") or after.inputs[0] != step.output or after.by_role("norm"):
+        return 0
+    forms = _forms(after)
+    return forms.pop() if len(forms) == 1 else 0
 
 
 def normed(e: Emitter, step: Step) -> InputRows:
@@ -166,13 +174,14 @@ def products(e: Emitter, rows: InputRows, wanted: list[Product], routes: Routes 
 def _quantized(e: Emitter, rows: InputRows, columns: int, early: bool) -> tuple[Address, Address, Address]:
     """Bytes, scales and sums of the rows."""
     if rows.quantized:
-        return _places(e, rows, columns)
+        return quantized_places(e, rows.width, columns)
     kernel = "norm_quantize" if rows.norm else "quantize"
     return _quantize(e, kernel, rows, columns, rows.norm, _NONE, float(rows.eps), 0, early=early)
 
 
-def _places(e: Emitter, rows: InputRows, columns: int) -> tuple[Address, Address, Address]:
-    n = e.max_rows * rows.width
+def quantized_places(e: Emitter, width: int, columns: int) -> tuple[Address, Address, Address]:
+    """Where bytes, scales and sums of rows are left."""
+    n = e.max_rows * width
     sizes = (("bytes", n), ("scales", 4 * n // columns), ("sums", n // 4))
     a, b, c = (e.scratch(f"quantized {columns} {name}", size) for name, size in sizes)
     return a, b, c
@@ -182,10 +191,12 @@ def _quantize(
     e: Emitter, kernel: str, rows: InputRows, columns: int, *last: Argument, early: bool = False
 ) -> tuple[Address, Address, Address]:
     """Launches a kernel of native/gpu/linears/quantize.slang; `last` are its last arguments."""
-    to = _places(e, rows, columns)
+    to = quantized_places(e, rows.width, columns)
     grid = (-(-rows.width // _QUANTIZED), GridRows(rows.kind))
     args = (rows.value, *to, rows.width, rows.kind, *last)
-    e.launch(f"{kernel}_{columns}", grid, 64, *args, kind=rows.kind, early=early)
+    if rows.merged:
+        e.launch(f"{kernel}_{columns}", grid, 64, *args, most=1, far=True)
+    e.launch(f"{kernel}_{columns}", grid, 64, *args, least=2 if rows.merged else 0, kind=rows.kind, early=early)
     return to
 
 
