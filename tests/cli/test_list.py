@@ -107,8 +107,13 @@ def test_the_catalogue_says_what_is_too_large_for_this_machine(folder, monkeypat
     monkeypatch.setattr(list_catalogue, "room_here", lambda: Room(20 * 10**9, 24 * 10**9, 10**12))
     rows = {row["name"]: row["runs_here"] for row in json.loads(woolly("list", "--catalogue", "--json"))}
     assert rows["qwen3.5:4b"] == "yes" and rows["qwen3.8:27b"] == "tight"
-    assert rows["llama3.3:70b"] == rows["llama4:scout"] == "too large"
-    assert rows["qwen3.8:flash-next"] == "not yet (qwen4exp)"
+    assert rows["llama3.3:70b"] == rows["llama4:scout"] == rows["qwen3.8:flash-next"] == "too large"
+
+
+def test_the_catalogue_says_which_architecture_does_not_run_yet(folder, monkeypatch):
+    monkeypatch.setattr("woolly.models.architectures", lambda: ("qwen35",))
+    rows = {row["name"]: row["runs_here"] for row in json.loads(woolly("list", "--catalogue", "--json"))}
+    assert rows["qwen3.8:flash-next"] == "not yet (qwen4exp)" and "not yet" not in rows["qwen3.8:27b"]
 
 
 def test_a_narrow_terminal_shows_the_catalogue_with_whole_names(tmp_path):

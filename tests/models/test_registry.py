@@ -72,7 +72,9 @@ def test_a_module_without_build_is_no_architecture():
 
 def test_a_refusal_says_what_is_missing_and_what_near_it_runs(tmp_path):
     says = {
-        "qwen4exp": "it needs hyper connections beside a delta net and an n-gram table; near it, qwen",
+        "kimi-k3": "it needs residuals that attend to those of earlier layers, and experts with the activation SiTU;",
+        "dream": "it needs a loop that fills in masked tokens in any order (diffusion), where Woolly writes one after",
+        "llada-moe": "it needs a loop that fills in masked tokens in any order (diffusion)",
     }
     for name, expected in says.items():
         writer = GGUFWriter(tmp_path / f"{name}.gguf")

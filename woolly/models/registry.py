@@ -35,7 +35,10 @@ __all__ = [
 
 # What well-known architectures need that no plan can say yet.
 _NEEDS = {
-    "hyper connections beside a delta net and an n-gram table": "qwen4exp",
+    "residuals that attend to those of earlier layers, and experts with the activation SiTU": "kimi-k3",
+    "a loop that fills in masked tokens in any order (diffusion), where Woolly writes one after the other": (
+        "dream llada llada-moe rnd1"
+    ),
     "images or sound": "clip",
     "a model that it guesses tokens for: a draft head that Woolly does not run yet": "dflash",
 }
