@@ -1,4 +1,7 @@
-"""Tiny models with streams around layers: gated ones with a table of runs of tokens, and those of an index."""
+"""Tiny models with streams around layers: gated ones with a table of runs of tokens, and those of an index.
+
+And one whose rows turn by four positions.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import numpy as np
 
 from tests.cases.hybrids import QWEN, Shapes, _attention, _experts
 from tests.cases.latents import INDEX, SIGMOID, V_DIM, indexed, row
-from tests.cases.tiny import Tiny, metadata
+from tests.cases.tiny import XD_ROPE, Tiny, metadata
 
 STREAMS, LOW, ROWS = 3, 12, 256
 
@@ -76,6 +79,7 @@ NGRAMS = {
     "embedding_length_per_layer_input": 16,
 }
 NEWEST = {
+    "hunyuan_vl": Tiny("hunyuan_vl", "hunyuan_vl", qk_norm=True, extra=XD_ROPE),
     "qwen4exp": Tiny(
         "qwen4exp",
         "qwen4exp",

@@ -74,6 +74,7 @@ GRANITE = {
     "attention.scale": 0.0625,
     "logit_scale": 8.0,
 }
+XD_ROPE = {"rope.scaling.alpha": 4.0, "rope.dimension_sections": [2, 2, 2, 2]}
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16}
 
 TINY = {

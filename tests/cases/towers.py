@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from tests.cases.mobilenets import mobilenet
+from tests.cases.shapes import PATCH, matrix, norm, sam
 from woolly.gguf import GGUFWriter
 from woolly.quant import GGMLType
 from woolly.senses import Piece, Prepared
 
-PATCH, SIDE = 4, 8  # pixels of a patch, patches of a side of the trained picture
+SIDE = 8  # patches of a side of the trained picture
 N_PATCH = 3 * PATCH**2
 TEXT = 64  # width of the text model
 
@@ -38,14 +39,6 @@ class TinyTower:
     patch: int = PATCH
 
 
-def norm(name: str, n: int, bias: bool = True) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (n,)} | ({f"{name}.bias": (n,)} if bias else {})
-
-
-def matrix(name: str, rows: int, columns: int, bias: bool = True) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
-
-
 FILTERS = {"v.patch_embd.weight": (32, 3, PATCH, PATCH)}
 TWO_FRAMES = FILTERS | {"v.patch_embd.weight.1": (32, 3, PATCH, PATCH)}
 BIAS = {"v.patch_embd.bias": (32,)}
@@ -54,23 +47,6 @@ CLASS = {"v.class_embd": (32,), "v.position_embd.weight": (SIDE**2 + 1, 32)}
 SQUARE = ((1, SIDE, SIDE),)
 MERGER = matrix("mm.0", 128, 128) | matrix("mm.2", TEXT, 128)
 PROJECTED = norm("mm.input_norm", 128) | matrix("mm.up", 128, 128) | matrix("mm.down", TEXT, 128)
-
-
-def sam(width: int, n_layers: int, window: int, side: int) -> dict[str, tuple[int, ...]]:
-    """DeepSeek-OCR before CLIP: of two heads, with layers 2, 5, ... that look at everything."""
-    out = {"v.sam.patch_embd.weight": (width, 3, PATCH, PATCH), "v.sam.patch_embd.bias": (width,)}
-    out |= {"v.sam.pos_embd.weight": (1, side, side, width)}
-    for i in range(n_layers):
-        reach = side if i % 3 == 2 else window
-        block = norm("pre_ln", width) | norm("post_ln", width) | matrix("attn.qkv", 3 * width, width)
-        block |= matrix("attn.out", width, width) | matrix("mlp.lin1", 40, width) | matrix("mlp.lin2", width, 40)
-        block |= {f"attn.pos_{one}.weight": (2 * reach - 1, width // 2) for one in "hw"}
-        out |= {f"v.sam.blk.{i}.{name}": shape for name, shape in block.items()}
-    out |= norm("v.sam.neck.1", 16) | norm("v.sam.neck.3", 16)
-    filters = {"neck.0": (16, width, 1, 1), "neck.2": (16, 16, 3, 3), "net_2": (24, 16, 3, 3), "net_3": (32, 24, 3, 3)}
-    return out | {f"v.sam.{name}.weight": shape for name, shape in filters.items()}
-
-
 DEEP = {key: n for i in (0, 1) for key, n in (norm(f"v.deepstack.{i}.norm", 128)
         | matrix(f"v.deepstack.{i}.fc1", 128, 128) | matrix(f"v.deepstack.{i}.fc2", TEXT, 128)).items()}  # fmt: skip
 
@@ -302,6 +278,18 @@ TOWERS = {
             rms=True,
             biases=False,
             extra={"use_silu": True, "vision.projector.scale_factor": 2, "vision.image_size": 0,
+                   "vision.image_min_pixels": 16 * 4, "vision.image_max_pixels": 16 * 200},
+        ),
+        TinyTower(
+            "hunyuanvl",
+            "hunyuanvl",
+            ((1, 4, 6), (1, 10, 2)),
+            FILTERS | BIAS | TABLE | norm("mm.pre_norm", 32, False) | norm("mm.post_norm", TEXT, False)
+            | {"mm.0.weight": (64, 32, 2, 2), "mm.0.bias": (64,), "mm.2.weight": (128, 64, 1, 1), "mm.2.bias": (128,)}
+            | matrix("mm.model.fc", TEXT, 128)
+            | {"v.image_newline": (128,), "mm.image_begin": (TEXT,), "mm.image_end": (TEXT,)}
+            | {"v.view_seperator": (TEXT,)},
+            extra={"use_gelu": True, "vision.spatial_merge_size": 2, "vision.attention.layer_norm_epsilon": 1e-5,
                    "vision.image_min_pixels": 16 * 4, "vision.image_max_pixels": 16 * 200},
         ),
         TinyTower(

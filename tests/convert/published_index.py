@@ -1,4 +1,4 @@
-"""Models in which an index chooses blocks, or works beside windows, and DeepSeek-OCR, as their makers publish them."""
+"""Models in which an index chooses blocks, or works beside windows, and two that see, as their makers publish them."""
 
 import numpy as np
 
@@ -92,4 +92,13 @@ def deepseek_ocr(file):
     return "DeepseekOCRForCausalLM", arrays, {"language_config": config}
 
 
-ROWS = {"minimax-m3": minimax_m3, "dots3note": dots3note, "deepseek2-ocr": deepseek_ocr}
+def hunyuan_vl(file):
+    """With a part that sees."""
+    table = LLAMA | {f"attn_{x[0]}_norm": f"self_attn.{x}_layernorm" for x in ("query", "key")}
+    arrays = plain(file, table) | {"vit.perceive.image_sep": np.zeros(8)}
+    rope = {"type": "xdrope", "alpha": 4.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]}
+    config = facts(file) | {"head_dim": 16, "rope_scaling": rope, "tie_word_embeddings": True}
+    return "HunYuanVLForConditionalGeneration", arrays, config
+
+
+ROWS = {"minimax-m3": minimax_m3, "dots3note": dots3note, "deepseek2-ocr": deepseek_ocr, "hunyuan_vl": hunyuan_vl}

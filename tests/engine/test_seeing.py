@@ -54,6 +54,7 @@ PAIRS = {
     "dots_ocr": TINY["qwen2"],
     "lightonocr": TINY["qwen3"],
     "deepseekocr": FAMILIES["deepseek2-ocr"],
+    "hunyuanvl": FAMILIES["hunyuan_vl"],
 }
 
 
@@ -352,7 +353,9 @@ def test_a_step_of_the_tower_stops_when_all_that_wait_for_it_have_left(opened, m
         engine.cancel(one)
 
 
-@pytest.mark.parametrize(("name", "grid"), [("llava1.6", None), ("qwen2vl", (1, 4, 6)), ("paddleocr", (1, 4, 6))])
+@pytest.mark.parametrize(
+    ("name", "grid"), [("llava1.6", None), *((one, (1, 4, 6)) for one in ("qwen2vl", "paddleocr", "hunyuanvl"))]
+)
 def test_a_whole_model_gives_what_transformers_gives(name, grid, opened):
     """Tower, layout and text model together: packed tiles with ends of lines; rows that turn by line and column."""
     want = np.load(GOLDENS / "seeing.npz")[name]

@@ -44,6 +44,7 @@ CLASSES = mixtures.CLASSES | {
     "granitemoe": "GraniteMoeShared",
     "hunyuan-dense": "HunYuanDenseV1",
     "hunyuan-moe": "HunYuanMoEV1",
+    "hunyuan_vl": "HunYuanDenseV1",  # text alone
     "internlm2": "Llama",
     "jais2": "Jais2",
     "llama": "Llama",

@@ -3,7 +3,7 @@
     python -m tests.goldens.make_seeing          (from the project's root, in the environment of make.py)
 
 The towers are those of make_towers.py. What transformers adds is what lies between: how tiles are packed with ends of
-lines (LLaVA 1.6), and what each row of a picture turns by (Qwen 2 VL, PaddleOCR-VL).
+lines (LLaVA 1.6), and what each row of a picture turns by (Qwen 2 VL, PaddleOCR-VL, Hunyuan VL).
 """
 
 import tempfile
@@ -21,6 +21,7 @@ from tests.cases.towers import PATCH, SIDE, TOWERS, picture, write_tower
 from tests.goldens.make import HERE, File, build
 from tests.goldens.make_towers import qwen
 from tests.goldens.newer_towers import mlp, paddleocr
+from tests.goldens.newest_towers import hunyuan
 
 FILE = HERE / "seeing.npz"
 BEFORE, AFTER = b"See the sheep: ", b" What is it?"
@@ -69,20 +70,45 @@ def paddleocr_vl(folder):
     return turning(model, paddleocr(file), *made, own.modeling_paddleocr_vl.PaddleOCRVLModel)
 
 
-def turning(model, tower, configuration, module, whole):
+def hunyuan_vl(folder):
+    """Halves of a pair turn by one position, as by the makers' code; transformers gives each of them another."""
+    own, sections = models.hunyuan_vl, [2, 2, 2, 2]
+    model, file = written(folder, FAMILIES["hunyuan_vl"], "hunyuanvl")
+    made = hunyuan(file)
+
+    def tower(piece):
+        *rows, line, begin, end = made(piece)
+        lines = torch.stack(rows).reshape(2, 3, -1)
+        lines = torch.cat([lines, line.expand(2, 1, -1)], dim=1).reshape(8, -1)
+        return torch.cat([begin[None], lines, end[None]])
+
+    def pairs(self, freq):
+        parts = torch.cat((freq, freq), dim=-1).split(sections * 2, dim=-1)
+        return torch.cat([one[i % len(sections)] for i, one in enumerate(parts)], dim=-1)
+
+    own.modeling_hunyuan_vl.HunYuanVLRotaryEmbedding.recomposition_frequencies = pairs
+    made_of = own.configuration_hunyuan_vl.HunYuanVLTextConfig, own.modeling_hunyuan_vl.HunYuanVLTextModel
+    whole = own.modeling_hunyuan_vl.HunYuanVLModel
+    rope = {"rope_type": "dynamic", "alpha": 4.0, "factor": 1.0, "rope_theta": 10000.0, "mrope_section": sections}
+    return turning(model, tower, *made_of, whole, rope)
+
+
+def turning(model, tower, configuration, module, whole, rope=None):
     """Logits of a text model whose rows of a picture turn by line and column."""
     rows = tower(picture(GRID).pieces[0])
     own = model.config.to_dict()
     for key in ("model_type", "architectures", "rope_parameters", "layer_types"):
         own.pop(key, None)
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": SECTIONS}
+    rope = rope or {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": SECTIONS}
     text = module(configuration(**own, rope_parameters=rope))
     text.load_state_dict(model.model.state_dict(), strict=True)
     inputs = embedded(model.model, rows)
     n, kinds = inputs.shape[1], torch.zeros(1, inputs.shape[1], dtype=torch.int32)
     kinds[0, len(BEFORE) : len(BEFORE) + len(rows)] = 1
     vision = SimpleNamespace(spatial_merge_size=2)
-    asked = SimpleNamespace(config=SimpleNamespace(vision_config=vision))
+    asked = SimpleNamespace(
+        config=SimpleNamespace(vision_config=vision, text_config=SimpleNamespace(rope_parameters=rope))
+    )
     asked.get_vision_position_ids = lambda *a, **k: whole.get_vision_position_ids(asked, *a, **k)
     ids = torch.zeros(1, n, dtype=torch.long)
     positions, _ = whole.get_rope_index(asked, ids, kinds, image_grid_thw=torch.tensor([GRID]))
@@ -101,7 +127,8 @@ def embedded(model, rows):
 def main():
     found = {}
     with torch.no_grad():
-        for name, maker in (("llava1.6", llava), ("qwen2vl", qwen2vl), ("paddleocr", paddleocr_vl)):
+        for name, maker in (("llava1.6", llava), ("qwen2vl", qwen2vl), ("paddleocr", paddleocr_vl),
+                            ("hunyuanvl", hunyuan_vl)):  # fmt: skip
             with tempfile.TemporaryDirectory() as folder:
                 found[name] = torch.log_softmax(maker(folder)[0, -1], dim=-1).numpy().astype(np.float32)
     np.savez_compressed(FILE, **found)

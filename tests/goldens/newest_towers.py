@@ -1,5 +1,5 @@
 """More towers for make_towers.py: MiniCPM-V 4.6, Kimi-VL by its successor's tower, dots.ocr by Qwen 2.5 VL's layers,
-DeepSeek-OCR by its successor's SAM and by CLIP."""
+DeepSeek-OCR by its successor's SAM and by CLIP, Hunyuan VL."""
 
 import numpy as np
 import torch
@@ -176,4 +176,50 @@ def deepseekocr(file):
     return rows
 
 
-NEWEST = {"minicpmv4_6": minicpmv46, "kimivl": kimivl, "dots_ocr": dots_ocr, "deepseekocr": deepseekocr}
+HUNYUAN_BLOCK = CLIP_BLOCK | {"attn_out": "self_attn.o_proj"}
+HUNYUAN_REST = {
+    "v.patch_embd": "embeddings.patch_embedding", "v.position_embd": "embeddings.position_embedding",
+    "mm.pre_norm": "patch_merger.before_rms", "mm.0": "patch_merger.proj_conv", "mm.2": "patch_merger.proj_out",
+    "mm.model.fc": "patch_merger.mlp", "mm.post_norm": "patch_merger.after_rms",
+    "v.image_newline": "patch_merger.image_newline", "mm.image_begin": "patch_merger.image_begin",
+    "mm.image_end": "patch_merger.image_end", "v.view_seperator": "patch_merger.image_sep",
+}  # fmt: skip
+
+
+def hunyuan(file):
+    """The whole tower, whose table is resized by a factor, as its makers do it: transformers gives the size."""
+    own = models.hunyuan_vl
+    config = own.configuration_hunyuan_vl.HunYuanVLVisionConfig(
+        **sizes(file), max_image_size=PATCH * SIDE, spatial_merge_size=2, text_hidden_size=TEXT, rms_norm_eps=1e-5
+    )
+    module = own.modeling_hunyuan_vl.HunYuanVLVisionTransformer(config)
+    arrays = named(file, HUNYUAN_BLOCK, "layers", HUNYUAN_REST)
+    table = arrays["embeddings.position_embedding.weight"]
+    arrays["embeddings.position_embedding.weight"] = np.concatenate([np.zeros_like(table[:1]), table])  # a class row
+    load(module, arrays)
+
+    def resized(embeddings, height, width):
+        square = torch.tensor(table).reshape(1, SIDE, SIDE, -1).permute(0, 3, 1, 2)
+        factors = tuple((float(one) + 0.1) / SIDE for one in (height, width))
+        found = torch.nn.functional.interpolate(square, scale_factor=factors, mode="bilinear", align_corners=False)
+        return found.flatten(2).transpose(1, 2)
+
+    module.embeddings.interpolate_pos_encoding = resized
+
+    def rows(one):
+        _, height, width = (n // 2 or 1 for n in one.grid)
+        found = module(torch.tensor(one.values), grid_thw=torch.tensor([one.grid])).pooler_output[0]
+        begin, *lines, end = found
+        lines = torch.stack(lines).reshape(height, width + 1, -1)
+        return torch.cat([lines[:, :-1].reshape(height * width, -1), lines[0, -1:], begin[None], end[None]])
+
+    return rows
+
+
+NEWEST = {
+    "minicpmv4_6": minicpmv46,
+    "kimivl": kimivl,
+    "dots_ocr": dots_ocr,
+    "deepseekocr": deepseekocr,
+    "hunyuanvl": hunyuan,
+}

@@ -25,6 +25,7 @@ CASES = [
     *(("glm4v", size) for size in ((40, 30), (300, 180), (90, 400), (100, 5))),
     *(("paddleocr", size) for size in ((40, 30), (300, 180), (90, 400), (100, 5), (5, 100))),
     *(("minicpmv4.6", size) for size in ((40, 30), (300, 180), (90, 400), (64, 64), (1, 1))),
+    *(("hunyuanvl", size) for size in ((40, 30), (300, 180), (90, 400))),
     # Sizes whose padding is even: its successor's processor puts what is odd on the other side.
     *(("deepseekocr", size) for size in ((40, 30), (200, 100), (100, 400), (64, 64))),
 ]
@@ -54,6 +55,7 @@ def _processors():
     from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
     from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+    from transformers.models.hunyuan_vl.image_processing_pil_hunyuan_vl import HunYuanVLImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
     from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
@@ -85,6 +87,7 @@ def _processors():
             size={"shortest_edge": 2 * 28 * 28 * 8, "longest_edge": 2 * 28 * 28 * 40}, **own
         ),
         "minicpmv4.6": MiniCPMV4_6ImageProcessorPil(scale_resolution=112, **half),
+        "hunyuanvl": HunYuanVLImageProcessorPil(min_pixels=32 * 32 * 6, max_pixels=32 * 32 * 40, **own),
         "deepseekocr": DeepseekOcr2ImageProcessorPil(
             size={"height": 128, "width": 128}, tile_size=80, max_patches=9, **half
         ),
@@ -115,10 +118,11 @@ def _pictures(name, processor, pixels):
     if name == "deepseekocr":  # tiles come first in the prompt
         tiles = np.asarray(found["pixel_values_local"]) if "pixel_values_local" in found else ()
         return [*tiles, *np.asarray(values)]
-    if name == "paddleocr":
+    if name in ("paddleocr", "hunyuanvl"):
         _, height, width = (int(one) for one in np.asarray(found["image_grid_thw"])[0])
-        cut = np.asarray(values).reshape(height, width, 3, 14, 14).transpose(2, 0, 3, 1, 4)
-        return [cut.reshape(3, height * 14, width * 14)]
+        patch = processor.patch_size
+        cut = np.asarray(values).reshape(height, width, 3, patch, patch).transpose(2, 0, 3, 1, 4)
+        return [cut.reshape(3, height * patch, width * patch)]
     if name.startswith(("qwen", "glm4v")):
         _, height, width = (int(one) for one in np.asarray(found["image_grid_thw"])[0])
         patch = processor.patch_size

@@ -159,6 +159,16 @@ def test_files_of_deepseek_ocr_with_sizes_of_clip_are_read_with_those_of_sam():
     assert PREPARING["deepseekocr"].cut(640, 500, found).sizes == ((1024, 1024),)
 
 
+def test_hunyuan_vl_begins_and_ends_pictures_and_lines_with_rows_that_know_their_cell():
+    laid = lay_out(picture((1, 4, 6)), settings("hunyuanvl", 2), 3)
+    begin, end, line = (0, 7, 1), (0, 8, 1), (0, 6, 1)  # rows of the file after the picture's own
+    marks = ["<｜hy_place▁holder▁no▁100｜>", "<｜hy_place▁holder▁no▁101｜>"]
+    assert shown(laid) == [marks[0], begin, (0, 0, 3), line, (0, 3, 3), line, end, marks[1]]
+    assert [part.cell for part in laid.parts if isinstance(part, Rows)] == [
+        None, (0, 0, 3), (0, 3, 3), (1, 0, 3), (1, 3, 3), None
+    ]  # fmt: skip
+
+
 def test_lightonocr_has_rows_alone_within_the_longest_side_that_its_file_says():
     assert shown(lay_out(picture((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
     own = settings("lightonocr", 2)

@@ -34,7 +34,7 @@ def rope_keys(config: Hyperparameters, head_dim: int, kind: str = "full_attentio
         "rope.dimension_count": int(head_dim * rope.number("partial_rotary_factor", "rotary_percent", default=1.0)),
         "rope.freq_base": rope.number("rope_theta", default=config.number("rotary_emb_base", default=10000.0)),
     }
-    if sections := rope.get("mrope_section"):
+    if sections := rope.get("mrope_section", "xdrope_section"):
         out["rope.dimension_sections"] = [int(one) for one in sections][:4] + [0] * (4 - len(sections))
     if name in ("default", "mrope", "llama3", "proportional"):
         return out
@@ -44,7 +44,7 @@ def rope_keys(config: Hyperparameters, head_dim: int, kind: str = "full_attentio
         return out | _yarn(config, rope)
     if name in ("longrope", "su"):
         return out | _longrope(config, rope)
-    if name == "dynamic" and rope.has("alpha"):
+    if name in ("dynamic", "xdrope") and rope.has("alpha"):
         stretch = rope.number("alpha") ** (head_dim / (head_dim - 2))
         return out | {"rope.freq_base": out["rope.freq_base"] * stretch}
     if name == "dynamic":  # changes with the length of the text; as long as that fits, it is no scaling

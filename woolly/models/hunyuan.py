@@ -1,4 +1,4 @@
-"""Hunyuan dense and MoE, Maincoder: q and k are normed per head after they turned."""
+"""Hunyuan dense, MoE and VL, Maincoder: q and k are normed per head after they turned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from woolly.plan.rope import RopeStyle
 
 __all__ = ["ARCHITECTURES", "build", "read"]
 
-ARCHITECTURES = ("hunyuan-dense", "hunyuan-moe", "maincoder")
+ARCHITECTURES = ("hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "maincoder")
 
 
 def read(keys: Keys) -> TransformerParams:

@@ -24,6 +24,8 @@ class Rows:
     # goes on after the largest of them. None: rows have positions as tokens do.
     grid: tuple[int, int, int] | None = None
     sees_all: bool = False  # each row sees all of them, also later ones
+    # Line, first column and number of the picture, if rows turn by these beside their place in the text (XD-RoPE).
+    cell: tuple[int, int, int] | None = None
 
 
 # What the engine takes: tokens, and rows among them.
@@ -64,8 +66,8 @@ def lay_out(prepared: Prepared, settings: TowerSettings | EarSettings, index: in
     family = settings.family
     if settings.projector in _MARKED:
         parts = _MARKED[settings.projector](prepared, settings)
-    elif settings.projector in ("resampler", "minicpmv4_6"):
-        parts = _sliced(prepared, settings, index)
+    elif settings.projector in _NUMBERED:
+        parts = _NUMBERED[settings.projector](prepared, settings, index)
     elif settings.pinpoints:
         parts = _unpadded(prepared, settings)
     elif family.line_end:
@@ -160,6 +162,21 @@ def _sliced(prepared: Prepared, settings: TowerSettings, index: int) -> list[str
     for i in range(lines * columns):
         parts += ["\n" * (i > 0 and i % columns == 0) + "<slice>", _whole(prepared, i + 1, settings), "</slice>"]
     return parts
+
+
+def _with_cells(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Rows]:
+    """Hunyuan VL: rows of the tower's file before and after the picture, and at each line's end."""
+    _, height, width = settings.row_grid(prepared.pieces[0].grid)
+    n = height * width
+    parts: list[str | Rows] = [Rows(prepared, 0, n + 1, 1)]
+    for y in range(height):
+        parts.append(Rows(prepared, 0, y * width, width, cell=(y, 0, index)))
+        parts.append(Rows(prepared, 0, n, 1, cell=(y, width, index)))
+    return [*parts, Rows(prepared, 0, n + 2, 1)]
+
+
+# Families whose rows, or marks, know how many pictures came before.
+_NUMBERED = {"resampler": _sliced, "minicpmv4_6": _sliced, "hunyuanvl": _with_cells}
 
 
 # Families whose tiles have marks of their own.

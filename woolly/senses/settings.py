@@ -92,6 +92,16 @@ PROJECTORS: Mapping[str, Projector] = {
         merge=2,
     ),
     "internvl": Projector("<img>", "</img>", ("<IMG_CONTEXT>", "<image>"), merge=2),
+    "hunyuanvl": Projector(
+        "<｜hy_place▁holder▁no▁100｜>",
+        "<｜hy_place▁holder▁no▁101｜>",
+        (
+            "<｜hy_place▁holder▁no▁100｜><｜hy_place▁holder▁no▁102｜><｜hy_place▁holder▁no▁101｜>",
+            "<｜hy_place▁holder▁no▁102｜>",
+        ),
+        merge=2,
+        merge_key="spatial_merge_size",
+    ),
     # Rows that end lines and the picture are of the tower's file.
     "deepseekocr": Projector(written=("<image>",), merge=4),
 }

@@ -98,6 +98,12 @@ def _deci_width(network: Hyperparameters, width: int) -> int:
     return inner + -inner % 256
 
 
+def _hunyuan_vl(c: Hyperparameters, keys: Keys) -> Keys:
+    """The base as it is trained, and what stretches it."""
+    rope = rope_of(c)
+    return {"rope.freq_base": rope.number("rope_theta"), "rope.scaling.alpha": rope.number("alpha")}
+
+
 def _internlm2(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
     """One matrix: for each head of k and v the heads of q that share it, then k, then v."""
     if name not in ("attn_q.weight", "attn_k.weight", "attn_v.weight"):
@@ -140,6 +146,7 @@ FAMILIES = (
     CheckpointFamily("glm4", "Glm4ForCausalLM"),
     CheckpointFamily("granite", "GraniteForCausalLM", granite_keys, pairs=True),
     CheckpointFamily("hunyuan-dense", "HunYuanDenseV1ForCausalLM"),
+    CheckpointFamily("hunyuan_vl", "HunYuanVLForConditionalGeneration", _hunyuan_vl),
     CheckpointFamily(
         "internlm2",
         "InternLM2ForCausalLM",

@@ -47,7 +47,9 @@ class View:
 
     n_prompt: int
     places: tuple[PlacedRows, ...]
-    turns: Int32 | None  # [3, n_prompt]: what each position turns by; None: all rows stand as tokens do
+    # [n_axes, n_prompt]: what each position turns by; None: all rows stand as tokens do. Axes are frame, line and
+    # column, or the position itself, column, line and number of the picture.
+    turns: Int32 | None
     identity: bytes  # of the tower
     n_source: int = 0  # first positions, of an encoder's rows, that the decoder's own read and do not go on from
     source_ids: tuple[int, ...] = ()  # the tokens that the encoder reads
@@ -102,11 +104,17 @@ class View:
         return at, rows
 
     def turns_of(self, first: int, last: int) -> Int32:
-        """[3, last - first]: what positions turn by, those of the answer included."""
+        """[n_axes, last - first]: what positions turn by, those of the answer included."""
         after = np.arange(max(first, self.n_prompt), last, dtype=np.int32) + self.shift
         if self.turns is None or first >= self.n_prompt:
-            return np.tile(after if first >= self.n_prompt else np.arange(first, last, dtype=np.int32), (3, 1))
-        return np.concatenate([self.turns[:, first:last], np.tile(after, (3, 1))], axis=1)
+            own = after if first >= self.n_prompt else np.arange(first, last, dtype=np.int32)
+            return np.tile(own, (self.n_axes, 1))
+        return np.concatenate([self.turns[:, first:last], np.tile(after, (self.n_axes, 1))], axis=1)
+
+    @property
+    def n_axes(self) -> int:
+        """Numbers that each position turns by."""
+        return 3 if self.turns is None else len(self.turns)
 
     def sees(self, first: int, last: int) -> Int32 | None:
         """[last - first, 2]: what positions see besides those before them; None if all see as tokens do."""
@@ -154,27 +162,40 @@ def read_prompt(prompt: Prompt, identity: bytes) -> tuple[list[int], View]:
     places: list[PlacedRows] = []
     turns: list[Int32] = []
     at = 0  # what the next token turns by
+    n_axes = 4 if any(isinstance(part, Rows) and part.cell is not None for part in prompt) else 3
     for part in prompt:
         if not isinstance(part, Rows):
             tokens.append(part)
-            turns.append(np.full((3, 1), at, np.int32))
+            turns.append(np.full((n_axes, 1), at, np.int32))
             at += 1
             continue
         places.append(PlacedRows(len(tokens), part))
         tokens += [FILLER] * part.n
-        own = _turns(part)
+        if part.cell is not None:
+            turns.append(_cells(part, at))
+            at += part.n
+            continue
+        own = _turns(part, n_axes)
         turns.append(own + at)
         at += int(own.max()) + 1
-    has_grid = any(place.rows.grid is not None for place in places)
+    has_grid = any(place.rows.grid is not None or place.rows.cell is not None for place in places)
     joined = np.concatenate(turns, axis=1).astype(np.int32) if has_grid else None
     is_source = bool(places) and places[0].rows.source.kind == "text"
     return tokens, View(len(tokens), tuple(places), joined, identity, places[0].last if is_source else 0)
 
 
-def _turns(rows: Rows) -> Int32:
-    """[3, n]: frame, line and column of each row, or its number three times."""
+def _cells(rows: Rows, at: int) -> Int32:
+    """[4, n]: the position of each row, its column, its line, and the number of its picture."""
+    assert rows.cell is not None
+    (line, column, picture), ones = rows.cell, np.ones(rows.n, np.int32)
+    along = np.arange(rows.n, dtype=np.int32)
+    return np.stack([at + along, column + along, line * ones, picture * ones]).astype(np.int32)
+
+
+def _turns(rows: Rows, n_axes: int) -> Int32:
+    """[n_axes, n]: frame, line and column of each row, or its number for each axis."""
     numbers = np.arange(rows.first, rows.first + rows.n, dtype=np.int32)
     if rows.grid is None:
-        return np.tile(numbers - rows.first, (3, 1))
+        return np.tile(numbers - rows.first, (n_axes, 1))
     _, height, width = rows.grid
     return np.stack([numbers // (height * width), numbers // width % height, numbers % width]).astype(np.int32)

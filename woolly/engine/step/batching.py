@@ -82,7 +82,8 @@ def with_pictures(batch: Batch, work: Work) -> Batch:
     """The batch with rows of pictures in their places, and with what rows turn by and see."""
     at: list[int] = []
     rows: list[npt.NDArray[np.float32]] = []
-    turns = np.tile(batch.positions, (3, 1))
+    views = [span.request.view for span in work.spans]
+    turns = np.tile(batch.positions, (max(view.n_axes for view in views if view is not None), 1))
     sees = np.stack([batch.positions, batch.positions + 1], axis=1)
     has_turns = has_sees = False
     for span, (begin, end) in zip(work.spans, pairwise(batch.offsets.tolist()), strict=True):
@@ -94,7 +95,7 @@ def with_pictures(batch: Batch, work: Work) -> Batch:
         at += [begin + row for row in found]
         rows += its
         if view.turns is not None:
-            turns[:, begin:end] = view.turns_of(first, last)
+            turns[:, begin:end] = view.turns_of(first, last)  # a model's pictures have as many axes each
             has_turns = True
         if (seen := view.sees(first, last)) is not None:
             sees[begin:end] = seen
@@ -109,12 +110,13 @@ def with_pictures(batch: Batch, work: Work) -> Batch:
 
 
 def turns_after(requests: Sequence[Request], positions: Sequence[int]) -> Int32 | None:
-    """[3, n]: what one row of each request turns by; None if all turn by their positions."""
+    """[n_axes, n]: what one row of each request turns by; None if all turn by their positions."""
     views = [request.view for request in requests]
     if all(view is None or view.turns is None for view in views):
         return None
+    n_axes = max(view.n_axes for view in views if view is not None)
     own = (
-        np.full((3, 1), at, np.int32) if view is None else view.turns_of(at, at + 1)
+        np.full((n_axes, 1), at, np.int32) if view is None or view.turns is None else view.turns_of(at, at + 1)
         for view, at in zip(views, positions, strict=True)
     )
     return np.concatenate(list(own), axis=1)

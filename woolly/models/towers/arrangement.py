@@ -75,15 +75,18 @@ def bilinear(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.NDArray[np
     return np.stack(places, 1).astype(np.int32), np.stack(shares, 1)
 
 
-def stretched(grid: Grid, order: Int32, side: int, kernel: Kernel, taps: int) -> tuple[Int32, npt.NDArray[np.float32]]:
+def stretched(
+    grid: Grid, order: Int32, side: int, kernel: Kernel, taps: int, margin: float = 0.0
+) -> tuple[Int32, npt.NDArray[np.float32]]:
     """Places in a table of side x side positions, and shares, [n_rows, taps]: the table resized over whole cells.
 
     As torch's `interpolate` without `align_corners`; "antialiased" is its bilinear kernel that widens as it shrinks.
+    A `margin` is by how much longer the factor takes each side to be, which some models add against rounding.
     """
     places = np.full((len(order), taps), -1, np.int32)
     shares = np.zeros((len(order), taps), np.float32)
     lines, columns = lines_and_columns(grid, order)
-    (down, down_share), (along, along_share) = (_axis(length, side, kernel) for length in grid[1:])
+    (down, down_share), (along, along_share) = (_axis(length, side, kernel, margin) for length in grid[1:])
     n = down.shape[1] * along.shape[1]
     if n > taps:
         raise ValueError(f"a grid of {grid[1]} x {grid[2]} patches takes {n} places of a table, of at most {taps}")
@@ -92,9 +95,11 @@ def stretched(grid: Grid, order: Int32, side: int, kernel: Kernel, taps: int) ->
     return places, shares
 
 
-def _axis(length: int, side: int, kernel: Kernel) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+def _axis(
+    length: int, side: int, kernel: Kernel, margin: float
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """[length, taps] each: the places of a table's axis that each of `length` cells is made of, and how much."""
-    scale = side / length
+    scale = side / (length + margin)
     wide = max(scale, 1.0) if kernel == "antialiased" else 1.0
     centre = (np.arange(length) + 0.5) * scale - 0.5
     if kernel == "bilinear":

@@ -60,6 +60,7 @@ PREPARING: Mapping[str, Preparing] = {
     "minicpmv4_6": minicpm,
     "kimivl": kimi,
     "dots_ocr": qwen,
+    "hunyuanvl": qwen,
     "deepseekocr": deepseek,
 }
 

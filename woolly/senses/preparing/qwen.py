@@ -1,4 +1,4 @@
-"""Qwen 2 to 3 VL, GLM 4V, PaddleOCR-VL, dots.ocr: a picture keeps its shape; its sides become multiples of a row's."""
+"""Qwen 2 to 3 VL, GLM 4V, Hunyuan VL, PaddleOCR-VL, dots.ocr: a picture keeps its shape, in multiples of rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_RATIO = 200  # of the sides, as the processor has it
 
 # Rows of a picture if the file gives no pixels. The processors' own limits are up to 16,384 rows, of which a photo of
 # 12 megapixels takes all but a few: more than most contexts.
-_LEAST_ROWS = {"qwen3vl_merger": 64, "glm4v": 8}
+_LEAST_ROWS = {"qwen3vl_merger": 64, "glm4v": 8, "hunyuanvl": 256}
 _MOST_ROWS = 4096
 
 

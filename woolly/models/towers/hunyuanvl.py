@@ -1,0 +1,70 @@
+"""Hunyuan VL and HunyuanOCR: a vision transformer, filters over 2 x 2 patches, a matrix, norms around both.
+
+Tables of positions are stretched, and pairs of heads turn, as the makers' own code does it, with which its weights were
+trained. transformers stretches to the exact size, and turns the halves of a pair by two different positions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import ModelError
+from woolly.gguf import Tensor
+from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, stretched
+from woolly.models.towers.fixed import product
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.tensors import made
+from woolly.models.towers.vit import layer, mlp
+from woolly.plan import Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build", "constants", "remake"]
+
+PROJECTORS = ("hunyuanvl",)
+
+_MARGIN = 0.1  # of a side, by which the makers' code takes it to be longer
+_ROWS = ("v.image_newline", "mm.image_begin", "mm.image_end")
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower."""
+    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
+    x = p.blend(x, "v.position_embd", taps=4)
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu_erf")
+    x = p.fold(p.rms_norm(x, "mm.pre_norm", eps=hp.eps), rows=hp.merge**2, kind="join")
+    y = p.linear(mlp(p, x, "mm.0", "mm.2"), "mm.model.fc", width=p.rows("mm.model.fc"))
+    p.skip(*_ROWS, "v.view_seperator")  # read by `constants`, or of videos
+    p.output(p.rms_norm(y, "mm.post_norm", eps=hp.eps), "vectors", "none")
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks of a row."""
+    order = by_blocks(grid, hp.merge)
+    places, shares = stretched(grid, order, hp.table_side, "bilinear", 4, _MARGIN)
+    return Arrangement(order, np.arange(0, len(order), hp.merge**2, dtype=np.int32), places=places, shares=shares)
+
+
+def remake(hp: TowerParams) -> dict[str, Tensor]:
+    """Filters as matrices whose columns are the channels of each patch of a block in turn."""
+    out = {}
+    for name in ("mm.0.weight", "mm.2.weight"):
+        tensor = hp.tensors.get(name)
+        if tensor is not None and len(tensor.shape) == 4:
+            array = tensor.dequantize().reshape(tensor.shape).transpose(0, 2, 3, 1)
+            out[name] = made(name, array.reshape(len(array), -1))
+    return out
+
+
+def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
+    """[3, width]: the rows that end a line, that begin a picture, and that end it."""
+    names = (*_ROWS, "mm.model.fc.weight", "mm.model.fc.bias", "mm.post_norm.weight")
+    if missing := [name for name in names if name not in hp.tensors]:
+        raise ModelError(f"tensor {missing[0]} is missing")
+    end, begin, last, matrix, bias, scale = (
+        hp.tensors[name].dequantize().reshape(hp.tensors[name].shape).astype(np.float64) for name in names
+    )
+    line = product(end.reshape(1, -1), np.ascontiguousarray(matrix.T))[0] + bias
+    rows = np.stack([line, begin.reshape(-1), last.reshape(-1)])
+    squares = product(rows**2, np.ones((rows.shape[1], 1)))
+    return (rows / np.sqrt(squares / rows.shape[1] + hp.eps) * scale).astype(np.float32)
