@@ -67,4 +67,5 @@ def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
     line = product(end.reshape(1, -1), np.ascontiguousarray(matrix.T))[0] + bias
     rows = np.stack([line, begin.reshape(-1), last.reshape(-1)])
     squares = product(rows**2, np.ones((rows.shape[1], 1)))
-    return (rows / np.sqrt(squares / rows.shape[1] + hp.eps) * scale).astype(np.float32)
+    normed: npt.NDArray[np.float64] = rows / np.sqrt(squares / rows.shape[1] + hp.eps) * scale
+    return normed.astype(np.float32)
