@@ -265,8 +265,20 @@ def _head(name: str) -> Any:
 
 
 def _module(name: str) -> Any:
-    """The module of an architecture, None if there is none."""
-    return next((module for module in _modules(name) if name in _names(module)), None)
+    """The module of an architecture, None if there is none.
+
+    One that was found stays known: to list a folder of a hundred files takes as long as to trace a small model.
+    """
+    key = (name, *models.__path__)
+    if key not in _KNOWN:
+        found = next((module for module in _modules(name) if name in _names(module)), None)
+        if found is None:
+            return None
+        _KNOWN[key] = found
+    return _KNOWN[key]
+
+
+_KNOWN: dict[tuple[str, ...], ModuleType] = {}
 
 
 def _names(module: ModuleType) -> tuple[str, ...]:
