@@ -13,10 +13,11 @@ from tests.engine.test_together import cases, drive, result, same
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
 from woolly.engine import AssistantDraft, Engine
 from woolly.engine.opening.draft_file import guessed_ids
-from woolly.engine.opening.load import _on_the_cpu, load_model
+from woolly.engine.opening.load import _compiled, load_model
 from woolly.gguf import open_gguf
 from woolly.models import draft_tensors, trace, trace_head
 from woolly.runtime import Batch, Options, choose
+from woolly.runtime.split import SplitBackend
 from woolly.serving.loading.memory import estimate
 from woolly.serving.settings.options import ModelOptions
 
@@ -180,15 +181,19 @@ def test_an_assistant_guesses_without_lookup(folder, target, monkeypatch):
         LLM(target, ctx=64, threads=1, speculation="mtp_lookup")
 
 
-def test_a_device_that_cannot_is_named_or_does_without(target):
+def test_a_model_over_several_devices_does_without(target):
     with open_gguf(target) as file:
         plan = replace(trace(file), draft=replace(trace(file), borrows=True))
-    gpu = Mock()
-    gpu.name = "vulkan"
-    with pytest.raises(UnsupportedError, match="guesses on the CPU alone, and not on vulkan yet: give --device cpu"):
-        _on_the_cpu(plan, gpu, is_needed=True)
-    assert _on_the_cpu(plan, gpu, is_needed=False).draft is None
-    assert _on_the_cpu(plan, choose("cpu"), is_needed=True) is plan
+    split = SplitBackend(Mock(), insists=False)
+    with pytest.raises(UnsupportedError, match="guesses on one device alone, and this model takes several"):
+        split._compiled(plan, {}, Options(), [], Mock(shares=(1, 2)))
+    backend = Mock()
+    backend.compile.side_effect = lambda plan, *_: split._compiled(plan, {}, Options(), [], Mock(shares=(1, 2)))
+    with pytest.raises(UnsupportedError, match="this model takes several"):
+        _compiled(backend, plan, {}, Options(), needs_draft=True)
+    backend.compile.side_effect = [UnsupportedError("several"), "program"]
+    assert _compiled(backend, plan, {}, Options(), needs_draft=False) == "program"
+    assert backend.compile.call_args.args[0].draft is None
 
 
 def test_an_assistant_keeps_nothing(folder, target):

@@ -148,8 +148,6 @@ def load_model(
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         other = open_draft_file(file, draft_file, draft)
         plan = with_draft(file, plan, ctx, draft, other)
-        if plan.draft is not None and plan.draft.borrows:
-            plan = _on_the_cpu(plan, choose(backend_for(options.device, backend), stages), is_needed=draft is True)
         if plan.draft is None and other is not None:  # refused: nothing of it may reach the model
             other.close()
             other = None
@@ -196,7 +194,7 @@ def load_model(
         with ThreadPoolExecutor(1, "woolly-tokenizer") as pool:
             made = pool.submit(Tokenizer.from_metadata, file.metadata)
             chosen = choose(backend_for(options.device, backend), stages)
-            program = chosen.compile(plan, tensors, options)
+            program = _compiled(chosen, plan, tensors, options, needs_draft=draft is True)
             program.load_weights()
             tokenizer = made.result()
         n_tokens = plan.width if plan.result == "logits" else plan.n_tokens
@@ -238,18 +236,18 @@ def load_model(
         raise
 
 
-def _on_the_cpu(plan: Plan, backend: Backend, *, is_needed: bool) -> Plan:
-    """The plan, without its draft on a device whose state a draft cannot read; UnsupportedError if it `is_needed`."""
-    if backend.name in ("cpu", "reference"):
-        return plan
-    reason = (
-        f"a head that looks at the model's own keys guesses on the CPU alone, and not on {backend.name} yet:"
-        " give --device cpu or speculation 'none'"
-    )
-    if is_needed:
-        raise UnsupportedError(reason)
-    log.warning("%s", reason)
-    return replace(plan, draft=None)
+def _compiled(
+    backend: Backend, plan: Plan, tensors: Mapping[str, Tensor], options: Options, *, needs_draft: bool
+) -> Program:
+    """The program; without a draft that reads the model's state if parts of that lie on several devices."""
+    try:
+        return backend.compile(plan, tensors, options)
+    except UnsupportedError as error:
+        if needs_draft or plan.draft is None or not plan.draft.borrows:
+            raise
+        program = backend.compile(replace(plan, draft=None), tensors, options)
+        log.warning("%s", error)
+        return program
 
 
 def _with_tower(

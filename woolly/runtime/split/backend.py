@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from woolly.errors import RequestError
+from woolly.errors import RequestError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.cpu import CpuBackend
@@ -130,6 +130,12 @@ class SplitBackend:
         cards: Sequence[Card],
         placement: Placement,
     ) -> Program:
+        is_alone = len(placement.shares) == 1
+        if not is_alone and plan.draft is not None and plan.draft.borrows:
+            raise UnsupportedError(
+                "a head that looks at the model's own keys guesses on one device alone, and this model takes several:"
+                " give speculation 'none'"
+            )
         options = replace(options, kv_type=kv_type_of(plan, options))
         used = [cards[i] for i in placement.cards]
         _close([card for i, card in enumerate(cards) if i not in placement.cards])
@@ -138,7 +144,6 @@ class SplitBackend:
         if options.weight_memory is not None:
             taken = sum(share.weights for share in placement.shares if share.device != "cpu")
             options = replace(options, weight_memory=max(0, options.weight_memory - taken))
-        is_alone = len(placement.shares) == 1
         on_gpu, on_cpu = (_for_part(options, is_gpu, is_alone) for is_gpu in (True, False))
 
         def on(card: Card) -> Callable[[Plan], Program]:
@@ -173,7 +178,7 @@ def _surely_fits(plan: Plan, options: Options, card: Card) -> bool:
     weights = {weight.name: weight for one in plans for weight in one.weights.values()}
     # A table of tokens may be a matrix, too. No kind of tile takes more than four bytes for a number.
     most = sum(w.n_bytes + 4 * math.prod(w.shape) + _PADDING for w in weights.values())
-    cache = sum(cache_bytes(one, range(len(one.state)), options) for one in plans)
+    cache = sum(cache_bytes(one, range(len(one.state)), options) for one in plans if not one.borrows)
     return most + cache + RESERVE + _VALUES <= card.free
 
 

@@ -92,8 +92,10 @@ class Costs:
         """Bytes of the cache that is asked for, or of one of `n_tokens`."""
         entries = {entry for atom in atoms for entry in self._entries[atom]}
         draft = self._plan.draft if self._last in atoms else None
-        own = 0 if draft is None else cache_bytes(draft, range(len(draft.state)), self._options, n_tokens)
-        return own + cache_bytes(self._plan, entries, self._options, n_tokens)
+        own = cache_bytes(self._plan, entries, self._options, n_tokens)
+        if draft is None or draft.borrows:
+            return own
+        return own + cache_bytes(draft, range(len(draft.state)), self._options, n_tokens)
 
     def total(self, atoms: Collection[Atom]) -> int:
         """Bytes of weights, cache, values and a reserve."""

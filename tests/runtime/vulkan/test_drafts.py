@@ -1,0 +1,37 @@
+"""Heads of files of their own guess on a device of Vulkan: the text of the cpu backend without them."""
+
+import numpy as np
+import pytest
+
+from tests.cases.assistants import assistant_tensors, write_assistant
+from tests.cases.eagle3 import eagle3_tensors, write_eagle3
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import metadata, write_tiny
+from tests.engine.test_eagle3 import LAYERS, TARGET
+from woolly import LLM, SamplingParams
+from woolly.engine import AssistantDraft, MtpDraft
+from woolly.engine.drafts.cost import DraftCost
+from woolly.engine.drafts.purse import Purses
+
+PROMPT = np.random.RandomState(5).randint(0, 256, 40).tolist()
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+
+@pytest.mark.parametrize(("name", "draft"), [("eagle3", MtpDraft), ("gemma4-assistant", AssistantDraft)])
+def test_a_head_guesses_and_changes_no_text(name, draft, vulkan, tmp_path, monkeypatch):
+    monkeypatch.setattr(DraftCost, "is_due", lambda self, n: False)
+    monkeypatch.setattr(Purses, "may_guess", lambda self, request: True)
+    case = FAMILIES["gemma4"] if draft is AssistantDraft else TARGET
+    model = write_tiny(case, tmp_path / "tiny.gguf")
+    if draft is AssistantDraft:
+        window = metadata(case)["attention.sliding_window"]
+        head = write_assistant(tmp_path / "head.gguf", assistant_tensors(), window)
+    else:
+        head = write_eagle3(tmp_path / "head.gguf", eagle3_tensors(), LAYERS)
+    with LLM(model, ctx=64, threads=1, speculation=None) as llm:
+        wanted = llm.generate(PROMPT, GREEDY).token_ids
+    monkeypatch.setattr("woolly.engine.opening.load.choose", lambda *_: vulkan)
+    with LLM(model, ctx=64, threads=1, speculation=head) as llm:
+        done = llm.generate(PROMPT, GREEDY)
+        assert type(llm.engine.draft) is draft and llm.engine.program.about.backend == "vulkan"
+    assert done.token_ids == wanted and done.n_drafted_tokens > 0
