@@ -12,7 +12,7 @@ from woolly.cli.commands.pull import pull, pull_with_progress
 def store_pull(monkeypatch, tmp_path):
     """A store that reports three steps of progress."""
 
-    def fake(name, *, sha256=None, progress=None, with_projector=True):
+    def fake(name, *, sha256=None, progress=None, with_projector=True, with_draft=False):
         for done in (0, 500_000, 1_000_000):
             if progress is not None:
                 progress(done, 1_000_000)
@@ -37,7 +37,7 @@ def test_a_terminal_shows_the_bytes(store_pull, tmp_path):
 
 
 def test_a_model_that_is_there_draws_no_bar(monkeypatch, tmp_path):
-    monkeypatch.setattr(store, "pull", lambda name, sha256, progress, with_projector: tmp_path)
+    monkeypatch.setattr(store, "pull", lambda name, sha256, progress, with_projector, with_draft: tmp_path)
     screen = io.StringIO()
     assert pull_with_progress("smollm2", Console(file=screen, force_terminal=True)) == tmp_path
     assert screen.getvalue() == ""
@@ -47,3 +47,6 @@ def test_the_file_by_which_a_model_sees_is_named_with_its_size(store_pull, tmp_p
     (tmp_path / "mmproj-smollm2-F16.gguf").write_bytes(bytes(3_000_000))
     assert CliRunner().invoke(pull, []).stderr.endswith("woolly: it sees pictures by mmproj-smollm2-F16.gguf, 3 MB\n")
     assert "sees" not in CliRunner().invoke(pull, ["--no-mmproj"]).stderr
+    assert CliRunner().invoke(pull, ["--draft"]).stderr.endswith("woolly: no mtp-NAME.gguf is there for it\n")
+    (tmp_path / "mtp-smollm2.gguf").write_bytes(b"")
+    assert CliRunner().invoke(pull, ["--draft"]).stderr.endswith("woolly: mtp-smollm2.gguf guesses its tokens\n")

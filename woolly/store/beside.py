@@ -9,7 +9,7 @@ from pathlib import Path
 
 from woolly.store.folder import models_folder
 
-__all__ = ["best_projector", "find_block", "find_projectors", "is_projector", "is_second"]
+__all__ = ["best_block", "best_projector", "find_block", "find_projectors", "is_projector", "is_second"]
 
 _ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _TYPE = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q[0-9]\w*|BF16|F16|F32|FP16|FP32|INT[0-9]+))(?=[-._]|$)", re.IGNORECASE)
@@ -41,6 +41,12 @@ def best_projector(names: Iterable[str], model: str, *, of_one_model: bool = Tru
     return _best([name for name in names if is_projector(name)], model, of_one_model)
 
 
+def best_block(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
+    """Returns the file with the block that guesses a model's tokens among files, as `best_projector` chooses."""
+    blocks = [name for name in names if name.rpartition("/")[2].lower().startswith("mtp-")]
+    return _best(blocks, model, of_one_model)
+
+
 def _best(names: Iterable[str], model: str, of_one_model: bool) -> str | None:
     own = _stem(model)
     ranked = []
@@ -57,8 +63,8 @@ def _best(names: Iterable[str], model: str, of_one_model: bool) -> str | None:
 def find_block(model: Path) -> Path | None:
     """Returns the file with a model's block that guesses tokens (`mtp-NAME.gguf`), None if none is beside it."""
     for folder in _folders(model):
-        blocks = [name for name in _names(folder) if name.lower().startswith("mtp-") and name != model.name]
-        name = _best(blocks, model.name, _is_repository(folder))
+        others = [name for name in _names(folder) if name != model.name]
+        name = best_block(others, model.name, of_one_model=_is_repository(folder))
         if name is not None:
             return folder / name
     return None

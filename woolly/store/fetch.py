@@ -37,13 +37,19 @@ Progress = Callable[[int, int], None]
 
 
 def pull(
-    name: str, *, sha256: str | None = None, progress: Progress | None = None, with_projector: bool = True
+    name: str,
+    *,
+    sha256: str | None = None,
+    progress: Progress | None = None,
+    with_projector: bool = True,
+    with_draft: bool = False,
 ) -> Path:
     """Returns the path of a model, after downloading it if it is missing or damaged.
 
     `name` is a name of the catalogue, `hf:org/repo[:quant]` in any form that `remote_name` takes, an address, or a
     path, which is returned as it is. `sha256` is for addresses, which have no checksum of their own.
-    A model of the hub comes with its projector for pictures, if its repository has one, unless `with_projector` is off.
+    A model of the hub comes with its projector for pictures, if its repository has one, unless `with_projector` is off,
+    and `with_draft` with the file that guesses its tokens (`mtp-NAME.gguf`).
     `progress(done, total)` is called with bytes of the download; it is not called when the model is there already.
     Ctrl-C is passed on and leaves no half file.
     """
@@ -55,7 +61,7 @@ def pull(
         with _folder_errors(models_folder()):
             if isinstance(remote, str):
                 return pull_address(remote, sha256=sha256, progress=progress)
-            return pull_hub(remote, progress, with_projector=with_projector)
+            return pull_hub(remote, progress, with_projector=with_projector, with_draft=with_draft)
     if model is None:
         return resolve(name)
     folder = models_folder()

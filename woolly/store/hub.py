@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import StoreError
-from woolly.store.beside import best_projector, is_second
+from woolly.store.beside import best_block, best_projector, is_second
 from woolly.store.download import HUB, Remote, check_online, download, unreachable
 from woolly.store.folder import models_folder
 
@@ -104,11 +104,11 @@ def shards_of(name: str) -> list[str]:
     return [f"{stem}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
 
 
-def hub_remotes(wanted: HubName, *, with_projector: bool = False) -> list[Remote]:
+def hub_remotes(wanted: HubName, *, with_projector: bool = False, with_draft: bool = False) -> list[Remote]:
     """Asks the hub for the files of a model, with sizes and checksums. HF_ENDPOINT and HF_TOKEN apply.
 
-    `with_projector`: the last one is the model's projector, if the repository has one. StoreError if HF_HUB_OFFLINE
-    is set.
+    `with_projector`: the model's projector comes after them, if the repository has one; `with_draft`: then the file
+    that guesses its tokens. StoreError if HF_HUB_OFFLINE is set.
     """
     endpoint = os.environ.get("HF_ENDPOINT") or HUB
     check_online(endpoint, str(wanted))
@@ -131,8 +131,10 @@ def hub_remotes(wanted: HubName, *, with_projector: bool = False) -> list[Remote
     token = hub.get_token()
     remotes = []
     first = choose_file(files, wanted)
-    own = best_projector(files, first) if with_projector else None
-    for name in [*shards_of(first), *([own] if own is not None else [])]:
+    projector = best_projector(files, first) if with_projector else None
+    beside = [name for name in files if first.startswith(name.rpartition("/")[0])]  # where `find_block` looks
+    block = best_block(beside, first) if with_draft else None
+    for name in [*shards_of(first), *(one for one in (projector, block) if one is not None)]:
         # The server at HF_ENDPOINT chooses these names, and files are written under them.
         if not name.isprintable() or _leads_out(name):
             raise StoreError(
@@ -147,16 +149,20 @@ def hub_remotes(wanted: HubName, *, with_projector: bool = False) -> list[Remote
 
 
 def pull_hub(
-    wanted: HubName, progress: Callable[[int, int], None] | None = None, *, with_projector: bool = True
+    wanted: HubName,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    with_projector: bool = True,
+    with_draft: bool = False,
 ) -> Path:
     """Downloads the files of a model and its projector unless they are here or in the hub's cache; returns the first.
 
-    A model that is here is not asked for again: `with_projector` counts for a download.
+    A model that is here is not asked for again: `with_projector` counts for a download. `with_draft` asks all the same.
     """
     here = find_here(wanted)
-    if here is not None and (wanted.quant or wanted.file):
+    if here is not None and (wanted.quant or wanted.file) and not with_draft:
         return here
-    remotes = hub_remotes(wanted, with_projector=with_projector)
+    remotes = hub_remotes(wanted, with_projector=with_projector, with_draft=with_draft)
     total = sum(remote.n_bytes or 0 for remote in remotes)
     done = 0
     first: Path | None = None

@@ -35,9 +35,12 @@ __all__ = ["fetched", "pull", "pull_with_progress", "pulled"]
     NAMED,
     Option("--sha256", "What the file of an address, or the catalogue, must hash to."),
     Option("--no-mmproj", "Leave out the file by which the model sees pictures.", bool, default=False),
+    Option("--draft", "Also fetch the file that guesses the model's tokens (mtp-NAME.gguf).", bool, default=False),
     Option("--catalogue", "Fetch a later catalogue: the project's, or that of an address.", bool, default=False),
 )
-def pull(model: str | None, named: str | None, sha256: str | None, no_mmproj: bool, catalogue: bool) -> None:
+def pull(
+    model: str | None, named: str | None, sha256: str | None, no_mmproj: bool, draft: bool, catalogue: bool
+) -> None:
     """Fetch a model and print its path, for instance: woolly pull qwen3:4b.
 
     A model that is on this machine is not fetched again, and an interrupted download resumes. `woolly list --catalogue`
@@ -51,7 +54,7 @@ def pull(model: str | None, named: str | None, sha256: str | None, no_mmproj: bo
     name = one_model("pull", model, named, store.DEFAULT_MODEL)
     if reason := _cannot_run(name):
         click.echo(f"woolly: {reason}; it is fetched all the same", err=True)
-    print(pull_with_progress(name, chatter(), sha256, with_projector=not no_mmproj))
+    print(pull_with_progress(name, chatter(), sha256, with_projector=not no_mmproj, with_draft=draft))
 
 
 def _pull_catalogue(address: str | None, sha256: str | None) -> None:
@@ -76,14 +79,25 @@ def _pull_catalogue(address: str | None, sha256: str | None) -> None:
     print(own_catalogue())
 
 
-def pull_with_progress(name: str, console: Console, sha256: str | None = None, *, with_projector: bool = True) -> Path:
+def pull_with_progress(
+    name: str,
+    console: Console,
+    sha256: str | None = None,
+    *,
+    with_projector: bool = True,
+    with_draft: bool = False,
+) -> Path:
     """Fetches a model and returns its path; a line says that a download begins, a terminal shows a progress bar."""
     with bytes_bar(f"fetching {name.rsplit('/', 1)[-1]}", console) as bar:
         report = _announced(name, console, bar)
-        path = store.pull(name, sha256=sha256, progress=report, with_projector=with_projector)
+        path = store.pull(name, sha256=sha256, progress=report, with_projector=with_projector, with_draft=with_draft)
     for projector in store.find_projectors(path)[:1] if with_projector else ():
         megabytes = max(1, round(projector.stat().st_size / 10**6))
         console.print(f"woolly: it sees pictures by {projector.name}, {megabytes:,} MB", soft_wrap=True)
+    if with_draft:
+        block = store.find_block(path)
+        said = "no mtp-NAME.gguf is there for it" if block is None else f"{block.name} guesses its tokens"
+        console.print(f"woolly: {said}", soft_wrap=True)
     return path
 
 
