@@ -12,6 +12,7 @@ __all__ = ["PlamoEncoder"]
 _UNKNOWN = 10_000_000  # what a character costs that no piece covers: more than any piece
 _LARGEST = 20_000_000  # a piece that costs this or more is none
 _NO_PIECES = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
+_FIRST = 3  # characters of a piece by which lengths of others are found
 _MARK = "\ufeff"  # of the byte order, at the beginning of a text
 
 
@@ -39,9 +40,11 @@ class PlamoEncoder:
         if missing := [byte for byte in range(256) if byte not in bytes_of]:
             raise TokenizerError(f"the vocabulary has no token for the byte 0x{missing[0]:02X}")
         self._bytes = [bytes_of[byte] for byte in range(256)]
+        # Of pieces that begin with the same three characters; shorter ones go by themselves. By one character alone,
+        # most of the lengths tried would be those of other pieces.
         lengths: dict[str, set[int]] = {}
         for text in self._pieces:
-            lengths.setdefault(text[0], set()).add(len(text))
+            lengths.setdefault(text[:_FIRST], set()).add(len(text))
         self._lengths = {first: sorted(found) for first, found in lengths.items()}
 
     def encode(self, text: str, after_special: bool) -> list[int]:
@@ -52,10 +55,11 @@ class PlamoEncoder:
         steps: list[tuple[int, int]] = [(1, -1)] * n  # length and id of the piece there; -1: none
         for at in range(n - 1, -1, -1):
             best = costs[at + 1] + _UNKNOWN
-            for length in self._lengths.get(text[at], ()):
-                found = self._pieces.get(text[at : at + length]) if at + length <= n else None
-                if found is not None and costs[at + length] + found[1] <= best:
-                    best, steps[at] = costs[at + length] + found[1], (length, found[0])
+            for first in range(1, min(_FIRST, n - at) + 1):
+                for length in self._lengths.get(text[at : at + first], ()):
+                    found = self._pieces.get(text[at : at + length]) if at + length <= n else None
+                    if found is not None and costs[at + length] + found[1] <= best:
+                        best, steps[at] = costs[at + length] + found[1], (length, found[0])
             costs[at] = best
         out, at = [], 0
         while at < n:
