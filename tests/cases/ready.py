@@ -67,6 +67,16 @@ class _Nursery:
 
 
 @functools.cache
+def _has_nursery() -> bool:
+    """Whether the system has descriptors of processes, by which their end is waited for: Linux from 5.3 on."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+@functools.cache
 def _nursery() -> _Nursery:
     return _Nursery()
 
@@ -84,7 +94,7 @@ class Ready(subprocess.Popen):
 
     def __init__(self, command, **options):
         self._end, self._program = None, _program(command)
-        if sys.platform != "linux" or not options.keys() <= _OPTIONS:
+        if not _has_nursery() or not options.keys() <= _OPTIONS:
             self._program = None
         super().__init__(command, **options)
 
