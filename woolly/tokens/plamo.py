@@ -40,8 +40,8 @@ class PlamoEncoder:
         if missing := [byte for byte in range(256) if byte not in bytes_of]:
             raise TokenizerError(f"the vocabulary has no token for the byte 0x{missing[0]:02X}")
         self._bytes = [bytes_of[byte] for byte in range(256)]
-        # Of pieces that begin with the same three characters; shorter ones go by themselves. By one character alone,
-        # most of the lengths tried would be those of other pieces.
+        # Lengths of pieces that begin with the same three characters; shorter pieces are keys themselves. With one
+        # character as the key, most lengths that are tried belong to other pieces.
         lengths: dict[str, set[int]] = {}
         for text in self._pieces:
             lengths.setdefault(text[:_FIRST], set()).add(len(text))
