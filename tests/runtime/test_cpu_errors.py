@@ -3,6 +3,8 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -12,13 +14,17 @@ from tests.cases.ops import CaseTracer
 from tests.cases.tiny import N_VOCAB, TINY, write_tiny
 from tests.cases.weights import random_weight
 from woolly import LLM, _native
-from woolly.errors import PlanError, RequestError, UnsupportedError
+from woolly.errors import ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.models import trace
+from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend, kernel_level
 from woolly.runtime.cpu import program as cpu_program
+from woolly.runtime.gpu.core import Core
+from woolly.runtime.reference import ReferenceBackend
+from woolly.runtime.views import Views, check_weights
 
 
 def compiled(tiny, folder, **options):
@@ -116,6 +122,42 @@ def test_heads_that_a_cache_cannot_hold_are_refused(tmp_path):
     with pytest.raises(UnsupportedError, match=r"heads of 578 do not fit the cache.*heads of up to 576"):
         compiled(replace(TINY["llama"], head_dim=578), tmp_path)
     compiled(replace(TINY["llama"], head_dim=576), tmp_path, kv_type="q8_0")
+
+
+EMBED, UP, NORM = "token_embd.weight", "blk.0.ffn_up.weight", "output_norm.weight"
+OTHERS = [
+    ({"ffn": 192}, UP, rf"'{UP}' is F32 \(192, 64\), where the plan's step \(\w+.py:\d+\) has F32 \(96, 64\)"),
+    ({"type": GGMLType.F16}, UP, rf"'{UP}' is F16 \(96, 64\), .* has F32 \(96, 64\); open the model with the file"),
+    ({"width": 128}, EMBED, rf"'{EMBED}' is F32 \(320, 128\), .* has F32 \(320, 64\)"),  # wider ones end in a signal
+    ({"width": 128}, NORM, rf"'{NORM}' is F32 \(128,\), .* has F32 \(64,\)"),
+]
+
+
+@pytest.mark.parametrize("changes, name, message", OTHERS)
+def test_a_tensor_of_another_shape_or_type_than_its_plan_is_refused(changes, name, message, tmp_path):
+    planned = open_gguf(write_tiny(TINY["llama"], tmp_path / "planned.gguf"))
+    other = open_gguf(write_tiny(replace(TINY["llama"], **changes), tmp_path / "other.gguf"))
+    plan, tensors = trace(planned), {**planned.tensors, name: other.tensors[name]}
+    for backend in (CpuBackend(), ReferenceBackend()):
+        with pytest.raises(ModelError, match=message):
+            backend.compile(plan, tensors, Options(threads=1, max_rows=MAX_ROWS))
+    with pytest.raises(ModelError, match=message):
+        Core(MagicMock(), plan, None, Views(tensors), Options(max_rows=MAX_ROWS))  # of any GPU
+
+
+def test_rows_that_a_tensor_lacks_are_refused(tmp_path):
+    raws = [random_weight(np.random.default_rng(0), GGMLType.F32, n, 32) for n in (8, 6)]
+    files = []
+    for i, raw in enumerate(raws):
+        writer = GGUFWriter(tmp_path / f"{i}.gguf")
+        writer.add_raw_tensor("x.weight", raw.type, raw.shape, raw.data)
+        writer.write()
+        files.append(open_gguf(writer.path))
+    view = Weight("x.weight[4:8]", GGMLType.F32, (4, 32))
+    plan = SimpleNamespace(steps=[Step("embed", (), (0,), (view,), (), "x.py:1")])
+    check_weights(plan, Views(files[0].tensors))
+    with pytest.raises(ModelError, match=r"'x\.weight\[4:8\]' is F32 \(2, 32\), .* \(x\.py:1\) has F32 \(4, 32\)"):
+        check_weights(plan, Views(files[1].tensors))
 
 
 def case_of(folder, tensors, build, **options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,11 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from woolly.errors import ModelError
 from woolly.gguf import Tensor
+from woolly.plan import Plan, Weight
 from woolly.quant import GGMLType
 from woolly.quant.decode import dequantize
 
-__all__ = ["RowView", "Views"]
+__all__ = ["RowView", "Views", "check_weights"]
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,9 @@ class RowView:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tensor's, with fewer rows. Of two axes the first is the experts' if the tensor is a bias."""
+        """The tensor's, with the rows of the range that it has. A bias of two axes has the experts' first."""
         shape = list(self.tensor.shape)
-        shape[self._axis] = self.last - self.first
+        shape[self._axis] = len(range(shape[self._axis])[self.first : self.last])
         return tuple(shape)
 
     @property
@@ -76,3 +79,27 @@ class Views(Mapping[str, "Tensor | RowView"]):
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+
+def check_weights(plan: Plan, views: Views) -> None:
+    """Raises ModelError if a tensor has another shape or type than the steps that read it were planned for.
+
+    Memory of a step has the sizes of its plan, and kernels have those of the tensor: they would write past its end.
+    """
+    for step in plan.steps:
+        rows = (*step.kind.matrices, *step.kind.tables)
+        for role, weight in zip(step.roles, step.weights, strict=True):
+            tensor = views[weight.name]
+            if tensor.type != weight.type or not _has_shape(tensor.shape, weight, role in rows):
+                raise ModelError(
+                    f"tensor {weight.name!r} is {tensor.type.name} {tensor.shape}, where the plan's step"
+                    f" ({step.source}) has {weight.type.name} {weight.shape}; open the model with the file that it was"
+                    " planned for"
+                )
+
+
+def _has_shape(shape: tuple[int, ...], weight: Weight, is_matrix: bool) -> bool:
+    if not is_matrix:  # a vector of all numbers, whatever the axes: files have those of convolutions in other places
+        return math.prod(shape) == math.prod(weight.shape)
+    n_axes = max(len(shape), len(weight.shape))  # a matrix of one row may be a vector in the file
+    return (1,) * (n_axes - len(shape)) + shape == (1,) * (n_axes - len(weight.shape)) + weight.shape

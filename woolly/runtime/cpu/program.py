@@ -28,7 +28,7 @@ from woolly.runtime.options import Options
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
 from woolly.runtime.state import State
 from woolly.runtime.turns import Turns
-from woolly.runtime.views import Views
+from woolly.runtime.views import Views, check_weights
 
 __all__ = ["CpuBackend", "CpuDraft", "CpuProgram", "kernel_level"]
 
@@ -93,6 +93,7 @@ class CpuProgram:
                 " more than the system gives: lower it, or leave this process more memory"
             ) from None
         views = Views(tensors)
+        check_weights(self._all, views)
         self._turns = Turns(self._all, views)
         self._turned: tuple[Batch, tuple[Float32, Float32, npt.NDArray[np.int32] | None]] | None = None
         self._steps = NativeSteps(self._native, self._all, placement, views, self._turns)

@@ -30,7 +30,7 @@ from woolly.runtime.program import CancelledRun, WeightStats
 from woolly.runtime.ranking import Following, LostRows, Ranking
 from woolly.runtime.state import State
 from woolly.runtime.turns import Turns
-from woolly.runtime.views import Views
+from woolly.runtime.views import Views, check_weights
 
 __all__ = ["Core", "Meanwhile"]
 
@@ -77,6 +77,7 @@ class Core:
         self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps]
         self._picture_needs = PictureNeeds(self.plan, device.kernels.sees)
         weakref.finalize(self, device.close)
+        check_weights(self.plan, views)
         placement = place(self.plan, self.max_rows, ALIGNMENT, device.kernels.joined(self.plan, self.kv_type))
         self.arena_bytes = placement.n_bytes
         turns = Turns(self.plan, views)

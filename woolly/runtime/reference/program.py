@@ -21,7 +21,7 @@ from woolly.runtime.reference.ops import REFERENCE_OPS, OpContext
 from woolly.runtime.reference.state import ReferenceState
 from woolly.runtime.reference.weights import WeightStore
 from woolly.runtime.state import State
-from woolly.runtime.views import Views
+from woolly.runtime.views import Views, check_weights
 
 __all__ = ["ReferenceBackend", "ReferenceProgram"]
 
@@ -128,6 +128,10 @@ class ReferenceBackend:
         for weight in (*plan.weights.values(), *drafted.values()):
             if not can_dequantize(weight.type):
                 raise UnsupportedError(f"tensor {weight.name!r} is {weight.type.name}, which is not supported yet")
-        store = WeightStore(Views(tensors), options.weight_memory)
+        views = Views(tensors)
+        for one in (plan, plan.draft):
+            if one is not None:
+                check_weights(one, views)
+        store = WeightStore(views, options.weight_memory)
         options.refuse_gpu_layers(self.name)
         return ReferenceProgram(plan, store, options.threads, options.rows())
