@@ -12,7 +12,7 @@ struct PairF {
     float32x4_t v[4];
 };
 
-#define WOOLLY_PAIRS for (int i = 0; i < 4; ++i)
+#define WOOLLY_PAIRS WOOLLY_FOUR_TIMES
 
 [[gnu::always_inline]] inline PairI pair_izero() {
     const int32x4_t zero_ = vdupq_n_s32(0);
@@ -24,7 +24,7 @@ struct PairF {
 }
 // `w`: four registers, each eight columns of one row and eight of the next.
 [[gnu::always_inline]] inline PairI mmla(PairI acc, const uint8_t* w, int8x16_t a) {
-    WOOLLY_PAIRS acc.v[i] = vmmlaq_s32(acc.v[i], vreinterpretq_s8_u8(vld1q_u8(w + 16 * i)), a);
+    WOOLLY_PAIRS(acc.v[i] = vmmlaq_s32(acc.v[i], vreinterpretq_s8_u8(vld1q_u8(w + 16 * i)), a));
     return acc;
 }
 // One number for each of eight rows of weights, for both rows of activations.
@@ -43,7 +43,7 @@ struct PairF {
 }
 [[gnu::always_inline]] inline PairF to_float(PairI a) {
     PairF r;
-    WOOLLY_PAIRS r.v[i] = vcvtq_f32_s32(a.v[i]);
+    WOOLLY_PAIRS(r.v[i] = vcvtq_f32_s32(a.v[i]));
     return r;
 }
 [[gnu::always_inline]] inline PairF load_pair(const float* a, const float* b) {
@@ -103,11 +103,11 @@ struct Mmla32 {
                 for (int g = 0; g < G; ++g) {
                     const PairF dot = to_float(dots[g]);
                     const float32x4_t scale = alternate(rows[2 * g]->scale[b], rows[2 * g + 1]->scale[b]);
-                    WOOLLY_PAIRS sum[g].v[i] = vfmaq_f32(sum[g].v[i], dot.v[i], vmulq_f32(d.v[i], scale));
+                    WOOLLY_PAIRS(sum[g].v[i] = vfmaq_f32(sum[g].v[i], dot.v[i], vmulq_f32(d.v[i], scale)));
                     if constexpr (Type::has_min) {
                         const PairF least = twice(reinterpret_cast<const float*>(p + 64) + lane);
                         const float32x4_t lows = alternate(rows[2 * g]->lows[b], rows[2 * g + 1]->lows[b]);
-                        WOOLLY_PAIRS sum[g].v[i] = vfmaq_f32(sum[g].v[i], least.v[i], lows);
+                        WOOLLY_PAIRS(sum[g].v[i] = vfmaq_f32(sum[g].v[i], least.v[i], lows));
                     }
                 }
             }
@@ -138,7 +138,7 @@ struct Mmla256 {
             low = mmla(low, p + 128 * k, both(a + at + 8 * k, b + at + 8 * k));
             high = mmla(high, p + 128 * k, both(a + at + apart + 8 * k, b + at + apart + 8 * k));
         }
-        WOOLLY_PAIRS low.v[i] = vaddq_s32(low.v[i], vshlq_n_s32(high.v[i], 6));
+        WOOLLY_PAIRS(low.v[i] = vaddq_s32(low.v[i], vshlq_n_s32(high.v[i], 6)));
         return low;
     }
 
@@ -161,7 +161,7 @@ struct Mmla256 {
                                            both(rows[2 * g]->q + 256 * b + c, rows[2 * g + 1]->q + 256 * b + c));
                     const PairI factor = twice(reinterpret_cast<const int32_t*>(p + Open::factors + 64 * k) + lane);
                     for (int g = 0; g < G; ++g)
-                        WOOLLY_PAIRS total[g].v[i] = vmlaq_s32(total[g].v[i], factor.v[i], dots[g].v[i]);
+                        WOOLLY_PAIRS(total[g].v[i] = vmlaq_s32(total[g].v[i], factor.v[i], dots[g].v[i]));
                 }
                 const PairF d = twice(reinterpret_cast<const float*>(p) + lane);
                 for (int g = 0; g < G; ++g) {
@@ -169,13 +169,13 @@ struct Mmla256 {
                     PairF sum = load_pair(acc[2 * g] + lane, acc[2 * g + 1] + lane);
                     const PairF dot = to_float(total[g]);
                     const float32x4_t scale = alternate(one.scale[b], two.scale[b]);
-                    WOOLLY_PAIRS sum.v[i] = vfmaq_f32(sum.v[i], dot.v[i], vmulq_f32(d.v[i], scale));
+                    WOOLLY_PAIRS(sum.v[i] = vfmaq_f32(sum.v[i], dot.v[i], vmulq_f32(d.v[i], scale)));
                     if constexpr (Type::has_min) {
                         const PairF lows = to_float(dot_minima(p + Open::minima + 8 * lane, one.planes + kPlanes * b,
                                                                two.planes + kPlanes * b));
                         const PairF least = twice(reinterpret_cast<const float*>(p + Open::low) + lane);
                         const float32x4_t minus = vnegq_f32(scale);
-                        WOOLLY_PAIRS sum.v[i] = vfmaq_f32(sum.v[i], lows.v[i], vmulq_f32(least.v[i], minus));
+                        WOOLLY_PAIRS(sum.v[i] = vfmaq_f32(sum.v[i], lows.v[i], vmulq_f32(least.v[i], minus)));
                     }
                     store_pair(acc[2 * g] + lane, acc[2 * g + 1] + lane, sum);
                 }

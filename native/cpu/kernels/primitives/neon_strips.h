@@ -17,46 +17,46 @@ struct StripU {
     int8x16_t v[2];
 };
 
-#define WOOLLY_STRIP for (int i = 0; i < 2; ++i)
+#define WOOLLY_STRIP WOOLLY_TWICE
 
 [[gnu::always_inline]] inline StripF strip_load(const float* p) { return {{vld1q_f32(p), vld1q_f32(p + 4)}}; }
-[[gnu::always_inline]] inline void store(float* p, StripF a) { WOOLLY_STRIP vst1q_f32(p + 4 * i, a.v[i]); }
+[[gnu::always_inline]] inline void store(float* p, StripF a) { WOOLLY_STRIP(vst1q_f32(p + 4 * i, a.v[i])); }
 [[gnu::always_inline]] inline StripI strip_load(const int32_t* p) { return {{vld1q_s32(p), vld1q_s32(p + 4)}}; }
 [[gnu::always_inline]] inline StripU strip_load(const uint8_t* p) {
     return {{vreinterpretq_s8_u8(vld1q_u8(p)), vreinterpretq_s8_u8(vld1q_u8(p + 16))}};
 }
 [[gnu::always_inline]] inline StripI strip_zero() {
     StripI r;
-    WOOLLY_STRIP asm volatile("movi %0.2d, #0" : "=w"(r.v[i]));
+    WOOLLY_STRIP(asm volatile("movi %0.2d, #0" : "=w"(r.v[i])));
     return r;
 }
 // Loaded, not copied: the loads have pipes of their own.
 inline constexpr int32_t kBias[4] = {0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000};
 [[gnu::always_inline]] inline StripI strip_biased() {
     StripI r;
-    WOOLLY_STRIP asm volatile("ldr %q0, %1" : "=w"(r.v[i]) : "Q"(kBias));
+    WOOLLY_STRIP(asm volatile("ldr %q0, %1" : "=w"(r.v[i]) : "Q"(kBias)));
     return r;
 }
 [[gnu::always_inline]] inline StripF unbiased(StripI a) {
     StripF r;
-    WOOLLY_STRIP r.v[i] = vsubq_f32(vreinterpretq_f32_s32(a.v[i]), vdupq_n_f32(12582912.0f));
+    WOOLLY_STRIP(r.v[i] = vsubq_f32(vreinterpretq_f32_s32(a.v[i]), vdupq_n_f32(12582912.0f)));
     return r;
 }
 [[gnu::always_inline]] inline StripF to_float(StripI a) { return {{vcvtq_f32_s32(a.v[0]), vcvtq_f32_s32(a.v[1])}}; }
 [[gnu::always_inline]] inline StripF scaled(StripF a, float x) {
-    WOOLLY_STRIP a.v[i] = vmulq_f32(a.v[i], vdupq_n_f32(x));
+    WOOLLY_STRIP(a.v[i] = vmulq_f32(a.v[i], vdupq_n_f32(x)));
     return a;
 }
 [[gnu::always_inline]] inline StripF fma(StripF a, StripF b, StripF c) {
-    WOOLLY_STRIP c.v[i] = vfmaq_f32(c.v[i], a.v[i], b.v[i]);
+    WOOLLY_STRIP(c.v[i] = vfmaq_f32(c.v[i], a.v[i], b.v[i]));
     return c;
 }
 [[gnu::always_inline]] inline StripF fma(StripF a, float b, StripF c) {
-    WOOLLY_STRIP c.v[i] = vfmaq_f32(c.v[i], a.v[i], vdupq_n_f32(b));
+    WOOLLY_STRIP(c.v[i] = vfmaq_f32(c.v[i], a.v[i], vdupq_n_f32(b)));
     return c;
 }
 [[gnu::always_inline]] inline StripF add(StripF a, StripF b) {
-    WOOLLY_STRIP a.v[i] = vaddq_f32(a.v[i], b.v[i]);
+    WOOLLY_STRIP(a.v[i] = vaddq_f32(a.v[i], b.v[i]));
     return a;
 }
 [[gnu::always_inline]] inline StripF strip_fzero() { return {{vdupq_n_f32(0.0f), vdupq_n_f32(0.0f)}}; }
@@ -79,7 +79,7 @@ using Four = float32x4_t;
 [[gnu::always_inline]] inline Four four_of(const float* p) { return vld1q_f32(p); }
 template <int l>
 [[gnu::always_inline]] inline StripF fma_of(StripF a, Four b, StripF c) {
-    WOOLLY_STRIP c.v[i] = vfmaq_laneq_f32(c.v[i], a.v[i], b, l);
+    WOOLLY_STRIP(c.v[i] = vfmaq_laneq_f32(c.v[i], a.v[i], b, l));
     return c;
 }
 template <int l>
@@ -96,17 +96,17 @@ constexpr int kGridSums = 4;
 
 // acc + a * b
 [[gnu::always_inline]] inline StripI multiply_add(StripI acc, StripI a, StripI b) {
-    WOOLLY_STRIP acc.v[i] = vmlaq_s32(acc.v[i], a.v[i], b.v[i]);
+    WOOLLY_STRIP(acc.v[i] = vmlaq_s32(acc.v[i], a.v[i], b.v[i]));
     return acc;
 }
 // a + 64 * b
 [[gnu::always_inline]] inline StripI add_64(StripI a, StripI b) {
-    WOOLLY_STRIP a.v[i] = vaddq_s32(a.v[i], vshlq_n_s32(b.v[i], 6));
+    WOOLLY_STRIP(a.v[i] = vaddq_s32(a.v[i], vshlq_n_s32(b.v[i], 6)));
     return a;
 }
 template <int g>
 [[gnu::always_inline]] inline StripI strip_dot(StripI acc, StripU w, Columns a) {
-    WOOLLY_STRIP acc.v[i] = vdotq_laneq_s32(acc.v[i], w.v[i], a, g);
+    WOOLLY_STRIP(acc.v[i] = vdotq_laneq_s32(acc.v[i], w.v[i], a, g));
     return acc;
 }
 
