@@ -15,7 +15,7 @@ namespace {
 // The tables are made at first use: that of IQ1 takes a tenth of a second.
 template <class Word, int n_points, int base>
 const Nearby<int(sizeof(Word)), base>& nearby(const Codebook<Word, n_points>& book, const int8_t (&values)[base]) {
-    static const Nearby<int(sizeof(Word)), base> table(book, values);
+    static const Nearby<int(sizeof(Word)), base> table(book.words, n_points, values);
     return table;
 }
 

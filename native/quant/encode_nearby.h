@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "quant/encode_search.h"
-#include "quant/points.h"
 
 namespace woolly {
 
@@ -19,11 +18,10 @@ class Nearby {
   public:
     static constexpr int kNear = 16;
 
-    template <class Word, int n_points>
-    Nearby(const Codebook<Word, n_points>& book, const int8_t (&values)[base]) : points_(size_t(n_points) * dims) {
+    template <class Word>
+    Nearby(const Word* words, int n_points, const int8_t (&values)[base]) : points_(size_t(n_points) * dims) {
         for (int p = 0; p < n_points; ++p)
-            for (int i = 0; i < dims; ++i)
-                points_[size_t(p) * dims + size_t(i)] = float(int8_t(book.words[p] >> (8 * i)));
+            for (int i = 0; i < dims; ++i) points_[size_t(p) * dims + size_t(i)] = float(int8_t(words[p] >> (8 * i)));
         for (int i = 0; i < base; ++i) values_[i] = float(values[i]);
         for (int i = 0; i + 1 < base; ++i) bounds_[i] = 0.5f * (values_[i] + values_[i + 1]);
         int n_cells = 1;

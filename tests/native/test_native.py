@@ -156,5 +156,5 @@ def test_what_serves_many_rows_has_the_bits_of_one_row(tmp_path, served_by, type
     # inlined is a matter of speed, and a copy of them at each place took 15 s more: 14 s to compile and 5 s to run.
     flags = ["-DTEST_LEVEL=k_tiles_level", f"-DTEST_{served_by}", "-DTEST_COLUMNS=1280"]
     plain = ["-O0", "-Dalways_inline=noinline"]
-    said = run_compiled(tmp_path, flags, "tests/test_wide.cpp", "tests/tiles.cpp", plain=plain)
+    said = run_compiled(tmp_path, flags, "tests/test_wide.cpp", "quant/points.cpp", "tests/tiles.cpp", plain=plain)
     assert f"tiles: {types} types, 0 different" in said
