@@ -28,6 +28,7 @@ _ROOMS = (
     ("Tokens", "woolly", ("Tokenizer",)),
     ("What calls give back", "woolly.engine", ("Stream",)),
     ("", "woolly.llm", ("ChatCompletion", "ChatChunk")),
+    ("", "woolly.llm.speech", ("Transcript", "SpokenSegment")),
     ("", "woolly.chat", ("ToolCall",)),
     ("", "woolly.sampling", ("TokenLogprob",)),
     ("", "woolly.cache", ("PrefixStats",)),
@@ -37,8 +38,8 @@ _ROOMS = (
     ("Quantizing", "woolly.quantize", ("find_mix", "make_recipe", "quantize_file", "Summary")),
 )
 # For the engine and the server: they take or give objects that callers do not have.
-_SHARED = ("Adapting",)  # parts of a class whose members are shown as its own
-_INTERNAL = {"Chunk.take", "Completion.of", "Score.of", "Tokenizer.render"}
+_SHARED = ("Adapting", "Hearing")  # parts of a class whose members are shown as its own
+_INTERNAL = {"Chunk.take", "Completion.of", "Score.of", "Tokenizer.render", "LLM.prepare_transcript", "LLM.request_of"}
 
 
 def reference() -> str:

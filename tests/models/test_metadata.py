@@ -118,7 +118,8 @@ def test_granite_without_a_logit_scale_is_refused(tmp_path):
 
 def test_every_architecture_has_a_tiny_model():
     tiny = (FAMILIES | ENCODERS | READERS).values()
-    assert set(architectures()) == {one.architecture for one in tiny} >= {"bert", "granite", "llama"}
+    own = {"whisper"}  # tests/cases/whisper.py writes it as whisper.cpp does
+    assert set(architectures()) - own == {one.architecture for one in tiny} >= {"bert", "granite", "llama"}
 
 
 @pytest.mark.parametrize("window", [2**31, 2**63 - 1])

@@ -32,6 +32,10 @@ __all__ = [
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
 
 _CLOSED = "no projector (mmproj file) is open with it; give one by --mmproj, or send text"
+_TRANSCRIBES = (
+    "this model writes what is said in a sound, and holds no conversations: LLM.transcribe, `woolly run MODEL --audio"
+    " FILE` and POST /v1/audio/transcriptions ask it"
+)
 _OTHER = "its projector (mmproj file) has no tower for them; send text"
 
 # Bounds of a conversation: a body of 16 MiB may hold a thousand pictures that decode to 300 MB each.
@@ -49,6 +53,7 @@ class Vision:
     allows_remote: bool = False  # whether pictures may be fetched from other servers
     ears: EarSettings | None = None
     ctx: int | None = None  # tokens that a prompt may have; None: any number
+    transcribes: bool = False  # writes what it hears, and holds no conversations
 
     def settings_of(self, kind: Kind) -> TowerSettings | EarSettings:
         """How pictures, or sounds, are prepared and laid out; RequestError if the model takes none."""
@@ -118,8 +123,10 @@ def has_pictures(messages: Sequence[Message]) -> bool:
 def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[GivenPicture | GivenSound]:
     """Returns the pictures and sounds of a conversation, none of them read.
 
-    RequestError if they are too many, or if the model takes none.
+    RequestError if they are too many, or if the model takes none, or holds no conversations.
     """
+    if sight is not None and sight.transcribes:
+        raise RequestError(_TRANSCRIBES, field="model", code="wrong_model", names=())
     parts = [part for message in messages for part in message.parts if isinstance(part, (ImagePart, AudioPart))]
     for part in parts:
         kind: Kind = "image" if isinstance(part, ImagePart) else "audio"

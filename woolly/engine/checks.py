@@ -17,7 +17,7 @@ from woolly.engine.opening.hooks import Hook
 from woolly.engine.opening.step_names import find_step, has_all_rows
 from woolly.engine.request import Request
 from woolly.engine.request_options import RequestOptions
-from woolly.engine.seeing import TextEncoder, Tower, View, has_rows, look
+from woolly.engine.seeing import Source, Tower, View, has_rows, look
 from woolly.errors import RequestError
 from woolly.plan import Plan
 from woolly.runtime import Program
@@ -46,7 +46,7 @@ class RequestChecks:
         salt: bytes = b"",
         tower: Tower | None = None,
         most_whole: int = 0,
-        source: TextEncoder | None = None,
+        source: Source | None = None,
     ) -> None:
         """`most_whole` are the rows of one picture that see each other which a step has room for."""
         self._source = source
@@ -76,14 +76,15 @@ class RequestChecks:
         self.check_writes()
         view: View | None = None
         said: Sequence[int] | None = None  # what penalties know: rows of pictures are no tokens
-        if has_rows(prompt):
+        if self._source is not None:
+            self.check_tokens([part for part in prompt if not isinstance(part, Rows)])
+            prompt, view = self._source.read(prompt, params)
+            said = prompt[view.n_source :]
+        elif has_rows(prompt):
             said = [part for part in prompt if not isinstance(part, Rows)]
             prompt, view = look(prompt, params, self._tower, self._most_whole)
             self.check_tokens(said)
         self.check_tokens(prompt)
-        if self._source is not None:
-            prompt, view = self._source.read([int(one) for one in prompt if not isinstance(one, Rows)], params)
-            said = prompt[-1:]
         max_tokens = 0 if options.score_only else self._max_tokens(len(prompt), params)
         if options.score_only and len(prompt) > self._ctx:
             raise too_long(len(prompt), self._ctx)

@@ -23,7 +23,7 @@ from woolly.engine.opening.step_names import find_step
 from woolly.engine.reading import ReadingRunner
 from woolly.engine.request import Request
 from woolly.engine.request_options import RequestOptions
-from woolly.engine.seeing import Eyes, TextEncoder, Tower
+from woolly.engine.seeing import Eyes, Source, Tower
 from woolly.engine.state.sizes import CacheSizes
 from woolly.engine.step.ahead import new_runner
 from woolly.engine.step.breadth import Breadth
@@ -67,7 +67,7 @@ class Engine:
         compute_rate: float = 0.0,
         salt: bytes = b"",
         tower: Tower | None = None,
-        source: TextEncoder | None = None,
+        source: Source | None = None,
     ) -> None:
         """`ctx` bounds one request; `kv_tokens` is what the cache holds for all requests (None: one context).
 

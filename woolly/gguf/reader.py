@@ -10,12 +10,13 @@ from types import MappingProxyType, TracebackType
 
 from woolly.errors import GGUFError
 from woolly.gguf.cursor import quote
-from woolly.gguf.header import Header, ShardAllowance, read_header
+from woolly.gguf.header import DEFAULT_ALIGNMENT, Header, ShardAllowance, read_header
 from woolly.gguf.map import FileMap
 from woolly.gguf.metadata import Metadata
 from woolly.gguf.overlay import Overlay, Value
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType
+from woolly.gguf.whisper_bin import is_whisper_bin, read_whisper_bin
 
 __all__ = ["GGUFFile", "open_gguf"]
 
@@ -91,12 +92,15 @@ class GGUFFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Open a GGUF file; given the first of several shards, open them all.
+    """Open a GGUF file; given the first of several shards, open them all. A Whisper model may be whisper.cpp's file.
 
     GGUFError says which byte of which file is unsound. A file that opens can be read to its last byte. Opening
     allocates at most the size of the files and 8 MB, whatever they hold.
     """
     file = FileMap(Path(path))
+    if is_whisper_bin(file):
+        metadata, own, end = read_whisper_bin(file)
+        return GGUFFile([file], Header(3, DEFAULT_ALIGNMENT, metadata, own, end), own)
     allowance = ShardAllowance()
     first = read_header(file, allowance)
     files, tensors = [file], first.tensors

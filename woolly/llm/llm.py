@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.cache import PrefixStats
-from woolly.chat import Vision
 from woolly.engine import (
     Chunk,
     Completion,
@@ -39,7 +38,7 @@ from woolly.gguf.overlay import Overlay
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream, written_note
 from woolly.llm.disk import OnDisk, open_disk
 from woolly.llm.model_options import ModelOptions, OpeningOptions, takes_options
-from woolly.llm.opening import check_opening, overrides_of, template_of
+from woolly.llm.opening import check_opening, overrides_of, sight_of, template_of
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.over_stages import parse_stages
 from woolly.llm.peers import PeerCalls
@@ -49,6 +48,7 @@ from woolly.llm.projector import usable_projector
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.requests import Params, Prompt, Prompts, RequestMaker
 from woolly.llm.speculation import guess_source, open_draft, own_draft
+from woolly.llm.speech.calls import Hearing
 from woolly.llm.texts import TextReader
 from woolly.llm.vectors import rms_normed
 from woolly.plan import Plan
@@ -64,7 +64,7 @@ __all__ = ["LLM", "Chunk", "Completion", "Stream", "default_ctx"]
 
 
 @with_near_names
-class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
+class LLM(RequestMaker, TextReader, Hearing, OnDisk, PeerCalls, Adapting):
     """A model that is ready to answer. Several threads may use it at once; their requests share its steps.
 
     `path`, `tokenizer`, `template` and `ctx` tell what was opened.
@@ -120,14 +120,13 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
         runtime = runtime.for_cache(given.kv_tokens, at_once or runtime.max_running)
         named, guesses = named_adapters(given.adapters), guess_source(given.speculation)
         places = parse_stages(given, named)
-        ctx = given.ctx
         draft, draft_file = own_draft(self.path, "none" if places is not None and guesses == "auto" else guesses)
         loaded = load_model(
             self.path,
             given.backend,
             runtime,
             adapters=named,
-            ctx=ctx,
+            ctx=given.ctx,
             draft=draft,
             draft_file=draft_file,
             control_vectors=scaled_files(given.control_vectors),
@@ -147,11 +146,12 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls, Adapting):
             if isinstance(loaded.file.metadata, Overlay):
                 loaded.file.metadata.check_read()
             self.defaults = defaults_of(self.preset, SamplingParams())
-            self.ctx = default_ctx(loaded.file, loaded.program.plan, ctx, given.kv_type, loaded.program.about.memory)
-            tower = loaded.tower
-            self.sight = None if tower is None else Vision(tower.sight, ears=tower.ears, ctx=self.ctx)
+            self.ctx = default_ctx(
+                loaded.file, loaded.program.plan, given.ctx, given.kv_type, loaded.program.about.memory
+            )
+            self.sight = sight_of(loaded, self.ctx)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
-            has_tower, chunk = tower is not None or loaded.source is not None, given.chunk
+            has_tower, chunk = self.sight is not None or loaded.source is not None, given.chunk
             breadth = None if at_once else default_breadth(loaded.program, kv_tokens, chunk, has_tower=has_tower)
             disk = open_disk(loaded, given.cache_disk, given.cache_disk_folder)
             engine = Engine(

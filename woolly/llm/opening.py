@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from woolly.chat import Vision
 from woolly.engine import LoadedModel
+from woolly.engine.seeing import SoundEncoder
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Value, parse_overrides
 from woolly.llm.model_options import ModelOptions
 from woolly.runtime import parse_at_once
 from woolly.templates import ChatTemplate
 
-__all__ = ["check_opening", "overrides_of", "template_of"]
+__all__ = ["check_opening", "overrides_of", "sight_of", "template_of"]
 
 
 _PLAIN = "{{ messages | map(attribute='content') | join('\n') }}{{ eos_token }}"
@@ -44,6 +46,14 @@ def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
     if loaded.source is not None and "tokenizer.chat_template" not in metadata:
         metadata = {"tokenizer.chat_template": _PLAIN}  # an encoder reads what is asked, not a conversation
     return ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
+
+
+def sight_of(loaded: LoadedModel, ctx: int) -> Vision | None:
+    """Returns by what a model sees and hears: its projector, or the encoder of one that transcribes."""
+    tower = loaded.source if isinstance(loaded.source, SoundEncoder) else loaded.tower
+    if tower is None:
+        return None
+    return Vision(tower.sight, ears=tower.ears, ctx=ctx, transcribes=tower is loaded.source)
 
 
 def overrides_of(given: ModelOptions) -> dict[str, Value]:

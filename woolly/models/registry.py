@@ -18,6 +18,7 @@ from woolly import models
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import Described, GGUFFile, Tensor
 from woolly.models.metadata import Keys
+from woolly.models.towers.registry import TracedTower
 from woolly.plan import Plan, Pooling, Result, Tracer
 from woolly.plan.passes import feed
 
@@ -201,13 +202,21 @@ class TracedEncoder:
     plan: Plan  # a row of each token, as the decoder takes it
     start: int  # the token that the decoder begins with
 
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The one plan."""
+        return (self.plan,)
 
-def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedEncoder:
-    """The encoder that a plan which `trace` made of the file reads."""
+
+def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedEncoder | TracedTower:
+    """The encoder that a plan which `trace` made of the file reads: of texts, or of sounds."""
     name = plan.architecture
     try:
         module, tracer = _module(name), Tracer(name, file.tensors)
         params = module.read(Keys(file.metadata, name, ctx))
+        if hasattr(module, "trace_tower"):
+            tower: TracedTower = module.trace_tower(file.tensors, params)
+            return tower
         module.build_encoder(tracer, params)
         encoder = tracer.plan()
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:

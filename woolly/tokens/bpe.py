@@ -10,6 +10,7 @@ from tokenizers import pre_tokenizers
 
 from woolly import _native
 from woolly.errors import TokenizerError
+from woolly.gguf.byte_level import CHARACTER_OF_BYTE
 from woolly.tokens.pretokenize import Pretokenizer
 from woolly.tokens.vocabulary import SPACE_MARK, Vocabulary
 
@@ -20,17 +21,8 @@ _PART = 100_000  # characters that are encoded at once
 _LONGEST_PART = 2_000_000  # the regex engine gives up on a word of ten million characters
 
 
-def _byte_characters() -> list[str]:
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    shown = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-    return [shown[byte] for byte in range(256)]
-
-
-_CHARACTER_OF_BYTE = _byte_characters()
-
 # Byte-level vocabularies write each byte as one printable character.
-BYTE_OF_CHARACTER: dict[str, int] = {character: byte for byte, character in enumerate(_CHARACTER_OF_BYTE)}
+BYTE_OF_CHARACTER: dict[str, int] = {character: byte for byte, character in enumerate(CHARACTER_OF_BYTE)}
 
 
 class BytePairEncoder:
@@ -45,7 +37,7 @@ class BytePairEncoder:
         self._words = pre_tokenizers.Sequence(
             [pre_tokenizers.Split(tokenizers.Regex(pattern), behavior) for pattern in pre.patterns]
         )
-        characters = _native.Texts([character.encode() for character in _CHARACTER_OF_BYTE])
+        characters = _native.Texts([character.encode() for character in CHARACTER_OF_BYTE])
         merges, number = vocabulary.merges(), -1 if unknown is None else unknown
         try:
             self._model = _native.BytePairs(self._map, merges, characters, pre.byte_level, pre.ignore_merges, number)

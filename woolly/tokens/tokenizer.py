@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from woolly.gguf import open_gguf
 from woolly.tokens.bpe import BYTE_OF_CHARACTER, BytePairEncoder
 from woolly.tokens.plamo import PlamoEncoder
 from woolly.tokens.pretokenize import Pretokenizer, find_pretokenizer
+from woolly.tokens.ranked import LateEncoder
 from woolly.tokens.rwkv import RwkvEncoder, unescaped
 from woolly.tokens.sentencepiece import SentencePieceEncoder
 from woolly.tokens.special import SpecialTokens, make_splitter, read_special_tokens
@@ -245,7 +247,8 @@ class Tokenizer:
         unknown = self.special.unk
         lowercase = vocabulary.flag("normalizer.lowercase", self.model == "bert")
         if pre is not None:
-            return BytePairEncoder(vocabulary, pre, unknown, lowercase and self.model == "whitespace")
+            make = partial(BytePairEncoder, vocabulary, pre, unknown, lowercase and self.model == "whitespace")
+            return LateEncoder(make) if vocabulary.is_ranked else make()
         if self.model == "rwkv":
             return RwkvEncoder(vocabulary, unknown)
         if self.model == "plamo2":

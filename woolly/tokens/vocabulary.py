@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from woolly import _native
 from woolly.errors import TokenizerError
 from woolly.gguf import StringArray
+from woolly.tokens.ranked import merges_by_rank
 
 __all__ = ["BYTE_NAME", "SPACE_MARK", "TokenType", "Vocabulary", "read_vocabulary"]
 
@@ -77,9 +78,18 @@ class Vocabulary:
             )
         return scores
 
+    @property
+    def is_ranked(self) -> bool:
+        """Whether merges follow from the order of the tokens, as in whisper.cpp's files."""
+        is_whisper = self.text("general.architecture") == "whisper"
+        return is_whisper and "tokenizer.ggml.merges" not in self.metadata
+
     def merges(self) -> _native.Texts:
         """The merge rules, most important first, each "left right"."""
         merges = _texts(self.metadata, "tokenizer.ggml.merges")
+        if merges is None and self.is_ranked:
+            words = [text for text, kind in zip(self.tokens, self.types, strict=True) if kind == TokenType.NORMAL]
+            return _native.Texts([rule.encode() for rule in merges_by_rank(words)])
         if merges is None:
             raise TokenizerError(f"the file has no tokenizer.ggml.merges, which a {self.model!r} vocabulary needs")
         return merges

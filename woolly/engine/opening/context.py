@@ -32,8 +32,8 @@ def context_limit(file: GGUFFile, plan: Plan) -> int:
 def _trained(file: GGUFFile, plan: Plan) -> int:
     keys = Keys(file.metadata, plan.architecture)
     trained = keys.positive("context_length")
-    if plan.has_source:  # the encoder's text and the decoder's share a context, and each may be as long
-        trained *= 2
+    if plan.has_source:  # rows of the encoder and the decoder's text share a context
+        trained += keys.positive("encoder.context_length", trained)
     if not isinstance(file.metadata, Overlay) or keys.string("rope.scaling.type", "linear") == "none":
         return trained
     # A file that is scaled claims the positions that it has with it; a person who scales it has more than those.

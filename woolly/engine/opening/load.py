@@ -17,7 +17,7 @@ from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, contex
 from woolly.engine.opening.control_vectors import Scaled, steered
 from woolly.engine.opening.draft_file import guessed_ids, open_draft_file, with_draft
 from woolly.engine.opening.memory import check_memory, estimate, weight_bytes
-from woolly.engine.seeing import TextEncoder, Tower, open_encoder, open_tower, source_backend
+from woolly.engine.seeing import Source, Tower, open_encoder, open_tower, source_backend
 from woolly.engine.step.breadth import Breadth
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, Tensor, open_gguf
@@ -73,7 +73,7 @@ class LoadedModel:
     adapters: tuple[Adapter, ...] = ()
     salt: bytes = b""  # of all pages: what the control vectors and the given metadata are
     tower: Tower | None = None  # what makes rows of pictures
-    source: TextEncoder | None = None  # what reads prompts, if a decoder reads an encoder
+    source: Source | None = None  # what reads prompts, if a decoder reads an encoder
     # The model compiled with other adapters; None: its state is on a device, which one program alone can use.
     compile: Callable[[Sequence[Adapter | None]], Program] | None = None
     weight_bytes: int = 0  # that its prepared weights take at most
@@ -138,7 +138,7 @@ def load_model(
     program: Program | None = None
     opened: list[Adapter] = []
     tower: Tower | None = None
-    source: TextEncoder | None = None
+    source: Source | None = None
     try:
         file.overlay(metadata or {})
         plan = trace(file, result, pooling, ctx)
@@ -166,9 +166,9 @@ def load_model(
                 raise RequestError("a decoder that reads an encoder runs over no stages, and sees no pictures")
             most = min(max(ctx or 0, context_limit(file, plan)), MAX_TEXT)
             traced = trace_encoder(file, plan, ctx)
-            its, options = _divided(options, traced.plan, plan)
+            its, options = _divided(options, traced.plans, plan)
             source = open_encoder(file, traced, backend, its, most)
-            plan = bring(plan, source.program.plan.width)
+            plan = bring(plan, source.width)
         opened += (open_adapter(name, its, plan) for name, its in (adapters or {}).items())
         salt = "".join(write_overrides(metadata or {})).encode()
         if control_vector_layers is not None and not control_vectors:
@@ -267,11 +267,13 @@ def _with_tower(
         return plan, None
 
 
-def _divided(options: Options, encoder: Plan, decoder: Plan) -> tuple[Options, Options]:
+def _divided(options: Options, encoder: Sequence[Plan], decoder: Plan) -> tuple[Options, Options]:
     """The options of both halves of a model: each has the share of the memory for weights that its own are of all."""
     if options.weight_memory is None:
         return options, options
-    own, other = (sum(weight.n_bytes for weight in plan.weights.values()) for plan in (encoder, decoder))
+    own, other = (
+        sum(weight.n_bytes for plan in plans for weight in plan.weights.values()) for plans in (encoder, [decoder])
+    )
     first = options.weight_memory * own // (own + other)
     return replace(options, weight_memory=first), replace(options, weight_memory=options.weight_memory - first)
 

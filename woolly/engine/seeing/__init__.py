@@ -1,7 +1,7 @@
 """Pictures and sounds of requests: a tower turns them into rows beside the answers, a bit of its work in each step."""
 
 from woolly.engine.seeing.admit import look
-from woolly.engine.seeing.encoder import TextEncoder, open_encoder, source_backend
+from woolly.engine.seeing.encoder import SoundEncoder, Source, TextEncoder, open_encoder, source_backend
 from woolly.engine.seeing.eyes import Eyes, Looking
 from woolly.engine.seeing.memory import tower_bytes
 from woolly.engine.seeing.tower import Sweep, Tower, open_tower, tower_backend
@@ -11,6 +11,8 @@ __all__ = [
     "Eyes",
     "Looking",
     "PlacedRows",
+    "SoundEncoder",
+    "Source",
     "Sweep",
     "TextEncoder",
     "Tower",

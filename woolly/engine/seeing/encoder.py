@@ -1,4 +1,4 @@
-"""The TextEncoder: reads the prompts of a decoder; its rows come before the decoder's own, as those of pictures do."""
+"""Encoders that a decoder reads, of texts and of sounds: their rows come before its own, as those of pictures do."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from woolly.engine.seeing.sweep import RunningStage, Sweep
-from woolly.engine.seeing.view import View, read_prompt
+from woolly.engine.seeing.tower import Tower
+from woolly.engine.seeing.view import View, has_rows, read_prompt
 from woolly.engine.seeing.work import SLICE, row_work
-from woolly.errors import RequestError, UnsupportedError
+from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile
 from woolly.models import TracedEncoder
-from woolly.models.towers import Arrangement
+from woolly.models.towers import Arrangement, TracedTower
 from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
 from woolly.sampling.params import SamplingParams
-from woolly.senses import Piece, Prepared, Rows
+from woolly.senses import Piece, Prepared, Prompt, Rows
 
-__all__ = ["TextEncoder", "open_encoder", "source_backend"]
+__all__ = ["SoundEncoder", "Source", "TextEncoder", "open_encoder", "source_backend"]
 
 
 class TextEncoder:
@@ -27,19 +28,17 @@ class TextEncoder:
     def __init__(self, program: Program, start: int) -> None:
         """`start` is the token that the decoder begins with."""
         self.program = program
+        self.width = program.plan.width
         self._start = start
         self._stage = RunningStage(program)
         self.n_sweeps = 0  # that were begun
 
-    def read(self, ids: Sequence[int], params: SamplingParams) -> tuple[list[int], View]:
+    def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], View]:
         """A prompt as the decoder takes it: rows of the encoder, and the token that the answer begins with."""
-        if params.context_shift or params.prompt_logprobs is not None:
-            option = "context_shift" if params.context_shift else "prompt_logprobs"
-            raise RequestError(
-                f"{option} cannot be used with this model: an encoder reads its prompts, and answers do not go on from"
-                " them",
-                field=option,
-            )
+        _check_params(params)
+        if has_rows(given):
+            raise RequestError("this model sees no pictures and hears no sounds: its encoder reads text")
+        ids = [int(one) for one in given if not isinstance(one, Rows)]
         if len(ids) > self.program.max_rows:
             raise RequestError(
                 f"the prompt has {len(ids)} tokens, but the encoder takes {self.program.max_rows}; shorten it",
@@ -50,7 +49,7 @@ class TextEncoder:
             )
         piece = Piece(np.array(ids, np.float32)[:, None], (1, 1, len(ids)))
         rows = Rows(Prepared.of("text", [piece]), 0, 0, len(ids))
-        prompt, view = read_prompt((rows, self._start), b"")
+        prompt, view = read_prompt((rows, self._start), b"", is_source=True)
         view.source_ids = tuple(ids)
         return prompt, view
 
@@ -88,6 +87,49 @@ class TextEncoder:
         self.program.close()
 
 
+class SoundEncoder(Tower):
+    """The encoder of a model that transcribes: a tower that is in the model's own file."""
+
+    def __init__(self, file: GGUFFile, traced: TracedTower, programs: list[Program]) -> None:
+        super().__init__(file, [(traced, programs)])
+
+    @property
+    def identity(self) -> bytes:
+        """Nothing: a cache is of one model, whose file has the encoder."""
+        return b""
+
+    def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], View]:
+        """A prompt as the decoder takes it: rows of a sound, and the tokens of the decoder after them."""
+        _check_params(params)
+        if not has_rows(given) or len(given) < 2 or any(isinstance(part, Rows) for part in given[1:]):
+            raise RequestError(
+                "this model writes what is said in a sound, and continues no text: LLM.transcribe, `woolly run MODEL"
+                " --audio FILE` and POST /v1/audio/transcriptions ask it",
+                field="model",
+                code="wrong_model",
+                names=(),
+            )
+        for part in given[:1]:
+            if isinstance(part, Rows):
+                self.check(part.source.pieces[part.piece], "audio")
+        prompt, view = read_prompt(given, self.identity, is_source=True)
+        view.source_ids = tuple(prompt[view.n_source :])
+        return prompt, view
+
+
+Source = TextEncoder | SoundEncoder
+
+
+def _check_params(params: SamplingParams) -> None:
+    if params.context_shift or params.prompt_logprobs is not None:
+        option = "context_shift" if params.context_shift else "prompt_logprobs"
+        raise RequestError(
+            f"{option} cannot be used with this model: an encoder reads its prompts, and answers do not go on from"
+            " them",
+            field=option,
+        )
+
+
 def source_backend(backend: str, options: Options) -> str:
     """The backend of a model with an encoder: that of the CPU, or the reference. UnsupportedError for a GPU by name."""
     name = backend_for(options.device, backend)
@@ -96,9 +138,25 @@ def source_backend(backend: str, options: Options) -> str:
     return "cpu" if name == "auto" else name
 
 
-def open_encoder(file: GGUFFile, traced: TracedEncoder, backend: str, options: Options, most_rows: int) -> TextEncoder:
-    """The encoder of a model's file, for prompts of up to `most_rows` tokens."""
-    its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=most_rows)
-    program = choose(backend).compile(traced.plan, file.tensors, its)
-    program.load_weights()
-    return TextEncoder(program, traced.start)
+def open_encoder(
+    file: GGUFFile, traced: TracedEncoder | TracedTower, backend: str, options: Options, most_rows: int
+) -> Source:
+    """The encoder of a model's file; one of texts for prompts of up to `most_rows` tokens."""
+    if isinstance(traced, TracedEncoder):
+        its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=most_rows)
+        program = choose(backend).compile(traced.plan, file.tensors, its)
+        program.load_weights()
+        return TextEncoder(program, traced.start)
+    programs: list[Program] = []
+    try:
+        for stage in traced.stages:
+            its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=stage.most_rows)
+            programs.append(choose(backend).compile(stage.plan, traced.tensors, its))
+            programs[-1].load_weights()
+        return SoundEncoder(file, traced, programs)
+    except BaseException as error:
+        for program in programs:
+            program.close()
+        if isinstance(error, (ArithmeticError, LookupError, TypeError, ValueError)):
+            raise ModelError(f"{file.path}: the encoder cannot be built from these keys: {error}") from error
+        raise

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.seeing.encoder import TextEncoder
+from woolly.engine.seeing.encoder import Source
 from woolly.engine.seeing.tower import Sweep, Tower
 from woolly.engine.seeing.view import Key, PlacedRows, View
 from woolly.senses import Piece
@@ -43,7 +43,7 @@ class Eyes:
 
     def __init__(
         self,
-        tower: Tower | TextEncoder,
+        tower: Tower | Source,
         check_file: Callable[[], None] | None = None,
         most_bytes: int = _MOST_BYTES,
         work: float | None = None,

@@ -156,8 +156,8 @@ def has_rows(prompt: Sequence[int] | Prompt) -> TypeGuard[Prompt]:
     return any(isinstance(part, Rows) for part in prompt)
 
 
-def read_prompt(prompt: Prompt, identity: bytes) -> tuple[list[int], View]:
-    """The prompt as tokens, with fillers for rows, and its view."""
+def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> tuple[list[int], View]:
+    """The prompt as tokens, with fillers for rows, and its view; `is_source`: the first rows are an encoder's."""
     tokens: list[int] = []
     places: list[PlacedRows] = []
     turns: list[Int32] = []
@@ -180,7 +180,6 @@ def read_prompt(prompt: Prompt, identity: bytes) -> tuple[list[int], View]:
         at += int(own.max()) + 1
     has_grid = any(place.rows.grid is not None or place.rows.cell is not None for place in places)
     joined = np.concatenate(turns, axis=1).astype(np.int32) if has_grid else None
-    is_source = bool(places) and places[0].rows.source.kind == "text"
     return tokens, View(len(tokens), tuple(places), joined, identity, places[0].last if is_source else 0)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -30,7 +30,7 @@ from woolly.models.towers.tensors import as_matrix, made, transposed
 from woolly.plan import Plan, Tracer
 from woolly.senses import MOST_PATCHES, EarSettings, TowerSettings, read_halves
 
-__all__ = ["TracedTower", "trace_towers"]
+__all__ = ["TracedTower", "trace_ear", "trace_towers"]
 
 
 _SOUND = ("a.", "mm.a.")  # how the names of a tower for sound begin
@@ -49,6 +49,11 @@ class TracedTower:
     arrange: Callable[[Grid], tuple[Arrangement, ...]]
     # [n, width]: rows of the file itself, such as one that ends a line; they come after those of every piece.
     constants: npt.NDArray[np.float32] | None = None
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Those of its stages."""
+        return tuple(stage.plan for stage in self.stages)
 
     @property
     def width(self) -> int:
@@ -140,9 +145,31 @@ def _trace_ears(file: GGUFFile, keys: Keys, settings: EarSettings) -> TracedTowe
     params = read_ear(keys, settings, tensors)
     if hasattr(module, "remake"):
         tensors |= module.remake(params)
-    longest = module.arrange(params, (1, 1, settings.family.most_frames))
+    constants = module.constants(params) if hasattr(module, "constants") else None
+    builders = module.stages(params)
+    return _staged(tensors, params, builders, lambda grid: module.arrange(params, grid), constants)
+
+
+def trace_ear(
+    tensors: dict[str, Tensor],
+    params: EarParams,
+    builders: Sequence[StageBuilder],
+    arrange: Callable[[Grid], tuple[Arrangement, ...]],
+) -> TracedTower:
+    """The tower for sound that these tensors of a model's own file are."""
+    return _staged(_filters_shaped(tensors), params, builders, arrange)
+
+
+def _staged(
+    tensors: dict[str, Tensor],
+    params: EarParams,
+    builders: Sequence[StageBuilder],
+    arrange: Callable[[Grid], tuple[Arrangement, ...]],
+    constants: npt.NDArray[np.float32] | None = None,
+) -> TracedTower:
+    settings = params.settings
     left, stages = dict(tensors), list[TowerStage]()
-    for builder, arranged in zip(module.stages(params), longest, strict=True):
+    for builder, arranged in zip(builders, arrange((1, 1, settings.family.most_frames)), strict=True):
         own = {name: left.pop(name) for name in list(left) if name.startswith(builder.names)}
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True, ignored=())
         builder.build(tracer, params)
@@ -152,8 +179,7 @@ def _trace_ears(file: GGUFFile, keys: Keys, settings: EarSettings) -> TracedTowe
         if brought != (reads := plan.values[plan.steps[0].output].width):
             raise ModelError(f"a part of the tower reads rows of {reads} numbers, but the one before makes {brought}")
         stages.append(TowerStage(plan, n_rows if _is_whole(plan) else min(n_rows, _MOST_ROWS)))
-    constants = module.constants(params) if hasattr(module, "constants") else None
-    return TracedTower(tuple(stages), settings, tensors, params, lambda grid: module.arrange(params, grid), constants)
+    return TracedTower(tuple(stages), settings, tensors, params, arrange, constants)
 
 
 def _shaped(file: GGUFFile, turned: tuple[str, ...]) -> dict[str, Tensor]:

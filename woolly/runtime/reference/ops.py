@@ -253,7 +253,8 @@ def _hidden(c: OpContext, step: Step) -> Float32:
 
 @reference("layer_norm")
 def _layer_norm(c: OpContext, step: Step, x: Float32) -> Float32:
-    groups = x.reshape(len(x), -1, step.integer("group")).astype(np.float64)
+    group = step.integer("group")
+    groups = x.reshape(len(x), x.shape[1] // group, group).astype(np.float64)  # -1 would need a row
     mean = groups.mean(axis=-1, keepdims=True)
     deviation = np.sqrt(np.mean((groups - mean) ** 2, axis=-1, keepdims=True) + step.number("eps"))
     y: Float32 = ((groups - mean) / deviation).astype(np.float32)

@@ -1,0 +1,209 @@
+"""A Whisper model hears and writes as transformers' does, and no row's bits depend on its batch or on the cache."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cases.whisper import sound, write_whisper
+from woolly import LLM
+from woolly.errors import RequestError
+from woolly.llm.speech import SpokenSegment, TranscribeOptions, transcriber
+from woolly.llm.speech.rules import Rules
+from woolly.llm.speech.tokens import SpeechTokens
+from woolly.llm.speech.transcriber import Ask, Transcriber
+from woolly.sampling import SamplingParams
+from woolly.senses import Piece, Prepared, Rows, Sound
+from woolly.senses.sounds import log_mel_whisper
+
+GOLDEN = np.load(Path(__file__).parent.parent / "goldens" / "whisper.npz")
+PROMPT = (50258, 50259, 50359, 50364, 1000, 2000, 50414)
+N_NEW = 12
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_whisper(tmp_path_factory.mktemp("whisper") / "ggml-tiny.bin")
+
+
+@pytest.fixture(scope="module")
+def llm(path):
+    with LLM(path, threads=2, kv_type="f32") as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def window():
+    frames = log_mel_whisper(np.pad(sound(), (0, 480000)), 80)
+    return Prepared.of("audio", [Piece(np.ascontiguousarray(frames[:3000]), (1, 1, 3000))])
+
+
+class Row:
+    """Keeps the rows of logits that a request was chosen from."""
+
+    def __init__(self):
+        self.rows = []
+
+    def __call__(self, ids, row):
+        self.rows.append(row.copy())
+
+
+def logits(llm, window, prompt=PROMPT, n=1, beside=0):
+    """The row after a prompt, and those after each token of the answer; others may run beside."""
+    kept = [Row() for _ in range(1 + beside)]
+    asks = [
+        Ask((Rows(window, 0, 0, 1500), *prompt[: len(prompt) - i]), SamplingParams(max_tokens=n, temperature=0))
+        for i in range(1 + beside)
+    ]
+    asks = [replace(a, params=replace(a.params, logits_processors=(k,))) for a, k in zip(asks, kept, strict=True)]
+    for done in llm.driver.complete([[llm.request_of(ask)] for ask in asks]):
+        done.checked()
+    return np.array(kept[0].rows)
+
+
+def test_the_encoder_makes_the_rows_of_transformers(llm, window):
+    rows = llm._loaded[0].source.rows(window.pieces[0], "audio")
+    want = GOLDEN["rows"]
+    assert rows.shape == (1500, 32)
+    assert np.linalg.norm(rows[::50] - want) < 1e-6 * np.linalg.norm(want) * 10
+
+
+def test_the_decoder_computes_the_logits_of_transformers(llm, window):
+    want = GOLDEN["logits"]
+    got = logits(llm, window)[0][::97]
+    assert np.linalg.norm(got - want[-1]) < 1e-4 * np.linalg.norm(want[-1])
+    first = logits(llm, window, PROMPT[:1])[0][::97]
+    assert np.linalg.norm(first - want[0]) < 1e-4 * np.linalg.norm(want[0])
+
+
+def test_the_reference_agrees(path, llm, window):
+    with LLM(path, backend="reference") as other:
+        want = logits(other, window)[0]
+    assert np.linalg.norm(logits(llm, window)[0] - want) < 1e-5 * np.linalg.norm(want)
+
+
+def test_bits_depend_neither_on_batches_nor_on_chunks_nor_on_the_cache(path, llm, window):
+    want = logits(llm, window, n=3)
+    np.testing.assert_array_equal(logits(llm, window, n=3), want)  # from the cache
+    np.testing.assert_array_equal(logits(llm, window, n=3, beside=2), want)
+    with LLM(path, threads=1, kv_type="f32", chunk=150) as other:
+        np.testing.assert_array_equal(logits(other, window, n=3, beside=1), want)
+
+
+def test_windows_are_written_as_transformers_writes_them(llm, monkeypatch):
+    monkeypatch.setattr(transcriber, "_MOST_NEW", N_NEW)
+    found = llm.transcribe((sound(), 16000), language="en", temperature=0.0, follows=False)
+    got = [token for segment in found.segments for token in segment.tokens]
+    assert got == GOLDEN["tokens"].tolist()
+    assert [len(segment.tokens) for segment in found.segments] == GOLDEN["lengths"].tolist()
+    times = np.array([(segment.start, segment.end) for segment in found.segments])
+    np.testing.assert_allclose(times, GOLDEN["times"], atol=1e-3)
+    assert found.language == "en"
+    assert found.seconds == 40.0
+
+
+def test_the_language_is_heard(llm, monkeypatch):
+    monkeypatch.setattr(transcriber, "_MOST_NEW", 2)
+    found = llm.transcribe((sound(), 16000), temperature=0.0)
+    assert found.language == llm.tokenizer.token_text(int(GOLDEN["language"]))[2:-2]
+
+
+def test_a_window_reads_the_text_before_it(llm, monkeypatch):
+    monkeypatch.setattr(transcriber, "_MOST_NEW", N_NEW)
+    alone = llm.transcribe((sound(), 16000), language="en", temperature=0.0, follows=False)
+    after = llm.transcribe((sound(), 16000), language="en", temperature=0.0)
+    assert alone.segments[0].tokens == after.segments[0].tokens
+    assert alone.segments[-1].tokens != after.segments[-1].tokens
+
+
+class Words:
+    """A tokenizer of one word."""
+
+    def encode(self, text, **options):
+        return [1000] * text.count(" the")
+
+
+def test_a_prompt_is_read_before_the_first_window(llm):
+    tokens, heard, asks = SpeechTokens.of(llm.tokenizer), Sound(sound(1)), []
+    for prompt in ("", "the the"):
+        options = TranscribeOptions(language="en", prompt=prompt)
+        asks.append(next(Transcriber(Words(), tokens, 80, heard, options).steps()).prompt[1:])
+    assert asks == [(50258,), (50361, 1000, 1000, 50258)]
+
+
+def test_segments_come_one_by_one(llm, monkeypatch):
+    monkeypatch.setattr(transcriber, "_MOST_NEW", 4)
+    stream = llm.transcribe((sound(), 16000), language="German", translate=True, temperature=0.0, stream=True)
+    first = next(stream)
+    assert first.start < 2
+    assert first.text == llm.tokenizer.decode([token for token in first.tokens if token < 50257])
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"language": "klingon"}, "the language 'klingon' is none that this model knows"),
+        ({"temperature": -1}, "a number from 0 to 2 was expected"),
+        ({"word_timestamps": True}, "transcribe takes no 'word_timestamps'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(llm, options, sentence):
+    with pytest.raises(RequestError, match=sentence):
+        llm.transcribe((sound(1), 16000), **options)
+
+
+def test_a_conversation_is_refused_by_one_sentence(llm):
+    for ask in (lambda: llm.chat("Hello"), lambda: llm.chat("What is said?", audio=[(sound(1), 16000)])):
+        with pytest.raises(RequestError, match="writes what is said in a sound, and holds no conversations"):
+            ask()
+    with pytest.raises(RequestError, match="continues no text"):
+        llm.generate([1, 2, 3])
+    for ask in (lambda: llm.score([1, 2, 3]), lambda: llm.embed("text", pooling="mean")):
+        with pytest.raises(RequestError, match="encoder reads"):
+            ask()
+
+
+def test_an_english_model_translates_nothing_and_is_asked_for_no_language(llm):
+    english, heard = replace(SpeechTokens.of(llm.tokenizer), languages={}), Sound(sound(1))
+    own = Transcriber(llm.tokenizer, english, 80, heard, TranscribeOptions(temperature=0.0))
+    steps = own.steps()
+    assert next(steps).prompt[1:] == (50258,)
+    assert steps.send([50257]).prompt[1:] == (50258,)
+    assert own.language == "en"
+    for options, sentence in (({"translate": True}, "translates nothing"), ({"language": "de"}, "none that")):
+        with pytest.raises(RequestError, match=sentence):
+            Transcriber(llm.tokenizer, english, 80, heard, TranscribeOptions(**options))
+
+
+def test_a_window_is_asked_again_at_a_higher_temperature_until_its_text_is_likely(llm):
+    tokens, heard = SpeechTokens.of(llm.tokenizer), Sound(sound(1))
+    steps = Transcriber(llm.tokenizer, tokens, 80, heard, TranscribeOptions(language="en")).steps()
+    next(steps)
+    asked = [steps.send([50259])]
+    for _ in range(2):  # one word over and over
+        asked.append(steps.send([50364, *[1000] * 60, 50257]))
+    assert [ask.params.temperature for ask in asked] == [0.0, 0.2, 0.4]
+    assert isinstance(steps.send([50364, *range(900, 930), 50400, 50257]), SpokenSegment)
+    assert list(steps) == []
+
+
+def test_times_never_go_back_and_come_in_pairs(llm):
+    tokens = SpeechTokens.of(llm.tokenizer)
+
+    def allowed(*written):
+        row = np.zeros(51865, np.float32)
+        row[1000] = 10.0  # so likely that no time must come
+        Rules(tokens, 1)([50258, *written], row)
+        return np.isfinite(row)
+
+    at = tokens.first_time
+    first = allowed()
+    assert first.nonzero()[0].tolist() == list(range(at, at + 51))
+    assert not allowed(at + 5)[at:].any()  # text comes after the first
+    assert allowed(at + 5, 1000)[at:].nonzero()[0][0] == 6  # later than the first
+    pair = allowed(at + 5, 1000, at + 9)
+    assert not pair[: tokens.end].any()
+    assert pair[at:].nonzero()[0][0] == 9
+    assert not allowed(at + 5, 1000)[tokens.suppressed].any()

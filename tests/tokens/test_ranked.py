@@ -1,0 +1,21 @@
+"""Merges of a vocabulary that lists its tokens alone are those that made them."""
+
+from woolly.tokens.ranked import LateEncoder, merges_by_rank
+
+
+def test_each_token_is_made_of_what_earlier_merges_leave_of_it():
+    tokens = ["a", "b", "c", "ab", "bc", "abc", "aa", "aab", "lost"]
+    assert merges_by_rank(tokens) == ["a b", "b c", "ab c", "a a", "a ab"]
+
+
+def test_an_encoder_is_made_once_when_a_text_comes():
+    made = []
+
+    class Letters:
+        def encode(self, text, after_special):
+            return list(map(ord, text))
+
+    late = LateEncoder(lambda: made.append(1) or Letters())
+    assert not made
+    assert late.encode("ab", False) + late.encode("c", True) == [97, 98, 99]
+    assert made == [1]

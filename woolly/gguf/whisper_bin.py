@@ -1,0 +1,237 @@
+"""whisper.cpp's files (`ggml-base.en.bin`): another header over the same types of tensors, read as that of a GGUF file.
+
+Most people who have a Whisper model have such a file; there is no usual GGUF form of it. Tensors stay where they are,
+under the names that projectors and T5 have in GGUF; only filters, tables and vectors, which are small, are copied.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from woolly.errors import UnsupportedError
+from woolly.gguf.byte_level import CHARACTER_OF_BYTE
+from woolly.gguf.cursor import Cursor, quote
+from woolly.gguf.map import FileMap, MemoryMap
+from woolly.gguf.metadata import Entry, Metadata, read_entry
+from woolly.gguf.tensor import Tensor
+from woolly.gguf.values import ValueType, encode_value
+from woolly.quant.types import GGMLType
+
+__all__ = ["LANGUAGES", "is_whisper_bin", "read_whisper_bin", "special_tokens"]
+
+_MAGIC = b"lmgg"  # 0x67676d6c, little-endian
+_SIZES = (
+    *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
+    *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels", "ftype"),
+)
+_MOST = 1 << 17  # of any size: three times the vocabulary
+_MOST_TENSORS = 1 << 13
+_N_TIMES = 1501  # tokens of times, 20 ms each
+_MOST_TEXT = 4 << 20  # bytes of all tokens: those of Whisper take 0.5 MB
+_CHARACTERS = dict(enumerate(CHARACTER_OF_BYTE))
+_ENGLISH = 51864  # tokens of a vocabulary for English alone; the others have more
+
+# In the order of their tokens; the last came with large-v3.
+_CODES = (
+    "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml"
+    " cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am"
+    " yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su yue"
+)
+LANGUAGES = tuple(_CODES.split())
+
+_BLOCK = {
+    "attn_ln": "ln1",
+    "attn.query": "attn_q",
+    "attn.key": "attn_k",
+    "attn.value": "attn_v",
+    "attn.out": "attn_out",
+    "mlp_ln": "ln2",
+    "mlp.0": "ffn_up",
+    "mlp.2": "ffn_down",
+    "cross_attn_ln": "cross_attn_norm",
+    "cross_attn.query": "cross_attn_q",
+    "cross_attn.key": "cross_attn_k",
+    "cross_attn.value": "cross_attn_v",
+    "cross_attn.out": "cross_attn_out",
+}
+_ROOT = {
+    "encoder.positional_embedding": "a.position_embd.weight",
+    "encoder.conv1.weight": "a.conv1d.1.weight",
+    "encoder.conv1.bias": "a.conv1d.1.bias",
+    "encoder.conv2.weight": "a.conv1d.2.weight",
+    "encoder.conv2.bias": "a.conv1d.2.bias",
+    "encoder.ln_post.weight": "a.post_ln.weight",
+    "encoder.ln_post.bias": "a.post_ln.bias",
+    "decoder.positional_embedding": "dec.position_embd.weight",
+    "decoder.token_embedding.weight": "token_embd.weight",
+    "decoder.ln.weight": "dec.output_norm.weight",
+    "decoder.ln.bias": "dec.output_norm.bias",
+}
+_IN_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d{1,3})\.(.+)\.(weight|bias)")
+
+
+def is_whisper_bin(file: FileMap) -> bool:
+    """Whether a file begins as whisper.cpp's do."""
+    return file.bytes[:4].tobytes() == _MAGIC
+
+
+def read_whisper_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
+    """The metadata and the tensors of a file as GGUF would have them, and the bytes before the tensors."""
+    cursor = Cursor(file)
+    cursor.skip(4, "the magic")
+    sizes = {name: cursor.u32(name) for name in _SIZES}
+    _check_sizes(cursor, sizes)
+    filters = _read_filters(cursor, sizes["n_mels"])
+    tokens = _read_tokens(cursor, sizes["n_vocab"])
+    end, tensors = cursor.offset, _read_tensors(cursor, sizes["n_audio_ctx"])
+    return _metadata(file, _values(file, sizes, tokens)), tensors | filters, end
+
+
+def special_tokens(n_vocab: int) -> list[str]:
+    """The texts of the tokens behind those of the text, from the end of a text to the last time."""
+    n_languages = n_vocab - _ENGLISH + 99 - (n_vocab > _ENGLISH)
+    return [
+        *("<|endoftext|>", "<|startoftranscript|>"),
+        *(f"<|{code}|>" for code in LANGUAGES[:n_languages]),
+        *("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"),
+        *(f"<|{i * 0.02:.2f}|>" for i in range(_N_TIMES)),
+    ]
+
+
+def _check_sizes(cursor: Cursor, sizes: dict[str, int]) -> None:
+    least, most = _ENGLISH, _ENGLISH + 2
+    if not least <= sizes["n_vocab"] <= most or not all(0 < sizes[n] <= _MOST for n in _SIZES[:-1]):
+        found = ", ".join(f"{name} {value}" for name, value in sizes.items())
+        raise UnsupportedError(
+            f"{cursor.map.path}: this file of ggml's first form is no Whisper model, which has {least} to {most} tokens"
+            f" (found: {found}); other models of that form are obsolete, so take the GGUF file of the model"
+        )
+    for one, other in (("n_audio_state", "n_text_state"), ("n_audio_head", "n_text_head")):
+        if sizes[one] != sizes[other]:
+            raise UnsupportedError(
+                f"{cursor.map.path}: {one} is {sizes[one]} and {other} {sizes[other]}; encoders and decoders of"
+                " different sizes are not supported yet"
+            )
+
+
+def _read_filters(cursor: Cursor, n_mels: int) -> dict[str, Tensor]:
+    """The triangles of the spectrogram, as a tensor: the model's file decides them."""
+    at = cursor.offset
+    n, n_bins = cursor.u32("the number of filters"), cursor.u32("the number of bins")
+    if (n, n_bins) != (n_mels, 201):
+        raise cursor.error(f"expected {n_mels} filters of 201 bins, found {n} of {n_bins}", at)
+    start = cursor.skip(4 * n * n_bins, "the filters")
+    values = cursor.bytes[start : cursor.offset].copy()
+    return {"a.mel_filters": Tensor("a.mel_filters", GGMLType.F32, (n, n_bins), 0, MemoryMap("a.mel_filters", values))}
+
+
+def _read_tokens(cursor: Cursor, n_vocab: int) -> list[str]:
+    """The vocabulary: the file has the tokens of text, those behind them are known."""
+    special = special_tokens(n_vocab)
+    n_text = n_vocab - len(special)
+    at = cursor.offset
+    count = cursor.u32("the number of tokens")
+    if not n_text <= count <= n_vocab:
+        raise cursor.error(f"expected {n_text} to {n_vocab} tokens, found {count}", at)
+    tokens: list[str] = []
+    data, begin = cursor.bytes[cursor.offset : cursor.offset + _MOST_TEXT].tobytes(), 0
+    for index in range(count):
+        start = begin + 4
+        end = start + int.from_bytes(data[begin:start], "little")
+        if end > len(data):
+            raise cursor.error(f"expected token {index} of {count} within the file's first megabytes", at)
+        tokens.append(data[start:end].decode("latin-1").translate(_CHARACTERS))
+        begin = end
+    cursor.skip(begin, "the tokens")
+    return tokens[:n_text] + special  # some files have the end of a text, too
+
+
+def _read_tensors(cursor: Cursor, n_source: int) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    while cursor.offset < cursor.n_bytes:
+        at = cursor.offset
+        n_dimensions, length, number = (cursor.u32(what) for what in ("the dimensions", "the length", "the type"))
+        if not 0 < n_dimensions <= 4 or length > 256 or len(tensors) >= _MOST_TENSORS:
+            raise cursor.error("expected a tensor of up to 4 dimensions with a name of up to 256 bytes", at)
+        shape = tuple(cursor.u32("a dimension") for _ in range(n_dimensions))[::-1]
+        start = cursor.skip(length, "a name")
+        own = cursor.bytes[start : cursor.offset].tobytes().decode("utf-8", "replace")
+        try:
+            type = GGMLType(number)
+        except ValueError:
+            raise cursor.error(f"expected a known ggml type for tensor {quote(own)}, found {number}", at) from None
+        if not 0 < math.prod(shape) < 1 << 40 or shape[-1] % type.block_size != 0:
+            raise cursor.error(f"expected dimensions of tensor {quote(own)} that fit its type, found {shape}", at)
+        name = _name(own)
+        if name in tensors:
+            raise cursor.error(f"expected every tensor once, found {quote(own)} again", at)
+        tensor = Tensor(name, type, shape, cursor.offset, cursor.map)
+        cursor.skip(tensor.n_bytes, f"tensor {quote(own)}")
+        tensors[name] = _placed(tensor, n_source)
+    return tensors
+
+
+def _name(own: str) -> str:
+    """The name in GGUF; what is not known keeps its own, and is refused as unused."""
+    found = _IN_BLOCK.fullmatch(own)
+    if found is None or found[3] not in _BLOCK:
+        return _ROOT.get(own, own)
+    return f"{'a' if found[1] == 'encoder' else 'dec'}.blk.{int(found[2])}.{_BLOCK[found[3]]}.{found[4]}"
+
+
+def _placed(tensor: Tensor, n_source: int) -> Tensor:
+    """A copy of a tensor of f32, which stands at any byte of the file: kernels read floats at multiples of four.
+
+    The decoder's positions begin after the encoder's rows, which get zeros. Biases of filters are columns.
+    """
+    if tensor.type is not GGMLType.F32:
+        return tensor
+    array = tensor.dequantize()
+    if tensor.name == "dec.position_embd.weight":
+        array = np.concatenate([np.zeros((n_source, *array.shape[1:]), np.float32), array])
+    elif tensor.name.endswith(".bias"):
+        array = array.reshape(-1)
+    return Tensor(tensor.name, tensor.type, array.shape, 0, MemoryMap(tensor.name, array))
+
+
+def _values(file: FileMap, sizes: dict[str, int], tokens: list[str]) -> dict[str, tuple[Any, ValueType | None]]:
+    special = len(special_tokens(sizes["n_vocab"]))
+    n_text = len(tokens) - special
+    whole = ValueType.UINT32
+    keys = {
+        "context_length": sizes["n_text_ctx"],
+        "encoder.context_length": sizes["n_audio_ctx"],
+        "embedding_length": sizes["n_text_state"],
+        "block_count": sizes["n_audio_layer"],
+        "decoder_block_count": sizes["n_text_layer"],
+        "feed_forward_length": 4 * sizes["n_text_state"],
+        "attention.head_count": sizes["n_text_head"],
+        "num_mel_bins": sizes["n_mels"],
+        "decoder_start_token_id": n_text + 1,
+    }
+    return {
+        "general.architecture": ("whisper", None),
+        "general.name": (file.path.stem, None),
+        **{f"whisper.{key}": (value, whole) for key, value in keys.items()},
+        "whisper.attention.layer_norm_epsilon": (1e-5, ValueType.FLOAT32),
+        "tokenizer.ggml.model": ("gpt2", None),
+        "tokenizer.ggml.pre": ("gpt-2", None),
+        "tokenizer.ggml.tokens": (tokens, None),
+        "tokenizer.ggml.token_type": (np.array([1] * n_text + [3] * special, np.int32), None),
+        "tokenizer.ggml.bos_token_id": (n_text, whole),
+        "tokenizer.ggml.eos_token_id": (n_text, whole),
+        "tokenizer.ggml.add_bos_token": (False, None),
+    }
+
+
+def _metadata(file: FileMap, values: dict[str, tuple[Any, ValueType | None]]) -> Metadata:
+    """The values as metadata that stands in memory."""
+    encoded = {key: encode_value(value, type) for key, (value, type) in values.items()}
+    memory = MemoryMap(str(file.path), np.frombuffer(b"".join(encoded.values()), np.uint8))
+    cursor = Cursor(memory)
+    entries: dict[str, Entry] = {key: read_entry(cursor) for key in encoded}
+    return Metadata(memory, entries)

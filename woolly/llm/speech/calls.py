@@ -1,0 +1,99 @@
+"""Hearing: the calls of LLM and AsyncLLM that transcribe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, overload
+
+from woolly.engine import EngineDriver, LoadedModel, Request, RequestOptions
+from woolly.engine.seeing import SoundEncoder
+from woolly.errors import KeywordError, RequestError
+from woolly.llm.speech.options import TranscribeOptions
+from woolly.llm.speech.tokens import SpeechTokens
+from woolly.llm.speech.transcriber import Ask, Steps, Transcriber
+from woolly.llm.speech.transcript import SpokenSegment, Transcript
+from woolly.senses import Sound, read_sound
+from woolly.senses.sounds import SoundSource
+from woolly.tokens import Tokenizer
+
+__all__ = ["Hearing", "next_step"]
+
+
+class Hearing:
+    """The part of LLM that writes what is said in a sound."""
+
+    tokenizer: Tokenizer
+    driver: EngineDriver
+    _loaded: list[LoadedModel]
+    _speech: SpeechTokens | None = None
+
+    @property
+    def transcribes(self) -> bool:
+        """Whether the model writes what it hears, and nothing else: a Whisper model."""
+        return bool(self._loaded) and isinstance(self._loaded[0].source, SoundEncoder)
+
+    @overload
+    def transcribe(self, sound: SoundSource, *, stream: Literal[False] = False, **options: Any) -> Transcript: ...
+
+    @overload
+    def transcribe(self, sound: SoundSource, *, stream: Literal[True], **options: Any) -> Iterator[SpokenSegment]: ...
+
+    def transcribe(
+        self, sound: SoundSource, *, stream: bool = False, **options: Any
+    ) -> Transcript | Iterator[SpokenSegment]:
+        """Writes what is said in a sound: a path, the bytes of a file, or an array with its rate, (array, 16000).
+
+        With `stream`, segments come as soon as the 30 s are done that they are in. `language` is the one that is
+        spoken, a code or a name; without it, the model hears which one it is. With `translate` the text is English.
+        `prompt` is text that comes before, whose spelling and style are kept. A `temperature` is that of all windows;
+        by default it is 0, and rises if a text repeats itself or is too unlikely. With `follows=False` no window reads
+        the text of those before it. `seed` is for temperatures above 0.
+        """
+        transcriber = self.prepare_transcript(read_sound(sound), **options)
+        segments = self._transcribed(transcriber)
+        if stream:
+            return segments
+        for _ in segments:
+            pass
+        return transcriber.transcript
+
+    def prepare_transcript(self, sound: Sound, **options: Any) -> Transcriber:
+        """Returns what transcribes a sound; RequestError if the model cannot, or not in that way."""
+        if not self.transcribes:
+            raise RequestError(
+                "this model transcribes nothing by itself; open a Whisper model, or ask one that hears by chat",
+                field="model",
+                code="wrong_model",
+                names=(),
+            )
+        source = self._loaded[0].source
+        assert isinstance(source, SoundEncoder) and source.ears is not None
+        names = TranscribeOptions.__annotations__
+        for name in options.keys() - names.keys():
+            raise KeywordError(f"transcribe takes no {name!r}; it takes {', '.join(names)} and stream", field=name)
+        self._speech = self._speech or SpeechTokens.of(self.tokenizer)
+        chosen = TranscribeOptions(**options)
+        return Transcriber(self.tokenizer, self._speech, source.ears.n_mels, sound, chosen)
+
+    def request_of(self, ask: Ask, options: RequestOptions | None = None) -> Request:
+        """Returns the request for a part of a transcript, not queued yet."""
+        return self.driver.engine.new_request(ask.prompt, ask.params, options or RequestOptions())
+
+    def _transcribed(self, transcriber: Transcriber) -> Iterator[SpokenSegment]:
+        steps = transcriber.steps()
+        written: Sequence[int] | None = None
+        while (step := next_step(steps, written)) is not None:
+            written = None
+            if isinstance(step, SpokenSegment):
+                yield step
+                continue
+            (done,) = self.driver.complete([[self.request_of(step)]])
+            written = done.checked().token_ids
+
+
+def next_step(steps: Steps, written: Sequence[int] | None) -> Ask | SpokenSegment | None:
+    """Returns the next step; None after the last."""
+    try:
+        return steps.send(written)
+    except StopIteration:
+        return None

@@ -1,0 +1,27 @@
+"""Transcripts on an event loop. In a file of its own: a program without a loop need not load asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from woolly.llm.speech.calls import next_step
+from woolly.llm.speech.transcriber import Ask, Transcriber
+from woolly.llm.speech.transcript import SpokenSegment
+
+__all__ = ["transcribed"]
+
+
+async def transcribed(
+    transcriber: Transcriber, run: Callable[[Ask], Awaitable[Sequence[int]]]
+) -> AsyncIterator[SpokenSegment]:
+    """Yields the segments of a sound; `run` is awaited for the tokens of each answer."""
+    steps = transcriber.steps()
+    written: Sequence[int] | None = None
+    # On another thread: the spectrogram of half an hour takes seconds.
+    while (step := await asyncio.to_thread(next_step, steps, written)) is not None:
+        written = None
+        if isinstance(step, SpokenSegment):
+            yield step
+        else:
+            written = await run(step)

@@ -1,0 +1,38 @@
+"""TranscribeOptions: what a caller of `transcribe` may say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from woolly.errors import RequestError
+
+__all__ = ["LADDER", "TranscribeOptions"]
+
+# Temperatures that are tried in turn while a window's text repeats itself or is too unlikely.
+LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+@dataclass(frozen=True)
+class TranscribeOptions:
+    """How a sound is transcribed."""
+
+    language: str | None = None  # that is spoken: a code or a name; None: what the model hears in the first window
+    translate: bool = False  # into English
+    prompt: str = ""  # text that comes before: its spelling and style are kept
+    temperature: float | Sequence[float] | None = None  # None: LADDER
+    follows: bool = True  # each window reads the text of those before it
+    seed: int | None = None
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Those to try; RequestError for one that is none."""
+        given = LADDER if self.temperature is None else self.temperature
+        several = tuple(given) if isinstance(given, Sequence) else (given,)
+        for one in several or (math.nan,):
+            if isinstance(one, bool) or not isinstance(one, (int, float)) or not 0 <= one <= 2:
+                raise RequestError(
+                    f"temperature is {self.temperature!r:.60}; a number from 0 to 2 was expected", field="temperature"
+                )
+        return several

@@ -1,0 +1,94 @@
+"""Rules: which tokens a transcript may go on with, as the published decoder has them, over rows of logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.llm.speech.tokens import SpeechTokens
+
+__all__ = ["Rules", "StartRow"]
+
+Float32 = npt.NDArray[np.float32]
+
+_LATEST_START = 50  # steps of 20 ms: the first time is at most 1 s
+
+
+class Rules:
+    """A logits processor of one window's text, which counts the probability of what was chosen.
+
+    Times come in pairs around text and never go back; one must come if all of them together are likelier than any word.
+    """
+
+    def __init__(self, tokens: SpeechTokens, n_prompt: int) -> None:
+        self._tokens = tokens
+        self._n_prompt = n_prompt
+        self._row: Float32 | None = None  # log-probabilities of the token that was chosen last
+        self._total = 0.0
+
+    def __call__(self, ids: Sequence[int], row: Float32) -> None:
+        """Rules tokens out, in place."""
+        tokens, written = self._tokens, ids[self._n_prompt :]
+        self._count(written)
+        row[tokens.suppressed] = -np.inf
+        row[tokens.no_times] = -np.inf
+        first = tokens.first_time
+        if not written:
+            row[tokens.blank] = -np.inf
+            row[:first] = -np.inf
+            row[first + _LATEST_START + 1 :] = -np.inf
+        else:
+            self._keep_pairs(written, row)
+        likely = _log_softmax(row)
+        times = likely[first:]
+        peak = times.max()
+        if np.isfinite(peak) and peak + np.log(np.exp(times - peak).sum()) > likely[:first].max():
+            row[:first] = -np.inf
+            likely = _log_softmax(row)
+        self._row = likely
+
+    def _keep_pairs(self, written: Sequence[int], row: Float32) -> None:
+        first = self._tokens.first_time
+        is_time = written[-1] >= first
+        if is_time and (len(written) < 2 or written[-2] >= first):
+            row[first:] = -np.inf
+        elif is_time:
+            row[: self._tokens.end] = -np.inf
+        times = [token for token in written if token >= first]
+        if times:
+            begins = is_time and not (len(written) < 2 or written[-2] >= first)
+            row[first : times[-1] + (0 if begins else 1)] = -np.inf
+
+    def mean(self, written: Sequence[int]) -> float:
+        """The mean log-probability of the tokens of a text that has ended, and of its end."""
+        self._count(written)
+        return self._total / (len(written) + (self._tokens.end not in written[-1:]))
+
+    def _count(self, written: Sequence[int]) -> None:
+        if self._row is not None and written:
+            self._total += float(self._row[written[-1]])
+        self._row = None
+
+
+class StartRow:
+    """A logits processor that reads the row after the start: how likely is silence, and which language is spoken."""
+
+    def __init__(self, tokens: SpeechTokens) -> None:
+        self._tokens = tokens
+        self.silence = 0.0  # its probability
+        self.language: str | None = None
+
+    def __call__(self, ids: Sequence[int], row: Float32) -> None:
+        """Reads the row, and leaves it as it is."""
+        self.silence = float(np.exp(_log_softmax(row)[self._tokens.silence]))
+        codes = self._tokens.languages
+        if codes:
+            self.language = max(codes, key=lambda code: float(row[codes[code]]))
+
+
+def _log_softmax(row: Float32) -> Float32:
+    peak = row.max()
+    shifted = row - peak
+    return shifted - np.log(np.exp(shifted).sum(dtype=np.float64)).astype(np.float32)

@@ -1,0 +1,172 @@
+"""The Transcriber: asks a Whisper model for the text of one window of a sound after another.
+
+It runs nothing itself: `steps` yields what is to be asked, and is sent the tokens of the answer. So threads, event
+loops and servers share it. Windows, thresholds and seeking are those of the published implementation.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from woolly.errors import RequestError
+from woolly.llm.speech.languages import find_language
+from woolly.llm.speech.options import TranscribeOptions
+from woolly.llm.speech.rules import Rules, StartRow
+from woolly.llm.speech.tokens import SpeechTokens
+from woolly.llm.speech.transcript import SpokenSegment, Transcript, cut_window
+from woolly.sampling import SamplingParams
+from woolly.senses import Piece, Prepared, Prompt, Rows, Sound
+from woolly.senses.sounds import AT_WORK, log_mel_whisper
+from woolly.tokens import Tokenizer
+
+__all__ = ["Ask", "Steps", "Transcriber"]
+
+_HOP, _WINDOW = 160, 3000  # samples of a frame, frames of a window
+_TEXT = 448  # positions of the decoder
+_MOST_NEW = _TEXT // 2  # tokens of a window
+_MOST_BEFORE = _TEXT // 2 - 1  # tokens of text before it that are read
+_REPEATS = 2.4  # a text that compresses by more repeats itself
+_UNLIKELY = -1.0  # mean log-probability
+_SILENT = 0.6  # probability of silence
+_WILD = 0.5  # temperature above which the text is not read by the next window
+
+
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """A prompt with the rows of a window, and how its answer is chosen."""
+
+    prompt: Prompt
+    params: SamplingParams
+
+
+Steps = Generator[Ask | SpokenSegment, Sequence[int] | None, None]
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    tokens: tuple[int, ...]
+    text: str
+    temperature: float
+    mean: float
+    repeats: float
+    silence: float
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether another temperature is worth it; silence is unlikely at any."""
+        return self.repeats > _REPEATS or (self.mean < _UNLIKELY and self.silence <= _SILENT)
+
+
+class Transcriber:
+    """One sound on its way."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, tokens: SpeechTokens, n_mels: int, sound: Sound, options: TranscribeOptions
+    ) -> None:
+        """RequestError for a language that the model lacks, or a translation by one that knows English alone."""
+        self._tokenizer, self._tokens = tokenizer, tokens
+        self._temperatures, self._options = options.temperatures, options
+        self.sound = sound
+        self._n_mels = n_mels
+        if options.translate and not tokens.languages:
+            raise RequestError("this model knows English alone, so it translates nothing", field="translate")
+        self.language: str | None = None if tokens.languages else "en"
+        if options.language is not None:
+            self.language = find_language(options.language, tuple(tokens.languages) or ("en",))
+        self._before: list[int] = []  # tokens that the next window reads
+        if options.prompt.strip():
+            self._before = tokenizer.encode(" " + options.prompt.strip(), add_special=False, parse_special=False)
+        self._segments: list[SpokenSegment] = []
+        self._n_prompt = self._n_output = 0
+
+    @property
+    def transcript(self) -> Transcript:
+        """What was written so far."""
+        segments = tuple(self._segments)
+        return Transcript(segments, self.language or "", self.sound.seconds, self._n_prompt, self._n_output)
+
+    def steps(self) -> Steps:
+        """Yields what is to be asked, and the segments of each window as soon as it is done."""
+        samples = self.sound.samples
+        n_frames = len(samples) // _HOP
+        if not n_frames:
+            raise RequestError("the sound is shorter than 10 ms; a longer one was expected", field="audio")
+        with AT_WORK:
+            frames = log_mel_whisper(np.pad(samples, (0, _WINDOW * _HOP)), self._n_mels)
+        seek = 0
+        while seek < n_frames:
+            size = min(_WINDOW, n_frames - seek)
+            values = np.zeros((_WINDOW, self._n_mels), np.float32)
+            values[:size] = frames[seek : seek + size]
+            rows = Rows(Prepared.of("audio", [Piece(values, (1, 1, _WINDOW))]), 0, 0, _WINDOW // 2)
+            decoded = yield from self._decode(rows)
+            if decoded.silence > _SILENT and decoded.mean <= _UNLIKELY:
+                seek += size
+                continue
+            seek += yield from self._segment(decoded, seek, size)
+
+    def _segment(self, decoded: _Decoded, seek: int, size: int) -> Generator[SpokenSegment, None, int]:
+        """Yields the segments of a window; returns how far the next one is."""
+        tokens, first = decoded.tokens, self._tokens.first_time
+        found, after = cut_window(tokens, first, seek * _HOP / self.sound.rate, size)
+        for start, end, part in found:
+            text = self._tokenizer.decode([token for token in part if token < self._tokens.end])
+            if start == end or not text.strip():
+                continue
+            numbers = decoded.temperature, decoded.mean, decoded.repeats, decoded.silence
+            self._segments.append(SpokenSegment(start, end, text, part, *numbers, seek))
+            self._before += part
+            yield self._segments[-1]
+        if not self._options.follows or decoded.temperature > _WILD:
+            self._before = []
+        return after
+
+    def _decode(self, rows: Rows) -> Generator[Ask, Sequence[int] | None, _Decoded]:
+        """Asks for the text of a window, at a higher temperature if it is poor."""
+        tokens, before = self._tokens, self._before[-_MOST_BEFORE:]
+        lead = [tokens.before, *before] if before else []
+        heard = StartRow(tokens)
+        if self.language is None:
+            yield from self._ask((rows, tokens.start), heard)
+            self.language = heard.language
+        if lead or heard.language is None or not tokens.languages:
+            yield from self._ask((rows, *lead, tokens.start), heard)
+        prompt = [*lead, tokens.start]
+        if tokens.languages:
+            task = tokens.translate if self._options.translate else tokens.transcribe
+            prompt += [tokens.languages[self.language or "en"], task]
+        decoded = None
+        for temperature in self._temperatures:
+            rules = Rules(tokens, len(prompt))
+            written = yield from self._ask((rows, *prompt), rules, temperature, _MOST_NEW)
+            own = tuple(token for token in written if token != tokens.end)
+            text = self._tokenizer.decode([token for token in own if token < tokens.end]).strip()
+            data = text.encode()
+            repeats = len(data) / len(zlib.compress(data))
+            decoded = _Decoded(own, text, temperature, rules.mean(written), repeats, heard.silence)
+            if not decoded.is_poor:
+                break
+        assert decoded is not None
+        return decoded
+
+    def _ask(
+        self, prompt: Prompt, rule: Rules | StartRow, temperature: float = 0.0, n: int = 1
+    ) -> Generator[Ask, Sequence[int] | None, Sequence[int]]:
+        params = SamplingParams(
+            temperature=temperature,
+            top_k=0,
+            top_p=1.0,
+            min_p=0.0,
+            max_tokens=n,
+            seed=self._options.seed,
+            logits_processors=(rule,),
+        )
+        written = yield Ask(prompt, params)
+        assert written is not None
+        self._n_prompt += sum(part.n if isinstance(part, Rows) else 1 for part in prompt) if n > 1 else 0
+        self._n_output += len(written) if n > 1 else 0
+        return written

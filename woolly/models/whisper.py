@@ -1,0 +1,98 @@
+"""Whisper: a decoder that reads what an encoder made of 30 s of sound; layer norms, biases, positions from tables.
+
+Rows of the encoder come first in a sequence, as those of T5's do. So the table of positions begins with as many rows of
+zeros: those that readers of other files and `woolly convert` put there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf import Tensor
+from woolly.models.metadata import Keys
+from woolly.models.towers.params import EarParams
+from woolly.models.towers.registry import TracedTower, trace_ear
+from woolly.models.towers.whisper import arrange, stages
+from woolly.plan import Handle, Tracer
+from woolly.senses import EarSettings
+from woolly.senses.sounds.mel import mel_filters
+
+__all__ = ["WhisperParams", "build", "read", "trace_tower"]
+
+_FILTERS = "a.mel_filters"
+_FRAMES = 3000  # of a window of 30 s
+
+
+@dataclass(frozen=True)
+class WhisperParams:
+    """Sizes of both halves, which are alike but for the number of layers."""
+
+    width: int
+    heads: int
+    n_encoder: int
+    n_decoder: int
+    n_source: int  # rows of the encoder
+    n_mels: int
+    eps: float
+    start: int  # the token that a transcript begins with
+    keys: Keys
+
+    @property
+    def head_dim(self) -> int:
+        """Columns of a head."""
+        return self.width // self.heads
+
+
+def read(keys: Keys) -> WhisperParams:
+    """Parameters of the file."""
+    width, heads = keys.positive("embedding_length"), keys.positive("attention.head_count")
+    n_source, eps = keys.positive("encoder.context_length"), keys.number("attention.layer_norm_epsilon")
+    if width % heads or n_source != _FRAMES // 2 or not eps >= 0:
+        raise ModelError(
+            f"{heads} heads in a width of {width}, {n_source} rows of 30 s and an epsilon of {eps:g} are no Whisper"
+        )
+    layers = keys.positive("block_count"), keys.positive("decoder_block_count")
+    n_mels, start = keys.positive("num_mel_bins"), keys.integer("decoder_start_token_id")
+    return WhisperParams(width, heads, *layers, n_source, n_mels, eps, start, keys)
+
+
+def build(p: Tracer, hp: WhisperParams) -> None:
+    """The decoder."""
+    if p.pooling is not None:
+        raise UnsupportedError("a Whisper model transcribes sounds, and makes no vectors of texts")
+    source = p.embed("token_embd", width=hp.width)
+    x = p.embed_position(source, "dec.position_embd")
+    for i in range(hp.n_decoder):
+        with p.scope(f"dec.blk.{i}"):
+            x = x + _attend(p, p.layer_norm(x, "ln1", eps=hp.eps), hp, "attn")
+            x = x + _attend(p, p.layer_norm(x, "cross_attn_norm", eps=hp.eps), hp, "cross_attn", source)
+            h = p.linear(p.layer_norm(x, "ln2", eps=hp.eps), "ffn_up", width=p.rows("ffn_up"))
+            x = x + p.linear(p.act(h, "gelu_erf"), "ffn_down", width=hp.width)
+    h = p.layer_norm(p.output_rows(x), "dec.output_norm", eps=hp.eps)
+    p.output(p.linear(h, "token_embd", width=p.rows("token_embd")))
+
+
+def trace_tower(tensors: Mapping[str, Tensor], hp: WhisperParams) -> TracedTower:
+    """The encoder: that of Ultravox' tower, without what follows it there."""
+    own = {name: one for name, one in tensors.items() if name.startswith("a.") and name != _FILTERS}
+    if _FILTERS in tensors:
+        given, known = tensors[_FILTERS].dequantize(), mel_filters(hp.n_mels, 400, 16000).T
+        if given.shape != known.shape or np.abs(given - known).max() > 1e-4 * known.max():
+            raise UnsupportedError("the file brings filters of a spectrogram other than Whisper's")
+    settings = EarSettings("audio", "ultravox", hp.n_mels)
+    params = EarParams(settings, hp.width, hp.n_encoder, hp.heads, hp.eps, hp.keys, own)
+    return trace_ear(own, params, stages(params)[:2], lambda grid: arrange(params, grid)[:2])
+
+
+def _attend(p: Tracer, h: Handle, hp: WhisperParams, name: str, source: Handle | None = None) -> Handle:
+    """Attention of the decoder's rows to each other, or to those of the encoder."""
+    read = h if source is None else source
+    q = p.linear(h, f"{name}_q", width=hp.width)
+    k, v = (p.linear(read, f"{name}_{one}", width=hp.width) for one in "kv")
+    mask = "since" if source is None else "before"
+    a = p.attention(q, k, v, head_dim=hp.head_dim, scale=hp.head_dim**-0.5, mask=mask)
+    return p.linear(a, f"{name}_out", width=hp.width)

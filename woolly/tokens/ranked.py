@@ -1,0 +1,52 @@
+"""Merges of a byte-pair vocabulary that lists its tokens alone, in the order in which merges made them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+__all__ = ["LateEncoder", "merges_by_rank"]
+
+
+class _Encoder(Protocol):
+    def encode(self, text: str, after_special: bool) -> list[int]: ...
+
+
+class LateEncoder:
+    """An encoder that is made when a text is first encoded: finding merges takes two seconds, and few need it."""
+
+    def __init__(self, make: Callable[[], _Encoder]) -> None:
+        self._make = make
+        self._made: _Encoder | None = None
+        self._lock = threading.Lock()
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        """Returns the ids of a text without special tokens."""
+        with self._lock:
+            self._made = self._made or self._make()
+        return self._made.encode(text, after_special)
+
+
+def merges_by_rank(tokens: Sequence[str]) -> list[str]:
+    """The rules, each "left right", that make each token of two or more characters of two earlier ones.
+
+    Merging the characters of a token by the earlier rules leaves its two halves.
+    """
+    ranks = {token: rank for rank, token in enumerate(tokens)}
+    known: dict[tuple[str, str], int] = {}  # the rank of what two pieces make, of rules so far
+    rules = []
+    for rank, token in enumerate(tokens):
+        parts = list(token)
+        while len(parts) > 2:
+            found = [known.get(pair, rank) for pair in pairwise(parts)]
+            best = min(found)
+            if best == rank:
+                break  # no rule is left: no merge makes this token
+            at = found.index(best)
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        if len(parts) == 2 and parts[0] in ranks and parts[1] in ranks:
+            known[parts[0], parts[1]] = rank
+            rules.append(f"{parts[0]} {parts[1]}")
+    return rules
