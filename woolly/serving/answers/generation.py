@@ -21,6 +21,7 @@ from woolly.llm import LLM
 from woolly.llm.presets import defaults_of, with_system
 from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
 from woolly.sampling import SamplingParams
+from woolly.senses import Prompt
 from woolly.serving.accounts.account import asking
 from woolly.serving.accounts.meter import Meter
 from woolly.serving.answers.admission import Admission, Admitted
@@ -67,7 +68,7 @@ class Generation:
     """A request in no dialect's words: a prompt as text, as ids or laid out from a conversation, and how to answer."""
 
     params: SamplingParams  # a layout's own, if the prompt is one
-    prompt: str | tuple[int, ...] | Layout
+    prompt: str | Prompt | Layout  # rows of a sound may be among the ids
     model: str | None = None  # None: the loaded one
     score_only: bool = False  # generate nothing; for params.prompt_logprobs
     client: str = ""  # its name in the log

@@ -73,6 +73,11 @@ class ModelInfo:
         return any(own.lower() in (wanted, wanted.removesuffix(":latest")) for own in (self.name, *self.aliases))
 
     @property
+    def transcribes(self) -> bool:
+        """Whether the model writes what it hears, and nothing else."""
+        return self.architecture == "whisper"
+
+    @property
     def kind(self) -> Kind:
         """What the model was made for: to write, to make vectors, or to score."""
         if {"embedding", "token_embedding"} & set(self.capabilities):
@@ -166,7 +171,7 @@ class Library:
                 param="path",
             )
         file = self._folder / path
-        if file.suffix != ".gguf" or not _is_file(file):
+        if file.suffix not in (".gguf", ".bin") or not _is_file(file):
             raise ApiError(404, "model_not_found", "there is no GGUF file at this path of the folder", param="path")
         is_main = self._main_path is not None and same_file(file, self._main_path)
         name = self.main if is_main and self.main else self._names(file)[0]
@@ -198,7 +203,8 @@ class Library:
     def _files(self) -> Sequence[Path]:
         """Returns the files of the folder, and those that `woolly pull` puts into its folder `hf`."""
         try:
-            return sorted(self._folder.glob("*.gguf")) + sorted(self._folder.glob("hf/*/*/**/*.gguf"))
+            own = sorted(self._folder.glob("*.gguf")) + sorted(self._folder.glob("ggml-*.bin"))  # whisper.cpp's
+            return own + sorted(self._folder.glob("hf/*/*/**/*.gguf"))
         except OSError:
             return []
 
@@ -297,7 +303,7 @@ def _begins_as_gguf(path: Path) -> bool:
     """Whether a file begins as GGUF files do; True if it cannot be read: a request for it says why."""
     try:
         with path.open("rb") as file:
-            return file.read(4) == b"GGUF"
+            return file.read(4) in (b"GGUF", b"lmgg")
     except OSError:
         return True
 

@@ -30,6 +30,8 @@ async def input_kinds(info: ModelInfo, settings: Settings, slot: Loaded | None) 
     """
     if info.kind != "completion":
         return ["text"]
+    if info.transcribes:
+        return ["audio"]
     if slot is not None and slot.llm is not None:
         sight = slot.llm.sight
         own = () if sight is None else (("image", sight.tower), ("audio", sight.ears))

@@ -47,7 +47,7 @@ def test_the_instruction_names_the_language_and_ends_with_the_prompt():
         ({"response_format": "diarized_json"}, "do not tell speakers apart; one of json, text, verbose_json was"),
         ({"response_format": "xml"}, "response_format: it is 'xml'; one of json"),
         ({"response_format": "verbose_json", "stream": "true"}, "response_format: a stream has no verbose_json"),
-        ({"timestamp_granularities[]": "word"}, "timestamp_granularities: models here give no timestamps"),
+        ({"timestamp_granularities[]": "word"}, "timestamp_granularities: this model gives no timestamps"),
         ({"include[]": "logprobs"}, "include: log-probabilities"),
         ({"known_speaker_names[]": "Ole"}, "known_speaker_names: models here do not tell"),
         ({"keywords[]": "sheep"}, "keywords: put the words into prompt"),

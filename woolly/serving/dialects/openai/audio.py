@@ -1,7 +1,8 @@
-"""/v1/audio/transcriptions and /v1/audio/translations: chat models that hear, asked what is said."""
+"""/v1/audio/transcriptions and /v1/audio/translations: Whisper models, and chat models that are asked what is said."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,8 @@ from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import open_chat, stream_reply
 from woolly.serving.dialects.openai.form import read_form
-from woolly.serving.dialects.openai.transcript_form import TranscriptForm, read_transcript_form
+from woolly.serving.dialects.openai.speech import answer_speech
+from woolly.serving.dialects.openai.transcript_form import FORMATS, TIMED, TranscriptForm, read_transcript_form
 from woolly.serving.dialects.openai.transcripts import TranscriptReply, frames, whole
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.loading.manager import ModelManager
@@ -38,7 +40,8 @@ _FORM = {
         "prompt": {**_TEXT, "description": "Text that comes before the sound, for spelling and style."},
         "language": {**_TEXT, "description": "That is spoken: a code such as de, or a name."},
         "temperature": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},
-        "response_format": {"type": "string", "enum": ["json", "text", "verbose_json"], "default": "json"},
+        "response_format": {"type": "string", "enum": [*FORMATS, *TIMED], "default": "json"},
+        "timestamp_granularities": {"type": "array", "items": {"type": "string", "enum": ["segment"]}},
         "stream": {"type": "boolean", "default": False},
     },
 }
@@ -61,9 +64,12 @@ async def translate(request: Request) -> Response:
 async def _answer(request: Request, *, is_translation: bool) -> Response:
     state = request.scope["state"]
     fields = await run_held(read_form, state.get("form_type", ""), await request.body(), "file and model")
-    form = read_transcript_form(fields, is_translation=is_translation)
+    has_times = await _transcribes(request, fields)
+    form = read_transcript_form(fields, is_translation=is_translation, has_times=has_times)
     state["json"] = form.shown
     await _check_hears(request, form.model)
+    if has_times:
+        return await answer_speech(request, form)
     dialect = dialect_of(request)
     generator: Generator = request.app.state.generator
     chat = await _chat(generator, form)
@@ -80,6 +86,16 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
         if form.is_stream:
             return stream_reply(dialect, frames(chunks, head), held.pop_all())
         return await whole(chunks, head)
+
+
+async def _transcribes(request: Request, fields: Mapping[str, tuple[str | None, bytes]]) -> bool:
+    """Whether the model that a form asks for is a Whisper model; no, if there is none of the name."""
+    models: ModelManager = request.app.state.models
+    name = fields.get("model", (None, b""))[1].decode("utf-8", "replace")
+    try:
+        return (await models.answering(name or None)).transcribes
+    except ApiError:
+        return False
 
 
 async def _chat(generator: Generator, form: TranscriptForm) -> ChatRequest:

@@ -12,7 +12,7 @@ from typing import Any
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["TranscriptForm", "read_transcript_form"]
+__all__ = ["FORMATS", "TIMED", "TranscriptForm", "read_transcript_form"]
 
 # What a model is asked after the sound. One wording for all families: they are chat models, which follow it.
 _TRANSCRIBE = (
@@ -22,16 +22,17 @@ _TRANSLATE = "Translate what is said in this recording into English. Answer with
 
 _FIELDS = ("file", "model", "prompt", "language", "temperature", "response_format", "stream")
 
-_FORMATS = ("json", "text", "verbose_json")
+FORMATS = ("json", "text", "verbose_json")
+TIMED = ("srt", "vtt")  # of models that give times
 _WITHOUT = {
-    "srt": "subtitles need timestamps, which models here do not give",
-    "vtt": "subtitles need timestamps, which models here do not give",
+    "srt": "subtitles need timestamps, which this model does not give; a Whisper model does",
+    "vtt": "subtitles need timestamps, which this model does not give; a Whisper model does",
     "diarized_json": "models here do not tell speakers apart",
 }
 
 _SPEAKERS = "models here do not tell speakers apart; leave it out"
+_TIMES = "timestamp_granularities"
 _REFUSED = {
-    "timestamp_granularities": "models here give no timestamps; leave it out",
     "include": "log-probabilities are not part of a transcript; leave it out, or use POST /v1/chat/completions",
     "known_speaker_names": _SPEAKERS,
     "known_speaker_references": _SPEAKERS,
@@ -85,17 +86,19 @@ class TranscriptForm:
 
 
 def read_transcript_form(
-    fields: Mapping[str, tuple[str | None, bytes]], *, is_translation: bool = False
+    fields: Mapping[str, tuple[str | None, bytes]], *, is_translation: bool = False, has_times: bool = False
 ) -> TranscriptForm:
     """Returns the form. ApiError 400 names a field that is wrong, or that asks for what models here do not give.
 
-    The header x-woolly-ignored names fields that nobody knows.
+    `has_times`: the model says when words are spoken. The header x-woolly-ignored names fields that nobody knows.
     """
     texts: dict[str, str] = {}
     for given, (_, content) in fields.items():
         name = given.removesuffix("[]")  # how OpenAI's clients send lists
         if name in _FIELDS:
             texts[name] = "" if name == "file" else content.decode("utf-8", "replace")
+        elif name == _TIMES and content:
+            _check_times(content.decode("utf-8", "replace"), fields, has_times=has_times)
         elif name in _REFUSED and content:
             raise refuse(name, _REFUSED[name])
         elif content:
@@ -108,11 +111,12 @@ def read_transcript_form(
         raise refuse("file", "it is empty; a sound was expected")
     form = texts.get("response_format") or "json"
     is_stream = _switch("stream", texts.get("stream", ""))
-    if form not in _FORMATS:
+    known = (*FORMATS, *TIMED) if has_times else FORMATS
+    if form not in known:
         why = _WITHOUT.get(form, f"it is {form[:40]!r}")
-        raise refuse("response_format", f"{why}; one of {', '.join(_FORMATS)} was expected")
-    if is_stream and form == "verbose_json":
-        raise refuse("response_format", "a stream has no verbose_json; send json, or leave stream out")
+        raise refuse("response_format", f"{why}; one of {', '.join(known)} was expected")
+    if is_stream and form in ("verbose_json", *TIMED):
+        raise refuse("response_format", f"a stream has no {form}; send json, or leave stream out")
     return TranscriptForm(
         file,
         name_of_file,
@@ -124,6 +128,16 @@ def read_transcript_form(
         form,
         is_stream,
     )
+
+
+def _check_times(text: str, fields: Mapping[str, tuple[str | None, bytes]], *, has_times: bool) -> None:
+    """ApiError 400 unless times of segments are asked for, of a model that has them, in the format that shows them."""
+    if not has_times:
+        raise refuse(_TIMES, "this model gives no timestamps, a Whisper model does; leave it out")
+    if text.strip() != "segment":
+        raise refuse(_TIMES, f"it is {text[:40]!r}; times of words are not computed: segment was expected")
+    if fields.get("response_format", (None, b""))[1] != b"verbose_json":
+        raise refuse(_TIMES, "times are part of verbose_json; send that as response_format")
 
 
 def _language(text: str) -> str | None:

@@ -39,6 +39,7 @@ class TranscriptReply(Reply):
     task: Literal["transcribe", "translate"] | None = None
     duration: float | None = None
     language: str | None = None
+    segments: list[dict[str, Any]] | None = None  # of a Whisper model
 
 
 async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Response:

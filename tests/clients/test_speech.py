@@ -1,0 +1,89 @@
+"""OpenAI's own SDK against a server with a Whisper model: each format, times, streams, and what is refused by name."""
+
+import httpx
+import openai
+import pytest
+
+from tests.cases.whisper import sound, write_whisper
+from tests.clients.conftest import listening
+from tests.senses.test_sound import wav
+from woolly.llm.speech import transcriber
+from woolly.serving import Settings, create_app
+
+TALK = ("talk.wav", wav(sound(34.0)))
+
+pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # translations of the SDK
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("speech")
+    write_whisper(folder / "ggml-tiny.bin")
+    with pytest.MonkeyPatch.context() as patch, listening(create_app(_settings(folder))) as url:
+        patch.setattr(transcriber, "_MOST_NEW", 6)
+        patch.setattr(transcriber, "_UNLIKELY", -100.0)
+        patch.setattr(transcriber, "_REPEATS", 100.0)
+        yield url
+
+
+def _settings(folder):
+    return Settings(models_dir=folder, batches_dir=folder / "batches", backend="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def audio(url):
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=120) as client:
+        yield client.audio
+
+
+def test_each_format_says_what_is_said(audio):
+    ask = {"model": "ggml-tiny", "file": TALK, "language": "en"}
+    text = audio.transcriptions.create(**ask).text
+    assert text
+    assert audio.transcriptions.create(**ask, response_format="text").strip() == text
+    verbose = audio.transcriptions.create(**ask, response_format="verbose_json", timestamp_granularities=["segment"])
+    assert (verbose.text, verbose.language, verbose.duration) == (text, "english", 34.0)
+    assert [one.id for one in verbose.segments] == list(range(len(verbose.segments)))
+    assert "".join(one.text for one in verbose.segments).strip() == text
+    srt, vtt = (audio.transcriptions.create(**ask, response_format=kind) for kind in ("srt", "vtt"))
+    assert srt.startswith("1\n00:00:0") and " --> " in srt and verbose.segments[0].text.strip() in srt
+    assert vtt.startswith("WEBVTT\n\n00:00:0") and "," not in vtt.splitlines()[2]
+
+
+def test_a_stream_has_the_text_of_each_segment_and_ends_with_the_whole(audio):
+    *deltas, done = audio.transcriptions.create(model="ggml-tiny", file=TALK, language="en", stream=True)
+    assert "".join(one.delta for one in deltas).strip() == done.text
+    assert len(deltas) >= 2
+
+
+def test_a_translation_is_asked_for_by_its_task(audio):
+    verbose = audio.translations.create(model="ggml-tiny", file=TALK, response_format="verbose_json")
+    assert verbose.language == "english" and verbose.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"timestamp_granularities[]": "word", "response_format": "verbose_json"}, "times of words are not computed"),
+        ({"timestamp_granularities[]": "segment"}, "times are part of verbose_json"),
+        ({"language": "klingon"}, "none that this model knows"),
+        ({"response_format": "srt", "stream": "true"}, "a stream has no srt"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(url, fields, says):
+    reply = httpx.post(f"{url}/v1/audio/transcriptions", data=fields, files={"file": TALK}, timeout=60)
+    assert reply.status_code == 400
+    assert says in reply.json()["error"]["message"]
+
+
+def test_a_chat_is_refused_by_one_sentence(url):
+    body = {"model": "ggml-tiny", "messages": [{"role": "user", "content": "Hello"}]}
+    reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+    assert reply.status_code == 400
+    assert "writes what is said in a sound, and holds no conversations" in reply.json()["error"]["message"]
+
+
+def test_the_list_of_models_says_that_it_hears(url):
+    (one,) = httpx.get(f"{url}/v1/models", timeout=60).json()["data"]
+    assert one["id"] == "ggml-tiny"
+    assert one["architecture"]["input_modalities"] == ["audio"] if "architecture" in one else True

@@ -1,0 +1,105 @@
+"""Transcripts of Whisper models: one request for each window of the sound, and replies with times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from woolly.errors import RequestError
+from woolly.llm.speech import Ask, SpokenSegment, Transcriber, Transcript
+from woolly.llm.speech.languages import NAMES
+from woolly.llm.speech.loop import transcribed
+from woolly.senses.given import GivenSound
+from woolly.serving.answers.events import event
+from woolly.serving.answers.generation import Generation, Generator
+from woolly.serving.answers.threads import run_held
+from woolly.serving.dialect import dialect_of
+from woolly.serving.dialects.answer import json_reply, stream_reply
+from woolly.serving.dialects.heartbeat import with_heartbeats
+from woolly.serving.dialects.openai.transcript_form import TranscriptForm
+from woolly.serving.errors import of_exception
+from woolly.serving.gate.identity import client_of, owner_of
+
+__all__ = ["answer_speech"]
+
+_PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
+
+
+async def answer_speech(request: Request, form: TranscriptForm) -> Response:
+    """Returns the reply of a Whisper model, whole or as a stream of its segments."""
+    generator: Generator = request.app.state.generator
+    async with AsyncExitStack() as held:
+        place = held.enter_context(generator.place())
+        slot = await held.enter_async_context(request.app.state.models.use(form.model))
+        try:
+            sound = await run_held(GivenSound(form.file, where="file").read, pool=generator.pictures)
+            transcriber = await run_held(_prepare, slot.model, sound, form)
+        except RequestError as error:
+            raise of_exception(error) from error
+
+        async def run(ask: Ask) -> Sequence[int]:
+            its = Generation(ask.params, ask.prompt, form.model, client=client_of(request), owner=owner_of(request))
+            async with generator.open(its, place, slot) as running:
+                await running.completion()
+                return running.requests[0].output
+
+        segments = transcribed(transcriber, run)
+        if form.is_stream:
+            return stream_reply(dialect_of(request), _frames(segments, transcriber), held.pop_all())
+        try:
+            async for _ in segments:
+                pass
+        except RequestError as error:
+            raise of_exception(error) from error
+        return _whole(transcriber.transcript, form)
+
+
+def _prepare(llm: Any, sound: Any, form: TranscriptForm) -> Transcriber:
+    temperature = form.temperature or None  # OpenAI's 0 rises, too, if a text is unlikely
+    options = {"language": form.language, "translate": form.is_translation, "prompt": form.prompt}
+    made: Transcriber = llm.prepare_transcript(sound, temperature=temperature, **options)
+    return made
+
+
+def _whole(made: Transcript, form: TranscriptForm) -> Response:
+    if form.format in _PLAIN:
+        text = made.text if form.format == "text" else made.subtitles(form.format)
+        return Response(text, media_type=f"{_PLAIN[form.format]}; charset=utf-8")
+    reply: dict[str, Any] = {"text": made.text, "finish_reason": "stop", "usage": _usage(made)}
+    if form.format == "verbose_json":
+        reply["usage"] |= {"type": "duration", "seconds": math.ceil(made.seconds)}
+        language = "english" if form.is_translation else NAMES.get(made.language, made.language)
+        task = "translate" if form.is_translation else "transcribe"
+        reply |= {"task": task, "duration": made.seconds, "language": language}
+        reply["segments"] = [_segment(i, one) for i, one in enumerate(made.segments)]
+    return json_reply(reply)
+
+
+def _segment(index: int, one: SpokenSegment) -> dict[str, Any]:
+    names = ("seek", "start", "end", "text", "tokens", "temperature", "avg_logprob", "compression_ratio")
+    return {"id": index, **{name: getattr(one, name) for name in (*names, "no_speech_prob")}}
+
+
+def _frames(segments: AsyncIterator[SpokenSegment], transcriber: Transcriber) -> AsyncIterator[bytes]:
+    """Yields server-sent events: the text of each segment, then the whole; empty pieces while there are none."""
+    beat = event({"type": "transcript.text.delta", "delta": ""})
+    return with_heartbeats(_events(segments, transcriber), lambda: beat)
+
+
+async def _events(segments: AsyncIterator[SpokenSegment], transcriber: Transcriber) -> AsyncIterator[bytes]:
+    is_first = True
+    async for one in segments:
+        yield event({"type": "transcript.text.delta", "delta": one.text.lstrip() if is_first else one.text})
+        is_first = False
+    made = transcriber.transcript
+    yield event({"type": "transcript.text.done", "text": made.text, "finish_reason": "stop", "usage": _usage(made)})
+
+
+def _usage(made: Transcript) -> dict[str, Any]:
+    n, written = made.n_prompt, made.n_output
+    return {"type": "tokens", "input_tokens": n, "output_tokens": written, "total_tokens": n + written}
