@@ -44,7 +44,8 @@ def list_models() -> list[Stored]:
 def own_models() -> Iterator[Stored]:
     """Yields the pulled models, by the names of `own_names`."""
     folder = models_folder()
-    for path in sorted(folder.rglob("*.gguf")) if folder.is_dir() else ():
+    files = [*folder.rglob("*.gguf"), *folder.rglob("ggml-*.bin")] if folder.is_dir() else []  # whisper.cpp's end so
+    for path in sorted(files):
         if not is_later_shard(path) and not is_second(path.name):
             name, *aliases = own_names(folder, path)
             if found := describe(name, path, "woolly"):
@@ -59,7 +60,7 @@ def own_names(folder: Path, path: Path) -> list[str]:
     """
     parts = path.relative_to(folder).parts
     place = "/".join(parts)
-    stem = re.sub(r"(-00001-of-\d{5})?\.gguf$", "", place)
+    stem = re.sub(r"(-00001-of-\d{5})?\.gguf$|\.bin$", "", place)
     if parts[0] == "hf" and len(parts) > 3:
         repo, file = "/".join(parts[1:3]), "/".join(parts[3:])
         names = [*catalogue_names(repo, file), f"hf:{repo}/{file}"]

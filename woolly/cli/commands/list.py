@@ -137,7 +137,9 @@ def _other_names(model: Stored) -> list[str]:
 def _remarks(model: Stored, header: dict[str, Any]) -> Iterator[str]:
     if header["cannot_run"]:
         yield f"cannot be run: {header['cannot_run']}"
-    if header["sees"]:
+    if header["architecture"] == "whisper":
+        yield "hears, transcribes"
+    elif header["sees"]:
         yield "sees pictures"
     if model.link_to is not None:
         yield f"link to {model.link_to}"

@@ -106,6 +106,7 @@ def run(
     # Imported late, so that --help answers at once.
     from woolly.cli.chat.talk import talk
     from woolly.cli.terminal.answer import EMPTY, Timing, is_assumed_in_vain, show_plain, stats_of
+    from woolly.cli.terminal.transcript import find_transcribing, transcribe
     from woolly.llm import LLM
 
     if raw and (image or audio):
@@ -125,6 +126,14 @@ def run(
         pulled(model)
     model = of_checkpoint(model) if model is not None else None
     words = words if model is not None else (*map(of_checkpoint, words[:1]), *words[1:])
+    first, *others = (model, *words) if model is not None else (*words, None)
+    if find_transcribing(first):
+        said = prompt or next((word for word in others if word is not None), None)
+        refused = {"image": image, "system": system, "raw": raw, "file": file, "max_tokens": max_tokens, "stop": stop}
+        refused |= {"json_schema": json_schema, "grammar": grammar}
+        assert first is not None
+        transcribe(fetched(first), said, audio, engine, sampling, refused, as_json=as_json, verbose=verbose)
+        return
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
         if raw or as_json or verbose or image or audio:

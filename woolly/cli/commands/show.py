@@ -239,6 +239,8 @@ def _print(facts: dict[str, Any]) -> None:
     console.print()
     if facts["parameters"]:
         console.print(f"parameters  {facts['parameters']:,}")
+    if facts["metadata"].get("general.architecture") == "whisper":
+        console.print("sounds  hears, transcribes")
     if pictures := facts.get("pictures"):
         what = pictures.get("cannot_run") or _told_of_pictures(pictures)
         console.print(f"pictures  {_printable(Path(pictures['projector']).name)} ({_printable(what)})")

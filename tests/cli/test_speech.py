@@ -1,0 +1,56 @@
+"""`woolly run MODEL --audio FILE` with a Whisper model: a line for each segment, and what is refused by name."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tests.cases.whisper import sound, write_whisper
+from tests.senses.test_sound import wav
+from woolly.cli.app import app
+from woolly.cli.parse.usage import UsageError
+from woolly.llm.speech import transcriber
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("speech")
+    write_whisper(folder / "ggml-tiny.bin")
+    (folder / "talk.wav").write_bytes(wav(sound(3.0)))
+    return folder
+
+
+def run(folder, *words):
+    return CliRunner().invoke(app, ["run", str(folder / "ggml-tiny.bin"), *words])
+
+
+def test_the_transcript_is_printed_without_a_prompt(folder, monkeypatch):
+    monkeypatch.setattr(transcriber, "_MOST_NEW", 5)
+    shown = run(folder, "--audio", str(folder / "talk.wav"), "--temp", "0")
+    assert shown.exit_code == 0
+    facts = json.loads(run(folder, "--audio", str(folder / "talk.wav"), "--temp", "0", "--json").stdout)
+    assert facts["seconds"] == 3.0
+    assert [one["text"].strip() for one in facts["segments"]] == shown.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("Hello",), "give one with --audio FILE"),
+        (("--audio", "talk.wav", "--top-k", "3"), "--top-k cannot be honoured by a Whisper model"),
+        (("--audio", "talk.wav", "--system", "Be brief."), "--system cannot be honoured by a Whisper model"),
+        (("--audio", "talk.wav", "-n", "5"), "--max-tokens cannot be honoured by a Whisper model"),
+    ],
+)
+def test_what_a_transcript_has_no_use_for_is_refused(folder, words, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        raise run(folder, *words).exception
+
+
+def test_show_and_list_say_what_it_does(folder, monkeypatch):
+    monkeypatch.setenv("WOOLLY_HOME", str(folder / "home"))
+    (folder / "home" / "models").mkdir(parents=True)
+    (folder / "home" / "models" / "ggml-tiny.bin").hardlink_to(folder / "ggml-tiny.bin")
+    listed = CliRunner().invoke(app, ["list", "--json"]).stdout
+    assert [one["name"] for one in json.loads(listed)] == ["ggml-tiny"]
+    assert "hears, transcribes" in CliRunner().invoke(app, ["list"], env={"COLUMNS": "200"}).stdout

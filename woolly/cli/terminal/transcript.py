@@ -1,0 +1,67 @@
+"""The transcript of a Whisper model: what `woolly run MODEL --audio FILE` prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.progress import tell
+from woolly.errors import WoollyError
+
+__all__ = ["find_transcribing", "transcribe"]
+
+_HONOURED = ("temperature", "seed")
+
+
+def find_transcribing(name: str | None) -> bool:
+    """Whether a name is that of a Whisper model on this machine."""
+    from woolly.gguf import open_gguf
+    from woolly.store import resolve
+
+    try:
+        if name is None:
+            return False
+        with open_gguf(resolve(name)) as file:
+            return bool(file.metadata.get("general.architecture") == "whisper")
+    except (WoollyError, OSError):
+        return False
+
+
+def transcribe(
+    path: str | Path,
+    prompt: str | None,
+    sounds: Sequence[str],
+    engine: Mapping[str, Any],
+    sampling: Mapping[str, Any],
+    refused: Mapping[str, Any],
+    *,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Prints what is said in each sound, segment by segment; `refused` are options that a transcript has no use for."""
+    from woolly.llm import LLM
+
+    for option, value in (*refused.items(), *sampling.items()):
+        if value and option not in _HONOURED:
+            raise UsageError(f"--{option.replace('_', '-')} cannot be honoured by a Whisper model; leave it out")
+    if not sounds:
+        raise UsageError("a Whisper model writes what is said in a sound: give one with --audio FILE")
+    options = {option: sampling[option] for option in _HONOURED if option in sampling}
+    with LLM(path, **engine) as llm:
+        for sound in sounds:
+            if as_json:
+                made = llm.transcribe(sound, prompt=prompt or "", **options)
+                facts = {"text": made.text, "language": made.language, "seconds": made.seconds}
+                segments = [asdict(segment) for segment in made.segments]
+                click.echo(json.dumps({**facts, "segments": segments, "model": str(llm.path)}, indent=2))
+                continue
+            for segment in llm.transcribe(sound, prompt=prompt or "", stream=True, **options):
+                click.echo(segment.text.strip())
+                if verbose:
+                    tell(f"woolly: {segment.start:.2f} to {segment.end:.2f} s")
