@@ -1,5 +1,6 @@
 """A Whisper model hears and writes as transformers' does, and no row's bits depend on its batch or on the cache."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cases.whisper import sound, write_whisper
-from woolly import LLM
+from woolly import LLM, AsyncLLM
 from woolly.errors import RequestError
 from woolly.llm.speech import SpokenSegment, TranscribeOptions, transcriber
 from woolly.llm.speech.rules import Rules
@@ -207,3 +208,18 @@ def test_times_never_go_back_and_come_in_pairs(llm):
     assert not pair[: tokens.end].any()
     assert pair[at:].nonzero()[0][0] == 9
     assert not allowed(at + 5, 1000)[tokens.suppressed].any()
+
+
+def test_an_event_loop_gets_the_same_transcript(llm, monkeypatch):
+    monkeypatch.setattr(transcriber, "_MOST_NEW", 4)
+    options = {"language": "en", "temperature": 0.0}
+
+    async def ask():
+        own = AsyncLLM.__new__(AsyncLLM)
+        own.llm = llm
+        pieces = [one async for one in own.stream_transcript((sound(2), 16000), **options)]
+        return pieces, await own.transcribe((sound(2), 16000), **options)
+
+    pieces, whole = asyncio.run(ask())
+    assert whole.segments == tuple(pieces)
+    assert whole.segments == llm.transcribe((sound(2), 16000), **options).segments

@@ -21,9 +21,13 @@ from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.peers import PeerCalls
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.requests import Params, Prompt, Prompts
+from woolly.llm.speech import Ask, SpokenSegment, Transcriber, Transcript
+from woolly.llm.speech.loop import transcribed
 from woolly.llm.texts import Classification, Float32, Text, listed
 from woolly.plan import Pooling
 from woolly.sampling import SamplingParams
+from woolly.senses import read_sound
+from woolly.senses.sounds import SoundSource
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -138,6 +142,27 @@ class AsyncLLM(PeerCalls):
     ) -> AsyncChatStream:
         """As `LLM.chat` with `stream`; refused as by `stream`."""
         return AsyncChatStream(self.llm.driver, lambda: self.llm.prepare_chat(messages, params, **options))
+
+    async def transcribe(self, sound: SoundSource, **options: Any) -> Transcript:
+        """As `LLM.transcribe`, without streaming."""
+        transcriber = await asyncio.to_thread(self._transcriber, sound, options)
+        async for _ in transcribed(transcriber, self._written):
+            pass
+        return transcriber.transcript
+
+    async def stream_transcript(self, sound: SoundSource, **options: Any) -> AsyncIterator[SpokenSegment]:
+        """As `LLM.transcribe` with `stream`: `async for segment in llm.stream_transcript("talk.wav")`."""
+        transcriber = await asyncio.to_thread(self._transcriber, sound, options)
+        async for segment in transcribed(transcriber, self._written):
+            yield segment
+
+    def _transcriber(self, sound: SoundSource, options: Mapping[str, Any]) -> Transcriber:
+        _check_options(options, "stream_transcript")
+        return self.llm.prepare_transcript(read_sound(sound), **options)
+
+    async def _written(self, ask: Ask) -> Sequence[int]:
+        (completion,) = await self._complete([[self.llm.request_of(ask)]])
+        return completion.checked().token_ids
 
     async def score(self, prompt: Prompt) -> Score:
         """As `LLM.score`."""
