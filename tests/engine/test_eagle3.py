@@ -67,6 +67,7 @@ def test_guesses_are_those_of_the_published_form(folder, target, backend, is_nor
     logits, following = eagle3_logits(own, features, after, table, is_normed)
     with open_gguf(target) as file, open_gguf(head) as other:
         plan = trace_head(file, trace(file), other)
+        assert [value.id for value in plan.values] == list(range(len(plan.values)))
         all_tensors = {**file.tensors, **{f"head.{name}": tensor for name, tensor in other.tensors.items()}}
         options = Options(threads=1, kv_type="f32", max_rows=32)
         program = choose(backend).compile(plan, all_tensors, options)

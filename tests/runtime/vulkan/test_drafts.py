@@ -11,6 +11,7 @@ from tests.engine.test_eagle3 import LAYERS, TARGET
 from woolly import LLM, SamplingParams
 from woolly.engine import AssistantDraft, MtpDraft
 from woolly.engine.drafts.cost import DraftCost
+from woolly.engine.drafts.draft import DraftLength
 from woolly.engine.drafts.purse import Purses
 
 PROMPT = np.random.RandomState(5).randint(0, 256, 40).tolist()
@@ -28,10 +29,17 @@ def test_a_head_guesses_and_changes_no_text(name, draft, vulkan, tmp_path, monke
         head = write_assistant(tmp_path / "head.gguf", assistant_tensors(), window)
     else:
         head = write_eagle3(tmp_path / "head.gguf", eagle3_tensors(), LAYERS)
+    monkeypatch.setattr(DraftLength, "next", lambda self, cost: 2)
     with LLM(model, ctx=64, threads=1, speculation=None) as llm:
         wanted = llm.generate(PROMPT, GREEDY).token_ids
-    monkeypatch.setattr("woolly.engine.opening.load.choose", lambda *_: vulkan)
-    with LLM(model, ctx=64, threads=1, speculation=head) as llm:
-        done = llm.generate(PROMPT, GREEDY)
-        assert type(llm.engine.draft) is draft and llm.engine.program.about.backend == "vulkan"
-    assert done.token_ids == wanted and done.n_drafted_tokens > 0
+    found = []
+    for backend in ("cpu", "vulkan"):
+        if backend == "vulkan":
+            monkeypatch.setattr("woolly.engine.opening.load.choose", lambda *_: vulkan)
+        with LLM(model, ctx=64, threads=1, speculation=head) as llm:
+            guesses, propose = [], llm.engine.draft.propose
+            monkeypatch.setattr(llm.engine.draft, "propose", lambda w, p=propose, g=guesses: g.append(p(w)) or g[-1])
+            assert llm.generate(PROMPT, GREEDY).token_ids == wanted
+            assert type(llm.engine.draft) is draft and llm.engine.program.about.backend == backend
+        found.append(guesses)
+    assert found[0] == found[1] and found[0]

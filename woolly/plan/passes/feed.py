@@ -32,8 +32,9 @@ def feed(plan: Plan, features: Plan, layers: Sequence[int]) -> Plan:
         attributes = (("heads", 1), ("shared", 0))
         steps.append(Step("join", (both, value), (values[-1].id,), (), attributes, features.steps[0].source))
         both = values[-1].id
-    moved = {value.id: len(values) + value.id for value in features.values} | {brought: both}
-    values += (Value(len(values) + value.id, value.width, value.rows) for value in features.values)
+    n = len(values)
+    moved = {value.id: n + value.id for value in features.values} | {brought: both}
+    values += [Value(n + value.id, value.width, value.rows) for value in features.values]
     for step in features.steps:
         if step.op != "hidden":
             inputs, outputs = (tuple(moved[value] for value in side) for side in (step.inputs, step.outputs))
