@@ -18,6 +18,7 @@ from woolly.models.towers.params import EarParams
 from woolly.models.towers.registry import TracedTower, trace_ear
 from woolly.models.towers.whisper import arrange, stages
 from woolly.plan import Handle, Tracer
+from woolly.plan.ops.attention import Mask
 from woolly.senses import EarSettings
 from woolly.senses.sounds.mel import mel_filters
 
@@ -93,6 +94,6 @@ def _attend(p: Tracer, h: Handle, hp: WhisperParams, name: str, source: Handle |
     read = h if source is None else source
     q = p.linear(h, f"{name}_q", width=hp.width)
     k, v = (p.linear(read, f"{name}_{one}", width=hp.width) for one in "kv")
-    mask = "since" if source is None else "before"
+    mask: Mask = "since" if source is None else "before"
     a = p.attention(q, k, v, head_dim=hp.head_dim, scale=hp.head_dim**-0.5, mask=mask)
     return p.linear(a, f"{name}_out", width=hp.width)

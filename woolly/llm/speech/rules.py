@@ -89,6 +89,6 @@ class StartRow:
 
 
 def _log_softmax(row: Float32) -> Float32:
-    peak = row.max()
-    shifted = row - peak
-    return shifted - np.log(np.exp(shifted).sum(dtype=np.float64)).astype(np.float32)
+    shifted = row - row.max()
+    out: Float32 = shifted - np.float32(np.log(np.exp(shifted).sum(dtype=np.float64)))
+    return out

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from woolly.chat import ChatRequest, Layout, ReasoningOptions, Vision, lay_out
 from woolly.chat.sight import has_pictures
@@ -340,10 +340,10 @@ class Generator:
         else:
             if isinstance(prompt, str):
                 prompt = tuple(llm.tokenize(prompt))
-            prompt = tuple(wants.cut(prompt, most))
-            _check_length(f"has {len(prompt)} tokens", len(prompt), most)
+            ids = tuple(wants.cut(cast("tuple[int, ...]", prompt), most))  # rows of a sound pass as ids do
+            _check_length(f"has {len(ids)} tokens", len(ids), most)
             params = wants.bind(generation.params, llm.tokenizer)
-            (requests,) = llm.prepare(prompt, params, **options)
+            (requests,) = llm.prepare(ids, params, **options)
         _check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
         return requests
 
