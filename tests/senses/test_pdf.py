@@ -1,8 +1,10 @@
 """PDF files: pages as text and pictures, bounds that hold before pixels are drawn, faults in one sentence."""
 
+import json
 import random
 import threading
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -171,8 +173,27 @@ def test_pages_are_drawn_up_to_a_sum_of_pixels(monkeypatch):
     assert len(read_pages(pages, sees=True)) == 2
 
 
-@pytest.mark.parametrize("written", [b"", b"[]\n", b'{"pages": 1}\n{}\n', b'{"pages": "a"}\n', b"{\n"])
+def _page(width: int | str = 1, height: int = 1, n_bytes: int = 3, packed: bytes = b"abc") -> bytes:
+    line = {"text": "", "width": width, "height": height, "bytes": n_bytes}
+    return b'{"pages": 1}\n' + json.dumps(line).encode() + b"\n" + packed
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(b"", b"[]\n", b'{"pages": 1}\n{}\n', b'{"pages": "a"}\n', b"{\n", b"[" * 100_000 + b"\n"),
+        *(_page(-1), _page(10**6), _page("many"), _page(n_bytes=-5), _page().replace(b"3", b"1e999")),
+    ],
+)
 def test_what_a_child_should_not_write_is_a_damaged_file(written, monkeypatch):
     monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: written)
     with pytest.raises(RequestError, match=r"x\.pdf is a damaged PDF file"):
-        read_pages(GOOD + written + b"#", "x.pdf", sees=True)
+        read_pages(GOOD + written[:100] + b"#", "x.pdf", sees=True)
+
+
+@pytest.mark.parametrize("packed", [b"abc", zlib.compress(b"a"), zlib.compress(b"")])
+def test_pixels_that_no_page_has_are_a_damaged_file(packed, monkeypatch):
+    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: _page(n_bytes=len(packed), packed=packed))
+    (page,) = read_pages(GOOD + packed + b"#", sees=True)
+    with pytest.raises(RequestError, match="the file is a damaged PDF file"):
+        _ = page.picture

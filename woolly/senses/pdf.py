@@ -59,8 +59,11 @@ class Page:
     def picture(self) -> Picture:
         """The page as it is printed."""
         n_bytes = self.width * self.height * 3
-        pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
-        return Picture(np.frombuffer(pixels, np.uint8, n_bytes).reshape(self.height, self.width, 3))
+        try:
+            pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
+            return Picture(np.frombuffer(pixels, np.uint8, n_bytes).reshape(self.height, self.width, 3))
+        except (ValueError, zlib.error):  # the process that read the file wrote something else
+            raise _damaged("the file") from None
 
 
 @dataclass(frozen=True)
@@ -223,8 +226,8 @@ def _read(data: bytes, name: str, before: Taken, *, sees: bool, most: int, deadl
         )
     try:
         return _parsed(written, name, most, before)
-    except (ValueError, LookupError, TypeError, AttributeError):  # the file took over what reads it, perhaps
-        raise _damaged(name) from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise _damaged(name) from None  # the file took over what reads it, perhaps
 
 
 def _packages() -> list[str]:
@@ -257,9 +260,12 @@ def _parsed(written: bytes, name: str, most: int, before: Taken) -> tuple[Page, 
             )
         if "fault" in line:
             raise RequestError(f"{name} is a damaged PDF file (page {len(pages) + 1}); save it again, or send another")
-        packed = written[place : place + line["bytes"]]
-        place += line["bytes"]
-        pages.append(Page(len(pages) + 1, _plain(line["text"]), line["width"], line["height"], packed))
+        width, height, n_bytes = (int(line[key]) for key in ("width", "height", "bytes"))
+        if n_bytes < 0 or not (0 <= width <= _MOST_SIDE and 0 <= height <= _MOST_SIDE):
+            raise ValueError("a size that no page has")
+        packed = written[place : place + n_bytes]
+        place += n_bytes
+        pages.append(Page(len(pages) + 1, _plain(line["text"]), width, height, packed))
     return tuple(pages)
 
 
