@@ -70,7 +70,7 @@ def write_whisper(path: Path, n_vocab: int = MULTILINGUAL, n_mels: int = 80, hal
         texts = words(n_vocab - N_SPECIAL[n_vocab])
         file.write(struct.pack("<i", len(texts)) + b"".join(struct.pack("<i", len(text)) + text for text in texts))
         for name, array in tensors(n_vocab, n_mels).items():
-            is_half = half and name.endswith(".weight") and array.ndim == 2
+            is_half = half and name.endswith(".weight") and array.ndim > 1  # filters, too
             head = struct.pack("<3i", array.ndim, len(name), int(is_half))
             file.write(head + struct.pack(f"<{array.ndim}i", *array.shape[::-1]) + name.encode())
             file.write(array.astype(np.float16 if is_half else np.float32).tobytes())

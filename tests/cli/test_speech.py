@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from tests.cases.tiny import TINY, write_tiny
 from tests.cases.whisper import sound, write_whisper
 from tests.senses.test_sound import wav
 from woolly.cli.app import app
@@ -26,10 +27,11 @@ def run(folder, *words):
 
 def test_the_transcript_is_printed_without_a_prompt(folder, monkeypatch):
     monkeypatch.setattr(transcriber, "_MOST_NEW", 5)
-    shown = run(folder, "--audio", str(folder / "talk.wav"), "--temp", "0")
+    words = ("--audio", str(folder / "talk.wav"), "--temp", "0", "--language", "de", "--translate")
+    shown = run(folder, *words)
     assert shown.exit_code == 0
-    facts = json.loads(run(folder, "--audio", str(folder / "talk.wav"), "--temp", "0", "--json").stdout)
-    assert facts["seconds"] == 3.0
+    facts = json.loads(run(folder, *words, "--json").stdout)
+    assert facts["seconds"] == 3.0 and facts["language"] == "de"
     assert [one["text"].strip() for one in facts["segments"]] == shown.stdout.splitlines()
 
 
@@ -45,6 +47,13 @@ def test_the_transcript_is_printed_without_a_prompt(folder, monkeypatch):
 def test_what_a_transcript_has_no_use_for_is_refused(folder, words, sentence):
     with pytest.raises(UsageError, match=sentence):
         raise run(folder, *words).exception
+
+
+@pytest.mark.parametrize("words", [("--language", "de"), ("--translate",)])
+def test_what_only_a_transcript_has_is_refused_of_others(tmp_path, words):
+    path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
+    with pytest.raises(UsageError, match=f"{words[0]} is for Whisper models; say it in the prompt"):
+        raise CliRunner().invoke(app, ["run", str(path), "Hello", *words]).exception
 
 
 def test_show_and_list_say_what_it_does(folder, monkeypatch):

@@ -64,7 +64,19 @@ __all__ = ["run"]
         metavar="FILE",
         section=ANSWER,
     ),
-    Option("--audio", "Sound that goes before the prompt; may be repeated.", list, metavar="FILE", section=ANSWER),
+    Option(
+        "--audio",
+        "Sound that goes before the prompt, or that a Whisper model transcribes; may be repeated.",
+        list,
+        metavar="FILE",
+        section=ANSWER,
+    ),
+    Option(
+        "--language",
+        "What is spoken, such as de or german, for a Whisper model; without it, the model hears which one it is.",
+        section=ANSWER,
+    ),
+    Option("--translate", "A Whisper model writes English, whatever is spoken.", bool, default=False, section=ANSWER),
     SYSTEM,
     Option("--raw", "Continue the prompt as it is, without a chat template.", bool, default=False, section=ANSWER),
     MAX_TOKENS,
@@ -86,6 +98,8 @@ def run(
     file: tuple[str, ...],
     image: tuple[str, ...],
     audio: tuple[str, ...],
+    language: str | None,
+    translate: bool,
     system: str | None,
     raw: bool,
     max_tokens: int | None,
@@ -131,9 +145,12 @@ def run(
         said = prompt or next((word for word in others if word is not None), None)
         refused = {"image": image, "system": system, "raw": raw, "file": file, "max_tokens": max_tokens, "stop": stop}
         refused |= {"json_schema": json_schema, "grammar": grammar}
+        wanted = {"prompt": said or "", "language": language, "translate": translate}
         assert first is not None
-        transcribe(fetched(first), said, audio, engine, sampling, refused, as_json=as_json, verbose=verbose)
+        transcribe(fetched(first), wanted, audio, engine, sampling, refused, as_json=as_json, verbose=verbose)
         return
+    if language is not None or translate:
+        raise UsageError(f"--{'translate' if translate else 'language'} is for Whisper models; say it in the prompt")
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
         if raw or as_json or verbose or image or audio:

@@ -35,7 +35,7 @@ def find_transcribing(name: str | None) -> bool:
 
 def transcribe(
     path: str | Path,
-    prompt: str | None,
+    wanted: Mapping[str, Any],
     sounds: Sequence[str],
     engine: Mapping[str, Any],
     sampling: Mapping[str, Any],
@@ -44,7 +44,10 @@ def transcribe(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Prints what is said in each sound, segment by segment; `refused` are options that a transcript has no use for."""
+    """Prints what is said in each sound, segment by segment.
+
+    `wanted` are options of `LLM.transcribe`, and `refused` those of the command that a transcript has no use for.
+    """
     from woolly.llm import LLM
 
     for option, value in (*refused.items(), *sampling.items()):
@@ -52,16 +55,16 @@ def transcribe(
             raise UsageError(f"--{option.replace('_', '-')} cannot be honoured by a Whisper model; leave it out")
     if not sounds:
         raise UsageError("a Whisper model writes what is said in a sound: give one with --audio FILE")
-    options = {option: sampling[option] for option in _HONOURED if option in sampling}
+    options = {**wanted, **{option: sampling[option] for option in _HONOURED if option in sampling}}
     with LLM(path, **engine) as llm:
         for sound in sounds:
             if as_json:
-                made = llm.transcribe(sound, prompt=prompt or "", **options)
+                made = llm.transcribe(sound, **options)
                 facts = {"text": made.text, "language": made.language, "seconds": made.seconds}
                 segments = [asdict(segment) for segment in made.segments]
                 click.echo(json.dumps({**facts, "segments": segments, "model": str(llm.path)}, indent=2))
                 continue
-            for segment in llm.transcribe(sound, prompt=prompt or "", stream=True, **options):
+            for segment in llm.transcribe(sound, stream=True, **options):
                 click.echo(segment.text.strip())
                 if verbose:
                     tell(f"woolly: {segment.start:.2f} to {segment.end:.2f} s")
