@@ -1,6 +1,7 @@
 """Numbers of a plan that decide bits of rows: rounded correctly, at any size."""
 
 import math
+from decimal import Decimal, localcontext
 
 import pytest
 
@@ -20,6 +21,13 @@ def test_a_logarithm_is_that_of_c_or_next_to_it(x):
 @pytest.mark.parametrize("x", [-1e30, -745.0, -700.0, -40.0, -1e-9, 0.0, 0.3, 40.0, 1e30])
 def test_softplus_keeps_its_digits_where_it_is_small(x):
     assert exact_softplus(x) in neighbours(math.log1p(math.exp(-abs(x))) + max(x, 0.0))
+
+
+def test_softplus_is_rounded_correctly_with_few_digits():
+    with localcontext() as context:
+        context.prec = 400
+        for x in (-744.3, -300.7, -92.1, -12.5, -0.7, 3.3, 50.0):
+            assert exact_softplus(x) == float(max(Decimal(x), Decimal(0)) + (1 + Decimal(-abs(x)).exp()).ln())
 
 
 def test_numbers_of_broken_files_do_not_stop_it():

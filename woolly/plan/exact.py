@@ -11,7 +11,7 @@ from decimal import Decimal, localcontext
 __all__ = ["exact_log", "exact_power", "exact_softplus"]
 
 _DIGITS = 40
-_SMALL_DIGITS = 400  # 1 plus the least number of f64 has 324
+_MOST_DIGITS = 400  # 1 plus the least number of f64 has 324
 
 
 def exact_log(x: float) -> float:
@@ -35,6 +35,7 @@ def exact_softplus(x: float) -> float:
     if not math.isfinite(x):
         return max(x, 0.0)
     with localcontext() as context:
-        context.prec = _SMALL_DIGITS
+        # 1 + e^x has one digit more for each 2.3 that x is below 0.
+        context.prec = min(_DIGITS + int(max(0.0, -x) / 2.3), _MOST_DIGITS)
         above = (1 + Decimal(-abs(x)).exp()).ln()
         return float(max(Decimal(x), Decimal(0)) + above)
