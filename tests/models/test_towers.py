@@ -237,6 +237,27 @@ def test_a_missing_tensor_is_named(tmp_path):
         trace_towers(file)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "sentence"),
+    [
+        ("v.sam.neck.2", (16, 16, 3, 5), "neck.2.weight is missing, or no filter of 16 x 3 x 3"),
+        ("v.sam.net_3", (32, 24, 1, 1), "net_3.weight is missing, or no filter of"),
+        ("v.sam.net_3", (40, 24, 3, 3), "filters give 40 columns, and CLIP reads 32"),
+    ],
+)
+def test_filters_that_do_not_fit_each_other_are_refused(name, shape, sentence, tmp_path):
+    tower = TOWERS["deepseekocr"]
+    arrays = tensors(tower)
+    before = arrays[f"{name}.weight"].shape
+    shape = tuple(old if i == 1 else new for i, (old, new) in enumerate(zip(before, shape, strict=True)))
+    arrays[f"{name}.weight"] = np.zeros(shape, np.float32)
+    with (
+        open_gguf(rewritten(tower, arrays, tmp_path / "odd.gguf")) as file,
+        pytest.raises(ModelError, match=sentence),
+    ):
+        trace_towers(file)
+
+
 def test_a_piece_that_does_not_fit_is_refused(tmp_path):
     one = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cpu", Options())
     one.check(piece((1, 8, 8)))

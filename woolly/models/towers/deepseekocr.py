@@ -25,7 +25,8 @@ PROJECTORS = ("deepseekocr",)
 CONSTANTS = ("v.image_newline", "v.view_seperator")  # the end of each line, and of the picture
 
 _CLIP_EPS = 1e-5  # files have SAM's
-_FILTERS = ("v.sam.neck.0", "v.sam.neck.2", "v.sam.net_2", "v.sam.net_3")
+# Each reads what the one before gives, of squares of as many places.
+_FILTERS = {"v.sam.neck.0": 1, "v.sam.neck.2": 3, "v.sam.net_2": 3, "v.sam.net_3": 3}
 
 
 def _sam(hp: TowerParams) -> Sam:
@@ -86,11 +87,16 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     """What SAM reads otherwise, filters as matrices, and CLIP's table in both sizes."""
     sam = _sam(hp)
     out = sam.remake(dict(hp.tensors))
-    for name in (f"{one}.weight" for one in _FILTERS):
-        if name not in hp.tensors or len(hp.tensors[name].shape) != 4:
-            raise ModelError(f"tensor {name} is missing, or no filter of two axes")
+    n_before = sam.width
+    for one, side in _FILTERS.items():
+        name = f"{one}.weight"
+        if name not in hp.tensors or hp.tensors[name].shape[1:] != (n_before, side, side):
+            raise ModelError(f"tensor {name} is missing, or no filter of {n_before} x {side} x {side}")
+        n_before = hp.tensors[name].shape[0]
         array = hp.tensors[name].dequantize().reshape(hp.tensors[name].shape).transpose(0, 2, 3, 1)
         out[name] = made(name, array.reshape(len(array), -1))
+    if n_before != hp.width:
+        raise ModelError(f"filters give {n_before} columns, and CLIP reads {hp.width}")
     n = hp.side // 4
     if "v.position_embd.weight" not in hp.tensors or hp.tensors["v.position_embd.weight"].shape != (n**2 + 1, hp.width):
         raise ModelError(f"tensor v.position_embd.weight is missing, or not a table of {n} x {n} rows after one")
