@@ -79,6 +79,9 @@ def test_the_file_that_guesses_comes_if_it_is_asked_for(hub):
     assert pull(f"hf:{SEEING}:Q4_K_M", with_draft=True) == path
     assert find_block(path) == (block := path.with_name("mtp-wool-Q8_0.gguf")) and block.read_bytes() == DATA + b"g"
     assert find_block(pull(f"hf:{REPO}:Q4_K_M", with_draft=True)) is None
+    hub.repos["sheep/folders"] = {"Q4_K_M/wool-Q4_K_M.gguf": DATA, "Q4/mtp-wool-F16.gguf": DATA}
+    other = pull("hf:sheep/folders:Q4_K_M", with_draft=True)
+    assert not list(other.parents[1].rglob("mtp-*"))
 
 
 def test_a_projector_can_be_left_out(hub):

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from woolly.errors import StoreError
@@ -132,7 +132,8 @@ def hub_remotes(wanted: HubName, *, with_projector: bool = False, with_draft: bo
     remotes = []
     first = choose_file(files, wanted)
     projector = best_projector(files, first) if with_projector else None
-    beside = [name for name in files if first.startswith(name.rpartition("/")[0])]  # where `find_block` looks
+    folders = ["", *map(str, PurePosixPath(first).parents)]  # where `find_block` looks
+    beside = [name for name in files if name.rpartition("/")[0] in folders]
     block = best_block(beside, first) if with_draft else None
     for name in [*shards_of(first), *(one for one in (projector, block) if one is not None)]:
         # The server at HF_ENDPOINT chooses these names, and files are written under them.
