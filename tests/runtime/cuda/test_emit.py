@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.cases.chosen import CHOSEN
+from tests.cases.newest import NEWEST
 from tests.cases.tiny import TINY, write_tiny
 from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
@@ -116,9 +117,9 @@ def test_an_op_without_kernels_is_refused_with_the_models_line(emitter):
 
 
 @pytest.mark.parametrize("left_out", ["", "pick"], ids=["choice", "chosen"])
-@pytest.mark.parametrize(("name", "n"), [("dots3note", 8), ("minimax-m3", 12)])
+@pytest.mark.parametrize(("name", "n"), [("dots3note", 8), ("minimax-m3", 12), ("qwen4exp", 8)])
 def test_positions_that_an_index_chooses_are_refused_with_the_context_that_works(name, n, left_out, tmp_path):
-    with open_gguf(write_tiny(CHOSEN[name], tmp_path / "tiny.gguf")) as file:
+    with open_gguf(write_tiny((CHOSEN | NEWEST)[name], tmp_path / "tiny.gguf")) as file:
         emitter = emitter_of(file, left_out)
         emitter.device.ask_for({step.op for step in emitter.plan.steps}, lambda emitter, step: None)
         with pytest.raises(UnsupportedError, match=rf"the cuda backend has no .* with a ctx of at most {n}, where"):

@@ -261,8 +261,12 @@ class Emitter:
 def _chosen(step: Step) -> int:
     """How many positions an index chooses for a row, if the step is such a choice or sees nothing else; else 0."""
     if step.op == "pick":
-        return step.integer("n") * step.integer("block")
-    return step.integer("chosen") if step.op == "attend" and len(step.inputs) > 1 else 0
+        each = step.integer("every") if step.integer("whole") else step.integer("block")
+        return step.integer("n") * each
+    if step.op != "attend" or len(step.inputs) < 2:
+        return 0
+    block = max(1, step.integer("block"))  # a choice of whole blocks has the last one, as far as it goes, beside them
+    return step.integer("chosen") // block * block
 
 
 Emit = Callable[[Emitter, Step], None]
