@@ -27,6 +27,13 @@ def test_each_layer_of_ling_3_bounds_its_own_gates(tmp_path):
     assert found == {"moe": [7.0, 0.0, 9.0], "glu": [0.0, 0.0, 5.0, 0.0]}
 
 
+def test_one_number_of_a_file_is_that_of_all_layers(tmp_path):
+    for name, key, one in (("hy_v4", "swiglu_clamp_exp", 0.4), ("qwen4exp", "attention.compress_ratios", 4)):
+        tiny = NEWEST[name]
+        plans = [traced(replace(tiny, extra=tiny.extra | {key: given}), tmp_path) for given in (one, [one] * 4)]
+        assert plans[0].steps == plans[1].steps
+
+
 def test_ling_3_without_a_bound_of_what_fades_is_refused(tmp_path):
     tiny = LATENTS["bailingmoe3"]
     for wrong in ({"kda.safe_gate": False}, {"kda.gate_lower_bound": 0.5}):
@@ -51,7 +58,8 @@ def test_the_block_of_ling_3_that_guesses_attends(tmp_path):
         ({"ple.layer_multipliers": [3, 5]}, "2 of 3 numbers"),
         ({"ple.head_offsets": [0, 41, 84, 231]}, "53 rows from 231 on of per_layer_token_embd.weight, which has 256"),
         ({"hyper_connection.count": 1}, "2 to 16 streams"),
-        ({"attention.compress_ratios": [0, 0, 4]}, "for each layer"),
+        ({"attention.compress_ratios": [0, 0, 4]}, "a whole number or 4 of them"),
+        ({"attention.compress_ratios": [0, 0, 0, 99]}, "for each layer"),
         ({"attention.indexer.top_k": 10}, "whole blocks"),
     ],
 )

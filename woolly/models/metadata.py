@@ -134,12 +134,14 @@ class Keys:
         return int(value)
 
     def numbers(self, name: str, n: int) -> tuple[float, ...]:
-        """Numbers for n layers."""
+        """Numbers for n layers, given as one for all or as an array."""
         return self.shared_numbers(f"{self.architecture}.{name}", n)
 
     def shared_numbers(self, key: str, n: int) -> tuple[float, ...]:
-        """Numbers for n layers under a key without the architecture's name."""
-        values = _listed(self._metadata.get(key, ()))
+        """Numbers for n layers under a key without the architecture's name, given as one for all or as an array."""
+        value: Any = self._metadata.get(key, ())
+        is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
+        values = [value] * n if is_one else _listed(value)
         if len(values) < n:
             raise ModelError(f"metadata key {key} has {len(values)} numbers, but the model has {n} layers")
         return tuple(float(one) for one in values[:n])

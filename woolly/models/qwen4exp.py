@@ -61,8 +61,8 @@ def read(keys: Keys) -> Qwen4Params:
 
 def _read_every(keys: Keys, n: int) -> tuple[int, ...]:
     name = "attention.compress_ratios"
-    every = keys.whole_numbers(name)[:n] if keys.has(name) else (0,) * n
-    if len(every) < n or not all(x == 0 or 1 < x <= _MOST_EVERY for x in every):
+    every = keys.per_layer(name, n, 0)
+    if not all(x == 0 or 1 < x <= _MOST_EVERY for x in every):
         raise ModelError(f"metadata key {keys.architecture}.{name} has no number up to {_MOST_EVERY} for each layer")
     return every
 
