@@ -67,7 +67,7 @@ def test_the_table_has_every_architecture_that_runs():
     renamed = {"nemotron_h_moe", "nomic-bert-moe"}  # rows of others, by what config.json says
     # Its checkpoints hold experts in 4 bits with shared exponents, and a table of whole numbers: no source reads these.
     # The one name that Ling 3 has for the gates of both kinds of layers stands for two tensors; Qwen 3.8 Flash Next has
-    # its table in 512 parts; the makers of Hunyuan 4 publish GGUF files themselves.
+    # its table in 512 parts; Hunyuan 4 is published as GGUF files, too.
     # Whisper's are opened as whisper.cpp's files.
     refused = {"deepseek4", "bailingmoe3", "qwen4exp", "hy_v4", "whisper"}
     assert set(CONVERTED) | renamed == set(architectures()) - refused

@@ -38,11 +38,11 @@ def gated_delta_net(
     return p.linear(p.glu(z, o) if gate == "silu" else o * p.act(z, gate), "ssm_out", width=hp.width)
 
 
-def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float = 0.0, sign: float = 1.0) -> Handle:
+def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float = 0.0) -> Handle:
     """Kimi delta attention: a convolution each for q, k and v, a rate of decay for each channel of k, a gated norm.
 
     What the rates and the gate are made from may be narrow in between. With a `floor`, the logarithm of the decay lies
-    between that and 0; `sign` is that of the file's rates.
+    between that and 0, and the file's rates are above 0.
     """
     r = hp.scan
     q, k, v = (p.linear(h, f"attn_{x}", width=r.inner) for x in "qkv")
@@ -55,7 +55,7 @@ def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float 
         fade = p.linear(fade, "ssm_f_b", width=r.inner)
     fade, rates = fade + p.vector("ssm_dt.bias"), p.vector("ssm_a").weight
     if floor:
-        decay = p.act(p.gain(fade, rates, run=r.state) * sign, "sigmoid") * floor
+        decay = p.act(p.gain(fade, rates, run=r.state), "sigmoid") * floor
     else:
         decay = p.gain(p.act(fade, "softplus"), rates, run=r.state)
     o = p.delta_net(q, k, v, decay, beta, heads_k=r.heads, heads_v=r.heads, order="div", eps=hp.eps)
