@@ -8,12 +8,11 @@ import pytest
 from tests.cases.families import FAMILIES
 from tests.cases.mtp import RAW, opened_guesses
 from tests.cases.tiny import write_tiny
-from woolly.errors import UnsupportedError
+from woolly.errors import RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.runtime import BACKENDS, Batch, Options, choose
-from woolly.runtime.options import KV_TYPES, KvType
 from woolly.runtime.split import SplitBackend
 from woolly.runtime.vulkan.ops import linears
 
@@ -141,10 +140,10 @@ def test_layers_that_stay_on_the_cpu_change_no_bit(vulkan, tmp_path):
         np.testing.assert_array_equal(logits(program, [60, 1, 9]).view(np.uint32), wanted.view(np.uint32))
 
 
-def test_a_cache_without_kernels_is_refused_by_name(vulkan, tmp_path, monkeypatch):
-    monkeypatch.setitem(KV_TYPES, "q4_9", KvType(5, block=32))
-    with pytest.raises(UnsupportedError, match="the vulkan backend has no cache of q4_9"):
-        both(vulkan, write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), "q4_9")
+@pytest.mark.parametrize("kv_type", ["q4", "q8_0/q4"])
+def test_a_cache_without_kernels_is_refused_by_name(kv_type, vulkan, tmp_path):
+    with pytest.raises(RequestError, match=f"'{kv_type}', which the vulkan backend has no kernels for; choose one of"):
+        both(vulkan, write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), kv_type)
 
 
 @pytest.mark.parametrize("name", RAW)
