@@ -8,6 +8,7 @@ import pytest
 from tests.cases.whisper import tensors, words, write_whisper
 from woolly.errors import GGUFError, UnsupportedError
 from woolly.gguf import open_gguf
+from woolly.gguf.map import LateMap
 from woolly.quant import GGMLType
 
 
@@ -50,3 +51,45 @@ def test_another_model_of_that_form_is_refused(tmp_path):
     (tmp_path / "old.bin").write_bytes(b"lmgg" + struct.pack("<11i", 32000, *[16] * 10) + bytes(100))
     with pytest.raises(UnsupportedError, match="no Whisper model"):
         open_gguf(tmp_path / "old.bin")
+
+
+@pytest.mark.parametrize(
+    ("places", "value", "sentence"),
+    [
+        ((1,), 1 << 17, "no Whisper model"),
+        ((1,), 1501, "n_audio_ctx is 1501; Whisper's encoder has 1500 rows"),
+        ((2, 6), 1 << 14, "no Whisper model"),
+        ((5,), 100, r"at byte \d+: expected \(100, 32\) numbers of tensor .*, found \(448, 32\) of F32"),
+        ((2, 6), 64, r"at byte \d+: expected \(448, 64\) numbers"),
+    ],
+)
+def test_sizes_that_lie_are_refused_before_anything_is_made_of_them(path, tmp_path, places, value, sentence):
+    data = bytearray(path.read_bytes())
+    for place in places:
+        struct.pack_into("<i", data, 4 + 4 * place, value)
+    (tmp_path / "lying.bin").write_bytes(data)
+    with pytest.raises((GGUFError, UnsupportedError), match=sentence):
+        open_gguf(tmp_path / "lying.bin")
+
+
+def test_opening_copies_no_tensor_and_reading_gives_aligned_floats(tmp_path):
+    own = tensors(51864)
+    with open_gguf(write_whisper(tmp_path / "ggml-tiny.en.bin", 51864)) as file:
+        late = [one for one in file.tensors.values() if isinstance(one.file, LateMap)]
+        assert len(late) > 5 and all(one.file._bytes is None for one in late)
+        for name, its in (("attn_q.weight", "attn.query.weight"), ("ffn_up.bias", "mlp.0.bias")):
+            tensor = file.tensors[f"dec.blk.1.{name}"]
+            assert tensor.data.ctypes.data % 4 == 0
+            np.testing.assert_array_equal(tensor.dequantize(), own[f"decoder.blocks.1.{its}"])
+
+
+def test_positions_of_halves_are_read_as_floats(path, tmp_path):
+    data, name = path.read_bytes(), b"decoder.positional_embedding"
+    at, table = data.index(name), tensors(51864)["decoder.positional_embedding"]
+    head = struct.pack("<5i", 2, len(name), int(GGMLType.F16), *table.shape[::-1])
+    rest = data[at + len(name) + table.nbytes :]
+    (tmp_path / "half.bin").write_bytes(data[: at - 20] + head + name + table.astype(np.float16).tobytes() + rest)
+    with open_gguf(tmp_path / "half.bin") as file:
+        tensor = file.tensors["dec.position_embd.weight"]
+        assert tensor.type is GGMLType.F32 and tensor.shape == (1948, 32)
+        np.testing.assert_array_equal(tensor.dequantize()[1500:], table.astype(np.float16))

@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from woolly import _native
 from woolly.errors import GGUFError, ModelError
 
-__all__ = ["FileMap", "MemoryMap"]
+__all__ = ["FileMap", "LateMap", "MemoryMap"]
 
 
 class FileMap:
@@ -85,3 +86,27 @@ class MemoryMap(FileMap):
 
     def check(self) -> None:
         """Does nothing: memory stays as it is."""
+
+
+class LateMap(MemoryMap):
+    """Bytes of an array that is made of a file when it is first read, and kept until this is closed."""
+
+    __slots__ = ("_make", "_source")
+
+    def __init__(self, source: FileMap, n_bytes: int, make: Callable[[], NDArray[np.float32]]) -> None:
+        """`make` reads `source`, and gives an array of `n_bytes`."""
+        self._source, self._make = source, make
+        self._bytes = None
+        self._watch = -1
+        self.path, self.identity, self.n_bytes = source.path, source.identity, n_bytes
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """The array's bytes; GGUFError once the file is closed."""
+        if self._bytes is None:
+            self._bytes = self._make().reshape(-1).view(np.uint8)
+        return self._bytes
+
+    def check(self) -> None:
+        """That of the file."""
+        self._source.check()

@@ -1,13 +1,16 @@
 """whisper.cpp's files (`ggml-base.en.bin`): another header over the same types of tensors, read as that of a GGUF file.
 
 Most people who have a Whisper model have such a file; there is no usual GGUF form of it. Tensors stay where they are,
-under the names that projectors and T5 have in GGUF; only filters, tables and vectors, which are small, are copied.
+under the names that projectors and T5 have in GGUF; the decoder's positions, and what is f32 at odd bytes, are copied
+when they are first read.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +18,11 @@ import numpy as np
 from woolly.errors import UnsupportedError
 from woolly.gguf.byte_level import CHARACTER_OF_BYTE
 from woolly.gguf.cursor import Cursor, quote
-from woolly.gguf.map import FileMap, MemoryMap
+from woolly.gguf.map import FileMap, LateMap, MemoryMap
 from woolly.gguf.metadata import Entry, Metadata, read_entry
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType, encode_value
+from woolly.quant.decode import can_dequantize
 from woolly.quant.types import GGMLType
 
 __all__ = ["LANGUAGES", "is_whisper_bin", "read_whisper_bin", "special_tokens"]
@@ -28,10 +32,11 @@ _SIZES = (
     *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
     *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels", "ftype"),
 )
-_MOST = 1 << 17  # of any size: three times the vocabulary
+_MOST = 1 << 13  # of any size but the vocabulary: six times the largest
 _MOST_TENSORS = 1 << 13
-_N_TIMES = 1501  # tokens of times, 20 ms each
-_MOST_TEXT = 4 << 20  # bytes of all tokens: those of Whisper take 0.5 MB
+_N_SOURCE = 1500  # rows of the encoder
+_N_TIMES = _N_SOURCE + 1  # tokens of times, 20 ms each
+_MOST_TEXT = 1 << 20  # bytes of all tokens: those of Whisper take 0.5 MB
 _CHARACTERS = dict(enumerate(CHARACTER_OF_BYTE))
 _ENGLISH = 51864  # tokens of a vocabulary for English alone; the others have more
 
@@ -71,6 +76,7 @@ _ROOT = {
     "decoder.ln.weight": "dec.output_norm.weight",
     "decoder.ln.bias": "dec.output_norm.bias",
 }
+_POSITIONS = _ROOT["decoder.positional_embedding"]
 _IN_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d{1,3})\.(.+)\.(weight|bias)")
 
 
@@ -87,8 +93,8 @@ def read_whisper_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
     _check_sizes(cursor, sizes)
     filters = _read_filters(cursor, sizes["n_mels"])
     tokens = _read_tokens(cursor, sizes["n_vocab"])
-    end, tensors = cursor.offset, _read_tensors(cursor, sizes["n_audio_ctx"])
-    return _metadata(file, _values(file, sizes, tokens)), tensors | filters, end
+    end, tensors = cursor.offset, _read_tensors(cursor, (sizes["n_text_ctx"], sizes["n_text_state"]))
+    return _metadata(file, _values(file, sizes), tokens), tensors | filters, end
 
 
 def special_tokens(n_vocab: int) -> list[str]:
@@ -104,11 +110,15 @@ def special_tokens(n_vocab: int) -> list[str]:
 
 def _check_sizes(cursor: Cursor, sizes: dict[str, int]) -> None:
     least, most = _ENGLISH, _ENGLISH + 2
-    if not least <= sizes["n_vocab"] <= most or not all(0 < sizes[n] <= _MOST for n in _SIZES[:-1]):
+    if not least <= sizes["n_vocab"] <= most or not all(0 < sizes[n] <= _MOST for n in _SIZES[1:-1]):
         found = ", ".join(f"{name} {value}" for name, value in sizes.items())
         raise UnsupportedError(
             f"{cursor.map.path}: this file of ggml's first form is no Whisper model, which has {least} to {most} tokens"
             f" (found: {found}); other models of that form are obsolete, so take the GGUF file of the model"
+        )
+    if sizes["n_audio_ctx"] != _N_SOURCE:
+        raise UnsupportedError(
+            f"{cursor.map.path}: n_audio_ctx is {sizes['n_audio_ctx']}; Whisper's encoder has {_N_SOURCE} rows of 30 s"
         )
     for one, other in (("n_audio_state", "n_text_state"), ("n_audio_head", "n_text_head")):
         if sizes[one] != sizes[other]:
@@ -125,32 +135,40 @@ def _read_filters(cursor: Cursor, n_mels: int) -> dict[str, Tensor]:
     if (n, n_bins) != (n_mels, 201):
         raise cursor.error(f"expected {n_mels} filters of 201 bins, found {n} of {n_bins}", at)
     start = cursor.skip(4 * n * n_bins, "the filters")
-    values = cursor.bytes[start : cursor.offset].copy()
-    return {"a.mel_filters": Tensor("a.mel_filters", GGMLType.F32, (n, n_bins), 0, MemoryMap("a.mel_filters", values))}
+    return {"a.mel_filters": Tensor("a.mel_filters", GGMLType.F32, (n, n_bins), start, cursor.map)}
 
 
-def _read_tokens(cursor: Cursor, n_vocab: int) -> list[str]:
-    """The vocabulary: the file has the tokens of text, those behind them are known."""
+def _read_tokens(cursor: Cursor, n_vocab: int) -> bytearray:
+    """The vocabulary as GGUF writes it: the file has the tokens of text, those behind them are known."""
     special = special_tokens(n_vocab)
     n_text = n_vocab - len(special)
     at = cursor.offset
     count = cursor.u32("the number of tokens")
     if not n_text <= count <= n_vocab:
         raise cursor.error(f"expected {n_text} to {n_vocab} tokens, found {count}", at)
-    tokens: list[str] = []
+    out = bytearray(struct.pack("<IIQ", ValueType.ARRAY, ValueType.STRING, n_vocab))
     data, begin = cursor.bytes[cursor.offset : cursor.offset + _MOST_TEXT].tobytes(), 0
     for index in range(count):
         start = begin + 4
         end = start + int.from_bytes(data[begin:start], "little")
         if end > len(data):
-            raise cursor.error(f"expected token {index} of {count} within the file's first megabytes", at)
-        tokens.append(data[start:end].decode("latin-1").translate(_CHARACTERS))
+            raise cursor.error(f"expected token {index} of {count} within the first MB of tokens", at)
+        if index < n_text:  # some files have the end of a text, too
+            _add_text(out, data[start:end].decode("latin-1").translate(_CHARACTERS))
         begin = end
     cursor.skip(begin, "the tokens")
-    return tokens[:n_text] + special  # some files have the end of a text, too
+    for text in special:
+        _add_text(out, text)
+    return out
 
 
-def _read_tensors(cursor: Cursor, n_source: int) -> dict[str, Tensor]:
+def _add_text(out: bytearray, text: str) -> None:
+    data = text.encode()
+    out += struct.pack("<Q", len(data))
+    out += data
+
+
+def _read_tensors(cursor: Cursor, positions: tuple[int, int]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     while cursor.offset < cursor.n_bytes:
         at = cursor.offset
@@ -171,7 +189,9 @@ def _read_tensors(cursor: Cursor, n_source: int) -> dict[str, Tensor]:
             raise cursor.error(f"expected every tensor once, found {quote(own)} again", at)
         tensor = Tensor(name, type, shape, cursor.offset, cursor.map)
         cursor.skip(tensor.n_bytes, f"tensor {quote(own)}")
-        tensors[name] = _placed(tensor, n_source)
+        if name == _POSITIONS and (shape != positions or not can_dequantize(type)):
+            raise cursor.error(f"expected {positions} numbers of tensor {quote(own)}, found {shape} of {type.name}", at)
+        tensors[name] = _placed(tensor)
     return tensors
 
 
@@ -183,24 +203,29 @@ def _name(own: str) -> str:
     return f"{'a' if found[1] == 'encoder' else 'dec'}.blk.{int(found[2])}.{_BLOCK[found[3]]}.{found[4]}"
 
 
-def _placed(tensor: Tensor, n_source: int) -> Tensor:
-    """A copy of a tensor of f32, which stands at any byte of the file: kernels read floats at multiples of four.
+def _placed(tensor: Tensor) -> Tensor:
+    """A tensor whose floats stand at multiples of four, where kernels read them: in the file, or in a copy of later.
 
     The decoder's positions begin after the encoder's rows, which get zeros. Biases of filters are columns.
     """
+    shape = tensor.shape
+    if tensor.name == _POSITIONS:
+        n, width = shape
+        shape = _N_SOURCE + n, width
+        late = LateMap(tensor.file, 4 * math.prod(shape), lambda: np.pad(tensor.dequantize(), ((_N_SOURCE, 0), (0, 0))))
+        return Tensor(tensor.name, GGMLType.F32, shape, 0, late)
     if tensor.type is not GGMLType.F32:
         return tensor
-    array = tensor.dequantize()
-    if tensor.name == "dec.position_embd.weight":
-        array = np.concatenate([np.zeros((n_source, *array.shape[1:]), np.float32), array])
-    elif tensor.name.endswith(".bias"):
-        array = array.reshape(-1)
-    return Tensor(tensor.name, tensor.type, array.shape, 0, MemoryMap(tensor.name, array))
+    if tensor.name.endswith(".bias"):
+        shape = (tensor.n_elements,)
+    if tensor.offset % 4 == 0:
+        return replace(tensor, shape=shape)
+    return replace(tensor, shape=shape, offset=0, file=LateMap(tensor.file, tensor.n_bytes, tensor.dequantize))
 
 
-def _values(file: FileMap, sizes: dict[str, int], tokens: list[str]) -> dict[str, tuple[Any, ValueType | None]]:
+def _values(file: FileMap, sizes: dict[str, int]) -> dict[str, tuple[Any, ValueType | None]]:
     special = len(special_tokens(sizes["n_vocab"]))
-    n_text = len(tokens) - special
+    n_text = sizes["n_vocab"] - special
     whole = ValueType.UINT32
     keys = {
         "context_length": sizes["n_text_ctx"],
@@ -220,7 +245,6 @@ def _values(file: FileMap, sizes: dict[str, int], tokens: list[str]) -> dict[str
         "whisper.attention.layer_norm_epsilon": (1e-5, ValueType.FLOAT32),
         "tokenizer.ggml.model": ("gpt2", None),
         "tokenizer.ggml.pre": ("gpt-2", None),
-        "tokenizer.ggml.tokens": (tokens, None),
         "tokenizer.ggml.token_type": (np.array([1] * n_text + [3] * special, np.int32), None),
         "tokenizer.ggml.bos_token_id": (n_text, whole),
         "tokenizer.ggml.eos_token_id": (n_text, whole),
@@ -228,9 +252,10 @@ def _values(file: FileMap, sizes: dict[str, int], tokens: list[str]) -> dict[str
     }
 
 
-def _metadata(file: FileMap, values: dict[str, tuple[Any, ValueType | None]]) -> Metadata:
+def _metadata(file: FileMap, values: dict[str, tuple[Any, ValueType | None]], tokens: bytearray) -> Metadata:
     """The values as metadata that stands in memory."""
-    encoded = {key: encode_value(value, type) for key, (value, type) in values.items()}
+    encoded: dict[str, bytes | bytearray] = {key: encode_value(value, type) for key, (value, type) in values.items()}
+    encoded["tokenizer.ggml.tokens"] = tokens
     memory = MemoryMap(str(file.path), np.frombuffer(b"".join(encoded.values()), np.uint8))
     cursor = Cursor(memory)
     entries: dict[str, Entry] = {key: read_entry(cursor) for key in encoded}
