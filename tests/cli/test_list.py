@@ -12,12 +12,14 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import TOWERS, write_tower
 from tests.cli.terminal import Terminal, woolly
 from tests.store.hub import Hub
+from woolly import gguf
 from woolly.cli.app import app
 from woolly.cli.commands import pull as pulling
 from woolly.cli.parse.options import complete_model, complete_pullable
 from woolly.cli.parse.usage import UsageError
 from woolly.engine.seeing import tower_bytes
 from woolly.errors import StoreError, UnsupportedError
+from woolly.llm import projector
 from woolly.models import architectures
 from woolly.serving.loading.library import Library
 from woolly.store import all_families
@@ -57,6 +59,24 @@ def test_the_list_says_what_is_in_each_file_and_why_one_cannot_be_run(folder, mo
     head, first, second, _ = woolly("list").splitlines()
     assert head.split()[:5] == ["name", "size", "quantization", "architecture", "parameters"]
     assert f"link to {model}" in first and "cannot be run: architecture 'sheep" in second
+
+
+def test_a_file_that_takes_all_memory_does_not_end_the_list(folder, model, monkeypatch):
+    (folder / "bad.gguf").symlink_to(model)
+    (folder / "good.gguf").write_bytes(model.read_bytes())
+    opened = gguf.open_gguf
+
+    def greedy(path):
+        if path.name == "good.gguf":
+            return opened(path)
+        raise MemoryError
+
+    monkeypatch.setattr(gguf, "open_gguf", greedy)
+    monkeypatch.setattr(projector, "open_gguf", greedy)
+    write_header(folder / "mmproj-good.gguf")
+    bad, good = json.loads(CliRunner().invoke(app, ["list", "--json"]).stdout)
+    assert bad["cannot_run"] == "the file cannot be read: MemoryError()" and bad["sees"] == []
+    assert good["cannot_run"] is None
 
 
 def test_the_list_and_show_say_what_a_model_sees(folder, model):

@@ -87,8 +87,9 @@ def _header(model: Stored) -> dict[str, Any]:
             if facts["quantization"] is None:
                 facts["quantization"] = main_type(file)
             trace(file)
-    except (WoollyError, OSError) as error:
-        facts["cannot_run"] = _readable(str(error)).removeprefix(f"{model.path}: ").partition("; supported:")[0]
+    except Exception as error:  # a hostile file must not end the list of all others
+        reason = str(error) if isinstance(error, (WoollyError, OSError)) else f"the file cannot be read: {error!r}"
+        facts["cannot_run"] = _readable(reason).removeprefix(f"{model.path}: ").partition("; supported:")[0]
     return facts
 
 
@@ -96,7 +97,10 @@ def _sees(model: Stored) -> list[str]:
     """Returns what a model takes beside text: image, audio, if a projector is beside it that can be used."""
     from woolly.llm.projector import describe_projector
 
-    projector = describe_projector(model.path)
+    try:
+        projector = describe_projector(model.path)
+    except Exception:  # as above; `woolly show` says why
+        return []
     return [] if projector is None else projector.takes
 
 
