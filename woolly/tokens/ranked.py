@@ -7,7 +7,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
+from woolly.errors import TokenizerError
+
 __all__ = ["LateEncoder", "merges_by_rank"]
+
+_LONGEST = 256  # characters of a token that merges are looked for; the longest of Whisper has 128
+_MOST_WORK = 1 << 24  # characters of all these tokens, squared: several times Whisper's
 
 
 class _Encoder(Protocol):
@@ -32,20 +37,26 @@ class LateEncoder:
 def merges_by_rank(tokens: Sequence[str]) -> list[str]:
     """The rules, each "left right", that make each token of two or more characters of two earlier ones.
 
-    Merging the characters of a token by the earlier rules leaves its two halves.
+    Merging the characters of a token by the earlier rules leaves its two halves. What is longer than any token of a
+    text is left out; TokenizerError if the rest would take minutes.
     """
+    if sum(len(token) ** 2 for token in tokens if len(token) <= _LONGEST) > _MOST_WORK:
+        raise TokenizerError("the vocabulary lists no merges, and its tokens are too long to find them")
     ranks = {token: rank for rank, token in enumerate(tokens)}
     known: dict[tuple[str, str], int] = {}  # the rank of what two pieces make, of rules so far
     rules = []
     for rank, token in enumerate(tokens):
-        parts = list(token)
+        parts = list(token) if len(token) <= _LONGEST else []
+        found = [known.get(pair, rank) for pair in pairwise(parts)]  # the rank of each part and the next one
         while len(parts) > 2:
-            found = [known.get(pair, rank) for pair in pairwise(parts)]
             best = min(found)
             if best == rank:
                 break  # no rule is left: no merge makes this token
             at = found.index(best)
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
+            del found[at]
+            for changed in range(max(at - 1, 0), min(at + 1, len(found))):
+                found[changed] = known.get((parts[changed], parts[changed + 1]), rank)
         if len(parts) == 2 and parts[0] in ranks and parts[1] in ranks:
             known[parts[0], parts[1]] = rank
             rules.append(f"{parts[0]} {parts[1]}")
