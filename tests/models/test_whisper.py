@@ -146,6 +146,10 @@ def test_segments_come_one_by_one(llm, monkeypatch):
     ("options", "sentence"),
     [
         ({"language": "klingon"}, "the language 'klingon' is none that this model knows"),
+        ({"language": 5}, "language is 5; a code or a name was expected"),
+        ({"prompt": 5}, "prompt is 5; text was expected"),
+        ({"follows": "no"}, "follows is 'no'; True or False was expected"),
+        ({"translate": 1}, "translate is 1; True or False was expected"),
         ({"temperature": -1}, "a number from 0 to 2 was expected"),
         ({"word_timestamps": True}, "transcribe takes no 'word_timestamps'"),
     ],

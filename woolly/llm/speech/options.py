@@ -25,6 +25,18 @@ class TranscribeOptions:
     follows: bool = True  # each window reads the text of those before it
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        """RequestError for a value of another type."""
+        wanted = {
+            "language": (self.language is None or isinstance(self.language, str), "a code or a name"),
+            "translate": (isinstance(self.translate, bool), "True or False"),
+            "prompt": (isinstance(self.prompt, str), "text"),
+            "follows": (isinstance(self.follows, bool), "True or False"),
+        }
+        for name, (is_right, what) in wanted.items():
+            if not is_right:
+                raise RequestError(f"{name} is {getattr(self, name)!r:.60}; {what} was expected", field=name)
+
     @property
     def temperatures(self) -> tuple[float, ...]:
         """Those to try; RequestError for one that is none."""
