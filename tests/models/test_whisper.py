@@ -9,11 +9,13 @@ import pytest
 
 from tests.cases.whisper import sound, write_whisper
 from woolly import LLM, AsyncLLM
-from woolly.errors import RequestError
+from woolly.errors import ModelError, RequestError
+from woolly.gguf import open_gguf
 from woolly.llm.speech import SpokenSegment, TranscribeOptions, transcriber
 from woolly.llm.speech.rules import Rules
 from woolly.llm.speech.tokens import SpeechTokens
 from woolly.llm.speech.transcriber import Ask, Transcriber
+from woolly.models import trace
 from woolly.sampling import SamplingParams
 from woolly.senses import Piece, Prepared, Rows, Sound
 from woolly.senses.sounds import log_mel_whisper
@@ -116,6 +118,13 @@ def test_a_window_reads_the_text_before_it(llm, monkeypatch):
     after = llm.transcribe((sound(), 16000), language="en", temperature=0.0)
     assert alone.segments[0].tokens == after.segments[0].tokens
     assert alone.segments[-1].tokens != after.segments[-1].tokens
+
+
+def test_positions_that_the_table_lacks_are_refused_at_opening(path):
+    with open_gguf(path) as file:
+        file.overlay({"whisper.context_length": 449})
+        with pytest.raises(ModelError, match="position_embd has 1948 rows; 1949 were expected"):
+            trace(file)
 
 
 class Words:

@@ -1,7 +1,7 @@
 """Whisper: a decoder that reads what an encoder made of 30 s of sound; layer norms, biases, positions from tables.
 
 Rows of the encoder come first in a sequence, as those of T5's do. So the table of positions begins with as many rows of
-zeros: those that readers of other files and `woolly convert` put there.
+zeros, which readers of other files put there.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ def build(p: Tracer, hp: WhisperParams) -> None:
     """The decoder."""
     if p.pooling is not None:
         raise UnsupportedError("a Whisper model transcribes sounds, and makes no vectors of texts")
+    n_places = hp.n_source + hp.keys.positive("context_length")
+    if p.rows("dec.position_embd") < n_places:
+        raise ModelError(f"dec.position_embd has {p.rows('dec.position_embd')} rows; {n_places} were expected")
     source = p.embed("token_embd", width=hp.width)
     x = p.embed_position(source, "dec.position_embd")
     for i in range(hp.n_decoder):
@@ -82,7 +85,7 @@ def trace_tower(tensors: Mapping[str, Tensor], hp: WhisperParams) -> TracedTower
     own = {name: one for name, one in tensors.items() if name.startswith("a.") and name != _FILTERS}
     if _FILTERS in tensors:
         given, known = tensors[_FILTERS].dequantize(), mel_filters(hp.n_mels, 400, 16000).T
-        if given.shape != known.shape or np.abs(given - known).max() > 1e-4 * known.max():
+        if given.shape != known.shape or not np.abs(given - known).max() <= 1e-4 * known.max():
             raise UnsupportedError("the file brings filters of a spectrogram other than Whisper's")
     settings = EarSettings("audio", "ultravox", hp.n_mels)
     params = EarParams(settings, hp.width, hp.n_encoder, hp.heads, hp.eps, hp.keys, own)
