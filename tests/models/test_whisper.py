@@ -9,13 +9,15 @@ import pytest
 
 from tests.cases.whisper import sound, write_whisper
 from woolly import LLM, AsyncLLM
+from woolly.engine.seeing import encoder
 from woolly.errors import ModelError, RequestError
 from woolly.gguf import open_gguf
 from woolly.llm.speech import SpokenSegment, TranscribeOptions, transcriber
 from woolly.llm.speech.rules import Rules
 from woolly.llm.speech.tokens import SpeechTokens
 from woolly.llm.speech.transcriber import Ask, Transcriber
-from woolly.models import trace
+from woolly.models import trace, trace_encoder
+from woolly.runtime import Options
 from woolly.sampling import SamplingParams
 from woolly.senses import Piece, Prepared, Rows, Sound
 from woolly.senses.sounds import log_mel_whisper
@@ -125,6 +127,21 @@ def test_positions_that_the_table_lacks_are_refused_at_opening(path):
         file.overlay({"whisper.context_length": 449})
         with pytest.raises(ModelError, match="position_embd has 1948 rows; 1949 were expected"):
             trace(file)
+
+
+def test_stages_of_the_encoder_share_the_memory_for_weights(path, monkeypatch):
+    given, chosen = [], encoder.choose("reference")
+
+    class Watched:
+        def compile(self, plan, tensors, options):
+            given.append(options.weight_memory)
+            return chosen.compile(plan, tensors, options)
+
+    monkeypatch.setattr(encoder, "choose", lambda name: Watched())
+    with open_gguf(path) as file:
+        traced = trace_encoder(file, trace(file))
+        encoder.open_encoder(file, traced, "reference", Options(weight_memory=10_000), 1).close()
+    assert len(given) == 2 and min(given) > 0 and 9_998 <= sum(given) <= 10_000
 
 
 class Words:

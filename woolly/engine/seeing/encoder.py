@@ -149,8 +149,11 @@ def open_encoder(
         return TextEncoder(program, traced.start)
     programs: list[Program] = []
     try:
-        for stage in traced.stages:
-            its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=stage.most_rows)
+        sizes = [sum(weight.n_bytes for weight in plan.weights.values()) for plan in traced.plans]
+        for stage, size in zip(traced.stages, sizes, strict=True):
+            memory = options.weight_memory
+            share = None if memory is None else memory * size // (sum(sizes) or 1)
+            its = Options(threads=options.threads, weight_memory=share, max_rows=stage.most_rows)
             programs.append(choose(backend).compile(stage.plan, traced.tensors, its))
             programs[-1].load_weights()
         return SoundEncoder(file, traced, programs)
