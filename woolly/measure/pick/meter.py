@@ -19,6 +19,7 @@ from woolly.measure.perplexity import log_total
 from woolly.measure.pick.groups import Types
 from woolly.measure.slots import SlotTurns
 from woolly.models import trace
+from woolly.plan import Plan, Weight
 from woolly.plan.passes import cut, possible_cuts
 from woolly.quant import GGMLType
 from woolly.quantize import ImportanceMatrix
@@ -91,6 +92,7 @@ class KlMeter:
         first, then = self._first_layer(changed), self._layer_after(changed)
         last = self._n_layers - 1 if then is None else then - 1
         plan = self._plan if first is None and then is None else cut(self._plan, first or 0, last)
+        plan = _retyped(plan, changed)
         tensors = {**self._file.tensors, **{name: self._encode(name, type) for name, type in changed.items()}}
         if then is None:
             self.close()  # first: both would be in memory at once
@@ -189,6 +191,15 @@ class KlMeter:
             ]
             self._encoded[key] = Tensor(name, type, tensor.shape, 0, MemoryMap(name, np.concatenate(parts)))
         return self._encoded[key]
+
+
+def _retyped(plan: Plan, types: Types) -> Plan:
+    """The plan over weights of other types."""
+
+    def of(weight: Weight) -> Weight:
+        return replace(weight, type=types.get(weight.tensor, weight.type))
+
+    return replace(plan, steps=tuple(replace(step, weights=tuple(map(of, step.weights))) for step in plan.steps))
 
 
 def _compare(rows: Float32, window: _Window) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
