@@ -16,8 +16,9 @@ from woolly.plan.passes.cut import layer_bytes
 from woolly.runtime import Batch, Options, choose
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 40)
-# Layers of these share values or entries of the state with others, which must not travel; olmo has no norm's weight.
-WHOLE = {"deepseek4", "arwkv7", "arwkv7-bare", "gemma3n", "gemma4-e", "olmo", "rwkv7"}
+# Layers of these share values or entries of the state with others, which must not travel; olmo and models of
+# several streams begin layers without a norm's weight.
+WHOLE = {"deepseek4", "hy_v4", "qwen4exp", "arwkv7", "arwkv7-bare", "gemma3n", "gemma4-e", "olmo", "rwkv7"}
 
 
 def in_parts(programs, batch, states):
