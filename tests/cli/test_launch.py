@@ -163,7 +163,7 @@ def test_a_context_beyond_the_models_is_taken_and_an_embedder_is_not(start, mode
     assert "--ctx-size 9000" in result.stdout
     assert "--ctx is 9000, but tiny was trained for 4096 tokens" in result.stderr
     result, _ = start("claude", "--dry-run", "-m", model.with_name("embedder.gguf"), url="http://127.0.0.1:9")
-    assert "writes nothing: an agent needs a chat model" in str(result.exception)
+    assert "cannot chat: an agent needs a chat model" in str(result.exception)
 
 
 @pytest.mark.parametrize("key", ["sesame", 'se"sa\\me'])
@@ -185,7 +185,7 @@ def test_a_dry_run_prints_no_key(start, url, key):
         (["claude", "-c", "100"], "a context of its own runs"),
         (
             ["claude", "-m", "embedder"],
-            "embedder embeds or ranks texts and writes nothing: an agent needs a chat model",
+            "embedder embeds, ranks or transcribes and cannot chat: an agent needs a chat model",
         ),
     ],
 )

@@ -9,7 +9,9 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cases.whisper import sound, write_whisper
 from tests.senses.test_sound import wav
 from woolly.cli.app import app
+from woolly.cli.commands import launch
 from woolly.cli.parse.usage import UsageError
+from woolly.errors import RequestError
 from woolly.llm.speech import transcriber
 
 
@@ -63,3 +65,15 @@ def test_show_and_list_say_what_it_does(folder, monkeypatch):
     listed = CliRunner().invoke(app, ["list", "--json"]).stdout
     assert [one["name"] for one in json.loads(listed)] == ["ggml-tiny"]
     assert "hears, transcribes" in CliRunner().invoke(app, ["list"], env={"COLUMNS": "200"}).stdout
+
+
+def test_a_chat_is_refused_at_opening(folder):
+    reply = CliRunner().invoke(app, ["chat", str(folder / "ggml-tiny.bin")], input="hi\n")
+    assert reply.exit_code != 0
+    with pytest.raises(RequestError, match="this is a Whisper model: it transcribes and cannot chat; use `woolly run"):
+        raise reply.exception
+
+
+def test_no_agent_is_launched_with_it(folder):
+    with pytest.raises(RequestError, match="transcribes and cannot chat: an agent needs a chat model"):
+        launch._local(str(folder / "ggml-tiny.bin"), may_fetch=False)

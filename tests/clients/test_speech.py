@@ -4,6 +4,7 @@ import httpx
 import openai
 import pytest
 
+from tests.cases.tiny import TINY, write_tiny
 from tests.cases.whisper import sound, write_whisper
 from tests.clients.conftest import listening
 from tests.senses.test_sound import wav
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning") 
 def url(tmp_path_factory):
     folder = tmp_path_factory.mktemp("speech")
     write_whisper(folder / "ggml-tiny.bin")
+    write_tiny(TINY["llama"], folder / "tiny.gguf")
     with pytest.MonkeyPatch.context() as patch, listening(create_app(_settings(folder))) as url:
         patch.setattr(transcriber, "_MOST_NEW", 6)
         patch.setattr(transcriber, "_UNLIKELY", -100.0)
@@ -57,7 +59,7 @@ def test_a_stream_has_the_text_of_each_segment_and_ends_with_the_whole(audio):
 
 
 def test_a_translation_is_asked_for_by_its_task(audio):
-    verbose = audio.translations.create(model="ggml-tiny", file=TALK, response_format="verbose_json")
+    verbose = audio.translations.create(model="whisper-1", file=TALK, response_format="verbose_json")
     assert verbose.language == "english" and verbose.text
 
 
@@ -80,10 +82,20 @@ def test_a_chat_is_refused_by_one_sentence(url):
     body = {"model": "ggml-tiny", "messages": [{"role": "user", "content": "Hello"}]}
     reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
     assert reply.status_code == 400
-    assert "writes what is said in a sound, and holds no conversations" in reply.json()["error"]["message"]
+    assert "it transcribes and cannot chat" in reply.json()["error"]["message"]
+
+
+def test_a_chat_that_does_not_name_it_goes_to_the_chat_model(url, audio):
+    audio.transcriptions.create(model="whisper-1", file=TALK, language="en")  # used last
+    for named in ({}, {"model": "gpt-4o"}):
+        body = {**named, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+        reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+        assert (reply.status_code, reply.json()["model"]) == (200, "tiny")
+    states = {one["name"]: one["state"] for one in httpx.get(f"{url}/api/v1/models", timeout=60).json()}
+    assert states == {"tiny": "ready", "ggml-tiny": "ready"}  # models of two kinds: neither makes room
 
 
 def test_the_list_of_models_says_that_it_hears(url):
-    (one,) = httpx.get(f"{url}/v1/models", timeout=60).json()["data"]
-    assert one["id"] == "ggml-tiny"
-    assert one["architecture"]["input_modalities"] == ["audio"] if "architecture" in one else True
+    models = {one["id"]: one for one in httpx.get(f"{url}/v1/models", timeout=60).json()["data"]}
+    assert models["ggml-tiny"]["architecture"]["input_modalities"] == ["audio"]
+    assert models["tiny"]["architecture"]["input_modalities"] == ["text"]

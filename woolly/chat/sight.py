@@ -19,6 +19,7 @@ from woolly.senses.video import Frame
 from woolly.templates import ChatTemplate
 
 __all__ = [
+    "CANNOT_CHAT",
     "Readings",
     "SeenPicture",
     "Vision",
@@ -32,9 +33,9 @@ __all__ = [
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
 
 _CLOSED = "no projector (mmproj file) is open with it; give one by --mmproj, or send text"
-_TRANSCRIBES = (
-    "this model writes what is said in a sound, and holds no conversations: LLM.transcribe, `woolly run MODEL --audio"
-    " FILE` and POST /v1/audio/transcriptions ask it"
+CANNOT_CHAT = (
+    "this is a Whisper model: it transcribes and cannot chat; use `woolly run MODEL --audio FILE`, LLM.transcribe or"
+    " POST /v1/audio/transcriptions"
 )
 _OTHER = "its projector (mmproj file) has no tower for them; send text"
 
@@ -126,7 +127,7 @@ def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Gi
     RequestError if they are too many, or if the model takes none, or holds no conversations.
     """
     if sight is not None and sight.transcribes:
-        raise RequestError(_TRANSCRIBES, field="model", code="wrong_model", names=())
+        raise RequestError(CANNOT_CHAT, field="model", code="wrong_model", names=())
     parts = [part for message in messages for part in message.parts if isinstance(part, (ImagePart, AudioPart))]
     for part in parts:
         kind: Kind = "image" if isinstance(part, ImagePart) else "audio"

@@ -294,6 +294,11 @@ class Chat:
 
 def writing(llm: LLM) -> LLM:
     """Returns a model that can talk. Closes another one, with RequestError."""
+    if llm.transcribes:
+        from woolly.chat.sight import CANNOT_CHAT
+
+        llm.close()
+        raise RequestError(CANNOT_CHAT, code="wrong_model")
     result = llm.plan.result
     if result == "logits":
         return llm

@@ -167,9 +167,9 @@ def _local(name: str, *, may_fetch: bool) -> tuple[Path, int, int]:
 
     path = resolve(fetched(name) if may_fetch else name)
     with open_gguf(path) as file:
-        if trace(file).result != "logits":
-            raise cannot_write(name)
         architecture = file.metadata.get("general.architecture")
+        if trace(file).result != "logits" or architecture == "whisper":
+            raise cannot_write(name)
         ctx = file.metadata.get(f"{architecture}.context_length")
         n_parameters = sum(tensor.n_elements for tensor in file.tensors.values())
     return path, ctx if isinstance(ctx, int) else _CTX, n_parameters

@@ -75,7 +75,7 @@ def find_model(url: str, key: str | None, name: str | None) -> dict[str, Any]:
 def cannot_write(name: str) -> RequestError:
     """Returns the refusal of a model that agents have no use for."""
     return RequestError(
-        f"{name} embeds or ranks texts and writes nothing: an agent needs a chat model, such as qwen3:8b",
+        f"{name} embeds, ranks or transcribes and cannot chat: an agent needs a chat model, such as qwen3:8b",
         code="wrong_model",
     )
 

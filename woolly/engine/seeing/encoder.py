@@ -103,8 +103,8 @@ class SoundEncoder(Tower):
         _check_params(params)
         if not has_rows(given) or len(given) < 2 or any(isinstance(part, Rows) for part in given[1:]):
             raise RequestError(
-                "this model writes what is said in a sound, and continues no text: LLM.transcribe, `woolly run MODEL"
-                " --audio FILE` and POST /v1/audio/transcriptions ask it",
+                "this is a Whisper model: it transcribes and continues no text; use `woolly run MODEL --audio FILE`,"
+                " LLM.transcribe or POST /v1/audio/transcriptions",
                 field="model",
                 code="wrong_model",
                 names=(),

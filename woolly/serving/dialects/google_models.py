@@ -18,8 +18,8 @@ def is_google(request: Request) -> bool:
 
 def google_model(info: ModelInfo) -> dict[str, Any]:
     """Returns a model as Gemini's API describes it."""
-    writes = info.kind == "completion"
-    methods = ["generateContent", "streamGenerateContent", "countTokens"] if writes else ["embedContent"]
+    own = {"completion": ["generateContent", "streamGenerateContent", "countTokens"], "transcription": []}
+    methods = own.get(info.kind, ["embedContent"])
     return {
         "name": f"models/{info.name}",
         "baseModelId": info.base or info.name,

@@ -27,8 +27,8 @@ from woolly.store import Preset, find_preset, is_second, own_names, quant_of, re
 __all__ = ["Capability", "Kind", "Library", "ModelInfo", "name_taken", "same_file"]
 
 # token_embedding: a vector for each token, of a model whose file names no pooling.
-Capability = Literal["completion", "chat", "tools", "embedding", "token_embedding", "rerank", "classify"]
-Kind = Literal["completion", "embedding", "rerank"]
+Kind = Literal["completion", "embedding", "rerank", "transcription"]
+Capability = Kind | Literal["chat", "tools", "token_embedding", "classify"]
 
 _LATER_SHARD = re.compile(r"-(?!00001)[0-9]{5}-of-[0-9]{5}$")
 _MAX_METADATA_TEXT = 2000
@@ -75,11 +75,13 @@ class ModelInfo:
     @property
     def transcribes(self) -> bool:
         """Whether the model writes what it hears, and nothing else."""
-        return self.architecture == "whisper"
+        return "transcription" in self.capabilities
 
     @property
     def kind(self) -> Kind:
-        """What the model was made for: to write, to make vectors, or to score."""
+        """What the model was made for: to write, to make vectors, to score, or to transcribe."""
+        if self.transcribes:
+            return "transcription"
         if {"embedding", "token_embedding"} & set(self.capabilities):
             return "embedding"
         return "rerank" if "classify" in self.capabilities else "completion"
@@ -344,7 +346,7 @@ def _read_header(path: Path, created: int) -> ModelInfo:
             context_length=n_ctx if isinstance(n_ctx, int) else 0,
             n_ctx_train=n_ctx if isinstance(n_ctx, int) else 0,
             token_bytes=0.0 if isinstance(plan, str) else plan.bytes_per_token(_native.kv_value_bytes("f16")),
-            capabilities=() if isinstance(plan, str) else _capabilities(plan, isinstance(template, str), has_tools),
+            capabilities=_capabilities(architecture, plan, isinstance(template, str), has_tools),
             created=created,
             unsupported=plan if isinstance(plan, str) else None,
             metadata=MappingProxyType(general),
@@ -362,8 +364,12 @@ def _plan_of(file: GGUFFile) -> Plan | str:
         return "the header has values that no model of its architecture can have"
 
 
-def _capabilities(plan: Plan, has_template: bool, has_tools: bool) -> tuple[Capability, ...]:
+def _capabilities(architecture: str, plan: Plan | str, has_template: bool, has_tools: bool) -> tuple[Capability, ...]:
     """Returns what a model can be asked for."""
+    if isinstance(plan, str):
+        return ()
+    if architecture == "whisper":
+        return ("transcription",)
     if plan.result == "vectors":
         return ("token_embedding",) if plan.pooling == "none" else ("embedding",)
     if plan.result == "scores":

@@ -28,10 +28,10 @@ async def input_kinds(info: ModelInfo, settings: Settings, slot: Loaded | None) 
 
     As it was opened if it has a slot, else by the headers of its files.
     """
-    if info.kind != "completion":
-        return ["text"]
     if info.transcribes:
         return ["audio"]
+    if info.kind != "completion":
+        return ["text"]
     if slot is not None and slot.llm is not None:
         sight = slot.llm.sight
         own = () if sight is None else (("image", sight.tower), ("audio", sight.ears))

@@ -68,6 +68,7 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
         "bos_token": vocabulary.bos or "",
         "eos_token": vocabulary.eos or "",
         "media_marker": MARK,
+        "capabilities": list(info.capabilities),  # Woolly's own, as in /v1/models
         "modalities": {"vision": "image" in kinds, "audio": "audio" in kinds},
         "build_info": BUILD,
         "role": "model",

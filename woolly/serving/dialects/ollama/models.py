@@ -173,6 +173,7 @@ def _listed(info: ModelInfo) -> dict[str, Any]:
         "size": info.size_bytes,
         "digest": hashlib.sha256(identity).hexdigest(),
         "details": _details(info),
+        "capabilities": [word for word in info.capabilities if word != "chat"],  # Ollama has no such word
     }
 
 

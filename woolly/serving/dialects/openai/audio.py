@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -18,12 +17,11 @@ from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import open_chat, stream_reply
 from woolly.serving.dialects.openai.form import read_form
+from woolly.serving.dialects.openai.hearing import check_hears, find_hearing
 from woolly.serving.dialects.openai.speech import answer_speech
 from woolly.serving.dialects.openai.transcript_form import FORMATS, TIMED, TranscriptForm, read_transcript_form
 from woolly.serving.dialects.openai.transcripts import TranscriptReply, frames, whole
 from woolly.serving.errors import ApiError, of_exception
-from woolly.serving.loading.manager import ModelManager
-from woolly.serving.loading.sight import input_kinds
 from woolly.serving.router import APIRouter
 
 __all__ = ["router", "transcribe", "translate"]
@@ -64,10 +62,12 @@ async def translate(request: Request) -> Response:
 async def _answer(request: Request, *, is_translation: bool) -> Response:
     state = request.scope["state"]
     fields = await run_held(read_form, state.get("form_type", ""), await request.body(), "file and model")
-    has_times = await _transcribes(request, fields)
+    asked = fields.get("model", (None, b""))[1].decode("utf-8", "replace") or None
+    name, has_times = await find_hearing(request, asked)
     form = read_transcript_form(fields, is_translation=is_translation, has_times=has_times)
     state["json"] = form.shown
-    await _check_hears(request, form.model)
+    form = replace(form, model=name)
+    await check_hears(request, form.model)
     if has_times:
         return await answer_speech(request, form)
     dialect = dialect_of(request)
@@ -79,23 +79,13 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
             head, chunks = await open_chat(held, request, dialect, chat, place, model=form.model, form=form)
         except ApiError as error:
             if error.param == "file":
-                await _check_hears(request, form.model)  # opened, it may lack the projector that its folder has
+                await check_hears(request, form.model)  # opened, it may lack the projector that its folder has
             elif error.param in ("messages", "prompt"):  # the sound is nearly all of the prompt
                 error.param = "file"
             raise
         if form.is_stream:
             return stream_reply(dialect, frames(chunks, head), held.pop_all())
         return await whole(chunks, head)
-
-
-async def _transcribes(request: Request, fields: Mapping[str, tuple[str | None, bytes]]) -> bool:
-    """Whether the model that a form asks for is a Whisper model; no, if there is none of the name."""
-    models: ModelManager = request.app.state.models
-    name = fields.get("model", (None, b""))[1].decode("utf-8", "replace")
-    try:
-        return (await models.answering(name or None)).transcribes
-    except ApiError:
-        return False
 
 
 async def _chat(generator: Generator, form: TranscriptForm) -> ChatRequest:
@@ -107,23 +97,3 @@ async def _chat(generator: Generator, form: TranscriptForm) -> ChatRequest:
         return ChatRequest((Message("user", parts),), params, reasoning=ReasoningOptions(is_split=True))
     except RequestError as error:
         raise of_exception(error) from error
-
-
-async def _check_hears(request: Request, name: str | None) -> None:
-    """ApiError 400 if the model that answers to a name hears no sounds, with the names of models here that do."""
-    settings = request.app.state.settings
-    models: ModelManager = request.app.state.models
-    info = await models.answering(name)
-    if "audio" in await input_kinds(info, settings, models.ready(info.name)):
-        return
-    able = [
-        one.name for one in await models.list() if "audio" in await input_kinds(one, settings, models.ready(one.name))
-    ]
-    remedy = "its projector (mmproj file) must be for sounds, and be beside it or named by --mmproj"
-    raise ApiError(
-        400,
-        "wrong_model",
-        f"{info.name} hears no sounds",
-        param="model",
-        suggestion=f"ask for {', '.join(able[:4])}" if able else remedy,
-    )

@@ -35,8 +35,12 @@ export function emit(kind, detail) {
 /** Returns the model for the next message; null if the server lists none. */
 export function chosenModel() {
   const usable = state.models.filter((model) => !model.unsupported);
-  return usable.find((model) => model.name === state.model) ?? usable.find((model) => model.loaded) ?? usable[0] ?? null;
+  const able = usable.filter(answers);
+  return usable.find((model) => model.name === state.model) ?? able.find((model) => model.loaded) ?? able[0] ?? usable[0] ?? null;
 }
+
+/** Whether a model writes answers: others make vectors, score or transcribe. */
+export const answers = (model) => model.capabilities?.includes("completion") ?? true;
 
 /** unloaded, loading, ready or unloading. A model whose weights are still on their way to a GPU is loading, too. */
 export function modelState(model) {

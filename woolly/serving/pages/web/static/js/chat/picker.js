@@ -5,7 +5,7 @@ import { announce, byId, el, icon, iconButton, toast } from "../app/dom.js";
 import { bytes, number, parameters } from "../app/format.js";
 import { showLock } from "../app/lock.js";
 import { setUpPopover } from "../app/popover.js";
-import { chosenModel, emit, loadWords, modelState, on, state } from "../app/state.js";
+import { answers, chosenModel, emit, loadWords, modelState, on, state } from "../app/state.js";
 import { small } from "../app/store.js";
 import { holds, searched, setUpCatalogue } from "./catalogue.js";
 import { besideOf, isBeside, toggleBeside } from "./compare.js";
@@ -113,15 +113,13 @@ function row(model, isChosen) {
   );
 }
 
-const answers = (model) => model.capabilities?.includes("completion") ?? true;
-
 function compareButton(model) {
   const isOn = isBeside(model.name);
   const label = isOn ? `Answer without ${model.name}` : `Answer beside ${model.name}, with one seed`;
   return iconButton("columns", label, () => toggleBeside(model.name), { "aria-pressed": String(isOn), "data-action": `beside ${model.name}` });
 }
 
-const facts = (model) => [stateWords(model), `${parameters(model.parameters)} parameters`, model.quantization, bytes(model.size_bytes), `context ${number(model.context_length)}`].filter(Boolean);
+const facts = (model) => [stateWords(model), model.capabilities?.includes("transcription") ? "transcribes, no chat" : null, `${parameters(model.parameters)} parameters`, model.quantization, bytes(model.size_bytes), `context ${number(model.context_length)}`].filter(Boolean);
 
 /** Whether the machine's memory holds a model that is not loaded. */
 function fitWords(model) {

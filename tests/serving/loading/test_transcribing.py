@@ -1,0 +1,51 @@
+"""A Whisper model beside a chat model: each gets the requests that it can answer, whatever name a client sends."""
+
+import shutil
+
+import pytest
+
+from tests.cases.whisper import write_whisper
+from woolly.serving.dialects.answer import json_reply
+from woolly.serving.dialects.openai import audio
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("both")
+    shutil.copy(tiny_folder / "tiny.gguf", folder)
+    write_whisper(folder / "ggml-tiny.bin")
+    return folder
+
+
+def _hear(client, path="transcriptions", **fields):
+    return client.post(f"/v1/audio/{path}", data=fields, files={"file": ("talk.wav", b"a sound")})
+
+
+def test_a_sound_goes_to_a_model_that_hears(app_with, folder, monkeypatch):
+    async def answer(request, form):
+        return json_reply({"model": form.model})
+
+    monkeypatch.setattr(audio, "answer_speech", answer)
+    with app_with(models_dir=folder, model=str(folder / "tiny.gguf"), strict_models=False) as client:
+        for fields in ({"model": "whisper-1"}, {}, {"model": "ggml-tiny"}):
+            for path in ("transcriptions", "translations"):
+                assert _hear(client, path, **fields).json() == {"model": "ggml-tiny"}
+        said = _hear(client, model="whisper-1").headers["x-woolly-ignored"]
+        assert said == "model (whisper-1 is not here; ggml-tiny answers)"
+        reply = _hear(client, model="tiny")
+        assert reply.status_code == 400 and "tiny hears no sounds; ask for ggml-tiny" in reply.text
+
+
+def test_every_list_says_that_it_transcribes(app_with, folder):
+    with app_with(models_dir=folder) as client:
+        assert _hear(client, model="whisper-1").status_code == 404  # --strict-models
+        claims = {one["name"]: one["capabilities"] for one in client.get("/v1/models").json()["models"]}
+        assert claims["ggml-tiny"] == ["transcription"] and "completion" in claims["tiny"]
+        tags = {one["name"]: one["capabilities"] for one in client.get("/api/tags").json()["models"]}
+        assert tags["ggml-tiny:latest"] == ["transcription"] and "completion" in tags["tiny:latest"]
+        shown = client.post("/api/show", json={"model": "ggml-tiny"}).json()
+        assert shown["capabilities"] == ["transcription", "audio"]
+        props = client.get("/props", params={"model": "ggml-tiny"}).json()
+        assert props["capabilities"] == ["transcription"] and props["modalities"]["audio"]
+        google = client.get("/v1/models/ggml-tiny", headers={"x-goog-api-key": "a"}).json()
+        assert google["supportedGenerationMethods"] == []

@@ -1,0 +1,63 @@
+"""Hearing: which model answers a form with a sound."""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from woolly.serving.errors import ApiError
+from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.sight import input_kinds
+from woolly.serving.watch.logs import ignore
+
+__all__ = ["check_hears", "find_hearing"]
+
+
+async def find_hearing(request: Request, name: str | None) -> tuple[str | None, bool]:
+    """Returns the name to ask a sound's text of, and whether its model is a Whisper model.
+
+    A name of a model here stays. Without one, or for one that clients have built in, such as whisper-1, it is that of
+    the loaded model or that of --model if it hears, else of a Whisper model, else of another that hears.
+    """
+    models: ModelManager = request.app.state.models
+    if name is not None:
+        try:
+            return name, (await models.get(name)).transcribes
+        except ApiError as error:
+            if error.code != "model_not_found" or request.app.state.settings.strict_models:
+                return name, False
+    able = await _hearing(request)
+    if name is not None and models.main is None:  # a wrong name is no wish for a chat model that hears
+        able = [one for one in able if one.transcribes]
+    if not able:
+        return name, False
+    used = {slot.info.name: slot.last_used for slot in models.all_loaded if slot.state == "ready"}
+    best = max(able, key=lambda one: (used.get(one.name, -1.0), one.name == models.main, one.transcribes))
+    if name is not None:
+        ignore(f"model ({name[:60]} is not here; {best.name} answers)")
+    return best.name, best.transcribes
+
+
+async def check_hears(request: Request, name: str | None) -> None:
+    """ApiError 400 if the model that answers to a name hears no sounds, with the names of models here that do."""
+    settings = request.app.state.settings
+    models: ModelManager = request.app.state.models
+    info = await models.answering(name)
+    if "audio" in await input_kinds(info, settings, models.ready(info.name)):
+        return
+    able = [one.name for one in await _hearing(request)]
+    remedy = "its projector (mmproj file) must be for sounds, and be beside it or named by --mmproj"
+    raise ApiError(
+        400,
+        "wrong_model",
+        f"{info.name} hears no sounds",
+        param="model",
+        suggestion=f"ask for {', '.join(able[:4])}" if able else remedy,
+    )
+
+
+async def _hearing(request: Request) -> list[ModelInfo]:
+    """Returns the models that hear, and that the account may use."""
+    settings = request.app.state.settings
+    models: ModelManager = request.app.state.models
+    found = [one for one in await models.list() if one.unsupported is None]
+    return [one for one in found if "audio" in await input_kinds(one, settings, models.ready(one.name))]
