@@ -214,6 +214,7 @@ def _become(order: dict[str, object]) -> None:
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
     kind, what, arguments = order["program"]
+    sys.orig_argv[:] = [sys.executable, kind, what, *arguments]  # what a server that restarts starts
     # As at the start: a stream of a terminal sends each line at once, and errors are sent at once.
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old, is_line = getattr(sys, name), number == 2 or (number == 1 and os.isatty(1))
