@@ -49,3 +49,10 @@ def test_every_list_says_that_it_transcribes(app_with, folder):
         assert props["capabilities"] == ["transcription"] and props["modalities"]["audio"]
         google = client.get("/v1/models/ggml-tiny", headers={"x-goog-api-key": "a"}).json()
         assert google["supportedGenerationMethods"] == []
+
+
+def test_a_model_that_came_from_the_hub_is_served(app_with, folder, tmp_path):
+    (tmp_path / "hf" / "sheep" / "wool").mkdir(parents=True)
+    (tmp_path / "hf" / "sheep" / "wool" / "ggml-base.bin").hardlink_to(folder / "ggml-tiny.bin")
+    with app_with(models_dir=tmp_path, model=None) as client:
+        assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["hf:sheep/wool/ggml-base.bin"]

@@ -205,8 +205,8 @@ class Library:
     def _files(self) -> Sequence[Path]:
         """Returns the files of the folder, and those that `woolly pull` puts into its folder `hf`."""
         try:
-            own = sorted(self._folder.glob("*.gguf")) + sorted(self._folder.glob("ggml-*.bin"))  # whisper.cpp's
-            return own + sorted(self._folder.glob("hf/*/*/**/*.gguf"))
+            names = [place + name for place in ("", "hf/*/*/**/") for name in ("*.gguf", "ggml-*.bin")]  # whisper.cpp's
+            return [file for name in names for file in sorted(self._folder.glob(name))]
         except OSError:
             return []
 
