@@ -22,6 +22,7 @@ and refuse it before that if Woolly cannot run its architecture. Everything else
 | `qwen3:4b-q8_0` | that size in another type, if the repository has it |
 | `org/repo`, `hf:org/repo`, `hf.co/org/repo` | a repository of the Hugging Face hub: its Q4_K_M, or the nearest type |
 | `org/repo:Q8_0`, `hf:org/repo/file.gguf` | one file of it |
+| `hf:ggerganov/whisper.cpp/ggml-base.en.bin` | a file of [whisper.cpp](../use/sounds.md#whisper), by its name alone |
 | `https://huggingface.co/org/repo/blob/main/file.gguf` | the file whose page this is |
 | a path | that file; a path that exists wins over a name |
 

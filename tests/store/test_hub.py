@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.store.hub import Hub
+from tests.store.hub import COMMIT, Hub
 from woolly.errors import StoreError
 from woolly.store import HubName, download, find_block, find_projectors, list_models, pull, remove_model, resolve
 from woolly.store.hub import choose_file, quant_of, shards_of
@@ -326,3 +326,31 @@ def test_who_forbids_the_hub_is_told_so_and_the_hub_is_not_asked(hub, monkeypatc
     with pytest.raises(StoreError, match="use a model that is here: hf:sheep/wool-GGUF"):
         pull(f"hf:{REPO}:q8_0")
     assert resolve(f"hf:{REPO}").read_bytes() == DATA
+
+
+def test_a_file_of_whisper_cpp_is_pulled_by_name(hub, tmp_path):
+    repo, data = "ggerganov/whisper.cpp", b"lmgg" + bytes(100)
+    hub.repos[repo] = {"ggml-base.bin": data, "ggml-base.en-q5_1.bin": data + b"e", "ggml-tiny.bin": b"<html>"}
+    path = pull(f"hf:{repo}/ggml-base.en-q5_1.bin")
+    assert path == tmp_path / "home" / "models" / "hf" / repo / "ggml-base.en-q5_1.bin"
+    assert path.read_bytes() == data + b"e"
+    assert pull("whisper:base.en-q5_1") == resolve(f"hf:{repo}/ggml-base.en-q5_1.bin") == path
+    assert pull("whisper").name == "ggml-base.bin"
+    assert [model.name for model in list_models()] == ["whisper:base", "whisper:base.en-q5_1"]
+    assert remove_model("whisper:latest").name == "whisper:base"
+    assert remove_model(f"hf:{repo}/ggml-base.en-q5_1.bin").path == path
+    with pytest.raises(StoreError, match=r"it is no file of whisper\.cpp"):
+        pull("whisper:tiny")
+    with pytest.raises(StoreError, match=rf"say which file of {repo} is meant, as in hf:{repo}/ggml-base\.bin: it has"):
+        pull(f"hf:{repo}")
+    with pytest.raises(StoreError, match=r"holds no ggml-x\.bin: it has ggml-base\.bin"):
+        pull(f"hf:{repo}/ggml-x.bin")
+
+
+def test_the_page_of_a_file_of_whisper_cpp_is_its_address(hub, tmp_path):
+    hub.repos["ggerganov/whisper.cpp"] = {"ggml-base.en.bin": b"lmgg" + bytes(100)}
+    path = pull(f"{hub.url}/ggerganov/whisper.cpp/blob/{COMMIT}/ggml-base.en.bin")
+    assert path == tmp_path / "home" / "models" / "ggml-base.en.bin"
+    assert pull(f"{hub.url}/ggerganov/whisper.cpp/resolve/{COMMIT}/ggml-base.en.bin?download=true") == path
+    assert [model.name for model in list_models()] == ["ggml-base.en"]
+    assert remove_model("ggml-base.en").path == path

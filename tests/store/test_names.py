@@ -45,7 +45,7 @@ def test_ollamas_form_is_understood(typed, name, hub_name):
 
 def test_the_table_is_sound():
     assert len(all_families()) >= 120
-    files = [(tag.repo, tag.quant) for family in all_families().values() for tag in family.tags.values()]
+    files = [(tag.hub_name(), tag.quant) for family in all_families().values() for tag in family.tags.values()]
     assert len(files) == len(set(files))
     for name in known_names():
         assert (name == name.lower() and find_named(name) is not None) or name.startswith("smollm2")

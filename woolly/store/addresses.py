@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from woolly.errors import StoreError
 from woolly.store.download import Remote, check_source, download
 from woolly.store.folder import models_folder
+from woolly.store.forms import is_model_file
 
 __all__ = ["find_address", "is_address", "place_of", "pull_address"]
 
@@ -22,8 +23,11 @@ def is_address(spec: str) -> bool:
 def place_of(url: str) -> Path:
     """Returns the path that the file of an address is stored at: its own name, in the models folder."""
     name = PurePosixPath(unquote(urlsplit(url).path)).name
-    if not name.lower().endswith(".gguf") or name.startswith("."):
-        raise StoreError(f"{url} names no GGUF file: give the address of the file itself, which ends with .gguf")
+    if not is_model_file(name) or name.startswith("."):
+        raise StoreError(
+            f"{url} names no GGUF file: give the address of the file itself, which ends with .gguf"
+            " (ggml-NAME.bin for a Whisper model)"
+        )
     return models_folder() / name
 
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from woolly.errors import StoreError
 from woolly.store.checksum import CHUNK, hash_of
+from woolly.store.forms import misses_magic
 from woolly.store.lock import file_lock
 from woolly.store.whole import put_in_place
 
@@ -209,9 +210,8 @@ def _resumable(remote: Remote, partial: Path) -> tuple[int, str]:
 
 
 def _check(remote: Remote, partial: Path) -> None:
-    is_model = remote.file is None or remote.file.lower().endswith(".gguf")  # a checkpoint has other files
-    with partial.open("rb") as file:
-        problem = "it is no GGUF file" if is_model and file.read(4) != b"GGUF" else None
+    with partial.open("rb") as file:  # a checkpoint has other files, too
+        problem = misses_magic(remote.file or partial.name.removesuffix(".partial"), file.read(4))
     if remote.sha256 is not None and (found := hash_of(partial)) != remote.sha256.lower():
         problem = f"its checksum is {found}, not the expected {remote.sha256.lower()}"
     if problem is not None:

@@ -1,4 +1,7 @@
-"""Models on the Hugging Face hub: `hf:org/repo`, `hf:org/repo:QUANT`, `hf:org/repo/file.gguf`."""
+"""Models on the Hugging Face hub: `hf:org/repo`, `hf:org/repo:QUANT`, `hf:org/repo/file.gguf`.
+
+Files of whisper.cpp (`ggml-*.bin`) are taken by their names alone.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from woolly.errors import StoreError
 from woolly.store.beside import best_block, best_projector, is_second
 from woolly.store.download import HUB, Remote, check_online, download, unreachable
 from woolly.store.folder import models_folder
+from woolly.store.forms import FILE, find_files, is_model_file, is_whisper_file
 
 __all__ = ["HubName", "choose_file", "find_here", "hub_cache", "hub_remotes", "pull_hub", "quant_of", "shards_of"]
 
@@ -36,7 +40,7 @@ class HubName:
     @classmethod
     def parse(cls, spec: str) -> HubName:
         """Returns the parsed name; raises StoreError if `spec` is not one."""
-        found = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)(?::([\w.-]+)|/([^\\:]+\.gguf))?", spec, re.IGNORECASE)
+        found = re.fullmatch(rf"hf:([\w.-]+/[\w.-]+)(?::([\w.-]+)|/({FILE}))?", spec, re.IGNORECASE)
         if found is None or not spec.isprintable() or _leads_out(found[3] or "") or ".." in found[1]:
             raise StoreError(
                 f"{spec} is no name on the hub; expected hf:org/repo, hf:org/repo:Q4_K_M or hf:org/repo/file.gguf"
@@ -66,12 +70,17 @@ def quant_of(name: str) -> str | None:
 
 def choose_file(names: Iterable[str], wanted: HubName) -> str:
     """Returns the file, or first shard, that `wanted` means; raises StoreError with a list of the files otherwise."""
-    models = []
+    models: list[str] = []
+    spoken: list[str] = []
     for name in sorted(names):
         shard = _SHARD.search(name)
-        is_model = name.lower().endswith(".gguf") and not any(part in name.lower() for part in _NOT_MODELS)
+        is_model = is_model_file(name) and not any(part in name.lower() for part in _NOT_MODELS)
         if is_model and (shard is None or int(shard[1]) == 1):
-            models.append(name)
+            (spoken if is_whisper_file(name) else models).append(name)
+    if spoken and not models and wanted.file is None:  # a type tells nothing: the repository has all sizes
+        example = f"hf:{wanted.repo}/{spoken[0]}"
+        raise StoreError(f"say which file of {wanted.repo} is meant, as in {example}: it has {_listed(spoken)}")
+    models += spoken if wanted.file is not None else []
     if not models:
         raise StoreError(f"{wanted.repo} holds no GGUF file: look for a repository whose name ends with -GGUF")
     if wanted.file is not None:
@@ -187,7 +196,7 @@ def pull_hub(
 def find_here(wanted: HubName) -> Path | None:
     """Returns the file of a model that was pulled or is in the hub's cache, or None."""
     for folder in (wanted.folder, *_snapshots(wanted.repo)):
-        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")] if folder.is_dir() else []
+        names = [path.relative_to(folder).as_posix() for path in find_files(folder)]
         if not names:
             continue
         try:

@@ -16,6 +16,7 @@ from woolly.store.beside import is_second
 from woolly.store.catalogue import lookup
 from woolly.store.entry import Stored, describe, is_later_shard
 from woolly.store.folder import models_folder
+from woolly.store.forms import find_files
 from woolly.store.hub import HubName, quant_of, shards_of
 from woolly.store.names import catalogue_names, is_path, remote_name
 from woolly.store.other_programs import hub_models, lm_studio_models, ollama_models
@@ -44,8 +45,7 @@ def list_models() -> list[Stored]:
 def own_models() -> Iterator[Stored]:
     """Yields the pulled models, by the names of `own_names`."""
     folder = models_folder()
-    files = [*folder.rglob("*.gguf"), *folder.rglob("ggml-*.bin")] if folder.is_dir() else []  # whisper.cpp's end so
-    for path in sorted(files):
+    for path in sorted(find_files(folder)):
         if not is_later_shard(path) and not is_second(path.name):
             name, *aliases = own_names(folder, path)
             if found := describe(name, path, "woolly"):
@@ -144,6 +144,6 @@ def _is_meant(own: Stored, hub: HubName) -> bool:
     start = f"hf:{hub.repo.lower()}/"
     name = next((name for name in (own.name, *own.aliases) if name.lower().startswith(start)), None)
     if hub.file is not None or name is None:
-        return False
+        return name is not None and name[len(start) :] == hub.file
     quant = quant_of(name[len(start) :]) or ""
     return hub.quant is None or quant.removeprefix("UD-") == hub.quant.upper().removeprefix("UD-")

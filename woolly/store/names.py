@@ -13,6 +13,7 @@ from woolly.errors import StoreError
 from woolly.store import catalogue
 from woolly.store.addresses import is_address
 from woolly.store.catalogue import lookup
+from woolly.store.forms import FILE, is_model_file
 from woolly.store.hub import HubName, quant_of
 from woolly.store.known.families import Tag, all_families
 
@@ -63,7 +64,7 @@ def find_named(text: str) -> Named | None:
     default = quant in (None, size.quant)
     return Named(
         f"{name}:{tag}" + ("" if default else f"-{str(quant).lower()}"),
-        HubName(size.repo, quant or size.quant),
+        HubName.parse(size.hub_name(quant)),
         size.architecture,
         size.licence,
         size if default else None,
@@ -75,9 +76,10 @@ def catalogue_names(repo: str, file: str) -> list[str]:
     quant, names = quant_of(file), []
     for name, family in all_families().items():
         for tag, size in family.tags.items():
-            if size.repo.lower() == repo.lower() and quant is not None:
-                names.append(f"{name}:{tag}" + ("" if quant == size.quant else f"-{quant.lower()}"))
-                names += [name] if _is_short(name, tag, size, quant) else []
+            kind = quant if size.file is None else quant or size.quant
+            if size.repo.lower() == repo.lower() and kind is not None and size.file_of(kind) in (None, file):
+                names.append(f"{name}:{tag}" + ("" if kind == size.quant else f"-{kind.lower()}"))
+                names += [name] if _is_short(name, tag, size, kind) else []
     return names
 
 
@@ -101,7 +103,7 @@ def is_catalogued(name: str) -> bool:
 
 def is_bare_repo(spec: str) -> bool:
     """Returns whether `spec` has the form org/repo or org/repo:TYPE, which may be a path too."""
-    return re.fullmatch(rf"{_REPO}(?::[\w.-]+)?", spec) is not None and not spec.lower().endswith(".gguf")
+    return re.fullmatch(rf"{_REPO}(?::[\w.-]+)?", spec) is not None and not is_model_file(spec)
 
 
 def is_path(spec: str) -> bool:
@@ -122,9 +124,9 @@ def remote_name(spec: str) -> HubName | str | None:
     page = re.fullmatch(r"(https?://)?([^/\s]+)/(\S+)", spec, re.IGNORECASE)
     if page is not None and page[2].lower() in _hosts():
         tail = re.sub(r"[?#].*", "", page[3]).strip("/")
-        if file := re.fullmatch(rf"({_REPO})/(?:blob|resolve|raw)/([^/]+)/(.+\.gguf)", tail, re.IGNORECASE):
+        if file := re.fullmatch(rf"({_REPO})/(?:blob|resolve|raw)/([^/]+)/({FILE})", tail, re.IGNORECASE):
             return f"{page[1] or 'https://'}{page[2]}/{file[1]}/resolve/{file[2]}/{file[3]}"
-        if page[1] is None or not tail.lower().endswith(".gguf"):
+        if page[1] is None or not is_model_file(tail):
             return HubName.parse(f"hf:{re.sub(r'/(tree|blob)/.*', '', tail)}")
     if is_address(spec):
         return spec

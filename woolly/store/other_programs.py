@@ -10,6 +10,7 @@ from pathlib import Path
 
 from woolly.store.beside import is_second
 from woolly.store.entry import Stored, describe, is_later_shard
+from woolly.store.forms import find_files
 from woolly.store.hub import hub_cache
 
 __all__ = ["hub_models", "lm_studio_models", "ollama_models", "ollama_projector"]
@@ -91,7 +92,7 @@ def hub_models() -> Iterator[Stored]:
         seen = set()
         snapshots = folder / "snapshots"
         for snapshot in sorted(snapshots.iterdir(), key=lambda p: -p.stat().st_mtime) if snapshots.is_dir() else ():
-            for path in sorted(snapshot.rglob("*.gguf")):
+            for path in sorted(find_files(snapshot)):
                 name = path.relative_to(snapshot).as_posix()
                 if name not in seen and not is_later_shard(path) and not is_second(name):
                     seen.add(name)

@@ -15,6 +15,7 @@ from woolly.store.addresses import find_address, is_address
 from woolly.store.catalogue import lookup
 from woolly.store.checksum import is_intact
 from woolly.store.folder import models_folder
+from woolly.store.forms import is_whisper_file
 from woolly.store.hub import HubName, find_here
 from woolly.store.inventory import find_stored, list_models
 from woolly.store.made import find_made
@@ -168,10 +169,12 @@ def _advice(text: str, path: Path) -> str:
     names = {key.removesuffix(".gguf"): name for key, name in _known(tags=":" in text).items()}
     beside: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        beside = {p.stem.lower(): str(p) for p in list(path.parent.glob("*.gguf"))[:1000]}
+        beside = {p.stem.lower(): str(p) for p in [*path.parent.glob("*.gguf"), *path.parent.glob("ggml-*.bin")][:1000]}
     near = [beside[key] for key in _near(path.stem.lower(), beside, 0.6)]
     near += [names[key] for key in _near(text.lower().removesuffix(".gguf"), names, 0.6)]
     if near:
         return f"did you mean {' or '.join([*dict.fromkeys(near)][:3])}?"
+    if is_whisper_file(path.name):
+        return f"give the path of the file, or fetch it: `woolly pull hf:ggerganov/whisper.cpp/{path.name}`"
     known = ", ".join(sorted(catalogue.CATALOGUE))
     return f"give the path of a GGUF file, or a name such as {known}, hf:org/repo:Q4_K_M, or one of `woolly list`"

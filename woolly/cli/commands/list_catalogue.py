@@ -82,7 +82,7 @@ def _rows(architectures: tuple[str, ...], room: Room) -> Iterator[dict[str, Any]
                 "quantization": entry.quant,
                 "architecture": entry.architecture,
                 "licence": entry.licence,
-                "hub": f"hf:{entry.repo}:{entry.quant}",
+                "hub": entry.hub_name(),
             }
 
 

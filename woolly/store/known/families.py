@@ -33,7 +33,7 @@ __all__ = [
     "read_catalogue",
 ]
 
-Purpose = Literal["chat", "base", "embed", "rerank"]
+Purpose = Literal["chat", "base", "embed", "rerank", "transcribe"]
 
 _FORMAT = 1
 _SHIPPED = Path(__file__).with_name("catalogue.json")
@@ -52,6 +52,18 @@ class Tag:
     n_bytes: int  # of the default file, all shards
     n_active: int  # parameters that compute one token: fewer than all in a mixture of experts
     is_estimated: bool  # whether n_bytes comes from parameters and bits rather than from a file
+    file: str | None = None  # the default file, if types do not tell the files of the repository apart: ggml-base.bin
+
+    def hub_name(self, quant: str | None = None) -> str:
+        """Returns the name on the hub of the default file, or of that of another type."""
+        quant = quant or self.quant
+        return f"hf:{self.repo}:{quant}" if self.file is None else f"hf:{self.repo}/{self.file_of(quant)}"
+
+    def file_of(self, quant: str) -> str | None:
+        """Returns the file of a type, as whisper.cpp names it: ggml-base-q5_1.bin; None if types find the files."""
+        if self.file is None or quant == self.quant:
+            return self.file
+        return f"{self.file.removesuffix('.bin')}-{quant.lower()}.bin"
 
     @property
     def gigabytes(self) -> str:
@@ -144,11 +156,13 @@ def _tag(name: str, found: dict[str, Any]) -> Tag:
         n_bytes=found["size"],
         n_active=found.get("active", found["parameters"]),
         is_estimated=found.get("estimated", False),
+        file=found.get("file"),
     )
     texts = all(isinstance(text, str) and text.isprintable() and text for text in (tag.architecture, tag.licence))
     numbers = all(type(n) is int and n > 0 for n in (tag.n_parameters, tag.n_bytes, tag.n_active))
     is_named = _NAME.fullmatch(name.partition(":")[2]) and re.fullmatch(r"[A-Z0-9_]+", tag.quant)
     is_repo = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", tag.repo) and ".." not in tag.repo
-    if not (texts and numbers and is_named and is_repo) or tag.n_active > tag.n_parameters:
+    is_file = tag.file is None or re.fullmatch(r"ggml-[\w.-]+\.bin", tag.file)
+    if not (texts and numbers and is_named and is_repo and is_file) or tag.n_active > tag.n_parameters:
         raise StoreError(f"the catalogue's entry {name!r} has a value that it cannot have")
     return tag
