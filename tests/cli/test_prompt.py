@@ -138,6 +138,11 @@ def test_a_prompt_by_option_and_by_file(model, tmp_path):
             "no file org/repo-GGUF, and hf:org/repo-GGUF is not here yet: run `woolly pull hf:org",
         ),
         ("missing.gguf", "no file and no model named 'missing.gguf'"),
+        ("missing.bin", "no file and no model named 'missing.bin'"),
+        (
+            "ggml-base.en.bin",
+            "named 'ggml-base.en.bin': give the path of the file, or fetch it: `woolly pull hf:ggerganov/whisper.cpp/",
+        ),
         ("models/llama", "no file and no model named 'models/llama': give the path"),
         ("hf:org/repo", "hf:org/repo is not here yet: run `woolly pull hf:org/repo`"),
         ("hf:org/repo/a b.gguf", "is not here yet"),
@@ -153,7 +158,18 @@ def test_a_word_that_is_nearly_a_model_is_no_prompt(word, told, tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    "word", ["Hello!", "hello", "Why is the sky blue?", "and/or what?", "2+2=", "smolm2 is?", "/", "x" * 9000]
+    "word",
+    [
+        "Hello!",
+        "hello",
+        "Why is the sky blue?",
+        "and/or what?",
+        "2+2=",
+        "smolm2 is?",
+        "What is in a.bin",
+        "/",
+        "x" * 9000,
+    ],
 )
 def test_a_prompt_is_no_model(word, stdin, tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))

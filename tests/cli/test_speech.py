@@ -11,7 +11,7 @@ from tests.senses.test_sound import wav
 from woolly.cli.app import app
 from woolly.cli.commands import launch
 from woolly.cli.parse.usage import UsageError
-from woolly.errors import RequestError
+from woolly.errors import GGUFError, RequestError, StoreError
 from woolly.llm.speech import transcriber
 
 
@@ -49,6 +49,21 @@ def test_the_transcript_is_printed_without_a_prompt(folder, monkeypatch):
 def test_what_a_transcript_has_no_use_for_is_refused(folder, words, sentence):
     with pytest.raises(UsageError, match=sentence):
         raise run(folder, *words).exception
+
+
+def test_a_file_that_cannot_be_opened_is_told_by_its_own_error(folder, tmp_path):
+    whole = (folder / "ggml-tiny.bin").read_bytes()
+    (tmp_path / "cut.bin").write_bytes(whole[: len(whole) // 2])
+    words = ["run", str(tmp_path / "cut.bin"), "--audio", str(folder / "talk.wav")]
+    with pytest.raises(GGUFError, match=r"cut\.bin"):
+        raise CliRunner().invoke(app, words).exception
+
+
+def test_a_whisper_model_of_the_catalogue_is_fetched(folder, monkeypatch):
+    monkeypatch.setenv("WOOLLY_HOME", str(folder / "empty"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(StoreError, match=r"HF_HUB_OFFLINE is set, so .*ggml-base\.bin is not fetched"):
+        raise CliRunner().invoke(app, ["run", "whisper", "--audio", str(folder / "talk.wav")]).exception
 
 
 @pytest.mark.parametrize("words", [("--language", "de"), ("--translate",)])

@@ -100,6 +100,8 @@ def _is_model(word: str) -> bool:
     try:
         if is_model_name(word) or word.lower().endswith(".gguf") or Path(word).is_file():
             return True
+        if re.fullmatch(r"\S+\.bin", word, re.IGNORECASE):  # whisper.cpp's
+            return True
         if any(character.isspace() for character in word):
             return False
         looks_like_a_path = "/" in word.strip("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,7 +13,7 @@ import click
 
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import tell
-from woolly.errors import WoollyError
+from woolly.errors import StoreError
 
 __all__ = ["find_transcribing", "transcribe"]
 
@@ -20,17 +21,23 @@ _HONOURED = ("temperature", "seed")
 
 
 def find_transcribing(name: str | None) -> bool:
-    """Whether a name is that of a Whisper model on this machine."""
-    from woolly.gguf import open_gguf
-    from woolly.store import resolve
+    """Whether a name is that of a Whisper model: on this machine, or in the catalogue.
 
-    try:
-        if name is None:
-            return False
-        with open_gguf(resolve(name)) as file:
-            return bool(file.metadata.get("general.architecture") == "whisper")
-    except (WoollyError, OSError):
+    GGUFError if it is a file that cannot be read as a model.
+    """
+    from woolly.gguf import open_gguf
+    from woolly.store import find_named, resolve
+
+    if name is None:
         return False
+    try:
+        path = resolve(name)
+    except (StoreError, OSError):  # a prompt, or a model that is not here
+        with contextlib.suppress(StoreError):
+            return (named := find_named(name)) is not None and named.architecture == "whisper"
+        return False
+    with open_gguf(path) as file:
+        return bool(file.metadata.get("general.architecture") == "whisper")
 
 
 def transcribe(
