@@ -57,6 +57,11 @@ def test_a_file_may_serve_names_that_are_not_pythons(folder):
         trace(file)
 
 
+def test_what_an_architecture_needs_is_told_without_those_of_like_spelling():
+    assert "it needs a loop that fills in masked tokens" in registry._why("llada")
+    assert "near it" not in registry._why("llada") and "near it, llama" in registry._why("llama_")
+
+
 def test_the_table_of_heads_has_every_file_that_only_guesses():
     found = {}
     for name in (entry.name for entry in pkgutil.iter_modules(models.__path__) if not entry.ispkg):

@@ -22,6 +22,11 @@ def test_another_name_is_refused_with_the_names(kv_type):
         Options(kv_type=kv_type)
 
 
+def test_llama_cpps_name_of_the_type_of_4_bits_is_told():
+    with pytest.raises(RequestError, match=r"q4_0 is llama\.cpp's name, and q4 the one here"):
+        Options(kv_type="q8_0/q4_0")
+
+
 @pytest.mark.parametrize(
     ("backend", "kv_type", "others"),
     [

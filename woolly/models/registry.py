@@ -252,9 +252,10 @@ def _labels(keys: Keys, n: int) -> tuple[str, ...]:
 
 
 def _why(name: str) -> str:
-    """Returns the rest of a sentence about an architecture: what it needs, and which ones near it run."""
+    """Returns the rest of a sentence about an architecture: what it needs, or which ones with a like name run."""
     needs = next((f": it needs {what}" for what, names in _NEEDS.items() if name in names.split()), "")
-    near = ", ".join(difflib.get_close_matches(name, architectures(), n=4, cutoff=0.6))
+    # Likeness of spelling corrects a mistyped name; a known one has other kin.
+    near = "" if needs else ", ".join(difflib.get_close_matches(name, architectures(), n=4, cutoff=0.6))
     runs = f"near it, {near} run; " if near else ""
     return f"{needs}; {runs}`woolly list --architectures` lists all that run"
 

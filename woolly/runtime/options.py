@@ -125,8 +125,9 @@ def check_kv_type(kv_type: str, field: str = "kv_type", gpu: str = "") -> None:
     """
     parts = kv_type.split("/")
     if len(parts) > 2 or any(part not in KV_TYPES for part in parts):
+        named = "; q4_0 is llama.cpp's name, and q4 the one here" if "q4_0" in parts else ""
         raise RequestError(
-            f"{field} is {kv_type!r}; choose one of: {', '.join(KV_TYPES)}, or two for K and V, as in q8_0/q4",
+            f"{field} is {kv_type!r}; choose one of: {', '.join(KV_TYPES)}, or two for K and V, as in q8_0/q4{named}",
             field=field,
         )
     if gpu and kv_type not in kv_types_of(gpu):
