@@ -161,8 +161,8 @@ def test_damaged_files_are_refused_in_one_sentence():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "the picture is a SVG file"),
-        (b"\xef\xbb\xbf<?xml version='1.0'?>\n<svg/>", "is a SVG file"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "the picture is an SVG file"),
+        (b"\xef\xbb\xbf<?xml version='1.0'?>\n<svg/>", "is an SVG file"),
         (b"II*\0" + bytes(20), "is a TIFF file"),
         (b"\0\0\0\x18ftypheic" + bytes(20), "is a HEIC file"),
         (b"%PDF-1.7", "is a PDF file"),

@@ -125,10 +125,10 @@ def test_arrays_need_a_rate_and_may_have_channels():
     ("source", "message"),
     [
         (b"", "the sound is empty"),
-        (b"\0\0\0\x20ftypM4A ....", "is a M4A file, which is not taken; send it as WAV, FLAC or MP3"),
+        (b"\0\0\0\x20ftypM4A ....", "is an M4A file, which is not taken; send it as WAV, FLAC or MP3"),
         (b"\x1a\x45\xdf\xa3....", "is a WebM file"),
-        (b"\xff\xf1\x50\x80....", "is a AAC file"),
-        (b"FORM....AIFF", "is a AIFF file"),
+        (b"\xff\xf1\x50\x80....", "is an AAC file"),
+        (b"FORM....AIFF", "is an AIFF file"),
         (b"RIFF\0\0\0\0AVI ", "is a RIFF file"),
         (b"plain words", "no sound of a known format; WAV, FLAC, MP3 or OGG"),
         (b"\0" * (64 * 2**20 + 1), "has more than 64 MiB"),

@@ -74,7 +74,8 @@ def sniff(data: bytes, name: str) -> str:
     if kind is None:
         raise RequestError(f"{name} is no picture of a known format; {TAKEN} was expected")
     if kind not in FORMATS:
-        raise RequestError(f"{name} is a {kind} file, which is not taken; send it as PNG or JPEG")
+        article = "an" if kind in ("AVIF", "ICO", "SVG") else "a"
+        raise RequestError(f"{name} is {article} {kind} file, which is not taken; send it as PNG or JPEG")
     if kind == "BMP" and len(data) >= 34:
         n_header, compression = struct.unpack_from("<I", data, 14)[0], struct.unpack_from("<I", data, 30)[0]
         if n_header != 12 and compression in _RUN_LENGTHS:  # a header of 12 bytes (OS/2) has no such field

@@ -14,6 +14,7 @@ LEAST_RATE, MOST_RATE = 4_000, 384_000  # samples per second
 
 TAKEN = "WAV, FLAC, MP3 or OGG"
 _FORMATS = ("WAV", "FLAC", "MP3", "OGG")
+_WITH_AN = ("AAC", "AIFF", "AMR", "AU", "M4A", "MP4", "RF64")  # said as letters that begin with a vowel
 
 _FIRST_BYTES = (
     (b"fLaC", "FLAC"),
@@ -50,7 +51,8 @@ def sniff(data: bytes, name: str) -> str:
     if kind is None:
         raise RequestError(f"{name} is no sound of a known format; {TAKEN} was expected")
     if kind not in _FORMATS:
-        raise RequestError(f"{name} is a {kind} file, which is not taken; send it as WAV, FLAC or MP3")
+        article = "an" if kind in _WITH_AN else "a"
+        raise RequestError(f"{name} is {article} {kind} file, which is not taken; send it as WAV, FLAC or MP3")
     return kind
 
 
