@@ -67,7 +67,7 @@ NOT_RUN = {
         "builds, for a minute or two",
     ],
     "docs/use/pictures.md": ["needs a model that sees"] * 3,
-    "docs/use/sounds.md": ["needs a model that hears"] * 3 + ["needs a Whisper model"] * 2,
+    "docs/use/sounds.md": ["needs a model that hears"] * 3 + ["needs a Whisper model"] * 2 + ["needs FFmpeg"],
     "docs/use/quantize.md": ["takes minutes"],
     "docs/use/quickstart.md": ["downloads gigabytes"],
     "docs/use/recipes.md": [
