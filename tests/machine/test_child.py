@@ -103,6 +103,10 @@ def test_a_child_that_closes_its_output_does_not_outlive_its_patience():
     assert wait("import os, time; os.close(1); time.sleep(60)", patience=0.5) == (None, -signal.SIGKILL)
 
 
+def test_what_a_child_wrote_that_was_killed_is_not_taken_for_its_answer():
+    assert wait("import time; print('half', flush=True); time.sleep(60)", patience=0.5) == (None, -signal.SIGKILL)
+
+
 def test_a_child_that_writes_without_end_is_killed():
     tracemalloc.start()
     try:

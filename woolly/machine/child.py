@@ -74,9 +74,9 @@ def wait_for(
     from subprocess import TimeoutExpired
 
     assert child.stdin is not None and child.stdout is not None
-    end, has_ended = time.monotonic() + patience, Event()
+    end, has_ended, is_killed = time.monotonic() + patience, Event(), Event()
     feeder = Thread(target=_feed, args=(child.stdin, order), daemon=True)
-    watcher = Thread(target=_watch, args=(child, memory, end, has_ended, abandoned.get()), daemon=True)
+    watcher = Thread(target=_watch, args=(child, memory, end, has_ended, is_killed, abandoned.get()), daemon=True)
     feeder.start()
     watcher.start()
     try:
@@ -93,7 +93,7 @@ def wait_for(
             child.kill()
             written = None
         feeder.join()  # the pipe breaks when its reader ends
-    return written
+    return None if is_killed.is_set() else written
 
 
 def _feed(pipe: IO[bytes], order: bytes) -> None:
@@ -114,7 +114,9 @@ def _drain(pipe: IO[bytes], most: int) -> bytes | None:
     return bytes(written)
 
 
-def _watch(child: subprocess.Popen[bytes], memory: int, end: float, has_ended: Event, left: Event | None) -> None:
+def _watch(
+    child: subprocess.Popen[bytes], memory: int, end: float, has_ended: Event, is_killed: Event, left: Event | None
+) -> None:
     """Kills a child at its limits, or when its caller leaves."""
     # Linux and Windows limit the child's memory by themselves. macOS cannot: each process maps hundreds of gigabytes.
     is_watched = sys.platform == "darwin"
@@ -122,6 +124,7 @@ def _watch(child: subprocess.Popen[bytes], memory: int, end: float, has_ended: E
     while not has_ended.wait(min(look, _until(end))):
         is_late = time.monotonic() >= end or (left is not None and left.is_set())
         if is_late or (is_watched and footprint(child.pid) > memory):
+            is_killed.set()
             child.kill()
             return
 
