@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from woolly.errors import StoreError
 from woolly.store.download import Remote, check_source, download
 from woolly.store.folder import models_folder
-from woolly.store.forms import is_model_file
+from woolly.store.known.forms import is_model_file
 
 __all__ = ["find_address", "is_address", "place_of", "pull_address"]
 

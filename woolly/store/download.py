@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from woolly.errors import StoreError
 from woolly.store.checksum import CHUNK, hash_of
-from woolly.store.forms import misses_magic
+from woolly.store.known.forms import misses_magic
 from woolly.store.lock import file_lock
 from woolly.store.whole import put_in_place
 

@@ -16,7 +16,7 @@ from woolly.errors import StoreError
 from woolly.store.beside import best_block, best_projector, is_second
 from woolly.store.download import HUB, Remote, check_online, download, unreachable
 from woolly.store.folder import models_folder
-from woolly.store.forms import FILE, find_files, is_model_file, is_whisper_file
+from woolly.store.known.forms import FILE, find_files, is_model_file, is_whisper_file
 
 __all__ = ["HubName", "choose_file", "find_here", "hub_cache", "hub_remotes", "pull_hub", "quant_of", "shards_of"]
 

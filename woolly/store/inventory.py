@@ -16,8 +16,8 @@ from woolly.store.beside import is_second
 from woolly.store.catalogue import lookup
 from woolly.store.entry import Stored, describe, is_later_shard
 from woolly.store.folder import models_folder
-from woolly.store.forms import find_files
 from woolly.store.hub import HubName, quant_of, shards_of
+from woolly.store.known.forms import find_files
 from woolly.store.names import catalogue_names, is_path, remote_name
 from woolly.store.other_programs import hub_models, lm_studio_models, ollama_models
 

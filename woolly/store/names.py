@@ -13,9 +13,9 @@ from woolly.errors import StoreError
 from woolly.store import catalogue
 from woolly.store.addresses import is_address
 from woolly.store.catalogue import lookup
-from woolly.store.forms import FILE, is_model_file
 from woolly.store.hub import HubName, quant_of
 from woolly.store.known.families import Tag, all_families
+from woolly.store.known.forms import FILE, is_model_file
 
 __all__ = [
     "Named",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from woolly.store.beside import is_second
 from woolly.store.entry import Stored, describe, is_later_shard
-from woolly.store.forms import find_files
 from woolly.store.hub import hub_cache
+from woolly.store.known.forms import find_files
 
 __all__ = ["hub_models", "lm_studio_models", "ollama_models", "ollama_projector"]
 

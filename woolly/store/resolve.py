@@ -15,9 +15,9 @@ from woolly.store.addresses import find_address, is_address
 from woolly.store.catalogue import lookup
 from woolly.store.checksum import is_intact
 from woolly.store.folder import models_folder
-from woolly.store.forms import is_whisper_file
 from woolly.store.hub import HubName, find_here
 from woolly.store.inventory import find_stored, list_models
+from woolly.store.known.forms import is_whisper_file
 from woolly.store.made import find_made
 from woolly.store.names import find_named, is_bare_repo, is_catalogued, is_path, known_names, remote_name
 from woolly.store.presets import Preset

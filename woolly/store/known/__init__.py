@@ -1,3 +1,3 @@
-"""The catalogue: names that people type, and the repositories on the hub that they mean."""
+"""What is known without asking: names that people type with the repositories they mean, and forms of model files."""
 
 __all__: list[str] = []
