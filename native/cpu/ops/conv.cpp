@@ -77,16 +77,7 @@ struct Conv final : Step {
                               .silu = silu});
             }
         });
-        w.share(batch.n_sequences + batch.n_keeps, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-                if (i < batch.n_sequences) {
-                    leave(w, i, batch.offsets[i + 1] - 1, batch.slots_out[i]);
-                } else {
-                    const int32_t* keep = batch.keeps + 2 * (i - batch.n_sequences);
-                    leave(w, w.sequence_of(keep[0]), keep[0], keep[1]);
-                }
-            }
-        });
+        slot.leave_states(w, [&](int64_t sequence, int64_t row, int32_t to) { leave(w, sequence, row, to); });
     }
 };
 

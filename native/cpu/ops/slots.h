@@ -23,6 +23,23 @@ struct SlotEntry {
     }
     float* after(const Worker& w, int64_t sequence) const { return w.cache.slot(entry, w.batch.slots_out[sequence]); }
 
+    // leave(sequence, row, slot) for each row of the batch after which a state is left: the last one of a sequence, and
+    // those whose state is kept.
+    template <class F>
+    static void leave_states(const Worker& w, const F& leave) {
+        const BatchView& b = w.batch;
+        w.share(b.n_sequences + b.n_keeps, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                if (i < b.n_sequences) {
+                    leave(i, b.offsets[i + 1] - 1, b.slots_out[i]);
+                } else {
+                    const int32_t* keep = b.keeps + 2 * (i - b.n_sequences);
+                    leave(w.sequence_of(keep[0]), keep[0], keep[1]);
+                }
+            }
+        });
+    }
+
     // one(first row, last row exclusive, slot) for the runs of a sequence's rows, in order; a state is kept in the slot
     // after the run, -1: in none.
     template <class F>
