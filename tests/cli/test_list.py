@@ -46,7 +46,7 @@ def text(data):
     return struct.pack("<Q", len(data)) + data
 
 
-def test_the_list_says_what_is_in_each_file_and_why_one_cannot_be_run(folder, model):
+def test_the_list_says_what_is_in_each_file_and_why_one_cannot_be_run(folder, model, monkeypatch):
     (folder / "good-Q4_K_M.gguf").symlink_to(model)
     architecture = text(b"general.architecture") + struct.pack("<I", 8) + text(b"sheep\xff")
     (folder / "other.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + architecture)
@@ -59,6 +59,10 @@ def test_the_list_says_what_is_in_each_file_and_why_one_cannot_be_run(folder, mo
     head, first, second, _ = woolly("list").splitlines()
     assert head.split()[:5] == ["name", "size", "quantization", "architecture", "parameters"]
     assert f"link to {model}" in first and "cannot be run: architecture 'sheep" in second
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # a console of Rich takes the pipe for a terminal
+    monkeypatch.setenv("COLUMNS", "300")
+    lines = woolly("list").splitlines()
+    assert lines[2].rstrip().endswith("cannot be run") and lines[-2].startswith("other cannot be run: architecture")
 
 
 def test_a_file_that_takes_all_memory_does_not_end_the_list(folder, model, monkeypatch):

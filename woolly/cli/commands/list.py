@@ -120,7 +120,9 @@ def _print(models: list[tuple[Stored, dict[str, Any]]], paths: bool) -> None:
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("of", no_wrap=True)
     also = [", ".join(map(shlex.quote, _other_names(model))) for model, _ in models]
-    remarks = ["; ".join(_remarks(model, header)) for model, header in models]
+    console = results()
+    is_narrow = console.is_terminal  # sentences in a column of a terminal would be a word wide
+    remarks = ["; ".join(_remarks(model, header, is_short=is_narrow)) for model, header in models]
     for title, shown in (("also called", any(also)), ("remark", any(remarks)), ("path", paths)):
         if shown:
             table.add_column(title, overflow="fold")
@@ -129,7 +131,10 @@ def _print(models: list[tuple[Stored, dict[str, Any]]], paths: bool) -> None:
         row += ["" if header["parameters"] is None else billions(header["parameters"]), model.owner]
         row += [others] * any(also) + [remark] * any(remarks) + [str(model.path)] * paths
         table.add_row(*row)
-    print_table(results(), table)
+    print_table(console, table)
+    for model, header in models if is_narrow else []:
+        if header["cannot_run"]:
+            console.print(f"{shlex.quote(model.name)} cannot be run: {header['cannot_run']}", soft_wrap=True)
 
 
 def _other_names(model: Stored) -> list[str]:
@@ -138,9 +143,9 @@ def _other_names(model: Stored) -> list[str]:
     return [name for name in model.aliases if name not in (f"{model.name}.gguf", f"{stem}.gguf", model.name)]
 
 
-def _remarks(model: Stored, header: dict[str, Any]) -> Iterator[str]:
+def _remarks(model: Stored, header: dict[str, Any], *, is_short: bool) -> Iterator[str]:
     if header["cannot_run"]:
-        yield f"cannot be run: {header['cannot_run']}"
+        yield "cannot be run" if is_short else f"cannot be run: {header['cannot_run']}"
     if header["architecture"] == "whisper":
         yield "hears, transcribes"
     elif header["sees"]:
