@@ -72,14 +72,14 @@ TOWERS = {
         TinyTower(
             "qwen2vl",
             "qwen2vl_merger",
-            ((1, 4, 6), (1, 2, 2)),
+            ((1, 4, 6), (1, 2, 2), (2, 4, 6)),
             TWO_FRAMES | norm("v.post_ln", 32) | MERGER,
             ffn=64,
         ),
         TinyTower(
             "qwen2.5vl",
             "qwen2.5vl_merger",
-            ((1, 6, 10), (1, 4, 4)),
+            ((1, 6, 10), (1, 4, 4), (2, 6, 10)),
             TWO_FRAMES | norm("v.post_ln", 32, False) | MERGER,
             n_layers=3,
             gated=True,

@@ -128,6 +128,18 @@ def test_two_frames_have_the_same_bits_alone_together_in_chunks_and_from_the_cac
     assert answers[0] == answers[1] and answers[1] != answers[2] != answers[3]  # both frames count, in their order
 
 
+def test_a_video_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(opened):
+    grid = TOWERS["qwen2.5vl"].grids[-1]
+
+    def clip(*moments, seed=0):
+        return Prepared.of("image", [*picture(grid, seed=seed).pieces] * len(moments), moments=moments)
+
+    _check_bits("qwen2.5vl", opened, clip(0, 2, 5), clip(0, 2, seed=7))
+    engine = opened("qwen2.5vl")
+    slow, fast = (finish(engine, prompt(engine, "See ", clip(0, n), "what?"))[0] for n in (40, 2))
+    assert slow != fast  # the same pixels at other times
+
+
 def _check_bits(name, opened, one, two):
     engine = opened(name)
     long = "a sheep " * 12

@@ -1,9 +1,13 @@
-"""Records what Qwen 3 VL's video processor does: `python -m tests.goldens.videos` in the environment of make.py.
+"""Records what Qwen's video processors do: `python -m tests.goldens.videos` in the environment of make.py.
 
 videos.npz has the frames that it chooses, the sizes that it resizes to, some numbers of the patches that it cuts, also
 of frames that it resizes, and what Qwen3VLProcessor writes for a video. That text stands in place of the template's
 `<|vision_start|><|video_pad|><|vision_end|>`, as in its release with the models, 4.57, and in vLLM; later releases
 leave the outer marks around it.
+
+Of Qwen 2 and 2.5 VL it has frames, sizes, patches, and the positions of all rows in a prompt. Releases before 5 number
+the text after a video from its largest position on, as the paper of Qwen 2 VL says; 5.23 does so for the answer alone,
+so `FOLLOWED` has videos whose time is no longer than their sides, for which all releases agree, and `LATER` others.
 """
 
 from pathlib import Path
@@ -21,6 +25,11 @@ SIZES = [(n, *size) for n in (2, 3, 4, 5, 10, 61, 767, 768)
 
 SAID = [(n, rate) for n in (3, 50, 61) for rate in (10, 29.97)]
 ROWS = 2  # of a pair, in texts
+
+# Of Qwen 2 and 2.5: pairs of frames, lines and columns of rows, and chosen frames of a second.
+FOLLOWED = [(1, 2, 3, 2.0), (3, 4, 6, 2.0), (2, 3, 2, 1.9)]
+LATER = [(5, 2, 3, 2.0), (7, 2, 2, 1.37), (4, 2, 3, 8.0)]
+BEFORE, AFTER = 3, 2  # tokens around the video
 
 
 def large():
@@ -72,6 +81,66 @@ def _said(n, rate, chosen):
     return processor.replace_video_token({"video_grid_thw": grid, "video_metadata": [its]}, 0)
 
 
+def _positions(model, config, grid, rate):
+    """Returns what all tokens of a prompt with one video turn by, [3, n]."""
+    import torch
+
+    frames, height, width = grid
+    n = frames * height * width
+    kinds = torch.tensor([[0] * BEFORE + [2] * n + [0] * AFTER])
+    fake = model.__new__(model)
+    object.__setattr__(fake, "config", config)
+    found, _ = model.get_rope_index(
+        fake,
+        torch.zeros_like(kinds),
+        kinds,
+        video_grid_thw=torch.tensor([[frames, 2 * height, 2 * width]]),
+        second_per_grid_ts=torch.tensor([2 / rate]),
+    )
+    return found[:, 0].numpy().astype(np.int32)
+
+
+def qwen2(record):
+    """Records what Qwen 2 VL's video processor, which is that of 2.5, does, and both models' positions."""
+    import sys
+    from types import ModuleType, SimpleNamespace
+
+    import torch
+
+    # Its file imports torchvision, which the methods below do not call.
+    for name in ("", ".transforms", ".transforms.v2", ".transforms.v2.functional"):
+        sys.modules.setdefault(f"torchvision{name}", ModuleType(f"torchvision{name}"))
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
+    from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
+    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+    from transformers.video_processing_utils import BaseVideoProcessor
+    from transformers.video_utils import VideoMetadata
+
+    processor = Qwen2VLVideoProcessor.__new__(Qwen2VLVideoProcessor)
+    processor.num_frames = None
+    rates = []
+    for n, rate in LENGTHS:
+        its = VideoMetadata(total_num_frames=n, fps=rate)
+        record[f"qwen2 chosen {n} {rate}"] = processor.sample_frames(its, fps=2.0).numpy()
+        chosen = record[f"qwen2 chosen {n} {rate}"].tolist()
+        rates.append(VideoMetadata(total_num_frames=n, fps=rate, frames_indices=chosen).sampled_fps)
+    record["qwen2 rates"] = np.array(rates)
+    found = []
+    BaseVideoProcessor.resize = lambda self, image, size, resample: found.append((size.height, size.width))
+    for n, height, width in SIZES:
+        video = torch.empty(1, n, 0, height, width)
+        processor.resize(video, SimpleNamespace(**processor.size), None, factor=28, cap_pixels_per_frame=True)
+    record["qwen2 sizes"] = np.array(found, np.int32)
+    pixels = torch.tensor(frames()[:, :, :28]).permute(0, 3, 1, 2)[None, :, :, :28].to(torch.float32) * (1 / 255)
+    patches, *grid = processor.patchify((pixels - 0.5) / 0.5, 14, 2, 2)
+    record["qwen2 grid"], record["qwen2 patches"] = np.array(grid), sampled(patches[0].numpy())
+    vision = SimpleNamespace(spatial_merge_size=2, tokens_per_second=2)
+    for *grid, rate in FOLLOWED + LATER:
+        for name, model in (("qwen2", Qwen2VLModel), ("qwen2.5", Qwen2_5_VLModel)):
+            found = _positions(model, SimpleNamespace(vision_config=vision), grid, rate)
+            record[f"{name} positions {grid} {rate}"] = found
+
+
 def main():
     import torch
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
@@ -96,6 +165,7 @@ def main():
     record["resized grid"], record["resized"] = _resized(processor)
     for n, rate in SAID:
         record[f"said {n} {rate}"] = np.array(_said(n, rate, record[f"chosen {n} {rate}"]))
+    qwen2(record)
     np.savez_compressed(FILE, **record)
     print(f"{FILE.stat().st_size} bytes")
 

@@ -12,24 +12,39 @@ import numpy as np
 import pytest
 
 from tests.cases.videos import write_video
-from tests.goldens.videos import FILE, LENGTHS, ROWS, SAID, SIZES, frames, large, sampled
+from tests.goldens.videos import (
+    AFTER,
+    BEFORE,
+    FILE,
+    FOLLOWED,
+    LATER,
+    LENGTHS,
+    ROWS,
+    SAID,
+    SIZES,
+    frames,
+    large,
+    sampled,
+)
 from tests.senses.fuzz import mutated
 from woolly.chat import ImagePart, Message, TextPart, VideoPart, Vision
 from woolly.chat.files import _words, open_files
 from woolly.chat.message import Message as ReadMessage
 from woolly.chat.sight import read_pictures
+from woolly.engine.seeing.view import read_prompt
 from woolly.errors import RequestError
 from woolly.senses import TowerSettings, lay_out, video
 from woolly.senses.given import GivenVideo
 from woolly.senses.preparing.pixels import resize
-from woolly.senses.preparing.video import SMOLVLM, measure_frame, prepare_frame, showing_of
-from woolly.senses.video import Frame, is_video
+from woolly.senses.preparing.video import SMOLVLM, measure_frames, prepare_clip, prepare_frame, showing_of
+from woolly.senses.video import Clip, Frame, is_video
 
 pytest.importorskip("av")
 
 HALF = (0.5, 0.5, 0.5)
 SMOL = TowerSettings("image", "idefics3", 64, 16, HALF, HALF, 2, preproc_image_size=256)
 QWEN = TowerSettings("image", "qwen3vl_merger", 64, 16, HALF, HALF, 2)
+QWEN2 = {name: TowerSettings("image", f"{name}vl_merger", 56, 14, HALF, HALF, 2) for name in ("qwen2", "qwen2.5")}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +148,7 @@ def test_two_frames_are_patches_as_the_processor_cuts_them(record):
         frame = Frame(0.0, 64, 32, zlib.compress(pair.tobytes()), 2)
         prepared = prepare_frame(frame, QWEN)
         (piece,) = prepared.pieces
-        assert piece.grid == (2, high, wide) and measure_frame(frame, QWEN) == lay_out(prepared, QWEN).n_rows == 2
+        assert piece.grid == (2, high, wide) and measure_frames([frame], QWEN) == lay_out(prepared, QWEN).n_rows == 2
         cut = piece.values.reshape(2, high // 2, 2, wide // 2, 2, 3, 256).transpose(1, 3, 2, 4, 5, 0, 6)
         want = record["patches"].reshape(2, high * wide, -1)[i]
         np.testing.assert_allclose(sampled(cut.reshape(high * wide, -1)), want, rtol=0, atol=2e-7)
@@ -188,6 +203,60 @@ def test_frames_of_qwen_are_resized_by_the_filter_of_pictures():
         np.testing.assert_array_equal(one, np.asarray(Image.fromarray(want).resize((64, 96), Image.Resampling.BICUBIC)))
 
 
+@pytest.mark.parametrize("settings", QWEN2.values(), ids=QWEN2)
+def test_frames_of_qwen_2_are_chosen_as_its_processor_does(record, settings):
+    showing = showing_of(settings)
+    for n, rate in LENGTHS:
+        assert showing.choose(n, rate) == record[f"qwen2 chosen {n} {rate}"].tolist()
+    assert [showing.fit(*size) for size in SIZES] == [tuple(one) for one in record["qwen2 sizes"].tolist()]
+    with pytest.raises(RequestError, match="the video has one frame, and this model takes at least 2"):
+        showing.choose(1, 24.0)
+    with pytest.raises(RequestError, match="1 to 200"):
+        showing.fit(4, 7000, 28)
+
+
+def pair(pixels, rate=2.0):
+    return Frame(0.0, pixels.shape[2], pixels.shape[1], zlib.compress(pixels.tobytes()), 2, rate=rate)
+
+
+def test_a_video_of_qwen_2_is_patches_as_its_processor_cuts_them(record):
+    seen = np.ascontiguousarray(frames()[:, :28, :28])
+    prepared = prepare_clip(Clip((pair(seen[:2]), pair(seen[[2, 2]]))), QWEN2["qwen2"])
+    assert record["qwen2 grid"].tolist() == [2, 2, 2] and [one.grid for one in prepared.pieces] == [(2, 2, 2)] * 2
+    cut = np.stack([one.values.reshape(2, 4, 3, 196).transpose(1, 2, 0, 3) for one in prepared.pieces])
+    np.testing.assert_allclose(sampled(cut.reshape(8, -1)), record["qwen2 patches"], rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("name", QWEN2)
+@pytest.mark.parametrize(("n", "height", "width", "rate"), FOLLOWED + LATER)
+def test_rows_of_a_video_turn_by_seconds_lines_and_columns(record, name, n, height, width, rate):
+    pixels = np.zeros((2, 28 * height, 28 * width, 3), np.uint8)
+    layout = lay_out(prepare_clip(Clip((pair(pixels, rate),) * n), QWEN2[name]), QWEN2[name])
+    assert layout.parts[0] == "<|vision_start|>" and layout.parts[-1] == "<|vision_end|>"
+    _, view = read_prompt((0,) * BEFORE + layout.parts[1:-1] + (0,) * AFTER, b"")
+    want = record[f"{name} positions {[n, height, width]} {rate}"]
+    last = want[:, :-AFTER].max()
+    if (n, height, width, rate) in FOLLOWED:
+        assert want[:, -AFTER:].tolist() == [[last + 1, last + 2]] * 3  # where all releases agree
+    np.testing.assert_array_equal(view.turns[:, :-AFTER], want[:, :-AFTER])
+    assert view.turns[:, -AFTER:].tolist() == [[last + 1, last + 2]] * 3
+    assert view.shift == last + 1 + AFTER - view.n_prompt
+
+
+def test_a_video_of_qwen_2_is_one_run_of_rows(clip, record):
+    (part, text) = opened(GivenVideo(clip, where="a"), QWEN2["qwen2.5"])
+    assert isinstance(part, ImagePart) and text == TextPart("what?")
+    clips = part.picture.source
+    assert len(clips.frames) == 5 and clips.frames[0].rate == record["qwen2 rates"][LENGTHS.index((50, 10))] == 2.0
+    (prepared,) = read_pictures([Message("user", (part,))], Vision(QWEN2["qwen2.5"]))
+    assert prepared.moments == (0, 2, 4, 6, 8)
+    assert measure_frames(clips.frames, QWEN2["qwen2.5"]) == lay_out(prepared, QWEN2["qwen2.5"]).n_rows == 5 * 140
+    slower = Clip(tuple(replace(one, rate=1.0) for one in clips.frames))
+    assert prepare_clip(slower, QWEN2["qwen2.5"]).digest != prepared.digest  # the same pixels at other times
+    with pytest.raises(RequestError, match="the pictures up to a take 700 tokens, but the context holds 600"):
+        read_pictures([Message("user", (part,))], Vision(QWEN2["qwen2.5"], ctx=600))
+
+
 HEAD = {"n_frames": 9, "rate": 3.0, "width": 64, "height": 32}
 FRAME = {"numbers": [0, 3], "bytes": 4}
 
@@ -236,8 +305,10 @@ def test_both_children_of_a_video_keep_to_the_deadline_of_the_conversation(clip,
 
 def test_models_that_take_videos_otherwise_refuse_them_by_name(clip):
     given = GivenVideo(clip, where="a.b")
-    with pytest.raises(RequestError, match=r"^a\.b: videos are taken by SmolVLM, Qwen .* not .* qwen2.5vl_merger"):
-        opened(given, replace(SMOL, projector="qwen2.5vl_merger"))
+    with pytest.raises(RequestError, match=r"^a\.b: videos are taken by SmolVLM and Qwen .* not .* type glm4v;"):
+        opened(given, replace(SMOL, projector="glm4v"))
+    with pytest.raises(RequestError, match=r"of type qwen2\.5o;"):
+        showing_of(replace(SMOL, projector="qwen2.5o"))
     with pytest.raises(RequestError, match="of type qwen3vl_merger that also hear; send frames"):  # Qwen 3 Omni
         showing_of(QWEN, hears=True)
     with pytest.raises(RequestError, match=r"^a\.b: this model sees no pictures, and so no video"):

@@ -12,7 +12,7 @@ from woolly.errors import RequestError
 from woolly.senses.given import GivenFile, GivenPicture, GivenVideo
 from woolly.senses.pdf import Page, Taken
 from woolly.senses.preparing.video import SMOLVLM, showing_of
-from woolly.senses.video import Video
+from woolly.senses.video import Clip, Video
 from woolly.tokens import Tokenizer
 
 __all__ = ["open_files"]
@@ -88,7 +88,7 @@ def _told(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list[
 
 
 def _framed(video: GivenVideo, sight: Vision | None, deadline: float) -> list[Part]:
-    """Returns frames with their times, in the words of the family's processor."""
+    """Returns frames with their times, in the words of the family's processor, or as one picture of them all."""
     if sight is None or sight.tower is None:
         raise video.refusal("this model sees no pictures, and so no video; choose a model that does")
     try:
@@ -96,6 +96,8 @@ def _framed(video: GivenVideo, sight: Vision | None, deadline: float) -> list[Pa
     except RequestError as error:
         raise video.refusal(str(error)) from None
     seen = video.read(showing, deadline=deadline)
+    if showing.is_whole:
+        return [ImagePart(GivenPicture(Clip(seen.frames), where=video.where))]
     pictures = [ImagePart(GivenPicture(frame, where=video.where)) for frame in seen.frames]
     texts = _told_smolvlm(seen) if showing is SMOLVLM else [f"<{frame.seconds:.1f} seconds>" for frame in seen.frames]
     parts: list[Part] = [part for pair in zip(map(TextPart, texts), pictures, strict=True) for part in pair]

@@ -14,8 +14,8 @@ from woolly.senses.given import GivenPicture, GivenSound
 from woolly.senses.pdf import Page
 from woolly.senses.preparing import measure, prepare
 from woolly.senses.preparing.hearing import measure_sound, prepare_sound
-from woolly.senses.preparing.video import measure_frame, prepare_frame
-from woolly.senses.video import Frame
+from woolly.senses.preparing.video import measure_frames, prepare_clip, prepare_frame
+from woolly.senses.video import Clip, Frame
 from woolly.templates import ChatTemplate
 
 __all__ = [
@@ -111,7 +111,8 @@ class Readings:
 
 def _identity(given: GivenPicture | GivenSound) -> int:
     """Returns what tells one given thing from another; pages of a file that is opened again are the same."""
-    return id(given.source if isinstance(given.source, (Page, Frame)) else given)
+    source = given.source.frames[0] if isinstance(given.source, Clip) else given.source
+    return id(source if isinstance(source, (Page, Frame)) else given)
 
 
 def has_pictures(messages: Sequence[Message]) -> bool:
@@ -134,7 +135,7 @@ def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Gi
         if sight is None or (sight.tower if kind == "image" else sight.ears) is None:
             raise _given(part).refusal(f"this model {_lack(kind)}: {_CLOSED if sight is None else _OTHER}")
     for one, name in ((ImagePart, "pictures"), (AudioPart, "sounds")):
-        n = sum(isinstance(part, one) and not isinstance(_given(part).source, (Page, Frame)) for part in parts)
+        n = sum(isinstance(part, one) and not isinstance(_given(part).source, (Page, Frame, Clip)) for part in parts)
         if n > _MOST_PICTURES:
             raise RequestError(
                 f"the conversation has {n} {name}, and at most {_MOST_PICTURES} are taken; send fewer",
@@ -199,14 +200,15 @@ def _prepared(given: GivenPicture, sight: Vision, n_before: int, deadline: float
 
     Rows are counted first: RequestError for those that the context cannot hold, before any of them takes memory.
     """
-    tower, frame = sight.tower, given.source if isinstance(given.source, Frame) else None
+    tower, source = sight.tower, given.source
     assert tower is not None
-    picture = None if frame else given.read(allows_remote=sight.allows_remote, deadline=deadline)
+    is_video = isinstance(source, (Frame, Clip))
+    picture = None if is_video else given.read(allows_remote=sight.allows_remote, deadline=deadline)
     try:
-        if frame is not None:
-            n_rows = n_before + measure_frame(frame, tower)
+        if isinstance(source, (Frame, Clip)):
+            n_rows = n_before + measure_frames(source.frames if isinstance(source, Clip) else [source], tower)
             _check_rows(n_rows, given, sight)
-            return prepare_frame(frame, tower), n_rows
+            return prepare_frame(source, tower) if isinstance(source, Frame) else prepare_clip(source, tower), n_rows
         assert picture is not None
         n_rows = n_before + measure(picture.size, tower).n_rows
         _check_rows(n_rows, given, sight)

@@ -26,6 +26,9 @@ class Rows:
     sees_all: bool = False  # each row sees all of them, also later ones
     # Line, first column and number of the picture, if rows turn by these beside their place in the text (XD-RoPE).
     cell: tuple[int, int, int] | None = None
+    # The number of frames of a video, and what they turn by in time. Lines and columns of all of them begin where
+    # those of the first do, and the text goes on after the largest position.
+    moment: tuple[int, int] | None = None
 
 
 # What the engine takes: tokens, and rows among them.
@@ -89,7 +92,8 @@ def _whole(prepared: Prepared, piece: int, settings: TowerSettings) -> Rows:
     frames, height, width = grid = settings.row_grid(prepared.pieces[piece].grid)
     family = settings.family
     n = frames * height * width
-    return Rows(prepared, piece, 0, n, grid if family.is_grid else None, family.sees_all)
+    moment = (piece, prepared.moments[piece]) if prepared.moments else None
+    return Rows(prepared, piece, 0, n, grid if family.is_grid else None, family.sees_all, moment=moment)
 
 
 def _lines(prepared: Prepared, piece: int, settings: TowerSettings) -> list[str | Rows]:

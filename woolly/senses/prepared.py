@@ -49,14 +49,22 @@ class Prepared:
     tiles: tuple[int, int] = (0, 0)
     size: tuple[int, int] = (0, 0)  # height and width of the picture in pixels, before it was prepared
     seconds: float = 0.0  # length of the sound, before it was prepared
+    moments: tuple[int, ...] = ()  # of a video whose pieces are its frames: what rows of each turn by in time
 
     @classmethod
     def of(
-        cls, kind: Kind, pieces: Sequence[Piece], *, tiles: tuple[int, int] = (0, 0), size: tuple[int, int] = (0, 0)
+        cls,
+        kind: Kind,
+        pieces: Sequence[Piece],
+        *,
+        tiles: tuple[int, int] = (0, 0),
+        size: tuple[int, int] = (0, 0),
+        moments: tuple[int, ...] = (),
     ) -> Prepared:
         """Pieces with their digest."""
-        hashed = hashlib.blake2b(repr((kind, tiles, size)).encode(), digest_size=32, person=b"woolly prepared")
+        head = (kind, tiles, size, moments) if moments else (kind, tiles, size)
+        hashed = hashlib.blake2b(repr(head).encode(), digest_size=32, person=b"woolly prepared")
         for piece in pieces:
             hashed.update(repr((piece.grid, piece.values.shape)).encode())
             hashed.update(np.ascontiguousarray(piece.values).data)
-        return cls(kind, tuple(pieces), hashed.digest(), tiles, size)
+        return cls(kind, tuple(pieces), hashed.digest(), tiles, size, moments=moments)

@@ -52,8 +52,8 @@ PROJECTORS: Mapping[str, Projector] = {
     "gemma3nv": Projector("\n\n<start_of_image>", "\n\n", ("<image_soft_token>",)),
     "gemma4v": Projector("<|image>", "<image|>", ("<|image|>",), merge=3, sees_all=True),
     "mlp": Projector(written=("<image>",)),
-    "qwen2vl_merger": _QWEN,
-    "qwen2.5vl_merger": _QWEN,
+    "qwen2vl_merger": replace(_QWEN, depth=2),
+    "qwen2.5vl_merger": replace(_QWEN, depth=2),
     "qwen2.5o": replace(
         _QWEN,
         begin="<|vision_bos|>",

@@ -27,7 +27,7 @@ from woolly.senses.pdf import Kept
 from woolly.senses.picture import Picture, check_pillow
 from woolly.senses.turn import run_in_turn
 
-__all__ = ["Frame", "Showing", "Video", "is_video", "read_video"]
+__all__ = ["Clip", "Frame", "Showing", "Video", "is_video", "read_video"]
 
 TAKEN = "MP4, MOV, WebM or MKV"
 _MOST_SECONDS = 600
@@ -52,6 +52,7 @@ class Showing:
     fit: Callable[[int, int, int], tuple[int, int]]  # height and width, by the number of chosen frames and theirs
     depth: int = 1  # frames that the tower reads as one; the last is repeated to fill up
     by_pillow: bool = False  # what resizes: Pillow's bicubic filter, as for pictures; False: FFmpeg
+    is_whole: bool = False  # all frames come into the prompt as one run of rows; False: each after its time
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,7 @@ class Frame:
     packed: bytes = field(repr=False)
     depth: int = 1  # frames
     length: float = 0.0  # seconds of the video
+    rate: float = 0.0  # chosen frames of a second
     text: str = ""
 
     @property
@@ -81,6 +83,13 @@ class Frame:
     def picture(self) -> Picture:
         """The first of the frames."""
         return self.pictures[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """All frames of a video, for families that lay them out as one run of rows."""
+
+    frames: tuple[Frame, ...]
 
 
 @dataclass(frozen=True)
@@ -145,7 +154,9 @@ def _read(data: bytes, format: str, showing: Showing, name: str, deadline: float
         order |= {"depth": showing.depth, "by_pillow": showing.by_pillow}
         most = (len(wanted) + showing.depth) * (width * height * 3 + width * height // 64 + _MOST_HEAD)
         written = _run(data, order, name, deadline, most)
-        return _parsed(written, name, rate, Frame(0.0, width, height, b"", showing.depth, n_frames / rate), len(wanted))
+        length = n_frames / rate
+        like = Frame(0.0, width, height, b"", showing.depth, length, len(wanted) / length)
+        return _parsed(written, name, rate, like, len(wanted))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         # The file took over what reads it, perhaps.
         raise _damaged(name, "what reads it failed") from None

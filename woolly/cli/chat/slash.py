@@ -235,14 +235,16 @@ def _pdf(chat: Chat, path: Path) -> str:
 
 def _video(chat: Chat, path: Path, sight: Vision) -> str:
     from woolly.senses.given import GivenVideo
-    from woolly.senses.preparing.video import measure_frame, showing_of
+    from woolly.senses.preparing.video import measure_frames, showing_of
 
     assert sight.tower is not None
-    seen = GivenVideo(path).read(showing_of(sight.tower, hears=sight.ears is not None))
+    showing = showing_of(sight.tower, hears=sight.ears is not None)
+    seen = GivenVideo(path).read(showing)
     chat.images.append(str(path))
     n_frames = sum(frame.depth for frame in seen.frames)
-    n = sum(measure_frame(frame, sight.tower) for frame in seen.frames)
-    size = f"{seen.seconds:.0f} s, {counted(n_frames, 'frame')}, {counted(n, 'token')} and their times"
+    n = measure_frames(seen.frames, sight.tower)
+    times = "" if showing.is_whole else " and their times"
+    size = f"{seen.seconds:.0f} s, {counted(n_frames, 'frame')}, {counted(n, 'token')}{times}"
     return f"{path.name} ({size}) goes before your next message"
 
 

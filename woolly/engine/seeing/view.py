@@ -161,7 +161,7 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
     tokens: list[int] = []
     places: list[PlacedRows] = []
     turns: list[Int32] = []
-    at = 0  # what the next token turns by
+    at = begun = 0  # what the next token turns by, and the first rows of the latest picture
     n_axes = 4 if any(isinstance(part, Rows) and part.cell is not None for part in prompt) else 3
     for part in prompt:
         if not isinstance(part, Rows):
@@ -176,8 +176,9 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
             at += part.n
             continue
         own = _turns(part, n_axes)
-        turns.append(own + at)
-        at += int(own.max()) + 1
+        begun = begun if part.moment is not None and part.moment[0] > 0 else at
+        turns.append(own + begun)
+        at = max(at, begun + int(own.max()) + 1)
     has_grid = any(place.rows.grid is not None or place.rows.cell is not None for place in places)
     joined = np.concatenate(turns, axis=1).astype(np.int32) if has_grid else None
     return tokens, View(len(tokens), tuple(places), joined, identity, places[0].last if is_source else 0)
@@ -197,4 +198,5 @@ def _turns(rows: Rows, n_axes: int) -> Int32:
     if rows.grid is None:
         return np.tile(numbers - rows.first, (n_axes, 1))
     _, height, width = rows.grid
-    return np.stack([numbers // (height * width), numbers // width % height, numbers % width]).astype(np.int32)
+    frames = numbers // (height * width) if rows.moment is None else np.full(rows.n, rows.moment[1])
+    return np.stack([frames, numbers // width % height, numbers % width]).astype(np.int32)

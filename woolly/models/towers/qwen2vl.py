@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns
+from woolly.models.towers.arrangement import Arrangement, Grid, Int32, by_blocks, lines_and_columns
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.vit import Norm, layer, mlp, normed
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.attention import Mask
 
-__all__ = ["PROJECTORS", "arrange", "build", "patches", "vision_rope"]
+__all__ = ["PROJECTORS", "arrange", "both_frames", "build", "patches", "vision_rope"]
 
 PROJECTORS = ("qwen2vl_merger", "qwen2.5vl_merger", "qwen2.5o")
 
@@ -47,28 +47,38 @@ def vision_rope(hp: TowerParams) -> Rope:
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
     """Patches by the blocks of a row; with windows, the blocks of one window after another."""
-    n_rows, frames = hp.merge**2, grid[0]
-    blocks = by_blocks(grid, hp.merge).reshape(-1, n_rows)
+    n_rows = hp.merge**2
+    blocks = by_blocks((1, *grid[1:]), hp.merge).reshape(-1, n_rows)
     if not _is_windowed(hp):
         order = blocks.reshape(-1)
         outputs = np.arange(0, len(order), n_rows, dtype=np.int32)
-        return Arrangement(order, outputs, turns=lines_and_columns(grid, order))
+        return Arrangement(both_frames(hp, grid, order), outputs, turns=lines_and_columns(grid, order))
     height, width = grid[1] // hp.merge, grid[2] // hp.merge
     side = hp.keys.positive("vision.window_size", _WINDOW) // hp.merge // hp.settings.patch_size
     line, column = np.divmod(np.arange(height * width), width)
-    windows = np.tile(line // side * (-(-width // side)) + column // side, frames)
-    windows += np.repeat(np.arange(frames), height * width) * (windows.max() + 1)
+    windows = line // side * (-(-width // side)) + column // side
     by_window = np.argsort(windows, kind="stable")
     order = blocks[by_window].reshape(-1)
     own = np.repeat(windows[by_window], n_rows)
     firsts, ends = (np.searchsorted(own, own, side=which) for which in ("left", "right"))
     return Arrangement(
-        order,
+        both_frames(hp, grid, order),
         np.arange(0, len(order), n_rows, dtype=np.int32),
         results=np.argsort(by_window, kind="stable").astype(np.int32),
         turns=lines_and_columns(grid, order),
         sees=np.stack([firsts, ends], axis=1).astype(np.int32),
     )
+
+
+def both_frames(hp: TowerParams, grid: Grid, order: Int32) -> Int32:
+    """[n_rows, frames of a patch]: patches of both frames side by side; a picture's one frame stands for both."""
+    frames, height, width = grid
+    depth = hp.settings.family.depth
+    if frames > depth:
+        raise ValueError(f"a piece has {frames} frames, and a patch shows {depth}")
+    if depth == 1:
+        return order
+    return np.stack([order, order + (frames - 1) * height * width], axis=1)
 
 
 def _is_windowed(hp: TowerParams) -> bool:

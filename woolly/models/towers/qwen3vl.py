@@ -6,7 +6,7 @@ import numpy as np
 
 from woolly.models.towers.arrangement import Arrangement, Grid, bilinear, by_blocks, lines_and_columns
 from woolly.models.towers.params import TowerParams
-from woolly.models.towers.qwen2vl import patches, vision_rope
+from woolly.models.towers.qwen2vl import both_frames, patches, vision_rope
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Handle, Tracer
 
@@ -33,12 +33,9 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
-    """Patches by the blocks of a row, those of both frames side by side; a picture's one frame stands for both."""
-    frames, height, width = grid
-    if frames > 2:
-        raise ValueError(f"a piece has {frames} frames, and a patch shows 2")
-    order = by_blocks((1, height, width), hp.merge)
-    both = np.stack([order, order + (frames - 1) * height * width], axis=1)
+    """Patches by the blocks of a row, those of both frames side by side."""
+    order = by_blocks((1, *grid[1:]), hp.merge)
     places, shares = bilinear(grid, order, hp.side)
-    outputs = np.arange(0, height * width, hp.merge**2, dtype=np.int32)
+    outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
+    both = both_frames(hp, grid, order)
     return Arrangement(both, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,11 +13,11 @@ from woolly.errors import RequestError
 from woolly.senses.prepared import Piece, Prepared
 from woolly.senses.preparing import measure, prepare
 from woolly.senses.preparing.pixels import piece_of
-from woolly.senses.preparing.qwen import MOST_RATIO, most_pixels
+from woolly.senses.preparing.qwen import MOST_RATIO, fit_sides, most_pixels
 from woolly.senses.settings import TowerSettings
-from woolly.senses.video import Frame, Showing
+from woolly.senses.video import Clip, Frame, Showing
 
-__all__ = ["SMOLVLM", "measure_frame", "prepare_frame", "showing_of"]
+__all__ = ["SMOLVLM", "measure_frames", "prepare_clip", "prepare_frame", "showing_of"]
 
 _SMOLVLM_FRAMES = 64  # at most, one of a second
 _SMOLVLM_SIDE = 1024  # of a frame as it is handed on: twice what SmolVLM reads
@@ -26,6 +27,10 @@ _QWEN_LEAST_FRAMES, _QWEN_MOST_FRAMES = 4, 768
 # Pixels of all frames, as the checkpoints' configurations have them, and rows of one frame at most.
 _QWEN_LEAST_PIXELS, _QWEN_MOST_PIXELS = 4096, 25_165_824
 _QWEN_MOST_ROWS = 768
+# Rows of a frame at least, and of all pairs of frames at most, with Qwen 2 and 2.5. Files do not say how many positions
+# of 2.5 are a second; all checkpoints have 2.
+_QWEN2_LEAST_ROWS, _QWEN2_MOST_ROWS = 128, int(128_000 * 0.9)
+_QWEN25_PER_SECOND = 2
 
 
 def showing_of(settings: TowerSettings, *, hears: bool = False) -> Showing:
@@ -38,15 +43,23 @@ def showing_of(settings: TowerSettings, *, hears: bool = False) -> Showing:
     if settings.projector == "qwen3vl_merger" and not hears:
         side, most = settings.patch_size * settings.merge, most_pixels(settings)
         return Showing(f"qwen3vl {side} {most}", _choose_qwen, partial(_fit_qwen, side, most), depth=2, by_pillow=True)
+    if settings.projector in ("qwen2vl_merger", "qwen2.5vl_merger") and not hears:
+        side, most = settings.patch_size * settings.merge, most_pixels(settings)
+        fit = partial(_fit_qwen2, side, most)
+        return Showing(f"qwen2vl {side} {most}", _choose_qwen2, fit, depth=2, by_pillow=True, is_whole=True)
     kind = f"{settings.projector} that also hear" if hears else settings.projector
     raise RequestError(
-        f"videos are taken by SmolVLM, Qwen 3 VL, 3.5 and 3.6, not by models with a projector of type {kind}; send"
+        f"videos are taken by SmolVLM and Qwen 2 to 3.6 VL, not by models with a projector of type {kind}; send"
         " frames as pictures"
     )
 
 
-def measure_frame(frame: Frame, settings: TowerSettings) -> int:
+def measure_frames(frames: Sequence[Frame], settings: TowerSettings) -> int:
     """Returns the rows that frames become."""
+    return sum(_measured(frame, settings) for frame in frames)
+
+
+def _measured(frame: Frame, settings: TowerSettings) -> int:
     if frame.depth == 1:
         return measure((frame.height, frame.width), _one_tile(settings)).n_rows
     side = settings.patch_size * settings.merge
@@ -57,10 +70,27 @@ def prepare_frame(frame: Frame, settings: TowerSettings) -> Prepared:
     """Returns frames as the tower reads them: one as a picture, two as both halves of one piece's patches."""
     if frame.depth == 1:
         return prepare(frame.picture, _one_tile(settings))
+    return Prepared.of("image", [_both(frame, settings)], size=(frame.height, frame.width))
+
+
+def prepare_clip(clip: Clip, settings: TowerSettings) -> Prepared:
+    """Returns all frames of a video: a piece for each two, and the moment of each.
+
+    Those of Qwen 2.5 are seconds, whatever the rate of the chosen frames; Qwen 2 counts the pairs.
+    """
+    pieces = [_both(frame, settings) for frame in clip.frames]
+    first, numbers = clip.frames[0], np.arange(len(pieces), dtype=np.float32)
+    if settings.projector == "qwen2.5vl_merger":
+        numbers *= np.float32(_QWEN25_PER_SECOND) * np.float32(first.depth / first.rate)  # f32, as the processor's
+    moments = tuple(numbers.astype(np.int64).tolist())
+    size = sum(frame.depth * frame.height for frame in clip.frames), first.width
+    return Prepared.of("image", pieces, size=size, moments=moments)
+
+
+def _both(frame: Frame, settings: TowerSettings) -> Piece:
     pieces = [piece_of(one.pixels, settings) for one in frame.pictures]
     _, height, width = pieces[0].grid
-    both = Piece(np.concatenate([one.values for one in pieces]), (len(pieces), height, width))
-    return Prepared.of("image", [both], size=(frame.height, frame.width))
+    return Piece(np.concatenate([one.values for one in pieces]), (len(pieces), height, width))
 
 
 def _one_tile(settings: TowerSettings) -> TowerSettings:
@@ -99,6 +129,16 @@ def _choose_qwen(n_frames: int, rate: float) -> list[int]:
     return [int(one) for one in np.linspace(0, n_frames - 1, n).round()]
 
 
+def _choose_qwen2(n_frames: int, rate: float) -> list[int]:
+    """Returns two frames of a second, evenly from the first on, in pairs."""
+    if n_frames < 2:
+        raise RequestError("the video has one frame, and this model takes at least 2; send it as a picture")
+    n = min(max(n_frames / rate * _QWEN_FPS, _QWEN_LEAST_FRAMES), _QWEN_MOST_FRAMES, n_frames)
+    step = n_frames / (math.floor(n / 2) * 2)
+    # The processor counts in f32, and its last number may be one too many by rounding.
+    return [int(np.float32(i * step)) for i in range(math.ceil(n_frames / step))]
+
+
 def _fit_qwen(side: int, most_of_frame: int, n: int, height: int, width: int) -> tuple[int, int]:
     """Returns the sides as multiples of `side`, in nearly the same ratio, so that all frames keep to the limits."""
     of_frame = min(_QWEN_MOST_ROWS * side**2, most_of_frame, _QWEN_MOST_PIXELS // n)
@@ -106,10 +146,7 @@ def _fit_qwen(side: int, most_of_frame: int, n: int, height: int, width: int) ->
     if min(height, width) < side:
         scale = max(side / height, side / width)
         height, width = int(height * scale), int(width * scale)
-    if max(height, width) > MOST_RATIO * min(height, width):
-        raise RequestError(
-            f"the video has {width} x {height} pixels, and this model takes sides of at most 1 to {MOST_RATIO}; cut it"
-        )
+    _check_ratio(height, width)
     high, wide, even = round(height / side) * side, round(width / side) * side, round(n / 2) * 2
     if even * high * wide > most:
         shrink = math.sqrt(n * height * width / most)
@@ -118,3 +155,18 @@ def _fit_qwen(side: int, most_of_frame: int, n: int, height: int, width: int) ->
         grow = math.sqrt(_QWEN_LEAST_PIXELS / (n * height * width))
         return math.ceil(height * grow / side) * side, math.ceil(width * grow / side) * side
     return high, wide
+
+
+def _fit_qwen2(side: int, most_of_frame: int, n: int, height: int, width: int) -> tuple[int, int]:
+    """Returns the sides as multiples of `side`; each frame has its share of all rows."""
+    least = _QWEN2_LEAST_ROWS * side**2
+    share = min(_QWEN_MOST_ROWS * side**2, _QWEN2_MOST_ROWS * side**2 * 2 // n)
+    _check_ratio(height, width)
+    return fit_sides(height, width, side, least, min(max(share, int(least * 1.05)), most_of_frame))
+
+
+def _check_ratio(height: int, width: int) -> None:
+    if max(height, width) > MOST_RATIO * min(height, width):
+        raise RequestError(
+            f"the video has {width} x {height} pixels, and this model takes sides of at most 1 to {MOST_RATIO}; cut it"
+        )
