@@ -2,13 +2,14 @@
 
 import pytest
 
+from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM
 from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan import Paged
-from woolly.runtime import GPU_KINDS, KV_TYPES, Options, check_kv_type, kv_types_of
+from woolly.runtime import GPU_KINDS, KV_TYPES, Options, biased_keys, check_kv_type, kv_types_of
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.gpu.state import page_bytes
 from woolly.runtime.metal import MetalBackend
@@ -75,3 +76,20 @@ def test_a_page_takes_the_bits_of_both_types(tmp_path):
     assert sizes["q4"] < sizes["q8_0/q4"] < sizes["q8_0"] < sizes["f16"]
     assert 2 * sizes["q8_0/q4"] == sizes["q8_0"] + sizes["q4"]
     assert sizes["q4"] * 16 == sizes["f16"] * 4.5
+
+
+@pytest.mark.parametrize(
+    ("tiny", "kv_type", "centers", "is_told"),
+    [
+        (TINY["qwen2"], "q4", True, False),  # kept without them
+        (TINY["qwen2"], "q4/f16", False, True),
+        (TINY["qwen2"], "q8_0/q4", False, False),
+        (TINY["qwen3"], "q4", False, False),  # none
+        (FAMILIES["qwen2vl"], "q4", True, True),  # rows of pictures turn by other positions
+    ],
+)
+def test_keys_whose_biases_are_kept_in_4_bits_are_told_of(tiny, kv_type, centers, is_told, tmp_path, caplog):
+    biased_keys._warn.cache_clear()
+    with open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf")) as file:
+        biased_keys.warn_of_biased_keys(trace(file), kv_type, centers=centers)
+    assert ("take q8_0/q4" in caplog.text) == is_told

@@ -89,7 +89,7 @@ class Step:
 
     def rope(self) -> Rope | None:
         """The rotary parameters; None if the step turns nothing."""
-        value = dict(self.attributes)["rope"]
+        value = dict(self.attributes).get("rope")
         return value if isinstance(value, Rope) else None
 
     @property

@@ -67,7 +67,7 @@ class Turns:
 
         Tables do not grow past `most` positions; native code rejects further ones.
         """
-        if batch.turns is None or not len(self._frequencies):
+        if batch.turns is None or self._axes.max(initial=-1) < 0:  # no rope has sections
             self.extend(min(int(batch.positions.max()) + 1, most))
             return self.cosines, self.sines, None
         positions = np.vstack([batch.turns, batch.positions])  # so that an axis of -1 is the position
@@ -80,6 +80,6 @@ class Turns:
 
 def _key(step: Step) -> tuple[Rope, str] | None:
     """The rotary embedding of a step, and the name of its divisors; None if it turns nothing."""
-    if "rope" not in step.kind.attributes or (rope := step.rope()) is None:
+    if (rope := step.rope()) is None:
         return None
     return rope, next((weight.name for weight in step.by_role("divisors")), "")

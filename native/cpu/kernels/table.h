@@ -155,9 +155,12 @@ struct AttentionTile {
     const float* const* q;  // [n_queries][k_dim], turned and not scaled
     const int* first;       // [n_queries]: positions that are seen, exclusive of `last`; none if first >= last
     const int* last;
-    const float* const* bias;  // [n_queries]: what is added to the score of each position; null for none
-    const float* slopes;       // [n_queries]: how much scores fall with each position of distance; null for none
-    const int* positions;      // [n_queries]: of the query; only with slopes
+    const float* const* bias;   // [n_queries]: what is added to the score of each position; null for none
+    const float* slopes;        // [n_queries]: how much scores fall with each position of distance; null for none
+    const int* positions;       // [n_queries]: of the query; only with slopes
+    const float* const* terms;  // [n_queries][n_terms]: what else is multiplied, with `turns`, and added to scores
+    const float* turns;         // [n_terms][kSplit]: the same for all queries, by position of the split
+    int n_terms;                // 0 for none; only types of cache without score_few
     int n_queries;
     int k_dim, v_dim;  // columns of a head, in whole blocks of the cache's types
     const KvKernels *k, *v;

@@ -2,11 +2,10 @@
 // merged in order.
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <tuple>
 
+#include "cpu/ops/attend_scratch.h"
+#include "cpu/ops/centered.h"
 #include "cpu/ops/chosen.h"
-#include "cpu/ops/distances.h"
 #include "cpu/ops/doubles.h"
 #include "cpu/ops/functions.h"
 #include "cpu/ops/hadamard.h"
@@ -16,67 +15,6 @@
 namespace woolly {
 
 namespace {
-
-// Rows of a sequence that look at its positions together: the more, the more share the positions that a kernel opens.
-constexpr int kFewestRows = 8, kMostRows = 32;
-// If rows see their whole text, each head has K and V of its own: more rows make up for it. At 4,096 rows blocks of 32
-// read 5 GB of K and V for a layer of SigLIP.
-constexpr int kMostWhole = 128;
-constexpr size_t kPartialBytes = size_t{256} << 20;  // most for the sums of splits that are computed apart
-
-struct Softmax : AttentionSums {
-    // Numbers of n queries, in whole cache lines if v_dim is.
-    static constexpr int64_t numbers(int64_t n, int64_t v_dim) { return n * v_dim + (2 * n + 15) / 16 * 16; }
-    // The i-th in an array of such, for n queries each.
-    Softmax(float* base, int64_t i, int n, int v_dim) : AttentionSums{base + i * numbers(n, v_dim), nullptr, nullptr} {
-        max = out + n * v_dim, sum = max + n;
-    }
-    // Without the first n queries.
-    Softmax from(int n, int v_dim) const {
-        Softmax rest = *this;
-        rest.out += n * v_dim, rest.max += n, rest.sum += n;
-        return rest;
-    }
-};
-
-struct AttendScratch final : Scratch {
-    int n_threads = 1;
-    int64_t block_rows = kFewestRows, most_rows = kMostWhole;  // as many as all steps have room for
-    size_t group = 0;                                          // bytes of the sums of all heads of a row
-    int64_t heads = 0;
-    // Splits are computed apart only if tasks are few and `partials` has room for them (Attend::run decides).
-    size_t partial_numbers = 0;
-    Memory partials;
-    std::unique_ptr<std::atomic<int32_t>[]> finished;  // splits that are done, per row and KV head
-    // First rows of blocks of at most `block_rows` rows of one sequence, and the last one's end.
-    std::vector<int64_t> blocks;
-
-    // Which layers of as many heads share; rows that see later ones have other buckets.
-    std::map<std::tuple<const Vector*, int, bool>, ByDistance> tables;
-
-    void allocate(const Program& p) override {
-        n_threads = p.n_threads();
-        const size_t splits = size_t(p.max_context() / kSplit + 1),
-                     rows = size_t(std::min<int64_t>(4 * p.n_threads(), p.max_rows()));
-        partial_numbers = std::min(group * splits * rows, kPartialBytes) / 4;
-        partials = Memory(partial_numbers * 4);
-        finished = std::make_unique<std::atomic<int32_t>[]>(rows * size_t(heads + 1));
-        blocks.reserve(size_t(p.max_rows()) + 1);
-    }
-
-    void begin(const BatchView& batch) override {
-        blocks.clear();
-        const int64_t first = batch.is_part() ? batch.part_first : 0,
-                      last = batch.is_part() ? batch.part_last : batch.n_rows;
-        block_rows = std::clamp<int64_t>((last - first) / (2 * n_threads), kFewestRows, most_rows);
-        for (int64_t s = 0; s < batch.n_sequences; ++s)
-            for (int64_t r = std::max<int64_t>(first, batch.offsets[s]),
-                         end = std::min<int64_t>(last, batch.offsets[s + 1]);
-                 r < end; r += block_rows)
-                blocks.push_back(r);
-        blocks.push_back(last);
-    }
-};
 
 struct Attend final : Step {
     const Value q, chosen, y;      // chosen has no width if rows see all that the mask lets them see
@@ -91,6 +29,7 @@ struct Attend final : Step {
     const float scale, softcap;
     const double temper;
     const int temper_length, temper_offset;
+    const KeyBias key_bias;  // what store left out of the keys
     const int room, v_room;  // head_dim and v_dim filled up to whole blocks of any type of cache
     const size_t numbers;  // f32 of a worker's own memory for the kernel, with what it wants of each query, and a copy
     size_t gathered;       // the first f32 after those and the sums of two splits: chosen keys and values
@@ -120,9 +59,11 @@ struct Attend final : Step {
           temper(a.number("temper")),
           temper_length(a.integer("temper_length")),
           temper_offset(a.integer("temper_offset")),
+          key_bias(a, head_dim),
           room((head_dim + 31) / 32 * 32),
           v_room((v_dim + 31) / 32 * 32),
-          numbers((attention_scratch(room, v_room) + (8 + size_t(room)) * max_queries() + 15) / 16 * 16),
+          numbers((attention_scratch(room, v_room) + (10 + size_t(room + key_bias.n_terms())) * max_queries() + 15) /
+                  16 * 16),
           scratch(a.program->scratch<AttendScratch>()) {
         if (!is_chunked && !sees_later && !sees_block && !sees_since && !sees_before && !is_strict &&
             a.text("mask") != "")
@@ -193,7 +134,9 @@ struct Attend final : Step {
     }
 
     int64_t rows_to_cut(const BatchView& batch) const override { return y.rows(batch); }
-    void check(const BatchView& batch, const Cache&) const override {
+    void check(const BatchView& batch, const Cache& cache) const override {
+        if (key_bias.bias != nullptr && (!is_turned(cache.k_type()) || n_chosen > 0))
+            throw std::invalid_argument("only keys of q4 that are read in order are kept without their bias");
         if (sees_later || sees_block) batch.check_whole();
         if (n_chosen > 0 && batch.sees != nullptr)
             throw std::invalid_argument("rows that choose positions see no others, whatever the batch says");
@@ -241,8 +184,8 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
     t.softcap = softcap;
     t.scratch = reinterpret_cast<float*>(w.own());
     const float** queries = reinterpret_cast<const float**>(t.scratch + attention_scratch(room, v_room));
-    const float** bias = queries + t.n_queries;
-    int *first = reinterpret_cast<int*>(bias + t.n_queries), *last = first + t.n_queries;
+    const float **bias = queries + t.n_queries, **terms = bias + t.n_queries;
+    int *first = reinterpret_cast<int*>(terms + t.n_queries), *last = first + t.n_queries;
     int* positions = last + t.n_queries;
     float *falls = reinterpret_cast<float*>(positions + t.n_queries), *copy = falls + t.n_queries;
     for (int64_t r = row, i = 0; r < row + n_rows; ++r) {
@@ -254,9 +197,13 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
             if (temper != 0 || t.k_dim != head_dim || turned) {
                 for (int c = 0; c < head_dim; ++c) copy[c] = queries[i][c] * factor;
                 std::fill(copy + head_dim, copy + t.k_dim, 0.0f);
+                if (key_bias.bias != nullptr) {
+                    terms[i] = copy + t.k_dim;
+                    key_bias.terms(w.batch, split * kSplit, kv_head, copy, scale, copy + t.k_dim);
+                }
                 if (turned) turn_head(copy, t.k_dim, turned_together(t.k_dim, inside));
                 queries[i] = copy;
-                copy += t.k_dim;
+                copy += t.k_dim + key_bias.n_terms();
             }
             first[i] = from;
             last[i] = to_end;
@@ -267,6 +214,8 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
         }
     }
     t.bias = by_distance != nullptr ? bias : nullptr;
+    t.terms = terms, t.n_terms = key_bias.n_terms();
+    t.turns = key_bias.bias == nullptr ? nullptr : key_bias.turns->rows.data();
     t.slopes = slopes.empty() ? nullptr : falls;
     t.positions = positions;
     t.q = queries;

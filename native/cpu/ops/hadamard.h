@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 
 #include "cpu/kernels/table.h"
 
@@ -15,18 +16,49 @@ constexpr bool is_turned(KvType type) { return type == KvType::q4; }
 // them. 32 if V is a part of K, whose columns V may leave at any multiple of 32.
 constexpr int turned_together(int columns, bool inside) { return inside ? 32 : columns & -columns; }
 
+// Four columns at a time, which the oldest CPU of each platform has registers for: a query is turned once more for
+// every split of the past, and with loops over single columns that took a tenth of the time of attention.
+namespace hadamard {
+
+using Four = float __attribute__((vector_size(16)));
+
+inline Four load(const float* x) {
+    Four four;
+    std::memcpy(&four, x, sizeof four);
+    return four;
+}
+inline void store(float* x, Four four) { std::memcpy(x, &four, sizeof four); }
+
+// Sums and differences of columns one apart, then two apart.
+inline Four within(Four x) {
+    constexpr Four one = {1, -1, 1, -1}, two = {1, 1, -1, -1};
+    x = __builtin_shufflevector(x, x, 0, 0, 2, 2) + __builtin_shufflevector(x, x, 1, 1, 3, 3) * one;
+    return __builtin_shufflevector(x, x, 0, 1, 0, 1) + __builtin_shufflevector(x, x, 2, 3, 2, 3) * two;
+}
+
+}  // namespace hadamard
+
 // The matrix is its own inverse: turning twice gives x again.
 inline void turn_head(float* x, int columns, int together) {
+    using hadamard::Four;
     const float scale = 1.0f / std::sqrt(float(together));
     for (int at = 0; at < columns; at += together) {
         float* part = x + at;
-        for (int half = 1; half < together; half *= 2)
+        for (int i = 0; i < together; i += 8) {
+            const Four a = hadamard::within(hadamard::load(part + i)),
+                       b = hadamard::within(hadamard::load(part + i + 4));
+            hadamard::store(part + i, a + b);
+            hadamard::store(part + i + 4, a - b);
+        }
+        for (int half = 8; half < together; half *= 2) {
+            const float last = 2 * half == together ? scale : 1.0f;
             for (int i = 0; i < together; i += 2 * half)
-                for (int j = i; j < i + half; ++j) {
-                    const float a = part[j], b = part[j + half];
-                    part[j] = a + b, part[j + half] = a - b;
+                for (int j = i; j < i + half; j += 4) {
+                    const Four a = hadamard::load(part + j), b = hadamard::load(part + j + half);
+                    hadamard::store(part + j, (a + b) * last);
+                    hadamard::store(part + j + half, (a - b) * last);
                 }
-        for (int i = 0; i < together; ++i) part[i] *= scale;
+        }
     }
 }
 

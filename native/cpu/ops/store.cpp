@@ -17,6 +17,7 @@ constexpr int kMaxHeadDim = 576;
 struct Store final : Step {
     const Value q, k, v, y;  // v has no width if it is a part of k
     const Vector *const q_norm, *const k_norm;
+    const Vector* const k_bias;  // what is left out of the keys, and attend adds
     const float eps;
     const int entry, head_dim, v_dim;
     const Turn turn;
@@ -28,6 +29,7 @@ struct Store final : Step {
           y(a.output(0)),
           q_norm(a.vector("q_norm")),
           k_norm(a.vector("k_norm")),
+          k_bias(a.vector("k_bias")),
           eps(a.number("eps")),
           entry(a.integer("entry")),
           head_dim(a.integer("head_dim")),
@@ -60,6 +62,8 @@ struct Store final : Step {
             std::fill(head + head_dim, head + k_stored, 0.0f);
             const Vector* norm = is_q ? q_norm : k_norm;
             if (norm != nullptr) kernels.rms_norm(head, norm->data, eps, head_dim, head);
+            if (k_bias != nullptr && !is_q)
+                for (int c = 0; c < head_dim; ++c) head[c] -= k_bias->data[(h - n_q) * head_dim + c];
             turn(w.batch, row, head);
             if (is_q) {
                 std::memcpy(y.data + at, head, size_t(head_dim) * 4);

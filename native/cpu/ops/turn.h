@@ -17,13 +17,17 @@ struct Turn {
             a.fail("cannot turn " + std::to_string(n_rot) + " elements of a head");
     }
 
+    // The two columns of a pair.
+    int left(int pair) const { return adjacent ? 2 * pair : pair; }
+    int right(int pair) const { return adjacent ? 2 * pair + 1 : pair + n_rot / 2; }
+
     void operator()(const BatchView& batch, int64_t row, float* head) const {
         const float* cosine = batch.cosines + batch.turn_of(row) * batch.turn_width + column;
         const float* sine = batch.sines + batch.turn_of(row) * batch.turn_width + column;
         const int half = n_rot / 2;
         for (int i = 0; i < half; ++i) {
-            float& a = head[adjacent ? 2 * i : i];
-            float& b = head[adjacent ? 2 * i + 1 : i + half];
+            float& a = head[left(i)];
+            float& b = head[right(i)];
             const float x = a, z = b;
             a = x * cosine[i] - z * sine[i];
             b = x * sine[i] + z * cosine[i];

@@ -207,22 +207,22 @@ class AttentionOps(Recorder):
         return index, entry
 
 
-# q and k normed per head and turned; k and v stored in the cache; gives q.
+# q and k normed per head, k less a bias, and turned; k and v stored in the cache; gives q.
 OPS["store"] = Op(
     "store",
     inputs=("q", "k", "v?"),
-    weights=("q_norm?", "k_norm?", "divisors?"),
+    weights=("q_norm?", "k_norm?", "divisors?", "k_bias?"),
     attributes=("roles", "rope", "eps", "entry", "head_dim"),
     writes=("state {entry}",),
     fused=True,
 )
 
-# Causal softmax attention of q over the cache.
+# Causal softmax attention of q over the cache. Keys there may lack a bias: then it turns with each position.
 OPS["attend"] = Op(
     "attend",
     inputs=("q", "chosen?"),
-    weights=("sinks?", "distances?"),
-    attributes=_ATTENTION,
+    weights=("sinks?", "distances?", "k_bias?", "divisors?"),
+    attributes=(*_ATTENTION, "rope?"),
     reads=("state {entry}",),
     scratch=("partials",),
     part="attention",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from woolly.plan.passes.append import append
 from woolly.plan.passes.bring import bring
+from woolly.plan.passes.center_keys import center_keys, keeps_biases
 from woolly.plan.passes.cut import cut, cut_points, join, part, possible_cuts, shares
 from woolly.plan.passes.feed import feed
 from woolly.plan.passes.fuse_attention import fuse_attention
@@ -22,6 +23,7 @@ __all__ = [
     "append",
     "barriers",
     "bring",
+    "center_keys",
     "cut",
     "cut_points",
     "feed",
@@ -30,7 +32,9 @@ __all__ = [
     "fuse_glu",
     "fuse_norm",
     "fuse_residual",
+    "fusions_for",
     "join",
+    "keeps_biases",
     "merge_linears",
     "narrow",
     "part",
@@ -43,6 +47,12 @@ Pass = Callable[[Plan], Plan]
 
 # In this order: later passes look for what earlier ones made.
 FUSIONS: tuple[Pass, ...] = (narrow, fuse_attention, merge_linears, fuse_norm, fuse_glu, fuse_residual)
+
+
+def fusions_for(k_type: str) -> tuple[Pass, ...]:
+    """The fusions for a cache whose keys are of this type: with 4 bits they are kept without their bias."""
+    at = FUSIONS.index(fuse_attention) + 1
+    return (*FUSIONS[:at], center_keys, *FUSIONS[at:]) if k_type == "q4" else FUSIONS
 
 
 def fuse(plan: Plan, passes: Sequence[Pass] = FUSIONS) -> Plan:

@@ -18,13 +18,14 @@ from woolly.errors import PlanError, RequestError
 from woolly.gguf import Tensor
 from woolly.machine.cores import default_threads
 from woolly.plan import Plan
-from woolly.plan.passes import FUSIONS, Pass, append, fuse
+from woolly.plan.passes import Pass, append, fuse, fusions_for
 from woolly.plan.passes.place import place
 from woolly.runtime.batch import Batch
+from woolly.runtime.biased_keys import warn_of_biased_keys
 from woolly.runtime.cpu.state import CpuState, check_heads
 from woolly.runtime.cpu.steps import NativeSteps
 from woolly.runtime.cpu.weights import PackedWeights
-from woolly.runtime.options import Options
+from woolly.runtime.options import Options, kept_as
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
 from woolly.runtime.state import State
 from woolly.runtime.turns import Turns
@@ -69,16 +70,18 @@ class CpuProgram:
     """A plan compiled for the CPU. One thread at a time may run it; others wait."""
 
     def __init__(
-        self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, passes: Sequence[Pass] = FUSIONS
+        self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, passes: Sequence[Pass] | None = None
     ) -> None:
         """`passes` are those that the plan goes through; fewer keep values that a fused step does not make."""
         self.plan = plan
+        # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
+        self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
+        passes = fusions_for(kept_as(self.kv_type)[0]) if passes is None else passes
+        warn_of_biased_keys(plan, self.kv_type, centers=True)
         self.running_plan = fuse(plan, passes)
         level = kernel_level(options.level)
         threads = default_threads() if options.threads is None else options.threads
         self.max_rows = options.rows()
-        # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
-        self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
         check_heads(plan)
         self._lock = threading.Lock()
         draft = None if plan.draft is None else fuse(plan.draft, passes)

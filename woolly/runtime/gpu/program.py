@@ -13,6 +13,7 @@ from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.plan.passes import fuse
 from woolly.runtime.batch import Batch
+from woolly.runtime.biased_keys import warn_of_biased_keys
 from woolly.runtime.gpu.core import Core, Meanwhile
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS
@@ -43,6 +44,7 @@ class GpuProgram:
             check_heads(plan.draft)
             draft = fuse(plan.draft)
         self._core = Core(device, self.running_plan, draft, Views(tensors), options)
+        warn_of_biased_keys(plan, self._core.kv_type, centers=False)
         budget, n_bytes = options.weight_memory, self._core.loader.n_bytes
         if budget is not None and n_bytes > budget:
             raise RequestError(

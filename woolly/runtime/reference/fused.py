@@ -61,6 +61,8 @@ def store(c: OpContext, step: Step, q: Float32, k: Float32, *v: Float32) -> Floa
     if "q_norm" in arrays:
         q = apply_rms_norm(q, arrays["q_norm"], step.number("eps"))
         k = apply_rms_norm(k, arrays["k_norm"], step.number("eps"))
+    if "k_bias" in arrays:  # attend adds it
+        k = k - arrays["k_bias"].reshape(-1)
     if rope := step.rope():
         q, k = (apply_rope(x, rope, arrays.get("divisors"), c.batch) for x in (q, k))
     store_cache(c, step.integer("entry"), k, *v)

@@ -28,6 +28,7 @@ __all__ = [
     "scaled",
     "softmax",
     "store_cache",
+    "turned",
 ]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -73,10 +74,14 @@ def apply_linear(x: Float32, weight: Float32, bias: Float32 | None) -> Float32:
 
 def apply_rope(x: Float32, rope: Rope, divisors: Float32 | None, batch: Batch) -> Float32:
     """Each head turned by its row's position, or the pairs of each section by one of its positions."""
-    frequencies, magnitude = rope_frequencies(rope, divisors)
-    positions = batch.positions[:, None]
     if rope.sections and batch.turns is not None:
-        positions = batch.turns[rope_axes(rope)].T
+        return turned(x, rope, divisors, batch.turns[rope_axes(rope)].T)
+    return turned(x, rope, divisors, batch.positions[:, None])
+
+
+def turned(x: Float32, rope: Rope, divisors: Float32 | None, positions: npt.NDArray[np.int32]) -> Float32:
+    """Heads of rows turned by positions: one of each row, or one of each row and pair."""
+    frequencies, magnitude = rope_frequencies(rope, divisors)
     positions = np.maximum(positions - rope.back, 0)
     angles = positions.astype(np.float64)[:, None, :] * frequencies
     cos = (np.cos(angles) * magnitude).astype(np.float32)
@@ -119,6 +124,8 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
         used = c.batch.table(c.state.windows[step.integer("entry")])[s][: -(-n_past // PAGE_SIZE)]
         past_k = keys[used].reshape(-1, n_kv_heads, head_dim)[:n_past].astype(np.float32)
         past_v = values[used].reshape(-1, n_kv_heads, v_dim)[:n_past].astype(np.float32)
+        if step.by_role("k_bias"):
+            past_k = past_k + _left_out(c, step, n_past).reshape(past_k.shape)
         distance = np.arange(n_past) - positions[:, None]  # rows, positions
         if chosen and c.batch.sees is not None:
             raise ValueError("rows that choose positions see no others, whatever the batch says")
@@ -152,6 +159,15 @@ def attend_cache(c: OpContext, step: Step, q: Float32, *chosen: Float32) -> Floa
         sinks = c.weights.get(named[0].name).reshape(n_kv_heads, -1, 1, 1) if named else None
         out[rows] = np.einsum("hgrp,phd->rhgd", softmax(scores, seen, sinks), past_v, optimize=True)
     return out.reshape(len(q), -1)
+
+
+def _left_out(c: OpContext, step: Step, n_past: int) -> Float32:
+    """What the keys of all positions lack: their bias, turned as they are."""
+    rope = step.rope()
+    assert rope is not None
+    bias, *divisors = (c.weights.get(weight.name).reshape(-1) for weight in step.by_role("k_bias", "divisors"))
+    positions = np.arange(n_past, dtype=np.int32)[:, None]
+    return turned(np.repeat(bias[None], n_past, axis=0), rope, divisors[0] if divisors else None, positions)
 
 
 def _seen(

@@ -238,9 +238,11 @@ inline void attend_some(const AttentionTile& t, int from, int n) {
     };
     chunks([&](int block, int blocks) { t.k->open_k(t, block, blocks, keys); },
            [&](int at, int count, int begin, int end) {
-               products<false>({keys, kChunk, t.q + from + at, 0, t.k_dim, end - begin, scores + kSplit * at + begin,
-                                kSplit, t.scale},
-                               count);
+               float* to = scores + kSplit * at + begin;
+               products<false>({keys, kChunk, t.q + from + at, 0, t.k_dim, end - begin, to, kSplit, t.scale}, count);
+               if (t.n_terms > 0)
+                   products<true>({t.turns + begin, kSplit, t.terms + from + at, 0, t.n_terms, end - begin, to, kSplit},
+                                  count);
            });
     soften(t, from, n, scores);
     chunks(

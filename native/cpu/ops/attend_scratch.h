@@ -1,0 +1,77 @@
+// Memory that the steps of attention share: sums of splits that are computed apart, blocks of rows, tables by distance.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "cpu/ops/distances.h"
+#include "cpu/program/program.h"
+
+namespace woolly {
+
+// Rows of a sequence that look at its positions together: the more, the more share the positions that a kernel opens.
+constexpr int kFewestRows = 8, kMostRows = 32;
+// If rows see their whole text, each head has K and V of its own: more rows make up for it. At 4,096 rows blocks of 32
+// read 5 GB of K and V for a layer of SigLIP.
+constexpr int kMostWhole = 128;
+constexpr size_t kPartialBytes = size_t{256} << 20;  // most for the sums of splits that are computed apart
+
+struct Softmax : AttentionSums {
+    // Numbers of n queries, in whole cache lines if v_dim is.
+    static constexpr int64_t numbers(int64_t n, int64_t v_dim) { return n * v_dim + (2 * n + 15) / 16 * 16; }
+    // The i-th in an array of such, for n queries each.
+    Softmax(float* base, int64_t i, int n, int v_dim) : AttentionSums{base + i * numbers(n, v_dim), nullptr, nullptr} {
+        max = out + n * v_dim, sum = max + n;
+    }
+    // Without the first n queries.
+    Softmax from(int n, int v_dim) const {
+        Softmax rest = *this;
+        rest.out += n * v_dim, rest.max += n, rest.sum += n;
+        return rest;
+    }
+};
+
+struct AttendScratch final : Scratch {
+    int n_threads = 1;
+    int64_t block_rows = kFewestRows, most_rows = kMostWhole;  // as many as all steps have room for
+    size_t group = 0;                                          // bytes of the sums of all heads of a row
+    int64_t heads = 0;
+    // Splits are computed apart only if tasks are few and `partials` has room for them (Attend::run decides).
+    size_t partial_numbers = 0;
+    Memory partials;
+    std::unique_ptr<std::atomic<int32_t>[]> finished;  // splits that are done, per row and KV head
+    // First rows of blocks of at most `block_rows` rows of one sequence, and the last one's end.
+    std::vector<int64_t> blocks;
+
+    // Which layers of as many heads share; rows that see later ones have other buckets.
+    std::map<std::tuple<const Vector*, int, bool>, ByDistance> tables;
+
+    void allocate(const Program& p) override {
+        n_threads = p.n_threads();
+        const size_t splits = size_t(p.max_context() / kSplit + 1),
+                     rows = size_t(std::min<int64_t>(4 * p.n_threads(), p.max_rows()));
+        partial_numbers = std::min(group * splits * rows, kPartialBytes) / 4;
+        partials = Memory(partial_numbers * 4);
+        finished = std::make_unique<std::atomic<int32_t>[]>(rows * size_t(heads + 1));
+        blocks.reserve(size_t(p.max_rows()) + 1);
+    }
+
+    void begin(const BatchView& batch) override {
+        blocks.clear();
+        const int64_t first = batch.is_part() ? batch.part_first : 0,
+                      last = batch.is_part() ? batch.part_last : batch.n_rows;
+        block_rows = std::clamp<int64_t>((last - first) / (2 * n_threads), kFewestRows, most_rows);
+        for (int64_t s = 0; s < batch.n_sequences; ++s)
+            for (int64_t r = std::max<int64_t>(first, batch.offsets[s]),
+                         end = std::min<int64_t>(last, batch.offsets[s + 1]);
+                 r < end; r += block_rows)
+                blocks.push_back(r);
+        blocks.push_back(last);
+    }
+};
+
+}  // namespace woolly

@@ -1,0 +1,31 @@
+"""A warning of keys whose biases 4 bits of the cache keep badly."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+from woolly.plan import Plan
+from woolly.plan.passes import center_keys, fuse_attention, keeps_biases
+from woolly.runtime.options import kept_as
+
+__all__ = ["warn_of_biased_keys"]
+
+log = logging.getLogger("woolly.runtime")
+
+
+def warn_of_biased_keys(plan: Plan, kv_type: str, *, centers: bool) -> None:
+    """Warns once in a process if keys in 4 bits have biases; `centers`: the backend leaves them out where it can."""
+    if kept_as(kv_type)[0] != "q4":
+        return
+    stored = fuse_attention(plan)
+    if keeps_biases(center_keys(stored) if centers else stored):
+        _warn()
+
+
+@functools.cache
+def _warn() -> None:
+    log.warning(
+        "keys of this model have biases, which take most of 4 bits here: answers change much with kv_type q4; take"
+        " q8_0/q4"
+    )
