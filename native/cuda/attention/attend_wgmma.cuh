@@ -6,6 +6,9 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+// The same number in all lanes, as the compiler must know it: wgmma is not for threads that part.
+__device__ __forceinline__ int of_warp(int x) { return __shfl_sync(ALL_LANES, x, 0); }
+
 // V in blocks of 64 columns, rows of 128 bytes in the order of prepared_at: 1024 bytes for 8 positions, and `block`
 // bytes from one 64 columns to the next.
 __device__ __forceinline__ u64 turned_operand(u32 address, u32 block) {

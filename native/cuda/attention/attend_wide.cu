@@ -12,12 +12,10 @@ constexpr int STAGED = 3;  // groups of q8_0 as they are in the cache
 
 namespace {
 
-// The same number in all lanes, as the compiler must know it: wgmma is not for threads that part.
-__device__ __forceinline__ int of_warp(int x) { return __shfl_sync(ALL_LANES, x, 0); }
-
 template <int D, int type>
 struct Wide {
-    static constexpr int bytes = GROUP * 2 * D, q_bytes = WIDE * 2 * D, sum_bytes = WIDE * 4 * D;
+    static constexpr int room = (D + 63) / 64 * 64;  // of rows in shared memory; what is behind D is not read
+    static constexpr int bytes = GROUP * 2 * room, q_bytes = WIDE * 2 * room, sum_bytes = WIDE * 4 * D;
     // Threads that copy; to open takes more of them. And registers of a thread of theirs, and of a team.
     static constexpr int copiers = type == F16 ? 128 : 256, few = 40, many = type == F16 ? 232 : 216;
     // Chunks of 16 bytes of q8_0, of a thread.
@@ -51,7 +49,7 @@ struct Wide {
         return {min(early.first, late.first), max(early.last, late.last)};
     }
 
-    // Writes of this thread to shared memory are there for the tensor cores, once a barrier was passed.
+    // What this thread wrote to shared memory is there for the tensor cores, once a barrier was passed.
     static __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
     // Copies K and V of the rows from `row` to `end` of sequence `s`; `piece` counts groups of K and of V.
@@ -146,9 +144,8 @@ struct Wide {
     }
 
     __device__ __forceinline__ void bring_halves(int s, int row, int end, int& piece) const {
-        constexpr int chunks = D / 8, step = copiers / chunks;  // rows that are copied at once
-        const int first_row = threadIdx.x % copiers / chunks, chunk = threadIdx.x % chunks;
-        const int into = place(GROUP, first_row, chunk), from_row = first_row * (2 * D) + chunk * 16;
+        constexpr int chunks = D / 8, of_page = PAGE * chunks;
+        const int tid = threadIdx.x % copiers;
         const Entry entry = a.b->entries[a.entry];
         const int* const table = entry.pages + (long long)s * a.b->max_pages;
         const Seen range = range_of(row, end);
@@ -162,12 +159,15 @@ struct Wide {
                 const u8* const heads[2] = {head_of<F16>(all, pages[0], a.kv_heads, kv_head, D),
                                             head_of<F16>(all, pages[1], a.kv_heads, kv_head, D)};
                 barrier_wait(free + 8 * slot, (piece / SLOTS & 1) ^ 1);
-                u8* const to = ring + slot * bytes + into;
+                u8* const to = ring + slot * bytes;
                 const bool is_whole = from >= range.first && from + GROUP - 1 <= range.last;
 #pragma unroll
-                for (int i = 0; i < GROUP / step; i++) {
-                    const int p = from + first_row + i * step;
-                    copy16_or_zeros(to + i * step * 128, heads[i * step / PAGE] + from_row + i * step % PAGE * (2 * D),
+                for (int i = 0; i < GROUP * chunks / copiers; i++) {
+                    // Positions of a head follow one another in a page.
+                    const int chunk = i * copiers + tid, p = from + chunk / chunks;
+                    const bool is_first = (i + 1) * copiers <= of_page || (i * copiers < of_page && chunk < of_page);
+                    copy16_or_zeros(to + place(GROUP, chunk / chunks, chunk % chunks),
+                                    heads[is_first ? 0 : 1] + (is_first ? chunk : chunk - of_page) * 16,
                                     is_whole || (p >= range.first && p <= range.last));
                 }
                 copies_commit();
@@ -391,6 +391,8 @@ __device__ __forceinline__ void attend(const Attend& a) {
     KERNEL_OF(n_threads, attend_wide_##name##_##D)(ATTEND_PARAMETERS) { attend<D, type>(ATTEND_ARGUMENTS); }
 
 ATTEND_WIDE(384, f16, F16, 64)
+ATTEND_WIDE(384, f16, F16, 80)
+ATTEND_WIDE(384, f16, F16, 96)
 ATTEND_WIDE(384, f16, F16, 128)
 ATTEND_WIDE(512, q8_0, Q8_0, 64)
 ATTEND_WIDE(512, q8_0, Q8_0, 128)

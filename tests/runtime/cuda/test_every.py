@@ -65,7 +65,7 @@ def test_exactly_the_kernels_that_are_left_out_for_hopper_are_never_launched_the
         assert (f"linear_wide__{kind}_160" in launched) == (kind not in wide), kind
         assert (f"linear_some__{kind}_16_kept" in launched) == (kind not in some), kind
         assert (f"linear_some__{kind}_32_kept" in launched) == (kind not in some), kind
-    for type in ("f16", "q8_0"):
-        for columns in (64, 128):
+    for type, wide_columns in (("f16", (64, 80, 96, 128)), ("q8_0", (64, 128))):
+        for columns in wide_columns:
             assert f"attend_wide_{type}_{columns}" in launched
             assert f"attend_many_{type}_{columns}" not in launched

@@ -35,6 +35,9 @@ FAR = 2048
 _MOST_OF_WARPS = 64  # rows up to which each head of q, k and v has a warp of its own
 _STREAMED = {"f16": 8, "q8_0": 3}  # rows from which on few rows of each sequence stream through rings
 
+# Columns of heads for which Hopper has a kernel of many rows of its own.
+_WIDE = {"f16": (64, 80, 96, 128), "q8_0": (64, 128)}
+
 # What is more than 48 KB has the driver's leave, which kernels need whose own arrays come on top, and splits the memory
 # of a processor as all large kernels do.
 _LEAST_SHARED = (48 << 10) + 16
@@ -120,8 +123,8 @@ def _attend(e: Emitter, step: Step) -> None:
     other = 0 if store is None else -1
     # Hopper's own instructions are in a kernel of their own: queries, a ring of six, sums, alignment and barriers; and
     # three groups of q8_0 as they are, with the scales of each 16.
-    if e.device.kernels_for == 90 and columns % 64 == 0:
-        shared = (QUERIES * 2 + 6 * 64 * 2 + QUERIES * 4) * columns + 2048
+    if e.device.kernels_for == 90 and columns in _WIDE[e.kv_type]:
+        shared = (QUERIES * 2 + 6 * 64 * 2) * -(-columns // 64) * 64 + QUERIES * 4 * columns + 2048
         shared += 0 if e.kv_type == "f16" else 3 * 64 * columns * 20 // 16
         kernel, threads = f"attend_wide_{e.kv_type}_{columns}", 384 if e.kv_type == "f16" else 512
         blocks: tuple[int | GridRows, ...] = (entry.heads, tiles)
