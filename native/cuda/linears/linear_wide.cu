@@ -167,7 +167,7 @@ struct LinearWide {
                 }
             }
             if (n_splits > 1) continue;
-            if (part.end < N_SLICES)
+            if (part.end < walk.n_slices)
                 leave_sum<NT>(sum, parts, flags, warp);
             else if (item.is_stored)
                 store_item<NT, CHUNK>(sum, all, item, warp, n_tiles * Tile<T>::bytes, n_rows, finish,
@@ -188,7 +188,7 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     let_next_kernel_begin();
     const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256;
     const Items items(all, n_rows, NT, n_splits);
-    Walk walk(blockIdx.x >> 1, gridDim.x >> 1, (items.n_high + 1) / 2 * items.n_wide * n_splits, n_splits);
+    Walk walk(blockIdx.x >> 1, gridDim.x >> 1, (items.n_high + 1) / 2 * items.n_wide * n_splits, n_tiles, n_splits);
     const LinearWide<T, NT> roles = {rings,  x,     backs, x_stride, n_rows, n_tiles, n_splits, all,
                                      finish, parts, flags, items,    lane,   warp,    rank};
     if (warp >= 8) {

@@ -209,16 +209,16 @@ WALKS = """
 #include "primitives/walk.cuh"
 
 // How often each slice of each item is computed; a thread is a pair of blocks. What one begins, the next must end.
-KERNEL(count_slices)(u32* counts, int n_pairs, int n_items, int n_splits, u32* n_begun, u32* n_ended) {
+KERNEL(count_slices)(u32* counts, int n_pairs, int n_items, int n_tiles, int n_splits, u32* n_begun, u32* n_ended) {
     const int pair = threadIdx.x;
     if (pair >= n_pairs) return;
-    Walk walk(pair, n_pairs, n_items, n_splits);
+    Walk walk(pair, n_pairs, n_items, n_tiles, n_splits);
     Part part;
     bool is_first = true;
     while (walk.next(part)) {
         const int number = part.number / n_splits;
-        for (int i = part.first; i < part.end; i++) atomicAdd(counts + number * N_SLICES + i, 1u);
-        if (n_splits == 1 && part.end < N_SLICES) atomicAdd(n_begun + pair, is_first ? 1u : 100u);
+        for (int i = part.first; i < part.end; i++) atomicAdd(counts + number * walk.n_slices + i, 1u);
+        if (n_splits == 1 && part.end < walk.n_slices) atomicAdd(n_begun + pair, is_first ? 1u : 100u);
         if (n_splits == 1 && part.first > 0) atomicAdd(n_ended + pair, 1u);
         is_first = false;
     }
@@ -229,14 +229,15 @@ KERNEL(count_slices)(u32* counts, int n_pairs, int n_items, int n_splits, u32* n
 def test_pairs_of_blocks_compute_each_slice_of_each_item_once(tmp_path):
     (tmp_path / "walks.cu").write_text(WALKS)
     device = EmulatedDevice(tmp_path / "walks.cu")
-    for n_pairs, n_splits in ((66, 1), (66, 2), (57, 1), (8, 1), (1, 1)):
+    for n_pairs, n_tiles, n_splits in ((66, 50, 1), (66, 5, 2), (57, 16, 1), (66, 5, 1), (8, 1, 1), (1, 3, 1)):
+        n_slices = 16 if n_splits > 1 else min(n_tiles, 16)
         for n_items in range(n_splits, 5 * n_pairs + 1, n_splits):
-            counts, begun, ended = (np.zeros(n, np.uint32) for n in (16 * n_items // n_splits, n_pairs, n_pairs))
+            counts, begun, ended = (np.zeros(n, np.uint32) for n in (n_slices * n_items // n_splits, n_pairs, n_pairs))
             arrays = (counts, begun, ended)
             places = [device.allocate(array.nbytes) for array in arrays]
             for place, array in zip(places, arrays, strict=True):
                 device.upload(place, array)
-            args = (places[0], n_pairs, n_items, n_splits, *places[1:])
+            args = (places[0], n_pairs, n_items, n_tiles, n_splits, *places[1:])
             device.launch("count_slices", (1,), 32 * -(-n_pairs // 32), 0, args)
             for place, array in zip(places, arrays, strict=True):
                 device.download(place, array)
