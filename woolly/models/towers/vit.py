@@ -56,12 +56,13 @@ def layer(
 def _feed_forward(p: Tracer, h: Handle, hp: Encoder, act: Act) -> Handle:
     # Old converters swapped the names of the two matrices.
     up, down = ("ffn_up", "ffn_down") if p.rows("ffn_down") == hp.width else ("ffn_down", "ffn_up")
-    y = p.linear(h, up, width=p.rows(up))
     if not p.has("ffn_gate"):
-        return p.linear(p.act(y, act), down, width=hp.width)
+        return p.linear(p.act(p.linear(h, up, width=p.rows(up)), act), down, width=hp.width)
     if act not in ("silu", "gelu_erf"):
         raise UnsupportedError(f"a gate with {act} is not supported yet in a tower")
-    return p.linear(p.glu(p.linear(h, "ffn_gate", width=p.rows(up)), y, act), down, width=hp.width)
+    # The gate first: then one step computes both and what follows.
+    gate, y = p.linear(h, "ffn_gate", width=p.rows(up)), p.linear(h, up, width=p.rows(up))
+    return p.linear(p.glu(gate, y, act), down, width=hp.width)
 
 
 def mlp(p: Tracer, x: Handle, first: str, second: str, act: Act = "gelu_erf") -> Handle:
