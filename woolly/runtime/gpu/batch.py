@@ -47,7 +47,7 @@ _TABLE = "pages of"  # all tokens (None), or a window
 _ARRAYS = (*_POINTERS[:10], *_PICTURES[1:])
 _TURNED = ("cosines", "sines", "turn_rows")  # of batches whose rows turn by more than their position
 _PICKS = "picks"  # how the tokens of the batch are taken
-_EMPTY = np.zeros(0, np.float32)
+_EMPTY, _BYTES = np.zeros(0, np.float32), np.zeros(0, np.uint8)
 # Copies of the host: one is on its way while another is filled, and one that nobody wants any more may be between them.
 _SIDES = 3
 # Room for the arrays of most batches; longer page tables get memory of their own.
@@ -91,6 +91,7 @@ class BatchSlot:
         self._turned: tuple[Batch, Sequence[npt.NDArray[Any]]] | None = None
         n_bytes = int(self._body) - int(self.address) + _BODY
         self._pinned = [device.pinned(n_bytes) for _ in range(_SIDES)]
+        self._roomy = [_BYTES] * _SIDES  # pinned, too: for bodies that do not fit behind the struct
         self._layouts: list[_Layout | None] = [None] * _SIDES  # of the last batch on each side
         self._side = 0
 
@@ -122,7 +123,7 @@ class BatchSlot:
         kept.longest[0] = longest
         self._device.send(self.address, kept.head)
         if kept.base != self._body:
-            self._device.upload(kept.base, kept.body)
+            self._device.send(kept.base, kept.body)
         return kept.picks_at
 
     def _lay_out(
@@ -154,7 +155,7 @@ class BatchSlot:
         is_small = base == self._body
         head = self._pinned[self._side][: start + (n_bytes if is_small else 0)]
         head[:] = 0
-        body = head[start:] if is_small else np.zeros(n_bytes, np.uint8)
+        body = head[start:] if is_small else self._roomy_body(n_bytes)
 
         def view(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
             return body[at[name] : at[name] + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -198,14 +199,22 @@ class BatchSlot:
                 self._device.free(old)
         return self._large
 
+    def _roomy_body(self, n_bytes: int) -> npt.NDArray[np.uint8]:
+        """Pinned memory of this side, so that pictures, which are megabytes, are copied once on the host."""
+        if len(self._roomy[self._side]) < n_bytes:
+            self._roomy[self._side] = self._device.pinned(n_bytes)
+        body = self._roomy[self._side][:n_bytes]
+        body[:] = 0
+        return body
+
     def _turned_rows(self, batch: Batch) -> Sequence[npt.NDArray[Any]]:
         """Cosines and sines of rows that turn by more than their position, and the row of both for each; else nothing.
 
-        A tower runs its batch again and again, some steps at a time.
+        A tower runs its batch again and again, some steps at a time, and pictures of one size turn alike.
         """
         if batch.turns is None:
             return ()
-        if self._turned is None or self._turned[0] is not batch:
+        if self._turned is None or not _turn_alike(self._turned[0], batch):
             cosines, sines, rows = self._turns.tables(batch, MAX_CONTEXT)
             self._turned = batch, () if rows is None else (cosines, sines, rows)
         return self._turned[1]
@@ -237,6 +246,12 @@ class _Layout:
     views: list[tuple[str, int | None, npt.NDArray[Any]]]  # of arrays: name, window of a page table
     picks_at: Address | None
     picks: npt.NDArray[Any]
+
+
+def _turn_alike(one: Batch, other: Batch) -> bool:
+    """Whether the rows of two batches turn by the same positions."""
+    pairs = ((one.turns, other.turns), (one.positions, other.positions))
+    return one is other or all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
 
 def _array(batch: Batch, name: str, window: int | None, turned: Sequence[npt.NDArray[Any]] = ()) -> npt.NDArray[Any]:
