@@ -17,7 +17,7 @@ NATIVE = ROOT / "native"
 X86, ARM = {"x86_64", "AMD64"}, {"aarch64", "arm64"}
 MACHINE = platform.machine()
 if MACHINE in X86:
-    WIDE, ALL = re.compile(r"%[yz]mm\d|%k[0-7]\b|%tmm\d"), ("avx2", "avxvnni", "avx512", "amx")
+    WIDE, ALL = re.compile(r"%[yz]mm\d|%k[0-7]\b|%tmm\d"), ("avx2", "avxvnni", "avx512f", "avx512", "amx")
 else:
     WIDE, ALL = (
         re.compile(r"\t(sdot|udot|usdot|smmla|ummla|usmmla|bfdot|bfmmla|fmlal|whilelo|ptrue)\b"),

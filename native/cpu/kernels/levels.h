@@ -1,5 +1,6 @@
 // Which parts make the table of a level (targets/parts.h makes the parts). A later part replaces kernels of earlier
-// ones: amx is avx512 with other kernels for many rows, neon_i8mm is neon with others.
+// ones: amx is avx512 with other kernels for many rows, neon_i8mm is neon with others. avx512f has floats and rows,
+// which avx512 and amx share, and whole numbers are avx2's there.
 #pragma once
 
 #include "cpu/kernels/table.h"
@@ -14,28 +15,36 @@ struct Level {
 #define WOOLLY_DIFFERENCE_PARTS(level)                                                          \
     &k_##level##_blocks32, &k_##level##_many_bits, &k_##level##_few_bits, &k_##level##_ternary, \
         &k_##level##_points_of_8, &k_##level##_points_of_4
-#define WOOLLY_PARTS(level) WOOLLY_DIFFERENCE_PARTS(level), &k_##level##_floats, &k_##level##_rows
+#define WOOLLY_FLOAT_PARTS(level) &k_##level##_floats, &k_##level##_rows
+#define WOOLLY_PARTS(level) WOOLLY_DIFFERENCE_PARTS(level), WOOLLY_FLOAT_PARTS(level)
 #define WOOLLY_DIFFERENCE(level)                                                                                     \
     extern const KernelTable k_##level##_blocks32, k_##level##_many_bits, k_##level##_few_bits, k_##level##_ternary, \
         k_##level##_points_of_8, k_##level##_points_of_4;
-#define WOOLLY_LEVEL(level)                                        \
-    WOOLLY_DIFFERENCE(level)                                       \
-    extern const KernelTable k_##level##_floats, k_##level##_rows; \
+#define WOOLLY_FLOATS_AND_ROWS(level) extern const KernelTable k_##level##_floats, k_##level##_rows;
+#define WOOLLY_LEVEL(level)       \
+    WOOLLY_DIFFERENCE(level)      \
+    WOOLLY_FLOATS_AND_ROWS(level) \
     inline constexpr Level k_##level##_level{#level, {WOOLLY_PARTS(level)}};
 
 WOOLLY_LEVEL(scalar)
 WOOLLY_LEVEL(avx2)
 WOOLLY_LEVEL(avxvnni)
-WOOLLY_LEVEL(avx512)
 WOOLLY_LEVEL(neon)
+WOOLLY_FLOATS_AND_ROWS(avx512f)
+WOOLLY_DIFFERENCE(avx512)
 WOOLLY_DIFFERENCE(amx)
 WOOLLY_DIFFERENCE(neon_i8mm)
-inline constexpr Level k_amx_level{"amx", {WOOLLY_PARTS(avx512), WOOLLY_DIFFERENCE_PARTS(amx)}};
+inline constexpr Level k_avx512f_level{"avx512f", {WOOLLY_DIFFERENCE_PARTS(avx2), WOOLLY_FLOAT_PARTS(avx512f)}};
+inline constexpr Level k_avx512_level{"avx512", {WOOLLY_DIFFERENCE_PARTS(avx512), WOOLLY_FLOAT_PARTS(avx512f)}};
+inline constexpr Level k_amx_level{
+    "amx", {WOOLLY_DIFFERENCE_PARTS(avx512), WOOLLY_FLOAT_PARTS(avx512f), WOOLLY_DIFFERENCE_PARTS(amx)}};
 inline constexpr Level k_neon_i8mm_level{"neon_i8mm", {WOOLLY_PARTS(neon), WOOLLY_DIFFERENCE_PARTS(neon_i8mm)}};
 
 #undef WOOLLY_LEVEL
 #undef WOOLLY_DIFFERENCE
+#undef WOOLLY_FLOATS_AND_ROWS
 #undef WOOLLY_PARTS
+#undef WOOLLY_FLOAT_PARTS
 #undef WOOLLY_DIFFERENCE_PARTS
 
 // The whole table of a level.

@@ -20,6 +20,7 @@ inline std::vector<LevelNeeds> level_needs() {
          {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "fma", "f16c", "amx_tile", "amx_int8"},
          true},
         {"avx512", {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "fma", "f16c"}},
+        {"avx512f", {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"}},
         {"avxvnni", {"avx_vnni", "avx2", "fma", "f16c"}},
         {"avx2", {"avx2", "fma", "f16c"}},
 #elif defined(__aarch64__)

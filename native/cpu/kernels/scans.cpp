@@ -14,8 +14,8 @@ extern const ScanTable k_neon_scans;
 const ScanTable& scan_table(const char* level) {
     [[maybe_unused]] const std::string_view name = level;
 #if defined(__x86_64__)
-#if !defined(WOOLLY_WITHOUT_avx512)
-    if (name == "amx" || name == "avx512") return k_avx512_scans;
+#if !defined(WOOLLY_WITHOUT_avx512) || !defined(WOOLLY_WITHOUT_avx512f)
+    if (name == "amx" || name == "avx512" || name == "avx512f") return k_avx512_scans;
 #endif
 #if !defined(WOOLLY_WITHOUT_avx2) || !defined(WOOLLY_WITHOUT_avxvnni)
     if (name == "avxvnni" || name == "avx2") return k_avx2_scans;

@@ -20,6 +20,9 @@ constexpr const Level* kLevels[] = {
 #if !defined(WOOLLY_WITHOUT_avx512)
     &k_avx512_level,
 #endif
+#if !defined(WOOLLY_WITHOUT_avx512f)
+    &k_avx512f_level,
+#endif
 #if !defined(WOOLLY_WITHOUT_avxvnni)
     &k_avxvnni_level,
 #endif

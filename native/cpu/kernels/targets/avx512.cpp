@@ -1,12 +1,13 @@
-// The avx512 level. Includes no STL: a function of it compiled with this file's flags must not replace another file's.
+// The avx512 level, but for floats and rows, which are avx512f's. Includes no STL: a function of it compiled with this
+// file's flags must not replace another file's.
 #include "cpu/kernels/table.h"
 
 // clang-format off: the algorithms need the primitives before them
+#define WOOLLY_QUANTS  // floats and rows are those of avx512f
 #define WOOLLY_TARGET avx512
 #include "cpu/kernels/primitives/avx512.h"
 #include "cpu/kernels/primitives/strips.h"
 #include "cpu/kernels/generic/kernels.h"
-#include "cpu/kernels/targets/rows.h"
 #include "cpu/kernels/generic/grids.h"
 #include "cpu/kernels/generic/grid256_dots.h"
 #include "cpu/kernels/generic/grid32.h"
@@ -18,7 +19,6 @@ constexpr void set(KernelTable& t, WeightType type) {
     set_kernel<Kernel>(t, type);
     Grids256::set(t, type, Kernel{});
     Grids32::set(t, type, Kernel{});
-    GridsFloats::set(t, type, Kernel{});
 }
 
 }  // namespace woolly::avx512

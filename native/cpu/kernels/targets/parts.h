@@ -22,6 +22,7 @@
     }
 #define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set<kernel>(t, WeightType::name);
 
+#if !defined(WOOLLY_FLOATS_ALONE)
 #if defined(WOOLLY_ONLY_blocks32) || !defined(WOOLLY_ONLY)
 WOOLLY_MAKE(blocks32, WOOLLY_BLOCKS_32(WOOLLY_ROW))
 #endif
@@ -40,8 +41,9 @@ WOOLLY_MAKE(points_of_8, WOOLLY_POINTS_OF_8(WOOLLY_ROW))
 #if defined(WOOLLY_ONLY_points_of_4) || !defined(WOOLLY_ONLY)
 WOOLLY_MAKE(points_of_4, WOOLLY_POINTS_OF_4(WOOLLY_ROW))
 #endif
+#endif
 // A level that is another one and a difference has the other's floats and rows.
-#if !defined(WOOLLY_DIFFERENCE)
+#if !defined(WOOLLY_DIFFERENCE) && !defined(WOOLLY_QUANTS)
 #if defined(WOOLLY_ONLY_floats) || !defined(WOOLLY_ONLY)
 WOOLLY_MAKE(floats, WOOLLY_FLOATS(WOOLLY_ROW))
 #endif
