@@ -3,7 +3,18 @@
 // Build with one of TEST_SCALAR, TEST_NEON, TEST_AVX2, TEST_AVX512, that set's flags and -ffp-contract=off,
 // which keeps a mul and an add two roundings. The result of an operation on a NaN may carry another payload,
 // since C++ leaves the order of commutative operands open; bits that are only moved or chosen must be equal.
+#include <initializer_list>
+
+#include "cpu/kernels/table.h"
+#include "cpu/ops/functions.h"
 #include "tests/primitives.h"
+
+// clang-format off: each needs the ones before it
+#define WOOLLY_TARGET tested
+#include "cpu/kernels/generic/loops.h"
+#include "cpu/kernels/generic/vectors.h"
+#undef WOOLLY_TARGET
+// clang-format on
 
 namespace {
 
@@ -326,6 +337,29 @@ void test_dots() {
     ranges(0, 0, true);
 }
 
+// Activations with the bits that they have by functions of single numbers, which GPUs compute, too.
+void test_activations() {
+    Group group{"gelu, gelu_quick"};
+    each_round([&] {
+        const Bits a = random_floats(), b = random_floats();
+        float x[16], up[16], y[16];
+        std::memcpy(x, &a, sizeof x);
+        std::memcpy(up, &b, sizeof up);
+        const int n = random_between(1, 16);
+        const auto same = [&](const char* what, const auto& many, const auto& one) {
+            for (const bool times : {false, true}) {
+                many(x, times ? up : nullptr, n, y);
+                for (int i = 0; i < n; ++i)
+                    group.check(what, one_nan(as<uint32_t>(times ? one(x[i]) * up[i] : one(x[i]))),
+                                one_nan(as<uint32_t>(y[i])), a.v[i]);
+            }
+        };
+        same("gelu", t::gelu,
+             [](float v) { return v / (1.0f + woolly::exp_of(-1.59576912f * (v + 0.044715f * v * v * v))); });
+        same("gelu_quick", t::gelu_quick, [](float v) { return v / (1.0f + woolly::exp_of(-1.702f * v)); });
+    });
+}
+
 }  // namespace
 
 int main() {
@@ -337,5 +371,6 @@ int main() {
     test_reductions();
     test_bytes();
     test_dots();
+    test_activations();
     return any_difference ? 1 : 0;
 }

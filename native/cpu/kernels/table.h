@@ -187,8 +187,10 @@ struct RowKernels {
     void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* y);
     // y = silu(gate) * up. y may be gate or up.
     void (*swiglu)(const float* gate, const float* up, int64_t n, float* y);
-    // y = gelu(x), by erf, and times `up` if that is not null. y may be x or up.
+    // y = gelu(x), by erf, by tanh and by a sigmoid, and times `up` if that is not null. y may be x or up.
     void (*gelu_erf)(const float* x, const float* up, int64_t n, float* y);
+    void (*gelu)(const float* x, const float* up, int64_t n, float* y);
+    void (*gelu_quick)(const float* x, const float* up, int64_t n, float* y);
 
     KvKernels kv[kKvTypes];
     void (*attend)(const AttentionTile& tile);

@@ -11,10 +11,6 @@ namespace {
 
 inline float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
 inline float silu_of(float x) { return x / (1.0f + exp_of(-x)); }
-// The tanh form: (1 + tanh(u)) / 2 is the sigmoid of 2 u.
-inline float gelu_of(float x) { return x / (1.0f + exp_of(-1.59576912f * (x + 0.044715f * x * x * x))); }
-// The sigmoid form, as CLIP has it.
-inline float gelu_quick_of(float x) { return x / (1.0f + exp_of(-1.702f * x)); }
 // The root of the size, which is at least 1e-6, with the sign; 0 and what is no number stay.
 inline float root_of(float x) {
     const float size = x < 0.0f ? -x : x, root = std::sqrt(size < 1e-6f ? 1e-6f : size);
@@ -55,7 +51,7 @@ void activate(const KernelTable& kernels, Act act, const float* x, int64_t n, fl
         case Act::silu:
             return each(x, n, y, [](float v) { return silu_of(v); });
         case Act::gelu:
-            return each(x, n, y, [](float v) { return gelu_of(v); });
+            return kernels.gelu(x, nullptr, n, y);
         case Act::gelu_erf:
             return kernels.gelu_erf(x, nullptr, n, y);
         case Act::relu:
@@ -69,7 +65,7 @@ void activate(const KernelTable& kernels, Act act, const float* x, int64_t n, fl
         case Act::tanh:
             return each(x, n, y, [](float v) { return tanh_of(v); });
         case Act::gelu_quick:
-            return each(x, n, y, [](float v) { return gelu_quick_of(v); });
+            return kernels.gelu_quick(x, nullptr, n, y);
         case Act::exp:
             return each(x, n, y, [](float v) { return exp_of(v); });
         case Act::root:
@@ -96,10 +92,10 @@ void gate_with(const KernelTable& kernels, Gate how, const float* gate, const fl
             return (s > limit ? limit : s) * u;
         });
     if (act == Act::silu) return kernels.swiglu(gate, up, n, y);
-    if (act == Act::gelu) return both(gate, up, n, y, [](float g, float u) { return gelu_of(g) * u; });
+    if (act == Act::gelu) return kernels.gelu(gate, up, n, y);
     if (act == Act::gelu_erf) return kernels.gelu_erf(gate, up, n, y);
     if (act == Act::relu) return both(gate, up, n, y, [](float g, float u) { return relu_of(g) * u; });
-    if (act == Act::gelu_quick) return both(gate, up, n, y, [](float g, float u) { return gelu_quick_of(g) * u; });
+    if (act == Act::gelu_quick) return kernels.gelu_quick(gate, up, n, y);
     both(gate, up, n, y, [](float g, float u) {
         g = g > 7.0f ? 7.0f : g;
         u = u > 7.0f ? 7.0f : u;

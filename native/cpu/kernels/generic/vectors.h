@@ -39,6 +39,16 @@ template <int n>
 }
 [[gnu::always_inline]] inline F32 exp(F32 x) { return exp_below(sub(zero(), max(set1(-88.0f), sub(zero(), x)))); }
 
+// e^x as the ops compute it beside the kernels (exp_of of cpu/ops/functions.h): each product and each sum is rounded.
+[[gnu::always_inline]] inline F32 exp_by_steps(F32 x) {
+    x = at_least(sub(zero(), max(set1(-88.0f), sub(zero(), x))), -87.0f);
+    const F32 biased = add(mul(x, set1(1.44269504f)), set1(12582912.0f)), whole = sub(biased, set1(12582912.0f));
+    x = sub(sub(x, mul(whole, set1(0.693145752f))), mul(whole, set1(1.42860677e-6f)));
+    F32 p = set1(1.0f / 5040.0f);
+    each<7>([&]<int k>() __attribute__((always_inline)) { p = add(mul(p, x), load(kExpTerms[k].lanes)); });
+    return mul(p, power_of_two(as_ints(biased)));
+}
+
 // The last n < 16 values of a row, filled up with zeros.
 inline F32 load_some(const float* p, int64_t n) {
     float padded[16] = {};
@@ -90,15 +100,37 @@ inline void swiglu(const float* gate, const float* up, int64_t n, float* y) {
     return sub(max(zero(), x), mul(mul(size, set1(0.5f)), tail));
 }
 
-inline void gelu_erf(const float* x, const float* up, int64_t n, float* y) {
+// y = f(x), times `up` if that is not null.
+template <class F>
+[[gnu::always_inline]] inline void activated(const float* x, const float* up, int64_t n, float* y, const F& f) {
     int64_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        const F32 a = gelu_by_erf(load(x + i));
+        const F32 a = f(load(x + i));
         store(y + i, up == nullptr ? a : mul(a, load(up + i)));
     }
     if (i == n) return;
-    const F32 a = gelu_by_erf(load_some(x + i, n - i));
+    const F32 a = f(load_some(x + i, n - i));
     store_some(y + i, up == nullptr ? a : mul(a, load_some(up + i, n - i)), n - i);
+}
+
+inline void gelu_erf(const float* x, const float* up, int64_t n, float* y) {
+    activated(x, up, n, y, [](F32 a) __attribute__((always_inline)) { return gelu_by_erf(a); });
+}
+
+// x / (1 + e^u).
+[[gnu::always_inline]] inline F32 by_sigmoid(F32 x, F32 u) { return div(x, add(set1(1.0f), exp_by_steps(u))); }
+
+// The tanh form: (1 + tanh(u)) / 2 is the sigmoid of 2 u.
+inline void gelu(const float* x, const float* up, int64_t n, float* y) {
+    activated(x, up, n, y, [](F32 a) __attribute__((always_inline)) {
+        const F32 cube = mul(mul(mul(a, set1(0.044715f)), a), a);
+        return by_sigmoid(a, mul(set1(-1.59576912f), add(a, cube)));
+    });
+}
+
+// The sigmoid form, as CLIP has it.
+inline void gelu_quick(const float* x, const float* up, int64_t n, float* y) {
+    activated(x, up, n, y, [](F32 a) __attribute__((always_inline)) { return by_sigmoid(a, mul(set1(-1.702f), a)); });
 }
 
 // One scale per `Block` columns, chosen so that the largest magnitude becomes 127; sums of every `Sum` columns. Byte is

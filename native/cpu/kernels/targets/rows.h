@@ -10,6 +10,8 @@ constexpr void set_rows(KernelTable& t) {
     t.rms_norm = rms_norm;
     t.swiglu = swiglu;
     t.gelu_erf = gelu_erf;
+    t.gelu = gelu;
+    t.gelu_quick = gelu_quick;
 #define WOOLLY_ROW(name, kept, bytes, columns) t.kv[int(KvType::name)] = kv_kernels<kept>();
     WOOLLY_KV_TYPES(WOOLLY_ROW)
 #undef WOOLLY_ROW
