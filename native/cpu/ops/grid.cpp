@@ -54,10 +54,21 @@ void GridPanels::pack(const Worker& w, Matrix& matrix) const {
 
 void GridPanels::prepare(const Worker& w, Activation kind, int64_t n_rows, int64_t first) const {
     const int64_t n_tiles = (n_rows + kTileRows - 1) / kTileRows;
-    // Row by row, not tile by tile: 16 rows are one tile, and every worker should have some.
-    w.take(n_rows, [&](int64_t r) {
-        write(panels_.prepare_own(w, kind, first + r), kind, panels_.columns(), r / kTileRows, int(r % kTileRows),
-              n_tiles);
+    // Row by row, not tile by tile: 16 rows are one tile, and every worker should have some. Four at a time if rows are
+    // many, and floats as they are.
+    const float* plain = panels_.plain(kind, first);
+    const int64_t each = plain != nullptr && n_rows >= 8 * program_.n_threads() ? 4 : 1, bytes = tile_bytes(kind);
+    w.take((n_rows + each - 1) / each, [&](int64_t task) {
+        const int64_t from = task * each, end = std::min(from + each, n_rows);
+        if (end - from == 4) {
+            uint8_t* tiles = tiles_.memory[int(kind)].data() + from / kTileRows * bytes;
+            write_four_rows(plain + from * panels_.width(), panels_.width(), panels_.columns(), int(from % kTileRows),
+                            tiles, n_tiles * bytes);
+            return;
+        }
+        for (int64_t r = from; r < end; ++r)
+            write(panels_.prepare_own(w, kind, first + r), kind, panels_.columns(), r / kTileRows, int(r % kTileRows),
+                  n_tiles);
     });
 }
 

@@ -75,6 +75,11 @@ class Panels {
     int64_t rows_per_task(bool whole, int64_t n_panels, int64_t n_rows) const;
     int64_t row_block() const { return kernels_.row_block; }
     int64_t columns() const { return columns_; }
+    // The input from row `first` on, whose rows are `width` numbers apart, if it is needed as it is; else null.
+    const float* plain(Activation kind, int64_t first) const {
+        return kind == Activation::f32 && norm_ == nullptr && parts_ == 1 ? x_.data + first * x_.width : nullptr;
+    }
+    int64_t width() const { return x_.width; }
     // What it takes of a worker's own memory.
     size_t own_bytes() const { return aligned(tile_at_ + 2 * size_t(kernels_.row_block) * kPanel * 4); }
     // Sums of two panels with a block of rows, in this worker's own memory.
