@@ -52,6 +52,16 @@ def hy_v4(tiny: Tiny, i: int) -> Shapes:
     return out
 
 
+def cogvlm(tiny: Tiny, i: int) -> Shapes:
+    """Every matrix twice: for tokens, and for rows of pictures."""
+    width, ffn = tiny.width, tiny.ffn
+    own = {"attn_qkv": (3 * width, width), "attn_output": (width, width)}
+    both = {f"{end}{name}.weight": shape for name, shape in own.items() for end in ("", "vis_")}
+    for name, shape in (("gate", (ffn, width)), ("up", (ffn, width)), ("down", (width, ffn))):
+        both |= {f"ffn_{name}.weight": shape, f"vis_{name}.weight": shape}
+    return both | {f"{name}.weight": (width,) for name in ("attn_norm", "ffn_norm")}
+
+
 def _hy_root() -> dict[str, np.ndarray]:
     random, wide = np.random.RandomState(39), STREAMS * 64
     out = {"output_hc_fn.weight": random.standard_normal((STREAMS, wide)) * wide**-0.5}
@@ -79,6 +89,7 @@ NGRAMS = {
     "embedding_length_per_layer_input": 16,
 }
 NEWEST = {
+    "cogvlm": Tiny("cogvlm", "cogvlm", n_kv_heads=4, tied=False, blocks=cogvlm),
     "hunyuan_vl": Tiny("hunyuan_vl", "hunyuan_vl", qk_norm=True, extra=XD_ROPE),
     "qwen4exp": Tiny(
         "qwen4exp",

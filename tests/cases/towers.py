@@ -32,6 +32,7 @@ class TinyTower:
     ffn: int = 48
     gated: bool = False
     rms: bool = False
+    fused: bool = False  # one matrix of q, k and v
     biases: bool = True  # of attention's and the network's matrices
     more: dict[str, int] = field(default_factory=dict)  # lengths of further vectors of each block
     extra: dict[str, Any] = field(default_factory=dict)  # keys after "clip."
@@ -68,6 +69,16 @@ TOWERS = {
             FILTERS | CLASS | norm("v.pre_ln", 32) | matrix("mm.0", TEXT, 32) | matrix("mm.2", TEXT, TEXT),
             n_layers=3,
             extra={"vision.feature_layer": [3]},
+        ),
+        TinyTower(
+            "cogvlm",
+            "cogvlm",
+            SQUARE,
+            FILTERS | BIAS | CLASS | matrix("mm.model.fc", TEXT, 32, False) | norm("mm.post_fc_norm", TEXT)
+            | matrix("mm.gate", 96, TEXT, False) | matrix("mm.up", 96, TEXT, False)
+            | matrix("mm.down", TEXT, 96, False) | {"v.boi": (1, 1, TEXT), "v.eoi": (1, 1, TEXT)},
+            fused=True,
+            extra={"use_gelu": True},
         ),
         TinyTower(
             "qwen2vl",
@@ -321,8 +332,9 @@ def shapes(tower: TinyTower) -> dict[str, tuple[int, ...]]:
     out, width, has_norm_bias = dict(tower.root), tower.width, not tower.rms
     for i in range(tower.n_layers):
         block = norm("ln1", width, has_norm_bias) | norm("ln2", width, has_norm_bias)
-        for one in ("attn_q", "attn_k", "attn_v", "attn_out"):
+        for one in ("attn_out",) if tower.fused else ("attn_q", "attn_k", "attn_v", "attn_out"):
             block |= matrix(one, width, width, tower.biases)
+        block |= matrix("attn_qkv", 3 * width, width, tower.biases) if tower.fused else {}
         for one in ("ffn_gate", "ffn_up") if tower.gated else ("ffn_up",):
             block |= matrix(one, tower.ffn, width, tower.biases)
         block |= matrix("ffn_down", width, tower.ffn, tower.biases) | {k: (n,) for k, n in tower.more.items()}

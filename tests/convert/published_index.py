@@ -101,4 +101,23 @@ def hunyuan_vl(file):
     return "HunYuanVLForConditionalGeneration", arrays, config
 
 
-ROWS = {"minimax-m3": minimax_m3, "dots3note": dots3note, "deepseek2-ocr": deepseek_ocr, "hunyuan_vl": hunyuan_vl}
+def cogvlm(file):
+    """With a part that sees. Each matrix of a block is there for tokens, and for rows of pictures."""
+    own = {"attn_qkv.": "self_attn.{}_expert_query_key_value.", "attn_output.": "self_attn.{}_expert_dense."}
+    table = LLAMA | {name: path.format("language") for name, path in own.items()}
+    table |= {f"vis_{name}": path.format("vision") for name, path in own.items()}
+    for x in ("gate", "up", "down"):
+        table |= {f"ffn_{x}.": f"mlp.language_mlp.{x}_proj.", f"vis_{x}.": f"mlp.vision_mlp.{x}_proj."}
+    seen = ("vision.boi", "vision.patch_embedding.proj.weight", "vision.transformer.layers.0.mlp.fc1.bias")
+    arrays = plain(file, table) | {f"model.{name}": np.zeros(8) for name in seen}
+    config = facts(file) | {"tie_word_embeddings": False, "vision_config": {"hidden_size": 8}}
+    return "CogVLMForCausalLM", arrays, {k: config[k] for k in config.keys() - {"num_key_value_heads", "rope_theta"}}
+
+
+ROWS = {
+    "cogvlm": cogvlm,
+    "minimax-m3": minimax_m3,
+    "dots3note": dots3note,
+    "deepseek2-ocr": deepseek_ocr,
+    "hunyuan_vl": hunyuan_vl,
+}

@@ -34,6 +34,7 @@ QWEN3 = replace(TINY["qwen3"], name="qwen3vl-text", architecture="qwen3vl", head
 PAIRS = {
     "gemma3": FAMILIES["gemma3"],
     "llava": TINY["llama"],
+    "cogvlm": FAMILIES["cogvlm"],
     "qwen2vl": QWEN2,
     "qwen2.5vl": QWEN2,
     "qwen3vl": QWEN3,
@@ -366,10 +367,11 @@ def test_a_step_of_the_tower_stops_when_all_that_wait_for_it_have_left(opened, m
 
 
 @pytest.mark.parametrize(
-    ("name", "grid"), [("llava1.6", None), *((one, (1, 4, 6)) for one in ("qwen2vl", "paddleocr", "hunyuanvl"))]
+    ("name", "grid"),
+    [("llava1.6", None), ("cogvlm", None), *((one, (1, 4, 6)) for one in ("qwen2vl", "paddleocr", "hunyuanvl"))],
 )
 def test_a_whole_model_gives_what_transformers_gives(name, grid, opened):
-    """Tower, layout and text model together: packed tiles with ends of lines; rows that turn by line and column."""
+    """Tower, layout and text model together: packed tiles, rows that turn by line and column, matrices of their own."""
     want = np.load(GOLDENS / "seeing.npz")[name]
     engine = opened(name)
     one = picture(grid) if grid else seen(name)

@@ -19,7 +19,7 @@ import transformers
 
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
-from tests.goldens import classes, hybrids, loops, newest, older, rwkv7
+from tests.goldens import classes, cogvlm, hybrids, loops, newest, older, rwkv7
 
 HERE = Path(__file__).parent
 TEXT = (
@@ -144,6 +144,8 @@ def logits(path, ids):
     file = File(path)
     if file.architecture in ("rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"):
         return rwkv7.logits(file, ids)
+    if file.architecture == "cogvlm":
+        return cogvlm.logits(file, ids)
     if loops.has(file):
         return loops.logits(file, ids)
     with torch.no_grad():

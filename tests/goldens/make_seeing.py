@@ -18,6 +18,7 @@ from transformers import models
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import PATCH, SIDE, TOWERS, picture, write_tower
+from tests.goldens import cogvlm
 from tests.goldens.make import HERE, File, build
 from tests.goldens.make_towers import qwen
 from tests.goldens.newer_towers import mlp, paddleocr
@@ -93,6 +94,20 @@ def hunyuan_vl(folder):
     return turning(model, tower, *made_of, whole, rope)
 
 
+def cogvlm_17b(folder):
+    """Its text model has matrices of their own for rows of pictures."""
+    text = File(write_tiny(FAMILIES["cogvlm"], Path(folder, "text.gguf")))
+    rows = cogvlm.tower(File(write_tower(TOWERS["cogvlm"], Path(folder, "tower.gguf"))))(seen := square())
+    *own, begin, end = rows
+    assert len(own) == len(seen.values)
+    return torch.tensor(cogvlm.logits(text, BEFORE, torch.stack([begin, *own, end]), AFTER))[None]
+
+
+def square():
+    """A picture of the trained size."""
+    return picture((1, SIDE, SIDE)).pieces[0]
+
+
 def turning(model, tower, configuration, module, whole, rope=None):
     """Logits of a text model whose rows of a picture turn by line and column."""
     rows = tower(picture(GRID).pieces[0])
@@ -128,7 +143,7 @@ def main():
     found = {}
     with torch.no_grad():
         for name, maker in (("llava1.6", llava), ("qwen2vl", qwen2vl), ("paddleocr", paddleocr_vl),
-                            ("hunyuanvl", hunyuan_vl)):  # fmt: skip
+                            ("hunyuanvl", hunyuan_vl), ("cogvlm", cogvlm_17b)):  # fmt: skip
             with tempfile.TemporaryDirectory() as folder:
                 found[name] = torch.log_softmax(maker(folder)[0, -1], dim=-1).numpy().astype(np.float32)
     np.savez_compressed(FILE, **found)

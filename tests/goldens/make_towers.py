@@ -290,11 +290,12 @@ MAKERS = {
 
 
 def main():
+    from tests.goldens import cogvlm
     from tests.goldens.mobilenets import gemma3nv  # they take functions of this file
     from tests.goldens.newer_towers import NEWER
     from tests.goldens.newest_towers import NEWEST
 
-    makers = MAKERS | NEWER | NEWEST | {"gemma3nv": gemma3nv}
+    makers = MAKERS | NEWER | NEWEST | {"gemma3nv": gemma3nv, "cogvlm": cogvlm.tower}
     with tempfile.TemporaryDirectory() as folder:
         for tower in TOWERS.values():
             path = HERE / f"tower-{tower.name}.npz"

@@ -212,7 +212,7 @@ def test_every_plain_op_of_the_table_can_be_traced():
     x = p.lightning(p.wkv7(x, x, x, x, x, x, head=4), x, x, head=4, slope=1.0)
     x = p.join(p.columns(x, first=0, width=3), p.columns(x, first=3, width=5))
     x = p.peaks(p.match(p.mix(x, p.columns(x, first=0, width=4), streams=2), x, least=1e-5), deviations=0.5)
-    x = p.per_head_linear(x, "heads", heads=2, width=4)
+    x = p.linear_at(p.per_head_linear(x, "heads", heads=2, width=4), "up", "up", width=8)
     x = p.lerp(x, p.mul(x, p.dots(x, x, group=4)), "skips") + p.hidden("skips", eps=1e-6)
     h = p.rms_norm(x, "norm", eps=1e-6)
     q = p.rope(p.linear(h, "up", width=8), ROPE)

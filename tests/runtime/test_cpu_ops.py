@@ -124,11 +124,12 @@ def test_fused_steps_give_the_bits_of_the_plain_ones(name, level, files, results
 def test_the_table_has_cases_for_every_op_that_native_code_has_and_no_other(files):
     # linear, attention and choose are plain ops that the passes always replace.
     # A batch gives the scales of "adapt" and the rows of "hidden": tests/engine/ proves them (test_adapters, test_mtp).
-    # What it gives to ops of towers is in test_tower_ops.py.
+    # What it gives to ops of towers is in test_tower_ops.py, and the matrices of rows are in test_linear_at.py.
     elsewhere = {
         "store",
         "adapt",
         "hidden",
+        "linear_at",
         "given",
         "blend",
         "fold",

@@ -32,7 +32,7 @@ PREFIXES = (
 LAYER = re.compile(r"(?:encoder\.|layers\.)?(?:layers|h|blocks?|layer|decoder_layer|transformer_encoder)\.(\d+)\.(.+)")
 # Parts of a model that reads more than text, and constants that no file needs.
 LEFT_OUT = re.compile(
-    r"(^|\.)(visual|vision_tower|vision_model|vision_encoder|vision_embed_tokens|audio_tower|audio_model|"
+    r"(^|\.)(visual|vision|vision_tower|vision_model|vision_encoder|vision_embed_tokens|audio_tower|audio_model|"
     r"multi_modal_projector|mm_projector|embed_vision|embed_audio|vit_large_projector|aligner|sound_encoder|audio_encoder|patch_merge_mlp|mlp_AR|"
     r"vit|sam_model|projector\.layers)\.|(^|\.)(image_newline|view_seperator)$"
     r"|rotary_emb\.inv_freq$|\.masked_bias$|\.att(n|ention)\.bias$|(slope_rate|diagonal_decay|query_decay|key_decay)$|\.embed_positions\."

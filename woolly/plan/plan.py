@@ -134,7 +134,9 @@ class Step:
         return self.kind.cost(plan, self, load)
 
     def used_share(self, weight: Weight) -> float:
-        """Share of a weight that one row is multiplied with: n_used experts of a tensor of experts, else all."""
+        """Share of a weight that a token's row is multiplied with: n_used experts of a tensor of experts, else all."""
+        if weight in self.by_role(*self.kind.rare):
+            return 0.0
         is_chosen = len(weight.shape) == 3 and "n_used" in self.kind.attributes
         return min(1.0, self.integer("n_used") / weight.shape[0]) if is_chosen else 1.0
 

@@ -52,7 +52,8 @@ class Batch:
     # sequence. Rows of a picture see each other so, and rows of a decoder begin at `first`, after an encoder's. None: a
     # row sees itself and those before it.
     sees: Int32 | None = None
-    # [n_rows, n]: rows of tables that are added to a row (-1: none), and how much of each. For towers.
+    # [n_rows, n]: rows of tables that are added to a row (-1: none), and how much of each. For towers; for text models
+    # with matrices of their own for rows of pictures, 1 for these rows and 0 for tokens.
     places: Int32 | None = None
     shares: npt.NDArray[np.float32] | None = None
 

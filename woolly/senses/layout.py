@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from woolly.senses.ears import EarSettings
 from woolly.senses.prepared import Prepared
@@ -29,6 +29,8 @@ class Rows:
     # The number of frames of a video, and what they turn by in time. Lines and columns of all of them begin where
     # those of the first do, and the text goes on after the largest position.
     moment: tuple[int, int] | None = None
+    is_point: bool = False  # all of them have one position, as one token has
+    is_visual: bool = False  # the text model has matrices of their own for them
 
 
 # What the engine takes: tokens, and rows among them.
@@ -210,7 +212,15 @@ def _with_lines_of_tiles(prepared: Prepared, settings: TowerSettings) -> list[st
     return [*parts, Rows(prepared, last, height * width + 1, 1)]
 
 
+def _between_ends(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+    """CogVLM: all rows between two of the tower's file. Those of patches have one position; the last is as a token."""
+    rows = _whole(prepared, 0, settings)
+    first, last = (Rows(prepared, 0, rows.n + i, 1, is_visual=i == 0) for i in range(2))
+    return [first, replace(rows, is_point=True, is_visual=True), last]
+
+
 _MARKED = {
+    "cogvlm": _between_ends,
     "deepseekocr": _with_lines_of_tiles,
     "gemma3nv": _with_end,
     "idefics3": _with_tile_marks,

@@ -52,6 +52,8 @@ PROJECTORS: Mapping[str, Projector] = {
     "gemma3nv": Projector("\n\n<start_of_image>", "\n\n", ("<image_soft_token>",)),
     "gemma4v": Projector("<|image>", "<image|>", ("<|image|>",), merge=3, sees_all=True),
     "mlp": Projector(written=("<image>",)),
+    # The rows before and after a picture are of the tower's file.
+    "cogvlm": Projector(written=("<image>",)),
     "qwen2vl_merger": replace(_QWEN, depth=2),
     "qwen2.5vl_merger": replace(_QWEN, depth=2),
     "qwen2.5o": replace(

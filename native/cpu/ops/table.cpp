@@ -31,6 +31,7 @@
     X(layer_norm)      \
     X(lerp)            \
     X(lightning)       \
+    X(linear_at)       \
     X(linears)         \
     X(match)           \
     X(mix)             \

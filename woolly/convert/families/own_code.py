@@ -11,10 +11,12 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.keys import expert_keys, transformer_keys
 from woolly.convert.ops import TRANSPOSED, TensorOp, in_pairs, normalized, picked, scaled
 from woolly.convert.rope import rope_keys
+from woolly.errors import UnsupportedError
 
 __all__ = ["FAMILIES"]
 
 Keys = dict[str, Any]
+_GATED = ("gate", "up", "down")
 _BAICHUAN2 = 125696  # tokens, by which its second generation is known: rows of its output matrix are normed
 
 
@@ -51,6 +53,20 @@ def _baichuan(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]
     if name == "output.weight" and c.integer("vocab_size", default=0) == _BAICHUAN2:
         return (normalized(1, 1e-12),)
     return _apart_in_pairs(c, name, block)
+
+
+# Matrices of tokens, and of rows of pictures.
+_COGVLM = {
+    **{f"self_attn.{x}_expert_query_key_value": f"{y}attn_qkv" for x, y in (("language", ""), ("vision", "vis_"))},
+    **{f"self_attn.{x}_expert_dense": f"{y}attn_output" for x, y in (("language", ""), ("vision", "vis_"))},
+    **{f"mlp.{x}_mlp.{z}_proj": f"{y}_{z}" for x, y in (("language", "ffn"), ("vision", "vis")) for z in _GATED},
+}
+
+
+def _cogvlm(c: Hyperparameters, keys: Keys) -> Keys:
+    if c.integer("num_multi_query_heads", default=0):
+        raise UnsupportedError("CogVLM 2, whose tower ends in a convolution, is not supported yet; the first one is")
+    return {}
 
 
 def _bailing(c: Hyperparameters, keys: Keys) -> Keys:
@@ -287,6 +303,7 @@ FAMILIES = (
         norm="layer",
         base=_wide,
     ),
+    CheckpointFamily("cogvlm", "CogVLMForCausalLM", _cogvlm, names=_COGVLM),
     CheckpointFamily("deepseek", "DeepseekForCausalLM", _deepseek, pairs=True),
     CheckpointFamily(
         "deepseek2-ocr",

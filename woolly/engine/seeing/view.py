@@ -103,6 +103,14 @@ class View:
             rows.append(self.rows[place.key][begin + from_ : end + from_])
         return at, rows
 
+    def kinds(self, first: int, last: int) -> Int32:
+        """[last - first]: 1 for rows that the text model has matrices of their own for, else 0."""
+        out = np.zeros(last - first, np.int32)
+        for place in self.within(first, last):
+            if place.rows.is_visual:
+                out[max(0, place.first - first) : place.last - first] = 1
+        return out
+
     def turns_of(self, first: int, last: int) -> Int32:
         """[n_axes, last - first]: what positions turn by, those of the answer included."""
         after = np.arange(max(first, self.n_prompt), last, dtype=np.int32) + self.shift
@@ -179,7 +187,7 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
         begun = begun if part.moment is not None and part.moment[0] > 0 else at
         turns.append(own + begun)
         at = max(at, begun + int(own.max()) + 1)
-    has_grid = any(place.rows.grid is not None or place.rows.cell is not None for place in places)
+    has_grid = any(one.grid is not None or one.cell is not None or one.is_point for one in (p.rows for p in places))
     joined = np.concatenate(turns, axis=1).astype(np.int32) if has_grid else None
     return tokens, View(len(tokens), tuple(places), joined, identity, places[0].last if is_source else 0)
 
@@ -193,8 +201,10 @@ def _cells(rows: Rows, at: int) -> Int32:
 
 
 def _turns(rows: Rows, n_axes: int) -> Int32:
-    """[n_axes, n]: frame, line and column of each row, or its number for each axis."""
+    """[n_axes, n]: frame, line and column of each row, or its number for each axis; 0 for rows of one position."""
     numbers = np.arange(rows.first, rows.first + rows.n, dtype=np.int32)
+    if rows.is_point:
+        return np.zeros((n_axes, rows.n), np.int32)
     if rows.grid is None:
         return np.tile(numbers - rows.first, (n_axes, 1))
     _, height, width = rows.grid

@@ -83,6 +83,7 @@ def with_pictures(batch: Batch, work: Work) -> Batch:
     at: list[int] = []
     rows: list[npt.NDArray[np.float32]] = []
     views = [span.request.view for span in work.spans]
+    places = np.zeros((batch.n_rows, 1), np.int32)
     turns = np.tile(batch.positions, (max(view.n_axes for view in views if view is not None), 1))
     sees = np.stack([batch.positions, batch.positions + 1], axis=1)
     has_turns = has_sees = False
@@ -94,6 +95,7 @@ def with_pictures(batch: Batch, work: Work) -> Batch:
         found, its = view.brought(first, last)
         at += [begin + row for row in found]
         rows += its
+        places[begin:end, 0] = view.kinds(first, last)
         if view.turns is not None:
             turns[:, begin:end] = view.turns_of(first, last)  # a model's pictures have as many axes each
             has_turns = True
@@ -106,6 +108,8 @@ def with_pictures(batch: Batch, work: Work) -> Batch:
         brought_rows=np.array(at, np.int32) if rows else None,
         turns=turns if has_turns else None,
         sees=sees if has_sees else None,
+        places=places if places.any() else None,
+        shares=np.zeros(places.shape, np.float32) if places.any() else None,
     )
 
 

@@ -116,6 +116,26 @@ class BasicOps(Recorder):
         y = self.gain(self._step("linear", (x,), x.value.rows, rows, (weight,)), f"{name}.scale")
         return self.shift(y, bias[0]) if bias else y
 
+    @op(
+        inputs=("x",),
+        weights=("weight", "other"),
+        matrices=("weight", "other"),
+        rare=("other",),
+        scratch=("activations",),
+        part=_linear_part,
+        by_row=True,
+    )
+    def linear_at(self, x: Handle, name: str, other: str, *, width: int) -> Handle:
+        """X times one of two weights transposed: `Batch.places` names 0 or 1 for each row; without places, the first.
+
+        `width` is that of the result. The second is that of rows of pictures.
+        """
+        weights = self._matrix(name), self._matrix(other)
+        for weight in weights:
+            if weight.shape != (width, x.width):
+                self._fail(f"{weight.name} has shape {weight.shape}, expected ({width}, {x.width})")
+        return self._step("linear_at", (x,), x.value.rows, width, weights)
+
     @op(inputs=("x",), weights=("weight",), matrices=("weight",), scratch=("activations",), part="qkv", by_row=True)
     def per_head_linear(self, x: Handle, name: str, *, heads: int, width: int) -> Handle:
         """Each head of x times a matrix of its own, transposed; `width` is that of a head of the result.

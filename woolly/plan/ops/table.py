@@ -43,7 +43,8 @@ class Cost:
 def weights_cost(plan: Plan, step: Step, load: Load) -> Cost:
     """Every weight read once, every row times all matrices."""
     products = round(sum(math.prod(w.shape) * step.used_share(w) for w in step.matrices))
-    return Cost(sum(w.n_bytes for w in step.weights), load.total * products)
+    rare = {w.name for w in step.by_role(*step.kind.rare)}
+    return Cost(sum(w.n_bytes for w in step.weights if w.name not in rare), load.total * products)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Op:
     # whose roles do not follow from their number lists them in its attribute "roles".
     weights: tuple[str, ...] = ()
     matrices: tuple[str, ...] = ()  # roles that rows are multiplied with: they are packed, counted and bounded
+    rare: tuple[str, ...] = ()  # roles that tokens do not meet, but rows of pictures: they count for no cost
     tables: tuple[str, ...] = ()  # roles whose rows are looked up; what is neither is a vector, whatever its shape
     attributes: tuple[str, ...] = ()  # "?" ends one of which 0 means none: it is not printed
     # State that outlives a run, and scratch memory that threads share during one: names, with attributes in braces.

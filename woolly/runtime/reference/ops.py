@@ -286,6 +286,20 @@ def _linear(c: OpContext, step: Step, x: Float32) -> Float32:
     return apply_linear(x, weight, bias[0] if bias else None)
 
 
+@reference("linear_at")
+def _linear_at(c: OpContext, step: Step, x: Float32) -> Float32:
+    weights = [c.weights.get(w.name) for w in step.weights]
+    if c.batch.places is None:
+        return apply_linear(x, weights[0], None)
+    places = c.batch.places[:, 0] if len(x) == c.batch.n_rows else c.batch.places[c.batch.output_rows, 0]
+    if places.size and not 0 <= places.min() <= places.max() < len(weights):
+        raise ValueError("a row is to be multiplied with a matrix that the step does not have")
+    y = np.empty((len(x), step.weights[0].shape[0]), np.float32)
+    for place, weight in enumerate(weights):
+        y[places == place] = apply_linear(x[places == place], weight, None)
+    return y
+
+
 @reference("per_head_linear")
 def _per_head_linear(c: OpContext, step: Step, x: Float32) -> Float32:
     weight = c.weights.get(step.weights[0].name)

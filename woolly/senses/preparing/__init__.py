@@ -44,6 +44,7 @@ PREPARING: Mapping[str, Preparing] = {
     "gemma3nv": gemma3,
     "gemma4v": gemma4,
     "mlp": llava,
+    "cogvlm": gemma3,
     "qwen2vl_merger": qwen,
     "qwen2.5vl_merger": qwen,
     "qwen2.5o": qwen,

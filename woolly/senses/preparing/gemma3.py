@@ -1,4 +1,7 @@
-"""Gemma 3: a picture is squashed to a square. Pan and scan, which its processor leaves off, is left off here too."""
+"""Gemma 3 and CogVLM: a picture is squashed to a square.
+
+Pan and scan, which the processor of Gemma 3 leaves off, is left off here too.
+"""
 
 from __future__ import annotations
 
@@ -19,5 +22,5 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
 def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
     """Returns the picture as one square piece."""
     side = settings.image_size
-    square = resize(picture.pixels, side, side, "bilinear")
+    square = resize(picture.pixels, side, side, "bicubic" if settings.projector == "cogvlm" else "bilinear")
     return Prepared.of("image", [piece_of(square, settings)], size=picture.size)

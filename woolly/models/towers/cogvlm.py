@@ -1,0 +1,43 @@
+"""CogVLM: EVA-CLIP, whose layers norm what they add, a gated network, and two rows of the file around a picture's."""
+
+from __future__ import annotations
+
+from woolly.models.towers.arrangement import Arrangement, Grid
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.vit import mlp, square, with_class
+from woolly.models.towers.vit import most_of_square as most_patches
+from woolly.plan import Handle, Tracer
+
+__all__ = ["CONSTANTS", "PROJECTORS", "arrange", "build", "most_patches"]
+
+PROJECTORS = ("cogvlm",)
+CONSTANTS = ("v.boi", "v.eoi")  # the rows before and after those of a picture
+
+_EPS = 1e-5  # of the projector's norm, which files do not say
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower, and the projector."""
+    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
+    x = p.blend(with_class(p, x), "v.position_embd")
+    for i in range(hp.n_layers):
+        with p.scope(f"v.blk.{i}"):
+            x = _layer(p, x, hp)
+    p.skip(*CONSTANTS)
+    y = p.linear(p.output_rows(x), "mm.model.fc", width=p.rows("mm.model.fc"))
+    y = p.act(p.layer_norm(y, "mm.post_fc_norm", eps=_EPS), "gelu_erf")
+    gate, up = (p.linear(y, name, width=p.rows("mm.up")) for name in ("mm.gate", "mm.up"))
+    p.output(p.linear(p.glu(gate, up), "mm.down", width=p.rows("mm.down")), "vectors", "none")
+
+
+def _layer(p: Tracer, x: Handle, hp: TowerParams) -> Handle:
+    """Attention and feed-forward, each normed before it is added."""
+    q, k, v = (p.linear(x, "attn_qkv", width=hp.width, first=i * hp.width) for i in range(3))
+    a = p.attention(q, k, v, head_dim=hp.head_dim, scale=hp.head_dim**-0.5, mask="all")
+    x = x + p.layer_norm(p.linear(a, "attn_out", width=hp.width), "ln1", eps=hp.eps)
+    return x + p.layer_norm(mlp(p, x, "ffn_up", "ffn_down"), "ln2", eps=hp.eps)
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """The class row, then the patches."""
+    return square(hp, grid, has_class=True)
