@@ -1,7 +1,7 @@
 """Attention of the CPU alone, one thread: this tree's kernels, in turn with those of another checkout if one is named.
 
     python -m benchmarks.attention --level neon
-    python -m benchmarks.attention --level avx512 --before path/to/checkout
+    python -m benchmarks.attention --level avx512f --before path/to/checkout
 
 The best of all rounds counts: on a busy machine the median says more of its neighbours.
 """
@@ -18,8 +18,8 @@ __all__ = ["LEVELS", "best", "build", "main"]
 
 HERE = Path(__file__).resolve().parent
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
-AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", *AVX2]
-LEVELS = {"neon": ["-march=armv8.2-a+dotprod"], "avx2": AVX2, "avx512": AVX512}
+AVX512F = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", *AVX2]
+LEVELS = {"neon": ["-march=armv8.2-a+dotprod"], "avx2": AVX2, "avx512f": AVX512F}
 # As native/CMakeLists.txt has them.
 FLAGS = ["-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off"]
 FLAGS += ["-fno-schedule-insns", "-frename-registers", "-fno-optimize-strlen"]
