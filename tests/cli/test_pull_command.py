@@ -47,6 +47,7 @@ def test_the_file_by_which_a_model_sees_is_named_with_its_size(store_pull, tmp_p
     (tmp_path / "mmproj-smollm2-F16.gguf").write_bytes(bytes(3_000_000))
     assert CliRunner().invoke(pull, []).stderr.endswith("woolly: it sees pictures by mmproj-smollm2-F16.gguf, 3 MB\n")
     assert "sees" not in CliRunner().invoke(pull, ["--no-mmproj"]).stderr
-    assert CliRunner().invoke(pull, ["--draft"]).stderr.endswith("woolly: no mtp-NAME.gguf is there for it\n")
+    said = CliRunner().invoke(pull, ["--draft"]).stderr
+    assert said.endswith("woolly: no mtp-NAME.gguf or dflash-NAME.gguf is there for it\n")
     (tmp_path / "mtp-smollm2.gguf").write_bytes(b"")
     assert CliRunner().invoke(pull, ["--draft"]).stderr.endswith("woolly: mtp-smollm2.gguf guesses its tokens\n")

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cases.families import FAMILIES
 from tests.cases.mtp import MTP, RAW, split_block, write_guessing
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, ModelError, SamplingParams, UnsupportedError
@@ -167,15 +166,6 @@ def test_the_memory_of_a_block_counts(folder):
     assert needed.cache > plain.cache
     with open_gguf(model) as file:
         assert _facts(file, 64, False)["memory"]["weights"] == own + sum(t.n_bytes for t in file.tensors.values())
-
-
-@pytest.mark.parametrize("name", ["dflash"])
-def test_heads_that_do_not_run_yet_are_refused_by_name(folder, name):
-    head = write_tiny(replace(TINY["llama"], architecture=name), folder / f"{name}.gguf")
-    plain = write_tiny(FAMILIES["glm4moe"], folder / "plain.gguf")
-    for path, options in ((head, {}), (plain, {"speculation": head})):
-        with pytest.raises(UnsupportedError, match=f"'{name}' is not supported yet: .* a draft head that Woolly does"):
-            LLM(path, ctx=64, threads=1, **options)
 
 
 def changed(path, target, key, value, more=None):

@@ -6,6 +6,7 @@ import pytest
 
 from woolly.errors import ModelError, PlanError
 from woolly.plan import OPS, Paged, Rope, Tracer
+from woolly.plan.passes import fuse_attention
 from woolly.quant import GGMLType
 
 
@@ -130,9 +131,22 @@ def test_attention_like_another_needs_that_one_and_its_heads():
         p.attention(x, like=x, head_dim=4, scale=1.0)
     with pytest.raises(PlanError, match="got heads of 8, but the one that it is like keeps heads of 4"):
         p.attention(x, like=a, head_dim=8, scale=1.0)
-    for kv in ((), (x, x)):
+    for kv in ((), (x,)):
         with pytest.raises(PlanError, match="needs k, or an earlier attention"):
             p.attention(x, *kv, like=a if kv else None, head_dim=4, scale=1.0)
+    with pytest.raises(PlanError, match="got k and v of other heads than those that it is like keeps"):
+        p.attention(x, x, p.columns(x, first=0, width=2), like=a, head_dim=4, scale=1.0)
+
+
+def test_attention_like_another_may_keep_its_own_there():
+    p = tracer()
+    x = p.embed("token_embd", width=8)
+    a = p.attention(x, x, x, head_dim=4, scale=1.0)
+    p.output(p.attention(x, x, x, like=a, head_dim=4, scale=1.0))
+    plan = p.plan()
+    assert plan.state == (Paged(2, 4, 4),)
+    # What the first one finds is read by nobody: it only stores.
+    assert [step.op for step in fuse_attention(plan).steps] == ["embed", "store", "store", "attend"]
 
 
 def test_attention_refuses_widths_and_masks_that_do_not_fit():

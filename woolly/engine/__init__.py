@@ -2,6 +2,7 @@
 
 from woolly.engine.cache_note import cache_note
 from woolly.engine.drafts.assistant import AssistantDraft
+from woolly.engine.drafts.block import BlockDraft
 from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.model import DraftModel, check_vocabulary
@@ -26,6 +27,7 @@ from woolly.engine.threads.stream import Stream
 
 __all__ = [
     "AssistantDraft",
+    "BlockDraft",
     "Chunk",
     "Completion",
     "Draft",

@@ -92,7 +92,7 @@ class LLM(RequestMaker, TextReader, Hearing, OnDisk, PeerCalls, Adapting):
         `speculation` guesses up to `draft_tokens` tokens ahead, which changes no text: by "prompt_lookup" in the text
         so far, with "mtp" by the block for that in the model's own file (multi-token prediction), with "mtp_lookup" by
         both, or with a smaller model of the same vocabulary, given as a file, a name or an open LLM, whose file is then
-        opened once more. "auto" is "mtp" if the file or mtp-NAME.gguf beside it has a block; None or "none": nothing.
+        opened once more. "auto" is "mtp" if the file has a block, or one is beside it; None or "none": nothing.
         `metadata` are values in place of the file's, by key, in which "*." stands for the architecture; `rope_scaling`
         (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` are names for such keys: with yarn and
         a scale of 4 a model reads four times the positions of its training.

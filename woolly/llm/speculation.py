@@ -9,6 +9,7 @@ from typing import Protocol
 
 from woolly.engine import (
     AssistantDraft,
+    BlockDraft,
     Draft,
     DraftModel,
     Engine,
@@ -85,6 +86,14 @@ def open_draft(
                     field="speculation",
                 )
             return AssistantDraft(target.program)
+        if own is not None and own.mask is not None:
+            if speculation == "mtp_lookup":
+                raise RequestError(
+                    "speculation is 'mtp_lookup', but this model's head fills in blocks alone: give 'mtp' or"
+                    " 'prompt_lookup'",
+                    field="speculation",
+                )
+            return BlockDraft(target.program, target.draft_ids)
         kind = MtpLookup if speculation == "mtp_lookup" else MtpDraft
         return kind(target.program, target.draft_ids)
     if speculation in (None, "none", "auto"):

@@ -41,11 +41,10 @@ _NEEDS = {
         "dream llada llada-moe rnd1"
     ),
     "images or sound": "clip",
-    "a model that it guesses tokens for: a draft head that Woolly does not run yet": "dflash",
 }
 
 # Heads that guess tokens for a model of another file, and the files here that build them: no other is imported to know.
-_HEADS = {"eagle3": "eagle3", "gemma4-assistant": "gemma4_assistant"}
+_HEADS = {"dflash": "dflash", "eagle3": "eagle3", "gemma4-assistant": "gemma4_assistant"}
 
 # By `pooling_type` of files.
 _POOLINGS: tuple[Pooling, ...] = ("none", "mean", "cls", "last", "rank")
@@ -155,9 +154,19 @@ def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = No
                 build(tracer, params)
             plans.append(tracer)
         features, draft = plans[0].plan("head.fc"), plans[1].plan("head")
+        if hasattr(params, "block"):
+            draft = replace(draft, mask=_mask(other, draft.n_tokens), n_masks=params.block - 1)
         return replace(feed(plan, features, params.layers), draft=draft)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{other.path}: the head {name} cannot be built from these keys: {error}") from error
+
+
+def _mask(other: GGUFFile, n_tokens: int) -> int:
+    """The token that stands for those that a block fills in."""
+    mask = other.metadata.get("tokenizer.ggml.mask_token_id")
+    if not isinstance(mask, int) or not 0 <= mask < n_tokens:
+        raise ModelError(f"{other.path}: mask_token_id is {mask}, which is no token of the vocabulary")
+    return mask
 
 
 def _borrowing(module: Any, params: Any, name: str, tensors: Mapping[str, Tensor], plan: Plan) -> Plan:

@@ -161,6 +161,9 @@ class Plan:
     # the token after each row to logits of the token after that. Its entries of the state are its own.
     draft: Plan | None = None
     borrows: bool = False  # a draft that reads the state of its plan, and keeps nothing of its own
+    # A draft that fills in several tokens at once has a token that stands in their places, and a most of them.
+    mask: int | None = None
+    n_masks: int = 0
     features: int | None = None  # the value that a draft reads; None: the one that `output_rows` picks from
     is_part: bool = False  # steps of a plan whose others run elsewhere: values have the rows that the whole plan says
 

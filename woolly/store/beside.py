@@ -1,4 +1,4 @@
-"""Files beside a model's own: the projector (`mmproj`) by which it sees, the block that guesses tokens (`mtp-`)."""
+"""Files beside a model's own: the projector (`mmproj`) by which it sees, what guesses tokens (`mtp-`, `dflash-`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["best_block", "best_projector", "find_block", "find_projectors", "is_
 
 _ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _TYPE = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q[0-9]\w*|BF16|F16|F32|FP16|FP32|INT[0-9]+))(?=[-._]|$)", re.IGNORECASE)
-_WORDS = re.compile(r"^mtp(?:-|$)|mmproj|projector|model|vision", re.IGNORECASE)
+_WORDS = re.compile(r"^(?:mtp|dflash)(?:-|$)|mmproj|projector|model|vision", re.IGNORECASE)
 # How files of draft heads begin, which are no models of their own, or end before their type.
 _HEAD = re.compile(r"(?:mtp|eagle3|dflash|dspark)-|.*-eagle3$")
 
@@ -42,9 +42,16 @@ def best_projector(names: Iterable[str], model: str, *, of_one_model: bool = Tru
 
 
 def best_block(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
-    """Returns the file with the block that guesses a model's tokens among files, as `best_projector` chooses."""
-    blocks = [name for name in names if name.rpartition("/")[2].lower().startswith("mtp-")]
-    return _best(blocks, model, of_one_model)
+    """Returns the file that guesses a model's tokens among files, as `best_projector` chooses.
+
+    The model's own block (`mtp-`) goes before a head that fills in blocks of tokens (`dflash-`).
+    """
+    names = list(names)
+    for kind in ("mtp-", "dflash-"):
+        blocks = [name for name in names if name.rpartition("/")[2].lower().startswith(kind)]
+        if (found := _best(blocks, model, of_one_model)) is not None:
+            return found
+    return None
 
 
 def _best(names: Iterable[str], model: str, of_one_model: bool) -> str | None:
@@ -61,7 +68,7 @@ def _best(names: Iterable[str], model: str, of_one_model: bool) -> str | None:
 
 
 def find_block(model: Path) -> Path | None:
-    """Returns the file with a model's block that guesses tokens (`mtp-NAME.gguf`), None if none is beside it."""
+    """Returns the file that guesses a model's tokens (`mtp-NAME.gguf`, `dflash-NAME.gguf`), None if none is beside."""
     for folder in _folders(model):
         others = [name for name in _names(folder) if name != model.name]
         name = best_block(others, model.name, of_one_model=_is_repository(folder))

@@ -35,7 +35,12 @@ __all__ = ["fetched", "pull", "pull_with_progress", "pulled"]
     NAMED,
     Option("--sha256", "What the file of an address, or the catalogue, must hash to."),
     Option("--no-mmproj", "Leave out the file by which the model sees pictures.", bool, default=False),
-    Option("--draft", "Also fetch the file that guesses the model's tokens (mtp-NAME.gguf).", bool, default=False),
+    Option(
+        "--draft",
+        "Also fetch the file that guesses the model's tokens (mtp-NAME.gguf or dflash-NAME.gguf).",
+        bool,
+        default=False,
+    ),
     Option("--catalogue", "Fetch a later catalogue: the project's, or that of an address.", bool, default=False),
 )
 def pull(
@@ -96,7 +101,11 @@ def pull_with_progress(
         console.print(f"woolly: it sees pictures by {projector.name}, {megabytes:,} MB", soft_wrap=True)
     if with_draft:
         block = store.find_block(path)
-        said = "no mtp-NAME.gguf is there for it" if block is None else f"{block.name} guesses its tokens"
+        said = (
+            "no mtp-NAME.gguf or dflash-NAME.gguf is there for it"
+            if block is None
+            else f"{block.name} guesses its tokens"
+        )
         console.print(f"woolly: {said}", soft_wrap=True)
     return path
 

@@ -82,7 +82,7 @@ def with_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None,
     if wanted and draft is None:
         raise RequestError(
             f"speculation is 'mtp', but {source.path} has no block that guesses tokens (nextn), and no file"
-            " mtp-NAME.gguf is beside it",
+            " mtp-NAME.gguf or dflash-NAME.gguf is beside it",
             field="speculation",
         )
     if draft is None and other is not None and plan.result == "logits":
@@ -131,7 +131,7 @@ def _check_fit(file: GGUFFile, other: GGUFFile) -> None:
     if is_head(other):
         name = other.metadata["general.architecture"]
         widths = (other.metadata.get(f"{name}.{key}", 0) for key in ("target_hidden_size", "embedding_length_out"))
-        its = {"width": max(widths), "tokens": its["tokens"]}
+        its = {"width": max(widths) or its["width"], "tokens": its["tokens"]}
     for what, mine in own.items():
         if its.get(what, mine) != mine:
             raise ModelError(

@@ -239,11 +239,11 @@ def load_model(
 def _compiled(
     backend: Backend, plan: Plan, tensors: Mapping[str, Tensor], options: Options, *, needs_draft: bool
 ) -> Program:
-    """The program; without a draft that reads the model's state if parts of that lie on several devices."""
+    """The program; without a draft that the devices of the model cannot run, unless it is needed."""
     try:
         return backend.compile(plan, tensors, options)
     except UnsupportedError as error:
-        if needs_draft or plan.draft is None or not plan.draft.borrows:
+        if needs_draft or plan.draft is None or not (plan.draft.borrows or plan.draft.mask is not None):
             raise
         program = backend.compile(replace(plan, draft=None), tensors, options)
         log.warning("%s", error)

@@ -97,7 +97,8 @@ class AttentionOps(Recorder):
         """K and v kept in an entry of their own, then causal attention of q over it; heads of v may have another width.
 
         With `v_dim` instead of v, V is the first v_dim columns of each head of k. With `like`, the result of an earlier
-        attention, q looks at what that one keeps; a number is an entry of the plan that this one is the draft of. A
+        attention, q looks at what that one keeps, and k and v, if there are any, are kept there, too; a number is an
+        entry of the plan that this one is the draft of. A
         window of n sees the n latest positions, its own included, or those since the last multiple of n if the mask is
         "chunked"; 0 sees all. A softcap of c bounds the scores by c *
         tanh(score / c); 0 leaves them. `sinks` names one more score per head, which has no value. With `temper` t a
@@ -116,15 +117,17 @@ class AttentionOps(Recorder):
             self._fail(f"attention with the mask {mask!r} needs a window")
         if temper and temper_length < 1:
             self._fail(f"attention got a temper_length of {temper_length}; at least 1 was expected")
-        if like is not None and k is None and v is None:
+        if like is not None and (k is None) == (v is None):
             index, entry = self._shared(like, head_dim, window)
+            if k is not None and replace(self._paged(k, v, head_dim, v_dim, 0), window=entry.window) != entry:
+                self._fail("attention got k and v of other heads than those that it is like keeps")
         elif like is None and k is not None:
             is_whole = mask in ("all", "block")
             entry = self._paged(k, v, head_dim, v_dim, 0 if is_whole else window)
             index = self._state.index(entry) if is_whole and entry in self._state else len(self._state)
             self._state[index:] = self._state[index:] or [entry]
         else:
-            self._fail("attention needs k, or an earlier attention that it is like, not both")
+            self._fail("attention needs k, or an earlier attention that it is like, with k and v or without both")
         if q.width % (entry.heads * head_dim) != 0:
             self._fail(
                 f"attention got q of width {q.width}, which is no multiple of the k width {entry.heads * head_dim}"

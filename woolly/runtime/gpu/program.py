@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from woolly.errors import RequestError
+from woolly.errors import RequestError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.plan.passes import fuse
@@ -40,6 +40,10 @@ class GpuProgram:
             raise RequestError(f"kernel level {options.level!r} cannot run on {device.name}, which is {device.level}")
         check_heads(plan)
         draft = None
+        if plan.draft is not None and plan.draft.mask is not None:
+            raise UnsupportedError(
+                "a head that fills in blocks of tokens guesses on the CPU alone: give speculation 'none', or device cpu"
+            )
         if plan.draft is not None:
             check_heads(plan.draft)
             draft = fuse(plan.draft)

@@ -136,6 +136,11 @@ class SplitBackend:
                 "a head that looks at the model's own keys guesses on one device alone, and this model takes several:"
                 " give speculation 'none'"
             )
+        if not is_alone and plan.draft is not None and plan.draft.mask is not None:
+            raise UnsupportedError(
+                "a head that fills in blocks of tokens guesses on the CPU alone, and this model takes several devices:"
+                " give speculation 'none'"
+            )
         options = replace(options, kv_type=kv_type_of(plan, options))
         used = [cards[i] for i in placement.cards]
         _close([card for i, card in enumerate(cards) if i not in placement.cards])

@@ -1,0 +1,141 @@
+"""A head of DFlash reads layers of a model, fills in a block of its tokens at once, and changes no text."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.cases.dflash import MASK, dflash_features, dflash_logits, dflash_tensors, guessing_dflash, write_dflash
+from tests.cases.tiny import TINY, tensors, write_tiny
+from tests.engine.test_together import cases, drive, result, same
+from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
+from woolly.engine import BlockDraft, Engine
+from woolly.engine.opening.load import load_model
+from woolly.gguf import open_gguf
+from woolly.models import trace, trace_head
+from woolly.runtime import Batch, Options, choose
+from woolly.runtime.gpu.program import GpuProgram
+
+TARGET = replace(TINY["llama"], name="llama-dflash", n_layers=4)
+LAYERS = [1, 3]
+GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+PROMPT = (np.random.RandomState(5).randint(0, 128, 70) * 2).tolist()  # the head that is right knows even tokens
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("dflash")
+
+
+@pytest.fixture(scope="module")
+def target(folder):
+    return write_tiny(TARGET, folder / "target.gguf")
+
+
+@pytest.fixture(scope="module")
+def pair(folder):
+    """A model that says its last token again, because its layers add little, and a head that does the same."""
+    whole = tensors(TARGET)
+    whole["token_embd.weight"] *= 8
+    whole["output.weight"] = whole["token_embd.weight"]
+    for name, array in whole.items():
+        if name.endswith(("attn_output.weight", "ffn_down.weight")):
+            whole[name] = array * np.float32(0.02)
+        elif "norm.weight" in name:
+            whole[name] = np.ones_like(array)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.cases.tiny.tensors", lambda tiny: whole)
+        model = write_tiny(replace(TARGET, name="right"), folder / "right.gguf")
+    head = guessing_dflash(len(LAYERS), whole["token_embd.weight"])
+    return model, write_dflash(folder / "dflash-right.gguf", head, LAYERS)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_a_block_is_that_of_the_published_form(folder, target, backend):
+    """Features of a text, then logits of two blocks behind it; rows of the second overwrite those of the first."""
+    own = dflash_tensors(len(LAYERS))
+    head = write_dflash(folder / "dflash-random.gguf", own, LAYERS)
+    tokens, whole = PROMPT[:40], tensors(TARGET)
+    with LLM(target, ctx=64, threads=1, backend="reference") as llm:
+        inputs = [llm.hidden(tokens, f"blk.{layer - 1}") for layer in LAYERS]
+    features = dflash_features(own, inputs)
+    with open_gguf(target) as file, open_gguf(head) as other:
+        plan = trace_head(file, trace(file), other)
+        all_tensors = {**file.tensors, **{f"head.{name}": tensor for name, tensor in other.tensors.items()}}
+        program = choose(backend).compile(plan, all_tensors, Options(threads=1, kv_type="f32", max_rows=64))
+        draft = BlockDraft(program)
+        rows = program.run(Batch.of([(tokens, 0, [0, 1])]), program.new_state(2), 0, draft.step + 1).copy()
+        np.testing.assert_allclose(rows, features, rtol=0, atol=2e-3)
+        draft.attach(2)
+        for begin, first, n_masks in ((0, 39, 5), (39, 40, 3)):
+            draft._store([(tokens[begin:first], begin, [0, 1], rows[begin:first])])
+            block = [9, *[MASK] * n_masks]
+            batch = Batch.of([(block, first, [0, 1])], range(1, n_masks + 1))
+            sees = np.array([(first, first + len(block))] * len(block), np.int32)
+            batch = replace(batch, sees=sees)
+            mine = program.draft.run(batch, draft._pages, draft._n_stored).copy()
+            wanted = dflash_logits(own, features[:first], block, whole["token_embd.weight"], whole["output.weight"])
+            np.testing.assert_allclose(mine, wanted[1:], rtol=0, atol=2e-2 * np.abs(wanted).max())
+
+
+def test_a_head_that_is_right_saves_steps_and_changes_no_text(pair):
+    model, _ = pair
+    with LLM(model, ctx=256, threads=1, speculation="none") as plain:
+        wanted = plain.generate(PROMPT, GREEDY).token_ids
+        n_plain = plain.engine.n_steps
+    with LLM(model, ctx=256, threads=1) as llm:  # found beside it
+        assert isinstance(llm.engine.draft, BlockDraft)
+        done = llm.generate(PROMPT, GREEDY)
+        assert done.token_ids == wanted
+        assert 0 < done.n_drafted_tokens <= 2 * done.n_accepted_tokens
+        assert llm.engine.n_steps < n_plain
+        again = llm.generate([*PROMPT, *wanted, 4], GREEDY)
+        assert again.n_cached_tokens >= 64
+
+
+def test_requests_together_give_what_they_give_alone_without(pair):
+    model, head = pair
+    loaded = load_model(model, "cpu", Options(threads=1), draft=True, draft_file=head)
+    plain = load_model(model, "cpu", Options(threads=1))
+    chosen = sorted(range(len(cases())), key=lambda i: len(cases()[i].prompt))[-6:]
+    wanted = {i: result(drive(Engine(plain.program, plain.tokenizer, ctx=192), [i], 0)[i]) for i in chosen}
+    draft = BlockDraft(loaded.program, loaded.draft_ids)
+    engine = Engine(loaded.program, loaded.tokenizer, ctx=192, kv_tokens=600, chunk=32, max_running=6, draft=draft)
+    requests = drive(engine, chosen, 3)
+    for i, request in requests.items():
+        same(result(request), wanted[i], cases()[i])
+    assert sum(request.n_drafted for request in requests.values()) > 0
+    assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
+    loaded.close()
+    plain.close()
+
+
+def test_a_random_head_changes_no_text(folder, target):
+    head = write_dflash(folder / "dflash-any.gguf", dflash_tensors(len(LAYERS)), LAYERS)
+    with LLM(target, ctx=256, threads=1) as plain, LLM(target, ctx=256, threads=1, speculation=head) as llm:
+        done = llm.generate(PROMPT, GREEDY)
+        assert done.token_ids == plain.generate(PROMPT, GREEDY).token_ids
+        assert done.n_drafted_tokens > 0
+
+
+def test_a_head_that_does_not_fit_is_refused_in_a_sentence(folder, target, pair):
+    own = dflash_tensors(len(LAYERS))
+    cases = {
+        "far": (own, [1, 9], {}, "the head reads layer 9, but the llama model has 4"),
+        "unmasked": (own, LAYERS, {"mask": None}, "mask_token_id is None, which is no token of the vocabulary"),
+        "short": (own, LAYERS, {"block_size": 1}, "fills in blocks of 1; some layers, and blocks of 2 to 256"),
+        "spark": (own | {"markov_w1.weight": np.ones((320, 8), np.float32)}, LAYERS, {}, "DSpark.*not supported yet"),
+    }
+    for name, (weights, layers, keys, sentence) in cases.items():
+        head = write_dflash(folder / f"{name}.gguf", weights, layers, **keys)
+        with pytest.raises((ModelError, UnsupportedError), match=sentence):
+            LLM(target, ctx=64, threads=1, speculation=head)
+    with open_gguf(pair[0]) as file, open_gguf(pair[1]) as other:
+        plan, gpu = trace_head(file, trace(file), other), SimpleNamespace(level="none", name="none")
+        with pytest.raises(UnsupportedError, match="fills in blocks of tokens guesses on the CPU alone"):
+            GpuProgram(gpu, plan, file.tensors, Options())
+    with pytest.raises(UnsupportedError, match="dflash is a head that guesses tokens for another model; open that"):
+        LLM(pair[1], ctx=64, threads=1)
+    with pytest.raises(RequestError, match="this model's head fills in blocks alone"):
+        LLM(pair[0], ctx=64, threads=1, speculation="mtp_lookup")

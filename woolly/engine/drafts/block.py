@@ -1,0 +1,70 @@
+"""The BlockDraft: a head that fills in a block of masked tokens proposes all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from woolly.engine.drafts.likeliest import likeliest
+from woolly.engine.drafts.mtp import MtpDraft, Rows
+from woolly.engine.request import Request
+from woolly.runtime import Batch, CancelledRun, Program
+
+__all__ = ["BlockDraft"]
+
+
+class BlockDraft(MtpDraft):
+    """Keeps K and V of rows that the model has computed, made of its hidden states; a block is one run over them.
+
+    A block is the last token of a context, which the model has not computed, and masks after it. Its rows see each
+    other; what they leave in the cache is overwritten when the model has computed these positions.
+    """
+
+    def swap(self, program: Program) -> None:
+        """Reads the steps of a program; those before the first `embed` store what hidden states leave."""
+        super().swap(program)
+        steps = self._draft.running_plan.steps
+        self._n_stored = next(i for i, step in enumerate(steps) if step.op == "embed")
+        own = program.plan.draft
+        assert own is not None and own.mask is not None
+        self._mask, self._most = own.mask, own.n_masks
+
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
+        """Stores what waits, then fills in a block for each request, all of them in one run."""
+        guesses: list[list[int]] = [[] for _ in wanted]
+        unread: list[Rows] = []
+        blocks: list[tuple[int, Sequence[int], int]] = []  # of wanted, tokens, first position
+        left = self._max_rows
+        for i, (request, n) in enumerate(wanted):
+            n_masks, last = min(n, self._most), len(request.context) - 1
+            waiting = self._take(request)
+            n_waiting = 0 if waiting is None else last - waiting.first
+            if waiting is None or n_masks < 1 or n_masks >= left or not 0 < n_waiting <= len(waiting.hidden):
+                continue
+            left -= n_masks + 1
+            after = request.context[waiting.first + 1 :]
+            unread.append((after, waiting.first, request.pages, waiting.hidden[:n_waiting]))
+            blocks.append((i, [request.context[-1], *[self._mask] * n_masks], last))
+        if not blocks:
+            return guesses
+        self._store(unread)
+        try:
+            chosen = likeliest(self._draft, self._block(blocks, wanted), self._pages, self._n_stored)
+        except CancelledRun:
+            return guesses
+        at = 0
+        for i, tokens, _ in blocks:
+            guesses[i] = chosen[at : at + len(tokens) - 1]
+            at += len(tokens) - 1
+            if self._ids is not None:
+                guesses[i] = self._ids[guesses[i]].tolist()
+        return guesses
+
+    def _block(self, blocks: Sequence[tuple[int, Sequence[int], int]], wanted: Sequence[tuple[Request, int]]) -> Batch:
+        """Rows of all blocks, each seeing its whole block; the masks give logits."""
+        sees = [(first, first + len(tokens)) for _, tokens, first in blocks for _ in tokens]
+        batch = Batch.of([(tokens, first, wanted[i][0].pages) for i, tokens, first in blocks], ())
+        masks = np.flatnonzero(~np.isin(np.arange(batch.n_rows), batch.offsets)).astype(np.int32)
+        return replace(batch, output_rows=masks, sees=np.array(sees, np.int32))

@@ -1,0 +1,77 @@
+"""DFlash: a head that fills in a block of masked tokens at once, over K and V made of what goes into some layers.
+
+Tokens that the model has computed are keys and values of the head without any layer of its own: a row that is made of
+the inputs of some layers of the model goes to the matrices of K and V as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Handle, Tracer
+
+__all__ = ["DFlashParams", "build_draft", "build_features", "read"]
+
+_MOST = 256  # tokens of a block that a file may claim
+
+
+@dataclass(frozen=True)
+class DFlashParams:
+    """The common parameters, and what the head reads."""
+
+    common: TransformerParams
+    layers: tuple[int, ...]  # of the model, whose inputs are read
+    block: int  # tokens that are filled in at once, with the known one before them
+
+
+def read(keys: Keys) -> DFlashParams:
+    """Parameters of the file."""
+    common, layers = read_transformer(keys, "halves", period=2), keys.whole_numbers("target_layers")
+    block = keys.integer("block_size", 16)
+    if not layers or not 2 <= block <= _MOST:
+        raise ModelError(
+            f"the head reads {len(layers)} layers and fills in blocks of {block}; some layers, and blocks of 2 to"
+            f" {_MOST} were expected"
+        )
+    return DFlashParams(common, layers, block)
+
+
+def build_features(p: Tracer, hp: DFlashParams) -> None:
+    """What the model's rows bring: the inputs of some layers side by side, made as narrow as one."""
+    x = p.linear(p.hidden(width=len(hp.layers) * hp.common.width), "fc", width=hp.common.width)
+    p.output(p.rms_norm(x, "enc.output_norm", eps=hp.common.eps))
+
+
+def build_draft(p: Tracer, hp: DFlashParams) -> None:
+    """First what the model's rows leave in the cache; then, from `embed` on, a block whose rows see each other."""
+    if p.has("markov_w1"):
+        raise UnsupportedError("the head has a Markov chain over its block (DSpark), which is not supported yet")
+    p.skip("fc", "d2t", "enc.output_norm")
+    common, eps = hp.common, hp.common.eps
+    g = p.hidden(width=common.width)
+    pairs: list[tuple[Handle, Handle]] = []
+    for i, this in enumerate(common.layers):
+        with p.scope(f"blk.{i}"):
+            k = p.linear(g, "attn_k", width=this.kv_heads * this.head_dim)
+            pairs.append((k, p.linear(g, "attn_v", width=this.kv_heads * this.v_dim)))
+    kept: list[Handle] = []
+    for i, (k, v) in enumerate(pairs):
+        with p.scope(f"blk.{i}"):
+            k = parts.turned(p, p.rms_norm(k, "attn_k_norm", eps=eps), common.layers[i])
+            kept.append(parts.attend(p, k, k, v, common, i))  # nobody reads what it finds: it stores
+    x = p.embed("token_embd" if p.has("token_embd") else "/token_embd", width=common.width)
+    for i, this in enumerate(common.layers):
+        with p.scope(f"blk.{i}"):
+            q, k, v = parts.projections(p, p.rms_norm(x, "attn_norm", eps=eps), this)
+            q, k = p.rms_norm(q, "attn_q_norm", eps=eps), p.rms_norm(k, "attn_k_norm", eps=eps)
+            q, k = parts.turned(p, q, this), parts.turned(p, k, this)
+            a = p.attention(q, k, v, like=kept[i], head_dim=this.head_dim, scale=this.scale, window=this.window)
+            x = x + p.linear(a, "attn_output", width=common.width)
+            x = x + parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=eps), common, i)
+    y = p.rms_norm(p.output_rows(x), "output_norm", eps=eps)
+    head = next(name for name in ("output", "/output", "/token_embd") if p.has(name))
+    p.output(p.linear(y, head, width=p.rows(head)))
