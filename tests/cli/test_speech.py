@@ -41,9 +41,9 @@ def test_the_transcript_is_printed_without_a_prompt(folder, monkeypatch):
     ("words", "sentence"),
     [
         (("Hello",), "give one with --audio FILE"),
-        (("--audio", "talk.wav", "--top-k", "3"), "--top-k cannot be honoured by a Whisper model"),
-        (("--audio", "talk.wav", "--system", "Be brief."), "--system cannot be honoured by a Whisper model"),
-        (("--audio", "talk.wav", "-n", "5"), "--max-tokens cannot be honoured by a Whisper model"),
+        (("--audio", "talk.wav", "--top-k", "3"), "--top-k cannot be honoured by a model that transcribes"),
+        (("--audio", "talk.wav", "--system", "Be brief."), "--system cannot be honoured by a model that transcribes"),
+        (("--audio", "talk.wav", "-n", "5"), "--max-tokens cannot be honoured by a model that transcribes"),
     ],
 )
 def test_what_a_transcript_has_no_use_for_is_refused(folder, words, sentence):
@@ -69,7 +69,7 @@ def test_a_whisper_model_of_the_catalogue_is_fetched(folder, monkeypatch):
 @pytest.mark.parametrize("words", [("--language", "de"), ("--translate",)])
 def test_what_only_a_transcript_has_is_refused_of_others(tmp_path, words):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
-    with pytest.raises(UsageError, match=f"{words[0]} is for Whisper models; say it in the prompt"):
+    with pytest.raises(UsageError, match=f"{words[0]} is for models that transcribe; say it in the prompt"):
         raise CliRunner().invoke(app, ["run", str(path), "Hello", *words]).exception
 
 
@@ -85,7 +85,9 @@ def test_show_and_list_say_what_it_does(folder, monkeypatch):
 def test_a_chat_is_refused_at_opening(folder):
     reply = CliRunner().invoke(app, ["chat", str(folder / "ggml-tiny.bin")], input="hi\n")
     assert reply.exit_code != 0
-    with pytest.raises(RequestError, match="this is a Whisper model: it transcribes and cannot chat; use `woolly run"):
+    with pytest.raises(
+        RequestError, match="this model writes what it hears: it transcribes and cannot chat; use `woolly run"
+    ):
         raise reply.exception
 
 

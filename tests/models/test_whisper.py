@@ -14,8 +14,9 @@ from woolly.errors import ModelError, RequestError
 from woolly.gguf import open_gguf
 from woolly.llm.speech import SpokenSegment, TranscribeOptions, transcriber
 from woolly.llm.speech.rules import Rules
+from woolly.llm.speech.steps import Ask
 from woolly.llm.speech.tokens import SpeechTokens
-from woolly.llm.speech.transcriber import Ask, Transcriber
+from woolly.llm.speech.transcriber import Transcriber
 from woolly.models import trace, trace_encoder
 from woolly.runtime import Options
 from woolly.sampling import SamplingParams

@@ -34,8 +34,8 @@ _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in
 
 _CLOSED = "no projector (mmproj file) is open with it; give one by --mmproj, or send text"
 CANNOT_CHAT = (
-    "this is a Whisper model: it transcribes and cannot chat; use `woolly run MODEL --audio FILE`, LLM.transcribe or"
-    " POST /v1/audio/transcriptions"
+    "this model writes what it hears: it transcribes and cannot chat; use `woolly run MODEL --audio FILE`,"
+    " LLM.transcribe or POST /v1/audio/transcriptions"
 )
 _OTHER = "its projector (mmproj file) has no tower for them; send text"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def _make(
     targets = {target.name: target for target in layout.targets}
     if "token_embd.weight" not in targets:
         raise ModelError(f"{checkpoint.folder}: there is no table of embeddings, so this is no language model")
-    if "output.weight" not in targets:
+    if "output.weight" not in targets and family.reads_text:
         output = output_of_table(targets["token_embd.weight"], family, config)
         targets |= {} if output is None else {output.name: output}
     keys["vocab_size"] = targets["token_embd.weight"].shape[0]
@@ -78,7 +78,9 @@ def _make(
         targets[tensor] = Target(tensor, (Fragment(source),))
     metadata = {"general.architecture": name, "general.type": "model", "general.name": _name(checkpoint), **about}
     metadata |= {**{f"{name}.{key}": value for key, value in keys.items()}, **layout.values}
-    vocabulary, n_lines = prove_tokens(read_tokens(checkpoint, keys["vocab_size"]), metadata)
+    tokens = read_tokens(checkpoint, keys["vocab_size"])
+    tokens = tokens if family.reads_text else replace(tokens, source=None)
+    vocabulary, n_lines = prove_tokens(tokens, metadata)
     metadata |= vocabulary
     if "token_types.weight" in targets:
         metadata["tokenizer.ggml.token_type_count"] = targets["token_types.weight"].shape[0]

@@ -53,6 +53,7 @@ class CheckpointFamily:
     computed: Callable[[Hyperparameters, Mapping[str, Any]], dict[str, NDArray[np.float32]]] = (
         _no_tensors  # from the configuration alone
     )
+    reads_text: bool = True  # False: tokens are written alone, so that no way of splitting text is proved
     rename: Callable[[Hyperparameters], str] | None = None  # another architecture, if the configuration says so
 
     def name_for(self, config: Hyperparameters) -> str:

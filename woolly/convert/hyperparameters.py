@@ -12,12 +12,11 @@ __all__ = ["Hyperparameters"]
 
 
 class Hyperparameters:
-    """Typed access to config.json; the part for text if the model also sees or hears."""
+    """Typed access to config.json; the part for text if the model also sees or hears, the encoder's if it has one."""
 
     def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
-        inner: dict[str, Any] = next(
-            (values[x] for x in ("text_config", "llm_config", "language_config") if isinstance(values.get(x), dict)), {}
-        )
+        parts = ("text_config", "llm_config", "language_config", "encoder_config")
+        inner: dict[str, Any] = next((values[x] for x in parts if isinstance(values.get(x), dict)), {})
         self._values = {**(defaults or {}), **values, **inner}
         self.where = where
 

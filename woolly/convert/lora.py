@@ -126,7 +126,7 @@ def merge_lora(model: GGUFFile, adapters: Sequence[tuple[GGUFFile, float]], targ
     pairs: Pairs = {}
     for file, scale in adapters:
         _add_pairs(model, file, scale, pairs)
-    writer = GGUFWriter(target, version=model.version, alignment=model.alignment)
+    writer = GGUFWriter(target, version=model.version or 3, alignment=model.alignment)
     for key in model.metadata:
         if not key.startswith("split."):
             writer.add_raw(key, model.metadata.raw(key))

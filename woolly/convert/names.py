@@ -37,7 +37,7 @@ LEFT_OUT = re.compile(
     r"vit|sam_model|projector\.layers)\.|(^|\.)(image_newline|view_seperator)$"
     r"|rotary_emb\.inv_freq$|\.masked_bias$|\.att(n|ention)\.bias$|(slope_rate|diagonal_decay|query_decay|key_decay)$|\.embed_positions\."
     r"|relative_pe\.slopes$|(^|\.)pooler\.dense\.|embeddings\.position_ids$|^cls\.(predictions|seq_relationship)\."
-    r"|mlp\.experts\.bias$"
+    r"|mlp\.experts\.bias$|\.num_batches_tracked$"
 )
 
 TOP: Mapping[str, str] = {

@@ -10,13 +10,15 @@ from types import MappingProxyType, TracebackType
 
 from woolly.errors import GGUFError
 from woolly.gguf.cursor import quote
+from woolly.gguf.ggml_bin import is_ggml_bin
 from woolly.gguf.header import DEFAULT_ALIGNMENT, Header, ShardAllowance, read_header
 from woolly.gguf.map import FileMap
 from woolly.gguf.metadata import Metadata
 from woolly.gguf.overlay import Overlay, Value
+from woolly.gguf.parakeet_bin import is_parakeet_bin, read_parakeet_bin
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType
-from woolly.gguf.whisper_bin import is_whisper_bin, read_whisper_bin
+from woolly.gguf.whisper_bin import read_whisper_bin
 
 __all__ = ["GGUFFile", "open_gguf"]
 
@@ -54,7 +56,7 @@ class GGUFFile:
         self._is_closed = False
         self.path: Path = files[0].path
         self.paths: tuple[Path, ...] = tuple(file.path for file in files)
-        self.version: int = first.version
+        self.version: int = first.version  # 0: whisper.cpp's form, which has none
         self.alignment: int = first.alignment
         self.end_of_header: int = first.end
         self.n_bytes: int = sum(file.n_bytes for file in files)
@@ -92,15 +94,15 @@ class GGUFFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Open a GGUF file; given the first of several shards, open them all. A Whisper model may be whisper.cpp's file.
+    """Open a GGUF file; given the first of several shards, open them all. Models of whisper.cpp's files open, too.
 
     GGUFError says which byte of which file is unsound. A file that opens can be read to its last byte. Opening
     allocates at most the size of the files and 8 MB, whatever they hold.
     """
     file = FileMap(Path(path))
-    if is_whisper_bin(file):
-        metadata, own, end = read_whisper_bin(file)
-        return GGUFFile([file], Header(3, DEFAULT_ALIGNMENT, metadata, own, end), own)
+    if is_ggml_bin(file):
+        metadata, own, end = (read_parakeet_bin if is_parakeet_bin(file) else read_whisper_bin)(file)
+        return GGUFFile([file], Header(0, DEFAULT_ALIGNMENT, metadata, own, end), own)
     allowance = ShardAllowance()
     first = read_header(file, allowance)
     files, tensors = [file], first.tensors

@@ -9,34 +9,39 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from woolly.errors import UnsupportedError
 from woolly.gguf.byte_level import CHARACTER_OF_BYTE
 from woolly.gguf.cursor import Cursor, quote
-from woolly.gguf.map import FileMap, LateMap, MemoryMap
-from woolly.gguf.metadata import Entry, Metadata, read_entry
+from woolly.gguf.ggml_bin import (
+    Values,
+    aligned,
+    metadata_of,
+    read_floats,
+    read_tensors,
+    read_texts,
+    token_list,
+)
+from woolly.gguf.map import FileMap, LateMap
+from woolly.gguf.metadata import Metadata
 from woolly.gguf.tensor import Tensor
-from woolly.gguf.values import ValueType, encode_value
+from woolly.gguf.values import ValueType
 from woolly.quant.decode import can_dequantize
 from woolly.quant.types import GGMLType
 
-__all__ = ["LANGUAGES", "is_whisper_bin", "read_whisper_bin", "special_tokens"]
+__all__ = ["LANGUAGES", "read_whisper_bin", "special_tokens"]
 
-_MAGIC = b"lmgg"  # 0x67676d6c, little-endian
 _SIZES = (
     *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
     *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels", "ftype"),
 )
 _MOST = 1 << 13  # of any size but the vocabulary: six times the largest
-_MOST_TENSORS = 1 << 13
 _N_SOURCE = 1500  # rows of the encoder
 _N_TIMES = _N_SOURCE + 1  # tokens of times, 20 ms each
-_MOST_TEXT = 1 << 20  # bytes of all tokens: those of Whisper take 0.5 MB
 _CHARACTERS = dict(enumerate(CHARACTER_OF_BYTE))
 _ENGLISH = 51864  # tokens of a vocabulary for English alone; the others have more
 
@@ -80,11 +85,6 @@ _POSITIONS = _ROOT["decoder.positional_embedding"]
 _IN_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d{1,3})\.(.+)\.(weight|bias)")
 
 
-def is_whisper_bin(file: FileMap) -> bool:
-    """Whether a file begins as whisper.cpp's do."""
-    return file.bytes[:4].tobytes() == _MAGIC
-
-
 def read_whisper_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
     """The metadata and the tensors of a file as GGUF would have them, and the bytes before the tensors."""
     cursor = Cursor(file)
@@ -93,8 +93,9 @@ def read_whisper_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
     _check_sizes(cursor, sizes)
     filters = _read_filters(cursor, sizes["n_mels"])
     tokens = _read_tokens(cursor, sizes["n_vocab"])
-    end, tensors = cursor.offset, _read_tensors(cursor, (sizes["n_text_ctx"], sizes["n_text_state"]))
-    return _metadata(file, _values(file, sizes), tokens), tensors | filters, end
+    positions = sizes["n_text_ctx"], sizes["n_text_state"]
+    end, tensors = cursor.offset, read_tensors(cursor, _name, partial(_placed, cursor, positions))
+    return metadata_of(file, _values(file, sizes), tokens), tensors | filters, end
 
 
 def special_tokens(n_vocab: int) -> list[str]:
@@ -134,65 +135,15 @@ def _read_filters(cursor: Cursor, n_mels: int) -> dict[str, Tensor]:
     n, n_bins = cursor.u32("the number of filters"), cursor.u32("the number of bins")
     if (n, n_bins) != (n_mels, 201):
         raise cursor.error(f"expected {n_mels} filters of 201 bins, found {n} of {n_bins}", at)
-    start = cursor.skip(4 * n * n_bins, "the filters")
-    return {"a.mel_filters": Tensor("a.mel_filters", GGMLType.F32, (n, n_bins), start, cursor.map)}
+    return {"a.mel_filters": read_floats(cursor, "a.mel_filters", (n, n_bins))}
 
 
 def _read_tokens(cursor: Cursor, n_vocab: int) -> bytearray:
     """The vocabulary as GGUF writes it: the file has the tokens of text, those behind them are known."""
     special = special_tokens(n_vocab)
     n_text = n_vocab - len(special)
-    at = cursor.offset
-    count = cursor.u32("the number of tokens")
-    if not n_text <= count <= n_vocab:
-        raise cursor.error(f"expected {n_text} to {n_vocab} tokens, found {count}", at)
-    out = bytearray(struct.pack("<IIQ", ValueType.ARRAY, ValueType.STRING, n_vocab))
-    data, begin = cursor.bytes[cursor.offset : cursor.offset + _MOST_TEXT].tobytes(), 0
-    for index in range(count):
-        start = begin + 4
-        end = start + int.from_bytes(data[begin:start], "little")
-        if end > len(data):
-            raise cursor.error(f"expected token {index} of {count} within the first MB of tokens", at)
-        if index < n_text:  # some files have the end of a text, too
-            _add_text(out, data[start:end].decode("latin-1").translate(_CHARACTERS))
-        begin = end
-    cursor.skip(begin, "the tokens")
-    for text in special:
-        _add_text(out, text)
-    return out
-
-
-def _add_text(out: bytearray, text: str) -> None:
-    data = text.encode()
-    out += struct.pack("<Q", len(data))
-    out += data
-
-
-def _read_tensors(cursor: Cursor, positions: tuple[int, int]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    while cursor.offset < cursor.n_bytes:
-        at = cursor.offset
-        n_dimensions, length, number = (cursor.u32(what) for what in ("the dimensions", "the length", "the type"))
-        if not 0 < n_dimensions <= 4 or length > 256 or len(tensors) >= _MOST_TENSORS:
-            raise cursor.error("expected a tensor of up to 4 dimensions with a name of up to 256 bytes", at)
-        shape = tuple(cursor.u32("a dimension") for _ in range(n_dimensions))[::-1]
-        start = cursor.skip(length, "a name")
-        own = cursor.bytes[start : cursor.offset].tobytes().decode("utf-8", "replace")
-        try:
-            type = GGMLType(number)
-        except ValueError:
-            raise cursor.error(f"expected a known ggml type for tensor {quote(own)}, found {number}", at) from None
-        if not 0 < math.prod(shape) < 1 << 40 or shape[-1] % type.block_size != 0:
-            raise cursor.error(f"expected dimensions of tensor {quote(own)} that fit its type, found {shape}", at)
-        name = _name(own)
-        if name in tensors:
-            raise cursor.error(f"expected every tensor once, found {quote(own)} again", at)
-        tensor = Tensor(name, type, shape, cursor.offset, cursor.map)
-        cursor.skip(tensor.n_bytes, f"tensor {quote(own)}")
-        if name == _POSITIONS and (shape != positions or not can_dequantize(type)):
-            raise cursor.error(f"expected {positions} numbers of tensor {quote(own)}, found {shape} of {type.name}", at)
-        tensors[name] = _placed(tensor)
-    return tensors
+    texts = read_texts(cursor, n_text, n_vocab)[:n_text]  # some files have the end of a text, too
+    return token_list([text.decode("latin-1").translate(_CHARACTERS) for text in texts] + special)
 
 
 def _name(own: str) -> str:
@@ -203,27 +154,28 @@ def _name(own: str) -> str:
     return f"{'a' if found[1] == 'encoder' else 'dec'}.blk.{int(found[2])}.{_BLOCK[found[3]]}.{found[4]}"
 
 
-def _placed(tensor: Tensor) -> Tensor:
+def _placed(cursor: Cursor, positions: tuple[int, int], tensor: Tensor) -> Tensor:
     """A tensor whose floats stand at multiples of four, where kernels read them: in the file, or in a copy of later.
 
     The decoder's positions begin after the encoder's rows, which get zeros. Biases of filters are columns.
     """
     shape = tensor.shape
     if tensor.name == _POSITIONS:
+        if shape != positions or not can_dequantize(tensor.type):
+            raise cursor.error(
+                f"expected {positions} numbers of tensor {quote(tensor.name)}, found {shape} of {tensor.type.name}",
+                tensor.offset,
+            )
         n, width = shape
         shape = _N_SOURCE + n, width
         late = LateMap(tensor.file, 4 * math.prod(shape), lambda: np.pad(tensor.dequantize(), ((_N_SOURCE, 0), (0, 0))))
         return Tensor(tensor.name, GGMLType.F32, shape, 0, late)
-    if tensor.type is not GGMLType.F32:
-        return tensor
-    if tensor.name.endswith(".bias"):
-        shape = (tensor.n_elements,)
-    if tensor.offset % 4 == 0:
-        return replace(tensor, shape=shape)
-    return replace(tensor, shape=shape, offset=0, file=LateMap(tensor.file, tensor.n_bytes, tensor.dequantize))
+    if tensor.type is GGMLType.F32 and tensor.name.endswith(".bias"):
+        tensor = replace(tensor, shape=(tensor.n_elements,))
+    return aligned(tensor)
 
 
-def _values(file: FileMap, sizes: dict[str, int]) -> dict[str, tuple[Any, ValueType | None]]:
+def _values(file: FileMap, sizes: dict[str, int]) -> Values:
     special = len(special_tokens(sizes["n_vocab"]))
     n_text = sizes["n_vocab"] - special
     whole = ValueType.UINT32
@@ -250,13 +202,3 @@ def _values(file: FileMap, sizes: dict[str, int]) -> dict[str, tuple[Any, ValueT
         "tokenizer.ggml.eos_token_id": (n_text, whole),
         "tokenizer.ggml.add_bos_token": (False, None),
     }
-
-
-def _metadata(file: FileMap, values: dict[str, tuple[Any, ValueType | None]], tokens: bytearray) -> Metadata:
-    """The values as metadata that stands in memory."""
-    encoded: dict[str, bytes | bytearray] = {key: encode_value(value, type) for key, (value, type) in values.items()}
-    encoded["tokenizer.ggml.tokens"] = tokens
-    memory = MemoryMap(str(file.path), np.frombuffer(b"".join(encoded.values()), np.uint8))
-    cursor = Cursor(memory)
-    entries: dict[str, Entry] = {key: read_entry(cursor) for key in encoded}
-    return Metadata(memory, entries)

@@ -202,7 +202,7 @@ def copy_gguf(source: GGUFFile, path: str | os.PathLike[str]) -> None:
     The copy of a single file is the same byte for byte if the tensors' data stands in the order of their list,
     without gaps other than padding with zeros.
     """
-    writer = GGUFWriter(path, version=source.version, alignment=source.alignment)
+    writer = GGUFWriter(path, version=source.version or 3, alignment=source.alignment)
     for key in source.metadata:
         if len(source.paths) == 1 or not key.startswith("split."):
             writer.add_raw(key, source.metadata.raw(key))

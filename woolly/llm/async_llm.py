@@ -21,7 +21,7 @@ from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.peers import PeerCalls
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.requests import Params, Prompt, Prompts
-from woolly.llm.speech import Ask, SpokenSegment, Transcriber, Transcript
+from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
 from woolly.llm.speech.loop import transcribed
 from woolly.llm.texts import Classification, Float32, Text, listed
 from woolly.plan import Pooling
@@ -156,7 +156,7 @@ class AsyncLLM(PeerCalls):
         async for segment in transcribed(transcriber, self._written):
             yield segment
 
-    def _transcriber(self, sound: SoundSource, options: Mapping[str, Any]) -> Transcriber:
+    def _transcriber(self, sound: SoundSource, options: Mapping[str, Any]) -> Transcribing:
         _check_options(options, "stream_transcript")
         return self.llm.prepare_transcript(read_sound(sound), **options)
 

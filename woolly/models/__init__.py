@@ -12,6 +12,7 @@ from woolly.models.registry import (
     trace_draft,
     trace_encoder,
     trace_head,
+    transcribes,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "trace_draft",
     "trace_encoder",
     "trace_head",
+    "transcribes",
 ]

@@ -32,6 +32,7 @@ __all__ = [
     "trace_draft",
     "trace_encoder",
     "trace_head",
+    "transcribes",
 ]
 
 # What well-known architectures need that no plan can say yet.
@@ -90,12 +91,26 @@ def trace(
         module.build(tracer, module.read(keys))
         plan = tracer.plan()
         labels = _labels(keys, plan.width) if plan.result == "scores" else ()
-        plan = replace(plan, labels=labels, positions=keys.positions)
+        plan = replace(plan, labels=labels, positions=keys.positions, transcribes=_transcribes(module))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{file.path}: the {name} model cannot be built from these keys: {error}") from error
     if result not in (None, plan.result):
         raise UnsupportedError(f"{file.path}: the model gives {plan.result}, not {result}")
     return plan
+
+
+def transcribes(architecture: object) -> bool:
+    """Whether models of an architecture write what they hear, and nothing else."""
+    if not isinstance(architecture, str) or not architecture.isidentifier():
+        return False
+    try:  # such a model is in the file of its name: no other is imported to know
+        return _transcribes(importlib.import_module(f"{models.__name__}.{architecture}"))
+    except ImportError:
+        return False
+
+
+def _transcribes(module: Any) -> bool:
+    return hasattr(module, "trace_tower")
 
 
 def is_block(file: Described) -> bool:
@@ -223,7 +238,7 @@ def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedE
     try:
         module, tracer = _module(name), Tracer(name, file.tensors)
         params = module.read(Keys(file.metadata, name, ctx))
-        if hasattr(module, "trace_tower"):
+        if plan.transcribes:
             tower: TracedTower = module.trace_tower(file.tensors, params)
             return tower
         module.build_encoder(tracer, params)

@@ -165,6 +165,7 @@ class Plan:
     mask: int | None = None
     n_masks: int = 0
     features: int | None = None  # the value that a draft reads; None: the one that `output_rows` picks from
+    transcribes: bool = False  # writes what an encoder hears, and nothing else
     is_part: bool = False  # steps of a plan whose others run elsewhere: values have the rows that the whole plan says
 
     def __repr__(self) -> str:
@@ -198,7 +199,7 @@ class Plan:
     @property
     def has_source(self) -> bool:
         """Whether rows read what an encoder made of another text, whose rows come before them in a sequence."""
-        return any(dict(step.attributes).get("mask") == "before" for step in self.steps)
+        return self.transcribes or any(dict(step.attributes).get("mask") == "before" for step in self.steps)
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -4,7 +4,9 @@ import shutil
 
 import pytest
 
-from tests.cases.whisper import write_whisper
+from tests.cases.parakeet import write_parakeet
+from tests.cases.whisper import sound, write_whisper
+from tests.senses.test_sound import wav
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.openai import audio
 
@@ -49,6 +51,26 @@ def test_every_list_says_that_it_transcribes(app_with, folder):
         assert props["capabilities"] == ["transcription"] and props["modalities"]["audio"]
         google = client.get("/v1/models/ggml-tiny", headers={"x-goog-api-key": "a"}).json()
         assert google["supportedGenerationMethods"] == []
+
+
+def test_a_parakeet_model_gives_the_times_of_words(app_with, tmp_path):
+    write_parakeet(tmp_path / "ggml-parakeet-tiny.bin")
+    ask = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+    file = {"file": ("talk.wav", wav(sound(3.0)))}
+    with app_with(models_dir=tmp_path, model=None, strict_models=False) as client:
+        assert client.get("/v1/models").json()["models"][0]["capabilities"] == ["transcription"]
+        reply = client.post("/v1/audio/transcriptions", data={"model": "whisper-1", **ask}, files=file).json()
+        said = [word["word"] for word in reply["words"]]
+        assert said == "".join(one["text"] for one in reply["segments"]).split() and said
+        assert all(0 <= word["start"] <= word["end"] <= 3.0 for word in reply["words"]) and "language" not in reply
+        alone = ask | {"timestamp_granularities[]": "word"}
+        reply = client.post("/v1/audio/transcriptions", data=alone, files=file).json()
+        assert [word["word"] for word in reply["words"]] == said and "segments" not in reply
+        srt = client.post("/v1/audio/transcriptions", data={"response_format": "srt"}, files=file).text
+        assert srt.startswith("1\n00:00:00,")
+        for fields, says in (({"language": "de"}, "leave out language"), ({"prompt": "Hi"}, "leave out prompt")):
+            reply = client.post("/v1/audio/transcriptions", data=fields, files=file)
+            assert reply.status_code == 400 and says in reply.json()["error"]["message"]
 
 
 def test_a_model_that_came_from_the_hub_is_served(app_with, folder, tmp_path):

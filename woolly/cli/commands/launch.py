@@ -167,10 +167,10 @@ def _local(name: str, *, may_fetch: bool) -> tuple[Path, int, int]:
 
     path = resolve(fetched(name) if may_fetch else name)
     with open_gguf(path) as file:
-        architecture = file.metadata.get("general.architecture")
-        if trace(file).result != "logits" or architecture == "whisper":
+        plan = trace(file)
+        if plan.result != "logits" or plan.transcribes:
             raise cannot_write(name)
-        ctx = file.metadata.get(f"{architecture}.context_length")
+        ctx = file.metadata.get(f"{plan.architecture}.context_length")
         n_parameters = sum(tensor.n_elements for tensor in file.tensors.values())
     return path, ctx if isinstance(ctx, int) else _CTX, n_parameters
 

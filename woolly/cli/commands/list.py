@@ -144,9 +144,11 @@ def _other_names(model: Stored) -> list[str]:
 
 
 def _remarks(model: Stored, header: dict[str, Any], *, is_short: bool) -> Iterator[str]:
+    from woolly.models import transcribes
+
     if header["cannot_run"]:
         yield "cannot be run" if is_short else f"cannot be run: {header['cannot_run']}"
-    if header["architecture"] == "whisper":
+    if transcribes(header["architecture"]):
         yield "hears, transcribes"
     elif header["sees"]:
         yield "sees pictures"

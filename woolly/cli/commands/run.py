@@ -66,7 +66,7 @@ __all__ = ["run"]
     ),
     Option(
         "--audio",
-        "Sound that goes before the prompt, or that a Whisper model transcribes; may be repeated.",
+        "Sound that goes before the prompt, or that a Whisper or Parakeet model transcribes; may be repeated.",
         list,
         metavar="FILE",
         section=ANSWER,
@@ -150,7 +150,9 @@ def run(
         transcribe(fetched(first), wanted, audio, engine, sampling, refused, as_json=as_json, verbose=verbose)
         return
     if language is not None or translate:
-        raise UsageError(f"--{'translate' if translate else 'language'} is for Whisper models; say it in the prompt")
+        raise UsageError(
+            f"--{'translate' if translate else 'language'} is for models that transcribe; say it in the prompt"
+        )
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
         if raw or as_json or verbose or image or audio:

@@ -214,9 +214,11 @@ def _print(facts: dict[str, Any]) -> None:
     from rich.table import Table
 
     from woolly.cli.commands.show_gpu import told_of_card
+    from woolly.models import transcribes
 
     console = results()
-    console.print(f"{_printable(facts['path'])}  (GGUF v{facts['version']}, {size(facts['file_bytes'])})")
+    form = f"GGUF v{facts['version']}" if facts["version"] else "whisper.cpp's form"
+    console.print(f"{_printable(facts['path'])}  ({form}, {size(facts['file_bytes'])})")
     metadata = Table(box=None, pad_edge=False)
     longest = max((len(key) for key in facts["metadata"]), default=0)
     metadata.add_column("metadata", overflow="fold", no_wrap=longest < console.width * 2 // 3)
@@ -239,7 +241,7 @@ def _print(facts: dict[str, Any]) -> None:
     console.print()
     if facts["parameters"]:
         console.print(f"parameters  {facts['parameters']:,}")
-    if facts["metadata"].get("general.architecture") == "whisper":
+    if transcribes(facts["metadata"].get("general.architecture")):
         console.print("sounds  hears, transcribes")
     if pictures := facts.get("pictures"):
         what = pictures.get("cannot_run") or _told_of_pictures(pictures)

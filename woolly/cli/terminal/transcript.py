@@ -1,4 +1,4 @@
-"""The transcript of a Whisper model: what `woolly run MODEL --audio FILE` prints."""
+"""The transcript of a model that only hears: what `woolly run MODEL --audio FILE` prints."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _HONOURED = ("temperature", "seed")
 
 
 def find_transcribing(name: str | None) -> bool:
-    """Whether a name is that of a Whisper model: on this machine, or in the catalogue.
+    """Whether a name is that of a model that transcribes: on this machine, or in the catalogue.
 
     GGUFError if it is a file that cannot be read as a model.
     """
     from woolly.gguf import open_gguf
+    from woolly.models import transcribes
     from woolly.store import find_named, resolve
 
     if name is None:
@@ -34,10 +35,10 @@ def find_transcribing(name: str | None) -> bool:
         path = resolve(name)
     except (StoreError, OSError):  # a prompt, or a model that is not here
         with contextlib.suppress(StoreError):
-            return (named := find_named(name)) is not None and named.architecture == "whisper"
+            return (named := find_named(name)) is not None and transcribes(named.architecture)
         return False
     with open_gguf(path) as file:
-        return bool(file.metadata.get("general.architecture") == "whisper")
+        return transcribes(file.metadata.get("general.architecture"))
 
 
 def transcribe(
@@ -59,9 +60,11 @@ def transcribe(
 
     for option, value in (*refused.items(), *sampling.items()):
         if value and option not in _HONOURED:
-            raise UsageError(f"--{option.replace('_', '-')} cannot be honoured by a Whisper model; leave it out")
+            raise UsageError(
+                f"--{option.replace('_', '-')} cannot be honoured by a model that transcribes; leave it out"
+            )
     if not sounds:
-        raise UsageError("a Whisper model writes what is said in a sound: give one with --audio FILE")
+        raise UsageError("this model writes what is said in a sound: give one with --audio FILE")
     options = {**wanted, **{option: sampling[option] for option in _HONOURED if option in sampling}}
     with LLM(path, **engine) as llm:
         for sound in sounds:

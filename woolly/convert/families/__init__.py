@@ -15,13 +15,14 @@ from woolly.convert.families import (
     own_code,
     plamo,
     rwkv,
+    speech,
     windowed,
 )
 from woolly.convert.family import CheckpointFamily
 
 __all__ = ["FAMILIES", "find_family"]
 
-_PAGES = (decoders, encoders, gemma, hybrids, latents, mixtures, older, own_code, plamo, rwkv, windowed)
+_PAGES = (decoders, encoders, gemma, hybrids, latents, mixtures, older, own_code, plamo, rwkv, speech, windowed)
 FAMILIES: Mapping[str, CheckpointFamily] = {family.architecture: family for page in _PAGES for family in page.FAMILIES}
 
 

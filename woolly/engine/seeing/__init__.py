@@ -4,6 +4,7 @@ from woolly.engine.seeing.admit import look
 from woolly.engine.seeing.encoder import SoundEncoder, Source, TextEncoder, open_encoder, source_backend
 from woolly.engine.seeing.eyes import Eyes, Looking
 from woolly.engine.seeing.memory import tower_bytes
+from woolly.engine.seeing.speller import Speller
 from woolly.engine.seeing.tower import Sweep, Tower, open_tower, tower_backend
 from woolly.engine.seeing.view import PlacedRows, View, has_rows, read_prompt
 
@@ -13,6 +14,7 @@ __all__ = [
     "PlacedRows",
     "SoundEncoder",
     "Source",
+    "Speller",
     "Sweep",
     "TextEncoder",
     "Tower",

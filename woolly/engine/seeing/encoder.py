@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from woolly.engine.seeing.speller import Speller, open_speller
 from woolly.engine.seeing.sweep import RunningStage, Sweep
 from woolly.engine.seeing.tower import Tower
 from woolly.engine.seeing.view import View, has_rows, read_prompt
@@ -90,8 +91,18 @@ class TextEncoder:
 class SoundEncoder(Tower):
     """The encoder of a model that transcribes: a tower that is in the model's own file."""
 
-    def __init__(self, file: GGUFFile, traced: TracedTower, programs: list[Program]) -> None:
+    def __init__(
+        self, file: GGUFFile, traced: TracedTower, programs: list[Program], speller: Speller | None = None
+    ) -> None:
+        """`speller` writes what rows say, if the model has no decoder that the engine runs."""
         super().__init__(file, [(traced, programs)])
+        self.speller = speller
+
+    def close(self) -> None:
+        """Ends the loading of weights, then closes the file."""
+        if self.speller is not None:
+            self.speller.close()
+        super().close()
 
     @property
     def identity(self) -> bytes:
@@ -103,8 +114,8 @@ class SoundEncoder(Tower):
         _check_params(params)
         if not has_rows(given) or len(given) < 2 or any(isinstance(part, Rows) for part in given[1:]):
             raise RequestError(
-                "this is a Whisper model: it transcribes and continues no text; use `woolly run MODEL --audio FILE`,"
-                " LLM.transcribe or POST /v1/audio/transcriptions",
+                "this model writes what it hears: it transcribes and continues no text; use `woolly run MODEL --audio"
+                " FILE`, LLM.transcribe or POST /v1/audio/transcriptions",
                 field="model",
                 code="wrong_model",
                 names=(),
@@ -156,7 +167,8 @@ def open_encoder(
             its = Options(threads=options.threads, weight_memory=share, max_rows=stage.most_rows)
             programs.append(choose(backend).compile(stage.plan, traced.tensors, its))
             programs[-1].load_weights()
-        return SoundEncoder(file, traced, programs)
+        speller = None if traced.speller is None else open_speller(traced.speller, backend, options)
+        return SoundEncoder(file, traced, programs, speller)
     except BaseException as error:
         for program in programs:
             program.close()

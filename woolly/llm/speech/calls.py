@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 from woolly.engine import EngineDriver, LoadedModel, Request, RequestOptions
 from woolly.engine.seeing import SoundEncoder
 from woolly.errors import KeywordError, RequestError
+from woolly.llm.speech.frames import FrameTranscriber
 from woolly.llm.speech.options import TranscribeOptions
+from woolly.llm.speech.steps import Ask, Transcribing, next_step
 from woolly.llm.speech.tokens import SpeechTokens
-from woolly.llm.speech.transcriber import Ask, Steps, Transcriber
+from woolly.llm.speech.transcriber import Transcriber
 from woolly.llm.speech.transcript import SpokenSegment, Transcript
 from woolly.senses import Sound, read_sound
 from woolly.senses.sounds import SoundSource
 from woolly.tokens import Tokenizer
 
-__all__ = ["Hearing", "next_step"]
+__all__ = ["Hearing"]
 
 
 class Hearing:
@@ -29,8 +32,8 @@ class Hearing:
 
     @property
     def transcribes(self) -> bool:
-        """Whether the model writes what it hears, and nothing else: a Whisper model."""
-        return bool(self._loaded) and isinstance(self._loaded[0].source, SoundEncoder)
+        """Whether the model writes what it hears, and nothing else: a Whisper or a Parakeet model."""
+        return bool(self._loaded) and self._loaded[0].program.plan.transcribes
 
     @overload
     def transcribe(self, sound: SoundSource, *, stream: Literal[False] = False, **options: Any) -> Transcript: ...
@@ -47,7 +50,8 @@ class Hearing:
         spoken, a code or a name; without it, the model hears which one it is. With `translate` the text is English.
         `prompt` is text that comes before, whose spelling and style are kept. A `temperature` is that of all windows;
         by default it is 0, and rises if a text repeats itself or is too unlikely. With `follows=False` no window reads
-        the text of those before it. `seed` is for temperatures above 0.
+        the text of those before it. `seed` is for temperatures above 0. With `words`, segments have the times of their
+        words, which those of a Parakeet model always have.
         """
         transcriber = self.prepare_transcript(read_sound(sound), **options)
         segments = self._transcribed(transcriber)
@@ -57,11 +61,12 @@ class Hearing:
             pass
         return transcriber.transcript
 
-    def prepare_transcript(self, sound: Sound, **options: Any) -> Transcriber:
+    def prepare_transcript(self, sound: Sound, **options: Any) -> Transcribing:
         """Returns what transcribes a sound; RequestError if the model cannot, or not in that way."""
         if not self.transcribes:
             raise RequestError(
-                "this model transcribes nothing by itself; open a Whisper model, or ask one that hears by chat",
+                "this model transcribes nothing by itself; open a Whisper or Parakeet model, or ask one that hears by"
+                " chat",
                 field="model",
                 code="wrong_model",
                 names=(),
@@ -71,15 +76,20 @@ class Hearing:
         names = TranscribeOptions.__annotations__
         for name in options.keys() - names.keys():
             raise KeywordError(f"transcribe takes no {name!r}; it takes {', '.join(names)} and stream", field=name)
-        self._speech = self._speech or SpeechTokens.of(self.tokenizer)
         chosen = TranscribeOptions(**options)
+        if source.speller is not None:
+            steps = self._loaded[0].program.running_plan.steps
+            place = next(i for i, step in enumerate(steps) if step.op == "place")
+            return FrameTranscriber(self.tokenizer, source.speller, source.ears.n_mels, place, sound, chosen)
+        self._speech = self._speech or SpeechTokens.of(self.tokenizer)
         return Transcriber(self.tokenizer, self._speech, source.ears.n_mels, sound, chosen)
 
     def request_of(self, ask: Ask, options: RequestOptions | None = None) -> Request:
         """Returns the request for a part of a transcript, not queued yet."""
-        return self.driver.engine.new_request(ask.prompt, ask.params, options or RequestOptions())
+        options = replace(options or RequestOptions(), hooks=ask.hooks)
+        return self.driver.engine.new_request(ask.prompt, ask.params, options)
 
-    def _transcribed(self, transcriber: Transcriber) -> Iterator[SpokenSegment]:
+    def _transcribed(self, transcriber: Transcribing) -> Iterator[SpokenSegment]:
         steps = transcriber.steps()
         written: Sequence[int] | None = None
         while (step := next_step(steps, written)) is not None:
@@ -89,11 +99,3 @@ class Hearing:
                 continue
             (done,) = self.driver.complete([[self.request_of(step)]])
             written = done.checked().token_ids
-
-
-def next_step(steps: Steps, written: Sequence[int] | None) -> Ask | SpokenSegment | None:
-    """Returns the next step; None after the last."""
-    try:
-        return steps.send(written)
-    except StopIteration:
-        return None

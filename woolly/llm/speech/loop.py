@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from woolly.llm.speech.calls import next_step
-from woolly.llm.speech.transcriber import Ask, Transcriber
+from woolly.llm.speech.steps import Ask, Transcribing, next_step
 from woolly.llm.speech.transcript import SpokenSegment
 
 __all__ = ["transcribed"]
 
 
 async def transcribed(
-    transcriber: Transcriber, run: Callable[[Ask], Awaitable[Sequence[int]]]
+    transcriber: Transcribing, run: Callable[[Ask], Awaitable[Sequence[int]]]
 ) -> AsyncIterator[SpokenSegment]:
     """Yields the segments of a sound; `run` is awaited for the tokens of each answer."""
     steps = transcriber.steps()

@@ -23,6 +23,7 @@ class TranscribeOptions:
     prompt: str = ""  # text that comes before: its spelling and style are kept
     temperature: float | Sequence[float] | None = None  # None: LADDER
     follows: bool = True  # each window reads the text of those before it
+    words: bool = False  # segments have the times of their words
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -32,6 +33,7 @@ class TranscribeOptions:
             "translate": (isinstance(self.translate, bool), "True or False"),
             "prompt": (isinstance(self.prompt, str), "text"),
             "follows": (isinstance(self.follows, bool), "True or False"),
+            "words": (isinstance(self.words, bool), "True or False"),
         }
         for name, (is_right, what) in wanted.items():
             if not is_right:

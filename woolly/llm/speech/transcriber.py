@@ -16,6 +16,7 @@ from woolly.errors import RequestError
 from woolly.llm.speech.languages import find_language
 from woolly.llm.speech.options import TranscribeOptions
 from woolly.llm.speech.rules import Rules, StartRow
+from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.tokens import SpeechTokens
 from woolly.llm.speech.transcript import SpokenSegment, Transcript, cut_window
 from woolly.sampling import SamplingParams
@@ -23,7 +24,7 @@ from woolly.senses import Piece, Prepared, Prompt, Rows, Sound
 from woolly.senses.sounds import AT_WORK, log_mel_whisper
 from woolly.tokens import Tokenizer
 
-__all__ = ["Ask", "Steps", "Transcriber"]
+__all__ = ["Transcriber"]
 
 _HOP, _WINDOW = 160, 3000  # samples of a frame, frames of a window
 _TEXT = 448  # positions of the decoder
@@ -33,17 +34,6 @@ _REPEATS = 2.4  # a text that compresses by more repeats itself
 _UNLIKELY = -1.0  # mean log-probability
 _SILENT = 0.6  # probability of silence
 _WILD = 0.5  # temperature above which the text is not read by the next window
-
-
-@dataclass(frozen=True, eq=False)
-class Ask:
-    """A prompt with the rows of a window, and how its answer is chosen."""
-
-    prompt: Prompt
-    params: SamplingParams
-
-
-Steps = Generator[Ask | SpokenSegment, Sequence[int] | None, None]
 
 
 @dataclass(frozen=True)
@@ -77,6 +67,8 @@ class Transcriber:
         self.language: str | None = None if tokens.languages else "en"
         if options.language is not None:
             self.language = find_language(options.language, tuple(tokens.languages) or ("en",))
+        if options.words:
+            raise RequestError("times of words are not computed with a Whisper model yet", field="words")
         self._before: list[int] = []  # tokens that the next window reads
         if options.prompt.strip():
             self._before = tokenizer.encode(" " + options.prompt.strip(), add_special=False, parse_special=False)

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["SpokenSegment", "Transcript", "cut_window", "subtitles"]
+from woolly.errors import RequestError
+
+__all__ = ["SpokenSegment", "SpokenWord", "Transcript", "cut_window", "subtitles"]
 
 _STEP = 0.02  # seconds of a token of times
 _FRAMES = 2  # of the spectrogram, for each
+
+
+@dataclass(frozen=True)
+class SpokenWord:
+    """A word with what stands around it, such as a comma, and its time in seconds."""
+
+    text: str
+    start: float
+    end: float
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,7 @@ class SpokenSegment:
     compression_ratio: float = 0.0  # of its window's text; high if it repeats itself
     no_speech_prob: float = 0.0
     seek: int = 0  # the frame that its window begins with
+    words: tuple[SpokenWord, ...] = ()  # if they were asked for, or come with the text
 
 
 @dataclass(frozen=True)
@@ -41,11 +53,16 @@ class Transcript:
         """The words of all segments."""
         return "".join(segment.text for segment in self.segments).strip()
 
+    @property
+    def words(self) -> tuple[SpokenWord, ...]:
+        """The words of all segments, if they were asked for, or come with the text."""
+        return tuple(word for segment in self.segments for word in segment.words)
+
     def __str__(self) -> str:
         return self.text
 
     def subtitles(self, kind: str) -> str:
-        """The segments as a file of subtitles: "srt" or "vtt"."""
+        """The segments as a file of subtitles: "srt" or "vtt"; RequestError for another kind."""
         return subtitles(self.segments, kind)
 
 
@@ -79,6 +96,8 @@ def cut_window(
 
 def subtitles(segments: Sequence[SpokenSegment], kind: str) -> str:
     """Segments as SubRip ("srt") or WebVTT ("vtt")."""
+    if kind not in ("srt", "vtt"):
+        raise RequestError(f"subtitles are asked for as {kind!r:.60}; srt or vtt was expected")
     mark = "," if kind == "srt" else "."
     blocks = [] if kind == "srt" else ["WEBVTT"]
     for number, one in enumerate(segments, 1):

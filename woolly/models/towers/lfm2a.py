@@ -1,145 +1,30 @@
-"""LFM2 Audio: time and pitch halved three times, a conformer whose rows all see each other, two matrices."""
+"""LFM2 Audio: a FastConformer, a norm and two matrices."""
 
 from __future__ import annotations
 
-from functools import partial
-
-import numpy as np
-import numpy.typing as npt
-
-from woolly.errors import ModelError
-from woolly.gguf import Tensor
-from woolly.models.towers.arrangement import Arrangement, Grid
-from woolly.models.towers.gemma4a import halving_filters
+from woolly.models.towers.fastconformer import arrange_halved, conformer, halvings, remake_conformer
 from woolly.models.towers.params import EarParams
 from woolly.models.towers.stage import StageBuilder
-from woolly.models.towers.tensors import made
 from woolly.models.towers.vit import mlp
-from woolly.plan import Handle, Rope, Tracer
-from woolly.senses.ears import after_conv
+from woolly.plan import Tracer
 
 __all__ = ["PROJECTORS", "arrange", "remake", "stages"]
 
 PROJECTORS = ("lfm2a",)
 
-_TAPS = 9
-_EACH = ((2, 3), (5, 6))  # filters of each channel alone, and the matrix after them
 _OF_SPEECH = ("a.position_embd", "a.position_embd_norm", "a.embd_to_logits")  # what the model says, not what it hears
 
-
-def _first_conv(p: Tracer, hp: EarParams) -> None:
-    """Nine numbers of the spectrogram."""
-    x = p.linear(p.given(width=_TAPS), "a.conv1d.0", width=p.rows("a.conv1d.0"))
-    p.output(p.output_rows(p.act(x, "relu")), "vectors", "none")
-
-
-def _conv(p: Tracer, hp: EarParams, each: int, mixed: int) -> None:
-    """Nine places, each channel by itself; then all channels of a place."""
-    channels = p.rows(f"a.conv1d.{mixed}")
-    taps = p.given(width=_TAPS * channels) * p.vector(f"a.conv1d.{each}")
-    x = p.columns(taps, first=0, width=channels)
-    for i in range(1, _TAPS):
-        x = x + p.columns(taps, first=i * channels, width=channels)
-    x = p.linear(x + p.vector(f"a.conv1d.{each}.bias"), f"a.conv1d.{mixed}", width=channels)
-    p.output(p.output_rows(p.act(x, "relu")), "vectors", "none")
+remake = remake_conformer
+arrange = arrange_halved
 
 
 def _encoder(p: Tracer, hp: EarParams) -> None:
-    """All pitches of a time side by side, all layers, and what makes rows of the prompt."""
-    x = p.linear(p.given(width=p.columns_of("a.pre_encode.out")), "a.pre_encode.out", width=hp.width)
-    rope = Rope(hp.width, hp.width, 10000.0, "halves")
-    keys = p.rope(p.columns(x, first=0, width=hp.width) * 0.0 + p.vector("a.waves"), rope)
-    for i in range(hp.n_layers):
-        with p.scope(f"a.blk.{i}"):
-            x = x + _feed_forward(p, x, hp, "") * 0.5
-            x = x + _attention(p, p.layer_norm(x, "ln1", eps=hp.eps), hp, keys, rope)
-            x = x + _filtered(p, x, hp)
-            x = p.layer_norm(x + _feed_forward(p, x, hp, "_1") * 0.5, "ln2", eps=hp.eps)
-    y = p.layer_norm(p.output_rows(x), "mm.a.mlp.0", eps=hp.eps)
+    """All layers, and what makes rows of the prompt."""
+    y = p.layer_norm(p.output_rows(conformer(p, hp)), "mm.a.mlp.0", eps=hp.eps)
     p.skip(*_OF_SPEECH)
     p.output(mlp(p, y, "mm.a.mlp.1", "mm.a.mlp.3"), "vectors", "none")
 
 
-def _feed_forward(p: Tracer, x: Handle, hp: EarParams, which: str) -> Handle:
-    h = p.linear(p.layer_norm(x, f"ffn_norm{which}", eps=hp.eps), f"ffn_up{which}", width=p.rows(f"ffn_up{which}"))
-    return p.linear(p.act(h, "silu"), f"ffn_down{which}", width=hp.width)
-
-
-def _attention(p: Tracer, h: Handle, hp: EarParams, keys: Handle, rope: Rope) -> Handle:
-    """Q times k, plus q times what a layer makes of waves of the distance.
-
-    A wave of the distance is a product of waves of two positions: rope turns the coefficients of q, and `keys`.
-    """
-    q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
-    turning = p.per_head_linear(q + p.vector("pos_bias_v"), "attn_waves", heads=hp.heads, width=hp.width)
-    p.skip("linear_pos")
-    q = p.join(q + p.vector("pos_bias_u"), p.rope(turning, rope), heads=hp.heads)
-    k = p.join(k, keys, heads=hp.heads, shared=True)
-    a = p.attention(q, k, v, head_dim=q.width // hp.heads, scale=hp.head_dim**-0.5, mask="all")
-    return p.linear(a, "attn_out", width=hp.width)
-
-
-def _filtered(p: Tracer, x: Handle, hp: EarParams) -> Handle:
-    """Each column over some rows around, gated before; the filters have the batch's norm in them."""
-    h, inner = p.layer_norm(x, "norm_conv", eps=hp.eps), p.rows("conv_pw1") // 2
-    value, gate = (p.linear(h, "conv_pw1", width=inner, first=first) for first in (0, inner))
-    kernel = p.columns_of("conv_dw")
-    h = p.conv_around(value * p.act(gate, "sigmoid"), "conv_dw", kernel=kernel, before=kernel // 2, act="silu")
-    p.skip("conv_norm")
-    return p.linear(h, "conv_pw2", width=hp.width)
-
-
 def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
     """Each halving is a stage."""
-    later = (
-        StageBuilder(partial(_conv, each=each, mixed=mixed), (f"a.conv1d.{each}.", f"a.conv1d.{mixed}."))
-        for each, mixed in _EACH
-    )
-    return StageBuilder(_first_conv, ("a.conv1d.0.",)), *later, StageBuilder(_encoder, ("a.", "mm.a."))
-
-
-def remake(hp: EarParams) -> dict[str, Tensor]:
-    """Filters tap by tap, or with the batch's norm in them; matrices of distances by wave; channels of each pitch."""
-    out = {}
-    for each, _ in _EACH:
-        name = f"a.conv1d.{each}.weight"
-        out[name] = made(name, _array(hp, name, _TAPS).T.reshape(-1))
-    name = "a.pre_encode.out.weight"
-    weight, channels = _array(hp, name, None), len(_array(hp, "a.conv1d.6.weight", None))
-    out[name] = made(name, weight.reshape(len(weight), channels, -1).swapaxes(1, 2).reshape(weight.shape))
-    out["a.waves.weight"] = made("a.waves.weight", np.repeat([1.0, 0.0], hp.width // 2))
-    for i in range(hp.n_layers):
-        begin = f"a.blk.{i}"
-        waves = _array(hp, f"{begin}.linear_pos.weight", hp.width).reshape(hp.heads, hp.head_dim, -1, 2)
-        by_wave = np.concatenate([waves[..., 1], -waves[..., 0]], axis=2).swapaxes(1, 2)
-        out[f"{begin}.attn_waves.weight"] = made(f"{begin}.attn_waves.weight", by_wave)
-        gain, bias = (_array(hp, f"{begin}.conv_norm.{part}", None) for part in ("weight", "bias"))
-        filters = _array(hp, f"{begin}.conv_dw.weight", None).reshape(len(gain), -1) * gain[:, None]
-        out[f"{begin}.conv_dw.weight"] = made(f"{begin}.conv_dw.weight", filters)
-        shift = _array(hp, f"{begin}.conv_dw.bias", None) * gain + bias
-        out[f"{begin}.conv_dw.bias"] = made(f"{begin}.conv_dw.bias", shift)
-    return out
-
-
-def _array(hp: EarParams, name: str, columns: int | None) -> npt.NDArray[np.float32]:
-    """A tensor of the file, of some columns."""
-    if name not in hp.tensors:
-        raise ModelError(f"tensor {name} is missing, which the lfm2a model needs")
-    shape = hp.tensors[name].shape
-    if columns is not None and shape[-1] != columns:
-        raise ModelError(f"tensor {name} has shape {shape}; {columns} columns were expected")
-    return hp.tensors[name].dequantize().reshape(shape)
-
-
-def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
-    """Places by time and pitch; then times."""
-    times, pitches = grid[2], hp.settings.n_mels
-    if not 0 < times <= hp.settings.family.most_frames:
-        raise ValueError(f"a piece has {times} frames, and the tower hears up to {hp.settings.family.most_frames}")
-    out = []
-    for number in range(3):
-        taps = halving_filters(times, pitches)
-        out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
-        times, pitches = after_conv(times), after_conv(pitches)
-    order = np.arange(times * pitches, dtype=np.int32).reshape(times, pitches)
-    return *out, Arrangement(order, np.arange(times, dtype=np.int32))
+    return *halvings(), StageBuilder(_encoder, ("a.", "mm.a."))

@@ -25,6 +25,7 @@ from woolly.models import towers
 from woolly.models.metadata import Keys
 from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import EarParams, TowerParams, read_ear, read_tower
+from woolly.models.towers.speller import TracedSpeller
 from woolly.models.towers.stage import StageBuilder, TowerStage
 from woolly.models.towers.tensors import as_matrix, made, transposed
 from woolly.plan import Plan, Tracer
@@ -49,6 +50,7 @@ class TracedTower:
     arrange: Callable[[Grid], tuple[Arrangement, ...]]
     # [n, width]: rows of the file itself, such as one that ends a line; they come after those of every piece.
     constants: npt.NDArray[np.float32] | None = None
+    speller: TracedSpeller | None = None  # what spells rows, of a model that transcribes by frames
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -155,9 +157,13 @@ def trace_ear(
     params: EarParams,
     builders: Sequence[StageBuilder],
     arrange: Callable[[Grid], tuple[Arrangement, ...]],
+    remake: Callable[[EarParams], dict[str, Tensor]] | None = None,
 ) -> TracedTower:
-    """The tower for sound that these tensors of a model's own file are."""
-    return _staged(_filters_shaped(tensors), params, builders, arrange)
+    """The tower for sound that these tensors of a model's own file are; `remake` gives some in another form."""
+    shaped = _filters_shaped(tensors)
+    if remake is not None:
+        shaped |= remake(replace(params, tensors=shaped))
+    return _staged(shaped, params, builders, arrange)
 
 
 def _staged(

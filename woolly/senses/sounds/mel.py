@@ -17,6 +17,7 @@ __all__ = [
     "log_mel_usm",
     "log_mel_whisper",
     "mel_filters",
+    "nemo_window",
 ]
 
 Float32 = npt.NDArray[np.float32]
@@ -89,7 +90,7 @@ def log_mel_nemo(samples: Float32, n_mels: int) -> Float32:
     """
     raised = samples.astype(np.float64)
     raised[1:] -= 0.97 * samples[:-1]
-    window = np.pad(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / (_WINDOW - 1)), 56)
+    window = np.pad(nemo_window(), 56)
     frames = np.lib.stride_tricks.sliding_window_view(np.pad(raised, 256), 512)[::160][: len(samples) // 160]
     filters = mel_filters(n_mels, 512, 16000)
     out = np.empty((len(frames), n_mels))
@@ -99,6 +100,12 @@ def log_mel_nemo(samples: Float32, n_mels: int) -> Float32:
     out -= out.mean(axis=0)
     out /= np.sqrt((out**2).sum(axis=0) / max(len(out) - 1, 1)) + 1e-5
     return out.astype(np.float32)
+
+
+def nemo_window() -> Float64:
+    """Returns the 400 numbers of NeMo's window, which is 0 at both ends."""
+    window: Float64 = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / (_WINDOW - 1))
+    return window
 
 
 def _eased(spectrum: Float64) -> Float32:

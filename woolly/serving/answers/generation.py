@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from woolly.chat import ChatRequest, Layout, ReasoningOptions, Vision, lay_out
 from woolly.chat.sight import has_pictures
-from woolly.engine import Request
+from woolly.engine import Hook, Request
 from woolly.engine.threads.mailbox import LoopBell
 from woolly.errors import RequestError, StoreError
 from woolly.llm import LLM
@@ -77,6 +77,7 @@ class Generation:
     id_slot: int = -1  # the slot that remembers its tokens; -1: any
     wants: Wants = NOTHING
     before: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows
+    hooks: Mapping[str | int, Hook] | None = None  # what reads values of steps; not of a layout
 
 
 class Generator:
@@ -343,7 +344,7 @@ class Generator:
             ids = tuple(wants.cut(cast("tuple[int, ...]", prompt), most))  # rows of a sound pass as ids do
             _check_length(f"has {len(ids)} tokens", len(ids), most)
             params = wants.bind(generation.params, llm.tokenizer)
-            (requests,) = llm.prepare(ids, params, **options)
+            (requests,) = llm.prepare(ids, params, hooks=generation.hooks, **options)
         _check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
         return requests
 

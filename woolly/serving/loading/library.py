@@ -346,7 +346,7 @@ def _read_header(path: Path, created: int) -> ModelInfo:
             context_length=n_ctx if isinstance(n_ctx, int) else 0,
             n_ctx_train=n_ctx if isinstance(n_ctx, int) else 0,
             token_bytes=0.0 if isinstance(plan, str) else plan.bytes_per_token(_native.kv_value_bytes("f16")),
-            capabilities=_capabilities(architecture, plan, isinstance(template, str), has_tools),
+            capabilities=_capabilities(plan, isinstance(template, str), has_tools),
             created=created,
             unsupported=plan if isinstance(plan, str) else None,
             metadata=MappingProxyType(general),
@@ -364,11 +364,11 @@ def _plan_of(file: GGUFFile) -> Plan | str:
         return "the header has values that no model of its architecture can have"
 
 
-def _capabilities(architecture: str, plan: Plan | str, has_template: bool, has_tools: bool) -> tuple[Capability, ...]:
+def _capabilities(plan: Plan | str, has_template: bool, has_tools: bool) -> tuple[Capability, ...]:
     """Returns what a model can be asked for."""
     if isinstance(plan, str):
         return ()
-    if architecture == "whisper":
+    if plan.transcribes:
         return ("transcription",)
     if plan.result == "vectors":
         return ("token_embedding",) if plan.pooling == "none" else ("embedding",)

@@ -63,7 +63,8 @@ class Tag:
         """Returns the file of a type, as whisper.cpp names it: ggml-base-q5_1.bin; None if types find the files."""
         if self.file is None or quant == self.quant:
             return self.file
-        return f"{self.file.removesuffix('.bin')}-{quant.lower()}.bin"
+        stem = self.file.removesuffix(".bin").removesuffix(f"-{self.quant.lower()}")
+        return f"{stem}-{quant.lower()}.bin"
 
     @property
     def gigabytes(self) -> str:

@@ -1,4 +1,4 @@
-"""/v1/audio/transcriptions and /v1/audio/translations: Whisper models, and chat models that are asked what is said."""
+"""/v1/audio/transcriptions and /v1/audio/translations: models that transcribe, and chats about a sound."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FORM = {
         "language": {**_TEXT, "description": "That is spoken: a code such as de, or a name."},
         "temperature": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},
         "response_format": {"type": "string", "enum": [*FORMATS, *TIMED], "default": "json"},
-        "timestamp_granularities": {"type": "array", "items": {"type": "string", "enum": ["segment"]}},
+        "timestamp_granularities": {"type": "array", "items": {"type": "string", "enum": ["word", "segment"]}},
         "stream": {"type": "boolean", "default": False},
     },
 }

@@ -19,8 +19,8 @@ _PLAIN = ("", "7bit", "8bit", "binary")  # encodings of a content that leave it 
 def read_form(kind: str, body: bytes, wanted: str = "purpose and file") -> dict[str, tuple[str | None, bytes]]:
     """Returns the file name and the content of each field. ApiError 400 if the body is no form.
 
-    `kind` is the Content-Type, `wanted` names the fields that the route needs. Boundaries are found in one pass,
-    whatever lines the contents have.
+    `kind` is the Content-Type, `wanted` names the fields that the route needs. Items of a list (`name[]`) are joined by
+    commas. Boundaries are found in one pass, whatever lines the contents have.
     """
     if not kind.lower().startswith("multipart/form-data"):
         raise _wrong(f"a form (multipart/form-data) with {wanted} was expected")
@@ -39,7 +39,8 @@ def read_form(kind: str, body: bytes, wanted: str = "purpose and file") -> dict[
             raise _wrong("a field of the form has a Content-Transfer-Encoding; send it as it is")
         name = headers.get_param("name", header="content-disposition")
         if isinstance(name, str):
-            fields[name] = (headers.get_filename(), part[end + 4 :])
+            before = fields[name][1] + b"," if name.endswith("[]") and name in fields else b""
+            fields[name] = (headers.get_filename(), before + part[end + 4 :])
     return fields
 
 

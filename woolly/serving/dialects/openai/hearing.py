@@ -13,10 +13,10 @@ __all__ = ["check_hears", "find_hearing"]
 
 
 async def find_hearing(request: Request, name: str | None) -> tuple[str | None, bool]:
-    """Returns the name to ask a sound's text of, and whether its model is a Whisper model.
+    """Returns the name to ask a sound's text of, and whether its model transcribes.
 
     A name of a model here stays. Without one, or for one that clients have built in, such as whisper-1, it is that of
-    the loaded model or that of --model if it hears, else of a Whisper model, else of another that hears.
+    the loaded model or that of --model if it hears, else of one that transcribes, else of another that hears.
     """
     models: ModelManager = request.app.state.models
     if name is not None:
@@ -31,10 +31,15 @@ async def find_hearing(request: Request, name: str | None) -> tuple[str | None, 
     if not able:
         return name, False
     used = {slot.info.name: slot.last_used for slot in models.all_loaded if slot.state == "ready"}
-    best = max(able, key=lambda one: (used.get(one.name, -1.0), one.name == models.main, one.transcribes))
+    best = max(able, key=lambda one: (used.get(one.name, -1.0), one.name == models.main, *_worth(one)))
     if name is not None:
         ignore(f"model ({name[:60]} is not here; {best.name} answers)")
     return best.name, best.transcribes
+
+
+def _worth(info: ModelInfo) -> tuple[bool, bool]:
+    """One that transcribes goes before one that chats, and Whisper, which translates, too, before others."""
+    return info.transcribes, info.architecture == "whisper"
 
 
 async def check_hears(request: Request, name: str | None) -> None:

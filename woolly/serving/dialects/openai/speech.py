@@ -1,4 +1,4 @@
-"""Transcripts of Whisper models: one request for each window of the sound, and replies with times."""
+"""Transcripts of models that only hear: one request for each window of the sound, and replies with times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from woolly.errors import RequestError
-from woolly.llm.speech import Ask, SpokenSegment, Transcriber, Transcript
+from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
 from woolly.llm.speech.languages import NAMES
 from woolly.llm.speech.loop import transcribed
 from woolly.senses.given import GivenSound
@@ -31,7 +31,7 @@ _PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"
 
 
 async def answer_speech(request: Request, form: TranscriptForm) -> Response:
-    """Returns the reply of a Whisper model, whole or as a stream of its segments."""
+    """Returns the reply of a model that transcribes, whole or as a stream of its segments."""
     generator: Generator = request.app.state.generator
     async with AsyncExitStack() as held:
         place = held.enter_context(generator.place())
@@ -43,7 +43,8 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
             raise of_exception(error) from error
 
         async def run(ask: Ask) -> Sequence[int]:
-            its = Generation(ask.params, ask.prompt, form.model, client=client_of(request), owner=owner_of(request))
+            client, owner = client_of(request), owner_of(request)
+            its = Generation(ask.params, ask.prompt, form.model, client=client, owner=owner, hooks=ask.hooks)
             async with generator.open(its, place, slot) as running:
                 await running.completion()
                 return running.requests[0].output
@@ -59,10 +60,11 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
         return _whole(transcriber.transcript, form)
 
 
-def _prepare(llm: Any, sound: Any, form: TranscriptForm) -> Transcriber:
+def _prepare(llm: Any, sound: Any, form: TranscriptForm) -> Transcribing:
     temperature = form.temperature or None  # OpenAI's 0 rises, too, if a text is unlikely
     options = {"language": form.language, "translate": form.is_translation, "prompt": form.prompt}
-    made: Transcriber = llm.prepare_transcript(sound, temperature=temperature, **options)
+    options["words"] = form.has_words
+    made: Transcribing = llm.prepare_transcript(sound, temperature=temperature, **options)
     return made
 
 
@@ -75,8 +77,11 @@ def _whole(made: Transcript, form: TranscriptForm) -> Response:
         reply["usage"] |= {"type": "duration", "seconds": math.ceil(made.seconds)}
         language = "english" if form.is_translation else NAMES.get(made.language, made.language)
         task = "translate" if form.is_translation else "transcribe"
-        reply |= {"task": task, "duration": made.seconds, "language": language}
-        reply["segments"] = [_segment(i, one) for i, one in enumerate(made.segments)]
+        reply |= {"task": task, "duration": made.seconds} | ({"language": language} if language else {})
+        if form.has_segments:
+            reply["segments"] = [_segment(i, one) for i, one in enumerate(made.segments)]
+        if form.has_words:
+            reply["words"] = [{"word": one.text, "start": one.start, "end": one.end} for one in made.words]
     return json_reply(reply)
 
 
@@ -85,13 +90,13 @@ def _segment(index: int, one: SpokenSegment) -> dict[str, Any]:
     return {"id": index, **{name: getattr(one, name) for name in (*names, "no_speech_prob")}}
 
 
-def _frames(segments: AsyncIterator[SpokenSegment], transcriber: Transcriber) -> AsyncIterator[bytes]:
+def _frames(segments: AsyncIterator[SpokenSegment], transcriber: Transcribing) -> AsyncIterator[bytes]:
     """Yields server-sent events: the text of each segment, then the whole; empty pieces while there are none."""
     beat = event({"type": "transcript.text.delta", "delta": ""})
     return with_heartbeats(_events(segments, transcriber), lambda: beat)
 
 
-async def _events(segments: AsyncIterator[SpokenSegment], transcriber: Transcriber) -> AsyncIterator[bytes]:
+async def _events(segments: AsyncIterator[SpokenSegment], transcriber: Transcribing) -> AsyncIterator[bytes]:
     is_first = True
     async for one in segments:
         yield event({"type": "transcript.text.delta", "delta": one.text.lstrip() if is_first else one.text})

@@ -58,6 +58,17 @@ class TranscriptForm:
     temperature: float = 0.0  # as OpenAI has it; a chat's default would be the model's
     format: str = "json"
     is_stream: bool = False
+    times: tuple[str, ...] = ()  # granularities that the form names; none: segments
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the reply has the times of words."""
+        return "word" in self.times
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether the reply has the times of segments."""
+        return not self.times or "segment" in self.times
 
     @property
     def instruction(self) -> str:
@@ -81,6 +92,7 @@ class TranscriptForm:
             "temperature": self.temperature,
             "response_format": self.format,
             "stream": self.is_stream,
+            "timestamp_granularities": list(self.times),
             "file": {"filename": self.name, "bytes": len(self.file)},
         }
 
@@ -93,12 +105,13 @@ def read_transcript_form(
     `has_times`: the model says when words are spoken. The header x-woolly-ignored names fields that nobody knows.
     """
     texts: dict[str, str] = {}
+    times: tuple[str, ...] = ()
     for given, (_, content) in fields.items():
         name = given.removesuffix("[]")  # how OpenAI's clients send lists
         if name in _FIELDS:
             texts[name] = "" if name == "file" else content.decode("utf-8", "replace")
         elif name == _TIMES and content:
-            _check_times(content.decode("utf-8", "replace"), fields, has_times=has_times)
+            times = _times(content.decode("utf-8", "replace"), fields, has_times=has_times)
         elif name in _REFUSED and content:
             raise refuse(name, _REFUSED[name])
         elif content:
@@ -127,17 +140,20 @@ def read_transcript_form(
         _temperature(texts.get("temperature", "")),
         form,
         is_stream,
+        times,
     )
 
 
-def _check_times(text: str, fields: Mapping[str, tuple[str | None, bytes]], *, has_times: bool) -> None:
-    """ApiError 400 unless times of segments are asked for, of a model that has them, in the format that shows them."""
+def _times(text: str, fields: Mapping[str, tuple[str | None, bytes]], *, has_times: bool) -> tuple[str, ...]:
+    """What is timed; ApiError 400 unless the model has times, and the format shows them."""
     if not has_times:
         raise refuse(_TIMES, "this model gives no timestamps, a Whisper model does; leave it out")
-    if text.strip() != "segment":
-        raise refuse(_TIMES, f"it is {text[:40]!r}; times of words are not computed: segment was expected")
+    wanted = tuple(dict.fromkeys(text.replace(",", " ").split()))
+    if not wanted or not set(wanted) <= {"segment", "word"}:
+        raise refuse(_TIMES, f"it is {text[:40]!r}; word or segment was expected, or both")
     if fields.get("response_format", (None, b""))[1] != b"verbose_json":
         raise refuse(_TIMES, "times are part of verbose_json; send that as response_format")
+    return wanted
 
 
 def _language(text: str) -> str | None:

@@ -39,7 +39,8 @@ class TranscriptReply(Reply):
     task: Literal["transcribe", "translate"] | None = None
     duration: float | None = None
     language: str | None = None
-    segments: list[dict[str, Any]] | None = None  # of a Whisper model
+    segments: list[dict[str, Any]] | None = None  # of a model that transcribes
+    words: list[dict[str, Any]] | None = None
 
 
 async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Response:

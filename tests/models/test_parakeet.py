@@ -1,0 +1,230 @@
+"""A Parakeet model spells as transformers' does: rows, tokens and frames of CTC, RNN-T and TDT."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cases import parakeet
+from tests.cases.parakeet import BLANK, N_MELS, TEXTS, sound, write_parakeet
+from tests.convert.folders import safetensors
+from woolly import LLM
+from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.engine.seeing.speller import Speller
+from woolly.errors import GGUFError, ModelError, RequestError, UnsupportedError
+from woolly.gguf import open_gguf
+from woolly.llm.speech import frames as frames_module
+from woolly.llm.speech.frames import _windows
+from woolly.llm.speech.spelling import Spelling
+from woolly.models import trace, transcribes
+from woolly.senses import Piece
+from woolly.senses.sounds import log_mel_nemo
+
+GOLDEN = np.load(Path(__file__).parent.parent / "goldens" / "parakeet.npz")
+SOUND = sound(10.0)
+SPECTRUM = log_mel_nemo(SOUND, N_MELS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("parakeet")
+
+
+@pytest.fixture(scope="module")
+def llm(folder):
+    with LLM(write_parakeet(folder / "ggml-parakeet-tiny.bin"), threads=2) as llm:
+        yield llm
+
+
+def converted(folder, kind):
+    """The GGUF file that a checkpoint of the hub becomes."""
+    added = [{"id": i, "content": TEXTS[i], "special": True} for i in (0, 1)]
+    space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+    model = {"type": "BPE", "unk_token": "<unk>", "vocab": {text: i for i, text in enumerate(TEXTS)}, "merges": []}
+    own = folder / kind
+    own.mkdir()
+    (own / "config.json").write_text(json.dumps(parakeet.config(kind)))
+    (own / "tokenizer.json").write_text(json.dumps({"added_tokens": added, "pre_tokenizer": space, "model": model}))
+    (own / "model.safetensors").write_bytes(safetensors(parakeet.checkpoint(kind)))
+    draft = make_draft(open_checkpoint(own))
+    write_draft(draft, choose_types(draft, None), folder / f"{kind}.gguf", threads=1)
+    return folder / f"{kind}.gguf"
+
+
+def rows_of(llm):
+    return llm._loaded[0].source.rows(Piece(SPECTRUM, (1, 1, len(SPECTRUM))), "audio")
+
+
+def check(llm, kind):
+    rows, want = rows_of(llm), GOLDEN[f"{kind} rows"]
+    assert rows.shape == want.shape
+    assert np.linalg.norm(rows - want) < 1e-5 * np.linalg.norm(want)
+    found = Spelling(llm._loaded[0].source.speller).spell(rows)
+    assert [one.token for one in found] == GOLDEN[f"{kind} tokens"].tolist()
+    assert [one.first for one in found] == GOLDEN[f"{kind} frames"].tolist()
+    return found
+
+
+def test_a_file_of_whisper_cpp_spells_as_transformers(llm):
+    found = check(llm, "tdt")
+    assert [one.last - one.first for one in found] == GOLDEN["tdt spans"].tolist()
+
+
+@pytest.mark.parametrize("kind", ["ctc", "rnnt", "tdt"])
+def test_a_checkpoint_of_the_hub_spells_as_transformers(folder, kind):
+    with LLM(converted(folder, kind), threads=1) as llm:
+        check(llm, kind)
+        assert llm.transcribes
+        tokens = [token for one in llm.transcribe((SOUND, 16000)).segments for token in one.tokens]
+        assert tokens == [token for token in GOLDEN[f"{kind} tokens"].tolist() if token > 1]  # without control tokens
+
+
+def test_the_reference_agrees(folder, llm):
+    with LLM(folder / "ggml-parakeet-tiny.bin", backend="reference") as other:
+        want = rows_of(other)
+        assert np.linalg.norm(rows_of(llm) - want) < 1e-5 * np.linalg.norm(want)
+        spelled = (Spelling(one._loaded[0].source.speller).spell(want) for one in (other, llm))
+        assert len({tuple((one.token, one.first, one.last) for one in found) for found in spelled}) == 1
+
+
+@pytest.mark.parametrize("cut", [1, 7, 64, 124])
+def test_rows_in_parts_spell_as_the_whole(llm, folder, cut):
+    rows, speller = rows_of(llm), llm._loaded[0].source.speller
+    want, parts = Spelling(speller).spell(rows), Spelling(speller)
+    assert parts.spell(rows[:cut], is_end=False) + parts.spell(rows[cut:]) == want
+
+
+class Letters(Speller):
+    """Scores that a test says."""
+
+    def __init__(self, kind, best, durations=()):
+        self._kind, self._best, self._durations = kind, best, durations
+
+    kind = property(lambda self: self._kind)
+    blank = property(lambda self: 2)
+    durations = property(lambda self: self._durations)
+    most_symbols = property(lambda self: 3)
+
+    def new_state(self):
+        return np.zeros(1, np.float32)
+
+    def predict(self, token, state):
+        return np.zeros(1, np.float32), state
+
+    def scores(self, rows):
+        out = np.zeros((len(rows), 3 + len(self._durations)), np.float32)
+        for i, row in enumerate(rows):
+            out[i, list(self._best[int(row[0])])] = 1.0
+        return out
+
+
+NUMBERS = np.arange(6, dtype=np.float32)[:, None]
+
+
+def test_equal_letters_are_one_unless_a_blank_is_between(llm):
+    found = Spelling(Letters("ctc", [(0,), (0,), (2,), (0,), (1,), (1,)])).spell(NUMBERS)
+    assert [(one.token, one.first, one.last) for one in found] == [(0, 0, 2), (0, 3, 4), (1, 4, 6)]
+
+
+def test_a_frame_has_a_bounded_number_of_tokens():
+    assert len(Spelling(Letters("rnnt", [(0,)] * 6)).spell(NUMBERS)) == 3 * 6
+    assert len(Spelling(Letters("tdt", [(0, 3)] * 6, (0, 1))).spell(NUMBERS)) == 3 * 6
+    assert Spelling(Letters("tdt", [(2, 3)] * 6, (0, 1))).spell(NUMBERS) == []  # a blank of no frames goes on
+
+
+def test_windows_overlap_and_take_each_row_once():
+    for n in (5, 12000, 12001, 45678):
+        parts = _windows(n)
+        assert [begin for *_, begin, _ in parts] == [0, *(end for *_, end in parts[:-1])] and parts[-1][3] == n
+        assert all(first <= begin < end <= last <= first + 12000 for first, last, begin, end in parts)
+        assert all(first % 8 == begin % 8 == 0 for first, _, begin, _ in parts)
+
+
+def test_a_long_sound_is_heard_in_windows(llm, monkeypatch):
+    whole = llm.transcribe((SOUND, 16000))
+    monkeypatch.setattr(frames_module, "_WINDOW", 800)
+    monkeypatch.setattr(frames_module, "_BESIDE", 160)
+    parts = llm.transcribe((SOUND, 16000))
+    assert parts.n_prompt > whole.n_prompt == 125
+    assert parts.segments[0].start == whole.segments[0].start and parts.text
+    alone = llm.transcribe((SOUND, 16000), follows=False)
+    assert alone.text[:20] == parts.text[:20]
+
+
+def test_words_have_times_in_order_within_the_sound(llm):
+    made = llm.transcribe((SOUND, 16000))
+    assert made.seconds == 10.0 and made.language == ""
+    assert "".join(segment.text for segment in made.segments).split() == [word.text for word in made.words]
+    times = [time for word in made.words for time in (word.start, word.end)]
+    assert times == sorted(times) and times[0] >= 0 and times[-1] <= 10.0
+    assert made.segments[0].words[0].text.endswith(".")  # a sentence ends its segment
+    assert "-->" in made.subtitles("srt")
+    with pytest.raises(RequestError, match="srt or vtt was expected"):
+        made.subtitles("ass")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"language": "de"}, "writes the language that it hears, and reads no text: leave out language"),
+        ({"prompt": "Woolly"}, "leave out prompt"),
+        ({"translate": True}, "leave out translate"),
+        ({"temperature": 0.5}, "takes the likeliest token: leave out temperature"),
+    ],
+)
+def test_what_it_cannot_honour_is_refused_by_name(llm, options, says):
+    with pytest.raises(RequestError, match=says):
+        llm.transcribe((SOUND, 16000), **options)
+
+
+def test_it_writes_no_text_and_makes_no_vectors(llm):
+    with pytest.raises(RequestError, match="it transcribes and continues no text"):
+        llm.generate("Hello")
+    with pytest.raises(RequestError, match="it transcribes and cannot chat"):
+        llm.chat("Hello")
+    with pytest.raises(RequestError):
+        llm.embed("Hello", pooling="mean")
+    with pytest.raises(RequestError, match="shorter than 20 ms"):
+        llm.transcribe((SOUND[:200], 16000))
+
+
+def test_halves_are_read_in_place(folder, llm):
+    with LLM(write_parakeet(folder / "ggml-half.bin", half=True), threads=1) as half:
+        want = rows_of(llm)
+        assert 0 < np.linalg.norm(rows_of(half) - want) < 3e-3 * np.linalg.norm(want)
+
+
+def test_the_file_says_what_it_is(folder, llm):
+    with open_gguf(folder / "ggml-parakeet-tiny.bin") as file:
+        assert file.version == 0 and file.metadata["parakeet.decoder_type"] == "tdt"
+        assert file.tensors["dec.joint_out.weight"].shape[0] == BLANK + 1
+        assert trace(file).transcribes and transcribes("parakeet") and not transcribes("llama")
+        file.overlay({"parakeet.decoder_type": "beam"})
+        with pytest.raises(UnsupportedError, match="ctc, rnnt or tdt was expected"):
+            trace(file)
+
+
+@pytest.mark.parametrize("n", [30, 90, 50_000, 84_300, 85_000, 120_000])
+def test_a_file_that_is_cut_is_one_sentence(folder, tmp_path, llm, n):
+    (tmp_path / "cut.bin").write_bytes((folder / "ggml-parakeet-tiny.bin").read_bytes()[:n])
+    with pytest.raises((GGUFError, UnsupportedError), match=r"cut\.bin: (at byte|this file of ggml)"):
+        open_gguf(tmp_path / "cut.bin")
+
+
+def test_another_spectrogram_is_refused(folder, tmp_path, llm):
+    data = bytearray((folder / "ggml-parakeet-tiny.bin").read_bytes())
+    at = 4 + 4 * 15 + 8 + 4 * N_MELS * 257 + 4 + 4 * 200  # the middle of the window
+    data[at : at + 4] = np.float32(0.5).tobytes()
+    (tmp_path / "ggml-other.bin").write_bytes(data)
+    with pytest.raises(UnsupportedError, match="window of a spectrogram other than Parakeet's"):
+        LLM(tmp_path / "ggml-other.bin", threads=1)
+
+
+def test_a_checkpoint_without_its_blank_at_the_end_is_refused(tmp_path):
+    own = parakeet.config("tdt") | {"blank_token_id": 3}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(safetensors(parakeet.checkpoint("tdt")))
+    with pytest.raises(ModelError, match="the blank is token 3, but the last of 38 was expected"):
+        make_draft(open_checkpoint(tmp_path))

@@ -1,0 +1,97 @@
+"""The Speller: scores tokens of frames, and follows the text that is written, by small programs of its own."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.models.towers.speller import SpellerKind, TracedSpeller
+from woolly.runtime import Batch, Options, Program, State, choose, pages_for
+
+__all__ = ["Speller", "open_speller"]
+
+Float32 = npt.NDArray[np.float32]
+
+_ROWS = 256  # frames that are scored in one run
+
+
+class Speller:
+    """The programs of a TracedSpeller. Any thread may call it: the engine's own steps go on meanwhile."""
+
+    def __init__(self, traced: TracedSpeller, scores: Program, predict: Program | None) -> None:
+        self._traced = traced
+        self._lock = threading.Lock()
+        self._scores, self._predict = scores, predict
+        self._states: dict[int, State] = {}
+
+    @property
+    def kind(self) -> SpellerKind:
+        """How frames become tokens."""
+        return self._traced.kind
+
+    @property
+    def blank(self) -> int:
+        """The token that stands for none: the last."""
+        return self._traced.n_tokens - 1
+
+    @property
+    def durations(self) -> tuple[int, ...]:
+        """Frames that each scored duration stands for; none but of TDT."""
+        return self._traced.durations
+
+    @property
+    def most_symbols(self) -> int:
+        """Tokens of one frame at most."""
+        return self._traced.most_symbols
+
+    def new_state(self) -> Float32:
+        """The state before any text."""
+        return np.zeros(self._traced.n_state, np.float32)
+
+    def predict(self, token: int, state: Float32) -> tuple[Float32, Float32]:
+        """What is added to frames after a token, and the state after it."""
+        assert self._predict is not None
+        (row,) = self._run(self._predict, state[None], token)
+        n = self._traced.scores.values[0].width
+        return row[:n], row[n:]
+
+    def scores(self, rows: Float32) -> Float32:
+        """[n, tokens and durations]: scores of rows, each by itself."""
+        parts = [self._run(self._scores, rows[at : at + _ROWS]) for at in range(0, len(rows), _ROWS)]
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+
+    def _run(self, program: Program, rows: Float32, token: int = 0) -> Float32:
+        n = len(rows)
+        batch = Batch.of([([token] * n, 0, range(pages_for(n)))], range(n))
+        batch = replace(batch, hidden=np.ascontiguousarray(rows))
+        with self._lock:
+            state = self._states.get(id(program))
+            if state is None:
+                state = self._states[id(program)] = program.new_state(pages_for(_ROWS))
+            out: Float32 = program.run(batch, state).copy()
+            return out
+
+    def close(self) -> None:
+        """Ends the loading of weights."""
+        self._scores.close()
+        if self._predict is not None:
+            self._predict.close()
+
+
+def open_speller(traced: TracedSpeller, backend: str, options: Options) -> Speller:
+    """The speller of a model's file on the backend of its encoder."""
+    its = Options(threads=options.threads, max_rows=_ROWS)
+    programs: list[Program] = []
+    try:
+        for plan in (traced.scores, traced.predict):
+            if plan is not None:
+                programs.append(choose(backend).compile(plan, traced.tensors, its))
+                programs[-1].load_weights()
+    except BaseException:
+        for program in programs:
+            program.close()
+        raise
+    return Speller(traced, programs[0], programs[1] if len(programs) > 1 else None)

@@ -1,0 +1,163 @@
+"""The FrameTranscriber: writes a sound with a Parakeet model; frames that tokens come from are their times.
+
+Sounds of up to two minutes are heard whole, as NeMo hears them. Of longer ones the spectrogram is made as a whole, and
+the encoder hears windows that overlap: rows near an end, which lack what comes after, are taken from the next window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.seeing import Speller
+from woolly.errors import RequestError
+from woolly.llm.speech.options import TranscribeOptions
+from woolly.llm.speech.spelling import SpelledToken, Spelling
+from woolly.llm.speech.steps import Ask, Steps
+from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript
+from woolly.sampling import SamplingParams
+from woolly.senses import Piece, Prepared, Rows, Sound
+from woolly.senses.ears import after_conv
+from woolly.senses.sounds import AT_WORK, log_mel_nemo
+from woolly.tokens import Tokenizer
+
+__all__ = ["FrameTranscriber"]
+
+Float32 = npt.NDArray[np.float32]
+
+_HOP, _EACH = 160, 8  # samples of a frame of the spectrogram, and such frames of a row
+_WINDOW, _BESIDE = 12000, 1000  # frames that are heard at once, and those at an end that the next window hears again
+_SECONDS = 0.08  # of a row
+_PAUSE = 1.0  # seconds without a word that end a segment
+_LONGEST = 30.0  # seconds of a segment
+_ENDS = (".", "?", "!", "…", "。", "？", "！")
+_MARKS = frozenset("?'¡¿-:,%/.!")  # what is not spoken: it takes no time
+
+
+class FrameTranscriber:
+    """One sound on its way."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, speller: Speller, n_mels: int, place: int, sound: Sound, options: TranscribeOptions
+    ) -> None:
+        """`place` is the step of the running plan that has the rows. RequestError for what no such model can honour."""
+        for name, value in (
+            ("language", options.language),
+            ("prompt", options.prompt),
+            ("translate", options.translate),
+        ):
+            if value:
+                raise RequestError(
+                    f"a Parakeet model writes the language that it hears, and reads no text: leave out {name}",
+                    field=name,
+                )
+        if any(options.temperatures) and options.temperature is not None:
+            raise RequestError("a Parakeet model takes the likeliest token: leave out temperature", field="temperature")
+        self._tokenizer, self._speller, self._place = tokenizer, speller, place
+        self._options, self._n_mels = options, n_mels
+        self.sound = sound
+        self.language: str | None = None
+        self._words: list[_Word] = []  # of the segment that is not done
+        self._segments: list[SpokenSegment] = []
+        self._n_prompt = self._n_output = 0
+
+    @property
+    def transcript(self) -> Transcript:
+        """What was written so far."""
+        return Transcript(tuple(self._segments), "", self.sound.seconds, self._n_prompt, self._n_output)
+
+    def steps(self) -> Steps:
+        """Yields what is to be asked, and segments as soon as they are done."""
+        with AT_WORK:
+            frames = log_mel_nemo(self.sound.samples, self._n_mels)
+        if len(frames) < 2:
+            raise RequestError("the sound is shorter than 20 ms; a longer one was expected", field="audio")
+        spelling = Spelling(self._speller)
+        for first, last, begin, end in _windows(len(frames)):
+            rows = yield from self._hear(np.ascontiguousarray(frames[first:last]))
+            kept = rows[(begin - first) // _EACH : after_conv(end - first, 3)]
+            if not self._options.follows and begin:
+                spelling.forget()
+            for token in spelling.spell(kept, is_end=end == len(frames)):
+                self._n_output += 1
+                yield from self._add(token)
+        yield from self._close()
+
+    def _hear(self, frames: Float32) -> Generator[Ask, Sequence[int] | None, Float32]:
+        """Asks for the rows of a window; the token that the answer has besides says nothing."""
+        n = after_conv(len(frames), 3)
+        rows: list[Float32] = []
+
+        def keep(positions: npt.NDArray[np.int32], values: Float32) -> None:
+            if not rows:
+                rows.append(np.zeros((n, values.shape[1]), np.float32))
+            inside = positions < n
+            rows[0][positions[inside]] = values[inside]
+
+        heard = Rows(Prepared.of("audio", [Piece(frames, (1, 1, len(frames)))]), 0, 0, n)
+        params = SamplingParams(temperature=0.0, max_tokens=1)
+        yield Ask((heard, self._speller.blank), params, {self._place: keep})
+        self._n_prompt += n
+        return rows[0]
+
+    def _add(self, token: SpelledToken) -> Generator[SpokenSegment, None, None]:
+        """Adds a token to the word under way, or begins another, and a segment if that begins one."""
+        text = self._tokenizer.token_bytes(token.token).decode("utf-8", "replace")
+        if token.token in self._tokenizer.control_ids or text in ("", "<unk>"):
+            return
+        words, most = self._words, self.sound.seconds
+        start, end = (min(frame * _SECONDS, most) for frame in (token.first, token.last))
+        if words and text.strip() in _MARKS and self._speller.kind == "tdt":
+            start = end = words[-1].end
+        if words and (text[0] != " " or not text.strip()):
+            words[-1].add(text, end, token)
+            return
+        if words and self._ends(words, start):
+            yield from self._close()
+        self._words.append(_Word(text, start, end, token))
+
+    def _ends(self, words: list[_Word], start: float) -> bool:
+        """Whether a word that begins then is of the next segment."""
+        last = words[-1]
+        return last.text.endswith(_ENDS) or start - last.end >= _PAUSE or start - words[0].start >= _LONGEST
+
+    def _close(self) -> Generator[SpokenSegment, None, None]:
+        """Yields the segment of the words so far, if there are any."""
+        words, self._words = self._words, []
+        if not words:
+            return
+        tokens = [token for word in words for token in word.tokens]
+        spoken = tuple(SpokenWord(word.text.strip(), word.start, word.end) for word in words)
+        mean = sum(token.logprob for token in tokens) / len(tokens)
+        ids = tuple(token.token for token in tokens)
+        text = "".join(word.text for word in words)
+        self._segments.append(SpokenSegment(words[0].start, words[-1].end, text, ids, avg_logprob=mean, words=spoken))
+        yield self._segments[-1]
+
+
+class _Word:
+    """Some tokens of which the first begins with a space."""
+
+    def __init__(self, text: str, start: float, end: float, token: SpelledToken) -> None:
+        self.text, self.start, self.end, self.tokens = text, start, end, [token]
+
+    def add(self, text: str, end: float, token: SpelledToken) -> None:
+        self.text += text
+        self.end = max(self.end, end)
+        self.tokens.append(token)
+
+
+def _windows(n: int) -> list[tuple[int, int, int, int]]:
+    """Frames that each window hears, and those whose rows are taken from it."""
+    if n <= _WINDOW:
+        return [(0, n, 0, n)]
+    out, begin = [], 0
+    while begin < n:
+        first = max(0, begin - _BESIDE)
+        last = min(n, first + _WINDOW)
+        end = n if last == n else last - _BESIDE
+        out.append((first, last, begin, end))
+        begin = end
+    return out

@@ -1,0 +1,49 @@
+"""Steps: what a transcriber asks the engine for, and what it yields."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from woolly.engine import Hook
+from woolly.llm.speech.transcript import SpokenSegment, Transcript
+from woolly.sampling import SamplingParams
+from woolly.senses import Prompt, Sound
+
+__all__ = ["Ask", "Steps", "Transcribing", "next_step"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """A prompt with the rows of a window, how its answer is chosen, and what reads values of steps meanwhile."""
+
+    prompt: Prompt
+    params: SamplingParams
+    hooks: Mapping[str | int, Hook] | None = None
+
+
+Steps = Generator[Ask | SpokenSegment, Sequence[int] | None, None]
+
+
+class Transcribing(Protocol):
+    """One sound on its way to a text."""
+
+    @property
+    def sound(self) -> Sound:
+        """What is heard."""
+
+    @property
+    def transcript(self) -> Transcript:
+        """What was written so far."""
+
+    def steps(self) -> Steps:
+        """Yields what is to be asked, is sent the tokens of each answer, and yields segments as they are done."""
+
+
+def next_step(steps: Steps, written: Sequence[int] | None) -> Ask | SpokenSegment | None:
+    """Returns the next step; None after the last."""
+    try:
+        return steps.send(written)
+    except StopIteration:
+        return None

@@ -1,0 +1,123 @@
+"""Parakeet: a FastConformer whose rows, one for each 80 ms, are spelled as tokens by CTC or by a transducer.
+
+The model's own plan scores a row by itself; the speller, which also knows the text so far, has plans of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast, get_args
+
+import numpy as np
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf import Tensor
+from woolly.models.metadata import Keys
+from woolly.models.towers.fastconformer import arrange_halved, conformer, halvings, remake_conformer
+from woolly.models.towers.params import EarParams
+from woolly.models.towers.registry import TracedTower, trace_ear
+from woolly.models.towers.speller import SpellerKind, trace_speller
+from woolly.models.towers.stage import StageBuilder
+from woolly.plan import Tracer
+from woolly.senses import EarSettings
+from woolly.senses.ears import Listener, after_conv
+from woolly.senses.sounds.mel import mel_filters, nemo_window
+
+__all__ = ["ParakeetParams", "build", "read", "trace_tower"]
+
+_FILTERS, _WINDOW = "a.mel_filters", "a.mel_window"
+_MOST_FRAMES = 12000  # of a window of two minutes
+_FAMILY = Listener(rows=lambda n, its: after_conv(n, 3), most_frames=_MOST_FRAMES)
+_MOST_LAYERS = 1024
+_MOST_DURATION = 64
+
+
+@dataclass(frozen=True)
+class _Ears(EarSettings):
+    """Ears that belong to the model's own file, and to no projector."""
+
+    @property
+    def family(self) -> Listener:
+        """How many rows frames become."""
+        return _FAMILY
+
+
+@dataclass(frozen=True)
+class ParakeetParams:
+    """Sizes of the encoder, and how its rows are spelled."""
+
+    width: int
+    heads: int
+    n_layers: int
+    n_mels: int
+    eps: float
+    scale: float  # of what enters the first layer
+    speller: SpellerKind
+    n_predictor: int  # layers of the prediction network; 0 of CTC
+    durations: tuple[int, ...]  # frames; of TDT alone
+    most_symbols: int  # tokens of one frame
+    keys: Keys
+
+
+def read(keys: Keys) -> ParakeetParams:
+    """Parameters of the file."""
+    width, heads, n_layers = (keys.positive(x) for x in ("embedding_length", "attention.head_count", "block_count"))
+    eps, scale = keys.number("attention.layer_norm_epsilon"), keys.number("embedding_scale", 1.0)
+    kind = keys.string("decoder_type")
+    if kind not in get_args(SpellerKind):
+        raise UnsupportedError(f"metadata key parakeet.decoder_type is {kind!r:.60}; ctc, rnnt or tdt was expected")
+    if width % (2 * heads) or n_layers > _MOST_LAYERS or not eps >= 0:
+        raise ModelError(f"{n_layers} layers with {heads} heads in a width of {width} are no Parakeet model")
+    durations = keys.whole_numbers("durations") if kind == "tdt" else ()
+    if kind == "tdt" and not (durations and all(0 <= one <= _MOST_DURATION for one in durations)):
+        raise ModelError(f"metadata key parakeet.durations is {durations!r:.60}; some frames each were expected")
+    n_predictor = 0 if kind == "ctc" else keys.positive("decoder_block_count")
+    symbols = keys.positive("max_symbols", 10)
+    if n_predictor > 16 or symbols > 1000:
+        raise ModelError(f"{n_predictor} layers of the prediction network and {symbols} tokens of a frame are too many")
+    n_mels, speller = keys.positive("num_mel_bins"), cast(SpellerKind, kind)
+    return ParakeetParams(width, heads, n_layers, n_mels, eps, scale, speller, n_predictor, durations, symbols, keys)
+
+
+def build(p: Tracer, hp: ParakeetParams) -> None:
+    """What is said in a row, whatever the text before: rows of a sound stand in place of all tokens."""
+    if p.pooling is not None:
+        raise UnsupportedError("a Parakeet model transcribes sounds, and makes no vectors of texts")
+    if hp.speller == "ctc":
+        x = p.output_rows(p.embed("token_embd", width=hp.width))
+        p.output(p.linear(x, "token_embd", width=p.rows("token_embd")))
+        return
+    x = p.output_rows(p.embed("token_embd", width=p.columns_of("token_embd")))
+    p.skip("dec.lstm", "dec.joint_pred", "dec.joint_steps")
+    p.output(p.linear(p.act(x, "relu"), "dec.joint_out", width=p.rows("dec.joint_out")))
+
+
+def trace_tower(tensors: Mapping[str, Tensor], hp: ParakeetParams) -> TracedTower:
+    """The encoder, with what its rows are added by, and the speller."""
+    own = {name: one for name, one in tensors.items() if name.startswith("a.") and name not in (_FILTERS, _WINDOW)}
+    _check_mel(tensors, hp.n_mels)
+    params = EarParams(_Ears("audio", "parakeet", hp.n_mels), hp.width, hp.n_layers, hp.heads, hp.eps, hp.keys, own)
+    builders = (*halvings(), StageBuilder(partial(_encoder, model=hp), ("a.",)))
+    traced = trace_ear(own, params, builders, partial(arrange_halved, params), remake_conformer)
+    speller = trace_speller(hp.speller, tensors, hp.n_predictor, hp.durations, hp.most_symbols)
+    return replace(traced, speller=speller)
+
+
+def _encoder(p: Tracer, hp: EarParams, model: ParakeetParams) -> None:
+    x = p.output_rows(conformer(p, hp, scale=model.scale))
+    p.output(
+        x if model.speller == "ctc" else p.linear(x, "a.joint_enc", width=p.rows("a.joint_enc")), "vectors", "none"
+    )
+
+
+def _check_mel(tensors: Mapping[str, Tensor], n_mels: int) -> None:
+    """UnsupportedError for a spectrogram other than NeMo's."""
+    known = {_FILTERS: mel_filters(n_mels, 512, 16000).T, _WINDOW: nemo_window()}
+    for name, array in known.items():
+        if name not in tensors:
+            continue
+        given = tensors[name].dequantize()
+        if given.shape != array.shape or not np.abs(given - array).max() <= 1e-4 * array.max():
+            raise UnsupportedError(f"the file brings {name.partition('_')[2]} of a spectrogram other than Parakeet's")
