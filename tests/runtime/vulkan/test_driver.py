@@ -117,7 +117,7 @@ class Logging(Failing):
         return super().result(name, *arguments)
 
 
-ALL = ("vkCmdPipelineBarrier", 0x10000, 0x10000)
+ALL, KERNELS = ("vkCmdPipelineBarrier", 0x10000, 0x10000), ("vkCmdPipelineBarrier", 0x800, 0x800)
 
 
 @pytest.fixture
@@ -137,6 +137,22 @@ def test_an_early_launch_waits_for_arguments_that_are_new(own, calls):
         own.launch("pack", (4,), 64, 0, args, early=True)
     names = [name for name in calls if name in (ALL, "vkCmdUpdateBuffer", "vkCmdDispatch")]
     assert names == [ALL, "vkCmdUpdateBuffer", ALL, "vkCmdDispatch", "vkCmdDispatch"]
+
+
+def test_a_launch_waits_for_all_after_a_copy_and_else_for_kernels_alone(own, calls):
+    at = own.allocate(4096)
+    args = (at, Address(at + 1024), 100, 5, 2, 1)
+
+    def queue():
+        for early in (False, False, True, False):
+            own.launch("pack", (4,), 64, 0, args, early=early)
+
+    queue()
+    own.zero(at, 1024)
+    own.forget(own.capture(queue))
+    four = [ALL, "vkCmdDispatch", KERNELS, "vkCmdDispatch", "vkCmdDispatch", KERNELS, "vkCmdDispatch"]
+    names = [name for name in calls if name in (ALL, KERNELS, "vkCmdFillBuffer", "vkCmdDispatch")]
+    assert names == [ALL, *four, ALL, "vkCmdFillBuffer", *four]
 
 
 def test_arguments_that_a_recording_brings_are_written_before_its_replay(own, calls):

@@ -33,7 +33,8 @@ _RESETTABLE = 2
 _TIMELINE = 1
 _ALL_STAGES, _LAST_STAGE = 0x10000, 0x2000
 _READS_WRITES = 0x8000 | 0x10000
-_COPIES, _HOST = 0x1000, 0x4000  # stages
+_COPIES, _HOST, _KERNELS = 0x1000, 0x4000, 0x800  # stages
+_KERNEL_READS, _KERNEL_WRITES = 0x20, 0x40
 _COPY_WRITES, _HOST_READS = 0x1000, 0x2000
 _TIMESTAMPS, _WHOLE, _WAIT = 2, 1, 2
 _N_STAMPS = 2048  # a profile marks each step: 1,000 steps, and as many submissions; beyond, no time is taken
@@ -57,6 +58,8 @@ class CommandStream:
         self._pool, self._semaphore, self._stamps = c.c_void_p(), c.c_void_p(), c.c_void_p()
         self._open: Any = None  # the command buffer that takes work
         self._piece: Any = None  # the one that launches are recorded in
+        # Whether nothing but launches came into each since all before was waited for.
+        self._open_launched, self._piece_launched = False, False
         self._last = 0  # value of the last submission
         self._done = 0
         self._sent: deque[_Sent] = deque()
@@ -66,6 +69,7 @@ class CommandStream:
         self._marks: dict[int, tuple[int, int]] = {}  # value and time stamp
         self._numbers = itertools.count(1)
         self._barrier = Barrier(_READS_WRITES, _READS_WRITES)
+        self._between_kernels = Barrier(_KERNEL_WRITES, _KERNEL_READS | _KERNEL_WRITES)
         self._for_host = Barrier(_COPY_WRITES, _HOST_READS)
         self._pushed = c.c_uint64()
         pool = PoolInfo(_RESETTABLE, shared.physical.family)
@@ -95,16 +99,31 @@ class CommandStream:
         commands = self._commands()
         self._wait_for_all(commands)
         self._shared.driver.result(name, commands, *arguments)
+        self._open_launched = False
 
     def launch(self, pipeline: Any, arguments: int, grid: Sequence[int], early: bool) -> None:
         """Queues a kernel, or records it. An early one needs nothing that the last command wrote."""
         commands = self._piece if self._piece is not None else self._commands()
         driver, self._pushed.value = self._shared.driver, arguments
         if not early:
-            self._wait_for_all(commands)
+            self._wait_for_launches(commands)
         driver.result("vkCmdBindPipeline", commands, 1, pipeline)
         driver.result("vkCmdPushConstants", commands, self._shared.layout, COMPUTE, 0, 8, c.byref(self._pushed))
         driver.result("vkCmdDispatch", commands, *grid)
+
+    def _wait_for_launches(self, commands: Any) -> None:
+        """As `_wait_for_all`, narrower if only launches were queued since: copies have other caches."""
+        is_piece = commands is self._piece
+        if self._piece_launched if is_piece else self._open_launched:
+            between = c.byref(self._between_kernels)
+            stages = (_KERNELS, _KERNELS, 0, 1, between, 0, None, 0, None)
+            self._shared.driver.result("vkCmdPipelineBarrier", commands, *stages)
+            return
+        self._wait_for_all(commands)
+        if is_piece:
+            self._piece_launched = True
+        else:
+            self._open_launched = True
 
     def end_writes(self) -> None:
         """What is open is done before, and seen by, all that is submitted later."""
@@ -126,7 +145,7 @@ class CommandStream:
         """The command buffer that takes work."""
         self._shared.enter()
         if self._open is None:
-            self._open = self._begin(_ONCE)
+            self._open, self._open_launched = self._begin(_ONCE), False
             self._first_stamp = self._stamp(self._open)
         return self._open
 
@@ -236,7 +255,7 @@ class CommandStream:
 
     def begin_piece(self) -> None:
         """Has launches recorded from here on."""
-        self._piece = self._begin(_AGAIN)
+        self._piece, self._piece_launched = self._begin(_AGAIN), False
 
     def end_piece(self, is_last: bool = False) -> Any:
         """What was recorded; goes on with another piece unless it is the last."""
