@@ -37,6 +37,8 @@ VARIANTS = {"plain": (), "double": ("-DFMA_BY_DOUBLE",), "metal": ()}
 _EXACT = "#pragma METAL fp contract(off)\n"
 
 ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights whose 32 columns have one whole-number factor
+# Weights of which a thread takes two runs of columns that share bytes; it takes 32 columns in a row of the others.
+STRANDED = ("Q4_K", "Q5_K", "Q6_K")
 # What matrix units compute: weights in super-blocks that most files have.
 TILED = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
@@ -72,10 +74,14 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         for number, name in enumerate(("quantize", "norm_quantize", "glu_quantize")):
             yield f"{name}_{block}", "linears/quantize", (f"BLOCK={block}", f"FROM={number}")
         yield f"merge_quantize_{block}", "attention/merge", (f"BLOCK={block}",)
-    for struct_name in found("weights", "IWeight"):
+    for struct_name, constants in found("weights", "IWeight").items():
         name, weight = struct_name.lower(), f"WEIGHT={struct_name}"
         yield f"embed_{name}", "weights/embed", (weight,)
-        yield f"linear_one_{name}", "linears/one", (weight,)
+        if constants["columns"] == 256:
+            strand = f"STRAND={f'{struct_name}_' if struct_name in STRANDED else 'Any'}Strand"
+            yield f"linear_one_{name}", "linears/one256", (weight, strand)
+        else:
+            yield f"linear_one_{name}", "linears/one", (weight,)
         yield f"linear_few_{name}", "linears/few", (weight,)
         alike = f"ALIKE={int(struct_name in ALIKE)}"
         yield f"linear_many_{name}", "linears/many", (weight, alike)

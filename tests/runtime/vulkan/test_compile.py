@@ -93,7 +93,7 @@ def test_a_group_shares_no_more_memory_than_vulkan_promises(archive):
 
 def test_vectors_are_loaded_whole(archive):
     """A driver that knows of no more than the alignment of one number loads each by itself."""
-    words = struct.unpack(f"<{len(code := archive.kernel('plain', 'linear_one_q4_k')) // 4}I", code)
+    words = struct.unpack(f"<{len(code := archive.kernel('plain', 'linear_one_q6_k')) // 4}I", code)
     at, sizes, loads = 5, {}, []
     while at < len(words):
         n, op = words[at] >> 16, words[at] & 0xFFFF

@@ -17,7 +17,7 @@ __all__ = ["MOST_OF_FEW", "InputRows", "Product", "Routes", "merged_form", "norm
 
 _NONE = Address(0)
 # GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
-_ROWS_OF_ONE, _ROWS, _FEW, _TILE, _FLOAT_ROWS = 4, 16, 4, 64, 64
+_ROWS_OF_ONE, _ROWS, _FEW, _TILE, _FLOAT_ROWS = {32: 4, 256: 8}, 16, 4, 64, 64
 MOST_OF_FEW = 16
 _QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
 # With matrix units: rows of a group of native/gpu/linears/strips.slang, and rows up to which one by one, then strips
@@ -231,8 +231,8 @@ def _product(
     tiled = blocks.name in TILED_TYPES and bool(e.device.architecture)
     most_of_one = MOST_OF_FEW if routes else _MOST_OF_ONE if tiled else 1
     most_of_few = MOST_OF_FEW if routes or not tiled else _MOST_OF_STRIPS
-    one = (-(-n // _ROWS_OF_ONE), GridRows(kind, times=times), each)
-    # Over 262,140 rows of weights, as of a large vocabulary, are no grid of the kernel of one row: few has its bits.
+    one = (-(-n // _ROWS_OF_ONE[blocks.columns]), GridRows(kind, times=times), each)
+    # Over 262,140 rows of weights, or twice that, are no grid of the kernel of one row: few has its bits.
     is_one = routes is not None or one[0] <= _MOST_GROUPS
     if is_one:
         e.launch(f"linear_one_{blocks.name}", one, 128, *args, most=most_of_one, kind=kind, early=early)
