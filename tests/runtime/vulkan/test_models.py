@@ -15,6 +15,7 @@ from woolly.quant import GGMLType
 from woolly.runtime import BACKENDS, Batch, Options, choose
 from woolly.runtime.split import SplitBackend
 from woolly.runtime.vulkan.ops import linears
+from woolly.runtime.vulkan.ops.attention import is_far as is_far_batch
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 70)
 SOME = ("llama", "qwen2", "qwen3", "granite", "gemma2", "gemma3", "phi3", "olmo2")
@@ -73,27 +74,40 @@ def test_bytes_that_norms_or_gates_leave_are_those_of_the_cpu_backend(kind, widt
 @pytest.mark.parametrize(
     ("kind", "width", "head"), [(GGMLType.Q4_K, 256, 64), (GGMLType.Q8_0, 96, 16)], ids=["q4_k", "q8_0"]
 )
-def test_bytes_that_attention_leaves_of_one_row_are_those_of_the_cpu_backend(kind, width, head, vulkan, tmp_path):
+def test_bytes_that_attention_leaves_of_few_rows_are_those_of_the_cpu_backend(kind, width, head, vulkan, tmp_path):
     """After two splits of positions; with many positions before it, a kernel of its own leaves them."""
     spec = replace(FAMILIES["llama"], width=width, ffn=256, type=kind, head_dim=head, n_layers=2)
     program, cpu = both(vulkan, write_tiny(spec, tmp_path / "tiny.gguf"), "f16")
     tokens, pages = np.random.RandomState(8).randint(0, 264, 141), list(range(5))
-    before, last = Batch.of([(tokens[:140], 0, pages)], [0]), Batch.of([(tokens[140:], 140, pages)], [0])
     states = [one.new_state(5) for one in (program, cpu)]
     for one, state in zip((program, cpu), states, strict=True):
-        one.run(before, state)
-    wanted = cpu.run(last, states[1]).copy()
+        one.run(Batch.of([(tokens[:140], 0, pages)], [0]), state)
     core = program._core
     (attend, *_) = (i for i, step in enumerate(program.running_plan.steps) if step.op == "attend")
     kernels = [launch.kernel for launch in core._emitter.launches[attend] + core._emitter.launches[attend + 1]]
     assert any(name.startswith("merge_quantize_") for name in kernels)
-    found = [program.run(last, states[0]).copy()]
-    program.run(last, states[0], 0, attend + 1)
-    found.append(program.run(last, states[0], attend + 1).copy())
-    core._is_far = lambda batch: True
-    found.append(program.run(last, states[0]).copy())
-    for rows in found:
-        np.testing.assert_array_equal(rows.view(np.uint32), wanted.view(np.uint32))
+    is_far = core._is_far
+    for first in (140, 139):  # one row, then three, of which the last sees one split alone
+        more = [(tokens[20:21], 20, pages)] if first < 140 else []
+        last = Batch.of([(tokens[first:], first, pages), *more], [0])
+        wanted = cpu.run(last, states[1]).copy()
+        core._is_far = is_far
+        found = [program.run(last, states[0]).copy()]
+        program.run(last, states[0], 0, attend + 1)
+        found.append(program.run(last, states[0], attend + 1).copy())
+        core._is_far = lambda batch: True
+        found.append(program.run(last, states[0]).copy())
+        for rows in found:
+            np.testing.assert_array_equal(rows.view(np.uint32), wanted.view(np.uint32))
+
+
+def test_rows_are_far_if_one_has_more_positions_before_it_than_are_computed_side_by_side():
+    def of(*positions):
+        return Batch.of([([1], at, list(range(at // 32 + 1))) for at in positions], [0])
+
+    assert [is_far_batch(of(at)) for at in (32767, 32768)] == [False, True]
+    assert [is_far_batch(of(5, at)) for at in (8190, 8191)] == [False, True]
+    assert not is_far_batch(of(*range(40000, 40009)))
 
 
 def test_a_vocabulary_of_more_groups_than_a_grid_has_goes_to_the_kernel_of_few_rows(vulkan, tmp_path, monkeypatch):

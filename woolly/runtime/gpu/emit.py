@@ -55,7 +55,9 @@ class Launch:
     other: int = 0
     joined: bool = False
     group: int = 1  # blocks of a group; more than one: groups wait for others, so no more are launched than run at once
-    far: bool | None = None  # only for runs of one row that has many positions before it, or only for all others
+    far: bool | None = (
+        None  # only for runs of few rows, one of which has many positions before it, or only for all others
+    )
     # The kernel of two steps is for runs whose sequences have one row each and see no page that is written for another.
     apart: bool = False
 

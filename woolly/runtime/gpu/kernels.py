@@ -34,7 +34,7 @@ class Kernels:
     backend: str  # its name in BACKENDS
     emitters: Mapping[str, Emit]  # by op
     joined: Callable[[Plan, str], frozenset[int]]  # steps whose values live on for a kernel of two steps; by KV type
-    is_far: Callable[[Batch], bool]  # whether a batch is of one row with many positions before it
+    is_far: Callable[[Batch], bool]  # whether a batch is of few rows, one with many positions before it
     ranks: bool = True  # whether there are kernels that rank logits
     sees: bool = False  # whether there are kernels for rows of pictures
     arithmetic: str = ""  # the backend whose bits they give; empty: each level has its own

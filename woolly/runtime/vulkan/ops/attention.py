@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +19,7 @@ from woolly.runtime.gpu.stores import store_arguments
 from woolly.runtime.reference.ops import distance_buckets
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
-from woolly.runtime.vulkan.ops.linears import merged_form, quantized_places
+from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS, merged_form, quantized_places
 
 __all__ = ["is_far"]
 
@@ -26,13 +28,19 @@ _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
 _COLUMNS = (128, 256, 640)  # of V that kernels take
 # Positions of a split, groups that share the splits of a row (as in attend.slang), and splits that they may have.
 _SPLIT, _SHARERS, _MOST_SPLITS = 128, 32, 256
+# Rows whose splits are shared so, too, and splits of each: twice the memory of one row.
+_FEW_SPLITS = 2 * _MOST_SPLITS // MOST_SPLIT_ROWS
 _MERGED = 256  # columns of a group of native/gpu/attention/merge.slang
 _TEAM = 4  # heads of a group, which read the same keys and values
 
 
 def is_far(batch: Batch) -> bool:
-    """Whether the batch is one row with more positions before it than are computed side by side."""
-    return batch.n_rows == 1 and int(batch.positions[0]) >= _SPLIT * (_MOST_SPLITS - 1)
+    """Whether the batch is of few rows, one of which has more positions before it than are computed side by side."""
+    if not 1 <= batch.n_rows <= MOST_SPLIT_ROWS:
+        return False
+    # A row may see those behind it.
+    n_seen = int(batch.positions.max()) + batch.n_rows
+    return n_seen > _SPLIT * (_MOST_SPLITS if batch.n_rows == 1 else _FEW_SPLITS)
 
 
 def _sinks(e: Emitter, step: Step) -> Address:
@@ -94,25 +102,30 @@ def _attend(e: Emitter, step: Step) -> None:
     heads = e.width(x) // entry.k_dim
     v_dim = e.width(step.output) // heads
     columns = next(n for n in _COLUMNS if v_dim <= n)
-    parts = e.scratch("attention parts", 4 * heads * _MOST_SPLITS * (v_dim + 2))
-    args = (
+    parts = e.scratch("attention parts", 4 * heads * 2 * _MOST_SPLITS * (v_dim + 2))
+    first = (
         *(e.value(x), e.value(step.output), parts, step.integer("entry"), heads, entry.heads, entry.k_dim, v_dim),
         *(room(entry.k_dim, e.kv_type), room(v_dim, e.kv_type), int(entry.v_in_k)),
-        *(_MASKS[mask], step.integer("window"), _MOST_SPLITS),
+        *(_MASKS[mask], step.integer("window")),
+    )
+    last = (
         *(max(1, step.integer("temper_length")), step.integer("temper_offset"), _longest(e)),
         *(step.number("scale"), step.number("softcap")),
         *(_sinks(e, step), _tempers(e, step), _slopes(e, step, heads), _distances(e, step, heads)),
     )
     kind = f"{e.kv_type}_{columns}"
-    # The splits of one row are computed side by side; more than memory was set aside for, one after another.
+    # The splits of few rows are computed side by side; more than memory was set aside for, one after another.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
-    e.launch(f"attend_parts_{kind}", (teams, 1, _SHARERS), 128, *args, most=1, far=False)
-    if form := merged_form(step, e.beside(1)):
-        n = heads * v_dim
-        last = (n, v_dim, _MOST_SPLITS, _MASKS[mask], step.integer("window"))
-        merged = (parts, e.value(step.output), _sinks(e, step), *quantized_places(e, n, form), *last)
-        e.launch(f"merge_quantize_{form}", -(-n // _MERGED), _MERGED, *merged, most=1, far=False)
-    else:
-        e.launch(f"attend_merge_{kind}", (heads, 1), 128, *args, most=1, far=False)
-    e.launch(f"attend_{kind}", (teams, 1), 128, *args, most=1, far=True)
-    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=2)
+    form, n = merged_form(step, e.beside(1)), heads * v_dim
+    for splits, least, most in ((_MOST_SPLITS, 0, 1), (_FEW_SPLITS, 2, MOST_SPLIT_ROWS)):
+        args = (*first, splits, *last)
+        launch = partial(e.launch, least=least, most=most, far=False)
+        launch(f"attend_parts_{kind}", (teams, GridRows(0), _SHARERS), 128, *args)
+        if form:
+            where = (n, v_dim, splits, _MASKS[mask], step.integer("window"))
+            merged = (parts, e.value(step.output), _sinks(e, step), *quantized_places(e, n, form), *where)
+            launch(f"merge_quantize_{form}", (-(-n // _MERGED), GridRows(0)), _MERGED, *merged)
+        else:
+            launch(f"attend_merge_{kind}", (heads, GridRows(0)), 128, *args)
+    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, most=MOST_SPLIT_ROWS, far=True)
+    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=MOST_SPLIT_ROWS + 1)

@@ -13,12 +13,23 @@ from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.matrices import TYPES as TILED_TYPES
 from woolly.runtime.vulkan.ops.rows import activation, elements, norm
 
-__all__ = ["MOST_OF_FEW", "InputRows", "Product", "Routes", "merged_form", "normed", "products", "quantized_places"]
+__all__ = [
+    "MOST_OF_FEW",
+    "MOST_SPLIT_ROWS",
+    "InputRows",
+    "Product",
+    "Routes",
+    "merged_form",
+    "normed",
+    "products",
+    "quantized_places",
+]
 
 _NONE = Address(0)
 # GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
 _ROWS_OF_ONE, _ROWS, _FEW, _TILE, _FLOAT_ROWS = {32: 4, 256: 8}, 16, 4, 64, 64
 MOST_OF_FEW = 16
+MOST_SPLIT_ROWS = 8  # rows whose attention is shared by groups
 _QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
 # With matrix units: rows of a group of native/gpu/linears/strips.slang, and rows up to which one by one, then strips
 # are faster. Measured on an H200: 12,800 x 4,096 of Q4_K take 35 us for 2 rows one by one and 64 by strips, 208 for 64
@@ -37,7 +48,7 @@ class InputRows:
     norm: Address = _NONE  # the weight of a norm that comes before all products, none of which takes floats
     eps: float = 0.0
     quantized: int = 0  # columns of blocks of the only form that products take, if the step before has left it
-    merged: bool = False  # whether attention has left it, of one row that has not many positions before it
+    merged: bool = False  # whether attention has left it, of few rows that have not many positions before them
 
 
 @dataclass(frozen=True)
@@ -195,8 +206,9 @@ def _quantize(
     grid = (-(-rows.width // _QUANTIZED), GridRows(rows.kind))
     args = (rows.value, *to, rows.width, rows.kind, *last)
     if rows.merged:
-        e.launch(f"{kernel}_{columns}", grid, 64, *args, most=1, far=True)
-    e.launch(f"{kernel}_{columns}", grid, 64, *args, least=2 if rows.merged else 0, kind=rows.kind, early=early)
+        e.launch(f"{kernel}_{columns}", grid, 64, *args, most=MOST_SPLIT_ROWS, far=True)
+    least = MOST_SPLIT_ROWS + 1 if rows.merged else 0
+    e.launch(f"{kernel}_{columns}", grid, 64, *args, least=least, kind=rows.kind, early=early)
     return to
 
 
