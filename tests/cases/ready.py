@@ -26,7 +26,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # What nothing reads before the first line of a program: another value of it needs no new Python.
-_LATE = ("COLUMNS", "LINES", "NO_COLOR", "PROMPT_TOOLKIT_NO_CPR", "TERM", "TTY")
+_LATE = (
+    *("COLUMNS", "HOME", "LINES", "NO_COLOR", "PATH", "PROMPT_TOOLKIT_NO_CPR", "TERM", "TTY"),
+    *("OLDPWD", "PWD", "SHLVL", "_"),  # of shells
+)
 _LATE_PREFIXES = ("PYTEST_", "WOOLLY_")
 # What commands import when they are asked to serve, beside the files of the commands.
 _MODULES = ("woolly.serving.life.lifecycle", "woolly.cluster.serve", "woolly.cluster.replica")
@@ -67,7 +70,7 @@ class _Nursery:
 
 
 @functools.cache
-def _has_nursery() -> bool:
+def has_nursery() -> bool:
     """Whether the system has descriptors of processes, by which their end is waited for: Linux from 5.3 on."""
     try:
         os.close(os.pidfd_open(os.getpid()))
@@ -77,8 +80,13 @@ def _has_nursery() -> bool:
 
 
 @functools.cache
-def _nursery() -> _Nursery:
+def nursery() -> _Nursery:
     return _Nursery()
+
+
+def is_alike(environment: dict[str, str]) -> bool:
+    """Whether a copy may take this environment for its own."""
+    return _late(environment) == nursery().environment
 
 
 def _program(command: object) -> tuple[str, str, list[str]] | None:
@@ -94,19 +102,19 @@ class Ready(subprocess.Popen):
 
     def __init__(self, command, **options):
         self._end, self._program = None, _program(command)
-        if not _has_nursery() or not options.keys() <= _OPTIONS:
+        if not has_nursery() or not options.keys() <= _OPTIONS:
             self._program = None
         super().__init__(command, **options)
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):
         environment = dict(os.environ if env is None else env)
-        if self._program is None or _late(environment) != _nursery().environment:
+        if self._program is None or not is_alike(environment):
             super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest)
             return
         pipes = rest[3:9]  # after startupinfo, creationflags and shell: the two ends of each
         given = [own if own != -1 else number for number, own in enumerate((pipes[0], pipes[3], pipes[5]))]
         order = {"program": self._program, "environment": environment, "folder": os.fspath(cwd or Path.cwd())}
-        self.pid, self._end = _nursery().start(order, given)
+        self.pid, self._end = nursery().start(order, given)
         self._child_created = True
         self._close_pipe_fds(*pipes)
 

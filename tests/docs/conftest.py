@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import door
 from tests.cases.texts import READERS
 from tests.cases.tiny import TINY, write_tiny
 from tests.docs.blocks import ROOT, Block
@@ -32,12 +33,14 @@ class Desk:
     folder: Path
     home: Path
     url: str
+    commands: Path | None = None  # what a shell finds before all others
     written: str | None = ""  # by the block before, where it could be run
     environment: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         keep = {name: value for name, value in os.environ.items() if not name.startswith(("WOOLLY_", "XDG_", "HF_"))}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        first = [str(self.commands)] if self.commands else []
+        path = os.pathsep.join([*first, str(Path(sys.executable).parent), os.environ["PATH"]])
         self.environment = {**keep, "HOME": str(self.home), "PATH": path}
 
     def here(self, text: str) -> str:
@@ -113,13 +116,21 @@ def docs_server(model_home, tmp_path_factory):
     shutil.copytree(model_home, home, copy_function=os.link)
     for name in ("embedder", "ranker"):  # of the pages that ask one server for vectors and ranks too
         write_tiny(READERS[name], home / ".cache" / "woolly" / "models" / f"{name}.gguf")
-    desk = Desk(folder, home, "http://127.0.0.1:8080")
-    with serving(SERVE, folder, desk.environment) as url:
+    desk = Desk(folder, home, "http://127.0.0.1:8080")  # this one by the command that is installed
+    # An example that sets no limit is answered by as many words as the model likes: minutes on a busy machine.
+    with serving(SERVE, folder, {**desk.environment, "WOOLLY_N_PREDICT": "100"}) as url:
         yield url
 
 
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory):
+    """A folder with a `woolly` that needs no time for imports: with them the blocks take twice the processor time."""
+    with door.opened(tmp_path_factory.mktemp("commands")) as folder:
+        yield folder
+
+
 @pytest.fixture
-def desk(model_home, docs_server, tmp_path, monkeypatch):
+def desk(model_home, docs_server, commands, tmp_path, monkeypatch):
     """A folder with what the docs speak of: your-model.gguf (and model.gguf), model-F16.gguf, text.txt, docs.
 
     your-embedder.gguf and your-reranker.gguf are tiny random models.
@@ -135,7 +146,7 @@ def desk(model_home, docs_server, tmp_path, monkeypatch):
     write_tiny(READERS["ranker"], folder / "your-reranker.gguf")
     shutil.copy(ROOT / "LICENSE", folder / "text.txt")
     shutil.copytree(ROOT / "docs" / "use", folder / "docs" / "use")
-    desk = Desk(folder, home, docs_server)
+    desk = Desk(folder, home, docs_server, commands)
     monkeypatch.chdir(folder)
     for name in [name for name in os.environ if name not in desk.environment]:
         monkeypatch.delenv(name)
