@@ -1,12 +1,12 @@
 """Anthropic's own SDK against the server: its types read the replies, its accumulator the streams."""
 
-import anthropic
 import httpx
 import pytest
-from anthropic.types import Message
 
+from tests.cases.later import Later
 from tests.clients.agents import CLAUDE_CODE_FIRST, CLAUDE_CODE_HEADERS, claude_code_second
 
+anthropic = Later("anthropic")  # seven seconds
 HI = [{"role": "user", "content": "hi"}]
 PAINT = {
     "name": "paint",
@@ -41,7 +41,7 @@ def streamed(client, **fields):
 def both(client, **fields):
     """The reply as a whole, after a check that the stream gives the same."""
     message = client.messages.create(**{**FIELDS, **fields})
-    Message.model_validate(message.model_dump())
+    anthropic.types.Message.model_validate(message.model_dump())
     other = streamed(client, **fields)
     assert shape(other) == shape(message)
     return message

@@ -2,14 +2,15 @@
 
 import base64
 
-import anthropic
 import openai
 import pytest
 
+from tests.cases.later import Later
 from tests.cases.pdfs import write_pdf
 
 pytest.importorskip("pypdfium2")
 
+anthropic = Later("anthropic")
 DATA = base64.b64encode(write_pdf(["Wool is warm", ""])).decode()
 URL = f"data:application/pdf;base64,{DATA}"
 

@@ -3,10 +3,9 @@
 import asyncio
 import time
 
-import anthropic
 import pytest
 
-from tests.clients.test_anthropic import FIELDS, connect
+from tests.clients.test_anthropic import FIELDS, anthropic, connect
 from woolly.serving.batches.job import Job
 
 
