@@ -214,6 +214,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False  # xdist would begin with the files of the most tests
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: they wait for servers, browsers and clocks.
+
+    Two processes on two cores used 41 of the 52 minutes of processor time that a run of 26 minutes had.
+    """
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return n_cores + 1
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collects tests without the garbage collector, and takes them out of its later rounds.
