@@ -1,4 +1,4 @@
-"""Videos in conversations: SmolVLM and Qwen 3 VL, over the library, the server and the command line."""
+"""Videos in conversations: SmolVLM and Qwen, over the library, the server and the command line."""
 
 import base64
 import json
@@ -91,16 +91,28 @@ def test_chat_takes_videos_by_the_command_for_pictures(folder, name, capsys):
         assert not chat.images and "error" not in capsys.readouterr().err
 
 
-def test_chat_refuses_videos_and_takes_pdf_files_as_run_does(folder, capsys, tmp_path):
-    write_tiny(
-        replace(TINY["qwen2"], name="old", architecture="qwen2vl", extra=M_ROPE, context=2048),
-        tmp_path / "old-Q8_0.gguf",
-    )
+def test_a_video_of_qwen_2_is_one_run_of_rows_in_the_prompt(folder, capsys, tmp_path):
+    old = replace(TINY["qwen2"], name="old", architecture="qwen2vl", extra=M_ROPE, context=2048)
+    write_tiny(old, tmp_path / "old-Q8_0.gguf")
     write_tower(TOWERS["qwen2vl"], tmp_path / "mmproj-old-F16.gguf")
     with opened(tmp_path, "old") as llm:
         chat = Chat(llm, Conversation(SamplingParams(max_tokens=2, seed=1)), None)
         chat.take(f"/image {folder / 'clip.mp4'}")
-        assert "videos are taken by SmolVLM, Qwen 3 VL, 3.5 and 3.6, not by" in capsys.readouterr().err
+        said = "clip.mp4 (5 s, 10 frames, 640 tokens) goes before your next message"
+        assert said in "".join(capsys.readouterr())
+        chat.take("hi")
+        assert not chat.images and "error" not in capsys.readouterr().err
+        counts = [llm.chat("hi", images=one, **GREEDY).n_prompt_tokens for one in ([], [folder / "clip.mp4"])]
+    assert counts[1] - counts[0] > 640
+
+
+def test_chat_refuses_videos_and_takes_pdf_files_as_run_does(folder, capsys, tmp_path):
+    write_tiny(replace(TINY["qwen2"], name="old", context=2048), tmp_path / "old-Q8_0.gguf")
+    write_tower(TOWERS["internvl"], tmp_path / "mmproj-old-F16.gguf")
+    with opened(tmp_path, "old") as llm:
+        chat = Chat(llm, Conversation(SamplingParams(max_tokens=2, seed=1)), None)
+        chat.take(f"/image {folder / 'clip.mp4'}")
+        assert "videos are taken by SmolVLM and Qwen 2 to 3.6 VL, not by" in capsys.readouterr().err
         assert not chat.images
         pytest.importorskip("pypdfium2")
         (tmp_path / "a.pdf").write_bytes(write_pdf(["Wool"], "0 0 60 40"))
