@@ -119,7 +119,7 @@ def server():
 
 def test_a_server_of_this_machine_is_refused(server):
     said = refusal(picture_bytes, f"http://127.0.0.1:{server}/a.png", allows_remote=True)
-    assert said == "127.0.0.1 is not on the public internet, and pictures are fetched from there alone"
+    assert said == "127.0.0.1 is not on the public internet, and only servers there are asked"
     assert "not on the public internet" in refusal(fetch, f"http://localhost:{server}/a.png")
     assert "not on the public internet" in refusal(fetch, f"http://[::1]:{server}/a.png")
     assert "not on the public internet" in refusal(fetch, f"http://2130706433:{server}/a.png")  # 127.0.0.1 as a number

@@ -5,12 +5,15 @@ import random
 import threading
 import time
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.cases.pdfs import write_pdf
 from tests.senses.fuzz import mutated
+from woolly.chat import FilePart, Message
+from woolly.chat.files import open_files
 from woolly.errors import RequestError
 from woolly.senses import pdf
 from woolly.senses.given import GivenFile
@@ -134,6 +137,33 @@ def test_a_given_file_names_the_field_at_fault():
         with pytest.raises(RequestError) as error:
             given.read(sees=False, most=50)
         assert str(error.value).startswith(reason) and error.value.field == "a.b"
+
+
+def test_files_of_other_servers_are_fetched_if_the_operator_allows_it(monkeypatch):
+    asked = []
+
+    def fetch(url, what, *, deadline):
+        now = time.monotonic()
+        asked.append((url, what, deadline - now))
+        monkeypatch.setattr(time, "monotonic", lambda: now + 20)
+        return GOOD
+
+    monkeypatch.setattr("woolly.senses.remote.fetch", fetch)
+    tokenizer = SimpleNamespace(break_marks=lambda text: text)
+    urls = ("https://x/of%20a.pdf?b=1", "HTTP://x/b.pdf")
+    message = Message("user", tuple(FilePart(GivenFile(data=url, where="a.b")) for url in urls))
+    with pytest.raises(RequestError, match=r"^a\.b: files are not fetched .*--allow-remote-images"):
+        open_files([message], None, tokenizer, 50)
+    assert not asked
+    (opened,) = open_files([message], None, tokenizer, 50, allows_remote=True)
+    assert opened.content == "[of a.pdf, page 1 of 1]\na\n\n[b.pdf, page 1 of 1]\na\n"
+    assert [one[:2] for one in asked] == [(url, "file") for url in urls]
+    assert [round(left) for *_, left in asked] == [30, 10]  # seconds for all of a conversation
+    with pytest.raises(
+        RequestError, match=r"^a\.b: .* is not on the public internet, and only servers there are asked"
+    ):
+        monkeypatch.undo()
+        GivenFile(data="http://127.0.0.1/a.pdf", where="a.b").fetched(time.monotonic() + 9)
 
 
 def test_mutated_files_are_pages_or_one_sentence():

@@ -318,6 +318,18 @@ def test_models_that_take_videos_otherwise_refuse_them_by_name(clip):
             opened(GivenVideo(data=data))
 
 
+def test_a_video_of_another_server_is_fetched_for_a_model_that_takes_it(clip, monkeypatch):
+    asked = []
+    monkeypatch.setattr("woolly.senses.remote.fetch", lambda *given, **_: asked.append(given) or clip)
+    message = Message("user", (VideoPart(GivenVideo(data="https://x/a.mp4", where="a")),))
+    with pytest.raises(RequestError, match="a: videos are taken by SmolVLM"):
+        open_files([message], Vision(replace(SMOL, projector="glm4v")), None, 50, allows_remote=True)
+    assert not asked
+    (opened,) = open_files([message], Vision(SMOL), None, 50, allows_remote=True)
+    assert sum(isinstance(part, ImagePart) for part in opened.content) == 5
+    assert asked == [("https://x/a.mp4", "video")]
+
+
 def test_parts_of_the_library_are_read(clip, tmp_path):
     path = tmp_path / "a.mp4"
     path.write_bytes(clip)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from woolly.chat.message import FilePart, ImagePart, Message, Part, TextPart, VideoPart
 from woolly.chat.sight import Vision
@@ -18,20 +19,24 @@ from woolly.tokens import Tokenizer
 __all__ = ["open_files"]
 
 _READING = 60.0  # seconds for all files of a conversation: they hold up the pictures of all clients
+_FETCHING = 30.0  # seconds for what other servers give of them
 _MOST_VIDEOS = 4
+
+Given = TypeVar("Given", GivenFile, GivenVideo)
 
 
 def open_files(
-    messages: Sequence[Message], sight: Vision | None, tokenizer: Tokenizer, most: int
+    messages: Sequence[Message], sight: Vision | None, tokenizer: Tokenizer, most: int, *, allows_remote: bool = False
 ) -> tuple[Message, ...]:
     """Returns the messages with the pages of PDF files, and the frames of videos, in place of the files.
 
     A page is its text, if it has some, and its picture, if the model sees. RequestError if a file cannot be read, if
     all have more than `most` pages, or if a model that sees nothing gets one without text; with the code "busy" if
-    their turn does not come in time.
+    their turn does not come in time. Those of other servers are fetched if `allows_remote`.
     """
     _check_videos(messages)
     taken, deadline = Taken(), time.monotonic() + _READING
+    fetches = _Fetches(allows_remote)
     sees = sight is not None and sight.tower is not None
     opened: list[Message] = []
     for message in messages:
@@ -41,16 +46,34 @@ def open_files(
         parts: list[Part] = []
         for part in message.parts:
             if isinstance(part, VideoPart):
-                parts += _framed(part.video, sight, deadline)
+                parts += _framed(part.video, sight, deadline, fetches)
                 continue
             if not isinstance(part, FilePart):
                 parts.append(part)
                 continue
-            pages = part.file.read(sees=sees, most=most, before=taken, deadline=deadline)
+            file = fetches.local(part.file)
+            pages = file.read(sees=sees, most=most, before=taken, deadline=deadline)
             taken = taken.more(pages)
-            parts += _shown(part.file, pages, tokenizer) if sees else _told(part.file, pages, tokenizer)
+            parts += _shown(file, pages, tokenizer) if sees else _told(file, pages, tokenizer)
         opened.append(replace(message, content=_content(parts)))
     return tuple(opened)
+
+
+@dataclass
+class _Fetches:
+    """Files and videos of other servers, as far as the server's operator and the time of a conversation allow."""
+
+    is_allowed: bool
+    left: float = _FETCHING
+
+    def local(self, given: Given) -> Given:
+        """Returns what was given with its bytes, if it must be fetched and may be; who reads it refuses it else."""
+        if not (self.is_allowed and given.is_remote):
+            return given
+        begun = time.monotonic()
+        fetched = given.fetched(begun + self.left)
+        self.left -= time.monotonic() - begun
+        return fetched
 
 
 def _check_videos(messages: Sequence[Message]) -> None:
@@ -87,7 +110,7 @@ def _told(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list[
     return parts
 
 
-def _framed(video: GivenVideo, sight: Vision | None, deadline: float) -> list[Part]:
+def _framed(video: GivenVideo, sight: Vision | None, deadline: float, fetches: _Fetches) -> list[Part]:
     """Returns frames with their times, in the words of the family's processor, or as one picture of them all."""
     if sight is None or sight.tower is None:
         raise video.refusal("this model sees no pictures, and so no video; choose a model that does")
@@ -95,7 +118,7 @@ def _framed(video: GivenVideo, sight: Vision | None, deadline: float) -> list[Pa
         showing = showing_of(sight.tower, hears=sight.ears is not None)
     except RequestError as error:
         raise video.refusal(str(error)) from None
-    seen = video.read(showing, deadline=deadline)
+    seen = fetches.local(video).read(showing, deadline=deadline)
     if showing.is_whole:
         return [ImagePart(GivenPicture(Clip(seen.frames), where=video.where))]
     pictures = [ImagePart(GivenPicture(frame, where=video.where)) for frame in seen.frames]

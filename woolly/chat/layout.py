@@ -81,7 +81,7 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, 
     TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for, or if
     the model sees no pictures.
     """
-    request = replace(request, messages=open_files(request.messages, sight, tokenizer, request.pdf_pages))
+    request = _opened(request, tokenizer, sight)
     pictures = read_pictures(request.messages, sight, request.readings)
     choice = request.tools
     is_calling = choice.mode != "none"
@@ -118,6 +118,12 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, 
     )
 
 
+def _opened(request: ChatRequest, tokenizer: Tokenizer, sight: Vision | None) -> ChatRequest:
+    """Returns the request with its files as text and pictures."""
+    most, allows = request.pdf_pages, request.allows_remote
+    return replace(request, messages=open_files(request.messages, sight, tokenizer, most, allows_remote=allows))
+
+
 def render_prompt(
     request: ChatRequest,
     template: ChatTemplate,
@@ -130,7 +136,7 @@ def render_prompt(
 
     In place of a picture is the mark that the template writes for it; no picture is read, but files are.
     """
-    request = replace(request, messages=open_files(request.messages, sight, tokenizer, request.pdf_pages))
+    request = _opened(request, tokenizer, sight)
     check_pictures(request.messages, sight)
     template = template.for_tools if request.tools.mode != "none" else template
     marks = find_reasoning(template.source)

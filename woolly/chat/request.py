@@ -45,6 +45,7 @@ class ChatRequest:
     continue_final: bool = False  # the answer continues the last message, which is the assistant's
     tell_schema: bool = False  # the prompt says the schema
     pdf_pages: int = MOST_PAGES  # that the PDF files of the conversation may have together
+    allows_remote: bool = False  # whether its files and videos may be fetched from other servers
     readings: Readings | None = field(default=None, compare=False, repr=False)  # if it is laid out several times
 
     def __post_init__(self) -> None:

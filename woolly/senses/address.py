@@ -65,12 +65,15 @@ def sound_bytes(address: str) -> bytes:
 
 
 def file_bytes(data: str) -> bytes:
-    """Returns the bytes of a PDF file in a data: URL, or in base64 alone; files are never fetched."""
+    """Returns the bytes of a PDF file in a data: URL, or in base64 alone; another server's are fetched before."""
     if (found := _SCHEME.match(data[:64])) is None:
         return read_base64(data, "file")
     if (head := _DATA.match(data[:256])) is None:
         if found[1].lower() in ("http", "https"):
-            raise RequestError("files are not fetched from other servers; send data:application/pdf;base64,...")
+            raise RequestError(
+                "files are not fetched from other servers here (--allow-remote-images allows it); send"
+                " data:application/pdf;base64,..."
+            )
         raise RequestError(f"{data[:40]!r} is no file; expected data:application/pdf;base64,...")
     check_file_type(head[1])
     return read_base64(data[head.end() :], "file")
@@ -83,12 +86,16 @@ def check_file_type(type: str) -> None:
 
 
 def video_bytes(data: str) -> bytes:
-    """Returns the bytes of a video in a data: URL, or in base64 alone; videos are never fetched."""
+    """Returns the bytes of a video in a data: URL, or in base64 alone; another server's are fetched before."""
     if (found := _SCHEME.match(data[:64])) is None:
         return read_base64(data, "video")
     if (head := _DATA.match(data[:256])) is None or head[1].lower().partition("/")[0] != "video":
-        fetched = "videos are not fetched from other servers; send " if found[1].lower() in ("http", "https") else ""
-        raise RequestError(f"{fetched or f'{data[:40]!r} is no video; expected '}data:video/mp4;base64,...")
+        if found[1].lower() in ("http", "https"):
+            raise RequestError(
+                "videos are not fetched from other servers here (--allow-remote-images allows it); send"
+                " data:video/mp4;base64,..."
+            )
+        raise RequestError(f"{data[:40]!r} is no video; expected data:video/mp4;base64,...")
     return read_base64(data[head.end() :], "video")
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from woolly.errors import RequestError
 from woolly.senses.address import (
@@ -39,7 +40,7 @@ class GivenPicture:
     @property
     def is_remote(self) -> bool:
         """Whether it comes from another server."""
-        return self.address[:4].lower() == "http"
+        return _is_http(self.address)
 
     def read(self, *, allows_remote: bool = False, deadline: float = math.inf) -> Picture:
         """Returns the decoded picture; RequestError, with the field at fault, if it cannot be used.
@@ -95,7 +96,7 @@ class GivenFile:
     """A PDF file: one of a source and data. Nothing of it was read: that takes a while, and may fail."""
 
     source: Any = field(default=None, repr=False)  # a path, or bytes
-    data: str = field(default="", repr=False)  # a data: URL, or base64
+    data: str = field(default="", repr=False)  # a data: URL, base64, or an address of another server
     media_type: str = ""  # of base64, if the client names it
     name: str = ""  # of the file, as the model reads it
     where: str = ""  # the field of the request that holds it, for messages
@@ -104,6 +105,19 @@ class GivenFile:
     def shown_name(self) -> str:
         """What the file is called in the prompt."""
         return self.name or (Path(self.source).name if isinstance(self.source, (str, Path)) else "document.pdf")
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it comes from another server."""
+        return self.source is None and _is_http(self.data)
+
+    def fetched(self, deadline: float) -> GivenFile:
+        """Returns it with the bytes that another server gives until `deadline`; RequestError if there are none."""
+        try:
+            name = self.name or PurePosixPath(unquote(urlsplit(self.data).path)).name[:80]
+            return replace(self, source=_fetch(self.data, "file", deadline), data="", name=name)
+        except RequestError as error:
+            raise self.refusal(str(error)) from None
 
     def read(
         self, *, sees: bool, most: int, before: Taken | None = None, deadline: float = math.inf
@@ -135,8 +149,20 @@ class GivenVideo:
     """A video: one of a source and data. Nothing of it was read: that takes a while, and may fail."""
 
     source: Any = field(default=None, repr=False)  # a path, or bytes
-    data: str = field(default="", repr=False)  # a data: URL, or base64
+    data: str = field(default="", repr=False)  # a data: URL, base64, or an address of another server
     where: str = ""  # the field of the request that holds it, for messages
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it comes from another server."""
+        return self.source is None and _is_http(self.data)
+
+    def fetched(self, deadline: float) -> GivenVideo:
+        """Returns it with the bytes that another server gives until `deadline`; RequestError if there are none."""
+        try:
+            return replace(self, source=_fetch(self.data, "video", deadline), data="")
+        except RequestError as error:
+            raise self.refusal(str(error)) from None
 
     def read(self, showing: Showing, *, deadline: float = math.inf) -> Video:
         """Returns its frames, here at `deadline`; RequestError, with the field at fault, if it cannot be used."""
@@ -150,3 +176,13 @@ class GivenVideo:
         """Returns the error of this video."""
         said = f"{self.where}: {message}" if self.where else message
         return RequestError(said, field=self.where or None, code=code)
+
+
+def _is_http(address: str) -> bool:
+    return address[:8].lower().startswith(("http:", "https:"))
+
+
+def _fetch(address: str, what: str, deadline: float) -> bytes:
+    from woolly.senses.remote import fetch  # with the standard library's clients, which few need
+
+    return fetch(address, what, deadline=deadline)

@@ -1,4 +1,4 @@
-"""Fetches a picture from another server, which must be on the public internet.
+"""Fetches a picture, a PDF file or a video from another server, which must be on the public internet.
 
 A client chooses the address and the server fetches it, so a client could make it ask machines that only it can reach
 (SSRF). Each name is resolved once, all its addresses are checked, and the connection goes to a checked address, so that
@@ -24,35 +24,45 @@ from woolly.senses.format import MOST_BYTES
 
 __all__ = ["check_address", "fetch"]
 
-_SECONDS = 20.0  # for one picture
+_SECONDS = 20.0  # for one of them
 _MOST_REDIRECTS = 3
 _CHUNK = 2**16
 _REDIRECTS = (301, 302, 303, 307, 308)
 
+# What servers are asked for, by what a client means.
+_ACCEPTED = {"picture": "image/*", "file": "application/pdf", "video": "video/*"}
+
 Resolve = Callable[[str, int], list[str]]
 
 
-def fetch(url: str, *, deadline: float = math.inf, resolve: Resolve | None = None, checks: bool = True) -> bytes:
+def fetch(
+    url: str,
+    what: str = "picture",
+    *,
+    deadline: float = math.inf,
+    resolve: Resolve | None = None,
+    checks: bool = True,
+) -> bytes:
     """Returns what an http or https address serves; RequestError if it may not be asked, or does not answer.
 
-    It ends at `deadline`, by time.monotonic(), or after 20 seconds if these end first. `resolve` and `checks` are for
-    tests, which have a server on this machine alone.
+    `what` is a picture, a file or a video, for messages. It ends at `deadline`, by time.monotonic(), or after 20
+    seconds if these end first. `resolve` and `checks` are for tests, which have a server on this machine alone.
     """
     deadline = min(deadline, time.monotonic() + _SECONDS)
     for _ in range(_MOST_REDIRECTS + 1):
         parts = _split(url)
         try:
-            answer = _ask(parts, resolve or _addresses, deadline, checks=checks)
+            answer = _ask(parts, resolve or _addresses, deadline, _ACCEPTED[what], checks=checks)
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = " ".join(str(error).split())[:120] or type(error).__name__
-            raise RequestError(f"the picture at {parts.hostname} cannot be fetched ({reason})") from None
+            raise RequestError(f"the {what} at {parts.hostname} cannot be fetched ({reason})") from None
         if isinstance(answer, bytes):
             return answer
         there = urljoin(url, answer)
         if url.lower().startswith("https:") and not there.lower().startswith("https:"):
-            raise RequestError(f"the picture at {parts.hostname} is redirected from https to http; send a data: URL")
+            raise RequestError(f"the {what} at {parts.hostname} is redirected from https to http; send a data: URL")
         url = there
-    raise RequestError(f"the picture is redirected more than {_MOST_REDIRECTS} times; send a data: URL")
+    raise RequestError(f"the {what} is redirected more than {_MOST_REDIRECTS} times; send a data: URL")
 
 
 def check_address(address: str, host: str) -> None:
@@ -64,7 +74,7 @@ def check_address(address: str, host: str) -> None:
         if ip in ipaddress.ip_network("64:ff9b::/96"):
             inner.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
     if any(not one.is_global or one.is_multicast or one.is_reserved for one in inner[1:] or inner):
-        raise RequestError(f"{host} is not on the public internet, and pictures are fetched from there alone")
+        raise RequestError(f"{host} is not on the public internet, and only servers there are asked")
 
 
 def _split(url: str) -> SplitResult:
@@ -76,7 +86,7 @@ def _split(url: str) -> SplitResult:
     if parts.scheme.lower() not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
         raise RequestError(f"{url[:60]!r} is no address; expected https://host/picture.png")
     if parts.username is not None or parts.password is not None:
-        raise RequestError("the address of a picture holds a name or password; leave it out")
+        raise RequestError("the address holds a name or password; leave it out")
     return parts
 
 
@@ -84,7 +94,7 @@ def _addresses(host: str, port: int) -> list[str]:
     return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
-def _ask(parts: SplitResult, resolve: Resolve, deadline: float, *, checks: bool) -> bytes | str:
+def _ask(parts: SplitResult, resolve: Resolve, deadline: float, accepted: str, *, checks: bool) -> bytes | str:
     """Returns the body, or the address of a redirect."""
     host, is_tls = parts.hostname or "", parts.scheme.lower() == "https"
     port = parts.port or (443 if is_tls else 80)
@@ -104,7 +114,7 @@ def _ask(parts: SplitResult, resolve: Resolve, deadline: float, *, checks: bool)
         connection.putrequest("GET", target, skip_host=True, skip_accept_encoding=True)
         named = f"[{host}]" if ":" in host else host
         connection.putheader("Host", named if parts.port is None else f"{named}:{parts.port}")
-        connection.putheader("Accept", "image/*")
+        connection.putheader("Accept", accepted)
         connection.putheader("Accept-Encoding", "identity")
         connection.putheader("User-Agent", "woolly")
         connection.endheaders()

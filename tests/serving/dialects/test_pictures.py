@@ -118,17 +118,27 @@ def test_files_of_every_dialect():
     assert part.file == GivenFile(data="+/AA", media_type="application/pdf", where="contents.0.parts.0.inlineData")
 
 
+def test_files_of_other_servers_are_named_by_their_addresses():
+    """Whether they are fetched is decided when the conversation is laid out."""
+    url = "https://example.com/a.pdf"
+    (part,) = said(read_items([{"role": "user", "content": [{"type": "input_file", "file_url": url}]}]))
+    assert part == chat.FilePart(GivenFile(data=url, where="input.0.content.0.file_url"))
+    blocks = [{"type": "document", "title": "b", "source": {"type": "url", "url": url}}]
+    (part,) = said(anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)]))
+    assert part == chat.FilePart(GivenFile(data=url, name="b", where="messages.0.content.0.source"))
+
+
 def test_files_that_are_kept_elsewhere_are_refused_by_name():
     with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file\.file_id: files are not kept"):
         openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": {"file_id": "f"}}])])
     with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file: an object with file_data"):
         openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": 3}])])
-    for name in ("file_id", "file_url"):
-        with pytest.raises(ApiError, match=rf"input\.0\.content\.0\.{name}: files are neither kept nor fetched"):
+    for name, said in (("file_id", "files are not kept"), ("file_url", r"an http\(s\) address was expected")):
+        with pytest.raises(ApiError, match=rf"input\.0\.content\.0\.{name}: {said}"):
             read_items([{"role": "user", "content": [{"type": "input_file", name: "x"}]}])
     with pytest.raises(ApiError, match="a file belongs into a message of the user"):
         read_items([{"role": "system", "content": [{"type": "input_file", "file_data": PDF}]}])
-    for source in ({"type": "url", "url": "https://x/a.pdf"}, {"type": "file", "file_id": "x"}):
-        with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.source: files are neither kept nor fetched"):
+    for source in ({"type": "url", "url": "file:///etc/passwd"}, {"type": "file", "file_id": "x"}):
+        with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.source: files are not kept here"):
             blocks = [{"type": "document", "source": source}]
             anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])

@@ -188,6 +188,7 @@ class Generator:
             reasoning=ReasoningOptions(effort, is_split),
             variables=variables,
             pdf_pages=settings.pdf_pages,
+            allows_remote=settings.allow_remote_images,
         )
         return with_system(llm.preset, asked)
 

@@ -134,8 +134,10 @@ def _picture(block: Block, where: str) -> chat.ImagePart:
 
 def _file(block: Block, where: str) -> chat.FilePart:
     source, place = _source(block), f"{where}.source"
+    if source["type"] == "url" and isinstance(url := source.get("url"), str) and url[:4].lower() == "http":
+        return chat.FilePart(GivenFile(data=url, name=block.title or "", where=place))
     if source["type"] != "base64":
-        raise refuse(place, "files are neither kept nor fetched here; send a source of type 'base64'")
+        raise refuse(place, "files are not kept here; send a source of type 'base64', or 'url' with an http(s) address")
     if not isinstance(data := source.get("data"), str) or not isinstance(media := source.get("media_type"), str):
         raise refuse(place, "a document needs a source of type 'base64' with a media_type and data")
     for name in ("citations", "context"):

@@ -146,7 +146,8 @@ def _counted(
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     else:
-        chat = replace(chat, messages=open_files(chat.messages, sight, llm.tokenizer, chat.pdf_pages))
+        files = open_files(chat.messages, sight, llm.tokenizer, chat.pdf_pages, allows_remote=chat.allows_remote)
+        chat = replace(chat, messages=files)
         text = render_prompt(chat, llm.template, llm.tokenizer, sight, begins_answer=body.add_generation_prompt)
         check(text)
         ids = llm.tokenize_layout(seen_prompt(text, chat.messages, chat.params, sight))

@@ -8,7 +8,7 @@ from typing import Any
 
 from woolly.chat import AudioPart, FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from woolly.chat.compaction import note_text
-from woolly.senses.given import GivenPicture, GivenSound
+from woolly.senses.given import GivenFile, GivenPicture, GivenSound
 from woolly.serving.dialects.files import file_part, file_text
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
@@ -127,9 +127,10 @@ def _read_part(part: Any, where: str) -> Part:
             )
         return AudioPart(GivenSound(base64=data, where=f"{where}.input_audio"))
     if isinstance(part, Mapping) and part.get("type") == "input_file":
-        for name in ("file_id", "file_url"):
-            if part.get(name) is not None:
-                raise refuse(f"{where}.{name}", "files are neither kept nor fetched here; send its bytes as file_data")
+        if part.get("file_id") is not None:
+            raise refuse(f"{where}.file_id", "files are not kept for conversations; send its bytes as file_data")
+        if (url := _text(part, "file_url")) is not None:
+            return FilePart(GivenFile(data=_remote(url, f"{where}.file_url"), where=f"{where}.file_url"))
         if (data := _text(part, "file_data")) is None:
             raise refuse(f"{where}.file_data", "it is missing; data:application/pdf;base64,... was expected")
         return file_part(data, _text(part, "filename") or "", f"{where}.file_data")
@@ -140,6 +141,12 @@ def _read_part(part: Any, where: str) -> Part:
     if part.get("detail") not in (None, "auto"):
         ignore("input.content.detail (a picture is always prepared as the model's processor does)")
     return ImagePart(GivenPicture(address=url, where=f"{where}.image_url"))
+
+
+def _remote(url: str, where: str) -> str:
+    if url[:4].lower() != "http":
+        raise refuse(where, "an http(s) address was expected; bytes are sent as file_data")
+    return url
 
 
 def _part(part: Any, where: str) -> str:
