@@ -201,6 +201,13 @@ def test_long_contexts_whose_cache_is_read_faster_in_another_type_mean_that_type
     assert advice.token_gain == pytest.approx(long.seconds / (long.seconds - 0.3 * 0.6))
 
 
+def test_4_bits_are_advised_with_the_command_that_measures_their_loss():
+    long = run("tg32", 1, 0.01, 0.005, attention=0.3)
+    advice = advise(situation(one=long, depth=32768, kv_seconds={"f16": 0.3, "q8_0": 0.2, "q4": 0.1}))
+    assert "--kv-type q4" in advice.do
+    assert "less exact: woolly perplexity --kv-type q4 --kl shows how much" in advice.why
+
+
 def test_long_contexts_of_the_fastest_type_mean_a_shorter_context():
     long = run("tg32", 1, 0.01, 0.005, attention=0.3)
     advice = advise(situation(one=long, depth=32768, kv_seconds={"f16": 0.3, "q8_0": 0.4}))

@@ -269,6 +269,8 @@ def _kv_type(s: Situation) -> Advice | None:
     name = min(others, key=lambda other: others[other])
     ratio = others[name] / s.kv_seconds[s.kv_type]
     price = "twice the memory" if name == "f32" else "half the memory" if s.kv_type == "f32" else "a little less exact"
+    if name == "q4":
+        price = "less exact: woolly perplexity --kv-type q4 --kl shows how much"
     return _changed(
         s,
         "kv_type",
