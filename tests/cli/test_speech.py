@@ -35,6 +35,9 @@ def test_the_transcript_is_printed_without_a_prompt(folder, monkeypatch):
     facts = json.loads(run(folder, *words, "--json").stdout)
     assert facts["seconds"] == 3.0 and facts["language"] == "de"
     assert [one["text"].strip() for one in facts["segments"]] == shown.stdout.splitlines()
+    timed = json.loads(run(folder, *words, "--json", "--words").stdout)["segments"]
+    assert [word["text"] for one in timed for word in one["words"]] == facts["text"].split()
+    assert not any(one["words"] for one in facts["segments"])
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,7 @@ def test_the_transcript_is_printed_without_a_prompt(folder, monkeypatch):
         (("Hello",), "give one with --audio FILE"),
         (("--audio", "talk.wav", "--top-k", "3"), "--top-k cannot be honoured by a model that transcribes"),
         (("--audio", "talk.wav", "--system", "Be brief."), "--system cannot be honoured by a model that transcribes"),
+        (("--audio", "talk.wav", "--words"), "--words gives times, which --json shows: give both"),
         (("--audio", "talk.wav", "-n", "5"), "--max-tokens cannot be honoured by a model that transcribes"),
     ],
 )
@@ -66,7 +70,7 @@ def test_a_whisper_model_of_the_catalogue_is_fetched(folder, monkeypatch):
         raise CliRunner().invoke(app, ["run", "whisper", "--audio", str(folder / "talk.wav")]).exception
 
 
-@pytest.mark.parametrize("words", [("--language", "de"), ("--translate",)])
+@pytest.mark.parametrize("words", [("--language", "de"), ("--translate",), ("--words",)])
 def test_what_only_a_transcript_has_is_refused_of_others(tmp_path, words):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     with pytest.raises(UsageError, match=f"{words[0]} is for models that transcribe; say it in the prompt"):

@@ -47,6 +47,9 @@ def test_each_format_says_what_is_said(audio):
     assert (verbose.text, verbose.language, verbose.duration) == (text, "english", 34.0)
     assert [one.id for one in verbose.segments] == list(range(len(verbose.segments)))
     assert "".join(one.text for one in verbose.segments).strip() == text
+    both = ["word", "segment"]
+    timed = audio.transcriptions.create(**ask, response_format="verbose_json", timestamp_granularities=both)
+    assert [one.word for one in timed.words] == text.split() and timed.segments == verbose.segments
     srt, vtt = (audio.transcriptions.create(**ask, response_format=kind) for kind in ("srt", "vtt"))
     assert srt.startswith("1\n00:00:0") and " --> " in srt and verbose.segments[0].text.strip() in srt
     assert vtt.startswith("WEBVTT\n\n00:00:0") and "," not in vtt.splitlines()[2]
@@ -67,8 +70,8 @@ def test_a_translation_is_asked_for_by_its_task(audio):
     ("fields", "says"),
     [
         (
-            {"timestamp_granularities[]": "word", "response_format": "verbose_json"},
-            "times of words are not computed with a Whisper model yet",
+            {"timestamp_granularities[]": "letter", "response_format": "verbose_json"},
+            "word or segment was expected, or both",
         ),
         ({"timestamp_granularities[]": "segment"}, "times are part of verbose_json"),
         ({"language": "klingon"}, "none that this model knows"),

@@ -77,6 +77,14 @@ __all__ = ["run"]
         section=ANSWER,
     ),
     Option("--translate", "A Whisper model writes English, whatever is spoken.", bool, default=False, section=ANSWER),
+    Option(
+        "--words",
+        "With --json: the times of words, of a Whisper model; a Parakeet model always gives them.",
+        bool,
+        to="timed",
+        default=False,
+        section=ANSWER,
+    ),
     SYSTEM,
     Option("--raw", "Continue the prompt as it is, without a chat template.", bool, default=False, section=ANSWER),
     MAX_TOKENS,
@@ -100,6 +108,7 @@ def run(
     audio: tuple[str, ...],
     language: str | None,
     translate: bool,
+    timed: bool,
     system: str | None,
     raw: bool,
     max_tokens: int | None,
@@ -145,14 +154,15 @@ def run(
         said = prompt or next((word for word in others if word is not None), None)
         refused = {"image": image, "system": system, "raw": raw, "file": file, "max_tokens": max_tokens, "stop": stop}
         refused |= {"json_schema": json_schema, "grammar": grammar}
-        wanted = {"prompt": said or "", "language": language, "translate": translate}
+        wanted = {"prompt": said or "", "language": language, "translate": translate, "words": timed}
+        if timed and not as_json:
+            raise UsageError("--words gives times, which --json shows: give both")
         assert first is not None
         transcribe(fetched(first), wanted, audio, engine, sampling, refused, as_json=as_json, verbose=verbose)
         return
-    if language is not None or translate:
-        raise UsageError(
-            f"--{'translate' if translate else 'language'} is for models that transcribe; say it in the prompt"
-        )
+    if language is not None or translate or timed:
+        typed = "translate" if translate else "words" if timed else "language"
+        raise UsageError(f"--{typed} is for models that transcribe; say it in the prompt")
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
         if raw or as_json or verbose or image or audio:

@@ -15,6 +15,7 @@ from woolly.llm.speech.steps import Ask, Transcribing, next_step
 from woolly.llm.speech.tokens import SpeechTokens
 from woolly.llm.speech.transcriber import Transcriber
 from woolly.llm.speech.transcript import SpokenSegment, Transcript
+from woolly.llm.speech.words import Aligner
 from woolly.senses import Sound, read_sound
 from woolly.senses.sounds import SoundSource
 from woolly.tokens import Tokenizer
@@ -29,6 +30,7 @@ class Hearing:
     driver: EngineDriver
     _loaded: list[LoadedModel]
     _speech: SpeechTokens | None = None
+    _aligner: Aligner | None = None
 
     @property
     def transcribes(self) -> bool:
@@ -82,7 +84,10 @@ class Hearing:
             place = next(i for i, step in enumerate(steps) if step.op == "place")
             return FrameTranscriber(self.tokenizer, source.speller, source.ears.n_mels, place, sound, chosen)
         self._speech = self._speech or SpeechTokens.of(self.tokenizer)
-        return Transcriber(self.tokenizer, self._speech, source.ears.n_mels, sound, chosen)
+        if chosen.words and self._aligner is None:
+            self._aligner = Aligner(self._loaded[0], is_english=not self._speech.languages)
+        aligner = self._aligner if chosen.words else None
+        return Transcriber(self.tokenizer, self._speech, source.ears.n_mels, sound, chosen, aligner)
 
     def request_of(self, ask: Ask, options: RequestOptions | None = None) -> Request:
         """Returns the request for a part of a transcript, not queued yet."""

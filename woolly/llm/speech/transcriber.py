@@ -7,18 +7,20 @@ loops and servers share it. Windows, thresholds and seeking are those of the pub
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from woolly.engine import Hook
 from woolly.errors import RequestError
 from woolly.llm.speech.languages import find_language
 from woolly.llm.speech.options import TranscribeOptions
 from woolly.llm.speech.rules import Rules, StartRow
 from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.tokens import SpeechTokens
-from woolly.llm.speech.transcript import SpokenSegment, Transcript, cut_window
+from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript, cut_window
+from woolly.llm.speech.words import Aligner, cut_words
 from woolly.sampling import SamplingParams
 from woolly.senses import Piece, Prepared, Prompt, Rows, Sound
 from woolly.senses.sounds import AT_WORK, log_mel_whisper
@@ -27,6 +29,7 @@ from woolly.tokens import Tokenizer
 __all__ = ["Transcriber"]
 
 _HOP, _WINDOW = 160, 3000  # samples of a frame, frames of a window
+_ROW = 0.02  # seconds of a row of the encoder
 _TEXT = 448  # positions of the decoder
 _MOST_NEW = _TEXT // 2  # tokens of a window
 _MOST_BEFORE = _TEXT // 2 - 1  # tokens of text before it that are read
@@ -55,10 +58,19 @@ class Transcriber:
     """One sound on its way."""
 
     def __init__(
-        self, tokenizer: Tokenizer, tokens: SpeechTokens, n_mels: int, sound: Sound, options: TranscribeOptions
+        self,
+        tokenizer: Tokenizer,
+        tokens: SpeechTokens,
+        n_mels: int,
+        sound: Sound,
+        options: TranscribeOptions,
+        aligner: Aligner | None = None,
     ) -> None:
-        """RequestError for a language that the model lacks, or a translation by one that knows English alone."""
-        self._tokenizer, self._tokens = tokenizer, tokens
+        """RequestError for a language that the model lacks, or a translation by one that knows English alone.
+
+        With an `aligner` words have times.
+        """
+        self._tokenizer, self._tokens, self._aligner = tokenizer, tokens, aligner
         self._temperatures, self._options = options.temperatures, options
         self.sound = sound
         self._n_mels = n_mels
@@ -67,8 +79,6 @@ class Transcriber:
         self.language: str | None = None if tokens.languages else "en"
         if options.language is not None:
             self.language = find_language(options.language, tuple(tokens.languages) or ("en",))
-        if options.words:
-            raise RequestError("times of words are not computed with a Whisper model yet", field="words")
         self._before: list[int] = []  # tokens that the next window reads
         if options.prompt.strip():
             self._before = tokenizer.encode(" " + options.prompt.strip(), add_special=False, parse_special=False)
@@ -99,23 +109,54 @@ class Transcriber:
             if decoded.silence > _SILENT and decoded.mean <= _UNLIKELY:
                 seek += size
                 continue
-            seek += yield from self._segment(decoded, seek, size)
+            seek += yield from self._segment(decoded, rows, seek, size)
 
-    def _segment(self, decoded: _Decoded, seek: int, size: int) -> Generator[SpokenSegment, None, int]:
+    def _segment(
+        self, decoded: _Decoded, rows: Rows, seek: int, size: int
+    ) -> Generator[Ask | SpokenSegment, Sequence[int] | None, int]:
         """Yields the segments of a window; returns how far the next one is."""
-        tokens, first = decoded.tokens, self._tokens.first_time
-        found, after = cut_window(tokens, first, seek * _HOP / self.sound.rate, size)
-        for start, end, part in found:
-            text = self._tokenizer.decode([token for token in part if token < self._tokens.end])
+        tokens, first, offset = decoded.tokens, self._tokens.first_time, seek * _HOP / self.sound.rate
+        found, after = cut_window(tokens, first, offset, size)
+        spoken = [[token for token in part if token < self._tokens.end] for *_, part in found]
+        words: list[tuple[SpokenWord, ...]] = [()] * len(found)
+        if self._aligner is not None and any(spoken):
+            words = yield from self._align(self._aligner, rows, spoken, offset, size)
+        for (start, end, part), own, timed in zip(found, spoken, words, strict=True):
+            text = self._tokenizer.decode(own)
             if start == end or not text.strip():
                 continue
             numbers = decoded.temperature, decoded.mean, decoded.repeats, decoded.silence
-            self._segments.append(SpokenSegment(start, end, text, part, *numbers, seek))
+            self._segments.append(SpokenSegment(start, end, text, part, *numbers, seek, timed))
             self._before += part
             yield self._segments[-1]
         if not self._options.follows or decoded.temperature > _WILD:
             self._before = []
         return after
+
+    def _align(
+        self, aligner: Aligner, rows: Rows, spoken: Sequence[Sequence[int]], offset: float, size: int
+    ) -> Generator[Ask, Sequence[int] | None, list[tuple[SpokenWord, ...]]]:
+        """Asks where the decoder looks for each token of a window; returns the words of each of its segments."""
+        tokens, text = self._tokens, [token for part in spoken for token in part]
+        task = self._task()
+        looks, hooks = aligner.hooks()
+        yield from self._ask((rows, *task, tokens.no_times, *text, tokens.end), None, hooks=hooks)
+        n_rows = max(1, size // 2)
+        times = [offset + _ROW * int(row) for row in aligner.begins(looks, len(task), n_rows)]
+        out, at = [], 0
+        for part in spoken:
+            pieces = [self._tokenizer.token_bytes(token) for token in part]
+            out.append(cut_words(pieces, times[at : at + len(part) + 1], self.language or ""))
+            at += len(part)
+        return out
+
+    def _task(self) -> list[int]:
+        """The tokens that say what is asked for."""
+        tokens = self._tokens
+        if not tokens.languages:
+            return [tokens.start]
+        task = tokens.translate if self._options.translate else tokens.transcribe
+        return [tokens.start, tokens.languages[self.language or "en"], task]
 
     def _decode(self, rows: Rows) -> Generator[Ask, Sequence[int] | None, _Decoded]:
         """Asks for the text of a window, at a higher temperature if it is poor."""
@@ -127,10 +168,7 @@ class Transcriber:
             self.language = heard.language
         if lead or heard.language is None or not tokens.languages:
             yield from self._ask((rows, *lead, tokens.start), heard)
-        prompt = [*lead, tokens.start]
-        if tokens.languages:
-            task = tokens.translate if self._options.translate else tokens.transcribe
-            prompt += [tokens.languages[self.language or "en"], task]
+        prompt = [*lead, *self._task()]
         decoded = None
         for temperature in self._temperatures:
             rules = Rules(tokens, len(prompt))
@@ -146,7 +184,12 @@ class Transcriber:
         return decoded
 
     def _ask(
-        self, prompt: Prompt, rule: Rules | StartRow, temperature: float = 0.0, n: int = 1
+        self,
+        prompt: Prompt,
+        rule: Rules | StartRow | None,
+        temperature: float = 0.0,
+        n: int = 1,
+        hooks: Mapping[str | int, Hook] | None = None,
     ) -> Generator[Ask, Sequence[int] | None, Sequence[int]]:
         params = SamplingParams(
             temperature=temperature,
@@ -155,9 +198,9 @@ class Transcriber:
             min_p=0.0,
             max_tokens=n,
             seed=self._options.seed,
-            logits_processors=(rule,),
+            logits_processors=() if rule is None else (rule,),
         )
-        written = yield Ask(prompt, params)
+        written = yield Ask(prompt, params, hooks)
         assert written is not None
         self._n_prompt += sum(part.n if isinstance(part, Rows) else 1 for part in prompt) if n > 1 else 0
         self._n_output += len(written) if n > 1 else 0

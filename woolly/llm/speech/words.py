@@ -1,0 +1,138 @@
+"""The Aligner: the times of the words that a Whisper model has written, by the cross attention of its decoder."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine import Hook, LoadedModel
+from woolly.llm.speech.alignment import align, alignment_heads
+from woolly.llm.speech.transcript import SpokenWord
+from woolly.models import Keys
+from woolly.models.whisper import read
+
+__all__ = ["Aligner", "Looks", "cut_words"]
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+_SPACELESS = ("zh", "ja", "th", "lo", "my", "yue")  # languages that write no spaces between words
+# Marks that stand before a word, and those that stand after one.
+_BEFORE, _AFTER = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
+
+
+class Looks:
+    """What one request shows: rows of the encoder, and where each token of the decoder looks from."""
+
+    def __init__(self, n_source: int, layers: Sequence[int]) -> None:
+        self._n_source = n_source
+        self.rows: list[Float32] = []
+        self.queries: dict[int, list[Float32]] = {layer: [] for layer in layers}
+
+    def keep_rows(self, positions: npt.NDArray[np.int32], values: Float32) -> None:
+        """A hook of the step that has the encoder's rows."""
+        self.rows.append(values[positions < self._n_source])
+
+    def keep_queries(self, layer: int) -> Hook:
+        """A hook of the queries of a layer's cross attention."""
+
+        def keep(positions: npt.NDArray[np.int32], values: Float32) -> None:
+            self.queries[layer].append(values[positions >= self._n_source])
+
+        return keep
+
+
+class Aligner:
+    """The heads of a model that follow the sound, and their keys."""
+
+    def __init__(self, loaded: LoadedModel, is_english: bool) -> None:
+        architecture = loaded.program.plan.architecture
+        hp = read(Keys(loaded.file.metadata, architecture))
+        self._n_source, self._head_dim = hp.n_source, hp.head_dim
+        name = str(loaded.file.metadata.get("general.name", ""))
+        heads = alignment_heads(hp.n_decoder, hp.n_encoder, hp.heads, hp.n_mels, is_english=is_english, name=name)
+        self._tensors = loaded.file.tensors
+        self._heads: dict[int, list[int]] = {}  # of each layer
+        for layer, head in heads:
+            self._heads.setdefault(layer, []).append(head)
+        steps = loaded.program.running_plan.steps
+        self._place = next(i for i, step in enumerate(steps) if step.op == "place")
+        self._keys: dict[int, Float32] = {}  # the rows of each layer's matrix that make keys of its heads
+
+    def hooks(self) -> tuple[Looks, Mapping[str | int, Hook]]:
+        """What a request must bring along."""
+        looks = Looks(self._n_source, list(self._heads))
+        own: dict[str | int, Hook] = {self._place: looks.keep_rows}
+        return looks, own | {f"dec.blk.{i}.cross_attn_q": looks.keep_queries(i) for i in self._heads}
+
+    def begins(self, looks: Looks, skips: int, n_rows: int) -> Int64:
+        """The row of the encoder, up to `n_rows`, at which each token after the first `skips` begins."""
+        rows, each = np.concatenate(looks.rows)[:n_rows], self._head_dim
+        scores = []
+        for layer, heads in self._heads.items():
+            queries, matrix = np.concatenate(looks.queries[layer]), self._matrix(layer, heads)
+            keys = rows @ matrix.T
+            for i, head in enumerate(heads):
+                own = queries[:, head * each : (head + 1) * each] @ keys[:, i * each : (i + 1) * each].T
+                scores.append(own * np.float32(each**-0.5))
+        return align(scores, skips)
+
+    def _matrix(self, layer: int, heads: Sequence[int]) -> Float32:
+        if layer not in self._keys:
+            tensor = self._tensors[f"dec.blk.{layer}.cross_attn_k.weight"]
+            matrix = tensor.dequantize().reshape(-1, self._head_dim, tensor.shape[1])
+            self._keys[layer] = matrix[heads].reshape(-1, tensor.shape[1])
+        return self._keys[layer]
+
+
+def cut_words(pieces: Sequence[bytes], begins: Sequence[float], language: str) -> tuple[SpokenWord, ...]:
+    """The words of some tokens, of which `begins` has the times, and that of what follows the last."""
+    found: list[tuple[str, int]] = []  # text, and the first token
+    for text, first in _units(pieces):
+        is_new = text.startswith(" ") or text.strip() in string.punctuation or language in _SPACELESS
+        if found and not is_new:
+            found[-1] = found[-1][0] + text, found[-1][1]
+        else:
+            found.append((text, first))
+    joined = _with_marks(found)
+    ends = [first for _, first in joined[1:]] + [len(pieces)]
+    return tuple(
+        SpokenWord(text.strip(), begins[first], begins[end])
+        for (text, first), end in zip(joined, ends, strict=True)
+        if text.strip()
+    )
+
+
+def _units(pieces: Sequence[bytes]) -> Iterator[tuple[str, int]]:
+    """Tokens as text; several together if one of them ends within a character."""
+    first, data = 0, b""
+    for i, piece in enumerate(pieces):
+        data += piece
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            if i + 1 < len(pieces):
+                continue
+            text = data.decode("utf-8", "replace")
+        if text:
+            yield text, first
+        first, data = i + 1, b""
+
+
+def _with_marks(words: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Words with the marks that belong to them."""
+    out: list[tuple[str, int]] = []
+    for text, first in words:
+        is_mark = bool(out) and not text.startswith(" ") and text.strip() in _AFTER
+        if is_mark or (out and _opens(out[-1][0])):
+            out[-1] = out[-1][0] + text, out[-1][1]
+        else:
+            out.append((text, first))
+    return out
+
+
+def _opens(text: str) -> bool:
+    return text.startswith(" ") and bool(text.strip()) and text.strip() in _BEFORE
