@@ -10,7 +10,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly.cli.parse import prompt as prompts
-from woolly.cli.parse.prompt import model_and_prompt
+from woolly.cli.parse.prompt import model_and_prompt, naming_files
 from woolly.errors import RequestError, StoreError
 
 
@@ -180,3 +180,16 @@ def test_a_prompt_is_no_model(word, stdin, tmp_path, monkeypatch):
 def test_minus_p_makes_any_word_a_prompt(stdin):
     stdin(os.open(os.devnull, os.O_RDONLY))
     assert model_and_prompt([], None, "smolm2") == (None, "smolm2")
+
+
+def test_a_refusal_names_the_file_and_not_its_place():
+    for said, shown in (
+        ("images[1]: the picture is empty", "b.png: the picture is empty"),
+        ("the sounds up to audio[0] take 9 tokens", "the sounds up to c.wav take 9 tokens"),
+        ("images[7]: it is gone", "images[7]: it is gone"),
+        ("images[0]: a.png is no picture", "a.png is no picture"),
+        ("the prompt is empty", "the prompt is empty"),
+    ):
+        with pytest.raises(RequestError) as error, naming_files(("x/a.png", "x/b.png"), ("/y/c.wav",)):
+            raise RequestError(said, code="context_length", limit=3)
+        assert (str(error.value), error.value.code, error.value.limit) == (shown, "context_length", 3)

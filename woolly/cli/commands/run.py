@@ -26,7 +26,7 @@ from woolly.cli.parse.options import (
     structure,
 )
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.prompt import lacks_prompt, model_and_prompt
+from woolly.cli.parse.prompt import lacks_prompt, model_and_prompt, naming_files
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.start.memory import default_model
@@ -211,7 +211,8 @@ def run(
     asks = asks and not image and not audio
     better = offer() if asks else None
     name = name or default_model()
-    answer(fetched(name))
+    with naming_files(image, audio):
+        answer(fetched(name))
     if better is not None:
         path = better.wait()
         tell(f"woolly: {better.name} answers:")

@@ -8,14 +8,14 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from woolly.cli.parse.options import read_text
 from woolly.cli.parse.usage import UsageError
-from woolly.errors import StoreError
+from woolly.errors import RequestError, StoreError
 from woolly.store import find_named, is_catalogued, is_model_name, is_path, near_models, resolve
 
 if sys.platform == "win32":
@@ -24,7 +24,7 @@ if sys.platform == "win32":
 else:
     import select
 
-__all__ = ["is_conversation", "lacks_prompt", "model_and_prompt"]
+__all__ = ["is_conversation", "lacks_prompt", "model_and_prompt", "naming_files"]
 
 # Names of well-known models, and names with a tag: an answer to one as a prompt would puzzle the person.
 _LIKE_A_MODEL = re.compile(
@@ -208,3 +208,22 @@ def _whole_input() -> str:
         return data.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"standard input is not UTF-8 (byte {error.start})") from None
+
+
+@contextlib.contextmanager
+def naming_files(images: Sequence[str], audio: Sequence[str]) -> Iterator[None]:
+    """Names the file at fault in a refusal, which the library names by its place in a list: images[0]."""
+    given = {"images": images, "audio": audio}
+
+    def named(found: re.Match[str]) -> str:
+        files, at = given[found[1]], int(found[2])
+        return Path(files[at]).name if at < len(files) else found[0]
+
+    try:
+        yield
+    except RequestError as error:
+        said = re.sub(r"\b(images|audio)\[(\d+)\]", named, str(error))
+        if said == str(error):
+            raise
+        # Sentences about a path begin with its name already.
+        raise error.retold(re.sub(r"^(.+?): (?=\1 )", "", said), RequestError) from None
