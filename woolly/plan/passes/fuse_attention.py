@@ -64,6 +64,7 @@ def fuse_attention(plan: Plan) -> Plan:
         # The turned q takes the place of the q that went in: same value, same width.
         turned = step.inputs[0]
         store = Step("store", (q, k, *v), (turned,), tuple(weights.values()), tuple(attributes.items()), step.source)
-        is_read = bool(readers[step.output]) or step is plan.steps[-1]
+        # What a part of a plan makes may be read in another one.
+        is_read = bool(readers[step.output]) or step is plan.steps[-1] or plan.is_part
         replaced[index] = (store, read) if is_read else (store,)
     return rebuilt(plan, replaced)
