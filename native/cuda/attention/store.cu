@@ -98,6 +98,91 @@ __device__ __forceinline__ void store_plain(const Store& s, const Plain& plain, 
     }
 }
 
+// Heads without norms that turn as a whole or not at all, of whole eights of columns: a thread has two fours of q, or
+// of k and v. Columns turn with those of the other four or, if they are adjacent, with those beside them.
+struct Eights {
+    const Store& s;
+    const bool is_turned, is_adjacent;
+    const int each, second;  // eights of a head, and where the second four begins
+
+    __device__ __forceinline__ Eights(const Store& s)
+        : s(s),
+          is_turned(s.turned.n_turned > 0),
+          is_adjacent(!is_turned || s.turned.is_adjacent),
+          each(s.k_dim / 8),
+          second(is_adjacent ? 4 : s.k_dim / 2) {}
+
+    static __device__ __forceinline__ bool are_possible(const Store& s, long long table) {
+        const bool are_alike = s.v != nullptr && s.k_dim % 8 == 0 && s.v_dim == s.k_dim && s.v_room == s.k_room;
+        const bool are_whole = s.turned.n_turned == s.k_dim && table % 4 == 0 && s.out != s.q;
+        return are_alike && (s.turned.n_turned == 0 || are_whole) && s.turned.q_norm == nullptr &&
+               s.turned.k_norm == nullptr;
+    }
+
+    static __device__ __forceinline__ float4 load(const float* from) {
+        return __ldcg(reinterpret_cast<const float4*>(from));
+    }
+    static __device__ __forceinline__ bool are_numbers(const float4& v) {
+        return fabsf(v.x) <= 3e38f && fabsf(v.y) <= 3e38f && fabsf(v.z) <= 3e38f && fabsf(v.w) <= 3e38f;
+    }
+    static __device__ __forceinline__ void turn_pair(float& x, float& y, float cosine, float sine) {
+        const float left = __fsub_rn(__fmul_rn(x, cosine), __fmul_rn(y, sine));
+        y = __fadd_rn(__fmul_rn(x, sine), __fmul_rn(y, cosine));
+        x = left;
+    }
+    __device__ __forceinline__ void turn(float4& a, float4& b, const float4& cosines, const float4& sines) const {
+        if (is_adjacent) {
+            turn_pair(a.x, a.y, cosines.x, sines.x), turn_pair(a.z, a.w, cosines.y, sines.y);
+            turn_pair(b.x, b.y, cosines.z, sines.z), turn_pair(b.z, b.w, cosines.w, sines.w);
+        } else {
+            turn_pair(a.x, b.x, cosines.x, sines.x), turn_pair(a.y, b.y, cosines.y, sines.y);
+            turn_pair(a.z, b.z, cosines.z, sines.z), turn_pair(a.w, b.w, cosines.w, sines.w);
+        }
+    }
+    // As put, for halves; the last eight of a head also clears what fills up its room.
+    __device__ __forceinline__ void put(const float4& a, const float4& b, const u8* page, int slot, int at,
+                                        bool is_last) const {
+        u8* const head = const_cast<u8*>(page) + slot * s.k_room * 2;
+        *reinterpret_cast<Words2*>(head + at * 2) = {to_halves_saturated(a.x, a.y), to_halves_saturated(a.z, a.w)};
+        *reinterpret_cast<Words2*>(head + (at + second) * 2) = {to_halves_saturated(b.x, b.y),
+                                                                to_halves_saturated(b.z, b.w)};
+        for (int c = s.k_dim; is_last && c < s.k_room; c += 8)
+            *reinterpret_cast<Words4*>(head + c * 2) = Words4{0, 0, 0, 0};
+    }
+
+    // The block's heads of a row, which are those of the plain way. False if some of V are not numbers: nothing is
+    // written then but what is written again.
+    __device__ __forceinline__ bool store(const Entry& entry, int row, int page, int slot, long long table) const {
+        const int n = s.k_dim, step = gridDim.y * WARPS, n_heads = s.heads + s.kv_heads;
+        const int n_units = (n_heads + step - 1) / step * WARPS * each;
+        for (int base = 0; base < n_units; base += int(blockDim.x)) {
+            const int unit = base + int(threadIdx.x), i = unit / each, j = unit - i * each;
+            const int h = i / WARPS * step + blockIdx.y * WARPS + i % WARPS, kv_head = h - s.heads;
+            const bool is_one = unit < n_units && h < n_heads, is_q = h < s.heads;
+            const int at = is_adjacent ? 8 * j : 4 * j;
+            const long long q_at = ((long long)row * s.heads + h) * n + at,
+                            kv_at = ((long long)row * s.kv_heads + kv_head) * n + at;
+            float4 a, b, c, d;
+            if (is_one)
+                a = load((is_q ? s.q + q_at : s.k + kv_at)), b = load((is_q ? s.q + q_at : s.k + kv_at) + second);
+            if (is_one && !is_q) c = load(s.v + kv_at), d = load(s.v + kv_at + second);
+            if (__syncthreads_or(is_one && !is_q && !(are_numbers(c) && are_numbers(d)))) return false;
+            if (!is_one) continue;
+            if (is_turned)
+                turn(a, b, *reinterpret_cast<const float4*>(s.turned.b->cosines + table + 4 * j),
+                     *reinterpret_cast<const float4*>(s.turned.b->sines + table + 4 * j));
+            if (is_q) {
+                *reinterpret_cast<float4*>(s.out + q_at) = a;
+                *reinterpret_cast<float4*>(s.out + q_at + second) = b;
+                continue;
+            }
+            put(a, b, head_of<F16>(entry.k, page, s.kv_heads, kv_head, s.k_room), slot, at, j == each - 1);
+            put(c, d, head_of<F16>(entry.v, page, s.kv_heads, kv_head, s.k_room), slot, at, j == each - 1);
+        }
+        return true;
+    }
+};
+
 // Fills a head up to whole blocks and turns it, for a cache of 4 bits.
 __device__ __forceinline__ void turn_filled(float* head, int n, int room, bool inside, int lane) {
     for (int c = n + lane; c < room; c += 32) head[c] = 0.f;
@@ -111,7 +196,7 @@ __device__ void store(const Store& s) {
     const Batch& b = *s.turned.b;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x, step = gridDim.y * WARPS;
     int h = blockIdx.y * WARPS + warp;
-    if (row >= b.n_rows || h >= s.heads + s.kv_heads) {
+    if (row >= b.n_rows) {
         wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
         return;
     }
@@ -126,6 +211,9 @@ __device__ void store(const Store& s) {
         return;
     }
     wait_for_kernel_before();
+    if (k_type == F16 && v_type == F16 && Eights::are_possible(s, table) &&
+        Eights(s).store(entry, row, page, slot, table))
+        return;
     float* const head = heads[warp];
     for (; h < s.heads + s.kv_heads; h += step) {
         const bool is_q = h < s.heads;

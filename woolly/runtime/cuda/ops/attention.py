@@ -77,9 +77,11 @@ def _store(e: Emitter, step: Step) -> None:
         raise UnsupportedError(f"the cuda backend has no cache of {e.kv_type}")
     entry = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // step.integer("head_dim")
-    arguments = store_arguments(e, step)
+    arguments, n_heads = store_arguments(e, step), heads + entry.heads
+    if step.output == step.inputs[0]:  # q stays as it is: it has no norm and does not turn
+        arguments, n_heads = (*arguments[:7], 0, *arguments[8:]), entry.heads
     # A warp takes one head of few rows, and some of many.
-    few, many = ((GridRows(0), -(-(heads + entry.heads) // (4 * n))) for n in (1, 5))
+    few, many = ((GridRows(0), -(-n_heads // (4 * n))) for n in (1, 5))
     kernel, most = f"store_{_named(entry, e.kv_type)}", _MOST_OF_WARPS
     if _are_joined(step, e.beside(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
         least = _STREAMED[e.kv_type]
