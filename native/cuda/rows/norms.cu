@@ -63,6 +63,42 @@ __device__ inline Spread spread_of(const float* x, int n) {
     return {mean, rest, square < 0.0f ? 0.0f : square};
 }
 
+// Calls f(fours, column) for each four columns of a thread that there are.
+constexpr int FOURS = 4;
+template <class F>
+__device__ inline void each_four(float4 (&v)[FOURS], int n, F f) {
+#pragma unroll
+    for (int i = 0; i < FOURS; i++)
+        if (const int c = 4 * (int(threadIdx.x) + i * int(blockDim.x)); c < n) f(v[i], c);
+}
+// As layer_norm below, of a group that registers hold: it is read once.
+__device__ inline void norm_fours(const float* x, const float* weight, const float* bias, float* y, int n, float eps) {
+    float4 v[FOURS];
+    float sum = 0.0f, rest = 0.0f, squares = 0.0f;
+    each_four(v, n, [&](float4& a, int c) { a = *(const float4*)(x + c); });
+    each_four(v, n, [&](float4& a, int) { sum += (a.x + a.y) + (a.z + a.w); });
+    const float mean = block_sum(sum) / float(n);
+    each_four(v, n, [&](float4& a, int) {
+        a = make_float4(a.x - mean, a.y - mean, a.z - mean, a.w - mean);
+        rest += (a.x + a.y) + (a.z + a.w);
+        squares = fmaf(a.x, a.x, squares), squares = fmaf(a.y, a.y, squares);
+        squares = fmaf(a.z, a.z, squares), squares = fmaf(a.w, a.w, squares);
+    });
+    const Sums both = block_sums(rest, squares);
+    rest = both.a / float(n);
+    const float square = both.b / float(n) - rest * rest;
+    const float factor = 1.0f / sqrtf((square < 0.0f ? 0.0f : square) + eps);
+    each_four(v, n, [&](float4& a, int c) {
+        a = times(make_float4(a.x - rest, a.y - rest, a.z - rest, a.w - rest), factor);
+        if (weight) a = times(a, *(const float4*)(weight + c));
+        if (bias) {
+            const float4 b = *(const float4*)(bias + c);
+            a = make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
+        }
+        *(float4*)(y + c) = a;
+    });
+}
+
 // Each group of n columns minus its mean, divided by its deviation, times the weight, plus the bias. The weights of
 // group i begin at i * step.
 KERNEL(layer_norm)(const Batch* b, const float* x, const float* weight, const float* bias, float* y, int kind, int n,
@@ -70,6 +106,10 @@ KERNEL(layer_norm)(const Batch* b, const float* x, const float* weight, const fl
     if ((int)blockIdx.x >= b->rows(kind)) return;
     const long long at = ((long long)blockIdx.x * gridDim.y + blockIdx.y) * n;
     const int first = blockIdx.y * step;
+    if (n % 4 == 0 && n <= 4 * FOURS * int(blockDim.x)) {
+        norm_fours(x + at, weight ? weight + first : nullptr, bias ? bias + first : nullptr, y + at, n, eps);
+        return;
+    }
     const Spread s = spread_of(x + at, n);
     const float factor = 1.0f / sqrtf(s.square + eps);
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
