@@ -1,12 +1,13 @@
 """Towers on the emulated GPU: rows of pictures and sounds against the reference, and prompts with such rows."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.cases.tiny import write_tiny
-from tests.cases.towers import TOWERS, write_tower
+from tests.cases.towers import TOWERS, piece, write_tower
 from tests.engine.test_seeing import GREEDY, PAIRS, finish, prompt, seen
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.towers import check
@@ -18,6 +19,7 @@ from woolly.models.towers import trace_towers
 from woolly.plan.passes import fuse
 from woolly.runtime import BACKENDS, Batch, Options
 from woolly.runtime.cuda import CudaBackend
+from woolly.runtime.gpu import core
 from woolly.runtime.gpu.found import Gpu
 from woolly.runtime.gpu.pictures import PictureNeeds
 
@@ -34,6 +36,22 @@ def emulated(monkeypatch):
 @pytest.mark.parametrize("name", ["qwen2.5vl", "gemma4", "minicpmv", "granite_speech", "gemma3na"])
 def test_rows_are_those_of_the_reference_wherever_the_work_stops(name, emulated, tmp_path):
     check(name, tmp_path)
+
+
+def test_pictures_of_a_size_that_was_seen_run_as_a_graph(emulated, tmp_path, monkeypatch):
+    monkeypatch.setattr(core, "_MOST_GRAPHED", 2)
+    captured, capture = [], EmulatedDevice.capture
+    monkeypatch.setattr(EmulatedDevice, "capture", lambda *own: captured.append(own) or capture(*own))
+    tower = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cuda", Options())
+    one = piece(min(TOWERS["gemma3"].grids, key=math.prod))
+    rows, n_captured = [], []
+    for _ in range(3):
+        rows.append(tower.rows(one))
+        n_captured.append(len(captured))
+    assert n_captured == [0, 1, 1]
+    for again in rows[1:]:
+        np.testing.assert_array_equal(again, rows[0])
+    tower.close()
 
 
 # Rows that see each other, beside windows; lines and columns, and rows that are added in later layers.

@@ -40,6 +40,8 @@ _Kind = tuple[int, int, bool, bool]  # rows of a batch and of output; whether it
 
 # Batches of up to this many rows run as graphs: there the host would be slower than the device.
 _MOST_GRAPHED = 64
+# Towers see pictures of one size again and again: more rows run as a graph, too, from the second time on.
+_SEEN = 16
 # A graph of a model of 40 layers takes about a megabyte.
 _MAX_GRAPHS = 32
 
@@ -75,6 +77,8 @@ class Core:
         self._hits = 0
         steps = [(at, step) for at, step in enumerate(self.plan.steps) if step.op in ("hidden", "given")]
         self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps]
+        self._is_tower = device.kernels.repeats and any(step.op == "given" for _, step in steps)
+        self._seen: OrderedDict[tuple[_Kind, int, int], None] = OrderedDict()  # runs of towers
         self._picture_needs = PictureNeeds(self.plan, device.kernels.sees)
         weakref.finalize(self, device.close)
         check_weights(self.plan, views)
@@ -256,10 +260,23 @@ class Core:
         kind = batch.n_rows, len(batch.output_rows), self._is_far(batch), is_apart(batch)
         if self._times is not None:
             self._queue_timed(kind, first, last)
+        elif batch.n_rows > _MOST_GRAPHED and self._is_seen((kind, first, last)):
+            self._replay(kind, first, last)
         elif batch.n_rows > _MOST_GRAPHED or last - first < len(self.plan.steps) // 2:
             self._queue_steps(kind, first, last)
         else:
             self._replay((bucket(kind[0]), bucket(kind[1]), *kind[2:]), first, last)
+
+    def _is_seen(self, key: tuple[_Kind, int, int]) -> bool:
+        """Whether a tower ran just these steps for as many rows before."""
+        if not self._is_tower:
+            return False
+        is_seen = key in self._seen
+        self._seen[key] = None
+        self._seen.move_to_end(key)
+        if len(self._seen) > _SEEN:
+            self._seen.popitem(last=False)
+        return is_seen
 
     def _queue_steps(self, kind: _Kind, first: int, last: int) -> None:
         for step in range(first, last):

@@ -37,4 +37,5 @@ class Kernels:
     is_far: Callable[[Batch], bool]  # whether a batch is of few rows, one with many positions before it
     ranks: bool = True  # whether there are kernels that rank logits
     sees: bool = False  # whether there are kernels for rows of pictures
+    repeats: bool = False  # whether launches for many rows may be recorded, which a driver then gets at once
     arithmetic: str = ""  # the backend whose bits they give; empty: each level has its own

@@ -12,4 +12,4 @@ __all__ = ["KERNELS"]
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-KERNELS = Kernels("cuda", EMITTERS, joined, is_far, sees=True)
+KERNELS = Kernels("cuda", EMITTERS, joined, is_far, sees=True, repeats=True)
