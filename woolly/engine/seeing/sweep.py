@@ -18,6 +18,7 @@ from woolly.runtime import Advances, Batch, CancelledRun, CutsRows, Program, Sta
 __all__ = ["RunningStage", "Sweep"]
 
 _NOTHING = np.zeros((0, 0), np.float32)
+_MOST_WORKS = 16  # lengths whose work is kept
 _FEWEST_ROWS = 128  # of a part of a step: fewer would open the same panels of weights too often
 
 Float32 = npt.NDArray[np.float32]
@@ -30,12 +31,21 @@ class RunningStage:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._state: State | None = None
+        self._works: dict[tuple[int, ...], Sequence[float]] = {}  # by the lengths of pieces
 
     def state(self, n_pages: int) -> State:
         """A state with as many pages, or more."""
         if self._state is None or self._state.n_pages < n_pages:
             self._state = self.program.new_state(n_pages)
         return self._state
+
+    def work(self, lengths: Sequence[int]) -> Sequence[float]:
+        """Multiply-adds of a row of each step's result. Kept: most pieces are as long as one before."""
+        if tuple(lengths) not in self._works:
+            if len(self._works) >= _MOST_WORKS:
+                self._works.clear()
+            self._works[tuple(lengths)] = _mean_work(self.program.running_plan, lengths)
+        return self._works[tuple(lengths)]
 
 
 class Sweep:
@@ -93,7 +103,7 @@ class Sweep:
         if self._batch is None:
             self._batch = _batch_of(arrangements, self._values, self._row, last)
             several = [len(own.order) for own in arrangements] if len(arrangements) > 1 else [last - self._row]
-            self._work = _mean_work(program.running_plan, several)
+            self._work = stage.work(several)
         rows, done = self._run(program, self._batch, stage.state(int(self._batch.pages.max()) + 1), work)
         if self._step < len(program.running_plan.steps):
             return None, done
