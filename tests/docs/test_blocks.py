@@ -41,6 +41,7 @@ NOT_RUN = {
         "writes gigabytes",
         "compiles kernels, and computes for minutes",
         *["needs the python of another engine"] * 2,
+        "needs the sources of other engines",
     ],
     "docs/make/releasing.md": [
         "builds wheels, for many minutes",
@@ -67,7 +68,12 @@ NOT_RUN = {
         "builds, for a minute or two",
     ],
     "docs/use/pictures.md": ["needs a model that sees"] * 3,
-    "docs/use/sounds.md": ["needs a model that hears"] * 3 + ["needs a Whisper model"] * 2 + ["needs FFmpeg"],
+    "docs/use/sounds.md": [
+        *["needs a model that hears"] * 3,
+        *["needs a Whisper model"] * 2,
+        "needs a Parakeet model",
+        "needs FFmpeg",
+    ],
     "docs/use/quantize.md": ["takes minutes"],
     "docs/use/quickstart.md": ["downloads gigabytes"],
     "docs/use/recipes.md": [
