@@ -93,7 +93,7 @@ def test_a_chat_is_refused_by_one_sentence(url):
 
 def test_a_chat_that_does_not_name_it_goes_to_the_chat_model(url, audio):
     audio.transcriptions.create(model="whisper-1", file=TALK, language="en")  # used last
-    for named in ({}, {"model": "gpt-4o"}):
+    for named in ({}, {"model": "gpt-4o"}, {"model": "loaded"}):
         body = {**named, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
         reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
         assert (reply.status_code, reply.json()["model"]) == (200, "tiny")

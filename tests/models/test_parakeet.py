@@ -183,8 +183,14 @@ def test_it_writes_no_text_and_makes_no_vectors(llm):
         llm.generate("Hello")
     with pytest.raises(RequestError, match="it transcribes and cannot chat"):
         llm.chat("Hello")
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError, match="continues no text"):
         llm.embed("Hello", pooling="mean")
+    with pytest.raises(
+        RequestError, match="it writes what it hears, and reads no texts; take a model that can, such as"
+    ):
+        llm.embed("Hello")
+    with pytest.raises(UnsupportedError, match=r"Whisper, Parakeet, T5\): leave out the device"):
+        LLM(llm.path, device="cuda")
     with pytest.raises(RequestError, match="shorter than 20 ms"):
         llm.transcribe((SOUND[:200], 16000))
 

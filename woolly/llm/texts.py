@@ -204,14 +204,17 @@ class TextReader:
 
     def _cannot(self, purpose: Purpose, verb: str, rows: TextRows | None) -> RequestError:
         """The refusal of a model that was made for something else, with the names of models that can."""
-        if rows is None:
+        transcribes = self._loaded[0].program.plan.transcribes
+        if transcribes:
+            why = "it writes what it hears, and reads no texts"
+        elif rows is None:
             why = f"it is a chat model, not {'an embedder' if purpose == 'embed' else 'a reranker'}"
         else:
             why = "it scores texts" if rows.kind == "scores" else "its file has no head that scores texts"
         choice = ", or set pooling to mean or last"
         return RequestError(
             f"{self._name} cannot {verb}: {why}; take a model that can, such as {' or '.join(models_for(purpose)[:2])}"
-            f"{choice if rows is None and purpose == 'embed' else ''}",
+            f"{choice if rows is None and purpose == 'embed' and not transcribes else ''}",
             code="wrong_model",
             field="model",
             names=("pooling",),

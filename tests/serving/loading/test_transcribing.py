@@ -9,6 +9,7 @@ from tests.cases.whisper import sound, write_whisper
 from tests.senses.test_sound import wav
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.openai import audio
+from woolly.serving.watch.logs import log
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_every_list_says_that_it_transcribes(app_with, folder):
         assert google["supportedGenerationMethods"] == []
 
 
-def test_a_parakeet_model_gives_the_times_of_words(app_with, tmp_path):
+def test_a_parakeet_model_gives_the_times_of_words(app_with, tmp_path, caplog):
     write_parakeet(tmp_path / "ggml-parakeet-tiny.bin")
     ask = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
     file = {"file": ("talk.wav", wav(sound(3.0)))}
@@ -63,9 +64,18 @@ def test_a_parakeet_model_gives_the_times_of_words(app_with, tmp_path):
         said = [word["word"] for word in reply["words"]]
         assert said == "".join(one["text"] for one in reply["segments"]).split() and said
         assert all(0 <= word["start"] <= word["end"] <= 3.0 for word in reply["words"]) and "language" not in reply
+        caplog.set_level("DEBUG", logger=log.name)
+        log.addHandler(caplog.handler)
         alone = ask | {"timestamp_granularities[]": "word"}
         reply = client.post("/v1/audio/transcriptions", data=alone, files=file).json()
         assert [word["word"] for word in reply["words"]] == said and "segments" not in reply
+        log.removeHandler(caplog.handler)
+        told = [record for record in caplog.records if record.message in ("answered", "transcribed")]
+        assert {(record.message, record.levelname) for record in told} == {
+            ("answered", "DEBUG"),
+            ("transcribed", "INFO"),
+        }
+        assert told[-1].seconds == 3.0 and told[-1].segments > 0
         srt = client.post("/v1/audio/transcriptions", data={"response_format": "srt"}, files=file).text
         assert srt.startswith("1\n00:00:00,")
         for fields, says in (({"language": "de"}, "leave out language"), ({"prompt": "Hi"}, "leave out prompt")):

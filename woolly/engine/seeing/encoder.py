@@ -145,7 +145,10 @@ def source_backend(backend: str, options: Options) -> str:
     """The backend of a model with an encoder: that of the CPU, or the reference. UnsupportedError for a GPU by name."""
     name = backend_for(options.device, backend)
     if is_gpu_backend(name) or options.wants_gpu:
-        raise UnsupportedError("a GPU computes no decoder that reads an encoder yet; backend='cpu' does")
+        raise UnsupportedError(
+            "a GPU computes no decoder that reads an encoder yet (Whisper, Parakeet, T5): leave out the device, or give"
+            " backend='cpu'"
+        )
     return "cpu" if name == "auto" else name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -78,6 +79,7 @@ class Generation:
     wants: Wants = NOTHING
     before: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows
     hooks: Mapping[str | int, Hook] | None = None  # what reads values of steps; not of a layout
+    is_part: bool = False  # one of several for a reply that has a line of the log itself
 
 
 class Generator:
@@ -287,7 +289,8 @@ class Generator:
         self._stats.answered(running.model.name, running.reasons(), usage, timings, running.queue_seconds, longest)
         drafted = [(request.n_drafted, request.n_accepted) for request in running.requests]
         self._stats.worked(*running.engine_steps, usage, timings, drafted)
-        log.info(
+        log.log(
+            logging.DEBUG if generation.is_part else logging.INFO,
             "answered",
             extra={
                 "client": generation.client or None,

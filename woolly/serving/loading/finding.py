@@ -19,7 +19,7 @@ __all__ = ["NO_MODEL", "RESERVED", "Finder", "is_allowed"]
 
 NO_MODEL = "there is no model here; run `woolly pull smollm2`, or put a GGUF file into the models folder"
 
-RESERVED = ("loaded", "current")  # the model that was used last
+RESERVED = ("loaded", "current")  # the model that was used last, of those that can do what is asked if there is one
 
 _RANKS = {"unloading": 0, "loading": 1, "ready": 2}
 
@@ -75,7 +75,7 @@ class Finder:
         if name is None:
             return await self._default(can)
         if name in RESERVED:
-            current = self._current()
+            current = self._current(can) or self._current()
             if current is None:
                 raise ApiError(404, "model_not_found", "no model is loaded", suggestion="load one, or ask by its name")
             return current

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 
 from woolly.serving.errors import ApiError
+from woolly.serving.loading.finding import RESERVED
 from woolly.serving.loading.manager import ModelInfo, ModelManager
 from woolly.serving.loading.sight import input_kinds
 from woolly.serving.watch.logs import ignore
@@ -19,6 +20,7 @@ async def find_hearing(request: Request, name: str | None) -> tuple[str | None, 
     the loaded model or that of --model if it hears, else of one that transcribes, else of another that hears.
     """
     models: ModelManager = request.app.state.models
+    name = None if name in RESERVED else name
     if name is not None:
         try:
             return name, (await models.get(name)).transcribes

@@ -24,6 +24,7 @@ from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
 from woolly.serving.errors import of_exception
 from woolly.serving.gate.identity import client_of, owner_of
+from woolly.serving.watch.logs import log
 
 __all__ = ["answer_speech"]
 
@@ -44,12 +45,14 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
 
         async def run(ask: Ask) -> Sequence[int]:
             client, owner = client_of(request), owner_of(request)
-            its = Generation(ask.params, ask.prompt, form.model, client=client, owner=owner, hooks=ask.hooks)
+            its = Generation(
+                ask.params, ask.prompt, form.model, client=client, owner=owner, hooks=ask.hooks, is_part=True
+            )
             async with generator.open(its, place, slot) as running:
                 await running.completion()
                 return running.requests[0].output
 
-        segments = transcribed(transcriber, run)
+        segments = _told(transcribed(transcriber, run), transcriber, slot.info.name, client_of(request))
         if form.is_stream:
             return stream_reply(dialect_of(request), _frames(segments, transcriber), held.pop_all())
         try:
@@ -58,6 +61,20 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
         except RequestError as error:
             raise of_exception(error) from error
         return _whole(transcriber.transcript, form)
+
+
+async def _told(
+    segments: AsyncIterator[SpokenSegment], transcriber: Transcribing, model: str, client: str
+) -> AsyncIterator[SpokenSegment]:
+    """Yields the segments, and writes one line of the log for all requests that they took."""
+    try:
+        async for one in segments:
+            yield one
+    finally:
+        made = transcriber.transcript
+        facts = {"client": client or None, "model": model, "seconds": round(made.seconds, 2)}
+        tokens = {"prompt_tokens": made.n_prompt, "completion_tokens": made.n_output}
+        log.info("transcribed", extra=facts | tokens | {"segments": len(made.segments)})
 
 
 def _prepare(llm: Any, sound: Any, form: TranscriptForm) -> Transcribing:
