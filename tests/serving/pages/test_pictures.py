@@ -7,6 +7,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import TOWERS, write_tower
+from tests.cases.videos import write_video
 from tests.serving.pages.conftest import answers, ask, reload, served, settled, until
 from woolly.serving import Settings, create_app
 
@@ -97,6 +98,25 @@ def test_a_picture_is_shown_sent_and_kept(open_page, seeing):
     assert first[0] == image  # the history has it
 
 
+def test_a_video_is_shown_sent_and_kept(open_page, seeing):
+    pytest.importorskip("av")
+    page = open_page(seeing)
+    clip = {"name": "a.mp4", "mimeType": "video/mp4", "buffer": write_video(n=4, rate=2, size=(32, 16))}
+    page.locator("#attach-file").set_input_files(clip)
+    page.locator("#files video").wait_for()
+    ask(page, "What moves?")
+    assert page.locator(".problem").count() == 0 and answers(page).count() == 1
+    video, text = sent(page)
+    assert video["video_url"]["url"].startswith("data:video/mp4;base64,") and text["text"] == "What moves?"
+    reload(page)
+    page.locator(".message.user video").wait_for()
+    choose(page, "blind-Q8_0")
+    page.locator("#attach-file").set_input_files(clip)
+    words = "blind-Q8_0 takes no videos; text files can be attached."
+    until(page, lambda: page.locator(".toast").all_inner_texts() == [words])
+    assert page.locator("#files li").count() == 0
+
+
 def test_a_pasted_picture_is_attached_unless_text_came_with_it(open_page, seeing):
     page = open_page(seeing)
     assert page.evaluate(PASTE, [""]) is False  # the page took it
@@ -113,10 +133,11 @@ def test_what_is_too_large_or_no_picture_is_refused_in_words(open_page, seeing):
     until(page, lambda: toast.all_inner_texts() == ["2.png has 8 MB; a picture may have 6.29 MB."])
     # Made in the page: twice 6 MB would take seconds to bring there.
     page.evaluate(DROP, [6_000_000])
-    words = "2.png is too much: all pictures, sounds and PDF files of a message may have 11.5 MB."
+    words = "2.png is too much: all pictures, sounds, videos and PDF files of a message may have 11.5 MB."
     until(page, lambda: toast.all_inner_texts() == [words])
     page.locator("#attach-file").set_input_files({"name": "a.heic", "mimeType": "image/heic", "buffer": b"\0"})
-    words = "a.heic is neither UTF-8 text, nor a picture in PNG, JPEG, WebP, GIF or BMP, nor a sound, nor a PDF file."
+    kinds = "nor a picture in PNG, JPEG, WebP, GIF or BMP, nor a sound, nor a video, nor a PDF file."
+    words = f"a.heic is neither UTF-8 text, {kinds}"
     until(page, lambda: toast.all_inner_texts() == [words])
 
 

@@ -6,13 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from woolly.errors import RequestError
 from woolly.llm.projector import describe_projector
+from woolly.senses.preparing.video import showing_of
 from woolly.serving.loading.library import ModelInfo
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 
-__all__ = ["claims", "given_projector", "input_kinds"]
+__all__ = ["claims", "given_projector", "input_kinds", "takes_videos"]
 
 
 def given_projector(path: Path, settings: Settings) -> str | None:
@@ -38,6 +40,26 @@ async def input_kinds(info: ModelInfo, settings: Settings, slot: Loaded | None) 
         return ["text", *(name for name, its in own if its is not None)]
     found = await asyncio.to_thread(describe_projector, info.path, given_projector(info.path, settings))
     return ["text", *(found.takes if found is not None else ())]
+
+
+async def takes_videos(info: ModelInfo, settings: Settings, slot: Loaded | None) -> bool:
+    """Returns whether a model sees videos in a form that is known here; as `input_kinds` finds what it takes."""
+    if info.transcribes or info.kind != "completion":
+        return False
+    if slot is not None and slot.llm is not None:
+        sight = slot.llm.sight
+        tower, ears = (None, None) if sight is None else (sight.tower, sight.ears)
+    else:
+        found = await asyncio.to_thread(describe_projector, info.path, given_projector(info.path, settings))
+        halves = None if found is None else found.halves
+        tower, ears = (None, None) if halves is None else (halves.sight, halves.ears)
+    if tower is None:
+        return False
+    try:
+        showing_of(tower, hears=ears is not None)
+    except RequestError:
+        return False
+    return True
 
 
 async def claims(info: ModelInfo, settings: Settings, slot: Loaded | None) -> dict[str, Any]:

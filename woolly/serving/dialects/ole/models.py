@@ -15,7 +15,7 @@ from woolly.runtime import choose
 from woolly.serving.dialects.ole.client import wrapped
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.loading.manager import ModelInfo, ModelManager
-from woolly.serving.loading.sight import input_kinds
+from woolly.serving.loading.sight import input_kinds, takes_videos
 from woolly.serving.router import APIRouter
 
 __all__ = ["LoadBody", "get_model", "list_models", "load_model", "room_of", "router", "unload_model"]
@@ -83,7 +83,11 @@ def room_of(models: ModelManager) -> Room | None:
 
 async def _shape(info: ModelInfo, request: Request, room: Room | None = None) -> dict[str, Any]:
     state = request.app.state
-    kinds = await input_kinds(info, state.settings, state.models.ready(info.name))
+    slot = state.models.ready(info.name)
+    kinds = await input_kinds(info, state.settings, slot)
+    senses = [word for kind, word in _SENSES if kind in kinds]
+    if "image" in kinds and await takes_videos(info, state.settings, slot):
+        senses.append("video")
     return {
         "name": info.name,
         "aliases": list(info.aliases),
@@ -100,6 +104,6 @@ async def _shape(info: ModelInfo, request: Request, room: Room | None = None) ->
         "fits": None if room is None else room.fit(info.size_bytes, is_here=True),
         "architecture": info.architecture,
         "context_length": info.context_length,
-        "capabilities": [*info.capabilities, *(word for kind, word in _SENSES if kind in kinds)],
+        "capabilities": [*info.capabilities, *senses],
         "metadata": dict(info.metadata),
     }

@@ -58,6 +58,9 @@ export const sees = (model) => model.capabilities?.includes("vision") ?? false;
 /** Whether a model takes sounds. */
 export const hears = (model) => model.capabilities?.includes("audio") ?? false;
 
+/** Whether a model takes videos. */
+export const watches = (model) => model.capabilities?.includes("video") ?? false;
+
 const STAGES = { waiting: "waiting for another model", reading: "reading its file", freeing: "making room", opening: "opening" };
 
 /** How far a model that loads is: a share if the server knows it, else what it does. */

@@ -56,7 +56,7 @@ export class MessageView {
 
   showQuestion() {
     const { content, files = [] } = this.node;
-    if (files.length) this.body.append(el("ul", { class: "files", "aria-label": "Attached files" }, files.map((file) => el("li", {}, file.image || file.audio || file.pdf ? fileLabel(file) : el("details", {}, el("summary", {}, fileLabel(file)), el("pre", {}, file.text))))));
+    if (files.length) this.body.append(el("ul", { class: "files", "aria-label": "Attached files" }, files.map((file) => el("li", {}, file.image || file.audio || file.video || file.pdf ? fileLabel(file) : el("details", {}, el("summary", {}, fileLabel(file)), el("pre", {}, file.text))))));
     if (content) this.body.append(el("div", { class: "plain" }, content));
   }
 

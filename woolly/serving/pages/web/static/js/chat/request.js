@@ -29,12 +29,12 @@ export function requestOf(conversation, path, more = {}) {
   return { ...modelField(), messages, ...fields, stream: true, stream_options: { include_usage: true }, return_progress: true, ...more };
 }
 
-/** A message as OpenAI's API has it; of pictures and sounds that are left out, the names stand in the text. */
+/** A message as OpenAI's API has it; of pictures, videos and sounds that are left out, the names stand in the text. */
 export function messageOf(node, { pictures, sounds } = {}) {
-  const isLeft = (file) => !file.pdf && (file.image ? pictures : sounds) === "off";
+  const isLeft = (file) => !file.pdf && (file.audio ? sounds : pictures) === "off";
   const media = (node.files ?? []).filter(isSent);
   const parts = media.filter((file) => !isLeft(file)).map(partOf);
-  const names = media.filter(isLeft).map((file) => `[${file.image ? "Picture" : "Sound"} ${file.name}]`);
+  const names = media.filter(isLeft).map((file) => `[${file.image ? "Picture" : file.video ? "Video" : "Sound"} ${file.name}]`);
   const text = [...names, fullText(node)].filter(Boolean).join("\n\n");
   const message = { role: node.role, content: parts.length ? [...parts, ...partsOf(text)] : text };
   if (node.calls?.length) message.tool_calls = node.calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
@@ -43,10 +43,10 @@ export function messageOf(node, { pictures, sounds } = {}) {
 }
 
 /** Whether a file is sent as it is, not as text of the message. */
-export const isSent = (file) => Boolean(file.image || file.audio || file.pdf);
+export const isSent = (file) => Boolean(file.image || file.audio || file.video || file.pdf);
 
-const partOf = ({ name, image, audio, pdf }) =>
-  pdf ? { type: "file", file: { filename: name, file_data: pdf } } : image ? { type: "image_url", image_url: { url: image } } : { type: "input_audio", input_audio: { data: audio.slice(audio.indexOf(",") + 1), format: "wav" } };
+const partOf = ({ name, image, audio, video, pdf }) =>
+  pdf ? { type: "file", file: { filename: name, file_data: pdf } } : video ? { type: "video_url", video_url: { url: video } } : image ? { type: "image_url", image_url: { url: image } } : { type: "input_audio", input_audio: { data: audio.slice(audio.indexOf(",") + 1), format: "wav" } };
 
 const partsOf = (content) => (typeof content !== "string" ? content : content ? [{ type: "text", text: content }] : []);
 

@@ -139,6 +139,7 @@ function readExtras(one) {
   extras.files?.forEach((file, i) => {
     if (/^data:image\/(png|jpeg|webp|gif|bmp);base64,/.test(one.files[i].image ?? "")) file.image = one.files[i].image;
     else if (/^data:audio\/wav;base64,/.test(one.files[i].audio ?? "")) file.audio = one.files[i].audio;
+    else if (/^data:video\/(mp4|quicktime|webm|x-matroska);base64,/.test(one.files[i].video ?? "")) file.video = one.files[i].video;
     else if (/^data:application\/pdf;base64,/.test(one.files[i].pdf ?? "")) file.pdf = one.files[i].pdf;
   });
   list("calls", ["id", "name", "arguments"]);
