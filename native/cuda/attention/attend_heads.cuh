@@ -21,8 +21,9 @@ struct Heads {
     // Whether all of a head turns and a lane can hold what turns together, and with it the squares in their order.
     const bool is_held;
     float held_cosines[held], held_sines[held];
+    float held_norms[2][held][2];  // of q and of k, whose columns then are not adjacent
 
-    // Asks for the turns of the row, before copies of K and V stand in their way.
+    // Asks for the turns of the row and for norms, before copies of K and V stand in their way.
     __device__ __forceinline__ Heads(const G& groups, const Turned& turned_by, const float* k, const float* v,
                                      int row = 0)
         : groups(groups),
@@ -37,6 +38,12 @@ struct Heads {
         for (int i = 0; i < held; i++) {
             held_cosines[i] = is_held ? groups.a.b->cosines[turns + 32 * i] : 0.f;
             held_sines[i] = is_held ? groups.a.b->sines[turns + 32 * i] : 0.f;
+        }
+#pragma unroll
+        for (int i = 0; i < 4 * held; i++) {
+            const float* const norm = i < 2 * held ? turned_by.q_norm : turned_by.k_norm;
+            const int column = i / 2 % held * 32 + i % 2 * (D / 2) + int(threadIdx.x % 32);
+            held_norms[i / (2 * held)][i / 2 % held][i % 2] = is_held && norm != nullptr ? norm[column] : 0.f;
         }
     }
 
@@ -70,12 +77,18 @@ struct Heads {
         const float temper = tempered(a, row);
         u8 *const k_row = const_cast<u8*>(head_of<kept>(entry.k, page, a.kv_heads, kv_head, D)),
                   *const v_row = const_cast<u8*>(head_of<kept>(entry.v, page, a.kv_heads, kv_head, D));
-        for (int i = warp; i < n + is_newest; i += WARPS) {
-            if (is_held) {
-                prepare_held(i, i < n, first_head, kv_head, temper, held_cosines, held_sines, k_row, v_row, position,
-                             group);
-                continue;
+        if (is_held) {
+            // The next head is on its way while one is prepared.
+            Held now, next;
+            if (warp < n + is_newest) fetch(now, warp, warp < n, first_head, kv_head);
+#pragma unroll 1
+            for (int i = warp; i < n + is_newest; i += WARPS, now = next) {
+                if (i + WARPS < n + is_newest) fetch(next, i + WARPS, i + WARPS < n, first_head, kv_head);
+                prepare_held(now, i, i < n, temper, k_row, v_row, position, group);
             }
+            return;
+        }
+        for (int i = warp; i < n + is_newest; i += WARPS) {
             const bool is_q = i < n;
             const float* const from = is_q ? q_of(first_head + i, a.k_dim) : of_kv(k, kv_head, a.k_dim);
             const float* const value = of_kv(v, kv_head, a.v_dim);
@@ -187,33 +200,39 @@ struct Heads {
         }
     }
 
-    // Head i of q, or k and v, in registers.
-    __device__ __forceinline__ void prepare_held(int i, bool is_q, int first_head, int kv_head, float temper,
-                                                 const float (&cosines)[held], const float (&sines)[held], u8* k_row,
-                                                 u8* v_row, int position, u8* group) const {
-        const Attend& a = groups.a;
-        u8* const q = groups.q;
-        const int lane = threadIdx.x % 32, base = turned_by.is_adjacent ? 2 * lane : lane;
-        const int next = turned_by.is_adjacent ? 64 : 32, step = turned_by.is_adjacent ? 1 : D / 2;
-        const float* const from = (is_q ? q_of(first_head + i, D) : of_kv(k, kv_head, D)) + base;
-        const float* const weight = is_q ? turned_by.q_norm : turned_by.k_norm;
-        const float* const value = of_kv(v, kv_head, D) + base;
+    // What a lane has of a head of q, or of k and v: pairs that turn together.
+    struct Held {
         float x[held][2], values[held][2];
+    };
+    __device__ __forceinline__ int held_base() const { return int(threadIdx.x % 32) * (turned_by.is_adjacent ? 2 : 1); }
+    __device__ __forceinline__ void fetch(Held& to, int i, bool is_q, int first_head, int kv_head) const {
+        const int next = turned_by.is_adjacent ? 64 : 32, step = turned_by.is_adjacent ? 1 : D / 2;
+        const float* const from = (is_q ? q_of(first_head + i, D) : of_kv(k, kv_head, D)) + held_base();
+        const float* const value = of_kv(v, kv_head, D) + held_base();
 #pragma unroll
         for (int j = 0; j < held; j++) {
-            x[j][0] = from[j * next], x[j][1] = from[j * next + step];
-            if (!is_q) values[j][0] = value[j * next], values[j][1] = value[j * next + step];
+            to.x[j][0] = from[j * next], to.x[j][1] = from[j * next + step];
+            if (!is_q) to.values[j][0] = value[j * next], to.values[j][1] = value[j * next + step];
         }
-        if (weight != nullptr) {  // then they are not adjacent, and all first ones come before all second ones
+    }
+    // Head i of q, or k and v, in registers.
+    __device__ __forceinline__ void prepare_held(Held& of, int i, bool is_q, float temper, u8* k_row, u8* v_row,
+                                                 int position, u8* group) const {
+        const Attend& a = groups.a;
+        u8* const q = groups.q;
+        const int lane = threadIdx.x % 32, base = held_base();
+        const int next = turned_by.is_adjacent ? 64 : 32, step = turned_by.is_adjacent ? 1 : D / 2;
+        float (&x)[held][2] = of.x, (&values)[held][2] = of.values;
+        const float (&cosines)[held] = held_cosines, (&sines)[held] = held_sines;
+        if ((is_q ? turned_by.q_norm : turned_by.k_norm) != nullptr) {  // all first ones come before all second ones
             float sum = 0.f;
 #pragma unroll
             for (int j = 0; j < 2 * held; j++) sum = __fmaf_rn(x[j % held][j / held], x[j % held][j / held], sum);
             const float scale = norm_scale(sum, D, turned_by.eps);
 #pragma unroll
-            for (int j = 0; j < held; j++) {
-                x[j][0] = __fmul_rn(__fmul_rn(x[j][0], scale), weight[base + j * next]);
-                x[j][1] = __fmul_rn(__fmul_rn(x[j][1], scale), weight[base + j * next + step]);
-            }
+            for (int j = 0; j < 2 * held; j++)
+                x[j / 2][j % 2] = __fmul_rn(__fmul_rn(x[j / 2][j % 2], scale),
+                                            is_q ? held_norms[0][j / 2][j % 2] : held_norms[1][j / 2][j % 2]);
         }
         float most = 0.f;
         bool are_numbers = true;
