@@ -152,11 +152,12 @@ SLOW = (
 )
 
 
-#: Files that take the longest, the longest first: two processes share the tests by files, and one of a minute that is
-#: begun last leaves the other process without work.
+#: Files that take the longest, the longest first: processes share the tests by files, and one of a minute that is
+#: begun last leaves the others without work.
 LONGEST = (
     "tests/runtime/cuda/test_ahead.py",  # compiles the emulated GPU for all files after it
     "tests/docs/test_blocks.py",
+    "tests/runtime/vulkan/test_ops.py",
     "tests/runtime/vulkan/test_models.py",
     "tests/packaging/test_platforms.py",
     "tests/native/test_native.py",
