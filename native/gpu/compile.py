@@ -39,8 +39,15 @@ _EXACT = "#pragma METAL fp contract(off)\n"
 ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights whose 32 columns have one whole-number factor
 # Weights of which a thread takes two runs of columns that share bytes; it takes 32 columns in a row of the others.
 STRANDED = ("Q4_K", "Q5_K", "Q6_K")
-# What matrix units compute: weights in super-blocks that most files have.
-TILED = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
+# What matrix units compute: weights in super-blocks that most files have, each with the base of its planes of bytes.
+TILED = {"Q2_K": 1, "Q3_K": -1, "Q4_K": 8, "Q5_K": 256, "Q6_K": 256, "IQ4_XS": 256}
+# Rows of weights and of x of a group, tiles of a subgroup down and across, columns between two barriers.
+FORMS = {
+    "tiles": ("OUTS=64", "ROWS=128", "HIGH=2", "WIDE=4", "COLUMNS=128"),
+    "squares": ("OUTS=64", "ROWS=64", "HIGH=1", "WIDE=4", "COLUMNS=128"),
+    "strips": ("OUTS=64", "ROWS=32", "HIGH=1", "WIDE=2", "COLUMNS=128"),
+    "slips": ("OUTS=64", "ROWS=16", "HIGH=1", "WIDE=1", "COLUMNS=256"),
+}
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
     *("add", "scale", "mul", "gain", "shift", "columns", "join", "output_rows"),
@@ -87,8 +94,9 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield f"linear_many_{name}", "linears/many", (weight, alike)
     # A device that needs f64 has no matrix units, and those of Metal were not tried.
     for struct_name in TILED if variant == "plain" else ():
-        for name in ("tiles", "strips"):
-            yield f"linear_{name}_{struct_name.lower()}", f"linears/{name}", (f"WEIGHT={struct_name}",)
+        for name, form in FORMS.items():
+            defines = (f"WEIGHT={struct_name}", f"BASE={TILED[struct_name]}", *form)
+            yield f"linear_{name}_{struct_name.lower()}", "linears/tiles", defines
     for name, bits in FLOATS.items():
         yield f"embed_{name}", "weights/embed", (f"FLOATS={bits}",)
         yield f"linear_{name}", "linears/floats", (f"FLOATS={bits}",)

@@ -3,8 +3,11 @@
 `pytest -m "gpu or not gpu" tests/runtime/vulkan` takes the GPU of this machine instead.
 """
 
+import importlib.util
+
 import pytest
 
+from tests.test_house import ROOT
 from woolly.errors import DeviceError
 from woolly.runtime.vulkan.backend import VulkanBackend
 from woolly.runtime.vulkan.driver import VulkanDevice, open_device
@@ -25,3 +28,12 @@ def opened():
 def vulkan(opened):
     """A backend whose programs share the device."""
     return VulkanBackend(lambda *_: VulkanDevice(opened._shared, 120.0, is_first=False), lambda: opened.level)
+
+
+@pytest.fixture(scope="session")
+def compiling():
+    """native/gpu/compile.py as a module."""
+    spec = importlib.util.spec_from_file_location("compile_gpu", ROOT / "native" / "gpu" / "compile.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

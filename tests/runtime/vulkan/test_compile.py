@@ -9,17 +9,8 @@ import struct
 
 import pytest
 
-from tests.test_house import ROOT
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import ARCHIVE, SpirvArchive
-
-
-@pytest.fixture(scope="module")
-def compiling():
-    spec = importlib.util.spec_from_file_location("compile_gpu", ROOT / "native" / "gpu" / "compile.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
-"""Matrix units: which GPUs have those that halves.slang is written for, and what is launched there.
+"""Matrix units: which GPUs have those that units.slang is written for, and what is launched there.
 
 No device of the tests has any. `pytest -m "gpu or not gpu" tests/runtime/vulkan` computes with those of this machine.
 """
+
+import importlib.util
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from tests.cases.scans import ALL
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.vulkan import matrices
-from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan.archive import SpirvArchive, open_archive
 from woolly.runtime.vulkan.physical import features_chain
 
 ALL_FEATURES = frozenset(matrices.FEATURES)
@@ -32,18 +34,19 @@ class Driver:
             one.numbers[:] = tile
 
 
-def test_a_gpu_with_the_tile_of_the_kernel_has_units():
+def test_a_gpu_with_the_tiles_of_the_kernel_has_units():
     assert matrices.has_units(Driver(OF_BYTES, TILE), None, ALL_FEATURES, 49152, (32, 32))
 
 
 @pytest.mark.parametrize(
     ("tiles", "features", "shared", "sizes"),
     [
-        ((TILE,), ALL_FEATURES - {"shaderFloat16"}, 49152, (32, 32)),
-        ((TILE,), ALL_FEATURES, 32768, (32, 32)),
-        ((TILE,), ALL_FEATURES, 49152, (32, 64)),
+        ((TILE, OF_BYTES), ALL_FEATURES - {"shaderFloat16"}, 49152, (32, 32)),
+        ((TILE, OF_BYTES), ALL_FEATURES, 32768, (32, 32)),
+        ((TILE, OF_BYTES), ALL_FEATURES, 49152, (32, 64)),
         ((), ALL_FEATURES, 49152, (32, 32)),
         ((OF_BYTES,), ALL_FEATURES, 49152, (32, 32)),
+        ((TILE,), ALL_FEATURES, 49152, (32, 32)),
     ],
 )
 def test_any_other_has_none(tiles, features, shared, sizes):
@@ -58,29 +61,51 @@ def test_matrices_are_asked_for_where_their_extension_is():
 
 def test_the_archive_has_a_kernel_for_each_type(vulkan):
     names = set(open_archive().names())
-    for kernel in ("linear_tiles", "linear_strips"):
+    for kernel in ("linear_tiles", "linear_squares", "linear_strips", "linear_slips"):
         assert {name for name in names if name.startswith(kernel)} == {f"{kernel}_{one}" for one in matrices.TYPES}
 
 
 def test_a_kernel_is_asked_before_it_is_used(opened, monkeypatch):
     """By kernels that every device has, since none of the tests has matrix units."""
-    assert matrices.is_exact(opened, (("linear_few", (5, 18, 1), 128),))
+    assert matrices.is_exact(opened, (("linear_few", (9, 34, 1), 128),))
     other = {name: numbers for name, numbers in matrices.TYPES.items() if name == "q6_k"}
     monkeypatch.setattr(matrices, "TYPES", other)
-    assert not matrices.is_exact(opened, (("linear_few", (5, 17, 1), 128),)), "the last rows are not computed"
+    assert not matrices.is_exact(opened, (("linear_few", (9, 33, 1), 128),)), "the last rows are not computed"
     assert not matrices.is_exact(opened, (("linear_other", (2, 2, 1), 256),)), "a kernel that cannot be opened"
+
+
+def test_tiles_have_the_bits_of_dots(opened, compiling, monkeypatch):
+    """Units are emulated here, for types of one plane of bytes, of two by parts of factors, and of two by digits."""
+    if importlib.util.find_spec("slangpy") is None:
+        pytest.skip("slangpy is not there, which compiles kernels that no archive has")
+    names, codes = ("q3_k", "q4_k", "q6_k"), {}
+    form = ("OUTS=16", "ROWS=16", "HIGH=1", "WIDE=1", "COLUMNS=64")
+    for name in names:
+        weight = (f"WEIGHT={name.upper()}", f"BASE={compiling.TILED[name.upper()]}")
+        words = (f"-D{one}" for one in (*weight, *form, "EMULATED", "FMA_BY_DOUBLE"))
+        code = compiling.Slang().compile(compiling.HERE / "linears" / "tiles.slang", *words)[0]
+        codes[f"linear_emulated_{name}"] = compiling.exact(code)
+    plain = SpirvArchive.kernel
+    monkeypatch.setattr(
+        SpirvArchive, "kernel", lambda self, variant, name: codes.get(name) or plain(self, variant, name)
+    )
+    for name, value in {"_N_OUT": 20, "_N_ROWS": 18, "_COLUMNS": 512}.items():
+        monkeypatch.setattr(matrices, name, value)
+    monkeypatch.setattr(matrices, "TYPES", {name: matrices.TYPES[name] for name in names})
+    assert matrices.is_exact(opened, (("linear_emulated", (2, 2, 1), 32),))
+    assert not matrices.is_exact(opened, (("linear_emulated", (2, 1, 1), 32),)), "the last rows are not computed"
 
 
 @pytest.mark.parametrize("name", [f"linears-{one.upper()}-40x768" for one in matrices.TYPES])
 def test_many_rows_have_the_bits_of_the_cpu_backend(name, opened, vulkan, tmp_path):
-    """With units by strips and tiles, without them by dots: more rows than a group has, and fewer than two have."""
+    """With units by tiles of each form, without them by dots: more rows than a group has, and fewer than two have."""
     case = ALL[name]
     with case.open(tmp_path) as file:
         plan, options = case.plan(file), Options(kv_type="f32", threads=1)
         programs = [vulkan.compile(plan, file.tensors, options), CpuBackend().compile(plan, file.tensors, options)]
         launched = {one.kernel for step in programs[0]._core._emitter.launches for one in step}
-        for n in (20, 100):
+        for n in (13, 20, 100):
             batch = Batch.of([(np.arange(n) % 48, 0, list(range(4)))], range(n), slots=[(-1, 0)])
             found, wanted = (one.run(batch, one.new_state(4, 2)).copy() for one in programs)
             np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
-    assert any("linear_tiles" in one for one in launched) == bool(opened.architecture)
+    assert any("linear_squares" in one for one in launched) == bool(opened.architecture)

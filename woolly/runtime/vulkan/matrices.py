@@ -1,4 +1,4 @@
-"""Matrix units: whether a GPU has those of native/gpu/linears/halves.slang, and whether they compute exactly."""
+"""Matrix units: whether a GPU has those of native/gpu/linears/units.slang, and whether they compute exactly."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["EXTENSION", "FEATURES", "KERNELS", "SIZES_TYPE", "TYPES", "has_units
 EXTENSION = b"VK_KHR_cooperative_matrix"
 FEATURES = ("cooperativeMatrix", "shaderFloat16", "vulkanMemoryModel", "vulkanMemoryModelDeviceScope")
 # Sides of a tile, what is multiplied, what is added, that nothing saturates, and who shares a tile: halves, summed as
-# f32 by a subgroup.
-_TILE = (16, 16, 16, 0, 0, 1, 1, 0, 3)
+# f32 by a subgroup, and bytes, summed as whole numbers.
+_TILES = {(16, 16, 16, 0, 0, 1, 1, 0, 3), (16, 16, 32, 3, 3, 5, 5, 0, 3)}
 _NONE = Address(0)
 SIZES_TYPE = 1000225000  # of the struct that has the smallest and the largest subgroup
 _SUBGROUP = 32  # threads that share a tile; the kernels count on it
-_SHARED = 45056  # bytes of shared memory of the largest kernel
+_SHARED = 47104  # bytes of shared memory of the largest kernel
 
 
 def has_units(
@@ -38,19 +38,23 @@ def has_units(
         return False
     name, n = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", c.c_uint32()
     driver.call(name, handle, c.byref(n), None)
-    one = MatrixProperties((c.c_uint32 * len(_TILE))())
-    found = (type(one) * max(1, n.value))(*(MatrixProperties((c.c_uint32 * len(_TILE))()) for _ in range(n.value)))
+    one = MatrixProperties((c.c_uint32 * 9)())
+    found = (type(one) * max(1, n.value))(*(MatrixProperties((c.c_uint32 * 9)()) for _ in range(n.value)))
     driver.call(name, handle, c.byref(n), found)
-    return any(tuple(each.numbers) == _TILE for each in found[: n.value])
+    return {tuple(each.numbers) for each in found[: n.value]} >= _TILES
 
 
 _Kernel = tuple[str, tuple[int, ...], int]  # its name without the type, groups, and threads of one
 
-# A product that all tiles of a group take part in, with a second group on either side that has a few of its rows, and
-# more blocks than strips have at once.
-_N_OUT, _N_ROWS, _COLUMNS = 80, 70, 1280
-_PLAIN: _Kernel = ("linear_many", (2, 2, 1), 256)
-_TILED: tuple[_Kernel, ...] = (("linear_tiles", (2, 2, 1), 128), ("linear_strips", (5, 5, 1), 128))
+# A product that all tiles of a group take part in, with a second group on either side that has a few of its rows.
+_N_OUT, _N_ROWS, _COLUMNS = 144, 134, 1280
+_PLAIN: _Kernel = ("linear_many", (3, 3, 1), 256)
+_TILED: tuple[_Kernel, ...] = (
+    ("linear_tiles", (3, 2, 1), 128),
+    ("linear_squares", (3, 3, 1), 128),
+    ("linear_strips", (3, 5, 1), 128),
+    ("linear_slips", (3, 9, 1), 128),
+)
 # Types of the kernels, and which word of a block has its floats.
 TYPES = {"q2_k": 20, "q3_k": 27, "q4_k": 0, "q5_k": 0, "q6_k": 52, "iq4_xs": 0}
 # Kernels that only a GPU with units may open.

@@ -97,7 +97,7 @@ class Physical:
     memory: MemoryProperties
     driver: str = ""  # with its version, as it calls itself
     api: int = _OLDEST  # the version of Vulkan that it has
-    has_matrices: bool = False  # units for halves.slang
+    has_matrices: bool = False  # units for units.slang
 
     @property
     def version(self) -> str:

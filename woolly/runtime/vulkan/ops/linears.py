@@ -31,10 +31,11 @@ _ROWS_OF_ONE, _ROWS, _FEW, _TILE, _FLOAT_ROWS = {32: 4, 256: 8}, 16, 4, 64, 64
 MOST_OF_FEW = 16
 MOST_SPLIT_ROWS = 8  # rows whose attention is shared by groups
 _QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
-# With matrix units: rows of a group of native/gpu/linears/strips.slang, and rows up to which one by one, then strips
-# are faster. Measured on an H200: 12,800 x 4,096 of Q4_K take 35 us for 2 rows one by one and 64 by strips, 208 for 64
-# rows by strips and 252 by tiles.
-_STRIP, _MOST_OF_ONE, _MOST_OF_STRIPS = 16, 3, 64
+# With matrix units: rows up to which products are made one by one, and forms of native/gpu/linears/tiles.slang, each
+# with its rows of x and the rows up to which it is faster than the next. Matrices of few rows have squares for tiles.
+# On an H200 4,096 x 4,096 of Q4_K take 36 us for 32 rows by strips, 50 for 64 by squares, 124 for 512 by tiles.
+_MOST_OF_ONE, _UNIT_OUTS, _SMALL = 3, 64, 2048
+_UNIT_FORMS = (("slips", 16, 16), ("strips", 32, 32), ("squares", 64, 64), ("tiles", 128, 1 << 30))
 _MOST_GROUPS = 65535  # along an axis of a grid: no device has to take more
 
 
@@ -242,16 +243,24 @@ def _product(
         return
     tiled = blocks.name in TILED_TYPES and bool(e.device.architecture)
     most_of_one = MOST_OF_FEW if routes else _MOST_OF_ONE if tiled else 1
-    most_of_few = MOST_OF_FEW if routes or not tiled else _MOST_OF_STRIPS
     one = (-(-n // _ROWS_OF_ONE[blocks.columns]), GridRows(kind, times=times), each)
     # Over 262,140 rows of weights, or twice that, are no grid of the kernel of one row: few has its bits.
     is_one = routes is not None or one[0] <= _MOST_GROUPS
     if is_one:
         e.launch(f"linear_one_{blocks.name}", one, 128, *args, most=most_of_one, kind=kind, early=early)
-    if not routes:
-        name, rows_of_few = ("linear_strips", _STRIP) if tiled else ("linear_few", _FEW)
-        few, first = (-(-n // _ROWS), GridRows(kind, per=rows_of_few), each), most_of_one + 1 if is_one else 1
-        e.launch(f"{name}_{blocks.name}", few, 128, *args, least=first, most=most_of_few, kind=kind, early=early)
-    many, threads = (-(-n // _TILE), GridRows(kind, per=_TILE), n_matrices), 128 if tiled else 256
-    name = "linear_tiles" if tiled else "linear_many"
-    e.launch(f"{name}_{blocks.name}", many, threads, *args, least=most_of_few + 1, kind=kind, early=early)
+    least = most_of_one + 1 if is_one else 1
+    for name, outs, per, most, threads in _forms_of_many(tiled, n, routes is not None):
+        if least <= most:
+            grid = (-(-n // outs), GridRows(kind, per=per), n_matrices)
+            e.launch(f"{name}_{blocks.name}", grid, threads, *args, least=least, most=most, kind=kind, early=early)
+            least = most + 1
+
+
+def _forms_of_many(tiled: bool, n: int, is_routed: bool) -> list[tuple[str, int, int, int, int]]:
+    """Kernels of more rows than one by one: the name, rows of weights and of x of a group, up to how many, threads."""
+    if not tiled:
+        few = [] if is_routed else [("linear_few", _ROWS, _FEW, MOST_OF_FEW, 128)]
+        return [*few, ("linear_many", _TILE, _TILE, 1 << 30, 256)]
+    # Rows of a batch are divided among experts.
+    forms = _UNIT_FORMS if n > _SMALL and not is_routed else (*_UNIT_FORMS[:2], ("squares", 64, 1 << 30))
+    return [(f"linear_{name}", _UNIT_OUTS, per, most, 128) for name, per, most in forms]
