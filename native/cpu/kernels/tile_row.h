@@ -3,18 +3,10 @@
 
 #include <cstring>
 
+#include "cpu/kernels/four.h"
 #include "cpu/kernels/table.h"
 
 namespace woolly {
-
-// Four numbers of `a` and `b`, by their places in both.
-using FourFloats [[gnu::vector_size(16)]] = float;
-#if defined(__clang__)
-#define WOOLLY_PLACES(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-using FourPlaces [[gnu::vector_size(16)]] = int32_t;
-#define WOOLLY_PLACES(a, b, ...) __builtin_shuffle(a, b, FourPlaces{__VA_ARGS__})
-#endif
 
 // Writes four rows of f32 that are `distance` numbers apart as rows r to r + 3 of their tile, as write_tile_row does
 // one by one: a line of a tile has one number of each row, and row by row it would be written 16 times.
@@ -26,18 +18,16 @@ inline void write_four_rows(const float* x, int64_t distance, int64_t columns, i
         for (int64_t c = from; c < end; c += 4, to += kTileRows) {
             FourFloats row[4];
             for (int i = 0; i < 4; ++i) std::memcpy(&row[i], x + i * distance + c, 16);
-            const FourFloats low[] = {WOOLLY_PLACES(row[0], row[1], 0, 4, 1, 5),
-                                      WOOLLY_PLACES(row[2], row[3], 0, 4, 1, 5)};
-            const FourFloats high[] = {WOOLLY_PLACES(row[0], row[1], 2, 6, 3, 7),
-                                       WOOLLY_PLACES(row[2], row[3], 2, 6, 3, 7)};
+            const FourFloats low[] = {choose_four<0, 4, 1, 5>(row[0], row[1]), choose_four<0, 4, 1, 5>(row[2], row[3])};
+            const FourFloats high[] = {choose_four<2, 6, 3, 7>(row[0], row[1]),
+                                       choose_four<2, 6, 3, 7>(row[2], row[3])};
             const FourFloats column[] = {
-                WOOLLY_PLACES(low[0], low[1], 0, 1, 4, 5), WOOLLY_PLACES(low[0], low[1], 2, 3, 6, 7),
-                WOOLLY_PLACES(high[0], high[1], 0, 1, 4, 5), WOOLLY_PLACES(high[0], high[1], 2, 3, 6, 7)};
+                choose_four<0, 1, 4, 5>(low[0], low[1]), choose_four<2, 3, 6, 7>(low[0], low[1]),
+                choose_four<0, 1, 4, 5>(high[0], high[1]), choose_four<2, 3, 6, 7>(high[0], high[1])};
             for (int i = 0; i < 4; ++i) std::memcpy(to + i * sum, &column[i], 16);
         }
     }
 }
-#undef WOOLLY_PLACES
 
 // Writes a row as row `r` of its tile of each block of columns. `tiles` is the tile of the first block,
 // the next one begins `step` bytes on.

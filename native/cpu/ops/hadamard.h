@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cpu/kernels/four.h"
 #include "cpu/kernels/table.h"
 
 namespace woolly {
@@ -16,11 +17,11 @@ constexpr bool is_turned(KvType type) { return type == KvType::q4; }
 // them. 32 if V is a part of K, whose columns V may leave at any multiple of 32.
 constexpr int turned_together(int columns, bool inside) { return inside ? 32 : columns & -columns; }
 
-// Four columns at a time, which the oldest CPU of each platform has registers for: a query is turned once more for
-// every split of the past, and with loops over single columns that took a tenth of the time of attention.
+// Four columns at a time: a query is turned once more for every split of the past, and with loops over single columns
+// that took a tenth of the time of attention.
 namespace hadamard {
 
-using Four = float __attribute__((vector_size(16)));
+using Four = FourFloats;
 
 inline Four load(const float* x) {
     Four four;
@@ -32,8 +33,8 @@ inline void store(float* x, Four four) { std::memcpy(x, &four, sizeof four); }
 // Sums and differences of columns one apart, then two apart.
 inline Four within(Four x) {
     constexpr Four one = {1, -1, 1, -1}, two = {1, 1, -1, -1};
-    x = __builtin_shufflevector(x, x, 0, 0, 2, 2) + __builtin_shufflevector(x, x, 1, 1, 3, 3) * one;
-    return __builtin_shufflevector(x, x, 0, 1, 0, 1) + __builtin_shufflevector(x, x, 2, 3, 2, 3) * two;
+    x = choose_four<0, 0, 2, 2>(x, x) + choose_four<1, 1, 3, 3>(x, x) * one;
+    return choose_four<0, 1, 0, 1>(x, x) + choose_four<2, 3, 2, 3>(x, x) * two;
 }
 
 }  // namespace hadamard
