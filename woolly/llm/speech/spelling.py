@@ -33,14 +33,14 @@ class Spelling:
     def __init__(self, speller: Speller) -> None:
         self._speller = speller
         self._at = 0  # frames that came before
+        self._skips = 0  # frames of the next rows that the last duration reached over
+        self._open: SpelledToken | None = None  # of CTC: the token of the last frame, which the next may go on with
         self.forget()
 
     def forget(self) -> None:
-        """Goes on as if no text had come before."""
+        """Goes on in time as if no text had come before: frames that a token takes stay taken."""
         speller = self._speller
-        self._skips = 0  # frames of the next rows that the last duration reached over
         self._n_here = 0  # tokens of the present frame
-        self._open: SpelledToken | None = None  # of CTC: the token of the last frame, which the next may go on with
         if speller.kind != "ctc":
             self._added, self._state = speller.predict(speller.blank, speller.new_state())
 
