@@ -1,5 +1,6 @@
 """What cannot be computed is refused with a sentence, and the program goes on working."""
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend, kernel_level
 from woolly.runtime.cpu import program as cpu_program
+from woolly.runtime.cpu.age import advice_if_old
 from woolly.runtime.gpu.core import Core
 from woolly.runtime.reference import ReferenceBackend
 from woolly.runtime.views import Views, check_weights
@@ -285,3 +287,18 @@ def test_a_window_without_end_is_the_whole_context(tmp_path):
     with open_gguf(write_tiny(TINY["llama"], tmp_path / "none.gguf")) as file:
         whole = CpuBackend().compile(trace(file), file.tensors, Options(threads=2, max_rows=8))
         assert np.array_equal(program.run(TWO, program.new_state(3)), whole.run(TWO, whole.new_state(3)))
+
+
+def test_a_library_older_than_its_sources_is_told_where_native_code_refuses_a_step(tmp_path, program, monkeypatch):
+    library, source = tmp_path / "library.so", tmp_path / "native" / "cpu" / "op.cpp"
+    source.parent.mkdir(parents=True)
+    for file, time in ((library, 200), (source, 100)):
+        file.touch()
+        os.utime(file, (time, time))
+    assert advice_if_old(tmp_path / "native", library) == advice_if_old(tmp_path / "none", library) == ""
+    assert advice_if_old(tmp_path / "native", tmp_path / "none") == ""
+    os.utime(source, (300, 300))
+    monkeypatch.setattr("woolly.runtime.cpu.steps.advice_if_old", lambda: advice_if_old(tmp_path / "native", library))
+    monkeypatch.setattr(program._steps, "_native", MagicMock(add_step=MagicMock(side_effect=ValueError("no weight"))))
+    with pytest.raises(UnsupportedError, match=r"no weight; the native library is older than these sources: .*run"):
+        program._steps._add(program.running_plan.steps[0], False)

@@ -233,7 +233,11 @@ class ModelOptions(EngineOptions):
         flags="--kv-type -ctk",
         shown="f16",
         setting=Setting(
-            "-ctk --cache-type-k", "Type of cached keys: f16, f32, q8_0 or q4.", "f16", "cache_type_k", True
+            "-ctk --cache-type-k --kv-type",
+            "Type of cached keys: f16, f32, q8_0 or q4; two for keys and values, as in q8_0/q4.",
+            "f16",
+            "cache_type_k",
+            True,
         ),
     )
     max_running: int | str | None = option(

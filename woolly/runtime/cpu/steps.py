@@ -14,6 +14,7 @@ from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import MemoryMap, Tensor
 from woolly.plan import Plan, Step
 from woolly.plan.passes.place import ArenaLayout, barriers
+from woolly.runtime.cpu.age import advice_if_old
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import RowView, Views
 
@@ -58,9 +59,10 @@ class NativeSteps:
         try:
             self._native.add_step(step.op, inputs, outputs, weights, self._attributes(step), wait)
         except ValueError as error:
-            raise UnsupportedError(f"{step.source}: {error}") from None
+            raise UnsupportedError(f"{step.source}: {error}{advice_if_old()}") from None
         except TypeError as error:
-            raise ModelError(f"{step.source}: {step.op} has a number that native code cannot hold") from error
+            text = f"{step.source}: {step.op} has a number that native code cannot hold"
+            raise ModelError(text + advice_if_old()) from error
 
     def _matrices(self, name: str) -> list[int]:
         """The matrices of a tensor.

@@ -1,0 +1,26 @@
+"""Whether the native library is older than the sources beside it, as after a `git pull` without a build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import woolly
+from woolly import _native
+
+__all__ = ["advice_if_old"]
+
+
+def advice_if_old(sources: Path | None = None, library: Path | None = None) -> str:
+    """What to add to a refusal of native code: how to build it, or nothing where the library is not older.
+
+    Only a checkout has sources: a wheel holds a library of its own time.
+    """
+    sources = sources or Path(woolly.__file__).parent.parent / "native"
+    try:
+        built = (library or Path(_native.__file__)).stat().st_mtime
+        is_old = any(file.stat().st_mtime > built for end in ("cpp", "h") for file in sources.rglob(f"*.{end}"))
+    except OSError:
+        return ""
+    if not is_old:
+        return ""
+    return "; the native library is older than these sources: start Woolly by ./scripts/run, or run `pip install .`"
