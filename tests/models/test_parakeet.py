@@ -1,23 +1,26 @@
 """A Parakeet model spells as transformers' does: rows, tokens and frames of CTC, RNN-T and TDT."""
 
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.cases import parakeet
-from tests.cases.parakeet import BLANK, N_MELS, TEXTS, sound, write_parakeet
+from tests.cases.parakeet import BLANK, N_MELS, TEXTS, WIDTH, sound, write_parakeet
 from tests.convert.folders import safetensors
 from woolly import LLM
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
 from woolly.engine.seeing.speller import Speller
-from woolly.errors import GGUFError, ModelError, RequestError, UnsupportedError
-from woolly.gguf import open_gguf
+from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
+from woolly.gguf import Tensor, open_gguf, parakeet_bin
 from woolly.llm.speech import frames as frames_module
 from woolly.llm.speech.frames import _windows
 from woolly.llm.speech.spelling import Spelling
-from woolly.models import trace, transcribes
+from woolly.models import Keys, trace, transcribes
+from woolly.models.parakeet import read, trace_tower
+from woolly.quant.types import GGMLType
 from woolly.senses import Piece
 from woolly.senses.sounds import log_mel_nemo
 
@@ -246,6 +249,62 @@ def test_another_spectrogram_is_refused(folder, tmp_path, llm):
     (tmp_path / "ggml-other.bin").write_bytes(data)
     with pytest.raises(UnsupportedError, match="window of a spectrogram other than Parakeet's"):
         LLM(tmp_path / "ggml-other.bin", threads=1)
+
+
+def header(folder, size, value):
+    """The bytes of the tiny file with another number in its header."""
+    data = bytearray((folder / "ggml-parakeet-tiny.bin").read_bytes())
+    struct.pack_into("<I", data, 4 + 4 * parakeet_bin._SIZES.index(size), value)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("size", "value", "says"),
+    [
+        ("n_mels", 513, "n_mels is 513; up to 512 were expected"),
+        ("n_vocab", BLANK - 1, f"expected {BLANK - 1} tokens, found {BLANK}"),
+        ("n_conv_kernel", 7, r"n_conv_kernel is 7, but a.blk.0.conv_dw.weight has the shape \(32, 9\)"),
+        ("n_subsampling_channels", 16, r"n_subsampling_channels is 16, but a.conv1d.0.weight has the shape \(8, 1, 3"),
+        ("n_pred_dim", 32, r"n_pred_dim is 32, but token_embd.weight has the shape \(38, 16\)"),
+        ("n_audio_head", 16, r"tensor a.blk.0.pos_bias_u has shape \(2, 16\); \(16, 2\) was expected"),
+    ],
+)
+def test_a_header_that_the_tensors_contradict_is_refused(folder, tmp_path, llm, size, value, says):
+    (tmp_path / "ggml-other.bin").write_bytes(header(folder, size, value))
+    with pytest.raises((GGUFError, ModelError, UnsupportedError), match=says):
+        LLM(tmp_path / "ggml-other.bin", threads=1)
+
+
+def test_a_duration_that_no_model_has_is_refused(folder, tmp_path, llm):
+    data = bytearray((folder / "ggml-parakeet-tiny.bin").read_bytes())
+    struct.pack_into("<I", data, 4 + 4 * 15 + 8 + 4 * N_MELS * 257 + 4 + 4 * 400 + 8, 1 << 31)
+    (tmp_path / "ggml-other.bin").write_bytes(data)
+    with pytest.raises(GGUFError, match="expected a duration of 0 to 64 frames, found 2147483648"):
+        open_gguf(tmp_path / "ggml-other.bin")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("num_mel_bins", 1 << 20, "parakeet.num_mel_bins is 1048576, but a whole number from 1 to 512 was expected"),
+        ("durations", [0, 65], r"parakeet.durations is \(0, 65\); 0 to 64 frames each were expected"),
+        ("durations", [0, 1], "dec.joint_steps.weight has 5 rows, but the metadata says 2"),
+        ("attention.head_count", 4, r"pos_bias_u has shape \(2, 16\); \(4, 8\) was expected"),
+    ],
+)
+def test_metadata_that_no_model_has_is_refused(folder, llm, key, value, says):
+    with open_gguf(folder / "ggml-parakeet-tiny.bin") as file:
+        keys = Keys({**file.metadata, f"parakeet.{key}": value}, "parakeet")
+        with pytest.raises((ModelError, PlanError), match=says):
+            trace_tower(file.tensors, read(keys))
+
+
+def test_a_quantized_bias_is_not_divided(folder):
+    with open_gguf(folder / "ggml-parakeet-tiny.bin") as file:
+        sizes = {"n_audio_state": WIDTH, "n_vocab": 27, "n_tdt_durations": 4}
+        bias = Tensor("dec.joint.bias", GGMLType.Q8_0, (32,), 0, file.tensors["token_embd.weight"].file)
+        with pytest.raises(UnsupportedError, match=r"bias is \(32,\) of Q8_0; 32 numbers of F32 or F16 were expected"):
+            parakeet_bin._check_tensors(bias.file, sizes, {bias.name: bias})
 
 
 def test_a_checkpoint_without_its_blank_at_the_end_is_refused(tmp_path):

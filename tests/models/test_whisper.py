@@ -10,7 +10,7 @@ import pytest
 from tests.cases.whisper import sound, write_whisper
 from woolly import LLM, AsyncLLM
 from woolly.engine.seeing import encoder
-from woolly.errors import ModelError, RequestError
+from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.llm.speech import SpokenSegment, TranscribeOptions, transcriber
 from woolly.llm.speech.rules import Rules
@@ -128,6 +128,18 @@ def test_positions_that_the_table_lacks_are_refused_at_opening(path):
         file.overlay({"whisper.context_length": 449})
         with pytest.raises(ModelError, match="position_embd has 1948 rows; 1949 were expected"):
             trace(file)
+
+
+def test_more_filters_than_any_spectrogram_has_are_refused(path, tmp_path):
+    with open_gguf(path) as file:
+        file.overlay({"whisper.num_mel_bins": 1 << 20})
+        with pytest.raises(ModelError, match="num_mel_bins is 1048576, but a whole number from 1 to 512 was expected"):
+            trace(file)
+    data = bytearray(path.read_bytes()[:100])
+    data[40:44] = (513).to_bytes(4, "little")
+    (tmp_path / "ggml-many.bin").write_bytes(data)
+    with pytest.raises(UnsupportedError, match="n_mels is 513; up to 512 were expected"):
+        open_gguf(tmp_path / "ggml-many.bin")
 
 
 def test_stages_of_the_encoder_share_the_memory_for_weights(path, monkeypatch):

@@ -21,10 +21,21 @@ from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType, encode_value
 from woolly.quant.types import GGMLType
 
-__all__ = ["Values", "aligned", "is_ggml_bin", "metadata_of", "read_floats", "read_tensors", "read_texts", "token_list"]
+__all__ = [
+    "MOST_MELS",
+    "Values",
+    "aligned",
+    "is_ggml_bin",
+    "metadata_of",
+    "read_floats",
+    "read_tensors",
+    "read_texts",
+    "token_list",
+]
 
 Values = Mapping[str, tuple[Any, ValueType | None]]
 
+MOST_MELS = 512  # filters of a spectrogram: published models have 80 or 128
 _MAGIC = b"lmgg"  # 0x67676d6c, little-endian
 _MOST_TENSORS = 1 << 13
 _MOST_TEXT = 1 << 20  # bytes of all tokens: those of Whisper take 0.5 MB
@@ -46,7 +57,8 @@ def read_texts(cursor: Cursor, least: int, most: int) -> list[bytes]:
     at = cursor.offset
     count = cursor.u32("the number of tokens")
     if not least <= count <= most:
-        raise cursor.error(f"expected {least} to {most} tokens, found {count}", at)
+        expected = str(least) if least == most else f"{least} to {most}"
+        raise cursor.error(f"expected {expected} tokens, found {count}", at)
     out: list[bytes] = []
     data, begin = cursor.bytes[cursor.offset : cursor.offset + _MOST_TEXT].tobytes(), 0
     for index in range(count):

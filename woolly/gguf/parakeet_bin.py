@@ -14,7 +14,16 @@ import numpy as np
 
 from woolly.errors import UnsupportedError
 from woolly.gguf.cursor import Cursor
-from woolly.gguf.ggml_bin import Values, aligned, metadata_of, read_floats, read_tensors, read_texts, token_list
+from woolly.gguf.ggml_bin import (
+    MOST_MELS,
+    Values,
+    aligned,
+    metadata_of,
+    read_floats,
+    read_tensors,
+    read_texts,
+    token_list,
+)
 from woolly.gguf.map import FileMap
 from woolly.gguf.metadata import Metadata
 from woolly.gguf.tensor import Tensor
@@ -29,6 +38,7 @@ _SIZES = (
     *("n_tdt_durations", "n_max_tokens"),
 )
 _MOST = 1 << 16  # of any size
+_MOST_DURATION = 64  # frames
 _N_FFT, _HALVED = 512, 8  # what the spectrogram and the halvings here have
 BLANK = "<blank>"  # the last token, which the file does not name
 
@@ -80,6 +90,8 @@ def read_parakeet_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
     if not all(0 < sizes[name] <= _MOST for name in _SIZES if name != "ftype"):
         found = ", ".join(f"{name} {value}" for name, value in sizes.items())
         raise UnsupportedError(f"{file.path}: this is no Parakeet model of whisper.cpp (found: {found})")
+    if sizes["n_mels"] > MOST_MELS:
+        raise UnsupportedError(f"{file.path}: n_mels is {sizes['n_mels']}; up to {MOST_MELS} were expected")
     at = cursor.offset
     n, n_bins = cursor.u32("the number of filters"), cursor.u32("the number of bins")
     if (n, n_bins) != (sizes["n_mels"], _N_FFT // 2 + 1):
@@ -89,14 +101,38 @@ def read_parakeet_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
     if not 0 < (n_window := cursor.u32("the length of the window")) <= _N_FFT:
         raise cursor.error(f"expected a window of up to {_N_FFT} numbers, found {n_window}", at)
     kept["a.mel_window"] = read_floats(cursor, "a.mel_window", (n_window,))
-    durations = [cursor.u32("a duration") for _ in range(sizes["n_tdt_durations"])]
+    durations = [_duration(cursor) for _ in range(sizes["n_tdt_durations"])]
     texts = [text.decode("utf-8", "replace") for text in read_texts(cursor, sizes["n_vocab"], sizes["n_vocab"])]
     end, tensors = cursor.offset, read_tensors(cursor, _name, _placed, fewest_dimensions=0)
+    _check_tensors(file, sizes, tensors)
     for part in ("weight", "bias"):
         if (joint := tensors.pop(f"dec.joint.{part}", None)) is not None:
             tensors |= _divided(joint, sizes["n_vocab"] + 1, part)
     values = _values(file, sizes, durations, [*texts, BLANK])
     return metadata_of(file, values, token_list([*texts, BLANK])), tensors | kept, end
+
+
+def _duration(cursor: Cursor) -> int:
+    at = cursor.offset
+    if (frames := cursor.u32("a duration")) > _MOST_DURATION:
+        raise cursor.error(f"expected a duration of 0 to {_MOST_DURATION} frames, found {frames}", at)
+    return frames
+
+
+def _check_tensors(file: FileMap, sizes: dict[str, int], tensors: dict[str, Tensor]) -> None:
+    """UnsupportedError for a size that tensors contradict, and for a bias that cannot be divided."""
+    width, n_tokens = sizes["n_audio_state"], sizes["n_vocab"] + 1
+    columns = {"token_embd.weight": ("n_pred_dim", n_tokens), "a.conv1d.0.weight": ("n_subsampling_channels", 9)}
+    for name, tensor in tensors.items():
+        size, n = ("n_conv_kernel", width) if name.endswith(".conv_dw.weight") else columns.get(name, ("", 0))
+        if n and tensor.n_elements != n * sizes[size]:
+            raise UnsupportedError(f"{file.path}: {size} is {sizes[size]}, but {name} has the shape {tensor.shape}")
+    joint, n = tensors.get("dec.joint.bias"), n_tokens + sizes["n_tdt_durations"]
+    if joint is not None and (joint.type not in (GGMLType.F32, GGMLType.F16) or joint.shape != (n,)):
+        raise UnsupportedError(
+            f"{file.path}: the joint network's bias is {joint.shape} of {joint.type.name}; {n} numbers of F32 or F16"
+            " were expected"
+        )
 
 
 def _name(own: str) -> str | None:

@@ -18,6 +18,7 @@ from woolly.errors import UnsupportedError
 from woolly.gguf.byte_level import CHARACTER_OF_BYTE
 from woolly.gguf.cursor import Cursor, quote
 from woolly.gguf.ggml_bin import (
+    MOST_MELS,
     Values,
     aligned,
     metadata_of,
@@ -117,6 +118,8 @@ def _check_sizes(cursor: Cursor, sizes: dict[str, int]) -> None:
             f"{cursor.map.path}: this file of ggml's first form is no Whisper model, which has {least} to {most} tokens"
             f" (found: {found}); other models of that form are obsolete, so take the GGUF file of the model"
         )
+    if sizes["n_mels"] > MOST_MELS:
+        raise UnsupportedError(f"{cursor.map.path}: n_mels is {sizes['n_mels']}; up to {MOST_MELS} were expected")
     if sizes["n_audio_ctx"] != _N_SOURCE:
         raise UnsupportedError(
             f"{cursor.map.path}: n_audio_ctx is {sizes['n_audio_ctx']}; Whisper's encoder has {_N_SOURCE} rows of 30 s"

@@ -44,11 +44,13 @@ class Keys:
             raise self._wrong(name, "a whole number", value)
         return value
 
-    def positive(self, name: str, default: int | None = None) -> int:
-        """A whole number above zero."""
+    def positive(self, name: str, default: int | None = None, *, most: int | None = None) -> int:
+        """A whole number above zero, up to `most`."""
         value = self.integer(name, default)
-        if value <= 0:
-            raise self._wrong(name, "a positive whole number", value)
+        if value <= 0 or (most is not None and value > most):
+            raise self._wrong(
+                name, "a positive whole number" if most is None else f"a whole number from 1 to {most}", value
+            )
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

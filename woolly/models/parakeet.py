@@ -23,7 +23,7 @@ from woolly.models.towers.stage import StageBuilder
 from woolly.plan import Tracer
 from woolly.senses import EarSettings
 from woolly.senses.ears import Listener, after_conv
-from woolly.senses.sounds.mel import mel_filters, nemo_window
+from woolly.senses.sounds.mel import MOST_MELS, mel_filters, nemo_window
 
 __all__ = ["ParakeetParams", "build", "read", "trace_tower"]
 
@@ -72,12 +72,14 @@ def read(keys: Keys) -> ParakeetParams:
         raise ModelError(f"{n_layers} layers with {heads} heads in a width of {width} are no Parakeet model")
     durations = keys.whole_numbers("durations") if kind == "tdt" else ()
     if kind == "tdt" and not (durations and all(0 <= one <= _MOST_DURATION for one in durations)):
-        raise ModelError(f"metadata key parakeet.durations is {durations!r:.60}; some frames each were expected")
+        raise ModelError(
+            f"metadata key parakeet.durations is {durations!r:.60}; 0 to {_MOST_DURATION} frames each were expected"
+        )
     n_predictor = 0 if kind == "ctc" else keys.positive("decoder_block_count")
     symbols = keys.positive("max_symbols", 10)
     if n_predictor > 16 or symbols > 1000:
         raise ModelError(f"{n_predictor} layers of the prediction network and {symbols} tokens of a frame are too many")
-    n_mels, speller = keys.positive("num_mel_bins"), cast(SpellerKind, kind)
+    n_mels, speller = keys.positive("num_mel_bins", most=MOST_MELS), cast(SpellerKind, kind)
     return ParakeetParams(width, heads, n_layers, n_mels, eps, scale, speller, n_predictor, durations, symbols, keys)
 
 
@@ -114,10 +116,10 @@ def _encoder(p: Tracer, hp: EarParams, model: ParakeetParams) -> None:
 
 def _check_mel(tensors: Mapping[str, Tensor], n_mels: int) -> None:
     """UnsupportedError for a spectrogram other than NeMo's."""
-    known = {_FILTERS: mel_filters(n_mels, 512, 16000).T, _WINDOW: nemo_window()}
-    for name, array in known.items():
+    known = {_FILTERS: lambda: mel_filters(n_mels, 512, 16000).T, _WINDOW: nemo_window}
+    for name, make in known.items():
         if name not in tensors:
             continue
-        given = tensors[name].dequantize()
+        given, array = tensors[name].dequantize(), make()
         if given.shape != array.shape or not np.abs(given - array).max() <= 1e-4 * array.max():
-            raise UnsupportedError(f"the file brings {name.partition('_')[2]} of a spectrogram other than Parakeet's")
+            raise UnsupportedError(f"the file has {name.partition('_')[2]} of a spectrogram other than Parakeet's")

@@ -20,7 +20,7 @@ from woolly.models.towers.whisper import arrange, stages
 from woolly.plan import Handle, Tracer
 from woolly.plan.ops.attention import Mask
 from woolly.senses import EarSettings
-from woolly.senses.sounds.mel import mel_filters
+from woolly.senses.sounds.mel import MOST_MELS, mel_filters
 
 __all__ = ["WhisperParams", "build", "read", "trace_tower"]
 
@@ -57,7 +57,7 @@ def read(keys: Keys) -> WhisperParams:
             f"{heads} heads in a width of {width}, {n_source} rows of 30 s and an epsilon of {eps:g} are no Whisper"
         )
     layers = keys.positive("block_count"), keys.positive("decoder_block_count")
-    n_mels, start = keys.positive("num_mel_bins"), keys.integer("decoder_start_token_id")
+    n_mels, start = keys.positive("num_mel_bins", most=MOST_MELS), keys.integer("decoder_start_token_id")
     return WhisperParams(width, heads, *layers, n_source, n_mels, eps, start, keys)
 
 
@@ -86,7 +86,7 @@ def trace_tower(tensors: Mapping[str, Tensor], hp: WhisperParams) -> TracedTower
     if _FILTERS in tensors:
         given, known = tensors[_FILTERS].dequantize(), mel_filters(hp.n_mels, 400, 16000).T
         if given.shape != known.shape or not np.abs(given - known).max() <= 1e-4 * known.max():
-            raise UnsupportedError("the file brings filters of a spectrogram other than Whisper's")
+            raise UnsupportedError("the file has filters of a spectrogram other than Whisper's")
     settings = EarSettings("audio", "ultravox", hp.n_mels)
     params = EarParams(settings, hp.width, hp.n_encoder, hp.heads, hp.eps, hp.keys, own)
     return trace_ear(own, params, stages(params)[:2], lambda grid: arrange(params, grid)[:2])

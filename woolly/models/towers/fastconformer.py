@@ -109,6 +109,8 @@ def remake_conformer(hp: EarParams) -> dict[str, Tensor]:
     out["a.waves.weight"] = made("a.waves.weight", np.repeat([1.0, 0.0], hp.width // 2))
     for i in range(hp.n_layers):
         begin = f"a.blk.{i}"
+        for name in (f"{begin}.pos_bias_u", f"{begin}.pos_bias_v"):
+            _check_heads(hp, name)
         waves = _array(hp, f"{begin}.linear_pos.weight", hp.width).reshape(hp.heads, hp.head_dim, -1, 2)
         by_wave = np.concatenate([waves[..., 1], -waves[..., 0]], axis=2).swapaxes(1, 2)
         out[f"{begin}.attn_waves.weight"] = made(f"{begin}.attn_waves.weight", by_wave)
@@ -120,6 +122,13 @@ def remake_conformer(hp: EarParams) -> dict[str, Tensor]:
             shift = _array(hp, f"{begin}.conv_dw.bias") * gain + bias
         out[f"{begin}.conv_dw.bias"] = made(f"{begin}.conv_dw.bias", shift)
     return out
+
+
+def _check_heads(hp: EarParams, name: str) -> None:
+    """ModelError for numbers of other heads; one head may be a vector."""
+    tensor, want = hp.tensors.get(name), (hp.heads, hp.head_dim)
+    if tensor is not None and (1, *tensor.shape)[-2:] != want:
+        raise ModelError(f"tensor {name} has shape {tensor.shape}; {want} was expected")
 
 
 def _batch_norm(hp: EarParams, name: str) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:

@@ -42,7 +42,7 @@ def trace_speller(
         return TracedSpeller(kind, own, plan, plan.width)
     joint = {name: one for name, one in own.items() if name.startswith(("dec.joint_out.", "dec.joint_steps."))}
     left = {name: one for name, one in own.items() if name not in joint}
-    predict, scores = _traced(left, _build_predict, n_layers), _traced(joint, _build_joint, bool(durations))
+    predict, scores = _traced(left, _build_predict, n_layers), _traced(joint, _build_joint, len(durations))
     n_state = 2 * n_layers * own["token_embd.weight"].shape[1]
     n_tokens = scores.width - len(durations)
     return TracedSpeller(kind, own, scores, n_tokens, predict, n_state, durations, most_symbols)
@@ -78,9 +78,9 @@ def _build_predict(p: Tracer, n_layers: int) -> None:
     p.output(p.output_rows(out), "vectors", "none")
 
 
-def _build_joint(p: Tracer, has_durations: bool) -> None:
+def _build_joint(p: Tracer, n_durations: int) -> None:
     x = p.act(p.output_rows(p.given(width=p.columns_of("dec.joint_out"))), "relu")
     out = p.linear(x, "dec.joint_out", width=p.rows("dec.joint_out"))
-    if has_durations:
-        out = p.join(out, p.linear(x, "dec.joint_steps", width=p.rows("dec.joint_steps")))
+    if n_durations:
+        out = p.join(out, p.linear(x, "dec.joint_steps", width=n_durations))
     p.output(out, "vectors", "none")
