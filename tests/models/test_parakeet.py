@@ -12,6 +12,8 @@ from tests.cases.parakeet import BLANK, N_MELS, TEXTS, WIDTH, sound, write_parak
 from tests.convert.folders import safetensors
 from woolly import LLM
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.convert.families.speech import FAMILIES
+from woolly.convert.hyperparameters import Hyperparameters
 from woolly.engine.seeing.speller import Speller
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import Tensor, open_gguf, parakeet_bin
@@ -305,6 +307,21 @@ def test_a_quantized_bias_is_not_divided(folder):
         bias = Tensor("dec.joint.bias", GGMLType.Q8_0, (32,), 0, file.tensors["token_embd.weight"].file)
         with pytest.raises(UnsupportedError, match=r"bias is \(32,\) of Q8_0; 32 numbers of F32 or F16 were expected"):
             parakeet_bin._check_tensors(bias.file, sizes, {bias.name: bias})
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act of the joint network is 'gelu', but relu was expected"),
+        ({"hidden_act": "relu"}, "the blank is token 3"),  # as transformers writes it, beside the encoder's
+        ({"encoder_config": {"hidden_act": "gelu"}}, "hidden_act of the encoder is 'gelu', but silu was expected"),
+    ],
+)
+def test_another_activation_is_refused_by_name(own, says):
+    config = Hyperparameters(parakeet.config("tdt") | {"blank_token_id": 3} | own, "config.json")
+    family = next(one for one in FAMILIES if one.architecture == "parakeet-tdt")
+    with pytest.raises(ModelError, match=says):
+        family.base(config.with_defaults(family.defaults), "")
 
 
 def test_a_checkpoint_without_its_blank_at_the_end_is_refused(tmp_path):

@@ -14,7 +14,14 @@ __all__ = ["Hyperparameters"]
 class Hyperparameters:
     """Typed access to config.json; the part for text if the model also sees or hears, the encoder's if it has one."""
 
-    def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        where: str,
+        defaults: Mapping[str, Any] | None = None,
+        outer: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.outer = values if outer is None else outer  # as the file has them, also those that the part hides
         parts = ("text_config", "llm_config", "language_config", "encoder_config")
         inner: dict[str, Any] = next((values[x] for x in parts if isinstance(values.get(x), dict)), {})
         self._values = {**(defaults or {}), **values, **inner}
@@ -22,11 +29,13 @@ class Hyperparameters:
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Hyperparameters:
         """The same with values for what the file leaves to its class."""
-        return Hyperparameters({**defaults, **{k: v for k, v in self._values.items() if v is not None}}, self.where)
+        return Hyperparameters(
+            {**defaults, **{k: v for k, v in self._values.items() if v is not None}}, self.where, outer=self.outer
+        )
 
     def replaced(self, **values: Any) -> Hyperparameters:
         """The same with other values."""
-        return Hyperparameters({**self._values, **values}, self.where)
+        return Hyperparameters({**self._values, **values}, self.where, outer=self.outer)
 
     def get(self, *names: str, default: Any = None) -> Any:
         """The first of these that is given and not null."""

@@ -33,8 +33,8 @@ _MOST_LAYERS = 4  # of the prediction network
 def _base(c: Hyperparameters, norm: str) -> Keys:
     for name, only in (("subsampling_factor", 8), ("subsampling_conv_kernel_size", 3), ("subsampling_conv_stride", 2)):
         c.refuse(name, unless=(None, only))
-    c.refuse("hidden_act", unless=(None, "silu"))
     kind, width = _kind(c), c.positive("hidden_size")
+    _check_activations(c, kind)
     keys: Keys = {
         "block_count": c.n_layers,
         "context_length": 16,
@@ -55,6 +55,20 @@ def _base(c: Hyperparameters, norm: str) -> Keys:
             "max_symbols": c.positive("max_symbols_per_step"),
         }
     return keys | ({"durations": c.items("durations", int)} if kind == "tdt" else {})
+
+
+def _check_activations(c: Hyperparameters, kind: str) -> None:
+    """ModelError for one that is not known here: the encoder and the joint network have keys of the same name."""
+    if kind == "ctc":
+        c.refuse("hidden_act", unless=(None, "silu"))
+        return
+    encoder = c.outer.get("encoder_config")
+    for whose, its, only in (
+        ("encoder", encoder if isinstance(encoder, dict) else {}, "silu"),
+        ("joint network", c.outer, "relu"),
+    ):
+        if (found := its.get("hidden_act")) not in (None, only):
+            raise ModelError(f"{c.where}: hidden_act of the {whose} is {found!r:.60}, but {only} was expected")
 
 
 def _kind(c: Hyperparameters) -> str:
