@@ -17,14 +17,16 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.engine.seeing.speller import Speller
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import Tensor, open_gguf, parakeet_bin
+from woolly.llm.speech import TranscribeOptions
 from woolly.llm.speech import frames as frames_module
-from woolly.llm.speech.frames import _windows
-from woolly.llm.speech.spelling import Spelling
+from woolly.llm.speech.frames import FrameTranscriber, _windows
+from woolly.llm.speech.spelling import SpelledToken, Spelling
 from woolly.models import Keys, trace, transcribes
 from woolly.models.parakeet import read, trace_tower
 from woolly.quant.types import GGMLType
-from woolly.senses import Piece
+from woolly.senses import Piece, Sound
 from woolly.senses.sounds import log_mel_nemo
+from woolly.tokens import Tokenizer
 
 GOLDEN = np.load(Path(__file__).parent.parent / "goldens" / "parakeet.npz")
 SOUND = sound(10.0)
@@ -307,6 +309,21 @@ def test_a_quantized_bias_is_not_divided(folder):
         bias = Tensor("dec.joint.bias", GGMLType.Q8_0, (32,), 0, file.tensors["token_embd.weight"].file)
         with pytest.raises(UnsupportedError, match=r"bias is \(32,\) of Q8_0; 32 numbers of F32 or F16 were expected"):
             parakeet_bin._check_tensors(bias.file, sizes, {bias.name: bias})
+
+
+def test_bytes_of_a_character_are_one_in_a_word(monkeypatch, tmp_path):
+    texts = [*TEXTS[:-3], "<0xE2>", "<0x82>", "<0xAC>"]
+    monkeypatch.setattr(parakeet, "TEXTS", texts)
+    path = write_parakeet(tmp_path / "ggml-bytes.bin")
+    tokenizer, one = Tokenizer.from_gguf(path), len(texts) - 3
+    assert [parakeet_bin.token_type(text) for text in ("<unk>", "<|nospeech|>", "<0xE2>", "a")] == [2, 3, 6, 1]
+    ids = [2, one, one + 1, one + 2, 3, one]
+    speller, heard = Letters("tdt", [], (1,)), Sound(SOUND, 16000)
+    transcriber = FrameTranscriber(tokenizer, speller, N_MELS, 0, heard, TranscribeOptions())
+    for i, id in enumerate(ids):
+        assert not list(transcriber._add(SpelledToken(id, i, i + 1, 0.0)))
+    [segment] = transcriber._close()
+    assert segment.text == " a\u20ac b\ufffd" and [word.text for word in segment.words] == ["a\u20ac", "b\ufffd"]
 
 
 @pytest.mark.parametrize(

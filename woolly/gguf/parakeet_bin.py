@@ -177,9 +177,11 @@ def _divided(joint: Tensor, n_tokens: int, part: str) -> dict[str, Tensor]:
 
 
 def token_type(text: str) -> int:
-    """The type of a token as GGUF has it: control if it stands for no text."""
+    """The type of a token as GGUF has it: control if it stands for no text, byte if for a part of a character."""
     if text == "<unk>":
         return 2
+    if re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text):
+        return 6
     return 3 if re.fullmatch(r"<[^<>]+>", text) else 1
 
 

@@ -33,7 +33,7 @@ _SECONDS = 0.08  # of a row
 _PAUSE = 1.0  # seconds without a word that end a segment
 _LONGEST = 30.0  # seconds of a segment
 _ENDS = (".", "?", "!", "…", "。", "？", "！")
-_MARKS = frozenset("?'¡¿-:,%/.!")  # what is not spoken: it takes no time
+_MARKS = frozenset(mark.encode() for mark in "?'¡¿-:,%/.!")  # what is not spoken: it takes no time
 
 
 class FrameTranscriber:
@@ -104,19 +104,19 @@ class FrameTranscriber:
 
     def _add(self, token: SpelledToken) -> Generator[SpokenSegment, None, None]:
         """Adds a token to the word under way, or begins another, and a segment if that begins one."""
-        text = self._tokenizer.token_bytes(token.token).decode("utf-8", "replace")
-        if token.token in self._tokenizer.control_ids or text in ("", "<unk>"):
+        data = self._tokenizer.token_bytes(token.token)
+        if token.token in self._tokenizer.control_ids or data in (b"", b"<unk>"):
             return
         words, most = self._words, self.sound.seconds
         start, end = (min(frame * _SECONDS, most) for frame in (token.first, token.last))
-        if words and text.strip() in _MARKS and self._speller.kind == "tdt":
+        if words and data.strip() in _MARKS and self._speller.kind == "tdt":
             start = end = words[-1].end
-        if words and (text[0] != " " or not text.strip()):
-            words[-1].add(text, end, token)
+        if words and (data[:1] != b" " or not data.strip()):
+            words[-1].add(data, end, token)
             return
         if words and self._ends(words, start):
             yield from self._close()
-        self._words.append(_Word(text, start, end, token))
+        self._words.append(_Word(data, start, end, token))
 
     def _ends(self, words: list[_Word], start: float) -> bool:
         """Whether a word that begins then is of the next segment."""
@@ -138,13 +138,17 @@ class FrameTranscriber:
 
 
 class _Word:
-    """Some tokens of which the first begins with a space."""
+    """Some tokens of which the first begins with a space. One may end within a character."""
 
-    def __init__(self, text: str, start: float, end: float, token: SpelledToken) -> None:
-        self.text, self.start, self.end, self.tokens = text, start, end, [token]
+    def __init__(self, data: bytes, start: float, end: float, token: SpelledToken) -> None:
+        self._data, self.start, self.end, self.tokens = data, start, end, [token]
 
-    def add(self, text: str, end: float, token: SpelledToken) -> None:
-        self.text += text
+    @property
+    def text(self) -> str:
+        return self._data.decode("utf-8", "replace")
+
+    def add(self, data: bytes, end: float, token: SpelledToken) -> None:
+        self._data += data
         self.end = max(self.end, end)
         self.tokens.append(token)
 
