@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tests.cases.tiny import TINY, tensors, write_tiny
 from tests.engine.test_together import cases, drive, result, same
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
 from woolly.engine import BlockDraft, Engine
+from woolly.engine.drafts.mtp import _Waiting
 from woolly.engine.opening.load import load_model
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_head
@@ -109,6 +111,22 @@ def test_requests_together_give_what_they_give_alone_without(pair):
     assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
     loaded.close()
     plain.close()
+
+
+def test_what_waits_is_stored_though_a_block_has_no_room(pair, monkeypatch):
+    loaded = load_model(pair[0], "cpu", Options(threads=1, max_rows=8), draft=True, draft_file=pair[1])
+    draft, width = BlockDraft(loaded.program, loaded.draft_ids), loaded.program.draft.running_plan.values[0].width
+    draft.attach(3)
+    requests, stored = [], []
+    for i in range(3):
+        requests.append(Mock(context=PROMPT[:5], pages=[i], n_shifts=0, n_preemptions=0))
+        draft._waiting[requests[i]] = _Waiting(0, 0, 1, np.ones((4, width), np.float32))
+    store = draft._store
+    monkeypatch.setattr(draft, "_store", lambda rows: store(rows) or stored.extend(rows))
+    guesses = draft.propose([(requests[0], 3), (requests[1], 4), (requests[2], 0)])
+    assert [len(one) for one in guesses] == [3, 0, 0]  # four rows of eight are left, and a block of four masks has five
+    assert [(rows[1], list(rows[2]), len(rows[3])) for rows in stored] == [(1, [i], 3) for i in range(3)]
+    loaded.close()
 
 
 def test_a_random_head_changes_no_text(folder, target):

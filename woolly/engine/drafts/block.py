@@ -32,7 +32,7 @@ class BlockDraft(MtpDraft):
         self._mask, self._most = own.mask, own.n_masks
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Stores what waits, then fills in a block for each request, all of them in one run."""
+        """Stores what waits, then fills in a block for each request whose block fits, all of them in one run."""
         guesses: list[list[int]] = [[] for _ in wanted]
         unread: list[Rows] = []
         blocks: list[tuple[int, Sequence[int], int]] = []  # of wanted, tokens, first position
@@ -41,15 +41,16 @@ class BlockDraft(MtpDraft):
             n_masks, last = min(n, self._most), len(request.context) - 1
             waiting = self._take(request)
             n_waiting = 0 if waiting is None else last - waiting.first
-            if waiting is None or n_masks < 1 or n_masks >= left or not 0 < n_waiting <= len(waiting.hidden):
+            if waiting is None or not 0 < n_waiting <= len(waiting.hidden):
                 continue
-            left -= n_masks + 1
             after = request.context[waiting.first + 1 :]
             unread.append((after, waiting.first, request.pages, waiting.hidden[:n_waiting]))
-            blocks.append((i, [request.context[-1], *[self._mask] * n_masks], last))
+            if 1 <= n_masks < left:
+                left -= n_masks + 1
+                blocks.append((i, [request.context[-1], *[self._mask] * n_masks], last))
+        self._store(unread)
         if not blocks:
             return guesses
-        self._store(unread)
         try:
             chosen = likeliest(self._draft, self._block(blocks, wanted), self._pages, self._n_stored)
         except CancelledRun:
