@@ -213,6 +213,9 @@ def test_frames_of_qwen_2_are_chosen_as_its_processor_does(record, settings):
         showing.choose(1, 24.0)
     with pytest.raises(RequestError, match="1 to 200"):
         showing.fit(4, 7000, 28)
+    for n, rate in ((59, 0.1), (201, 0.1), (1711, 13.37), *((n, 25.0) for n in range(2, 400))):
+        chosen = showing.choose(n, rate)  # all are there, and pairs
+        assert len(chosen) % 2 == 0 and chosen == sorted(set(chosen)) and 0 == chosen[0] <= chosen[-1] < n
 
 
 def pair(pixels, rate=2.0):

@@ -134,9 +134,9 @@ def _choose_qwen2(n_frames: int, rate: float) -> list[int]:
     if n_frames < 2:
         raise RequestError("the video has one frame, and this model takes at least 2; send it as a picture")
     n = min(max(n_frames / rate * _QWEN_FPS, _QWEN_LEAST_FRAMES), _QWEN_MOST_FRAMES, n_frames)
-    step = n_frames / (math.floor(n / 2) * 2)
-    # The processor counts in f32, and its last number may be one too many by rounding.
-    return [int(np.float32(i * step)) for i in range(math.ceil(n_frames / step))]
+    even = math.floor(n / 2) * 2
+    step = n_frames / even
+    return [int(np.float32(i * step)) for i in range(even)]  # the processor counts in f32
 
 
 def _fit_qwen(side: int, most_of_frame: int, n: int, height: int, width: int) -> tuple[int, int]:
