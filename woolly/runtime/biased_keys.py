@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Mapping
+from pathlib import Path
 
+from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.plan.passes import center_keys, fuse_attention, keeps_biases
 from woolly.runtime.options import kept_as
@@ -14,18 +17,18 @@ __all__ = ["warn_of_biased_keys"]
 log = logging.getLogger("woolly.runtime")
 
 
-def warn_of_biased_keys(plan: Plan, kv_type: str, *, centers: bool) -> None:
-    """Warns once in a process if keys in 4 bits have biases; `centers`: the backend leaves them out where it can."""
+def warn_of_biased_keys(plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, *, centers: bool) -> None:
+    """Warns once of each file whose keys in 4 bits have biases; `centers`: the backend leaves them out where it can."""
     if kept_as(kv_type)[0] != "q4":
         return
     stored = fuse_attention(plan)
     if keeps_biases(center_keys(stored) if centers else stored):
-        _warn()
+        _warn(tensors[next(iter(plan.weights))].path)
 
 
 @functools.cache
-def _warn() -> None:
+def _warn(path: Path) -> None:
     log.warning(
-        "keys of this model have biases, which take most of 4 bits here: answers change much with kv_type q4; take"
-        " q8_0/q4"
+        "keys of %s have biases, which take most of 4 bits here: answers change much with kv_type q4; take q8_0/q4",
+        path.name,
     )

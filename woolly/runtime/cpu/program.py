@@ -77,7 +77,7 @@ class CpuProgram:
         # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
         passes = fusions_for(kept_as(self.kv_type)[0]) if passes is None else passes
-        warn_of_biased_keys(plan, self.kv_type, centers=True)
+        warn_of_biased_keys(plan, tensors, self.kv_type, centers=True)
         self.running_plan = fuse(plan, passes)
         level = kernel_level(options.level)
         threads = default_threads() if options.threads is None else options.threads

@@ -48,7 +48,7 @@ class GpuProgram:
             check_heads(plan.draft)
             draft = fuse(plan.draft)
         self._core = Core(device, self.running_plan, draft, Views(tensors), options)
-        warn_of_biased_keys(plan, self._core.kv_type, centers=False)
+        warn_of_biased_keys(plan, tensors, self._core.kv_type, centers=False)
         budget, n_bytes = options.weight_memory, self._core.loader.n_bytes
         if budget is not None and n_bytes > budget:
             raise RequestError(
