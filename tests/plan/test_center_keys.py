@@ -59,3 +59,16 @@ def test_other_keys_stay(tiny, tmp_path):
         plan = fuse_attention(trace(file))
         assert center_keys(plan) == plan
         assert keeps_biases(plan) == (tiny.name == "qwen2vl")  # rows of pictures turn by other positions
+
+
+def test_keys_that_a_draft_borrows_stay(tmp_path):
+    with open_gguf(write_tiny(BIASED, tmp_path / "tiny.gguf")) as file:
+        plan = trace(file)
+    looks = next(step for step in fuse_attention(plan).steps if step.op == "attend")  # at the first layer
+    lent = fuse_attention(replace(plan, draft=replace(plan, steps=(looks,), borrows=True)))
+    centered = center_keys(lent)
+    assert [step.op for step in centered.steps if step.by_role("k_bias")] == ["store", "attend"]
+    assert (
+        keeps_biases(centered)
+        and centered.steps[: lent.steps.index(looks) + 1] == lent.steps[: lent.steps.index(looks) + 1]
+    )

@@ -17,14 +17,19 @@ __all__ = ["center_keys", "keeps_biases"]
 
 
 def center_keys(plan: Plan) -> Plan:
-    """Store and attend of keys with a bias -> store that leaves it out, attend that adds it. After `fuse_attention`."""
+    """Store and attend of keys with a bias -> store that leaves it out, attend that adds it. After `fuse_attention`.
+
+    Keys that a draft borrows stay as they are: it looks at them by steps of its own.
+    """
     if any(rope.sections for step in plan.steps if (rope := step.rope()) is not None):
         return plan  # rows may turn by other positions than their own
     made_by = {value: step for step in plan.steps for value in step.outputs}
+    borrowing = plan.draft.steps if plan.draft is not None and plan.draft.borrows else ()
+    borrowed = {name for step in borrowing for name in step.reads}
     replaced: dict[int, tuple[Step, ...]] = {}
     for index, store in enumerate(plan.steps):
         bias = _bias(store, made_by)
-        if bias is None:
+        if bias is None or borrowed & store.writes:
             continue
         readers = {i: step for i, step in enumerate(plan.steps) if step.reads & store.writes}
         if all(step.op == "attend" and len(step.inputs) == 1 for step in readers.values()):
