@@ -91,7 +91,9 @@ class BatchSlot:
         self._turned: tuple[Batch, Sequence[npt.NDArray[Any]]] | None = None
         n_bytes = int(self._body) - int(self.address) + _BODY
         self._pinned = [device.pinned(n_bytes) for _ in range(_SIDES)]
-        self._roomy = [_BYTES] * _SIDES  # pinned, too: for bodies that do not fit behind the struct
+        # Pinned, too: for bodies that do not fit behind the struct. Each side keeps as much as its largest batch of
+        # pictures took, for as long as the program lives.
+        self._roomy = [_BYTES] * _SIDES
         self._layouts: list[_Layout | None] = [None] * _SIDES  # of the last batch on each side
         self._side = 0
 

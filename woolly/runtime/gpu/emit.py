@@ -55,9 +55,8 @@ class Launch:
     other: int = 0
     joined: bool = False
     group: int = 1  # blocks of a group; more than one: groups wait for others, so no more are launched than run at once
-    far: bool | None = (
-        None  # only for runs of few rows, one of which has many positions before it, or only for all others
-    )
+    # Only for runs of few rows, one of which has many positions before it, or only for all others.
+    far: bool | None = None
     # The kernel of two steps is for runs whose sequences have one row each and see no page that is written for another.
     apart: bool = False
 
