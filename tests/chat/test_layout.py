@@ -18,9 +18,10 @@ from woolly.chat import (
     Usage,
     lay_out,
 )
-from woolly.chat.message import OtherPart, TextPart, read_messages
+from woolly.chat.message import FilePart, OtherPart, TextPart, read_messages
 from woolly.errors import RequestError, TemplateError
 from woolly.sampling import SamplingParams
+from woolly.senses.given import GivenFile
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
 
@@ -78,11 +79,24 @@ def test_a_call_ends_an_answer_as_one(tokenizer):
     assert reader.finish("length", USAGE)[-1].reason == "length"
 
 
-def test_what_the_template_or_the_request_rules_out_is_refused_with_its_field(tokenizer):
+def test_what_the_template_or_the_request_rules_out_is_refused_with_its_field(tokenizer, monkeypatch):
+    fetched = []
+    monkeypatch.setattr("woolly.senses.remote.fetch", lambda *given, **_: fetched.append(given) or b"no file")
     template = ChatTemplate(TURNS)
     with pytest.raises(RequestError) as caught:
         lay_out(ChatRequest(HI, reasoning=ReasoningOptions("high")), template, tokenizer)
     assert caught.value.field == "reasoning_effort"
+    file = (Message("user", (FilePart(GivenFile(data="https://x/a.pdf")),)),)
+    for refused, reason in (
+        (ChatRequest(file, reasoning=ReasoningOptions("high"), allows_remote=True), "no such switch"),
+        (ChatRequest((*file, Message("usr", "Hi")), allows_remote=True), "did you mean 'user'"),
+    ):
+        with pytest.raises((RequestError, TemplateError), match=reason):
+            lay_out(refused, template, tokenizer)
+    assert fetched == []
+    with pytest.raises(RequestError, match="x"):
+        lay_out(ChatRequest(file, allows_remote=True), template, tokenizer)
+    assert len(fetched) == 1
     for more in ({"tools": ToolChoice.of([CLOCK], "required")}, {"schema": {"type": "object"}}):
         with pytest.raises(RequestError) as caught:
             ChatRequest(HI, SamplingParams(regex="x"), **more)

@@ -81,13 +81,14 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, 
     TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for, or if
     the model sees no pictures.
     """
-    request = _opened(request, tokenizer, sight)
-    pictures = read_pictures(request.messages, sight, request.readings)
     choice = request.tools
     is_calling = choice.mode != "none"
     template = template.for_tools if is_calling else template
     source = template.source
     check_roles(request.messages, source)
+    _check_effort(request.reasoning.effort, source)
+    request = _opened(request, tokenizer, sight)  # what costs nothing to refuse is refused before
+    pictures = read_pictures(request.messages, sight, request.readings)
     format = find_format(source) if is_calling else None
     if format is not None and choice.is_enforced:
         format = replace(format, loose=())
@@ -136,9 +137,10 @@ def render_prompt(
 
     In place of a picture is the mark that the template writes for it; no picture is read, but files are.
     """
+    template = template.for_tools if request.tools.mode != "none" else template
+    _check_effort(request.reasoning.effort, template.source)
     request = _opened(request, tokenizer, sight)
     check_pictures(request.messages, sight)
-    template = template.for_tools if request.tools.mode != "none" else template
     marks = find_reasoning(template.source)
     asked = _with_marks(_as_budgeted(request, template.source, marks), template, sight)
     return _render(asked, template, tokenizer, marks, begins_answer=begins_answer)[0]
@@ -239,18 +241,22 @@ def _variables(request: ChatRequest, source: str) -> dict[str, Any]:
         variables.setdefault("reasoning_effort", effort)
     elif re.search(r"\benable_thinking\b", source):
         variables.setdefault("enable_thinking", effort != "none")
-    elif not _is_otherwise_kept(effort, find_reasoning(source)):
-        raise RequestError(
-            "reasoning_effort: the model's chat template has no such switch; leave it out", field="reasoning_effort"
-        )
     return variables
 
 
-def _is_otherwise_kept(effort: str, marks: ReasoningMarks | None) -> bool:
-    """Whether an effort can be kept without a switch: by a thought of nothing, or by a budget."""
+def _check_effort(effort: str | None, source: str) -> None:
+    """Refuses an effort without a switch that cannot be kept otherwise: by a thought of nothing, or by a budget."""
+    if effort is None or re.search(r"\benable_thinking\b", source):
+        return
+    marks = find_reasoning(source)
     if effort == "none":
-        return marks is None or not marks.has_channels
-    return marks is not None and effort in EFFORTS
+        is_kept = marks is None or not marks.has_channels
+    else:
+        is_kept = (marks is not None and effort in EFFORTS) or re.search(r"\breasoning_effort\b", source) is not None
+    if not is_kept:
+        raise RequestError(
+            "reasoning_effort: the model's chat template has no such switch; leave it out", field="reasoning_effort"
+        )
 
 
 def _stops(params: SamplingParams, template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, ...]:
