@@ -127,7 +127,7 @@ def test_a_picture_of_the_server_costs_what_the_library_says(folder):
         reply = client.post("/v1/chat/completions", json=body)
         assert reply.status_code == 200, reply.text
         (model,) = (one for one in client.get("/v1/models").json()["data"] if one["id"].startswith("qwen"))
-        assert model["architecture"]["input_modalities"] == ["text", "image"]
+        assert model["architecture"]["input_modalities"] == ["text", "image", "video"]
         assert client.get("/props").json()["modalities"] == {"vision": True, "audio": False}
         assert "vision" in client.post("/api/show", json={"model": model["id"]}).json()["capabilities"]
         body["messages"][0]["content"][0]["image_url"]["url"] = "https://example.com/a.png"

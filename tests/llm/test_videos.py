@@ -53,6 +53,8 @@ def test_a_video_over_http_is_that_of_the_library_and_of_run(folder, name="qwen"
     with TestClient(create_app(settings), base_url="http://localhost") as client:
         reply = client.post("/v1/chat/completions", json=body)
         assert reply.status_code == 200, reply.text
+        given = client.get(f"/v1/models/{name}-Q8_0").json()["architecture"]["input_modalities"]
+        assert given == ["text", "image", "video"]
         parts[0]["video_url"]["url"] = "https://example.com/a.mp4"
         refused = client.post("/v1/chat/completions", json=body)
         assert refused.status_code == 400 and "videos are not fetched" in refused.json()["error"]["message"]

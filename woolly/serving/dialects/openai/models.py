@@ -11,7 +11,7 @@ from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import ReplyModel, ReplyModels
 from woolly.serving.dialects.google_models import google_model, is_google
 from woolly.serving.loading.manager import ModelInfo
-from woolly.serving.loading.sight import claims, input_kinds
+from woolly.serving.loading.sight import claims, input_kinds, takes_videos
 from woolly.serving.router import APIRouter
 
 __all__ = ["list_models", "one_model", "router"]
@@ -41,7 +41,10 @@ async def one_model(id: str, request: Request) -> dict[str, Any] | Response:
 
 
 async def _model(info: ModelInfo, request: Request) -> dict[str, Any]:
-    kinds = await input_kinds(info, request.app.state.settings, request.app.state.models.ready(info.name))
+    settings, slot = request.app.state.settings, request.app.state.models.ready(info.name)
+    kinds = await input_kinds(info, settings, slot)
+    if "image" in kinds and await takes_videos(info, settings, slot):
+        kinds.append("video")
     return {
         "id": info.name,
         "object": "model",
