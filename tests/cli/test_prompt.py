@@ -141,8 +141,11 @@ def test_a_prompt_by_option_and_by_file(model, tmp_path):
         ("missing.bin", "no file and no model named 'missing.bin'"),
         (
             "ggml-base.en.bin",
-            "named 'ggml-base.en.bin': give the path of the file, or fetch it: `woolly pull hf:ggerganov/whisper.cpp/",
+            "named 'ggml-base.en.bin': give the path of the file, or fetch it: `woolly pull whisper:base.en`",
         ),
+        ("ggml-my.bin", "or fetch it: `woolly pull hf:ggerganov/whisper.cpp/ggml-my.bin`"),
+        ("./ggml-parakeet-tdt-0.6b-v3-q8_0.bin", "or fetch it: `woolly pull parakeet`"),
+        ("ggml-parakeet-my.bin", "or fetch it: `woolly pull hf:ggml-org/parakeet-GGUF/ggml-parakeet-my.bin`"),
         ("models/llama", "no file and no model named 'models/llama': give the path"),
         ("hf:org/repo", "hf:org/repo is not here yet: run `woolly pull hf:org/repo`"),
         ("hf:org/repo/a b.gguf", "is not here yet"),

@@ -19,7 +19,15 @@ from woolly.store.hub import HubName, find_here
 from woolly.store.inventory import find_stored, list_models
 from woolly.store.known.forms import is_whisper_file
 from woolly.store.made import find_made
-from woolly.store.names import find_named, is_bare_repo, is_catalogued, is_path, known_names, remote_name
+from woolly.store.names import (
+    catalogue_names,
+    find_named,
+    is_bare_repo,
+    is_catalogued,
+    is_path,
+    known_names,
+    remote_name,
+)
 from woolly.store.presets import Preset
 
 __all__ = ["find_own_made", "is_model_name", "near_models", "resolve"]
@@ -163,6 +171,12 @@ def _known(tags: bool) -> dict[str, str]:
     return names
 
 
+def _published(file: str) -> str:
+    """Returns the name to pull a file of whisper.cpp's form by: the catalogue's, or that of its place on the hub."""
+    repo = "ggml-org/parakeet-GGUF" if file.lower().startswith("ggml-parakeet") else "ggerganov/whisper.cpp"
+    return [f"hf:{repo}/{file}", *catalogue_names(repo, file)][-1]
+
+
 def _advice(text: str, path: Path) -> str:
     """Returns the names close to this one: of the catalogue, of this machine, and of files in the same folder."""
     # Without the folder and the ending, which the files share: they would make any two short names alike.
@@ -175,6 +189,6 @@ def _advice(text: str, path: Path) -> str:
     if near:
         return f"did you mean {' or '.join([*dict.fromkeys(near)][:3])}?"
     if is_whisper_file(path.name):
-        return f"give the path of the file, or fetch it: `woolly pull hf:ggerganov/whisper.cpp/{path.name}`"
+        return f"give the path of the file, or fetch it: `woolly pull {_published(path.name)}`"
     known = ", ".join(sorted(catalogue.CATALOGUE))
     return f"give the path of a GGUF file, or a name such as {known}, hf:org/repo:Q4_K_M, or one of `woolly list`"

@@ -64,10 +64,11 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
     fields = await run_held(read_form, state.get("form_type", ""), await request.body(), "file and model")
     asked = fields.get("model", (None, b""))[1].decode("utf-8", "replace") or None
     name, has_times = await find_hearing(request, asked)
+    if "file" in fields:  # what a model cannot hear, it cannot give the times of, either
+        await check_hears(request, name)
     form = read_transcript_form(fields, is_translation=is_translation, has_times=has_times)
     state["json"] = form.shown
     form = replace(form, model=name)
-    await check_hears(request, form.model)
     if has_times:
         return await answer_speech(request, form)
     dialect = dialect_of(request)

@@ -52,7 +52,10 @@ async def check_hears(request: Request, name: str | None) -> None:
     if "audio" in await input_kinds(info, settings, models.ready(info.name)):
         return
     able = [one.name for one in await _hearing(request)]
-    remedy = "its projector (mmproj file) must be for sounds, and be beside it or named by --mmproj"
+    remedy = (
+        "no model here does: `woolly pull whisper:base` fetches one that transcribes, or give a projector (mmproj file)"
+        " for sounds, beside the model or by --mmproj"
+    )
     raise ApiError(
         400,
         "wrong_model",

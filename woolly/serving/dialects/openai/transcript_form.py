@@ -25,8 +25,8 @@ _FIELDS = ("file", "model", "prompt", "language", "temperature", "response_forma
 FORMATS = ("json", "text", "verbose_json")
 TIMED = ("srt", "vtt")  # of models that give times
 _WITHOUT = {
-    "srt": "subtitles need timestamps, which this model does not give; a Whisper model does",
-    "vtt": "subtitles need timestamps, which this model does not give; a Whisper model does",
+    "srt": "subtitles need timestamps, which this model does not give; Whisper and Parakeet models do",
+    "vtt": "subtitles need timestamps, which this model does not give; Whisper and Parakeet models do",
     "diarized_json": "models here do not tell speakers apart",
 }
 
@@ -146,11 +146,11 @@ def read_transcript_form(
 
 def _times(text: str, fields: Mapping[str, tuple[str | None, bytes]], *, has_times: bool) -> tuple[str, ...]:
     """What is timed; ApiError 400 unless the model has times, and the format shows them."""
-    if not has_times:
-        raise refuse(_TIMES, "this model gives no timestamps, a Whisper model does; leave it out")
     wanted = tuple(dict.fromkeys(text.replace(",", " ").split()))
     if not wanted or not set(wanted) <= {"segment", "word"}:
         raise refuse(_TIMES, f"it is {text[:40]!r}; word or segment was expected, or both")
+    if not has_times:
+        raise refuse(_TIMES, "this model gives no timestamps, Whisper and Parakeet models do; leave it out")
     if fields.get("response_format", (None, b""))[1] != b"verbose_json":
         raise refuse(_TIMES, "times are part of verbose_json; send that as response_format")
     return wanted
