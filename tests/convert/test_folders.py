@@ -182,6 +182,10 @@ def test_a_split_that_differs_is_refused_with_the_line(folder):
     ("change", "sentence"),
     [
         ({"architectures": ["NobodyForCausalLM"]}, "'NobodyForCausalLM' cannot be converted yet"),
+        (
+            {"architectures": ["WhisperForConditionalGeneration"]},
+            r"take whisper\.cpp's file .*`woolly pull whisper:base`",
+        ),
         ({"architectures": None}, "names no class"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": "64"}, "but a whole number was expected"),

@@ -138,6 +138,11 @@ def family_of(raw: Mapping[str, Any], folder: Path) -> tuple[CheckpointFamily, H
         raise UnsupportedError(
             f"{folder}: config.json names no class under architectures, so nothing says what this is"
         )
+    if classes[0].startswith("Whisper"):
+        raise UnsupportedError(
+            f"{folder}: Whisper checkpoints are not converted; take whisper.cpp's file (ggml-*.bin):"
+            " `woolly pull whisper:base`"
+        )
     known = sorted({name for family in FAMILIES.values() for name in family.classes.split()})
     near = difflib.get_close_matches(classes[0], known, n=3, cutoff=0.6)
     hint = f"; near it, {', '.join(near)} can be" if near else ""

@@ -18,7 +18,7 @@ from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import bytes_bar, tell
 from woolly.cli.terminal.screen import results
 from woolly.cli.terminal.sizes import counted, duration, size
-from woolly.errors import RequestError
+from woolly.errors import RequestError, UnsupportedError
 
 if TYPE_CHECKING:
     from woolly.convert import FileDraft, Written
@@ -125,6 +125,7 @@ def _convert_lora(
 
 def of_checkpoint(name: str) -> str:
     """Returns the name of a model; of a checkpoint's folder, that of the file that it was converted to."""
+    _check_archive(name)
     try:
         is_folder = Path(name).is_dir()
     except (OSError, ValueError):  # a prompt that no file could be called
@@ -134,6 +135,14 @@ def of_checkpoint(name: str) -> str:
     from woolly.convert import is_checkpoint
 
     return str(converted(Path(name))) if is_checkpoint(Path(name)) else name
+
+
+def _check_archive(name: str) -> None:
+    if re.fullmatch(r"\S+\.nemo", name, re.IGNORECASE):
+        raise UnsupportedError(
+            f"{name}: NeMo archives are not read; `woolly pull parakeet` fetches Parakeet, and `woolly convert` reads"
+            " folders of transformers' form, such as nvidia/parakeet-ctc-1.1b"
+        )
 
 
 def converted(folder: Path) -> Path:
@@ -154,6 +163,7 @@ def converted(folder: Path) -> Path:
 
 def _folder(source: str) -> tuple[Path, dict[str, Any]]:
     """Returns the folder that is meant, and what is known about it; a repository of the hub is fetched first."""
+    _check_archive(source)
     path = Path(source)
     if path.exists():
         return path, {}
