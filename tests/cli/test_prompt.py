@@ -143,6 +143,7 @@ def test_a_prompt_by_option_and_by_file(model, tmp_path):
             "ggml-base.en.bin",
             "named 'ggml-base.en.bin': give the path of the file, or fetch it: `woolly pull whisper:base.en`",
         ),
+        ("parakeet:tdt-1.1b", "parakeet has no 'tdt-1.1b' in the catalogue: it has tdt-0.6b-v3 (-p parakeet:"),
         ("ggml-my.bin", "or fetch it: `woolly pull hf:ggerganov/whisper.cpp/ggml-my.bin`"),
         ("./ggml-parakeet-tdt-0.6b-v3-q8_0.bin", "or fetch it: `woolly pull parakeet`"),
         ("ggml-parakeet-my.bin", "or fetch it: `woolly pull hf:ggml-org/parakeet-GGUF/ggml-parakeet-my.bin`"),

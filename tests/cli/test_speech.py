@@ -11,7 +11,7 @@ from tests.senses.test_sound import wav
 from woolly.cli.app import app
 from woolly.cli.commands import launch
 from woolly.cli.parse.usage import UsageError
-from woolly.errors import GGUFError, RequestError, StoreError
+from woolly.errors import GGUFError, RequestError, StoreError, UnsupportedError
 from woolly.llm.speech import transcriber
 
 
@@ -73,8 +73,33 @@ def test_a_whisper_model_of_the_catalogue_is_fetched(folder, monkeypatch):
 @pytest.mark.parametrize("words", [("--language", "de"), ("--translate",), ("--words",)])
 def test_what_only_a_transcript_has_is_refused_of_others(tmp_path, words):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
-    with pytest.raises(UsageError, match=f"{words[0]} is for models that transcribe; say it in the prompt"):
+    advice = "choose whisper:base or parakeet" if words[0] == "--words" else "say it in the prompt"
+    with pytest.raises(UsageError, match=f"{words[0]} is for models that transcribe; {advice}"):
         raise CliRunner().invoke(app, ["run", str(path), "Hello", *words]).exception
+
+
+def test_a_model_that_takes_no_sounds_says_so_before_a_prompt_is_missed(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
+    path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
+    for words in (["--audio", str(folder / "talk.wav")], [str(path), "--audio", str(folder / "talk.wav")]):
+        with pytest.raises(RequestError, match=r"hears no sounds: choose a model that does .whisper:base and parakeet"):
+            raise CliRunner().invoke(app, ["run", *words]).exception
+    with pytest.raises(RequestError, match=r"tiny\.gguf sees no pictures: choose a model that does"):
+        raise CliRunner().invoke(app, ["run", str(path), "--image", "a.png"]).exception
+
+
+@pytest.mark.parametrize("words", [["run", "./a.nemo", "--audio", "a.wav"], ["convert", "a.nemo", "a.gguf"]])
+def test_an_archive_of_nemo_is_refused_by_name(words):
+    with pytest.raises(UnsupportedError, match=r"a\.nemo: NeMo archives are not read; `woolly pull parakeet`"):
+        raise CliRunner().invoke(app, words).exception
+
+
+@pytest.mark.parametrize("words", [["run", "whisper:base.en", "Hello"], ["chat", "whisper:base.en"]])
+def test_nothing_is_fetched_to_be_refused(tmp_path, monkeypatch, words):
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(RequestError, match="this model writes what"):
+        raise CliRunner().invoke(app, words, input="hi\n").exception
 
 
 def test_show_and_list_say_what_it_does(folder, monkeypatch):

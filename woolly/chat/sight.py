@@ -32,7 +32,8 @@ __all__ = [
 
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
 
-_CLOSED = "no projector (mmproj file) is open with it; give one by --mmproj, or send text"
+_CLOSED = "no projector (mmproj file) is open with it; choose a model that does{}, or give its projector by --mmproj"
+_HEARING = " (whisper:base and parakeet write what is said)"
 CANNOT_CHAT = (
     "this model writes what it hears: it transcribes and cannot chat; use `woolly run MODEL --audio FILE`,"
     " LLM.transcribe or POST /v1/audio/transcriptions"
@@ -133,7 +134,8 @@ def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Gi
     for part in parts:
         kind: Kind = "image" if isinstance(part, ImagePart) else "audio"
         if sight is None or (sight.tower if kind == "image" else sight.ears) is None:
-            raise _given(part).refusal(f"this model {_lack(kind)}: {_CLOSED if sight is None else _OTHER}")
+            closed = _CLOSED.format(_HEARING if kind == "audio" else "")
+            raise _given(part).refusal(f"this model {_lack(kind)}: {closed if sight is None else _OTHER}")
     for one, name in ((ImagePart, "pictures"), (AudioPart, "sounds")):
         n = sum(isinstance(part, one) and not isinstance(_given(part).source, (Page, Frame, Clip)) for part in parts)
         if n > _MOST_PICTURES:

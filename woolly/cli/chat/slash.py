@@ -210,7 +210,8 @@ def _image(chat: Chat, name: str) -> str:
         return _pdf(chat, path)
     if chat.llm.sight is None or chat.llm.sight.tower is None:
         raise RequestError(
-            f"{chat.llm.path.name} sees no pictures: there is no projector (mmproj file) beside it; --mmproj names one"
+            f"{chat.llm.path.name} sees no pictures: there is no projector (mmproj file) beside it; choose a model"
+            " that does (/model), or name a projector by --mmproj"
         )
     if is_video(path):
         return _video(chat, path, chat.llm.sight)
@@ -255,8 +256,8 @@ def _audio(chat: Chat, name: str) -> str:
         raise RequestError("a sound was expected, for instance: /audio talk.mp3")
     if chat.llm.sight is None or chat.llm.sight.ears is None:
         raise RequestError(
-            f"{chat.llm.path.name} hears no sounds: there is no projector (mmproj file) for them beside it; --mmproj"
-            " names one"
+            f"{chat.llm.path.name} hears no sounds: there is no projector (mmproj file) for them beside it; choose"
+            " a model that does (`woolly run whisper:base --audio FILE` transcribes), or name a projector by --mmproj"
         )
     path = Path(name).expanduser().absolute()
     sound = read_sound(path)

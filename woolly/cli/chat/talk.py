@@ -40,14 +40,18 @@ def talk(
     # Imported late, so that --help answers at once.
     from rich.console import Console
 
+    from woolly.chat.sight import CANNOT_CHAT
     from woolly.cli.chat.chat import Chat, writing
     from woolly.cli.chat.conversation import Conversation
     from woolly.cli.chat.slash import complete
     from woolly.cli.chat.tools import open_tools
     from woolly.cli.commands.pull import fetched
     from woolly.cli.terminal.keyboard import Keyboard
+    from woolly.cli.terminal.transcript import is_named_transcriber
     from woolly.llm import LLM
 
+    if is_named_transcriber(name):
+        raise RequestError(CANNOT_CHAT, field="model", code="wrong_model", names=())
     path = fetched(name)
     keyboard = Keyboard(models_folder().parent / "chat_history" if history else None, complete)
     screen = Console(markup=False, highlight=False) if keyboard.is_terminal and not plain else None

@@ -26,11 +26,12 @@ from woolly.cli.parse.options import (
     structure,
 )
 from woolly.cli.parse.parameter import Argument, Option
-from woolly.cli.parse.prompt import lacks_prompt, model_and_prompt, naming_files
+from woolly.cli.parse.prompt import lacks_prompt, model_and_prompt, name_and_words, naming_files
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.start.memory import default_model
 from woolly.cli.start.offer import hint, next_steps, offer
+from woolly.cli.start.senses import check_senses
 from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.sizes import counted
 from woolly.sampling import SamplingParams
@@ -129,7 +130,7 @@ def run(
     # Imported late, so that --help answers at once.
     from woolly.cli.chat.talk import talk
     from woolly.cli.terminal.answer import EMPTY, Timing, is_assumed_in_vain, show_plain, stats_of
-    from woolly.cli.terminal.transcript import find_transcribing, transcribe
+    from woolly.cli.terminal.transcript import check_transcript, find_transcribing, transcribe
     from woolly.llm import LLM
 
     if raw and (image or audio):
@@ -158,11 +159,16 @@ def run(
         if timed and not as_json:
             raise UsageError("--words gives times, which --json shows: give both")
         assert first is not None
-        transcribe(fetched(first), wanted, audio, engine, sampling, refused, as_json=as_json, verbose=verbose)
+        check_transcript(audio, {**refused, **sampling})  # before anything is fetched
+        transcribe(fetched(first), wanted, audio, engine, sampling, as_json=as_json, verbose=verbose)
         return
     if language is not None or translate or timed:
         typed = "translate" if translate else "words" if timed else "language"
-        raise UsageError(f"--{typed} is for models that transcribe; say it in the prompt")
+        advice = "choose whisper:base or parakeet" if timed and not translate else "say it in the prompt"
+        raise UsageError(f"--{typed} is for models that transcribe; {advice}")
+    if image or audio:
+        asked = name_and_words(list(words), model, prompt)[0] or default_model()
+        check_senses(asked, image, audio, engine.get("mmproj"))
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
         if raw or as_json or verbose or image or audio:

@@ -24,7 +24,7 @@ if sys.platform == "win32":
 else:
     import select
 
-__all__ = ["is_conversation", "lacks_prompt", "model_and_prompt", "naming_files"]
+__all__ = ["is_conversation", "lacks_prompt", "model_and_prompt", "name_and_words", "naming_files"]
 
 # Names of well-known models, and names with a tag: an answer to one as a prompt would puzzle the person.
 _LIKE_A_MODEL = re.compile(
@@ -45,7 +45,7 @@ def model_and_prompt(
     Standard input is joined if it is a pipe, a socket or a file, and read to its end if nothing else was given. The
     prompt is None if a model is given and a person at a terminal could type what else there is to say.
     """
-    name, prompt = _name_and_words(words, named, text)
+    name, prompt = name_and_words(words, named, text)
     if [prompt, *files].count("-") > 1:
         raise UsageError("standard input is asked for twice, by the prompt or by -f; it can be read once")
     if name is not None and not is_catalogued(name):
@@ -71,7 +71,7 @@ def is_conversation() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _name_and_words(words: list[str], named: str | None, text: str | None) -> tuple[str | None, str | None]:
+def name_and_words(words: list[str], named: str | None, text: str | None) -> tuple[str | None, str | None]:
     """The model and the prompt that words and options give, each None if they do not."""
     if named is not None and len(words) == 2 and words[0] == named:
         words = words[1:]
@@ -109,6 +109,10 @@ def _is_model(word: str) -> bool:
             raise StoreError(
                 f"there is no model named {word!r}: did you mean {' or '.join(near)}? (-p {word} makes it the prompt)"
             )
+        try:
+            find_named(word)
+        except StoreError as error:  # a family of the catalogue, with a tag that it does not have
+            raise StoreError(f"{error} (-p {word} makes it the prompt)") from None
         if _LIKE_A_MODEL.match(word):
             raise StoreError(
                 f"there is no model named {word!r}: `woolly list` shows your models, `woolly pull hf:org/repo`"

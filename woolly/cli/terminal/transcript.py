@@ -15,7 +15,7 @@ from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import tell
 from woolly.errors import StoreError
 
-__all__ = ["find_transcribing", "transcribe"]
+__all__ = ["check_transcript", "find_transcribing", "is_named_transcriber", "transcribe"]
 
 _HONOURED = ("temperature", "seed")
 
@@ -27,7 +27,7 @@ def find_transcribing(name: str | None) -> bool:
     """
     from woolly.gguf import open_gguf
     from woolly.models import transcribes
-    from woolly.store import find_named, resolve
+    from woolly.store import resolve
 
     if name is None:
         return False
@@ -35,10 +35,30 @@ def find_transcribing(name: str | None) -> bool:
         path = resolve(name)
     except (StoreError, OSError):  # a prompt, or a model that is not here
         with contextlib.suppress(StoreError):
-            return (named := find_named(name)) is not None and transcribes(named.architecture)
+            return is_named_transcriber(name)
         return False
     with open_gguf(path) as file:
         return transcribes(file.metadata.get("general.architecture"))
+
+
+def is_named_transcriber(name: str) -> bool:
+    """Whether the catalogue has a model that transcribes by this name; StoreError for a tag that a family lacks."""
+    from woolly.models import transcribes
+    from woolly.store import find_named, is_path
+
+    named = None if is_path(name) else find_named(name)
+    return named is not None and transcribes(named.architecture)
+
+
+def check_transcript(sounds: Sequence[str], options: Mapping[str, Any]) -> None:
+    """UsageError without a sound, or with an option of the command that a transcript has no use for."""
+    for option, value in options.items():
+        if value and option not in _HONOURED:
+            raise UsageError(
+                f"--{option.replace('_', '-')} cannot be honoured by a model that transcribes; leave it out"
+            )
+    if not sounds:
+        raise UsageError("this model writes what is said in a sound: give one with --audio FILE")
 
 
 def transcribe(
@@ -47,24 +67,13 @@ def transcribe(
     sounds: Sequence[str],
     engine: Mapping[str, Any],
     sampling: Mapping[str, Any],
-    refused: Mapping[str, Any],
     *,
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Prints what is said in each sound, segment by segment.
-
-    `wanted` are options of `LLM.transcribe`, and `refused` those of the command that a transcript has no use for.
-    """
+    """Prints what is said in each sound, segment by segment. `wanted` are options of `LLM.transcribe`."""
     from woolly.llm import LLM
 
-    for option, value in (*refused.items(), *sampling.items()):
-        if value and option not in _HONOURED:
-            raise UsageError(
-                f"--{option.replace('_', '-')} cannot be honoured by a model that transcribes; leave it out"
-            )
-    if not sounds:
-        raise UsageError("this model writes what is said in a sound: give one with --audio FILE")
     options = {**wanted, **{option: sampling[option] for option in _HONOURED if option in sampling}}
     with LLM(path, **engine) as llm:
         for sound in sounds:
