@@ -11,6 +11,7 @@ import pytest
 
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import ARCHIVE, SpirvArchive
+from woolly.runtime.vulkan.ops import attention
 
 
 @pytest.fixture
@@ -79,7 +80,9 @@ def test_a_group_shares_no_more_memory_than_vulkan_promises(archive):
     tiled = matrices.KERNELS
     assert set(most) - set(archive.names("double")) == tiled
     assert max(most[name] for name in tiled) <= matrices._SHARED, "what a GPU must have for them"
-    assert {name for name, n in most.items() if n > 16_384} <= tiled
+    queries = {name for name in most if name.startswith("attend_tile_")}
+    assert max(most[name] for name in queries) <= attention._TILE_SHARED, "what a device must have for them"
+    assert {name for name, n in most.items() if n > 16_384} <= tiled | queries
 
 
 def test_vectors_are_loaded_whole(archive):

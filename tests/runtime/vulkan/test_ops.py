@@ -10,7 +10,7 @@ from tests.cases.scans import ALL
 from woolly.errors import UnsupportedError
 from woolly.runtime import Options
 from woolly.runtime.cpu import CpuBackend
-from woolly.runtime.vulkan.ops import KERNELS
+from woolly.runtime.vulkan.ops import KERNELS, attention
 
 # Of cases that differ in a number alone, one: the kernels are compiled for each type, and that takes most of the time.
 ONE_OF_EACH = list({re.sub(r"-\d[\dx]*", "-0", name): name for name in ALL}.values())
@@ -37,6 +37,13 @@ def test_a_case_of_each_kind_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_p
 @pytest.mark.parametrize("name", [name for name in ALL if name not in ONE_OF_EACH])
 def test_every_other_case_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
     check(name, vulkan, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sinks-window-f32", "together-24-inside17-f32", "splits-alibi-f32"])
+def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
+    """Which are taken for more rows than the cases have: splits, windows, heads with a room of their own, sequences."""
+    monkeypatch.setattr(attention, "_LEAST_TILED", 16)
+    check(f"attend-{name}", vulkan, tmp_path)
 
 
 def test_every_op_of_the_table_has_a_kernel():

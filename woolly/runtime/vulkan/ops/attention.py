@@ -31,6 +31,9 @@ _SPLIT, _SHARERS, _MOST_SPLITS = 128, 32, 256
 # Rows whose splits are shared so, too, and splits of each: twice the memory of one row.
 _FEW_SPLITS = 2 * _MOST_SPLITS // MOST_SPLIT_ROWS
 _MERGED = 256  # columns of a group of native/gpu/attention/merge.slang
+# Queries of a group of native/gpu/attention/tile.slang, and rows of a batch from which on it is faster.
+_TILE, _LEAST_TILED = 32, 256
+_TILE_SHARED = 30720  # bytes of shared memory that it needs, with some to spare
 _TEAM = 4  # heads of a group, which read the same keys and values
 
 
@@ -128,4 +131,10 @@ def _attend(e: Emitter, step: Step) -> None:
         else:
             launch(f"attend_merge_{kind}", (heads, GridRows(0)), 128, *args)
     e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, most=MOST_SPLIT_ROWS, far=True)
-    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=MOST_SPLIT_ROWS + 1)
+    is_tiled = v_dim <= _COLUMNS[0] and e.device.shared_bytes >= _TILE_SHARED
+    most = _LEAST_TILED - 1 if is_tiled else 1 << 30
+    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=MOST_SPLIT_ROWS + 1, most=most)
+    if is_tiled:
+        own = heads // entry.heads
+        tiles = GridRows(0, per=max(1, _TILE // own), times=-(-own // _TILE))
+        e.launch(f"attend_tile_{e.kv_type}", (entry.heads, tiles), 128, *args, least=_LEAST_TILED)
