@@ -72,6 +72,22 @@ def test_a_gpu_that_is_lost_in_its_matrix_units_is_opened_without_them(opened, m
     assert trials == [True, True] and driver.alive == 0
 
 
+def test_units_that_are_exact_are_tried_once_for_a_driver(opened, monkeypatch, tmp_path):
+    driver, trials, answers = Counting(open_driver(), 0), [], [False, True]
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
+
+    def tried(device):
+        trials.append(answers.pop(0))
+        return trials[-1]
+
+    give_units(monkeypatch, driver, tried)
+    for expected in (False, True, True):
+        device = driving.open_device(driver=driver)
+        assert bool(device.architecture) == expected
+        device.close()
+    assert trials == [False, True]
+
+
 @pytest.mark.parametrize("where", ["probe", "matrices"])
 def test_a_gpu_that_is_lost_while_it_is_opened_can_be_opened_again(opened, monkeypatch, tmp_path, caplog, where):
     driver = Counting(open_driver(), 0)

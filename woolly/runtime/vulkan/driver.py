@@ -158,14 +158,19 @@ def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: fl
         raise
 
 
-def _has_exact_units(device: VulkanDevice) -> bool:
-    """Whether matrix units compute exactly. A GPU that is lost meanwhile has none from now on."""
+def _has_exact_units(context: VulkanContext, device: VulkanDevice) -> bool:
+    """Whether matrix units compute exactly, tried once for a driver. A GPU that is lost meanwhile has none."""
+    if context.knows_units:
+        return True
     try:
-        return matrices.is_exact(device)
+        is_exact = matrices.is_exact(device)
     except DeviceError as error:
         if error.code == "lost":
             _lost_units.add((device.physical.number, device.physical.identity))
         raise
+    if is_exact:
+        context.keep_units()
+    return is_exact
 
 
 def _open(driver: VulkanLibrary, physical: Physical, limit_s: float) -> VulkanDevice:
@@ -178,7 +183,8 @@ def _open(driver: VulkanLibrary, physical: Physical, limit_s: float) -> VulkanDe
     try:
         context.variant = choose_variant(device, context)
         # Asked as the rest of the arithmetic is: a driver that is wrong there leaves these products to dots.
-        context.has_matrices = physical.has_matrices and context.variant == "plain" and _has_exact_units(device)
+        if physical.has_matrices and context.variant == "plain":
+            context.has_matrices = _has_exact_units(context, device)
     except BaseException:
         if context.lost is not None and not context.hangs:
             device.abandon()
