@@ -1,5 +1,6 @@
 """What is typed wrongly is told in one sentence, with what may have been meant; what llama.cpp's users type works."""
 
+import json
 import os
 import re
 import subprocess
@@ -267,6 +268,13 @@ def test_a_request_that_gives_up_before_a_busy_model_leaves_is_warned_of(capfd):
             woolly("serve", "/no/such.gguf", *words)
         logged = capfd.readouterr().err
         assert ("--load-wait is 39, less than --swap-wait (10) and --grace (30) together" in logged) is is_late
+
+
+def test_show_counts_the_cache_in_its_type(model):
+    f16, q4 = (json.loads(woolly("show", model, "--json", *it))["memory"]["kv_cache"] for it in ((), ("-ctk", "q4")))
+    assert q4 < 0.3 * f16
+    with pytest.raises(UsageError, match=r"--kv-type is 'q5'; choose one of: f16"):
+        woolly("show", model, "--kv-type", "q5")
 
 
 def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):

@@ -34,31 +34,42 @@ _BANDWIDTH_MEGABYTES = 256
     model_argument("A GGUF file or a model's name; hf:org/repo:Q4_K_M or an https:// address is not fetched for this."),
     NAMED,
     Option("--ctx -c", "Context for the memory estimate.", int, shown="the one that `run` takes"),
+    Option("--kv-type -ctk", "Number type of the cache for that estimate, as of `run`.", shown="f16"),
     Option("--tensors", "List every tensor.", bool, default=False),
     Option("--identity", "Load the model and print the identity of its bits.", bool, default=False),
     AS_JSON,
 )
-def show(model: str | None, named: str | None, ctx: int | None, tensors: bool, identity: bool, as_json: bool) -> None:
+def show(
+    model: str | None,
+    named: str | None,
+    ctx: int | None,
+    kv_type: str | None,
+    tensors: bool,
+    identity: bool,
+    as_json: bool,
+) -> None:
     """Print metadata, tensors by type, parameters, whether it fits this machine and how fast it may run.
 
     Only the header of a model that is not on this machine is fetched.
     """
     from woolly.cli.commands.remote import is_remote, remote_header
     from woolly.gguf import open_gguf
+    from woolly.runtime import check_kv_type
 
     if ctx is not None and ctx < 1:
         raise UsageError(f"--ctx is {ctx}; at least 1 was expected")
+    check_kv_type(kv_type or "f16")
     model = one_model("show", model, named)
     here = _here(model)
     if here is None and is_remote(model):
         if identity:
             raise UsageError("--identity computes with the weights, and this model is not here: `woolly pull` it first")
         with remote_header(model) as file:
-            facts = _facts(file, ctx, tensors)
+            facts = _facts(file, ctx, kv_type, tensors)
             facts["path"] = model
     else:
         with open_gguf(here or resolve(model)) as file:
-            facts = _facts(file, ctx, tensors)
+            facts = _facts(file, ctx, kv_type, tensors)
             facts |= _pictures(file.path, facts["memory"])
     if identity:
         facts["identity"] = _identity(here or resolve(model))
@@ -106,7 +117,7 @@ def _identity(path: Path) -> dict[str, Any]:
     return {"id": found.id, **asdict(found)}
 
 
-def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
+def _facts(file: GGUFFile, ctx: int | None, kv_type: str | None, tensors: bool) -> dict[str, Any]:
     from woolly import _native
     from woolly.cli.commands.show_gpu import find_card, on_card
     from woolly.engine import default_ctx, describe_draft
@@ -127,17 +138,17 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
         plan = trace(file, ctx=ctx)
         card, reason = find_card()
         left = None if card is None else max(0, card.usable - weights)
-        ctx = default_ctx(file, plan, ctx, memory=left)
+        ctx = default_ctx(file, plan, ctx, kv_type, left)
         # Packed weights are as large as the file's.
         plan = describe_draft(file, plan, ctx, *own_draft(file.path, "auto"))
         own = plan.draft
         weights += 0 if own is None else sum(w.n_bytes for w in own.weights.values() if w.tensor not in file.tensors)
         parts = (plan,) if own is None or own.borrows else (plan, own)
-        cache = round(sum(part.context_bytes(ctx, _native.kv_value_bytes("f16")) for part in parts))
+        cache = round(sum(part.context_bytes(ctx, _native.kv_value_bytes(kv_type or "f16")) for part in parts))
         total, available = weights + cache, available_memory()
         memory = {"ctx": ctx, "weights": weights, "kv_cache": cache, "total": total, "available": available}
         memory["fits"] = total <= available
-        gpu = {"unused": reason} if card is None else on_card(card, file, plan, ctx)
+        gpu = {"unused": reason} if card is None else on_card(card, file, plan, ctx, kv_type)
         drafts = {} if own is None else {"drafts": "mtp"}
     except RequestError:
         raise

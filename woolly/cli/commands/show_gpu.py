@@ -21,7 +21,7 @@ def find_card() -> tuple[Gpu | None, str]:
         return None, error.fault
 
 
-def on_card(card: Gpu, file: GGUFFile, plan: Plan, ctx: int) -> dict[str, Any]:
+def on_card(card: Gpu, file: GGUFFile, plan: Plan, ctx: int, kv_type: str | None = None) -> dict[str, Any]:
     """What is known of the GPU, and what it would have of the model with a cache of `ctx` tokens."""
     facts: dict[str, Any] = {
         "name": card.name,
@@ -31,7 +31,7 @@ def on_card(card: Gpu, file: GGUFFile, plan: Plan, ctx: int) -> dict[str, Any]:
         "bandwidth_gbs": None if card.bandwidth is None else round(card.bandwidth / 1e9, 1),
     }
     try:
-        placement = plan_placement(plan, file.tensors, Options(cache_tokens=ctx))
+        placement = plan_placement(plan, file.tensors, Options(kv_type=kv_type, cache_tokens=ctx))
     except WoollyError as error:
         return {**facts, "bandwidth_gbs": None, "unused": str(error)}
     on_gpu = [share for share in placement.shares if share.device != "cpu"]
