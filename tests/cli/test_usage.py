@@ -277,6 +277,11 @@ def test_show_counts_the_cache_in_its_type(model):
         woolly("show", model, "--kv-type", "q5")
 
 
+def test_a_server_refuses_two_types_of_values(model):
+    with pytest.raises(UsageError, match="-ctk is q8_0/q4, which names both types; leave -ctv out"):
+        woolly("serve", model, "-ctk", "q8_0/q4", "-ctv", "q4")
+
+
 def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
     monkeypatch.setattr(libcuda, "_found", None)
     monkeypatch.setattr(libcuda, "_library", lambda: "no-such-library")

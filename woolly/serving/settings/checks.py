@@ -99,6 +99,7 @@ def check_settings(settings: Settings) -> None:
         raise RequestError(
             f"cache_type_k is {settings.cache_type_k}, which names both types; leave cache_type_v out",
             field="cache_type_v",
+            names=("cache_type_k", "cache_type_v"),
         )
     _check_template(settings)
     _check_one_of("chat_template", "chat_template_file", settings)
