@@ -282,6 +282,13 @@ def test_a_server_refuses_two_types_of_values(model):
         woolly("serve", model, "-ctk", "q8_0/q4", "-ctv", "q4")
 
 
+def test_a_draft_that_is_not_there_is_called_one(model):
+    with pytest.raises(StoreError, match=r"the draft: .* named 'prompt_lokup': did you mean prompt_lookup\?"):
+        woolly("run", model, "hello", "-md", "prompt_lokup")
+    with pytest.raises(StoreError, match=r"the draft: there is no file and no model named 'no\.gguf'"):
+        woolly("run", model, "hello", "-md", "no.gguf")
+
+
 def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
     monkeypatch.setattr(libcuda, "_found", None)
     monkeypatch.setattr(libcuda, "_library", lambda: "no-such-library")

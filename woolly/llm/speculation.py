@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +24,14 @@ from woolly.engine import (
     is_draft_file,
     load_model,
 )
-from woolly.errors import RequestError
+from woolly.errors import RequestError, StoreError
 from woolly.llm.model_options import ModelOptions
 from woolly.runtime import Options
 from woolly.store import find_block, resolve
 
 __all__ = ["Opened", "guess_source", "open_draft", "own_draft"]
+
+_NAMES = ("auto", "mtp", "mtp_lookup", "none", "prompt_lookup")
 
 
 class Opened(Protocol):
@@ -62,7 +65,13 @@ def own_draft(model: Path, speculation: object) -> tuple[bool | None, Path | Non
     if speculation in ("auto", "mtp", "mtp_lookup"):
         block = find_block(model)
         return None if speculation == "auto" else True, None if block is None or has_block(model) else block
-    path = resolve(speculation)
+    try:
+        path = resolve(speculation)
+    except StoreError as error:
+        near = difflib.get_close_matches(os.fspath(speculation), _NAMES, 1, 0.7)
+        text = f"there is none named {os.fspath(speculation)!r}: did you mean {near[0]}?" if near else str(error)
+        error.args = (f"the draft: {text}",)
+        raise
     return (True, path) if is_draft_file(path) else (False, None)
 
 
