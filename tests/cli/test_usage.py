@@ -289,6 +289,11 @@ def test_a_draft_that_is_not_there_is_called_one(model):
         woolly("run", model, "hello", "-md", "no.gguf")
 
 
+def test_a_length_of_drafts_that_nothing_uses_is_told(model, caplog):
+    woolly("run", model, "hello", "-n", 1, "--draft", 4)
+    assert "draft_tokens (--draft-max) is 4, but nothing guesses tokens here" in caplog.text
+
+
 def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
     monkeypatch.setattr(libcuda, "_found", None)
     monkeypatch.setattr(libcuda, "_library", lambda: "no-such-library")

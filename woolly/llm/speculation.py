@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,8 @@ from woolly.runtime import Options
 from woolly.store import find_block, resolve
 
 __all__ = ["Opened", "guess_source", "open_draft", "own_draft"]
+
+log = logging.getLogger("woolly.llm")
 
 _NAMES = ("auto", "mtp", "mtp_lookup", "none", "prompt_lookup")
 
@@ -106,6 +109,8 @@ def open_draft(
         kind = MtpLookup if speculation == "mtp_lookup" else MtpDraft
         return kind(target.program, target.draft_ids)
     if speculation in (None, "none", "auto"):
+        if given.draft_tokens != ModelOptions.draft_tokens:
+            log.warning("draft_tokens (--draft-max) is %d, but nothing guesses tokens here", given.draft_tokens)
         return None
     if speculation == "prompt_lookup":
         return PromptLookup()
