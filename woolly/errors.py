@@ -57,7 +57,11 @@ class WoollyError(Exception):
 
     def advised(self, names: Mapping[str, str]) -> str:
         """The sentence with arguments that it advises (backend='cpu') as the caller types them (--backend cpu)."""
-        return re.sub(r"(\w+)='(\w+)'", lambda it: f"{names[it[1]]} {it[2]}" if it[1] in names else it[0], str(self))
+
+        def typed(it: re.Match[str]) -> str:
+            return names.get(it[0]) or (f"{names[it[1]]} {it[2]}" if it[1] in names else it[0])
+
+        return re.sub(r"(\w+)='(\w+)'", typed, str(self))
 
 
 class GGUFError(WoollyError):

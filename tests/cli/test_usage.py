@@ -299,6 +299,8 @@ def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
     monkeypatch.setattr(libcuda, "_library", lambda: "no-such-library")
     with pytest.raises(DeviceError, match=r"install one, or use --backend cpu$"):
         woolly("run", model, "hello", "--backend", "cuda")
+    with pytest.raises(DeviceError, match=r"install one, or use --device cpu$"):
+        woolly("run", model, "hello", "--device", "cuda")
     expected = "-ngl is 9, but backend cpu has no GPU; leave it out, or use --backend cuda"
     with pytest.raises(UsageError, match=re.escape(expected)):
         woolly("run", model, "hello", "--backend", "cpu", "-ngl", 9)

@@ -33,7 +33,8 @@ def on_card(card: Gpu, file: GGUFFile, plan: Plan, ctx: int, kv_type: str | None
     try:
         placement = plan_placement(plan, file.tensors, Options(kv_type=kv_type, cache_tokens=ctx))
     except WoollyError as error:
-        return {**facts, "bandwidth_gbs": None, "unused": str(error)}
+        reason = error.fault if isinstance(error, DeviceError) else str(error)
+        return {**facts, "bandwidth_gbs": None, "unused": reason}
     on_gpu = [share for share in placement.shares if share.device != "cpu"]
     return {
         **facts,

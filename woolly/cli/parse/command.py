@@ -103,7 +103,10 @@ class Command(click.Command):
 
     def flags(self, ctx: click.Context) -> dict[str, str]:
         """The flag of each parameter that has one, as it was typed."""
-        return {p.name: typed_name(p, ctx) for p in self.params if p.name and isinstance(p, click.Option)}
+        flags = {p.name: typed_name(p, ctx) for p in self.params if p.name and isinstance(p, click.Option)}
+        if ("device" in flags or "backend" not in flags) and "backend" not in ctx.meta.get(TYPED, {}):
+            flags["backend='cpu'"] = "--device cpu"  # the way that the docs take
+        return flags
 
     def _translated(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
         """The words with llama.cpp's flags replaced by Woolly's, left out, or refused with a UsageError."""
