@@ -31,7 +31,7 @@ class Halves:
 def read_halves(metadata: Mapping[str, Any]) -> Halves:
     """The towers in a file's metadata; a family that is not supported leaves the other. ModelError if there is none."""
     if text_of(metadata, "general.architecture") != "clip":
-        raise ModelError("the file holds no projector: general.architecture is not clip")
+        raise ModelError("the file holds no projector: it is a model of another kind; give an mmproj file")
     sight: TowerSettings | None = None
     ears: EarSettings | None = None
     refused: list[UnsupportedError] = []

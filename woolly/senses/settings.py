@@ -154,7 +154,7 @@ class TowerSettings:
 def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
     """The settings of the vision tower in a file's metadata; ModelError or UnsupportedError if there is none."""
     if text_of(metadata, "general.architecture") != "clip":
-        raise ModelError("the file holds no projector: general.architecture is not clip")
+        raise ModelError("the file holds no projector: it is a model of another kind; give an mmproj file")
     if metadata.get("clip.has_vision_encoder") is not True:
         raise UnsupportedError("the file holds no tower for pictures (clip.has_vision_encoder)")
     projector = text_of(metadata, "clip.vision.projector_type") or text_of(metadata, "clip.projector_type")
