@@ -28,11 +28,11 @@ __all__ = [
     "has_pictures",
     "read_pictures",
     "show_pictures",
+    "without_projector",
 ]
 
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
 
-_CLOSED = "no projector (mmproj file) is open with it; choose a model that does{}, or give its projector by --mmproj"
 _HEARING = " (whisper:base and parakeet write what is said)"
 CANNOT_CHAT = (
     "this model writes what it hears: it transcribes and cannot chat; use `woolly run MODEL --audio FILE`,"
@@ -134,8 +134,8 @@ def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Gi
     for part in parts:
         kind: Kind = "image" if isinstance(part, ImagePart) else "audio"
         if sight is None or (sight.tower if kind == "image" else sight.ears) is None:
-            closed = _CLOSED.format(_HEARING if kind == "audio" else "")
-            raise _given(part).refusal(f"this model {_lack(kind)}: {closed if sight is None else _OTHER}")
+            said = without_projector(kind) if sight is None else f"this model {_lack(kind)}: {_OTHER}"
+            raise _given(part).refusal(said)
     for one, name in ((ImagePart, "pictures"), (AudioPart, "sounds")):
         n = sum(isinstance(part, one) and not isinstance(_given(part).source, (Page, Frame, Clip)) for part in parts)
         if n > _MOST_PICTURES:
@@ -149,6 +149,15 @@ def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Gi
 
 def _given(part: ImagePart | AudioPart) -> GivenPicture | GivenSound:
     return part.picture if isinstance(part, ImagePart) else part.sound
+
+
+def without_projector(kind: Kind, model: str = "this model") -> str:
+    """Returns the sentence about a picture, or a sound, that comes to a model without a projector."""
+    others = _HEARING if kind == "audio" else ""
+    return (
+        f"{model} {_lack(kind)}: no projector (mmproj file) is open with it; choose a model that does{others}, or give"
+        " its projector by --mmproj"
+    )
 
 
 def _lack(kind: Kind) -> str:

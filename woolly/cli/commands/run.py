@@ -31,7 +31,7 @@ from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.start.memory import default_model
 from woolly.cli.start.offer import hint, next_steps, offer
-from woolly.cli.start.senses import check_senses
+from woolly.cli.start.senses import find_projector
 from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.sizes import counted
 from woolly.sampling import SamplingParams
@@ -168,7 +168,7 @@ def run(
         raise UsageError(f"--{typed} is for models that transcribe; {advice}")
     if image or audio:
         asked = name_and_words(list(words), model, prompt)[0] or default_model()
-        check_senses(asked, image, audio, engine.get("mmproj"))
+        engine = {**engine, "mmproj": find_projector(asked, image, audio, engine.get("mmproj"))}
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
         if raw or as_json or verbose or image or audio:

@@ -8,31 +8,30 @@ from pathlib import Path
 from woolly.errors import RequestError, StoreError
 from woolly.store import CATALOGUE, resolve
 
-__all__ = ["check_senses"]
+__all__ = ["find_projector"]
 
 
-def check_senses(name: str, images: Sequence[str], sounds: Sequence[str], mmproj: str | Path | None) -> None:
-    """RequestError if no projector is known by which the model would see the pictures or hear the sounds.
+def find_projector(
+    name: str, images: Sequence[str], sounds: Sequence[str], mmproj: str | Path | None
+) -> str | Path | None:
+    """Returns the projector to open with a model: the given one, or the one beside it; None if text is all it needs.
 
-    A model that is not here is left to those who fetch it, but for the default one, which only reads text.
+    RequestError if no projector is known by which it would see the pictures or hear the sounds. A model that is not
+    here is left to those who fetch it, but for the default one, which only reads text.
     """
-    from woolly.llm.projector import describe_projector
+    from woolly.chat.sight import without_projector
+    from woolly.llm.projector import choose_projector
     from woolly.senses.pdf import is_pdf
 
-    if mmproj not in (None, "none"):
-        return  # opening says what it lacks
+    sees = not all(is_pdf(image) for image in images)
+    if mmproj not in (None, "none") or not (sees or sounds):
+        return mmproj  # opening says what it lacks
     try:
-        path = resolve(name)
+        found = choose_projector(resolve(name), mmproj)
     except StoreError:
         if name not in CATALOGUE:
-            return
-    else:
-        if describe_projector(path, mmproj) is not None:
-            return
-    if sounds:
-        raise RequestError(
-            f"{name} hears no sounds: choose a model that does (whisper:base and parakeet write what is said), or give"
-            " its projector by --mmproj"
-        )
-    if any(not is_pdf(image) for image in images):
-        raise RequestError(f"{name} sees no pictures: choose a model that does, or give its projector by --mmproj")
+            return mmproj
+        found = None
+    if found is None:
+        raise RequestError(without_projector("audio" if sounds else "image", name))
+    return found
