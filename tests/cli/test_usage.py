@@ -294,6 +294,12 @@ def test_a_length_of_drafts_that_nothing_uses_is_told(model, caplog):
     assert "draft_tokens (--draft-max) is 4, but nothing guesses tokens here" in caplog.text
 
 
+@pytest.mark.parametrize(("flag", "kind"), [("--image", "picture"), ("--audio", "sound")])
+def test_a_file_that_is_not_there_is_named_before_what_the_model_lacks(model, flag, kind):
+    with pytest.raises(RequestError, match=rf"the {kind} no\.file cannot be read \(No such file or directory\)"):
+        woolly("run", model, "hello", flag, "no.file")
+
+
 def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
     monkeypatch.setattr(libcuda, "_found", None)
     monkeypatch.setattr(libcuda, "_library", lambda: "no-such-library")

@@ -31,7 +31,7 @@ from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.start.memory import default_model
 from woolly.cli.start.offer import hint, next_steps, offer
-from woolly.cli.start.senses import find_projector
+from woolly.cli.start.senses import check_files, find_projector
 from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.sizes import counted
 from woolly.sampling import SamplingParams
@@ -145,6 +145,7 @@ def run(
         return sampling_params(sampling, preset, **limits, **structure(json_schema, grammar))
 
     params_of(None)  # refuses what is mistyped before a model is fetched
+    check_files(image, audio)
     model = hub_model(model, hf_repo)
     if model is not None and hf_repo is not None:
         pulled(model)

@@ -8,7 +8,18 @@ from pathlib import Path
 from woolly.errors import RequestError, StoreError
 from woolly.store import CATALOGUE, resolve
 
-__all__ = ["find_projector"]
+__all__ = ["check_files", "find_projector"]
+
+
+def check_files(images: Sequence[str], sounds: Sequence[str]) -> None:
+    """RequestError, as the one who reads it would raise, for a file that is not there."""
+    for kind, files in (("picture", images), ("sound", sounds)):
+        for file in files:
+            try:
+                Path(file).expanduser().stat()  # not open: a pipe can be opened once
+            except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
+                reason = getattr(error, "strerror", None) or error
+                raise RequestError(f"the {kind} {file} cannot be read ({reason})") from None
 
 
 def find_projector(
