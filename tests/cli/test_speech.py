@@ -10,6 +10,8 @@ from tests.cases.whisper import sound, write_whisper
 from tests.senses.test_sound import wav
 from woolly.cli.app import app
 from woolly.cli.commands import launch
+from woolly.cli.commands.convert import of_checkpoint
+from woolly.cli.parse.prompt import name_and_words
 from woolly.cli.parse.usage import UsageError
 from woolly.errors import GGUFError, RequestError, StoreError, UnsupportedError
 from woolly.llm.speech import transcriber
@@ -89,10 +91,18 @@ def test_a_model_that_takes_no_sounds_says_so_before_a_prompt_is_missed(folder, 
         raise CliRunner().invoke(app, ["run", str(path), "--image", str(folder / "talk.wav")]).exception
 
 
-@pytest.mark.parametrize("words", [["run", "./a.nemo"], ["convert", "a.nemo", "a.gguf"]])
-def test_an_archive_of_nemo_is_refused_by_name(words):
+@pytest.mark.parametrize("words", [["run", "a.nemo", "--audio", "a.nemo"], ["convert", "a.nemo", "a.gguf"]])
+def test_an_archive_of_nemo_is_refused_by_name(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.nemo").touch()
     with pytest.raises(UnsupportedError, match=r"a\.nemo: NeMo archives are not read; `woolly pull parakeet`"):
         raise CliRunner().invoke(app, words).exception
+
+
+def test_a_word_that_ends_as_an_archive_does_is_a_prompt(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert of_checkpoint("finding.nemo") == "finding.nemo"
+    assert name_and_words(["finding.nemo"], None, None) == (None, "finding.nemo")
 
 
 @pytest.mark.parametrize("words", [["run", "whisper:base.en", "Hello"], ["chat", "whisper:base.en"]])

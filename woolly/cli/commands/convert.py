@@ -125,9 +125,10 @@ def _convert_lora(
 
 def of_checkpoint(name: str) -> str:
     """Returns the name of a model; of a checkpoint's folder, that of the file that it was converted to."""
-    _check_archive(name)
     try:
         is_folder = Path(name).is_dir()
+        if Path(name).is_file():  # else it may be a prompt
+            _check_archive(name)
     except (OSError, ValueError):  # a prompt that no file could be called
         return name
     if not is_folder:
