@@ -23,6 +23,7 @@ from woolly.serving.accounts.account import may_use
 from woolly.serving.errors import ApiError
 from woolly.serving.watch.logs import log
 from woolly.store import Preset, find_preset, is_second, own_names, quant_of, resolve
+from woolly.store.known.forms import find_files
 
 __all__ = ["Capability", "Kind", "Library", "ModelInfo", "name_taken", "same_file"]
 
@@ -205,8 +206,7 @@ class Library:
     def _files(self) -> Sequence[Path]:
         """Returns the files of the folder, and those that `woolly pull` puts into its folder `hf`."""
         try:
-            names = [place + name for place in ("", "hf/*/*/**/") for name in ("*.gguf", "ggml-*.bin")]  # whisper.cpp's
-            return [file for name in names for file in sorted(self._folder.glob(name))]
+            return [file for place in ("", "hf/*/*/**/") for file in sorted(find_files(self._folder, place))]
         except OSError:
             return []
 

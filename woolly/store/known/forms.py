@@ -29,8 +29,8 @@ def misses_magic(name: str, first: bytes) -> str | None:
     return None if not name.lower().endswith(".gguf") or first[:4] == b"GGUF" else "it is no GGUF file"
 
 
-def find_files(folder: Path) -> Iterator[Path]:
-    """Yields the files in a folder and below it that are named as models are."""
+def find_files(folder: Path, place: str = "**/") -> Iterator[Path]:
+    """Yields the files that are named as models are: in a folder and below it, or in a place of it alone ("")."""
     if folder.is_dir():
-        yield from folder.rglob("*.gguf")
-        yield from folder.rglob("ggml-*.bin")
+        for name in ("*.gguf", "ggml-*.bin"):
+            yield from folder.glob(place + name)
