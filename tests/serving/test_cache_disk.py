@@ -1,5 +1,7 @@
 """--cache-disk over HTTP: a restarted server answers from the pages of the one before, and says so."""
 
+import logging
+
 import pytest
 
 from tests.cases.hybrids import HYBRIDS
@@ -59,6 +61,7 @@ def test_a_reply_says_at_which_text_its_prompt_became_another(app_with, caplog):
         messages = [{"role": "system", "content": system}, {"role": "user", "content": "hi"}]
         return client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1, **more})
 
+    caplog.set_level(logging.INFO, "woolly.serving")
     with app_with() as client:
         assert chat(client, "wool " * 40 + "monday " * 20).headers["x-woolly-cache"].endswith(", cold")
         note = chat(client, "wool " * 40 + "tuesday " * 20).headers["x-woolly-cache"]
@@ -66,8 +69,10 @@ def test_a_reply_says_at_which_text_its_prompt_became_another(app_with, caplog):
         assert 0 < n_cached < n_prompt and ", diverged at token " in note and "uesday" in note.partition(": ")[2]
         stream = chat(client, "wool " * 40 + "friday " * 20, stream=True).text
         assert "friday" in stream.partition('"cache_note":')[2]
-        answered = [record for record in caplog.records if record.message == "answered"]
-        assert all("uesday" not in str(vars(record)) for record in answered)  # prompts are no part of a log
+    answered = [record for record in caplog.records if record.message == "answered"]
+    assert [record.cached_tokens for record in answered] == [0, n_cached, n_cached]
+    assert "diverged at token" in answered[1].cache
+    assert all("uesday" not in str(vars(record)) for record in caplog.records)  # prompts are no part of a log
 
 
 def test_a_second_chat_goes_on_after_the_system_prompt_of_the_first_on_a_hybrid(app_with, tmp_path):
