@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from tests.cases.whisper import sound
+from tests.cases.whisper import Drawer, drawers, sound
 from woolly.senses.sounds.mel import mel_filters, nemo_window
 
 WIDTH, HEADS, FFN, N_LAYERS, CHANNELS, N_MELS, KERNEL = 32, 2, 64, 2, 8, 80, 9
@@ -23,23 +24,14 @@ __all__ = ["checkpoint", "config", "sound", "tensors", "write_parakeet"]
 def tensors(kind: str = "tdt") -> dict[str, np.ndarray]:
     """Weights by NeMo's names, in the order in which they were drawn."""
     random = np.random.RandomState(26)
-
-    def matrix(name: str, rows: int, columns: int, bias: bool = kind == "ctc") -> dict[str, np.ndarray]:
-        out = {f"{name}.weight": random.standard_normal((rows, columns)) / np.sqrt(columns)}
-        return out | ({f"{name}.bias": 0.1 * random.standard_normal(rows)} if bias else {})
-
-    def norm(name: str) -> dict[str, np.ndarray]:
-        return {
-            f"{name}.weight": 1 + 0.1 * random.standard_normal(WIDTH),
-            f"{name}.bias": 0.1 * random.standard_normal(WIDTH),
-        }
-
+    linear, norm = drawers(random)
+    matrix = partial(linear, bias=kind == "ctc")
     out: dict[str, np.ndarray] = {}
     for i, n, side in ((0, 1, 3), (2, 1, 3), (3, CHANNELS, 1), (5, 1, 3), (6, CHANNELS, 1)):
         name = f"encoder.pre_encode.conv.{i}"
         out[f"{name}.weight"] = random.standard_normal((CHANNELS, n, side, side)) / np.sqrt(n * side * side)
         out[f"{name}.bias"] = 0.1 * random.standard_normal(CHANNELS)
-    out |= matrix("encoder.pre_encode.out", WIDTH, CHANNELS * N_MELS // 8, True)
+    out |= matrix("encoder.pre_encode.out", WIDTH, CHANNELS * N_MELS // 8, bias=True)
     for i in range(N_LAYERS):
         begin = f"encoder.layers.{i}"
         for number in (1, 2):
@@ -49,7 +41,7 @@ def tensors(kind: str = "tdt") -> dict[str, np.ndarray]:
         out |= norm(f"{begin}.norm_self_att") | norm(f"{begin}.norm_conv") | norm(f"{begin}.norm_out")
         for one in ("q", "k", "v", "out"):
             out |= matrix(f"{begin}.self_attn.linear_{one}", WIDTH, WIDTH)
-        out |= matrix(f"{begin}.self_attn.linear_pos", WIDTH, WIDTH, False)
+        out |= matrix(f"{begin}.self_attn.linear_pos", WIDTH, WIDTH, bias=False)
         for one in ("u", "v"):
             out[f"{begin}.self_attn.pos_bias_{one}"] = 0.3 * random.standard_normal((HEADS, WIDTH // HEADS))
         out |= matrix(f"{begin}.conv.pointwise_conv1", 2 * WIDTH, WIDTH)
@@ -61,9 +53,9 @@ def tensors(kind: str = "tdt") -> dict[str, np.ndarray]:
     return {name: array.astype(np.float32) for name, array in (out | _speller(kind, random, matrix)).items()}
 
 
-def _speller(kind: str, random: np.random.RandomState, matrix: object) -> dict[str, np.ndarray]:
+def _speller(kind: str, random: np.random.RandomState, matrix: Drawer) -> dict[str, np.ndarray]:
     if kind == "ctc":
-        out = matrix("decoder.decoder_layers.0", N_TOKENS, WIDTH, True)
+        out = matrix("decoder.decoder_layers.0", N_TOKENS, WIDTH, bias=True)
         out["decoder.decoder_layers.0.bias"][BLANK] += 1.5
         return out
     out = {"decoder.prediction.embed.weight": random.standard_normal((N_TOKENS, PREDICTED))}
@@ -73,9 +65,9 @@ def _speller(kind: str, random: np.random.RandomState, matrix: object) -> dict[s
             out[name] = random.standard_normal((4 * PREDICTED, PREDICTED)) / np.sqrt(PREDICTED)
         for one in ("bias_ih", "bias_hh"):
             out[f"decoder.prediction.dec_rnn.lstm.{one}_l{i}"] = 0.1 * random.standard_normal(4 * PREDICTED)
-    out |= matrix("joint.pred", PREDICTED, PREDICTED, True) | matrix("joint.enc", PREDICTED, WIDTH, True)
+    out |= matrix("joint.pred", PREDICTED, PREDICTED, bias=True) | matrix("joint.enc", PREDICTED, WIDTH, bias=True)
     n = len(DURATIONS) if kind == "tdt" else 0
-    out |= matrix("joint.joint_net.2", N_TOKENS + n, PREDICTED, True)
+    out |= matrix("joint.joint_net.2", N_TOKENS + n, PREDICTED, bias=True)
     for name, scale in (("joint.enc", 6.0), ("joint.pred", 2.0), ("joint.joint_net.2", 2.0)):
         out[f"{name}.weight"] *= scale
     out["joint.joint_net.2.bias"][BLANK] += 6.0 if n else 16.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from woolly.senses.sounds.mel import mel_filters
 
 WIDTH, HEADS, FFN, N_ENCODER, N_DECODER = 32, 2, 128, 1, 2
 ENGLISH, MULTILINGUAL, LARGE_V3 = 51864, 51865, 51866
+Drawer = Callable[..., dict[str, np.ndarray]]
 N_SPECIAL = {ENGLISH: 1608, MULTILINGUAL: 1608, LARGE_V3: 1609}
 
 
@@ -23,19 +25,26 @@ def words(n: int) -> list[bytes]:
     return list(dict.fromkeys(found))[:n]
 
 
-def tensors(n_vocab: int = MULTILINGUAL, n_mels: int = 80) -> dict[str, np.ndarray]:
-    """Weights by the names of whisper.cpp's files, in the order in which they were drawn."""
-    random = np.random.RandomState(7)
+def drawers(random: np.random.RandomState) -> tuple[Drawer, Drawer]:
+    """What draws a matrix, and what draws a norm, each with its bias, by the beginning of their names."""
 
     def linear(name: str, rows: int, columns: int, bias: bool = True) -> dict[str, np.ndarray]:
         out = {f"{name}.weight": random.standard_normal((rows, columns)) / np.sqrt(columns)}
         return out | ({f"{name}.bias": 0.1 * random.standard_normal(rows)} if bias else {})
 
-    def norm(name: str) -> dict[str, np.ndarray]:
+    def norm(name: str, width: int = WIDTH) -> dict[str, np.ndarray]:
         return {
-            f"{name}.weight": 1 + 0.1 * random.standard_normal(WIDTH),
-            f"{name}.bias": 0.1 * random.standard_normal(WIDTH),
+            f"{name}.weight": 1 + 0.1 * random.standard_normal(width),
+            f"{name}.bias": 0.1 * random.standard_normal(width),
         }
+
+    return linear, norm
+
+
+def tensors(n_vocab: int = MULTILINGUAL, n_mels: int = 80) -> dict[str, np.ndarray]:
+    """Weights by the names of whisper.cpp's files, in the order in which they were drawn."""
+    random = np.random.RandomState(7)
+    linear, norm = drawers(random)
 
     def attention(name: str) -> dict[str, np.ndarray]:
         out = norm(f"{name}_ln")
