@@ -9,11 +9,11 @@ import pytest
 from tests.cases.assistants import EPS, assistant_tensors, guess, guessing_assistant, kept, write_assistant
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, metadata, tensors, write_tiny
-from tests.engine.test_together import cases, drive, result, same
+from tests.engine.test_together import drive_with_head
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
-from woolly.engine import AssistantDraft, Engine
+from woolly.engine import AssistantDraft
 from woolly.engine.opening.draft_file import guessed_ids
-from woolly.engine.opening.load import _compiled, load_model
+from woolly.engine.opening.load import _compiled
 from woolly.gguf import open_gguf
 from woolly.models import draft_tensors, trace, trace_head
 from woolly.runtime import Batch, Options, choose
@@ -98,20 +98,8 @@ def test_an_assistant_that_is_right_saves_steps_and_changes_no_text(pair):
 
 
 def test_requests_together_give_what_they_give_alone_without(pair):
-    model, head = pair
-    loaded = load_model(model, "cpu", Options(threads=1), draft=True, draft_file=head)
-    plain = load_model(model, "cpu", Options(threads=1))
-    chosen = sorted(range(len(cases())), key=lambda i: len(cases()[i].prompt))[-8:]
-    wanted = {i: result(drive(Engine(plain.program, plain.tokenizer, ctx=192), [i], 0)[i]) for i in chosen}
-    draft = AssistantDraft(loaded.program)
-    engine = Engine(loaded.program, loaded.tokenizer, ctx=192, kv_tokens=600, chunk=32, max_running=6, draft=draft)
-    requests = drive(engine, chosen, 3)
-    for i, request in requests.items():
-        same(result(request), wanted[i], cases()[i])
-    assert sum(request.n_accepted for request in requests.values()) > 0
-    assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
-    loaded.close()
-    plain.close()
+    requests = drive_with_head(*pair, lambda loaded: AssistantDraft(loaded.program), 8)
+    assert sum(request.n_accepted for request in requests) > 0
 
 
 def test_guesses_of_an_engine_are_those_of_the_formulas(folder, target, monkeypatch):

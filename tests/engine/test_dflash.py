@@ -9,9 +9,9 @@ import pytest
 
 from tests.cases.dflash import MASK, dflash_features, dflash_logits, dflash_tensors, guessing_dflash, write_dflash
 from tests.cases.tiny import TINY, tensors, write_tiny
-from tests.engine.test_together import cases, drive, result, same
+from tests.engine.test_together import drive_with_head
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
-from woolly.engine import BlockDraft, Engine
+from woolly.engine import BlockDraft
 from woolly.engine.drafts.mtp import _Waiting
 from woolly.engine.opening.load import load_model
 from woolly.gguf import open_gguf
@@ -97,20 +97,8 @@ def test_a_head_that_is_right_saves_steps_and_changes_no_text(pair):
 
 
 def test_requests_together_give_what_they_give_alone_without(pair):
-    model, head = pair
-    loaded = load_model(model, "cpu", Options(threads=1), draft=True, draft_file=head)
-    plain = load_model(model, "cpu", Options(threads=1))
-    chosen = sorted(range(len(cases())), key=lambda i: len(cases()[i].prompt))[-6:]
-    wanted = {i: result(drive(Engine(plain.program, plain.tokenizer, ctx=192), [i], 0)[i]) for i in chosen}
-    draft = BlockDraft(loaded.program, loaded.draft_ids)
-    engine = Engine(loaded.program, loaded.tokenizer, ctx=192, kv_tokens=600, chunk=32, max_running=6, draft=draft)
-    requests = drive(engine, chosen, 3)
-    for i, request in requests.items():
-        same(result(request), wanted[i], cases()[i])
-    assert sum(request.n_drafted for request in requests.values()) > 0
-    assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
-    loaded.close()
-    plain.close()
+    requests = drive_with_head(*pair, lambda loaded: BlockDraft(loaded.program, loaded.draft_ids), 6)
+    assert sum(request.n_drafted for request in requests) > 0
 
 
 def test_what_waits_is_stored_though_a_block_has_no_room(pair, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine import DraftModel, Engine, PromptLookup, RequestOptions
+from woolly.engine.opening.load import load_model
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Options
@@ -127,6 +128,23 @@ def drive(engine, order, seed):
 def result(request):
     logprobs = (tuple(request.logprobs), tuple(request.prompt_logprobs))
     return Result(tuple(request.output), request.text, request.finish_reason, request.stop_reason, logprobs)
+
+
+def drive_with_head(model, head, make_draft, n_requests):
+    """The longest requests together with a head that guesses for them; each gives what it gives alone without one."""
+    loaded = load_model(model, "cpu", Options(threads=1), draft=True, draft_file=head)
+    plain = load_model(model, "cpu", Options(threads=1))
+    chosen = sorted(range(N_REQUESTS), key=lambda i: len(cases()[i].prompt))[-n_requests:]
+    draft = make_draft(loaded)
+    engine = Engine(loaded.program, loaded.tokenizer, ctx=CTX, kv_tokens=600, chunk=32, max_running=6, draft=draft)
+    requests = drive(engine, chosen, 3)
+    for i, request in requests.items():
+        alone = drive(Engine(plain.program, plain.tokenizer, ctx=CTX), [i], 0)[i]
+        same(result(request), result(alone), cases()[i])
+    assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
+    loaded.close()
+    plain.close()
+    return requests.values()
 
 
 @pytest.fixture(scope="module")
