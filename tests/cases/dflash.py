@@ -101,9 +101,12 @@ def dflash_features(tensors: Arrays, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 def dflash_logits(
-    tensors: Arrays, features: np.ndarray, block: list[int], table: np.ndarray, head: np.ndarray
+    tensors: Arrays, features: np.ndarray, block: list[int], table: np.ndarray, head: np.ndarray, window: int = 0
 ) -> np.ndarray:
-    """Logits of a block that stands behind rows with these features: all of its rows see all of both."""
+    """Logits of a block that stands behind rows with these features: all of its rows see all of both.
+
+    With a window, those of the first layer see the block and what is less than the window before them.
+    """
     x, n = table[block], len(features)
     at = np.arange(n, n + len(block))
     for i in range(N_LAYERS):
@@ -119,6 +122,8 @@ def dflash_logits(
         v = np.concatenate([projected(features, "v"), projected(h, "v")])
         k, v = (np.repeat(y, HEADS // KV_HEADS, axis=1) for y in (k, v))
         scores = np.einsum("qhd,thd->hqt", q, k) / HEAD_DIM**0.5
+        if window and i == 0:
+            scores[:, at[:, None] - np.arange(n + len(block)) >= window] = -np.inf
         share = np.exp(scores - scores.max(axis=2, keepdims=True))
         mixed = np.einsum("hqt,thd->qhd", share / share.sum(axis=2, keepdims=True), v)
         x = x + mixed.reshape(len(block), -1) @ own["attn_output.weight"].T

@@ -25,6 +25,11 @@ GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 PROMPT = (np.random.RandomState(5).randint(0, 128, 70) * 2).tolist()  # the head that is right knows even tokens
 
 
+def windowed(n):
+    """Keys of a head whose first layer has a window."""
+    return {"attention.sliding_window": n, "attention.sliding_window_pattern": [True, False]} if n else {}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("dflash")
@@ -54,10 +59,11 @@ def pair(folder):
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_a_block_is_that_of_the_published_form(folder, target, backend):
+@pytest.mark.parametrize("window", [0, 9])
+def test_a_block_is_that_of_the_published_form(folder, target, backend, window):
     """Features of a text, then logits of two blocks behind it; rows of the second overwrite those of the first."""
     own = dflash_tensors(len(LAYERS))
-    head = write_dflash(folder / "dflash-random.gguf", own, LAYERS)
+    head = write_dflash(folder / f"dflash-random-{window}.gguf", own, LAYERS, **windowed(window))
     tokens, whole = PROMPT[:40], tensors(TARGET)
     with LLM(target, ctx=64, threads=1, backend="reference") as llm:
         inputs = [llm.hidden(tokens, f"blk.{layer - 1}") for layer in LAYERS]
@@ -77,7 +83,8 @@ def test_a_block_is_that_of_the_published_form(folder, target, backend):
             sees = np.array([(first, first + len(block))] * len(block), np.int32)
             batch = replace(batch, sees=sees)
             mine = program.draft.run(batch, draft._pages, draft._n_stored).copy()
-            wanted = dflash_logits(own, features[:first], block, whole["token_embd.weight"], whole["output.weight"])
+            matrices = whole["token_embd.weight"], whole["output.weight"]
+            wanted = dflash_logits(own, features[:first], block, *matrices, window)
             np.testing.assert_allclose(mine, wanted[1:], rtol=0, atol=2e-2 * np.abs(wanted).max())
 
 
@@ -117,8 +124,9 @@ def test_what_waits_is_stored_though_a_block_has_no_room(pair, monkeypatch):
     loaded.close()
 
 
-def test_a_random_head_changes_no_text(folder, target):
-    head = write_dflash(folder / "dflash-any.gguf", dflash_tensors(len(LAYERS)), LAYERS)
+@pytest.mark.parametrize("window", [0, 9])
+def test_a_random_head_changes_no_text(folder, target, window):
+    head = write_dflash(folder / f"dflash-any-{window}.gguf", dflash_tensors(len(LAYERS)), LAYERS, **windowed(window))
     with LLM(target, ctx=256, threads=1) as plain, LLM(target, ctx=256, threads=1, speculation=head) as llm:
         done = llm.generate(PROMPT, GREEDY)
         assert done.token_ids == plain.generate(PROMPT, GREEDY).token_ids
@@ -131,6 +139,7 @@ def test_a_head_that_does_not_fit_is_refused_in_a_sentence(folder, target, pair)
         "far": (own, [1, 9], {}, "the head reads layer 9, but the llama model has 4"),
         "unmasked": (own, LAYERS, {"mask": None}, "mask_token_id is None, which is no token of the vocabulary"),
         "short": (own, LAYERS, {"block_size": 1}, "fills in blocks of 1; some layers, and blocks of 2 to 256"),
+        "narrow": (own, LAYERS, windowed(5), "blocks of 6 do not fit the head's window of 5"),
         "spark": (own | {"markov_w1.weight": np.ones((320, 8), np.float32)}, LAYERS, {}, "DSpark.*not supported yet"),
     }
     for name, (weights, layers, keys, sentence) in cases.items():

@@ -37,6 +37,9 @@ def read(keys: Keys) -> DFlashParams:
             f"the head reads {len(layers)} layers and fills in blocks of {block}; some layers, and blocks of 2 to"
             f" {_MOST} were expected"
         )
+    narrowest = min((layer.window for layer in common.layers if layer.window), default=block)
+    if narrowest < block:
+        raise ModelError(f"blocks of {block} do not fit the head's window of {narrowest}: their rows see each other")
     return DFlashParams(common, layers, block)
 
 
