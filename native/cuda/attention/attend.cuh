@@ -186,3 +186,60 @@ __device__ __forceinline__ float number_of(const u8* head, int room, int positio
     const float scale = reinterpret_cast<const float*>(head + PAGE * room)[position * (room / 32) + column / 32];
     return __fmul_rn(float(reinterpret_cast<const signed char*>(head)[at]), scale);
 }
+
+namespace {
+
+// Adds four columns of a part.
+__device__ __forceinline__ void add_part(float4& to, float mine, const float4& x, float others) {
+    to.x = merged(to.x, mine, x.x, others), to.y = merged(to.y, mine, x.y, others);
+    to.z = merged(to.z, mine, x.z, others), to.w = merged(to.w, mine, x.w, others);
+}
+
+// Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp: four
+// columns of each lane that has some. First lanes are units and find what sums are multiplied by, then columns.
+// `factors`: shared memory of the warp.
+__device__ __forceinline__ float4 merge_units(const Attend& a, const float* from, int first, int last, int c,
+                                              float4* factors, Softmax& all) {
+    const int lane = threadIdx.x % 32, stride = a.part_stride();
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+    for (; first <= last; first += 32) {
+        const float* const here = from + (long long)first * stride;
+        const int n = min(32, last - first + 1);
+        const float2 own =
+            lane < n ? __ldcg(reinterpret_cast<const float2*>(here + lane * stride)) : make_float2(NOTHING, 0.f);
+        float upto = own.x;
+#pragma unroll
+        for (int i = 1; i < 32; i *= 2) {
+            const float other = __shfl_sync(ALL_LANES, upto, max(lane - i, 0));
+            if (lane >= i) upto = fmaxf(upto, other);
+        }
+        upto = fmaxf(upto, all.top);
+        const float before = __shfl_sync(ALL_LANES, upto, max(lane - 1, 0)), base = finite_top(upto);
+        factors[lane] =
+            make_float4(power_of_2((lane == 0 ? all.top : before) - base), power_of_2(own.x - base), own.y, 0.f);
+        all.top = __shfl_sync(ALL_LANES, upto, 31);
+        __syncwarp();
+        const float* const mine = here + 4 + (c < a.v_dim ? c : 0);
+#pragma unroll 8
+        for (int i = 0; i < n; i++) {
+            const float4 by = factors[i], x = __ldcg(reinterpret_cast<const float4*>(mine + i * stride));
+            all.sum = merged(all.sum, by.x, by.z, by.y);
+            add_part(sum, by.x, x, by.y);
+        }
+        __syncwarp();
+    }
+    return sum;
+}
+
+// Four columns of the result, or as many as there are.
+__device__ __forceinline__ void put_result(const Attend& a, int row, int head, int c, const Softmax& all,
+                                           const float4& sum) {
+    const float share = share_of(a, all, head);
+    float* const to = a.out + ((long long)row * a.heads + head) * a.v_dim;
+    if (c < a.v_dim) to[c] = __fmul_rn(sum.x, share);
+    if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(sum.y, share);
+    if (c + 2 < a.v_dim) to[c + 2] = __fmul_rn(sum.z, share);
+    if (c + 3 < a.v_dim) to[c + 3] = __fmul_rn(sum.w, share);
+}
+
+}  // namespace

@@ -119,4 +119,45 @@ struct Bytes {
     }
 };
 
+// A group of a cache of 4 bits on its way to shared memory: codes and scales wait in registers, so that memory has the
+// time of a group to bring them, and are opened to whole numbers of one byte.
+// K, then V: a thread has some blocks of 32 codes, each with its scale.
+template <int D, int n_threads>
+struct Nibbles {
+    static constexpr int blocks = D / 32, all = GROUP * blocks, of_page = PAGE * blocks;
+    static constexpr int n = (all + n_threads - 1) / n_threads;
+    Words4 codes[2][n];
+    u32 scales[2][n];
+
+    static __device__ __forceinline__ bool is_one(int i) {
+        return all % n_threads == 0 || int(threadIdx.x) + i * n_threads < all;
+    }
+    __device__ __forceinline__ void ask(int is_v, const u8* const (&heads)[2]) {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const int at = int(threadIdx.x) + i * n_threads, in_page = at < of_page ? at : at - of_page;
+            const u8* const head = at < of_page ? heads[0] : heads[1];
+            if (!is_one(i)) continue;
+            codes[is_v][i] = *reinterpret_cast<const Words4*>(head + in_page * 16);
+            scales[is_v][i] = *reinterpret_cast<const u16*>(head + PAGE * D / 2 + in_page * 2);
+        }
+    }
+    static __device__ __forceinline__ Words4 opened(u32 low, u32 high) {
+        return Words4{iq4_values(low & 0xffffu) ^ TOP_BITS, iq4_values(low >> 16) ^ TOP_BITS,
+                      iq4_values(high & 0xffffu) ^ TOP_BITS, iq4_values(high >> 16) ^ TOP_BITS};
+    }
+    __device__ __forceinline__ void put(int is_v, u8* to) const {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const int at = int(threadIdx.x) + i * n_threads, row = at / blocks, block = at % blocks;
+            if (!is_one(i)) continue;
+            const Words4& mine = codes[is_v][i];
+            *reinterpret_cast<Words4*>(to + Bytes<D>::place(row, 32 * block)) = opened(mine.x, mine.y);
+            *reinterpret_cast<Words4*>(to + Bytes<D>::place(row, 32 * block + 16)) = opened(mine.z, mine.w);
+            *reinterpret_cast<float*>(to + Bytes<D>::scale_place(row, block)) =
+                __int_as_float(int(scales[is_v][i] << 16));
+        }
+    }
+};
+
 }  // namespace

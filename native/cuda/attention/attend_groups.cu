@@ -1,5 +1,5 @@
-// attend over f16 and q8_0 caches for few rows of each sequence, heads of K and V as long: a block takes all heads of
-// one KV head, up to 16 queries, and a run of groups of positions.
+// attend over f16, q8_0 and q4 caches for few rows of each sequence, heads of K and V as long: a block takes all heads
+// of one KV head, up to 16 queries, and a run of groups of positions.
 #include "attention/attend_groups.cuh"
 
 namespace {
@@ -71,3 +71,6 @@ ATTEND_GROUPS(f16, F16, 128)
 ATTEND_GROUPS(q8_0, Q8_0, 64)
 ATTEND_GROUPS(q8_0, Q8_0, 96)
 ATTEND_GROUPS(q8_0, Q8_0, 128)
+ATTEND_GROUPS(q4, Q4, 64)
+ATTEND_GROUPS(q4, Q4, 96)
+ATTEND_GROUPS(q4, Q4, 128)

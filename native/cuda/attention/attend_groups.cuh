@@ -1,6 +1,6 @@
-// attend over f16 and q8_0 caches for few queries, heads of K and V as long: groups of positions stream through a ring
-// in shared memory, as they are in the cache. A warp takes 16 positions of a group, then 16 columns of V or twice as
-// many. Bits are those of the other kernels on tensor cores.
+// attend over f16, q8_0 and q4 caches for few queries, heads of K and V as long: groups of positions stream through a
+// ring in shared memory, as they are in the cache; those of q4 as bytes. A warp takes 16 positions of a group, then 16
+// columns of V or twice as many. Bits are those of the other kernels on tensor cores.
 #pragma once
 
 #include "attention/attend_bytes.cuh"
@@ -16,7 +16,7 @@ struct Shared {
     alignas(16) u8 powers[2][QUERIES * POWERS_STRIDE];
 };
 
-// Columns of a head, in whole 16; of q8_0, in whole 32. IS_ONCE: the second-level cache need not keep K and V.
+// Columns of a head, in whole 16; of q8_0 and q4, in whole 32. IS_ONCE: the second-level cache need not keep K and V.
 template <int D, int type = F16, bool IS_ONCE = false>
 struct Groups {
     static constexpr bool is_swizzled = D % 64 == 0;
@@ -43,7 +43,7 @@ struct Groups {
         return row * stride + (is_swizzled ? chunk ^ (row & 7) : chunk) * 16;
     }
 
-    // Starts the copy of a group of K or V. Zeros where no query sees; row `fresh` is left alone.
+    // Starts the copy of a group of K or V of f16 or q8_0. Zeros where no query sees; row `fresh` is left alone.
     __device__ __forceinline__ void copy(u8* to, const u8* entry, int2 pages, int kv_head, Seen rows, int fresh) const {
         const u8* const heads[2] = {head_of<type>(entry, pages.x, a.kv_heads, kv_head, D),
                                     head_of<type>(entry, pages.y, a.kv_heads, kv_head, D)};
@@ -225,6 +225,61 @@ struct Groups {
         }
     }
 
+    // The groups of a tile from `first` to `last`, on their way into the ring.
+    struct Way {
+        static constexpr int later = type == Q4 ? 1 : 0;  // groups of q4 are asked for one earlier
+        const Groups& groups;
+        const Entry& entry;
+        const Tile& of;
+        const int first, last;
+        const int* const table;
+        Nibbles<type == Q4 ? D : 32, THREADS> asked;
+
+        __device__ __forceinline__ Way(const Groups& groups, const Entry& entry, const Tile& of, int first, int last)
+            : groups(groups),
+              entry(entry),
+              of(of),
+              first(first),
+              last(last),
+              table(entry.pages + (long long)of.s * groups.a.b->max_pages) {}
+        // Pages of a group; any where no query sees.
+        __device__ __forceinline__ int2 find(int at) const {
+            const int p = at * GROUP;
+            return make_int2(at <= last && p + PAGE > of.range.first && p <= of.range.last ? table[p / PAGE] : 0,
+                             at <= last && p + PAGE <= of.range.last ? table[p / PAGE + 1] : 0);
+        }
+        __device__ __forceinline__ u8* slot(int at) const {
+            return groups.copies + (at - first) % stages * (2 * bytes);
+        }
+        __device__ __forceinline__ void ask(int at, int2 pages) {
+            const int kv_heads = groups.a.kv_heads;
+#pragma unroll
+            for (int is_v = 0; is_v < 2; is_v++)
+                if (const u8* const all = is_v ? entry.v : entry.k; at <= last)
+                    asked.ask(is_v, {head_of<type>(all, pages.x, kv_heads, of.kv_head, D),
+                                     head_of<type>(all, pages.y, kv_heads, of.kv_head, D)});
+        }
+        // A group into its place. `pages` are its own; of q4 they are those of the next group, to be asked for.
+        __device__ __forceinline__ void bring(int at, int2 pages, int newest) {
+            const int from = at * GROUP;
+            if constexpr (type == Q4) {
+#pragma unroll
+                for (int is_v = 0; is_v < 2; is_v++)
+                    if (at <= last) asked.put(is_v, slot(at) + is_v * bytes);
+                ask(at + 1, pages);
+            } else {
+#pragma unroll 1
+                for (int is_v = 0; is_v < 2; is_v++) {
+                    if (at <= last)
+                        groups.copy(slot(at) + is_v * bytes, is_v ? entry.v : entry.k, pages, of.kv_head,
+                                    {of.range.first - from, newest - from},
+                                    newest < of.range.last ? of.range.last - from : -1);
+                    copies_commit();
+                }
+            }
+        }
+    };
+
     // Groups from `first` to `last` of a tile. Parts of `span` positions are written to where `part` says for a query;
     // if it is 0, they are all there are, and the result is written. `prepare` loads the queries, once the first
     // copies are on their way. The last `n_fresh` positions, 0 or 1, are not copied before: it brings them.
@@ -233,30 +288,14 @@ struct Groups {
                                            int n_fresh, const Part& part, const Prepare& prepare) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4;
         const Seen range = of.range, inner = of.inner;
-        const int* const table = entry.pages + (long long)of.s * a.b->max_pages;
-        // Pages of a group; any where no query sees.
-        auto find = [&](int at) {
-            const int p = at * GROUP;
-            return make_int2(p + PAGE > range.first && p <= range.last ? table[p / PAGE] : 0,
-                             p + PAGE <= range.last ? table[p / PAGE + 1] : 0);
-        };
-        auto slot = [&](int at) { return copies + (at - first) % stages * (2 * bytes); };
-        auto bring = [&](int at, int2 pages, int newest) {
-            const int from = at * GROUP;
-#pragma unroll 1
-            for (int is_v = 0; is_v < 2; is_v++) {
-                if (at <= last)
-                    copy(slot(at) + is_v * bytes, is_v ? entry.v : entry.k, pages, of.kv_head,
-                         {range.first - from, newest - from}, newest < range.last ? range.last - from : -1);
-                copies_commit();
-            }
-        };
+        Way way(*this, entry, of, first, last);
         __syncthreads();  // wait for readers of the previous item
+        if (type == Q4) way.ask(first, way.find(first));
 #pragma unroll 1
-        for (int i = 0; i + 1 < stages; i++)
-            bring(first + i, first + i <= last ? find(first + i) : make_int2(0, 0), range.last - n_fresh);
-        int2 ahead = first + stages - 1 <= last ? find(first + stages - 1) : make_int2(0, 0);
-        prepare(table);
+        for (int at = first; at + 1 < first + stages; at++)
+            way.bring(at, way.find(at + way.later), range.last - n_fresh);
+        int2 ahead = way.find(first + stages - 1 + way.later);
+        prepare(way.table);
         __syncthreads();
         u32 queries[type == F16 ? 1 : D / 16][4];
         keep_queries(queries);
@@ -267,9 +306,9 @@ struct Groups {
         for (int at = first; at <= last; at++) {
             copies_wait<2 * stages - 3>();  // K is there, V and later groups need not be
             __syncthreads();
-            bring(at + stages - 1, ahead, range.last);
-            if (at + stages <= last) ahead = find(at + stages);
-            const u8 *const k = slot(at), *const v = k + bytes;
+            way.bring(at + stages - 1, ahead, range.last);
+            ahead = way.find(at + stages + way.later);
+            const u8 *const k = way.slot(at), *const v = k + bytes;
 
             float scores[2][4] = {}, tops[2];
             const int from = at * GROUP;
@@ -279,7 +318,7 @@ struct Groups {
             __syncthreads();
             const int tile = 2 * blocks * warp;
             const bool is_any = D / 16 % WARPS == 0 || tile < D / 8;
-            u32 scales = 0;  // of V of q8_0
+            u32 scales = 0;  // of V of q8_0 and q4
             if constexpr (type != F16)
                 if (is_any) scales = Bytes<D>::scales(v, tile / 4, {range.first - from, range.last - from}, lane);
             u8* const all_powers = shared.powers[at % 2];
@@ -340,58 +379,5 @@ struct Groups {
         }
     }
 };
-
-// Adds four columns of a part.
-__device__ __forceinline__ void add_part(float4& to, float mine, const float4& x, float others) {
-    to.x = merged(to.x, mine, x.x, others), to.y = merged(to.y, mine, x.y, others);
-    to.z = merged(to.z, mine, x.z, others), to.w = merged(to.w, mine, x.w, others);
-}
-
-// Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp: four
-// columns of each lane that has some. First lanes are units and find what sums are multiplied by, then columns.
-// `factors`: shared memory of the warp.
-__device__ __forceinline__ float4 merge_units(const Attend& a, const float* from, int first, int last, int c,
-                                              float4* factors, Softmax& all) {
-    const int lane = threadIdx.x % 32, stride = a.part_stride();
-    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-    for (; first <= last; first += 32) {
-        const float* const here = from + (long long)first * stride;
-        const int n = min(32, last - first + 1);
-        const float2 own =
-            lane < n ? __ldcg(reinterpret_cast<const float2*>(here + lane * stride)) : make_float2(NOTHING, 0.f);
-        float upto = own.x;
-#pragma unroll
-        for (int i = 1; i < 32; i *= 2) {
-            const float other = __shfl_sync(ALL_LANES, upto, max(lane - i, 0));
-            if (lane >= i) upto = fmaxf(upto, other);
-        }
-        upto = fmaxf(upto, all.top);
-        const float before = __shfl_sync(ALL_LANES, upto, max(lane - 1, 0)), base = finite_top(upto);
-        factors[lane] =
-            make_float4(power_of_2((lane == 0 ? all.top : before) - base), power_of_2(own.x - base), own.y, 0.f);
-        all.top = __shfl_sync(ALL_LANES, upto, 31);
-        __syncwarp();
-        const float* const mine = here + 4 + (c < a.v_dim ? c : 0);
-#pragma unroll 8
-        for (int i = 0; i < n; i++) {
-            const float4 by = factors[i], x = __ldcg(reinterpret_cast<const float4*>(mine + i * stride));
-            all.sum = merged(all.sum, by.x, by.z, by.y);
-            add_part(sum, by.x, x, by.y);
-        }
-        __syncwarp();
-    }
-    return sum;
-}
-
-// Four columns of the result, or as many as there are.
-__device__ __forceinline__ void put_result(const Attend& a, int row, int head, int c, const Softmax& all,
-                                           const float4& sum) {
-    const float share = share_of(a, all, head);
-    float* const to = a.out + ((long long)row * a.heads + head) * a.v_dim;
-    if (c < a.v_dim) to[c] = __fmul_rn(sum.x, share);
-    if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(sum.y, share);
-    if (c + 2 < a.v_dim) to[c + 2] = __fmul_rn(sum.z, share);
-    if (c + 3 < a.v_dim) to[c + 3] = __fmul_rn(sum.w, share);
-}
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace {
 
 template <int k_type, int v_type, int K, int V>  // columns of a head of K and of V, in whole 16
 struct Many {
-    // The order in which kernels that stream q8_0 multiply; those of few rows of two types have that of the columns.
-    static constexpr bool is_slotted = k_type == Q8_0 && v_type == Q8_0;
+    // The order in which kernels that stream bytes multiply; those of few rows of two types have that of the columns.
+    static constexpr bool is_slotted = k_type != F16 && v_type == k_type;
     static constexpr int k_stride = 2 * K + 16, v_stride = 2 * V + 16;
     static constexpr int q_bytes = MANY * k_stride, k_bytes = GROUP * k_stride, v_bytes = GROUP * v_stride;
 

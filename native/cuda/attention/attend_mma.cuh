@@ -139,14 +139,14 @@ __device__ __forceinline__ void put_query(const float2 (&x)[8], float up, int ba
     }
 }
 
-// Where column c of q and of K of q8_0 stands in products: a lane of mma takes four columns that lie together.
+// Where column c of q and of K of q8_0 and q4 stands in products: a lane of mma takes four columns that lie together.
 __device__ __forceinline__ int slot_of(int c) { return (c & ~15) + (c / 4 & 3) * 2 + (c / 2 & 1) * 8 + (c & 1); }
 
 // The query's head as halves times a power of two; gives what products are to be multiplied by. By eight lanes, which
 // load 128 columns before they wait for the first.
 template <int type = F16>
 __device__ __forceinline__ float load_query(const Attend& a, const Query& one, u8* to, int columns, int lane) {
-    auto place = [&](int c) { return to + 2 * (type == Q8_0 ? slot_of(c) : c); };
+    auto place = [&](int c) { return to + 2 * (type == F16 ? c : slot_of(c)); };
     float2 x[8];
     float most = 0.f;
     for (int base = (columns - 1) / 128 * 128; base >= 0; base -= 128) {

@@ -42,7 +42,8 @@ def test_kernels_of_4_bits_are_launched():
     cases, device = all_cases(), DryDevice()
     for kv_type in ("q4", "q8_0/q4", "f16/q4"):
         name, launched = kv_type.replace("/", "_"), kernels_of(cases[f"attend-turned-96-{kv_type}"], device)
-        assert {f"store_{name}", f"attend_turned_few_{name}_128", f"attend_turned_many_{name}_96"} <= launched
+        few = "attend_groups_q4_96" if kv_type == "q4" else f"attend_turned_few_{name}_128"
+        assert {f"store_{name}", few, f"attend_turned_many_{name}_96"} <= launched
         assert "attend_turn" in launched
 
 

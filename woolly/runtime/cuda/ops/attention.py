@@ -188,8 +188,12 @@ def _attend_turned(e: Emitter, step: Step, name: str) -> None:
     turned = e.scratch("turned results", size * v_room)
     arguments = (q, turned, *arguments[2:])
     columns = next(n for n in (64, 128, 256, 576) if v_room <= n)
-    grid = 8 * e.device.n_processors
-    e.launch(f"attend_turned_few_{name}_{columns}", grid, 128, *arguments, shared=shared, early=True)
+    grid, n = 8 * e.device.n_processors, e.device.n_processors
+    if many and name == "q4":  # groups stream through a ring of bytes and scales
+        ring = max(16 * (2 * k_room + 16) + 3 * 2 * 64 * (k_room + k_room // 8), _LEAST_SHARED)
+        e.launch(f"attend_groups_{name}_{k_room}", 2 * n, 128, *arguments, shared=ring, early=True)
+    else:
+        e.launch(f"attend_turned_few_{name}_{columns}", grid, 128, *arguments, shared=shared, early=True)
     if many:
         blocks, least = (GridRows(0, per=QUERIES // (heads // entry.heads)), entry.heads), MOST_OF_FEW + 1
         kernel = f"attend_turned_many_{name}_{k_room}"
