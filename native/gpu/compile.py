@@ -39,6 +39,8 @@ _EXACT = "#pragma METAL fp contract(off)\n"
 ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights whose 32 columns have one whole-number factor
 # Weights of which a thread takes two runs of columns that share bytes; it takes 32 columns in a row of the others.
 STRANDED = ("Q4_K", "Q5_K", "Q6_K")
+# Products of few rows with weights in super-blocks: rows of x and of weights of a group.
+SUPERS = {"one": (1, 8), "two": (2, 8), "four": (4, 4)}
 # What matrix units compute: weights in super-blocks that most files have, each with the base of its planes of bytes.
 TILED = {"Q2_K": 1, "Q3_K": -1, "Q4_K": 8, "Q5_K": 256, "Q6_K": 256, "IQ4_XS": 256}
 # Rows of weights and of x of a group, tiles of a subgroup down and across, columns between two barriers.
@@ -86,7 +88,8 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield f"embed_{name}", "weights/embed", (weight,)
         if constants["columns"] == 256:
             strand = f"STRAND={f'{struct_name}_' if struct_name in STRANDED else 'Any'}Strand"
-            yield f"linear_one_{name}", "linears/one256", (weight, strand)
+            for kernel, (x_rows, rows) in SUPERS.items():
+                yield f"linear_{kernel}_{name}", "linears/supers", (weight, strand, f"XROWS={x_rows}", f"ROWS={rows}")
         else:
             yield f"linear_one_{name}", "linears/one", (weight,)
         yield f"linear_few_{name}", "linears/few", (weight,)

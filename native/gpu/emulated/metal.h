@@ -61,6 +61,7 @@ typedef vec<float, 4> float4;
 typedef int2 packed_int2;
 typedef uint2 packed_uint2;
 typedef uint4 packed_uint4;
+typedef int4 packed_int4;
 typedef float4 packed_float4;
 
 template <class To, class From>

@@ -59,7 +59,7 @@ class Gpu(Object):
         return 8 << 30
 
     def currentAllocatedSize(self) -> int:
-        return sum(one.size for one in self.metal.objects.values() if isinstance(one, Buffer))
+        return sum(one.size for one in list(self.metal.objects.values()) if isinstance(one, Buffer))
 
     def maxThreadgroupMemoryLength(self) -> int:
         return 32768
@@ -263,7 +263,7 @@ class Launches(Encoder):
         self.metal.launched.append(name)
 
     def _knows(self, address: int) -> bool:
-        owners = [one for one in self.metal.objects.values() if isinstance(one, Buffer)]
+        owners = [one for one in list(self.metal.objects.values()) if isinstance(one, Buffer)]
         return any(one.at <= address < one.at + one.size and one.handle in self.known for one in owners)
 
 
@@ -327,4 +327,4 @@ class FakeMetal:
 
     def left(self) -> list[str]:
         """Kinds of objects that nobody freed."""
-        return [type(one).__name__ for one in self.objects.values()]
+        return [type(one).__name__ for one in list(self.objects.values())]

@@ -5,9 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from tests.cases.ops import run
+from tests.cases.ops import Case, _both, _linear, _matrix, _tables, run
 from tests.cases.scans import ALL
 from woolly.errors import UnsupportedError
+from woolly.quant import GGMLType
 from woolly.runtime import Options
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.vulkan.ops import KERNELS, attention
@@ -16,8 +17,7 @@ from woolly.runtime.vulkan.ops import KERNELS, attention
 ONE_OF_EACH = list({re.sub(r"-\d[\dx]*", "-0", name): name for name in ALL}.values())
 
 
-def check(name, vulkan, folder):
-    case = ALL[name]
+def check(case, vulkan, folder):
     with case.open(folder) as file:
         plan, options = case.plan(file), Options(kv_type=case.kv_type, threads=1)
         try:
@@ -31,12 +31,17 @@ def check(name, vulkan, folder):
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_case_of_each_kind_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
-    check(name, vulkan, tmp_path)
+    check(ALL[name], vulkan, tmp_path)
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in ONE_OF_EACH])
 def test_every_other_case_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
-    check(name, vulkan, tmp_path)
+    check(ALL[name], vulkan, tmp_path)
+
+
+def test_rows_of_more_blocks_than_a_group_holds_have_the_bits_of_the_cpu_backend(vulkan, tmp_path):
+    make = _both(_tables(x=8960), _matrix("w", GGMLType.Q4_K, 9, 8960))
+    check(Case("linears-wide", "linears", make, _linear, "linears"), vulkan, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["sinks-window-f32", "together-24-inside17-f32", "splits-alibi-f32"])

@@ -27,15 +27,19 @@ __all__ = [
 
 _NONE = Address(0)
 # GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
-_ROWS_OF_ONE, _ROWS, _FEW, _TILE, _FLOAT_ROWS = {32: 4, 256: 8}, 16, 4, 64, 64
+_ROWS, _FEW, _TILE, _FLOAT_ROWS = 16, 4, 64, 64
 MOST_OF_FEW = 16
 MOST_SPLIT_ROWS = 8  # rows whose attention is shared by groups
 _QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
-# With matrix units: rows up to which products are made one by one, and forms of native/gpu/linears/tiles.slang, each
-# with its rows of x and the rows up to which it is faster than the next. Matrices of few rows have squares for tiles.
-# On an H200 4,096 x 4,096 of Q4_K take 36 us for 32 rows by strips, 50 for 64 by squares, 124 for 512 by tiles.
-_MOST_OF_ONE, _UNIT_OUTS, _SMALL = 3, 64, 2048
+# With matrix units: forms of native/gpu/linears/tiles.slang, each with its rows of x and the rows up to which it is
+# faster than the next. Matrices of few rows have squares for tiles. On an H200 4,096 x 4,096 of Q4_K take 36 us for 32
+# rows by strips, 50 for 64 by squares, 124 for 512 by tiles.
+_UNIT_OUTS, _SMALL = 64, 2048
 _UNIT_FORMS = (("slips", 16, 16), ("strips", 32, 32), ("squares", 64, 64), ("tiles", 128, 1 << 30))
+# Rows up to which dots are faster: a token of 8 rows of an 8B model takes 10.2 ms by dots and 11.9 by slips.
+_MOST_BEFORE_UNITS = 8
+# The kernel of one row with weights in small blocks, as `_supers` has those of others.
+_LEAST = (("one", 1, 4, 1),)
 _MOST_GROUPS = 65535  # along an axis of a grid: no device has to take more
 
 
@@ -242,13 +246,13 @@ def _product(
         e.launch(f"linear_{blocks.name}", grid, _FLOAT_ROWS, *args, kind=kind, early=early)
         return
     tiled = blocks.name in TILED_TYPES and bool(e.device.architecture)
-    most_of_one = MOST_OF_FEW if routes else _MOST_OF_ONE if tiled else 1
-    one = (-(-n // _ROWS_OF_ONE[blocks.columns]), GridRows(kind, times=times), each)
-    # Over 262,140 rows of weights, or twice that, are no grid of the kernel of one row: few has its bits.
-    is_one = routes is not None or one[0] <= _MOST_GROUPS
-    if is_one:
-        e.launch(f"linear_one_{blocks.name}", one, 128, *args, most=most_of_one, kind=kind, early=early)
-    least = most_of_one + 1 if is_one else 1
+    least, fewest = 1, _supers(tiled) if blocks.columns == 256 else _LEAST
+    # A grid that is too long, as of a large vocabulary, leaves rows to the kernels after it, which have the same bits.
+    for name, of_x, of_weights, most in fewest[:1] if routes else fewest:
+        grid, last = (-(-n // of_weights), GridRows(kind, per=of_x, times=times), each), MOST_OF_FEW if routes else most
+        if grid[0] <= _MOST_GROUPS or routes:
+            e.launch(f"linear_{name}_{blocks.name}", grid, 128, *args, least=least, most=last, kind=kind, early=early)
+            least = last + 1
     for name, outs, per, most, threads in _forms_of_many(tiled, n, routes is not None):
         if least <= most:
             grid = (-(-n // outs), GridRows(kind, per=per), n_matrices)
@@ -256,8 +260,13 @@ def _product(
             least = most + 1
 
 
+def _supers(tiled: bool) -> tuple[tuple[str, int, int, int], ...]:
+    """Kernels of native/gpu/linears/supers.slang: rows of x and of weights of a group, and the most rows."""
+    return ("one", 1, 8, 1), ("two", 2, 8, 2), ("four", 4, 4, _MOST_BEFORE_UNITS if tiled else MOST_OF_FEW)
+
+
 def _forms_of_many(tiled: bool, n: int, is_routed: bool) -> list[tuple[str, int, int, int, int]]:
-    """Kernels of more rows than one by one: the name, rows of weights and of x of a group, up to how many, threads."""
+    """Kernels of more rows than those: the name, rows of weights and of x of a group, up to how many, threads."""
     if not tiled:
         few = [] if is_routed else [("linear_few", _ROWS, _FEW, MOST_OF_FEW, 128)]
         return [*few, ("linear_many", _TILE, _TILE, 1 << 30, 256)]
