@@ -14,6 +14,9 @@ unfinished=$venv/woolly-unfinished # there while pip works: a start that was kil
 # An activated environment, or settings for another Python, must not reach into .venv.
 unset PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_TARGET PIP_PREFIX PIP_PYTHON
 export PIP_USER=0
+# Python compiles what it imports, and keeps that: to compile all files of all packages takes 12 s. Not --no-compile, which
+# the pip that fetches what the build needs is not given.
+export PIP_COMPILE=0
 # Containers often set this; each start of Woolly would then compile all its files again, for half a second or more.
 unset PYTHONDONTWRITEBYTECODE
 
@@ -194,7 +197,22 @@ sys.exit(sys.version_info < (3, 10) or sys.prefix == sys.base_prefix)' 2>/dev/nu
     rm -rf -- "$venv"
     mkdir -- "$venv"
     : >"$unfinished"
-    quietly "$python" -m venv "$venv" || die "the virtual environment could not be made: see above"
+    quietly make_venv_with_pip || die "the virtual environment could not be made: see above"
+}
+
+# The pip that comes with Python, unpacked: venv alone would run it to install itself, and compile all its files and those
+# of setuptools, for 9 s.
+make_venv_with_pip() {
+    "$python" -m venv --without-pip "$venv" || return 1
+    "$venv/bin/python" -c 'import ensurepip, shlex, sys, sysconfig, zipfile
+from pathlib import Path
+name = f"pip-{ensurepip.version()}-py3-none-any.whl"
+folders = [sysconfig.get_config_var("WHEEL_PKG_DIR") or "", Path(ensurepip.__file__).with_name("_bundled")]
+wheel = next(path for path in (Path(folder, name) for folder in folders) if path.is_file())
+zipfile.ZipFile(wheel).extractall(sysconfig.get_path("purelib"))
+command = Path(sys.executable).with_name("pip")
+command.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pip \"$@\"\n")
+command.chmod(0o755)' || "$venv/bin/python" -m ensurepip --default-pip
 }
 
 install() {
@@ -206,8 +224,7 @@ install() {
         # The compiler of GPU kernels is 90 MB: a machine without a GPU is spared them.
         wanted=.
         if command -v nvidia-smi >/dev/null; then wanted='.[cuda]'; fi
-        # Python compiles what it imports, and keeps that: to compile all files of all packages takes 12 s.
-        in_venv_pip --verbose install --no-compile --editable "$wanted" # verbose: what ninja says of each file
+        in_venv_pip --verbose install --editable "$wanted" # verbose: what ninja says of each file
         [ -x "$venv/bin/woolly" ] || die "the installation left no command in .venv/bin: remove .venv and try again"
         write_stamp run
     fi
@@ -225,7 +242,7 @@ for line in requires(sys.argv[1]):
     if need.marker and need.marker.evaluate({"extra": "test"}) and not need.marker.evaluate({"extra": ""}):
         need.marker = None
         print(need)' "$name" >"$venv/woolly-test-packages"
-    in_venv_pip install --no-compile --requirement "$venv/woolly-test-packages"
+    in_venv_pip install --requirement "$venv/woolly-test-packages"
     write_stamp test
 }
 

@@ -26,10 +26,10 @@ PYTHON = """\
 #!/bin/sh
 self=$(readlink -f "$0")
 case "$*" in
-    "-m venv "*)
+    "-m venv --without-pip "*)
         echo venv >>"$CALLS"
-        mkdir -p "$3/bin"
-        cp "$self" "$3/bin/python"
+        mkdir -p "$4/bin"
+        cp "$self" "$4/bin/python"
         ;;
     "-m pip "*)
         echo "pip$(for word; do :; done; echo " ${word##*/}") in $PWD" >>"$CALLS"
