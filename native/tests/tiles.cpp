@@ -50,6 +50,10 @@ inline void tile_load(const void* p, int64_t stride) {
     for (int r = 0; r < rows_of(t); ++r) std::memcpy(tile_bytes[t][r], static_cast<const char*>(p) + r * stride, n);
 }
 template <int t>
+inline void tile_load_once(const void* p, int64_t stride) {
+    tile_load<t>(p, stride);
+}
+template <int t>
 inline void tile_store(void* p, int64_t stride) {
     for (int r = 0; r < rows_of(t); ++r) std::memcpy(static_cast<char*>(p) + r * stride, tile_bytes[t][r], 64);
 }

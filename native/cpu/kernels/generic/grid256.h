@@ -7,8 +7,9 @@
 // dots doubles the time).
 //
 // The level supplies split_products, scale_twice, byte_products, pair_dot, byte_pair and the tiles: tiles_begin(rows,
-// more, columns), tiles_end(), and by number tile_zero, tile_load, tile_dot, tile_dot_unsigned, tile_store. Tiles 0 to
-// 3 are sums: low and high planes of 16 rows, then of 16 more; 4 and 5 are activations, 6 and 7 weights.
+// more, columns), tiles_end(), and by number tile_zero, tile_load, tile_load_once, tile_dot, tile_dot_unsigned,
+// tile_store. Tiles 0 to 3 are sums: low and high planes of 16 rows, then of 16 more; 4 and 5 are activations, 6 and 7
+// weights.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -64,19 +65,32 @@ struct GridSums256 {
         }
     }
 
+    // Activations. Those of few rows leave the first cache to the weights that are being opened: 32 rows take a tenth
+    // less time, 8 rows a twentieth; of many rows they are used for a second panel, and nothing is gained.
+    template <int t, bool many>
+    [[gnu::always_inline]] static void load_rows(const uint8_t* tile) {
+        if constexpr (many) {
+            tile_load<t>(tile, 64);
+        } else {
+            tile_load_once<t>(tile, 64);
+        }
+    }
+
     // The operands of a unit's first dots with two row tiles.
+    template <bool many>
     [[gnu::always_inline]] static void load_first(const Unit& unit) {
-        tile_load<4>(unit.tiles, 64), tile_load<6>(unit.planes, 64);
-        tile_load<7>(unit.planes + 4096, 64), tile_load<5>(unit.tiles + kTileBytes, 64);
+        load_rows<4, many>(unit.tiles), tile_load<6>(unit.planes, 64);
+        tile_load<7>(unit.planes + 4096, 64), load_rows<5, many>(unit.tiles + kTileBytes);
     }
 
     // The tile dots of a unit with one or two row tiles, and between them the finish of the unit before, and
     // more<i>() for i = 0 to 7, or to 15 with two tiles. With two, a tile is loaded anew right after the last dot that
     // reads it, not right before the next, which takes a tenth less time (a twentieth beside another busy thread of the
-    // core). The operands of the first dots are loaded then, and if `ahead`, those of the next unit at the end.
+    // core). The operands of the first dots are loaded then, and if `ahead` (of many rows), those of the next unit at
+    // the end. Of the unit before, `rows` rows are finished.
     template <bool two, bool before, bool ahead, class More>
-    [[gnu::always_inline]] static void step(const Unit& unit, const Unit& next, const Unit& last, int32_t* sums,
-                                            const More& more) {
+    [[gnu::always_inline]] static void step(const Unit& unit, const Unit& next, const Unit& last, int rows,
+                                            int32_t* sums, const More& more) {
         const uint8_t *p = unit.planes, *a = unit.tiles;
         tile_zero<0>(), tile_zero<1>();
         if constexpr (two) tile_zero<2>(), tile_zero<3>();
@@ -85,24 +99,24 @@ struct GridSums256 {
             constexpr bool load = two && (k < 3 || ahead);
             const uint8_t* after = k < 3 ? a + 1024 * (k + 1) : next.tiles;
             const uint8_t* planes_after = k < 3 ? p + 1024 * (k + 1) : next.planes;
-            if constexpr (!two) tile_load<6>(p + 1024 * k, 64), tile_load<4>(a + 1024 * k, 64);
+            if constexpr (!two) tile_load<6>(p + 1024 * k, 64), load_rows<4, ahead>(a + 1024 * k);
             tile_product<0, 4, 6>();
-            if constexpr (before) finish<row>(last, sums);
+            if (before && row < rows) finish<row>(last, sums);
             more.template operator()<slot>();
             if constexpr (!two) tile_load<7>(p + 4096 + 1024 * k, 64);
             tile_product<1, 4, 7>();
-            if constexpr (load) tile_load<4>(after, 64);
-            if constexpr (before) finish<row + 2>(last, sums);
+            if constexpr (load) load_rows<4, ahead>(after);
+            if (before && row + 2 < rows) finish<row + 2>(last, sums);
             more.template operator()<slot + 1>();
             if constexpr (two) {
                 tile_product<2, 5, 6>();
                 if constexpr (load) tile_load<6>(planes_after, 64);
-                if constexpr (before) finish<row + 4>(last, sums);
+                if (before && row + 4 < rows) finish<row + 4>(last, sums);
                 more.template operator()<slot + 2>();
                 if constexpr (k == 3) tile_store<0>(sums, 64);  // rows that were ended at the first two steps
                 tile_product<3, 5, 7>();
-                if constexpr (load) tile_load<7>(planes_after + 4096, 64), tile_load<5>(after + kTileBytes, 64);
-                if constexpr (before) finish<row + 6>(last, sums);
+                if constexpr (load) tile_load<7>(planes_after + 4096, 64), load_rows<5, ahead>(after + kTileBytes);
+                if (before && row + 6 < rows) finish<row + 6>(last, sums);
                 more.template operator()<slot + 3>();
             }
         });
@@ -123,15 +137,15 @@ struct GridSums256 {
         };
         const auto nothing = []<int>() __attribute__((always_inline)) {};
         Unit unit = here(), last{};
-        if constexpr (two) load_first(unit);
+        if constexpr (two) load_first<true>(unit);
         for (int left = n_units * of.n_panels * of.n_blocks; left > 0; --left) {
             if (++b == of.n_blocks) b = 0, ++p;
             if (p == of.n_panels) p = 0, tile += two ? 2 : 1;
             const Unit next = left > 1 ? here() : unit;
             if (last.acc == nullptr) {
-                step<two, false, true>(unit, next, last, sums, nothing);
+                step<two, false, true>(unit, next, last, 2 * kTileRows, sums, nothing);
             } else {
-                step<two, true, true>(unit, next, last, sums, nothing);
+                step<two, true, true>(unit, next, last, 2 * kTileRows, sums, nothing);
             }
             last = unit, unit = next;
         }
@@ -205,7 +219,7 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
     // Few rows: the next super-block is opened between the tile dots of this one, while the unit before is finished, so
     // that opened weights never leave the first cache.
     template <bool two>
-    static void few_units(const FewBlocks& of, int32_t* sums) {
+    static void few_units(const FewBlocks& of, int n_rows, int32_t* sums) {
         static constexpr int slots = two ? 16 : 8, lines = (Type::bytes + 63) / 64;
         const auto front = [&](int i) { return of.open + 1024 * (i % 3); };
         const auto opened = [&](int i) { return of.open + 3 * 1024 + 8192 * (i % 2); };
@@ -231,23 +245,26 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
             };
             in_order();
             Unit unit{front(i), opened(i), tiles, acc};
-            if constexpr (two) Sums::load_first(unit);
+            if constexpr (two) Sums::template load_first<false>(unit);
             if (last.acc == nullptr) {
-                Sums::template step<two, false, false>(unit, unit, last, sums, open_next);
+                Sums::template step<two, false, false>(unit, unit, last, n_rows, sums, open_next);
             } else {
-                Sums::template step<two, true, false>(unit, unit, last, sums, open_next);
+                Sums::template step<two, true, false>(unit, unit, last, n_rows, sums, open_next);
             }
             last = unit;
         }
-        each<two ? 16 : 8>([&]<int i>() __attribute__((always_inline)) { Sums::template finish<2 * i>(last, sums); });
+        each<two ? 16 : 8>([&]<int i>() __attribute__((always_inline)) {
+            if (2 * i < n_rows) Sums::template finish<2 * i>(last, sums);
+        });
     }
     static void few(const FewBlocks& of, int n_rows) {
         alignas(64) int32_t sums[4 * 256];
-        tiles_begin(16, n_rows > kTileRows ? 16 : 0, 64);
+        const int first = n_rows < kTileRows ? n_rows : kTileRows;  // a tile with fewer rows takes less time
+        tiles_begin(first, n_rows - first, 64);
         if (n_rows > kTileRows) {
-            few_units<true>(of, sums);
+            few_units<true>(of, n_rows, sums);
         } else {
-            few_units<false>(of, sums);
+            few_units<false>(of, n_rows, sums);
         }
         tiles_end();
     }

@@ -28,6 +28,9 @@ template <int t>
 void tile_zero();
 template <int t>
 void tile_load(const void* p, int64_t stride);
+// The same for what is not used again soon: it takes less room of the first cache.
+template <int t>
+void tile_load_once(const void* p, int64_t stride);
 template <int t>
 void tile_store(void* p, int64_t stride);
 // Tile c += signed bytes of tile a times signed bytes of tile b, or unsigned ones.
@@ -58,10 +61,14 @@ WOOLLY_SUMS(1, 4, 7)
 WOOLLY_SUMS(2, 5, 6)
 WOOLLY_SUMS(3, 5, 7)
 #undef WOOLLY_SUMS
-#define WOOLLY_OPERAND(t)                                                            \
-    template <>                                                                      \
-    [[gnu::always_inline]] inline void tile_load<t>(const void* p, int64_t stride) { \
-        _tile_loadd(t, p, stride);                                                   \
+#define WOOLLY_OPERAND(t)                                                                 \
+    template <>                                                                           \
+    [[gnu::always_inline]] inline void tile_load<t>(const void* p, int64_t stride) {      \
+        _tile_loadd(t, p, stride);                                                        \
+    }                                                                                     \
+    template <>                                                                           \
+    [[gnu::always_inline]] inline void tile_load_once<t>(const void* p, int64_t stride) { \
+        _tile_stream_loadd(t, p, stride);                                                 \
     }
 WOOLLY_OPERAND(4)
 WOOLLY_OPERAND(5)
