@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -241,6 +241,23 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Lets each of the processes that share the tests begin with other folders.
+
+    The first to come to a file rewrites its assertions and keeps the result on the disk. Of a fresh clone that takes 21
+    of the 37 seconds of collecting, in each process if all go through the files in one order.
+    """
+    report = yield
+    if isinstance(collector, (pytest.Session, pytest.Directory)) and report.passed:
+        worker, n_workers = (os.environ.get(f"PYTEST_XDIST_WORKER{end}", "") for end in ("", "_COUNT"))
+        first = len(report.result) * int(worker[2:]) // int(n_workers) if worker else 0
+        report.result = [*report.result[first:], *report.result[:first]]
+    return report
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skips slow files before they are imported: to collect them takes longer than many tests."""
     is_slow = collection_path.is_relative_to(ROOT) and collection_path.relative_to(ROOT).as_posix() in SLOW
@@ -248,27 +265,34 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests of `SLOW`, leaves out those of GPUs, and puts the longest files first.
+    """Marks the tests of `SLOW`, leaves out those of GPUs, and orders files: the longest first, then by their names.
 
     In a whole run, an entry without a test is an error.
     """
     if not _wants_gpu(config):
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("gpu")])
-        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+        others = [item for item in items if item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=others)
+        gone = set(others)
+        items[:] = [item for item in items if item not in gone]
+    names = {item: item.nodeid for item in items}  # made anew at each access
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
-    unused = {*SLOW, *LONGEST}
-    for item in items:
-        name = item.nodeid  # made anew at each access
-        unused.discard(name.partition("::")[0])
-        for entry in SLOW:
-            if name.startswith(entry):
-                item.add_marker(pytest.mark.slow)
-                unused.discard(entry)
+    files = {item: name.partition("::")[0] for item, name in names.items()}
+    items.sort(key=lambda item: (ranks.get(files[item], len(ranks)), files[item]))
+    unused, slow = {*SLOW, *LONGEST}, pytest.mark.slow
+    entries: dict[str, list[str]] = {}  # by file: 17,000 tests are not compared with each of 130 entries
+    for item, name in names.items():
+        file = files[item]
+        if file not in entries:
+            entries[file] = [entry for entry in SLOW if file.startswith(entry) or entry.startswith(f"{file}::")]
+            unused.discard(file)
+        found = [entry for entry in entries[file] if name.startswith(entry)]
+        if found:
+            item.add_marker(slow)
+            unused.difference_update(found)
     chosen = (config.option.file_or_dir, config.option.keyword, config.option.markexpr, config.option.ignore)
     if unused and not any((*chosen, getattr(config.option, "lf", False))):
-        names = ", ".join(sorted(unused))
-        raise pytest.UsageError(f"tests/conftest.py: SLOW or LONGEST names what is not there: {names}")
+        left = ", ".join(sorted(unused))
+        raise pytest.UsageError(f"tests/conftest.py: SLOW or LONGEST names what is not there: {left}")
 
 
 class FreeDrafts:
