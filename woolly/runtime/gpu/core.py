@@ -109,9 +109,9 @@ class Core:
         weakref.finalize(self, _finish, device)
 
     def _kernels(self) -> dict[str, int]:
-        """Kernels and the dynamic shared memory of each: first those of a run of one row."""
+        """Kernels and the dynamic shared memory of each: first those of one row, last those of the most."""
         launches = [launch for step in self._emitter.launches for launch in step]
-        launches.sort(key=lambda launch: not launch.least <= 1 <= launch.most)
+        launches.sort(key=lambda launch: (not launch.least <= 1 <= launch.most, launch.least))
         shared: dict[str, int] = {}
         for launch in launches:
             shared[launch.kernel] = max(launch.shared, shared.get(launch.kernel, 0))
