@@ -80,7 +80,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
     for name in NORMS:
         yield name, "rows/norms", (f"OP={name.upper()}",)
     for block in ("32", "256"):
-        for number, name in enumerate(("quantize", "norm_quantize", "glu_quantize")):
+        for number, name in enumerate(("quantize", "norm_quantize", "glu_quantize", "norm_quantize_rows")):
             yield f"{name}_{block}", "linears/quantize", (f"BLOCK={block}", f"FROM={number}")
         yield f"merge_quantize_{block}", "attention/merge", (f"BLOCK={block}",)
     for struct_name, constants in found("weights", "IWeight").items():

@@ -11,7 +11,7 @@ from woolly.errors import UnsupportedError
 from woolly.quant import GGMLType
 from woolly.runtime import Options
 from woolly.runtime.cpu import CpuBackend
-from woolly.runtime.vulkan.ops import KERNELS, attention
+from woolly.runtime.vulkan.ops import KERNELS, attention, linears
 
 # Of cases that differ in a number alone, one: the kernels are compiled for each type, and that takes most of the time.
 ONE_OF_EACH = list({re.sub(r"-\d[\dx]*", "-0", name): name for name in ALL}.values())
@@ -49,6 +49,13 @@ def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_pat
     """Which are taken for more rows than the cases have: splits, windows, heads with a room of their own, sequences."""
     monkeypatch.setattr(attention, "_LEAST_TILED", 16)
     check(f"attend-{name}", vulkan, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Q8_0-96", "Q2_K-512"])
+def test_rows_that_are_normed_by_one_group_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
+    """As they are in batches of more rows than the cases have."""
+    monkeypatch.setattr(linears, "_LEAST_WHOLE", 2)
+    check(f"linears-norm-{name}", vulkan, tmp_path)
 
 
 def test_every_op_of_the_table_has_a_kernel():

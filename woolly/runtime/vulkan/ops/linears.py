@@ -31,6 +31,7 @@ _ROWS, _FEW, _TILE, _FLOAT_ROWS = 16, 4, 64, 64
 MOST_OF_FEW = 16
 MOST_SPLIT_ROWS = 8  # rows whose attention is shared by groups
 _QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
+_LEAST_WHOLE = 64  # rows from which on a group has all columns of one that is normed
 # With matrix units: forms of native/gpu/linears/tiles.slang, each with its rows of x and the rows up to which it is
 # faster than the next. Matrices of few rows have squares for tiles. On an H200 4,096 x 4,096 of Q4_K take 36 us for 32
 # rows by strips, 50 for 64 by squares, 124 for 512 by tiles.
@@ -212,8 +213,11 @@ def _quantize(
     args = (rows.value, *to, rows.width, rows.kind, *last)
     if rows.merged:
         e.launch(f"{kernel}_{columns}", grid, 64, *args, most=MOST_SPLIT_ROWS, far=True)
-    least = MOST_SPLIT_ROWS + 1 if rows.merged else 0
-    e.launch(f"{kernel}_{columns}", grid, 64, *args, least=least, kind=rows.kind, early=early)
+    least, most = MOST_SPLIT_ROWS + 1 if rows.merged else 0, 1 << 30
+    if kernel == "norm_quantize":
+        most, whole = _LEAST_WHOLE - 1, (1, GridRows(rows.kind))
+        e.launch(f"{kernel}_rows_{columns}", whole, 64, *args, least=_LEAST_WHOLE, kind=rows.kind, early=early)
+    e.launch(f"{kernel}_{columns}", grid, 64, *args, least=least, most=most, kind=rows.kind, early=early)
     return to
 
 
