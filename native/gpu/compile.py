@@ -108,7 +108,8 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
     for struct_name in found("attention", "ICache"):
         name, cache = struct_name.lower(), f"KV={struct_name}"
         yield f"store_{name}", "attention/store", (cache,)
-        yield f"attend_tile_{name}", "attention/tile", (cache,)
+        yield f"attend_tile_{name}", "attention/tile", (cache, "PLAIN=0")
+        yield f"attend_tile_plain_{name}", "attention/tile", (cache, "PLAIN=1")
         for each in (1, 2, 5):
             for parts, what in enumerate(("attend", "attend_parts", "attend_merge")):
                 defines = (cache, f"EACH={each}", f"PARTS={parts}")

@@ -46,6 +46,11 @@ def is_far(batch: Batch) -> bool:
     return n_seen > _SPLIT * (_MOST_SPLITS if batch.n_rows == 1 else _FEW_SPLITS)
 
 
+def _is_plain(step: Step) -> bool:
+    """Whether scores are products of queries and keys times a number, and nothing else."""
+    return not (any(map(step.number, ("softcap", "temper", "alibi"))) or step.by_role("distances"))
+
+
 def _sinks(e: Emitter, step: Step) -> Address:
     return e.vector(found[0]) if (found := step.by_role("sinks")) else Address(0)
 
@@ -137,4 +142,5 @@ def _attend(e: Emitter, step: Step) -> None:
     if is_tiled:
         own = heads // entry.heads
         tiles = GridRows(0, per=max(1, _TILE // own), times=-(-own // _TILE))
-        e.launch(f"attend_tile_{e.kv_type}", (entry.heads, tiles), 128, *args, least=_LEAST_TILED)
+        kernel = f"attend_tile_plain_{e.kv_type}" if _is_plain(step) else f"attend_tile_{e.kv_type}"
+        e.launch(kernel, (entry.heads, tiles), 128, *args, least=_LEAST_TILED)
