@@ -48,14 +48,14 @@ def test_rows_of_more_blocks_than_a_group_holds_have_the_bits_of_the_cpu_backend
 def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
     """Which are taken for more rows than the cases have: splits, windows, heads with a room of their own, sequences."""
     monkeypatch.setattr(attention, "_LEAST_TILED", 16)
-    check(f"attend-{name}", vulkan, tmp_path)
+    check(ALL[f"attend-{name}"], vulkan, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["Q8_0-96", "Q2_K-512"])
 def test_rows_that_are_normed_by_one_group_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
     """As they are in batches of more rows than the cases have."""
     monkeypatch.setattr(linears, "_LEAST_WHOLE", 2)
-    check(f"linears-norm-{name}", vulkan, tmp_path)
+    check(ALL[f"linears-norm-{name}"], vulkan, tmp_path)
 
 
 def test_every_op_of_the_table_has_a_kernel():
