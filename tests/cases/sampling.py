@@ -24,7 +24,8 @@ def by_logit(candidates):
 def softmax(candidates):
     top = max(logit for _, logit in candidates)
     weights = [math.exp(logit - top) for _, logit in candidates]
-    return [w / sum(weights) for w in weights]
+    total = sum(weights)
+    return [w / total for w in weights]
 
 
 def top_k(candidates, k):
