@@ -3,49 +3,55 @@
 `WOOLLY_EXAMPLES=200 .venv/bin/pytest tests/serving/test_schema.py` looks longer, and at other requests each time.
 """
 
+import importlib
+import importlib.util
+import itertools
 import os
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 
+from tests.cases.later import Later
 from tests.cases.texts import write_readers
 from tests.serving.conftest import serving
 from woolly.serving import Settings, create_app
 
-schemathesis = pytest.importorskip(
-    "schemathesis", reason="schemathesis is not installed; `pip install schemathesis` brings it"
-)
-
-from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402
+# Imported, and given the description, by the process that runs these tests: both together take three seconds.
+schemathesis = Later("schemathesis")
 
 _EXAMPLES = int(os.environ.get("WOOLLY_EXAMPLES", "3"))
-
-_DESCRIPTION = create_app(Settings()).openapi()
-# A benchmark takes half a minute each.
-_SCHEMA = schemathesis.openapi.from_dict(_DESCRIPTION).exclude(path_regex="/performance/benchmark")
-_OPERATIONS = {found.ok().label: found.ok() for found in _SCHEMA.get_all_operations()}
+_PARTS = 16  # of the routes, each a test: their names are part of the description
 
 
-def _may_be_wrong(operation):
-    """Whether a request may break the description of a route: one that is any texts within a path may not.
+class Description:
+    """What /openapi.json says."""
 
-    Hypothesis would look at 300 requests of each such route, for two seconds, before it says that there is none.
-    """
-    method, path = operation.split(" ", 1)
-    route = _DESCRIPTION["paths"][path][method.lower()]
-    kinds = [{**part["schema"], "in": part["in"]} for part in route.get("parameters", [])]
-    for kind in kinds:
-        kind.pop("title", None)
-    return "requestBody" in route or any(kind != {"type": "string", "in": "path"} for kind in kinds)
+    def __init__(self):
+        self.text = create_app(Settings()).openapi()
+        # A benchmark takes half a minute each.
+        schema = schemathesis.openapi.from_dict(self.text).exclude(path_regex="/performance/benchmark")
+        found = schema.get_all_operations()
+        self.operations = {one.ok().label: one.ok() for one in found}
+
+    def may_be_wrong(self, operation):
+        """Whether a request may break the description of a route: one that is any texts within a path may not.
+
+        Hypothesis would look at 300 requests of each such route, for two seconds, before it says that there is none.
+        """
+        method, path = operation.split(" ", 1)
+        route = self.text["paths"][path][method.lower()]
+        kinds = [{**part["schema"], "in": part["in"]} for part in route.get("parameters", [])]
+        for kind in kinds:
+            kind.pop("title", None)
+        return "requestBody" in route or any(kind != {"type": "string", "in": "path"} for kind in kinds)
 
 
-_CASES = [
-    pytest.param(operation, mode, id=f"{operation}-{mode.value}")
-    for operation in _OPERATIONS
-    for mode in schemathesis.GenerationMode
-    if mode is not schemathesis.GenerationMode.NEGATIVE or _may_be_wrong(operation)
-]
+@pytest.fixture(scope="module")
+def description():
+    if importlib.util.find_spec("schemathesis") is None:
+        pytest.skip("schemathesis is not installed; `pip install schemathesis` brings it")
+    return Description()
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +67,30 @@ def described(tiny_model, tmp_path_factory):
         assert "request failed" not in server.log.read_text()
 
 
-@pytest.mark.parametrize(("operation", "mode"), _CASES)
-def test_every_route_keeps_to_its_description(described, operation, mode):
-    @given(case=_OPERATIONS[operation].as_strategy(mode))
-    @settings(
-        max_examples=_EXAMPLES,
-        deadline=None,
-        derandomize="WOOLLY_EXAMPLES" not in os.environ,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
-    def replies_as_described(case):
-        # What depends on other fields, or on the model, no schema can say: such requests may be refused.
-        case.call_and_validate(base_url=described.url, excluded_checks=[positive_data_acceptance], timeout=600)
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_every_route_keeps_to_its_description(described, description, part):
+    acceptance = importlib.import_module("schemathesis.specs.openapi.checks").positive_data_acceptance
+    operations = list(description.operations)[part::_PARTS]
+    assert operations
+    for operation, mode in itertools.product(operations, schemathesis.GenerationMode):
+        is_wrong = mode is schemathesis.GenerationMode.NEGATIVE
+        if is_wrong and not description.may_be_wrong(operation):
+            continue
+        print(operation, mode.value)  # a failure shows it
 
-    try:
-        replies_as_described()
-    except Unsatisfiable:
-        assert mode is schemathesis.GenerationMode.NEGATIVE  # nothing that is sent to this route could be wrong
+        @given(case=description.operations[operation].as_strategy(mode))
+        @settings(
+            max_examples=_EXAMPLES,
+            deadline=None,
+            derandomize="WOOLLY_EXAMPLES" not in os.environ,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+        )
+        def replies_as_described(case):
+            # What depends on other fields, or on the model, no schema can say: such requests may be refused.
+            case.call_and_validate(base_url=described.url, excluded_checks=[acceptance], timeout=600)
+
+        try:
+            replies_as_described()
+        except Unsatisfiable:
+            assert is_wrong  # nothing that is sent to this route could be wrong
