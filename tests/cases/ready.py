@@ -30,7 +30,7 @@ _LATE = (
     *("COLUMNS", "HOME", "LINES", "NO_COLOR", "PATH", "PROMPT_TOOLKIT_NO_CPR", "TERM", "TTY"),
     *("OLDPWD", "PWD", "SHLVL", "_"),  # of shells
 )
-_LATE_PREFIXES = ("PYTEST_", "WOOLLY_")
+_LATE_PREFIXES = ("HF_", "PYTEST_", "WOOLLY_")
 # What commands import when they are asked to serve, beside the files of the commands.
 _MODULES = ("woolly.serving.life.lifecycle", "woolly.cluster.serve", "woolly.cluster.replica")
 
