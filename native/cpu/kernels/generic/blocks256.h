@@ -108,7 +108,7 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
     constexpr int width = 256 / Type::n_groups, n = Type::n_groups / 4;
     // A single row is computed without rounds, which would cost it a tenth; for several, rounds of 64 columns are long
     // enough. Types that are computed row by row look their quants up, which takes longer than any round.
-    constexpr int rounds = Type::one_by_one ? kRounds<Type> : M == 1 ? 1 : M < 4 ? kRounds<Type> : 4;
+    constexpr int rounds = Type::one_by_one ? kRounds<Type> : M == 1 ? 1 : 4;
     constexpr int units = 256 / Type::unit / rounds;
     constexpr bool is_short = kShortDots<Type>;
     F32 acc[M];
