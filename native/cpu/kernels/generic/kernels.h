@@ -63,10 +63,11 @@ WOOLLY_SHARED void dot_wide<OpenedOf<IQ2_S>>(const uint8_t*, int64_t, const Acti
 #endif
 
 // The families of weight types, as the rows of quant/types.h name them: `dot` computes few rows, `many` many rows with
-// panels that `Open` opened.
+// panels that `Open` opened. A packed block has `columns` of each row and takes `bytes`.
 template <class Type>
 struct Blocks32 {
     using Open = Open32<Type>;
+    static constexpr int columns = 32, bytes = Type::bytes;
     static constexpr bool one_by_one = false;
     static constexpr auto many = dot_wide<typename Open::Opened>;
     template <int M>
@@ -77,6 +78,7 @@ struct Blocks32 {
 template <class Type>
 struct Blocks64 {
     using Open = Open64<Type>;
+    static constexpr int columns = 64, bytes = Type::bytes;
     static constexpr bool one_by_one = false;
     static constexpr auto many = dot_wide<Open>;
     template <int M>
@@ -87,6 +89,7 @@ struct Blocks64 {
 template <class Type>
 struct Blocks256 {
     using Open = Open256<Type>;
+    static constexpr int columns = 256, bytes = Type::bytes;
     static constexpr bool one_by_one = Type::one_by_one;
     static constexpr auto many = dot_wide<typename Open::Opened>;
     template <int M>
@@ -97,6 +100,7 @@ struct Blocks256 {
 template <class Type>
 struct Floats {
     using Open = OpenFloats<Type>;
+    static constexpr int columns = 1, bytes = Type::bytes;
     static constexpr bool one_by_one = false;
     static constexpr auto many = Open::dot;
     template <int M>

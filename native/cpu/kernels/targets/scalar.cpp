@@ -10,9 +10,26 @@
 
 namespace woolly::scalar {
 
+// Few rows as many: some blocks are opened, and each row meets them. Kernels of their own would be half of the level's
+// code, for a level that is the best one of few machines.
+template <class Kernel>
+void dot_opened(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, int n_rows, float* tile) {
+    constexpr int most = Kernel::columns < 256 ? 256 / Kernel::columns : 1;
+    alignas(64) uint8_t open[most * Kernel::Open::bytes];
+    std::memset(tile, 0, size_t(n_rows) * kPanel * sizeof(float));
+    const int64_t n_blocks = n_columns / Kernel::columns;
+    for (int64_t first = 0; first < n_blocks; first += most, panel += most * Kernel::bytes) {
+        const int64_t n = n_blocks - first < most ? n_blocks - first : most;
+        Kernel::Open::open(panel, n, open);
+        Ahead ahead{};
+        for (int m = 0; m < n_rows; ++m) Kernel::many(open, n, rows + m, first, 1, tile + kPanel * m, ahead);
+    }
+}
+
 template <class Kernel>
 constexpr void set(KernelTable& t, WeightType type) {
-    set_kernel<Kernel>(t, type);
+    t.dot[int(type)] = dot_opened<Kernel>;
+    set_wide<typename Kernel::Open>(t, type, Kernel::many);
 }
 
 }  // namespace woolly::scalar
