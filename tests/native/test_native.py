@@ -32,7 +32,7 @@ def archives():
     """The static libraries of the newest build, which are not stripped as the extension is."""
     built = [path for path in ROOT.glob("build/*/libwoolly_core.a") if not path.parent.name.startswith("sanitize-")]
     built.sort(key=lambda path: path.stat().st_mtime)
-    return [built[-1], *built[-1].parent.glob("CMakeFiles/_native.dir/bindings/*.o")] if built else []
+    return [built[-1], *built[-1].parent.glob("CMakeFiles/_native.dir/**/*.o")] if built else []
 
 
 def functions(path):
