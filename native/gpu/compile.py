@@ -79,6 +79,8 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield name, "scans/scan", (f"OP={name.upper()}",)
     for name in NORMS:
         yield name, "rows/norms", (f"OP={name.upper()}",)
+    for name in ("logits", "keys", "feed"):
+        yield f"rank_{name}", "rows/rank", (f"OP={name.upper()}",)
     for block in ("32", "256"):
         for number, name in enumerate(("quantize", "norm_quantize", "glu_quantize", "norm_quantize_rows")):
             yield f"{name}_{block}", "linears/quantize", (f"BLOCK={block}", f"FROM={number}")

@@ -55,7 +55,7 @@ class Ranking:
 
     ids: npt.NDArray[np.int32]  # [n_output, n]: tokens, the largest logit first, equal ones by the lowest id
     logits: Float32  # [n_output, n]
-    sums: npt.NDArray[np.float64]  # [n_output]: of exp(logit - largest logit) over the whole row
+    sums: npt.NDArray[np.float64]  # [n_output]: of exp(logit - largest logit) over the whole row; NaN: not made
     is_sound: npt.NDArray[np.bool_]  # [n_output]: if not, the row holds NaN or plus infinity, and all else is void
     # Whole rows from a first to a last (exclusive) of the output, [n, n_vocab], until the next run or call.
     rows: Callable[[int, int], Float32]  # LostRows if another run is under way

@@ -23,7 +23,7 @@ class RowHead:
     ids: npt.NDArray[np.int32]
     logits: Float32
     n_vocab: int
-    total: float  # the sum of exp(logit - largest logit) over the whole row
+    total: float  # the sum of exp(logit - largest logit) over the whole row; NaN if a device did not make it
     is_sound: bool  # if not, the row holds NaN or plus infinity, and nothing else of this is true
     whole: Callable[[], Float32]  # the row itself
 

@@ -42,7 +42,9 @@ def log_probabilities(logits: npt.NDArray[np.float32], token: int, n_top: int) -
 
 
 def head_log_probabilities(head: RowHead, token: int, n_top: int) -> TokenLogprob:
-    """The same from a head of at least n_top tokens; the row itself is read for a token outside of it."""
+    """The same from a head of at least n_top tokens; the row is read for a token outside of it, or for its sum."""
+    if math.isnan(head.total):
+        return log_probabilities(head.whole(), token, n_top)
     total = float(head.logits[0]) + math.log(head.total)
     found = head.logits[head.ids == token]
     logit = float(found[0]) if len(found) else float(head.whole()[token])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -198,7 +199,7 @@ class Sampler:
         candidates = Candidates.of_head(head)
         n_output = len(self._history) - self._n_prompt
         try:
-            candidates.is_sum_known = not self._bias.acts(n_output)
+            candidates.is_sum_known = not (self._bias.acts(n_output) or math.isnan(head.total))
             if not self._bias.spares(head.ids, n_output):
                 self._bias.apply_to(head.ids, candidates.editable(), n_output)
             if self.constraint is not None:

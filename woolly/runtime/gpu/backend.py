@@ -63,7 +63,7 @@ class GpuBackend:
             # A machine without a GPU need not wait for them.
             from woolly.runtime.gpu.program import GpuProgram, RankingProgram
 
-            kind = RankingProgram if device.kernels.ranks else GpuProgram
+            kind = GpuProgram if device.kernels.ranker is None else RankingProgram
             return kind(device, plan, tensors, options)
         except BaseException:
             device.close()

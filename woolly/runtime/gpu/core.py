@@ -21,9 +21,9 @@ from woolly.plan.passes.place import place
 from woolly.runtime.batch import Batch
 from woolly.runtime.gpu.batch import BatchSlot, bucket, check_batch, is_apart
 from woolly.runtime.gpu.device import Device
+from woolly.runtime.gpu.kernels import LogitRanker
 from woolly.runtime.gpu.measure import ALIGNMENT, USUAL_ROWS
 from woolly.runtime.gpu.pictures import PictureNeeds
-from woolly.runtime.gpu.rank import Ranker
 from woolly.runtime.gpu.state import GpuState
 from woolly.runtime.options import Options, check_kv_type
 from woolly.runtime.program import CancelledRun, WeightStats
@@ -103,7 +103,7 @@ class Core:
         self._reads = list(accumulate(map(len, uses), initial=0))
         self._graphs: OrderedDict[tuple[_Kind, int, int], int] = OrderedDict()
         self._out = device.pinned(1 << 20)
-        self._rankers: dict[int, Ranker] = {}  # of the plan and its draft, by the number of their last step
+        self._rankers: dict[int, LogitRanker] = {}  # of the plan and its draft, by the number of their last step
         self._n_runs = 0
         self._ahead: _Run | None = None  # the last run, if nobody has asked for it yet
         weakref.finalize(self, _finish, device)
@@ -231,7 +231,9 @@ class Core:
         if last not in self._rankers:
             logits = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
             address = self._emitter.value(logits.id)
-            self._rankers[last] = Ranker(self.device, self._slot.address, address, logits.width, self.max_rows)
+            ranker = self.device.kernels.ranker
+            assert ranker is not None  # else the program has no `rank`
+            self._rankers[last] = ranker(self.device, self._slot.address, address, logits.width, self.max_rows)
         heads = self._rankers[last].queue(n, len(batch.output_rows))
         return _Run(batch, self._n_runs, heads, self.device.mark())
 

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from woolly.plan import Plan
     from woolly.runtime.batch import Batch
+    from woolly.runtime.gpu.device import Address, Device
     from woolly.runtime.gpu.emit import Emit
 
-__all__ = ["Emitters", "Kernels"]
+__all__ = ["Emitters", "Kernels", "LogitRanker"]
+
+
+class LogitRanker(Protocol):
+    """What finds the largest logits of each row of output."""
+
+    def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
+        """Ranks what the launches before leave; the result is there when the device is done, until two calls later."""
+
+    def feed(self, picks: Address, n_rows: int) -> None:
+        """Gives each row of the batch, which has come meanwhile, its token out of the last ranking."""
 
 
 class Emitters(dict[str, "Emit"]):
@@ -35,7 +49,8 @@ class Kernels:
     emitters: Mapping[str, Emit]  # by op
     joined: Callable[[Plan, str], frozenset[int]]  # steps whose values live on for a kernel of two steps; by KV type
     is_far: Callable[[Batch], bool]  # whether a batch is of few rows, one with many positions before it
-    ranks: bool = True  # whether there are kernels that rank logits
+    # Makes what ranks logits on a device, for a batch, a value, its width and the most rows; None if nothing does.
+    ranker: Callable[[Device, Address, Address, int, int], LogitRanker] | None = None
     sees: bool = False  # whether there are kernels for rows of pictures
     repeats: bool = False  # whether launches for many rows may be recorded, which a driver then gets at once
     arithmetic: str = ""  # the backend whose bits they give; empty: each level has its own

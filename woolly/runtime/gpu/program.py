@@ -70,7 +70,7 @@ class GpuProgram:
             device_driver=device.driver,
             arithmetic=device.kernels.arithmetic,
         )
-        kind = RankingDraft if device.kernels.ranks else GpuDraft
+        kind = GpuDraft if device.kernels.ranker is None else RankingDraft
         self.draft = None if plan.draft is None or draft is None else kind(self._core, plan.draft, draft)
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> GpuState:

@@ -6,10 +6,11 @@ import pkgutil
 from woolly.runtime.cuda.emitters import EMITTERS
 from woolly.runtime.cuda.ops.attention import is_far, joined
 from woolly.runtime.gpu.kernels import Kernels
+from woolly.runtime.gpu.rank import Ranker
 
 __all__ = ["KERNELS"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-KERNELS = Kernels("cuda", EMITTERS, joined, is_far, sees=True, repeats=True)
+KERNELS = Kernels("cuda", EMITTERS, joined, is_far, Ranker, sees=True, repeats=True)

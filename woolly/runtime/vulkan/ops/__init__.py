@@ -7,6 +7,7 @@ from woolly.plan import Plan
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.vulkan.emitters import EMITTERS
 from woolly.runtime.vulkan.ops.attention import is_far
+from woolly.runtime.vulkan.rank import KeyRanker
 
 __all__ = ["KERNELS"]
 
@@ -19,4 +20,4 @@ def _joined(plan: Plan, kv_type: str) -> frozenset[int]:
     return frozenset()
 
 
-KERNELS = Kernels("vulkan", EMITTERS, _joined, is_far, ranks=False, sees=True, arithmetic="cpu")
+KERNELS = Kernels("vulkan", EMITTERS, _joined, is_far, KeyRanker, sees=True, arithmetic="cpu")

@@ -1,0 +1,74 @@
+"""The KeyRanker: kernels of native/gpu/rows/rank.slang, which find the largest logits of each row."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.runtime.gpu.device import Address, Argument, Device
+from woolly.runtime.gpu.rank import Head
+from woolly.runtime.ranking import MOST_RANKED
+
+__all__ = ["KeyRanker"]
+
+# Sizes of native/gpu/rows/rank.slang.
+_SIZE, _THREADS, _FEED_THREADS = 1024, 256, 64
+_KEY_BYTES = 8
+_ROWS = 32  # ranked at once: 16 MB for what groups leave of a vocabulary of 256k
+# How many are ranked: groups sort as long for 2 as for all of them, and leave as many.
+_SIZES = (1, 64, MOST_RANKED)
+# Results of the host: one is read while another is on its way, and one that nobody wants any more may be between them.
+_SIDES = 3
+_NONE = Address(0)
+
+
+class KeyRanker:
+    """Ranks one value, of `width` columns, of the rows of output. Groups of logits leave their best to fewer groups."""
+
+    def __init__(self, device: Device, batch: Address, logits: Address, width: int, max_rows: int) -> None:
+        self._device, self._batch, self._logits, self._width = device, batch, logits, width
+        n_most, rows = min(MOST_RANKED, width), min(max_rows, _ROWS)
+        n_keys = rows * -(-width // _SIZE) * n_most
+        self._keys = [device.allocate(n * _KEY_BYTES) for n in (n_keys, rows * -(-n_keys // rows // _SIZE) * n_most)]
+        self._out = device.allocate(max_rows * Head(n_most).itemsize)
+        self._hosts = [device.pinned(1 << 16) for _ in range(_SIDES)]
+        self._side = 0
+        self._n = 0  # ranked by the last call
+        self._feeds: dict[tuple[Address, int], tuple[Argument, ...]] = {}
+        self._args: dict[tuple[int, int], list[tuple[int, tuple[Argument, ...]]]] = {}
+
+    def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
+        """Ranks what the launches before leave; the result is there when the device is done, until two calls later."""
+        self._n = n = min(next(size for size in _SIZES if size >= n), self._width)
+        for first in range(0, n_output, _ROWS):
+            kernel = "rank_logits"
+            for n_groups, args in self._levels(first, n):
+                self._device.launch(kernel, (n_groups, min(n_output - first, _ROWS)), _THREADS, 0, args)
+                kernel = "rank_keys"
+        n_bytes = n_output * Head(n).itemsize
+        self._side = side = (self._side + 1) % _SIDES
+        if n_bytes > len(self._hosts[side]):
+            self._hosts[side] = self._device.pinned(2 * n_bytes)
+        heads = self._hosts[side][:n_bytes]
+        if n_output:
+            self._device.download(self._out, heads)
+        return heads.view(Head(n))
+
+    def feed(self, picks: Address, n_rows: int) -> None:
+        """Gives each row of the batch, which has come meanwhile, its token out of the last ranking."""
+        if (picks, self._n) not in self._feeds:
+            self._feeds[picks, self._n] = (self._batch, self._out, picks, self._n)
+        self._device.launch("rank_feed", (n_rows,), _FEED_THREADS, 0, self._feeds[picks, self._n])
+
+    def _levels(self, first: int, n: int) -> list[tuple[int, tuple[Argument, ...]]]:
+        """Groups of each launch and its arguments: the same tuples each time, because a device keeps them."""
+        if (first, n) not in self._args:
+            levels, n_in, source = list[tuple[int, tuple[Argument, ...]]](), self._width, _NONE
+            while not levels or levels[-1][0] > 1:
+                n_groups, to = -(-n_in // _SIZE), self._keys[len(levels) % 2]
+                heads = self._out if n_groups == 1 else _NONE
+                args = (self._batch, self._logits, source, to, heads, self._width, n_in, n, first)
+                levels.append((n_groups, args))
+                n_in, source = n_groups * n, to
+            self._args[first, n] = levels
+        return self._args[first, n]
