@@ -113,7 +113,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield f"attend_tile_{name}", "attention/tile", (cache, "PLAIN=0")
         yield f"attend_tile_plain_{name}", "attention/tile", (cache, "PLAIN=1")
         for each in (1, 2, 5):
-            for parts, what in enumerate(("attend", "attend_parts", "attend_merge")):
+            for parts, what in enumerate(("attend", "attend_parts", "attend_merge", "attend_row")):
                 defines = (cache, f"EACH={each}", f"PARTS={parts}")
                 yield f"{what}_{name}_{128 * each}", "attention/attend", defines
 

@@ -72,7 +72,8 @@ To as_type(From x) {
     return y;
 }
 
-enum class mem_flags { mem_none, mem_device, mem_threadgroup };
+enum class mem_flags { mem_none, mem_device, mem_threadgroup, mem_texture, mem_threadgroup_imageblock };
+inline mem_flags operator|(mem_flags a, mem_flags) { return a; }
 inline void threadgroup_barrier(mem_flags) { ::emulated::block_barrier(); }
 
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

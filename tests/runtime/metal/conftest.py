@@ -22,7 +22,7 @@ KERNELS = (
         "store_f16",
     ),
     *("linear_one_q4_k", "linear_two_q4_k", "linear_four_q4_k", "linear_many_q4_k"),
-    *("attend_f16_128", "attend_parts_f16_128", "attend_merge_f16_128", "merge_quantize_256"),
+    *("attend_f16_128", "attend_parts_f16_128", "attend_row_f16_128", "attend_merge_f16_128", "merge_quantize_256"),
 )
 
 

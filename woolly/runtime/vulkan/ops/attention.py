@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import UnsupportedError
-from woolly.plan import Step
+from woolly.plan import Plan, Step
 from woolly.runtime.batch import Batch
 from woolly.runtime.doubles import log_double, slopes_of
 from woolly.runtime.gpu.batch import MAX_CONTEXT
@@ -21,7 +21,7 @@ from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS, merged_form, quantized_places
 
-__all__ = ["is_far"]
+__all__ = ["is_far", "joined"]
 
 # "causal": never later rows, which rows of a picture see with ""; "block": those alone that the batch says.
 _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
@@ -49,6 +49,19 @@ def is_far(batch: Batch) -> bool:
 def _is_plain(step: Step) -> bool:
     """Whether scores are products of queries and keys times a number, and nothing else."""
     return not (any(map(step.number, ("softcap", "temper", "alibi"))) or step.by_role("distances"))
+
+
+def joined(plan: Plan, kv_type: str) -> frozenset[int]:
+    """Steps that keep k and v whose next step is the attention over them: of few rows a kernel computes both."""
+    pairs = zip(plan.steps, plan.steps[1:], strict=False)
+    return frozenset(i for i, (step, after) in enumerate(pairs) if _are_joined(step, after))
+
+
+def _are_joined(step: Step | None, after: Step | None) -> bool:
+    if step is None or after is None or (step.op, after.op) != ("store", "attend"):
+        return False
+    is_own = after.inputs[0] == step.output and after.integer("entry") == step.integer("entry")
+    return is_own and len(step.inputs) == 3
 
 
 def _sinks(e: Emitter, step: Step) -> Address:
@@ -98,7 +111,13 @@ def _store(e: Emitter, step: Step) -> None:
     if f"store_{e.kv_type}" not in open_archive().names():
         raise UnsupportedError(f"the vulkan backend has no cache of {e.kv_type}")
     heads = e.width(step.inputs[0]) // step.integer("head_dim") + e.plan.paged[step.integer("entry")].heads
-    e.launch(f"store_{e.kv_type}", (GridRows(0), heads), 64, *store_arguments(e, step))
+    launch = partial(e.launch, f"store_{e.kv_type}", (GridRows(0), heads), 64, *store_arguments(e, step))
+    if not _are_joined(step, e.beside(1)):
+        launch()
+        return
+    launch(most=MOST_SPLIT_ROWS, far=False, other=1, apart=True)
+    launch(most=MOST_SPLIT_ROWS, far=True)
+    launch(least=MOST_SPLIT_ROWS + 1)
 
 
 @emits("attend")
@@ -125,10 +144,18 @@ def _attend(e: Emitter, step: Step) -> None:
     # The splits of few rows are computed side by side; more than memory was set aside for, one after another.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
     form, n = merged_form(step, e.beside(1)), heads * v_dim
+    store = e.beside(-1)
+    if not _are_joined(store, step):
+        store = None
     for splits, least, most in ((_MOST_SPLITS, 0, 1), (_FEW_SPLITS, 2, MOST_SPLIT_ROWS)):
         args = (*first, splits, *last)
         launch = partial(e.launch, least=least, most=most, far=False)
-        launch(f"attend_parts_{kind}", (teams, GridRows(0), _SHARERS), 128, *args)
+        grid = (teams, GridRows(0), _SHARERS)
+        launch(f"attend_parts_{kind}", grid, 128, *args, other=0 if store is None else -1, apart=store is not None)
+        if store is not None:
+            q, k, v, _, q_norm, k_norm, *_, n_rot, column, is_adjacent, eps = store_arguments(e, store)
+            newest = (q, *args[1:], k, v, q_norm, k_norm, n_rot, column, is_adjacent, eps)
+            launch(f"attend_row_{kind}", grid, 128, *newest, other=-1, joined=True, apart=True)
         if form:
             where = (n, v_dim, splits, _MASKS[mask], step.integer("window"))
             merged = (parts, e.value(step.output), _sinks(e, step), *quantized_places(e, n, form), *where)
