@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -85,8 +86,8 @@ class GpuStream(Protocol):
     def end_writes(self) -> None:
         """What is open is done before, and seen by, all that is submitted later."""
 
-    def replay(self, pieces: list[Any]) -> None:
-        """Submits recorded launches, each piece by itself."""
+    def replay(self, pieces: list[Any], at_once: bool) -> None:
+        """Submits recorded launches, each piece by itself unless all are known to take little time."""
 
     def forget(self, pieces: list[Any]) -> None:
         """Frees recorded launches that are done."""
@@ -130,6 +131,9 @@ class QueuedDevice(ABC):
         self._context, self._stream, self._staging, self._is_first = shared, stream, staging, is_first
         self._numbers = itertools.count(1)
         self._graphs: dict[int, list[Any]] = {}
+        self._seconds: dict[int, float] = {}  # that each graph took at most, with what was queued before it
+        self._replayed: dict[int, float] = {}  # when each was queued since the last mark or `wait`
+        self._marked: dict[int, dict[int, float]] = {}  # those before each mark
         self._arguments: dict[int, tuple[Sequence[Argument], Address]] = {}  # by the id of their tuple
         self._room: tuple[Address, int] = (Address(0), 0)  # for arguments of launches to come
         self._blocks: list[Address] = []  # of arguments, which `close` gives back
@@ -303,8 +307,15 @@ class QueuedDevice(ABC):
         """Returns when all queued work is done; DeviceError if it failed, or is not done within the limit."""
         self._submit()
         self._stream.wait()
+        self._time(self._replayed)
+        self._replayed = {}
         self._staging.settle()
         self._release()
+
+    def _time(self, replayed: dict[int, float]) -> None:
+        """Notes how long graphs took that are done."""
+        now = time.perf_counter()
+        self._seconds |= {graph: now - start for graph, start in replayed.items() if graph in self._graphs}
 
     def capture(self, queue: Callable[[], None]) -> int:
         """Records launches as command buffers."""
@@ -327,28 +338,35 @@ class QueuedDevice(ABC):
         return number
 
     def replay(self, graph: int) -> None:
-        """Queues recorded launches."""
+        """Queues recorded launches: at once if they took less than a submission may the last time."""
         self._submit()
-        self._stream.replay(self._graphs[graph])
+        self._replayed[graph] = time.perf_counter()
+        self._stream.replay(self._graphs[graph], self._seconds.get(graph, 1.0) < _SUBMISSION_S)
 
     def forget(self, graph: int) -> None:
         """Drops recorded launches."""
         self.wait()
+        self._seconds.pop(graph, None)
         self._stream.forget(self._graphs.pop(graph))
 
     def mark(self) -> int:
         """Queues a time stamp."""
-        return self._stream.mark()
+        number = self._stream.mark()
+        self._marked[number], self._replayed = self._replayed, {}
+        return number
 
     def times(self, marks: Sequence[int]) -> list[int]:
         """Nanoseconds between each mark and the next; drops the marks."""
         self._submit()
+        for mark in marks:
+            self._marked.pop(mark, None)
         return self._stream.times(marks)
 
     def reach(self, mark: int, is_soon: bool = False) -> None:
         """Returns when the work before a mark is done; drops the mark."""
         self._submit()
         self._stream.reach(mark)
+        self._time(self._marked.pop(mark, {}))
         self._staging.settle()
 
     def close(self) -> None:

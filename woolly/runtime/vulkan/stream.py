@@ -183,20 +183,19 @@ class CommandStream:
             self._hand_over([commands], _Sent(self._last + 1, commands, stamps, n_launches))
         return self._reap()
 
-    def _hand_over(self, commands: list[Any], sent: _Sent) -> None:
-        """Submits command buffers one by one: a driver has a limit for the time of each."""
-        last = len(commands) - 1
+    def _hand_over(self, commands: list[Any], sent: _Sent, at_once: bool = False) -> None:
+        """Submits command buffers one by one, because a driver has a limit for the time of each, or at once."""
         value, semaphore = c.c_uint64(sent.value), (c.c_void_p * 1)(self._semaphore)
         timeline = TimelineSubmit(0, None, 1, reference(value))
-        kept = [(c.c_void_p * 1)(one) for one in commands]
+        kept = [(c.c_void_p * len(some))(*some) for some in ([commands] if at_once else [[one] for one in commands])]
         infos = [
-            Submit(0, None, None, 1, c.cast(one, c.c_void_p), 0, None)
-            if i < last
+            Submit(0, None, None, len(some), c.cast(some, c.c_void_p), 0, None)
+            if some is not kept[-1]
             else Submit(
-                *(0, None, None, 1, c.cast(one, c.c_void_p), 1, c.cast(semaphore, c.c_void_p)),
+                *(0, None, None, len(some), c.cast(some, c.c_void_p), 1, c.cast(semaphore, c.c_void_p)),
                 next=reference(timeline),
             )
-            for i, one in enumerate(kept)
+            for some in kept
         ]
         array = (type(infos[0]) * len(infos))(*infos)
         with self._shared.lock:
@@ -262,7 +261,7 @@ class CommandStream:
         piece, self._piece = self._piece, None
         self._shared.call("vkEndCommandBuffer", piece)
         if not is_last:
-            self.begin_piece()
+            self._piece = self._begin(_AGAIN)  # what came before it is known
         return piece
 
     def drop_piece(self) -> None:
@@ -271,10 +270,10 @@ class CommandStream:
         if piece is not None and self._shared.lost is None:
             self.forget([piece])
 
-    def replay(self, pieces: list[Any]) -> None:
-        """Submits recorded launches."""
+    def replay(self, pieces: list[Any], at_once: bool) -> None:
+        """Submits recorded launches, piece by piece or at once."""
         self._shared.enter()
-        self._hand_over(pieces, _Sent(self._last + 1, None, None, 0))
+        self._hand_over(pieces, _Sent(self._last + 1, None, None, 0), at_once)
 
     def forget(self, pieces: list[Any]) -> None:
         """Frees recorded launches that are done."""
