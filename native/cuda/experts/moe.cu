@@ -76,19 +76,20 @@ KERNEL(moe_group)
                   members, places, items);
 }
 
-// Eight columns of a row of n from k on, times a power of two.
-__device__ __forceinline__ Words4 eight_halves(const float* row, int k, int n, float times) {
-    float v[8];
-    if ((n & 3) == 0) {
-        const float4 none = make_float4(0, 0, 0, 0);
-        const float4 a = k < n ? __ldcg(reinterpret_cast<const float4*>(row + k)) : none;
-        const float4 b = k + 4 < n ? __ldcg(reinterpret_cast<const float4*>(row + k + 4)) : none;
-        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-    } else {
-        for (int i = 0; i < 8; i++) v[i] = k + i < n ? __ldcg(row + k + i) : 0.0f;
+// Eight places of a row of n columns, times a power of two: two columns of each lane of mma.
+__device__ __forceinline__ Words4 eight_halves(const float* row, int place, int n, float times) {
+    const int first = column_at(place);
+    float2 v[4];
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+        const int k = first + 64 * t;
+        if ((n & 1) == 0)
+            v[t] = k < n ? __ldcg(reinterpret_cast<const float2*>(row + k)) : make_float2(0, 0);
+        else
+            v[t] = make_float2(k < n ? __ldcg(row + k) : 0.0f, k + 1 < n ? __ldcg(row + k + 1) : 0.0f);
     }
-    auto two = [&](int i) { return to_halves_saturated(v[i] * times, v[i + 1] * times); };
-    return {two(0), two(2), two(4), two(6)};
+    auto two = [&](int t) { return to_halves_saturated(v[t].x * times, v[t].y * times); };
+    return {two(0), two(1), two(2), two(3)};
 }
 
 // Rows to the places of their entries, in the order of prepared_at: a block for each. `x` has them normed, `backs` the
@@ -102,10 +103,10 @@ KERNEL(moe_spread)
     if (row >= b->rows(kind)) return;
     const float back = __ldcg(backs + row);
     places += row * n_used;
-    for (int k = 8 * threadIdx.x; k < n_padded; k += 8 * blockDim.x) {
-        const Words4 v = eight_halves(x + u64(row) * n, k, n, 1.0f / back);
+    for (int at = 8 * threadIdx.x; at < n_padded; at += 8 * blockDim.x) {
+        const Words4 v = eight_halves(x + u64(row) * n, at, n, 1.0f / back);
         for (int i = 0; i < n_used; i++)
-            *reinterpret_cast<Words4*>(prepared + prepared_at(__ldcg(places + i), k, n_stride)) = v;
+            *reinterpret_cast<Words4*>(prepared + prepared_at(__ldcg(places + i), at, n_stride)) = v;
     }
     for (int i = threadIdx.x; i < n_used; i += blockDim.x) place_backs[__ldcg(places + i)] = back;
 }
@@ -131,8 +132,8 @@ KERNEL(moe_ready)
     }
     for (int i = 16; i; i /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, i));
     const Power power = power_for(largest);
-    for (int k = 8 * lane; k < n_padded; k += 256)
-        *reinterpret_cast<Words4*>(prepared + prepared_at(place, k, n_stride)) = eight_halves(row, k, n, power.times);
+    for (int at = 8 * lane; at < n_padded; at += 256)
+        *reinterpret_cast<Words4*>(prepared + prepared_at(place, at, n_stride)) = eight_halves(row, at, n, power.times);
     if (lane == 0) place_backs[place] = power.back;
 }
 

@@ -19,9 +19,9 @@ struct Stack {
 #define STACK const u8 *tiles, int step, int n_strips, int n_tiles
 #define STACK_OF {tiles, step, n_strips, n_tiles}
 
-// Halved rows: 64 bytes for 32 columns, of which lane t of a group of four has 16: what two mma take of a row.
+// Halved rows: 64 bytes for two mma, of which lane t of a group of four has 16: eight columns that follow one another.
 __device__ __forceinline__ int halved_at(int k) {
-    return (k >> 5) * 64 + ((k & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (k >> 3 & 1) * 4;
+    return ((k >> 8) * 8 + (k >> 3 & 7)) * 64 + (k >> 6 & 3) * 16 + (k & 7) * 2;
 }
 
 // What an expert's matrix gave, times its scale, plus its bias.

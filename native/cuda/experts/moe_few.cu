@@ -137,8 +137,8 @@ struct Hidden {
         const float times = power(entry).times;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const int k = tile * 256 + i * 32 + 2 * t;
-            to[i] = {two(row, k, times), two(row, k + 8, times), two(row, k + 16, times), two(row, k + 24, times)};
+            const int k = tile * 256 + t * 64 + i * 8;
+            to[i] = {two(row, k, times), two(row, k + 2, times), two(row, k + 4, times), two(row, k + 6, times)};
         }
     }
     __device__ __forceinline__ float back(int entry) const { return power(entry).back; }

@@ -25,11 +25,7 @@ __device__ __forceinline__ void halve_rows(const Few& few, int n_rows, int n_til
     const float* x = few.x + u64(min(r, max(n_rows, 1) - 1)) * few.n_columns;
     const float back = halver.halve(
         x, few.eps, reduced + r * 32,
-        [&](int k, u32 low, u32 high) {
-            u8* place = halves + half_at(k, r, OWN);
-            *reinterpret_cast<u32*>(place) = low;
-            *reinterpret_cast<u32*>(place + 16) = high;
-        },
+        [&](int k, u32 low, u32 high) { *reinterpret_cast<Words2*>(halves + half_at(k, r, OWN)) = {low, high}; },
         asked);
     if (row_thread<OWN>() == 0) backs[r] = back;
 }

@@ -35,9 +35,7 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
     for (int r = 0; r < n_rows; r++) {
         const float* row = x + (u64(first_row + r) * n_heads + head) * n_columns;
         const float back = halver.halve(row, 0, reduced + r % 2 * 32, [&](int k, u32 low, u32 high) {
-            u8* place = halves + half_at(k, r, n_group);
-            *reinterpret_cast<u32*>(place) = low;
-            *reinterpret_cast<u32*>(place + 16) = high;
+            *reinterpret_cast<Words2*>(halves + half_at(k, r, n_group)) = {low, high};
         });
         if (threadIdx.x == 0) backs[r] = back;
     }

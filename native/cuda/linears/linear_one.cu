@@ -61,11 +61,7 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
     wait_for_kernel_before();
     const float back = halver.halve(
         one.x, one.eps, reduced,
-        [&](int k, u32 low, u32 high) {
-            u8* place = halves + half_at(k, 0, 1);
-            *reinterpret_cast<u32*>(place) = low;
-            *reinterpret_cast<u32*>(place + 16) = high;
-        },
+        [&](int k, u32 low, u32 high) { *reinterpret_cast<Words2*>(halves + half_at(k, 0, 1)) = {low, high}; },
         [&] {
     // Behind the row, which would wait for them.
 #pragma unroll 1

@@ -2,21 +2,36 @@
 #include "linears/linears.cuh"
 
 // Rows as the kernels of many rows read them: normed, halved, in the order of prepared_at; `backs` has the inverse of
-// each row's power of two. One block for each row.
+// each row's power of two. One block for each row. A row that STAGED holds is put in order in shared memory: the
+// columns of a thread lie in pieces of four bytes.
 template <int HELD, int EACH>
 __device__ __forceinline__ void prepare(const Batch* batch, int kind, const float* x, int x_width, const float* norm,
                                         float eps, int n_columns, int n_stride, u16* prepared, float* backs) {
+    constexpr int STAGED = HELD * ROW_THREADS * 4;
     __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
-    const int row = blockIdx.x;
+    __shared__ __align__(16) u16 staged[STAGED];
+    const int row = blockIdx.x, n_padded = (n_columns + 255) / 256 * 256;
     let_next_kernel_begin();
-    RowHalver<HELD, false, false, EACH> halver(norm, n_columns, (n_columns + 255) / 256 * 256);
+    RowHalver<HELD, false, false, EACH> halver(norm, n_columns, n_padded);
     const int n_rows = batch->rows(kind);
     wait_for_kernel_before();
     if (row >= n_rows) return;
+    const bool is_staged = n_padded <= STAGED;
     const float back = halver.halve(x + u64(row) * x_width, eps, reduced, [&](int k, u32 low, u32 high) {
-        *reinterpret_cast<Words2*>(prepared + prepared_at(row, k, n_stride)) = {low, high};
+        const int at = place_of(k);
+        if (is_staged) {
+            *reinterpret_cast<u32*>(staged + at) = low, *reinterpret_cast<u32*>(staged + at + 8) = high;
+            return;
+        }
+        *reinterpret_cast<u32*>(prepared + prepared_at(row, at, n_stride)) = low;
+        *reinterpret_cast<u32*>(prepared + prepared_at(row, at + 8, n_stride)) = high;
     });
     if (threadIdx.x == 0) backs[row] = back;
+    if (!is_staged) return;
+    __syncthreads();
+    for (int at = 8 * int(threadIdx.x); at < n_padded; at += 8 * int(blockDim.x))
+        *reinterpret_cast<Words4*>(prepared + prepared_at(row, at, n_stride)) =
+            *reinterpret_cast<const Words4*>(staged + at);
 }
 KERNEL_MANY(128, 6, linear_prepare)
 (const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,

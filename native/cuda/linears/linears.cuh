@@ -1,7 +1,7 @@
 // What all kernels of matrix products share: slices of K, rows of activations as halves, and what follows a sum.
 //
 // A product is the same whatever kernel computes it, alone or in a batch: the columns (tiles of 256) are cut into 16
-// slices; in each a chain of m16n8k16 runs in the order of the columns, from zero; the slices are added in order.
+// slices; in each a chain of m16n8k16 runs in the order of places (tile.cuh), from zero; the slices are added in order.
 #pragma once
 
 #include "primitives/activations.cuh"
@@ -181,10 +181,10 @@ struct RowHalver {
     }
 };
 
-// Where prepared rows keep column k: blocks of 64 columns; in a block every row has 128 bytes, whose pieces of 16 are
+// Where prepared rows keep a place (place_of): blocks of 64; in a block every row has 128 bytes, whose pieces of 16 are
 // swapped by the row's number, as wgmma reads them without conflicts. Counted in halves; `n_stride` rows in a block.
-__device__ __forceinline__ u64 prepared_at(int row, int k, int n_stride) {
-    return (u64(k >> 6) * n_stride + row) * 64 + ((((k & 63) >> 3) ^ (row & 7)) << 3) + (k & 7);
+__device__ __forceinline__ u64 prepared_at(int row, int place, int n_stride) {
+    return (u64(place >> 6) * n_stride + row) * 64 + ((((place & 63) >> 3) ^ (row & 7)) << 3) + (place & 7);
 }
 
 // One matrix of a step: tiles, then a factor for each packed row; a matrix of heads has both for each head. In pairs

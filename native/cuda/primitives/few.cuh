@@ -81,9 +81,7 @@ __device__ __forceinline__ void prepare_rows(const Few& few, int n_rows, int n_t
             RowHalver<HELD, IS_WHOLE, (HELD * EACH <= 7), EACH> halver(few.norm, few.n_columns, n_tiles * 256);
             const float* x = few.x + u64(row) * few.n_columns;
             const float back = halver.halve(x, few.eps, reduced, [&](int k, u32 low, u32 high) {
-                u8* place = few.halves + half_at(k, row, few.n_group);
-                *reinterpret_cast<u32*>(place) = low;
-                *reinterpret_cast<u32*>(place + 16) = high;
+                *reinterpret_cast<Words2*>(few.halves + half_at(k, row, few.n_group)) = {low, high};
             });
             if (threadIdx.x == 0) few.backs[row] = back;
             __syncthreads();

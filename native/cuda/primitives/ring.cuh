@@ -166,10 +166,10 @@ struct Stream {
     }
 };
 
-// Where halves of a row are as lanes want them, columns k and k + 1 (k a multiple of 4); 16 bytes further k + 2 and k
-// + 3. 16 bytes of lane t are what two mma of 16 columns want.
+// Where halves of a row are as lanes want them, eight bytes of columns k to k + 3 (k a multiple of 4). 16 bytes of lane
+// t are what two mma of 16 places want.
 __device__ __forceinline__ int half_at(int k, int row, int n_rows) {
-    return ((k >> 5) * n_rows + row) * 64 + ((k & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (k >> 3 & 1) * 4;
+    return (((k >> 8) * 8 + (k >> 3 & 7)) * n_rows + row) * 64 + (k >> 6 & 3) * 16 + (k >> 2 & 1) * 8;
 }
 
 // An element of a value that a thread finishes, with what it needs beside the sum, which comes while tiles do.

@@ -13,9 +13,10 @@ struct Line {
     __device__ const u8* block(int i) const {
         return at == nullptr || first + i >= n_blocks ? nullptr : at + u64(first + i) * Block<T>::bytes;
     }
-    // Column k of the tile; 0 where there is none.
+    // What stands at a place of the tile; 0 if there is no such column.
     template <class T>
-    __device__ u32 quant(int k) const {
+    __device__ u32 quant(int place) const {
+        const int k = column_at(place);
         const u8* b = block<T>(k / Block<T>::columns);
         return b == nullptr ? 0 : Block<T>::quant(b, k % Block<T>::columns, points);
     }
@@ -71,7 +72,7 @@ __device__ void put_fifths(const Out& out, int at, LINES) {
     for (int i = 0; i < 4; ++i) {
         u32 word = 0;
         for (int j = 0; j < 4; ++j)
-            for (int e = 0; e < 4; ++e) {  // columns 2t, 2t + 1, 2t + 8, 2t + 9
+            for (int e = 0; e < 4; ++e) {  // places 2t, 2t + 1, 2t + 8, 2t + 9
                 const int k = 64 * i + 16 * j + 2 * out.t() + (e & 1) + (e >> 1) * 8;
                 const int bit = (j >> 1) * 8 + (j & 1) * 2 + (e >> 1) + 16 * (e & 1);
                 word |= (a.quant<T>(k) >> 4 & 1) << bit | (b.quant<T>(k) >> 4 & 1) << (bit + 4);
@@ -84,7 +85,7 @@ template <class T>
 __device__ void put_pairs(const Out& out, LINES) {
     for (int k16 = 0; k16 < 16; k16 += 2) {
         u32 word = 0;
-        for (int e = 0; e < 4; ++e) {  // columns 2t and 2t + 1 of two mma
+        for (int e = 0; e < 4; ++e) {  // places 2t and 2t + 1 of two mma
             const int k = 16 * (k16 + (e >> 1)) + 2 * out.t() + (e & 1);
             word |= ((a.quant<T>(k) & 3) | (b.quant<T>(k) & 3) << 2 | (a.quant<T>(k + 8) & 3) << 4 |
                      (b.quant<T>(k + 8) & 3) << 6)
@@ -159,8 +160,8 @@ struct Pack;
 template <>
 struct Pack<F16> {
     template <class T>
-    __device__ static float value(const Line& line, int k) {
-        const u8* b = line.block<T>(k);
+    __device__ static float value(const Line& line, int place) {
+        const u8* b = line.block<T>(column_at(place));
         return b == nullptr ? 0 : line.scaled(Block<T>::number(b), 0);
     }
     template <class T>

@@ -5,27 +5,31 @@
 
 template <>
 struct Pack<Q4_K> {
-    // The eight bytes of scales of a lane; blocks begin with d, dmin and 12 bytes of factors.
+    // Scales and minima of the two groups of lane t, six bits each from bits 4 and 20 on; blocks begin with d, dmin and
+    // 12 bytes of factors.
+    template <class T>
+    __device__ static u32 factors(const Line& line, int t) {
+        const u8* block = line.block<T>(0);
+        if (block == nullptr) return 0;
+        return scale_k4(block + 4, 2 * t) << 4 | minimum_k4(block + 4, 2 * t) << 20 |
+               scale_k4(block + 4, 2 * t + 1) << 10 | minimum_k4(block + 4, 2 * t + 1) << 26;
+    }
+    // 64 d for fields of 2^-24 or 2^-20, 64 dmin as it is.
+    template <class T>
+    __device__ static u32 units(const Line& line, int more) {
+        const u8* block = line.block<T>(0);
+        return block == nullptr ? 0 : to_halves(line.scaled(half_at(block), more), line.scaled(half_at(block + 2), 6));
+    }
     template <class T>
     __device__ static void scales(const Out& out, int at, LINES) {
         const int t = out.t();
-        u32 words[2] = {0, 0};
-        for (int row = 0; row < 2; ++row) {
-            const u8* block = (row ? b : a).block<T>(0);
-            if (block == nullptr) continue;
-            words[row] = scale_k4(block + 4, 2 * t) << 4 | minimum_k4(block + 4, 2 * t) << 20 |
-                         scale_k4(block + 4, 2 * t + 1) << 10 | minimum_k4(block + 4, 2 * t + 1) << 26;
-        }
-        const Line& line = t < 2 ? a : b;
-        const u8* block = line.block<T>(0);
-        if (block != nullptr) {
-            // 64 d for fields of 2^-24 or 2^-20, 64 dmin as it is.
-            const u32 h = float_to_half(line.scaled(half_at(block + 2 * (t & 1)), t & 1 ? 6 : t < 2 ? 30 : 26));
-            words[0] |= (h & 15) | (h >> 4 & 15) << 16;
-            words[1] |= (h >> 8 & 15) | (h >> 12) << 16;
-        }
-        out.put(at + out.lane * 8, words[0]);
-        out.put(at + out.lane * 8 + 4, words[1]);
+        if (t < 2) out.put(at + out.g() * 8 + 4 * t, t ? units<T>(b, 26) : units<T>(a, 30));
+        const u32 second = factors<T>(b, t);
+        out.put(at + 64 + out.lane * 4, factors<T>(a, t) | (second >> 4 & 0x000f000fu));
+        if (t & 1) return;
+        const u32 next = factors<T>(b, t + 1);
+        out.put(at + 192 + out.lane * 2,
+                (second >> 8 & 255) | second >> 24 << 8 | (next >> 8 & 255) << 16 | next >> 24 << 24);
     }
     template <class T>
     __device__ static void tile(const Out& out, LINES) {

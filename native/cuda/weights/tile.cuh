@@ -1,5 +1,7 @@
 // Packed weights. A tile is 16 rows x 256 columns, and what a lane of a warp needs of it for the operand A of sixteen
-// mma.m16n8k16 lies together: rows g = lane / 4 and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9 of each 16, t = lane % 4.
+// mma.m16n8k16 lies together: rows g = lane / 4 and g + 8, places 2t, 2t + 1, 2t + 8, 2t + 9 of each 16, t = lane % 4.
+// Places are columns in another order, the same in tiles and in rows (place_of): a lane has 64 columns that follow one
+// another, four for each mma, so that their scales are its own.
 //
 // A matrix is its tiles, [strip of 16 rows][tile of 256 columns], then one f32 for each packed row: the row's factor, a
 // power of two. Opened halves times the factor are the weights, so no scale of a file is too large or too small: the
@@ -59,12 +61,16 @@ struct Q6_K;
 template <class T>
 struct Tile;
 
-// What lane (g, t = number) of the same row holds.
-__device__ __forceinline__ u32 from_lane(u32 value, int lane, int number) {
-    return __shfl_sync(0xffffffffu, value, (lane & ~3) | number);
+// Where a column stands among the 256 places of its tile: lane t has columns 64 t to 64 t + 63, of which mma number k16
+// takes 4 k16 to 4 k16 + 3, and two of these lie together. The other way round below.
+__device__ __forceinline__ int place_of(int k) {
+    return (k & ~255) | (k >> 2 & 15) << 4 | (k >> 1 & 1) << 3 | (k >> 6 & 3) << 1 | (k & 1);
 }
-// Nibbles of four mma: word k16 % 4 has, from the lowest nibble, rows g and g + 8 of column 2t, then of column 2t + 8;
-// the upper half word the same of the odd columns.
+__device__ __forceinline__ int column_at(int place) {
+    return (place & ~255) | (place >> 1 & 3) << 6 | (place >> 4 & 15) << 2 | (place >> 3 & 1) << 1 | (place & 1);
+}
+// Nibbles of four mma: word k16 % 4 has, from the lowest nibble, rows g and g + 8 of place 2t, then of place 2t + 8;
+// the upper half word the same of the odd places.
 __device__ __forceinline__ u32 nibble_word(const u8* tile, int lane, int k16) {
     return word_of(*reinterpret_cast<const Words4*>(tile + (k16 >> 2) * 512 + lane * 16), k16 & 3);
 }
@@ -88,7 +94,7 @@ __device__ __forceinline__ Words4 nibble_words(const u8* tile, int lane, int k64
     return v;
 }
 
-// Fifth bits of four mma in one word: of row g under bit 4, of row g + 8 under bit 8, after a shift for columns 2t and
+// Fifth bits of four mma in one word: of row g under bit 4, of row g + 8 under bit 8, after a shift for places 2t and
 // 2t + 1 (`later` 0) or those 8 on (1).
 __device__ __forceinline__ u32 fifth_bits(u32 word, int k16, int later) {
     const int at = (k16 >> 1 & 1) * 8 + (k16 & 1) * 2 + later;
@@ -128,7 +134,7 @@ struct Tile<Q8_0> {
         return *reinterpret_cast<const Words2*>(tile + 4096 + lane * 8);
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        open_bytes(tile, from_lane(k16 & 2 ? s.y : s.x, lane, k16 >> 2), lane, k16, a);
+        open_bytes(tile, k16 & 8 ? s.y : s.x, lane, k16, a);
     }
 };
 
@@ -142,7 +148,7 @@ struct Tile<Wide> {
         return *reinterpret_cast<const Words4*>(tile + 4096 + lane * 16);
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        open_bytes(tile, from_lane(word_of(s, k16 & 3), lane, k16 >> 2), lane, k16, a);
+        open_bytes(tile, word_of(s, k16 >> 2), lane, k16, a);
     }
 };
 

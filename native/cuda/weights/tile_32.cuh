@@ -26,9 +26,7 @@ struct Nibbles32 {
     __device__ __forceinline__ static void open_word(u32 v, const u8* tile, const Scales& s, int lane, int k16,
                                                      u32 a[4]) {
         const u32 u = v >> 8;
-        const int group = k16 >> 1;
-        const u32 pair = from_lane(s.pairs[group & 1], lane, group >> 1);
-        const u32 add = HAS_MINIMA ? from_lane(s.minima[group & 1], lane, group >> 1) : half_mul(pair, MINUS);
+        const u32 pair = s.pairs[k16 >> 3], add = HAS_MINIMA ? s.minima[k16 >> 3] : half_mul(pair, MINUS);
         u32 fields[4] = {v & 0x000f000fu, v & 0x00f000f0u, u & 0x000f000fu, u & 0x00f000f0u};
         if (HAS_FIFTH) {
             const u32 h = word_of(*reinterpret_cast<const Words4*>(tile + 2048 + lane * 16), k16 >> 2);
@@ -51,8 +49,8 @@ struct Tile<Q5_0> : Nibbles32<true, false, 0x81008010u> {};  // minus 16
 template <>
 struct Tile<Q5_1> : Nibbles32<true, true, 0> {};
 
-// Nibbles that index a table, in an order of their own: from the lowest, row g of columns 2t and 2t + 1, row g + 8 of
-// the same; the upper half word the columns 8 on. Scales as in Q8_0.
+// Nibbles that index a table, in an order of their own: from the lowest, row g of places 2t and 2t + 1, row g + 8 of
+// the same; the upper half word the places 8 on. Scales as in Q8_0.
 template <>
 struct Tile<IQ4_NL> {
     static constexpr int bytes = 2048 + 256;
@@ -65,7 +63,7 @@ struct Tile<IQ4_NL> {
         open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
     }
     __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
-        const u32 pair = from_lane(k16 & 2 ? s.y : s.x, lane, k16 >> 2);
+        const u32 pair = k16 & 8 ? s.y : s.x;
         const u32 minus = half_mul(pair, 0x80808080u);  // -128 in units of the fields
         const u32 early = iq4_values(v & 0xffffu), late = iq4_values(v >> 16);
         a[0] = half_fma(pick_bytes(early, 0, 0x4140), half_low(pair), half_low(minus));
@@ -97,7 +95,7 @@ struct E2M1Tile {
         open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
     }
     __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
-        const u32 pair = from_lane(s.pairs[(COLUMNS == 16 ? k16 : k16 >> 1) & (n - 1)], lane, k16 >> 2);
+        const u32 pair = s.pairs[k16 / (16 / n)];
         const u32 sign = 0x80008000u, rest = 0x0e000e00u;
         a[0] = half_mul(v & (sign | rest), half_low(pair));
         a[1] = half_mul((v << 1 & sign) | (v << 3 & rest), half_high(pair));

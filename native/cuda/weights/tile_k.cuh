@@ -14,9 +14,10 @@ __device__ __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) {
 #endif
 }
 
-// 2048 bytes of nibbles; then 8 bytes of lane (g, t), two words, of rows g and g + 8: in bits 4 to 9 and 20 to 25 scale
-// and minimum of group 2t, in bits 10 to 15 and 26 to 31 of group 2t + 1. The other 16 bits are a half: 64 d of row g
-// for t = 0, 64 dmin for t = 1, the same of row g + 8 for t = 2 and 3, in units that make the fields weights.
+// 2048 bytes of nibbles; 64 of units, 64 d and 64 dmin of rows g and g + 8, which make the fields weights; 128 of
+// factors, a word of lane (g, t): of row g in bits 4 to 9 and 20 to 25 scale and minimum of group 2t, in bits 10 to 15
+// and 26 to 31 of group 2t + 1. Of row g + 8 it has bits 4 to 7 and 20 to 23 in the other 8; the two bytes above them
+// come last, 64 of all lanes. So no lane waits for what another holds.
 template <>
 struct Tile<Q4_K> {
     static constexpr int bytes = 2048 + 256;
@@ -26,19 +27,17 @@ struct Tile<Q4_K> {
     };
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) { return scales_at(tile + 2048, lane); }
     __device__ __forceinline__ static Scales scales_at(const u8* factors, int lane) {
-        const Words2 w = *reinterpret_cast<const Words2*>(factors + lane * 8);
-        const u32 nibbles = (w.x & 0x000f000fu) | (w.y & 0x000f000fu) << 8;
-        const u32 mine = (nibbles | nibbles >> 12) & 0xffffu;
-        const u32 next = __shfl_xor_sync(0xffffffffu, mine, 1);
-        const u32 both = lane & 1 ? next | mine << 16 : mine | next << 16;
-        const u32 other = __shfl_xor_sync(0xffffffffu, both, 2);
-        const u32 unit_a = lane & 2 ? other : both, unit_b = lane & 2 ? both : other;
+        const Words2 units = *reinterpret_cast<const Words2*>(factors + (lane >> 2) * 8);
+        const u32 first = *reinterpret_cast<const u32*>(factors + 64 + lane * 4);
+        const u32 upper = *reinterpret_cast<const u16*>(factors + 192 + lane * 2);
+        const u32 second = (first & 0x000f000fu) << 4 | pick_bytes(upper, 0, 0x1404);
+        const u32 unit_a = units.x, unit_b = units.y;
         Scales s;
         // The six bits under an exponent are 1 + factor / 64: one fma gives the factor times the unit.
-        s.a[0] = half_fma(and_or(w.x, 0x03f003f0u, 0x3c003c00u), unit_a, half_negated(unit_a));
-        s.a[1] = half_fma(and_or(w.x >> 6, 0x03f003f0u, 0x3c003c00u), unit_a, half_negated(unit_a));
-        s.b[0] = half_fma(and_or(w.y, 0x03f003f0u, 0x3c003c00u), unit_b, half_negated(unit_b));
-        s.b[1] = half_fma(and_or(w.y >> 6, 0x03f003f0u, 0x3c003c00u), unit_b, half_negated(unit_b));
+        s.a[0] = half_fma(and_or(first, 0x03f003f0u, 0x3c003c00u), unit_a, half_negated(unit_a));
+        s.a[1] = half_fma(and_or(first >> 6, 0x03f003f0u, 0x3c003c00u), unit_a, half_negated(unit_a));
+        s.b[0] = half_fma(and_or(second, 0x03f003f0u, 0x3c003c00u), unit_b, half_negated(unit_b));
+        s.b[1] = half_fma(and_or(second >> 6, 0x03f003f0u, 0x3c003c00u), unit_b, half_negated(unit_b));
         return s;
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
@@ -46,9 +45,7 @@ struct Tile<Q4_K> {
     }
     __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 u = v >> 8;
-        const int group = k16 >> 1;
-        const u32 first = from_lane(s.a[group & 1], lane, group >> 1),
-                  second = from_lane(s.b[group & 1], lane, group >> 1);
+        const u32 first = s.a[k16 >> 3], second = s.b[k16 >> 3];
         const u32 first_minus = half_negated(half_high(first)), second_minus = half_negated(half_high(second));
         a[0] = half_fma(v & 0x000f000fu, half_low(first), first_minus);
         a[1] = half_fma(v & 0x00f000f0u, half_low(second), second_minus);
@@ -74,9 +71,7 @@ struct Tile<Q5_K> {
         const u32 u = v >> 8;
         const u32 h = word_of(*reinterpret_cast<const Words4*>(tile + 2048 + lane * 16), k16 >> 2);
         const u32 h0 = fifth_bits(h, k16, 0), h1 = fifth_bits(h, k16, 1);
-        const int group = k16 >> 1;
-        const u32 first = from_lane(s.a[group & 1], lane, group >> 1),
-                  second = from_lane(s.b[group & 1], lane, group >> 1);
+        const u32 first = s.a[k16 >> 3], second = s.b[k16 >> 3];
         const u32 first_minus = half_negated(half_high(first)), second_minus = half_negated(half_high(second));
         a[0] = half_fma((v & 0x000f000fu) | (h0 & 0x00100010u), half_low(first), first_minus);
         a[1] = half_fma((v & 0x00f000f0u) | (h0 & 0x01000100u), half_low(second), second_minus);
@@ -114,7 +109,7 @@ struct Tile<Q6_K> {
     }
     __device__ __forceinline__ static void open_words(u32 v, u32 h, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 u = v >> 8;
-        const u32 pair = from_lane(s.pairs[k16 & 3], lane, k16 >> 2);
+        const u32 pair = s.pairs[k16 >> 2];
         const u32 minus = half_mul(pair, 0x82008020u);  // -32 in units of the fields: 2^-24, 2^-20
         const bool odd = k16 & 1;
         const u32 h0 = odd ? h << 4 : h, h1 = odd ? h >> 4 : h, h2 = odd ? h << 2 : h >> 2, h3 = odd ? h >> 6 : h >> 2;
@@ -126,8 +121,8 @@ struct Tile<Q6_K> {
 };
 
 // Pairs of bits: word k16 / 2 % 4 of 16 bytes for eight mma, the low byte of each half word for the even one: rows g
-// and g + 8 of column 2t, then of column 2t + 8. Fields grow by 4 from one to the next; the scale of row g + 8 is
-// stored 4 times smaller, and scales are 16 times smaller for the later columns.
+// and g + 8 of place 2t, then of place 2t + 8. Fields grow by 4 from one to the next; the scale of row g + 8 is
+// stored 4 times smaller, and scales are 16 times smaller for the later places.
 __device__ __forceinline__ u32 pair_word(const u8* tile, int lane, int k16) {
     const u32 v = word_of(*reinterpret_cast<const Words4*>(tile + (k16 >> 3) * 512 + lane * 16), k16 >> 1 & 3);
     return k16 & 1 ? v >> 8 : v;
@@ -159,8 +154,7 @@ struct Tile<Q2_K> {
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 v = pair_word(tile, lane, k16);
-        const u32 pair = from_lane(s.pairs[k16 & 3], lane, k16 >> 2),
-                  minus = from_lane(s.minus[k16 & 3], lane, k16 >> 2);
+        const u32 pair = s.pairs[k16 >> 2], minus = s.minus[k16 >> 2];
         const u32 later = half_mul(pair, SIXTEENTHS);
         a[0] = half_fma(v & 0x00030003u, half_low(pair), half_low(minus));
         a[1] = half_fma(v & 0x000c000cu, half_high(pair), half_high(minus));
@@ -184,7 +178,7 @@ struct Tile<Q3_K> {
         const u32 h = word_of(*reinterpret_cast<const Words4*>(tile + 1024 + lane * 16), k16 >> 2);
         const int e = k16 & 3;
         const u32 third = e == 0 ? h << 2 : e == 1 ? h << 1 : e == 2 ? h >> 6 : h >> 7;
-        const u32 pair = from_lane(s.pairs[e], lane, k16 >> 2), later = half_mul(pair, SIXTEENTHS);
+        const u32 pair = s.pairs[k16 >> 2], later = half_mul(pair, SIXTEENTHS);
         const u32 minus = half_mul(pair, 0x80108004u);  // -4 in units of the fields: 2^-24, 2^-22
         a[0] = half_fma((v & 0x00030003u) | (third & 0x00040004u), half_low(pair), half_low(minus));
         a[1] = half_fma((v & 0x000c000cu) | (third & 0x00100010u), half_high(pair), half_high(minus));

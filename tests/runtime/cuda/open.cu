@@ -10,7 +10,8 @@ __device__ void open_tiles(const u8* tiles, int n_tiles, float* out) {
         u32 a[4];
         Tile<T>::open(at, scales, lane, k16, a);
         for (int i = 0; i < 4; ++i) {
-            const int row = strip * 16 + g + (i & 1) * 8, column = tile * 256 + 16 * k16 + 2 * t + (i >> 1) * 8;
+            const int row = strip * 16 + g + (i & 1) * 8;
+            const int column = tile * 256 + column_at(16 * k16 + 2 * t + (i >> 1) * 8);
             out[u64(row) * n_tiles * 256 + column] = low_float(a[i]);
             out[u64(row) * n_tiles * 256 + column + 1] = high_float(a[i]);
         }

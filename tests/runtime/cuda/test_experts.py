@@ -118,6 +118,8 @@ def test_rows_lie_in_the_order_of_their_experts(device):
         device.download(at["powers"], powers)
         pieces = np.arange(8)[:, None] ^ (places % 8)  # swapped by the number of the place
         rows = prepared[:, places, pieces].transpose(2, 0, 1, 3).reshape(-1, n_padded).astype(np.float32)
+        # As place_of has them: mma, the later two of four columns, lane, the odd column; lanes have 64 columns each.
+        rows = rows.reshape(-1, n_padded // 256, 16, 2, 4, 2).transpose(0, 1, 4, 2, 3, 5).reshape(-1, n_padded)
         assert not rows[:, n:].any()
         return rows[:, :n] * powers[places][:, None]
 
