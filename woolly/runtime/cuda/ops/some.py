@@ -20,10 +20,12 @@ _WIDTHS = (16, 32)
 # sums, tiles that a warp has under way, and those that it asks for before the rows.
 _CHOSEN = {
     (16, True): (False, 4, 2, 2, 1),
-    (16, False): (True, 2, 1, 4, 2),
+    (16, False): (True, 2, 1, 2, 1),
     (32, True): (True, 2, 2, 4, 2),
-    (32, False): (True, 2, 1, 4, 2),
+    (32, False): (True, 2, 1, 2, 1),
 }
+# Matrices of more strips for each multiprocessor have wgmma from 17 rows on, though a kernel prepares rows for it.
+_MOST_STRIPS = 8
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
     is_kept = rows.n_tiles == 16 and rows.n_columns % 4 == 0
     out = []
     for width in _WIDTHS:
+        if width > _WIDTHS[0] and tiles.n_strips > _MOST_STRIPS * e.device.n_processors:
+            break
         is_pair, most_held, n_places, most_stages, n_early = _CHOSEN[width, is_kept]
         team = 2 if is_pair and e.device.kernels_for == 90 else 1
         forms = (
