@@ -41,14 +41,15 @@ ALIKE = ("Q4_K", "Q5_K", "IQ4_XS", "TQ1_0", "TQ2_0")  # weights whose 32 columns
 STRANDED = ("Q4_K", "Q5_K", "Q6_K")
 # Products of few rows with weights in super-blocks: rows of x and of weights of a group.
 SUPERS = {"one": (1, 8), "two": (2, 8), "four": (4, 4)}
-# What matrix units compute: weights in super-blocks that most files have, each with the base of its planes of bytes.
-TILED = {"Q2_K": 1, "Q3_K": -1, "Q4_K": 8, "Q5_K": 256, "Q6_K": 256, "IQ4_XS": 256}
+# What matrix units compute: weights in super-blocks that most files have, each with the base of its planes of bytes. 0:
+# as they are, since 32 columns have one factor.
+TILED = {"Q2_K": 1, "Q3_K": -1, "Q4_K": 0, "Q5_K": 0, "Q6_K": 256, "IQ4_XS": 0}
 # Rows of weights and of x of a group, tiles of a subgroup down and across, columns between two barriers.
 FORMS = {
     "tiles": ("OUTS=64", "ROWS=128", "HIGH=2", "WIDE=4", "COLUMNS=128"),
     "squares": ("OUTS=64", "ROWS=64", "HIGH=1", "WIDE=4", "COLUMNS=128"),
     "strips": ("OUTS=64", "ROWS=32", "HIGH=1", "WIDE=2", "COLUMNS=128"),
-    "slips": ("OUTS=64", "ROWS=16", "HIGH=1", "WIDE=1", "COLUMNS=256"),
+    "slips": ("OUTS=64", "ROWS=16", "HIGH=1", "WIDE=1", "COLUMNS=128"),
 }
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
@@ -89,7 +90,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         name, weight = struct_name.lower(), f"WEIGHT={struct_name}"
         yield f"embed_{name}", "weights/embed", (weight,)
         if constants["columns"] == 256:
-            strand = f"STRAND={f'{struct_name}_' if struct_name in STRANDED else 'Any'}Strand"
+            strand = strand_of(struct_name)
             for kernel, (x_rows, rows) in SUPERS.items():
                 yield f"linear_{kernel}_{name}", "linears/supers", (weight, strand, f"XROWS={x_rows}", f"ROWS={rows}")
         else:
@@ -100,8 +101,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
     # A device that needs f64 has no matrix units, and those of Metal were not tried.
     for struct_name in TILED if variant == "plain" else ():
         for name, form in FORMS.items():
-            defines = (f"WEIGHT={struct_name}", f"BASE={TILED[struct_name]}", *form)
-            yield f"linear_{name}_{struct_name.lower()}", "linears/tiles", defines
+            yield f"linear_{name}_{struct_name.lower()}", "linears/tiles", (*tiled(struct_name), *form)
     for name, bits in FLOATS.items():
         yield f"embed_{name}", "weights/embed", (f"FLOATS={bits}",)
         yield f"linear_{name}", "linears/floats", (f"FLOATS={bits}",)
@@ -116,6 +116,16 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
             for parts, what in enumerate(("attend", "attend_parts", "attend_merge", "attend_row")):
                 defines = (cache, f"EACH={each}", f"PARTS={parts}")
                 yield f"{what}_{name}_{128 * each}", "attention/attend", defines
+
+
+def strand_of(struct_name: str) -> str:
+    """The definition of what a thread takes of a super-block."""
+    return f"STRAND={f'{struct_name}_' if struct_name in STRANDED else 'Any'}Strand"
+
+
+def tiled(struct_name: str) -> tuple[str, ...]:
+    """Definitions of weights for matrix units."""
+    return f"WEIGHT={struct_name}", f"BASE={TILED[struct_name]}", strand_of(struct_name)
 
 
 def sources_digest() -> str:

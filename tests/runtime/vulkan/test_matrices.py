@@ -75,13 +75,14 @@ def test_a_kernel_is_asked_before_it_is_used(opened, monkeypatch):
 
 
 def test_tiles_have_the_bits_of_dots(opened, compiling, monkeypatch):
-    """Units are emulated here, for types of one plane of bytes, of two by parts of factors, and of two by digits."""
+    """Units are emulated here, for types of one plane of bytes, of sums with factors, and of two planes."""
     if importlib.util.find_spec("slangpy") is None:
         pytest.skip("slangpy is not there, which compiles kernels that no archive has")
     names, codes = ("q3_k", "q4_k", "q6_k"), {}
-    form = ("OUTS=16", "ROWS=16", "HIGH=1", "WIDE=1", "COLUMNS=64")
     for name in names:
-        weight = (f"WEIGHT={name.upper()}", f"BASE={compiling.TILED[name.upper()]}")
+        # Runs of Q6_K that share bytes are 64 columns apart.
+        form = ("OUTS=16", "ROWS=16", "HIGH=1", "WIDE=1", f"COLUMNS={128 if name == 'q6_k' else 64}")
+        weight = compiling.tiled(name.upper())
         words = (f"-D{one}" for one in (*weight, *form, "EMULATED", "FMA_BY_DOUBLE"))
         code = compiling.Slang().compile(compiling.HERE / "linears" / "tiles.slang", *words)[0]
         codes[f"linear_emulated_{name}"] = compiling.exact(code)
