@@ -110,6 +110,15 @@ def test_rows_are_far_if_one_has_more_positions_before_it_than_are_computed_side
     assert not is_far_batch(of(*range(40000, 40009)))
 
 
+def test_prompts_beside_short_sequences_are_not_computed_by_tiles():
+    def of(*lengths):
+        return Batch.of([([1] * n, 0, list(range(n // 32 + 1))) for n in lengths], [0])
+
+    assert [is_far_batch(of(n, 500)) for n in (1, 31, 32)] == [True, True, False]
+    assert not is_far_batch(of(500))
+    assert not is_far_batch(of(1, 200))  # fewer rows than tiles are for
+
+
 def test_a_vocabulary_of_more_groups_than_a_grid_has_goes_to_the_kernel_of_few_rows(vulkan, tmp_path, monkeypatch):
     spec = replace(FAMILIES["llama"], width=256, ffn=96, type=GGMLType.Q8_0, head_dim=64, n_layers=1)
     path = write_tiny(spec, tmp_path / "tiny.gguf")

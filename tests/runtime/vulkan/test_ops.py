@@ -44,10 +44,23 @@ def test_rows_of_more_blocks_than_a_group_holds_have_the_bits_of_the_cpu_backend
     check(Case("linears-wide", "linears", make, _linear, "linears"), vulkan, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["sinks-window-f32", "together-24-inside17-f32", "splits-alibi-f32"])
+TILED = [
+    *(
+        "sinks-window-f32",
+        "together-24-inside17-f32",
+        "splits-alibi-f32",
+        "128-f16-group2-halves",
+        "128-q8_0-group3-none",
+    ),
+    *("together-softcap-q8_0", "together-chunks40", "all-64-3-0-f16", "far-2-10"),
+]
+
+
+@pytest.mark.parametrize("name", TILED)
 def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
     """Which are taken for more rows than the cases have: splits, windows, heads with a room of their own, sequences."""
     monkeypatch.setattr(attention, "_LEAST_TILED", 16)
+    monkeypatch.setattr(attention, "_LEAST_EACH", 0)
     check(ALL[f"attend-{name}"], vulkan, tmp_path)
 
 

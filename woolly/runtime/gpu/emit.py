@@ -55,7 +55,7 @@ class Launch:
     other: int = 0
     joined: bool = False
     group: int = 1  # blocks of a group; more than one: groups wait for others, so no more are launched than run at once
-    # Only for runs of few rows, one of which has many positions before it, or only for all others.
+    # Only for runs whose attention takes another way (`Kernels.is_far`), or only for all others.
     far: bool | None = None
     # The kernel of two steps is for runs whose sequences have one row each and see no page that is written for another.
     apart: bool = False

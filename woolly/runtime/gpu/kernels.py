@@ -48,7 +48,8 @@ class Kernels:
     backend: str  # its name in BACKENDS
     emitters: Mapping[str, Emit]  # by op
     joined: Callable[[Plan, str], frozenset[int]]  # steps whose values live on for a kernel of two steps; by KV type
-    is_far: Callable[[Batch], bool]  # whether a batch is of few rows, one with many positions before it
+    # Whether attention of a batch takes another way: of few rows, one of them far, or with short sequences.
+    is_far: Callable[[Batch], bool]
     # Makes what ranks logits on a device, for a batch, a value, its width and the most rows; None if nothing does.
     ranker: Callable[[Device, Address, Address, int, int], LogitRanker] | None = None
     sees: bool = False  # whether there are kernels for rows of pictures

@@ -33,12 +33,19 @@ _FEW_SPLITS = 2 * _MOST_SPLITS // MOST_SPLIT_ROWS
 _MERGED = 256  # columns of a group of native/gpu/attention/merge.slang
 # Queries of a group of native/gpu/attention/tile.slang, and rows of a batch from which on it is faster.
 _TILE, _LEAST_TILED = 32, 256
+_LEAST_EACH = 32  # rows that each of its sequences has
 _TILE_SHARED = 30720  # bytes of shared memory that it needs, with some to spare
 _TEAM = 4  # heads of a group, which read the same keys and values
 
 
 def is_far(batch: Batch) -> bool:
-    """Whether the batch is of few rows, one of which has more positions before it than are computed side by side."""
+    """Whether attention takes the way of one row after another.
+
+    That is for few rows, one of which has more positions before it than are computed side by side, and for many rows
+    with short sequences among them: a tile computes all its queries for each sequence that it has a row of.
+    """
+    if batch.n_rows >= _LEAST_TILED:
+        return int(np.diff(batch.offsets).min()) < _LEAST_EACH
     if not 1 <= batch.n_rows <= MOST_SPLIT_ROWS:
         return False
     # A row may see those behind it.
@@ -167,7 +174,8 @@ def _attend(e: Emitter, step: Step) -> None:
     most = _LEAST_TILED - 1 if is_tiled else 1 << 30
     e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=MOST_SPLIT_ROWS + 1, most=most)
     if is_tiled:
+        e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=_LEAST_TILED, far=True)
         own = heads // entry.heads
         tiles = GridRows(0, per=max(1, _TILE // own), times=-(-own // _TILE))
         kernel = f"attend_tile_plain_{e.kv_type}" if _is_plain(step) else f"attend_tile_{e.kv_type}"
-        e.launch(kernel, (entry.heads, tiles), 128, *args, least=_LEAST_TILED)
+        e.launch(kernel, (entry.heads, tiles), 128, *args, least=_LEAST_TILED, far=False)
