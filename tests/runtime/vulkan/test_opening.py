@@ -37,8 +37,9 @@ class Forgetful(set):
         pass
 
 
-def give_units(monkeypatch, driver, tried):
-    """The device has matrix units; `tried` is called with it when they are tried."""
+def give_units(monkeypatch, folder, driver, tried):
+    """The device has matrix units, which no process tried; `tried` is called with it when they are."""
+    monkeypatch.setenv("WOOLLY_HOME", str(folder))
     units = replace(find_physical(driver, 0), has_matrices=True)
     monkeypatch.setattr(Physical, "extensions", [])
     monkeypatch.setattr(driving, "find_physical", lambda *_: units)
@@ -46,7 +47,7 @@ def give_units(monkeypatch, driver, tried):
     monkeypatch.setattr(driving.matrices, "is_exact", tried)
 
 
-def test_a_gpu_that_is_lost_in_its_matrix_units_is_opened_without_them(opened, monkeypatch):
+def test_a_gpu_that_is_lost_in_its_matrix_units_is_opened_without_them(opened, monkeypatch, tmp_path):
     driver, trials = Counting(open_driver(), 0), []
 
     def lose(device):
@@ -55,7 +56,7 @@ def test_a_gpu_that_is_lost_in_its_matrix_units_is_opened_without_them(opened, m
         device.mark()
         device.wait()
 
-    give_units(monkeypatch, driver, lose)
+    give_units(monkeypatch, tmp_path, driver, lose)
     monkeypatch.setattr(driving, "_lost_units", set())
     with pytest.raises(DeviceError, match="failed while its arithmetic was tried"):
         driving.open_device(driver=driver)
@@ -74,13 +75,12 @@ def test_a_gpu_that_is_lost_in_its_matrix_units_is_opened_without_them(opened, m
 
 def test_units_that_are_exact_are_tried_once_for_a_driver(opened, monkeypatch, tmp_path):
     driver, trials, answers = Counting(open_driver(), 0), [], [False, True]
-    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
 
     def tried(device):
         trials.append(answers.pop(0))
         return trials[-1]
 
-    give_units(monkeypatch, driver, tried)
+    give_units(monkeypatch, tmp_path, driver, tried)
     for expected in (False, True, True):
         device = driving.open_device(driver=driver)
         assert bool(device.architecture) == expected
@@ -99,7 +99,7 @@ def test_a_gpu_that_is_lost_while_it_is_opened_can_be_opened_again(opened, monke
         device.wait()
 
     if where == "matrices":
-        give_units(monkeypatch, driver, lose)
+        give_units(monkeypatch, tmp_path, driver, lose)
         monkeypatch.setattr(driving, "_lost_units", Forgetful())  # an opening that is the first again
     else:
         driver._codes = lost
