@@ -108,7 +108,7 @@ def outcome(path: Path) -> str:
 
     try:
         with open_gguf(path) as file:
-            json.dumps(_facts(file, None, True))
+            json.dumps(_facts(file, None, None, True))
         with LLM(path, threads=1, ctx=None) as llm:
             llm.generate([1, 2, 3], SamplingParams(max_tokens=2, seed=1))
             llm.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=2, seed=1))
