@@ -277,10 +277,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the tests of `SLOW`, leaves out those of GPUs, and orders files: the longest first, then by their names.
 
-    In a whole run, an entry without a test is an error.
+    A whole run leaves out the rare ones too; in it, an entry without a test is an error.
     """
-    if not _wants_gpu(config):
-        others = [item for item in items if item.get_closest_marker("gpu")]
+    others = [] if _wants_gpu(config) else [item for item in items if item.get_closest_marker("gpu")]
+    if not config.option.file_or_dir and "rare" not in config.option.markexpr:
+        others += [item for item in items if item.get_closest_marker("rare")]
+    if others:
         config.hook.pytest_deselected(items=others)
         gone = set(others)
         items[:] = [item for item in items if item not in gone]

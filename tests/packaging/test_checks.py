@@ -21,6 +21,12 @@ def test_a_quick_check_leaves_out_the_slow_tests_and_goes_on_after_a_failure(hou
     assert result.returncode == 1
 
 
+def test_rare_tests_run_alone(house):  # noqa: F811
+    result = house.start("test", "rare", "-x")
+    assert result.stdout.startswith("pytest: -n logical --maxprocesses 8 --dist loadfile -m rare -x in ")
+    assert result.returncode == 0 and "ruff" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("ends", "n_failed", "again_ends", "says"),
     [

@@ -7,6 +7,8 @@ import pytest
 from tests.serving.pages.conftest import answers, ask, served, settled, until
 from woolly.serving import Settings, create_app
 
+pytestmark = pytest.mark.rare
+
 PATH = "/v1/chat/completions/read_ahead"
 LONG = "Tell me all that you know about the wool of sheep, of goats and of rabbits, and what is made of each of them, "
 

@@ -3,6 +3,8 @@
 import json
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.serving.pages.conftest import (
     answer_with,
     answers,
@@ -107,6 +109,7 @@ def test_an_edited_message_is_answered_from_there_and_the_old_branch_stays(page)
     assert_shows(answers(page), ["Paris.", "About two million."])
 
 
+@pytest.mark.rare
 def test_a_conversation_can_be_found_renamed_deleted_and_brought_back(page, tmp_path):
     answer_with(page, "It is a fruit.")
     ask(page, "What is a quince?")
@@ -142,6 +145,7 @@ def test_a_conversation_can_be_found_renamed_deleted_and_brought_back(page, tmp_
     assert_shows(answers(page), ["It is a fruit."])
 
 
+@pytest.mark.rare
 def test_a_file_that_holds_no_conversations_is_refused_and_changes_nothing(page, tmp_path):
     file = tmp_path / "bad.json"
     for bad in ("[]", "null", "{", json.dumps({"conversations": [{"messages": [{"id": "a", "role": "system"}]}]})):
@@ -230,6 +234,7 @@ def test_settings_are_sent_and_those_without_a_meaning_are_not(page):
     assert page.get_by_label("System prompt").input_value() == "Answer in JSON."
 
 
+@pytest.mark.rare
 def test_a_schema_binds_the_real_model(page):
     page.keyboard.press("Control+,")
     page.get_by_label("Structured output").select_option("json_schema")
@@ -239,6 +244,7 @@ def test_a_schema_binds_the_real_model(page):
     assert set(json.loads(answers(page).locator("pre").inner_text())) == {"n"}
 
 
+@pytest.mark.rare
 def test_a_model_is_unloaded_and_loaded(page, server):
     page.locator("#model").click()
     page.get_by_label(f"Unload {server.name}").click()
@@ -250,6 +256,7 @@ def test_a_model_is_unloaded_and_loaded(page, server):
     assert server.name in page.locator(".start .about").inner_text()
 
 
+@pytest.mark.rare
 def test_escape_closes_what_is_open_before_it_stops_the_answer(page, server):
     page.keyboard.press("Control+,")
     with server.slowly():

@@ -2,9 +2,13 @@
 
 import json
 
+import pytest
+
 from tests.serving.pages.conftest import answers, ask, assert_shows, chunk, event, reload, settled
 from tests.serving.pages.test_turns import DONE, ending, questions, reply_with, says
 from woolly.chat.compaction import ASK_FOR_NOTE, note_text
+
+pytestmark = pytest.mark.rare
 
 FULL = {"message": "the prompt has 171 tokens, but the context holds 160", "code": "context_length_exceeded"}
 

@@ -31,6 +31,7 @@ def find(page, words):
     page.locator("#catalogue li").first.wait_for()
 
 
+@pytest.mark.rare
 def test_the_search_finds_models_here_and_in_the_catalogue(open_page, two):
     page = open_page(two)
     find(page, "smollm2 360")
@@ -62,6 +63,7 @@ def test_a_model_is_fetched_with_its_progress_and_a_refusal_is_told(open_page, t
     until(page, lambda: "start the server with --allow-pull" in "".join(page.locator(".toast").all_inner_texts()))
 
 
+@pytest.mark.rare
 def test_two_models_answer_side_by_side_with_one_seed(open_page, two):
     page = open_page(two)
     page.locator("#model").click()
@@ -90,6 +92,7 @@ def test_two_models_answer_side_by_side_with_one_seed(open_page, two):
     assert len(page.watch.asked("/v1/chat/completions")) == 3 and page.locator(".pair").count() == 1
 
 
+@pytest.mark.rare
 def test_conversations_are_pinned_and_put_into_folders(open_page, two):
     page = open_page(two)
     for text in ("Alpha", "Beta", "Gamma"):
@@ -112,6 +115,7 @@ def test_conversations_are_pinned_and_put_into_folders(open_page, two):
     assert '"folder":"Work"' in kept(page)
 
 
+@pytest.mark.rare
 def test_the_reference_tries_a_route(open_page, two):
     page = open_page(two)
     page.goto(f"{two}/docs")

@@ -8,6 +8,8 @@ from tests.cases.pdfs import write_pdf
 from tests.serving.pages.conftest import answers, ask, reload, until
 from tests.serving.pages.test_pictures import choose, seeing, sent
 
+pytestmark = pytest.mark.rare
+
 pytest.importorskip("pypdfium2")
 
 __all__ = ["seeing"]  # the fixture

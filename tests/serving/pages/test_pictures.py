@@ -98,6 +98,7 @@ def test_a_picture_is_shown_sent_and_kept(open_page, seeing):
     assert first[0] == image  # the history has it
 
 
+@pytest.mark.rare
 def test_a_video_is_shown_sent_and_kept(open_page, seeing):
     pytest.importorskip("av")
     page = open_page(seeing)
@@ -112,6 +113,7 @@ def test_a_video_is_shown_sent_and_kept(open_page, seeing):
     page.locator(".message.user video").wait_for()
 
 
+@pytest.mark.rare
 def test_a_pasted_picture_is_attached_unless_text_came_with_it(open_page, seeing):
     page = open_page(seeing)
     assert page.evaluate(PASTE, [""]) is False  # the page took it
@@ -120,6 +122,7 @@ def test_a_pasted_picture_is_attached_unless_text_came_with_it(open_page, seeing
     assert page.locator("#files li").count() == 1
 
 
+@pytest.mark.rare
 def test_what_is_too_large_or_no_picture_is_refused_in_words(open_page, seeing):
     page = open_page(seeing)
     toast = page.locator(".toast")
@@ -136,6 +139,7 @@ def test_what_is_too_large_or_no_picture_is_refused_in_words(open_page, seeing):
     until(page, lambda: toast.all_inner_texts() == [words])
 
 
+@pytest.mark.rare
 def test_a_model_that_sees_nothing_is_not_sent_a_picture(open_page, seeing):
     page = open_page(seeing)
     page.locator("#attach-file").set_input_files(picture())

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import httpx
+import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.serving.pages.conftest import (
@@ -144,6 +145,7 @@ def test_typed_text_survives_a_reload_and_a_server_that_is_gone(page):
     assert page.locator(".message.user .plain").inner_text() == "Half a thought"
 
 
+@pytest.mark.rare
 def test_a_setting_that_cannot_be_is_said_where_it_stands(page):
     page.keyboard.press("Control+,")
     page.get_by_label("Max tokens", exact=True).fill("1.5")
@@ -152,6 +154,7 @@ def test_a_setting_that_cannot_be_is_said_where_it_stands(page):
     assert "a whole number was expected" in page.locator(".problem").inner_text()
 
 
+@pytest.mark.rare
 def test_the_panel_asks_for_figures_only_while_it_is_open(page):
     stats = "/api/v1/performance/stats"
     assert not page.watch.asked(stats)
@@ -166,6 +169,7 @@ def test_the_panel_asks_for_figures_only_while_it_is_open(page):
     assert len(page.watch.asked(stats)) == n
 
 
+@pytest.mark.rare
 def test_the_panel_tells_which_gpu_computes_and_what_its_memory_holds(page):
     def with_gpu(route):
         reply = route.fetch()
@@ -210,6 +214,7 @@ def lightness(page):
     return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
 
 
+@pytest.mark.rare
 def test_dark_follows_the_system_and_the_switch_which_is_kept(open_page, server):
     page = open_page(server.url, color_scheme="dark")
     assert lightness(page) < 60
@@ -286,6 +291,7 @@ def test_of_several_models_the_one_that_is_shown_answers_and_without_any_one_lea
         page.locator("#model[data-state=ready]", has_text="one").wait_for()
 
 
+@pytest.mark.rare
 def test_a_file_that_cannot_be_run_is_grey_and_the_panel_follows_the_model(open_page, tmp_path):
     folder = tmp_path / "models"
     folder.mkdir()
@@ -308,6 +314,7 @@ def test_a_file_that_cannot_be_run_is_grey_and_the_panel_follows_the_model(open_
         assert page.locator("#model-name").inner_text() == "two"
 
 
+@pytest.mark.rare
 def test_without_scripts_one_sentence_says_what_is_needed_and_where_to_read(browser, server):
     context = browser.new_context(java_script_enabled=False, **DESKTOP)
     page = context.new_page()
@@ -320,6 +327,7 @@ def test_without_scripts_one_sentence_says_what_is_needed_and_where_to_read(brow
     context.close()
 
 
+@pytest.mark.rare
 def test_while_it_is_opened_the_page_says_so_and_shows_nothing_half_made(browser, server):
     context = browser.new_context(**DESKTOP)
     page = context.new_page()
@@ -341,6 +349,7 @@ def test_while_it_is_opened_the_page_says_so_and_shows_nothing_half_made(browser
     context.close()
 
 
+@pytest.mark.rare
 def test_a_panel_leaves_the_conversation_in_sight(open_page, server):
     page = open_page(server.url, viewport={"width": 1000, "height": 700})
     for button in ("#performance", "#settings"):
@@ -353,6 +362,7 @@ def test_a_panel_leaves_the_conversation_in_sight(open_page, server):
     assert_focus(page, "search")
 
 
+@pytest.mark.rare
 def test_figures_of_a_server_that_has_answered_nothing_are_no_zeros(open_page, tiny_model, tmp_path):
     with served(tiny_app(tiny_model, tmp_path)) as url:
         httpx.post(f"{url}/api/v1/models/tiny/load", json={}, timeout=60).raise_for_status()

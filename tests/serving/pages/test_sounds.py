@@ -12,6 +12,8 @@ from tests.serving.pages.conftest import answers, ask, reload, served, settled, 
 from tests.serving.pages.test_pictures import choose, sent
 from woolly.serving import Settings, create_app
 
+pytestmark = pytest.mark.rare
+
 # Counts what the recorder has: a busy machine gives it nothing for a while.
 COUNT = """() => {
   const start = MediaRecorder.prototype.start;

@@ -11,6 +11,8 @@ from tests.clients.conftest import TEMPLATE, serve
 from tests.serving.pages.conftest import settled
 from woolly.runtime.cpu.program import CpuProgram
 
+pytestmark = pytest.mark.rare
+
 OPEN = TEMPLATE + "{% if add_generation_prompt %}<think>{% endif %}"
 BODY = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
 

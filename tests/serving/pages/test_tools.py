@@ -101,6 +101,7 @@ def test_a_call_waits_for_the_person_and_its_result_is_answered(open_page, url):
     assert page.get_by_text("Never.", exact=True).count() == 0
 
 
+@pytest.mark.rare
 def test_a_message_waits_for_servers_that_start(open_page, gated):
     url, gate = gated
     page = open_page(url)
@@ -124,6 +125,7 @@ def test_a_message_waits_for_servers_that_start(open_page, gated):
     assert "slow_add" in [tool["function"]["name"] for tool in bodies[1]["tools"]]
 
 
+@pytest.mark.rare
 def test_a_server_that_failed_is_shown_and_started_again(open_page, gated):
     url, gate = gated
     gate.write_text("fail")
@@ -144,6 +146,7 @@ def test_a_server_that_failed_is_shown_and_started_again(open_page, gated):
     assert bodies[1]["tools"]
 
 
+@pytest.mark.rare
 def test_a_failing_tool_is_told_to_the_model_and_tools_can_be_switched_off(open_page, url):
     page = open_with_tools(open_page, url)
     bodies = reply_with(page, calls({}, name="zoo_fail"), says("It failed."), says("Alone."))
@@ -160,6 +163,7 @@ def test_a_failing_tool_is_told_to_the_model_and_tools_can_be_switched_off(open_
     assert answers(page).last.inner_text() == "Alone."
 
 
+@pytest.mark.rare
 def test_the_tools_button_counts_lists_and_switches(open_page, url):
     page = open_with_tools(open_page, url)
     bodies = reply_with(page, says("Done."))
@@ -186,6 +190,7 @@ def test_the_tools_button_counts_lists_and_switches(open_page, url):
     assert page.locator("#tools-count").inner_text() == "0"
 
 
+@pytest.mark.rare
 def test_a_server_that_failed_is_in_the_list(open_page, gated):
     url, gate = gated
     gate.write_text("fail")
@@ -199,6 +204,7 @@ def test_a_server_that_failed_is_in_the_list(open_page, gated):
     page.locator("#tool-list").get_by_text("8 of 8 tools").wait_for()
 
 
+@pytest.mark.rare
 def test_calls_and_results_are_folded_to_a_line_each(open_page, url):
     page = open_with_tools(open_page, url)
     reply_with(page, calls({"a": 17, "b": 25}), says("It is done."))
@@ -213,6 +219,7 @@ def test_calls_and_results_are_folded_to_a_line_each(open_page, url):
     assert page.locator(".message.tool .result").inner_text() == "42"
 
 
+@pytest.mark.rare
 def test_a_call_is_named_while_it_is_written(open_page, url):
     page = open_with_tools(open_page, url)
     piece = {"index": 0, "id": "call_0", "type": "function", "function": {"name": "zoo_add", "arguments": '{"a"'}}
@@ -270,6 +277,7 @@ def test_texts_of_a_hostile_server_are_shown_and_do_nothing(open_page, url):
     assert page.locator("#thread a").count() == 0
 
 
+@pytest.mark.rare
 def test_settings_are_saved_as_presets_and_chosen_again(open_page, url):
     page = open_page(url)
     page.keyboard.press("Control+,")

@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from tests.serving.pages.conftest import (
     answer_with,
     answers,
@@ -17,6 +19,8 @@ from tests.serving.pages.conftest import (
 )
 from woolly.cli.chat.conversation import Conversation
 from woolly.sampling import SamplingParams
+
+pytestmark = pytest.mark.rare
 
 CHAT = "**/v1/chat/completions"
 DONE = event("[DONE]")

@@ -10,6 +10,8 @@ from woolly.runtime.cpu.program import CpuProgram
 from woolly.serving import Settings, create_app
 from woolly.serving.loading.opening import open_model
 
+pytestmark = pytest.mark.rare
+
 
 @pytest.fixture
 def slow(tiny_model, tmp_path, monkeypatch):

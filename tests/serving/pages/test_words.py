@@ -2,7 +2,11 @@
 
 import re
 
+import pytest
+
 from tests.serving.pages.conftest import answer_with, ask, refuse_with, until
+
+pytestmark = pytest.mark.rare
 
 
 def test_the_picker_tells_what_a_model_is_and_whether_it_fits(open_page, server):
