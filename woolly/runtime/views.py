@@ -6,15 +6,18 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import ModelError
-from woolly.gguf import Tensor
-from woolly.plan import Plan, Weight
-from woolly.quant import GGMLType
 from woolly.quant.decode import dequantize
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan, Weight
+    from woolly.quant import GGMLType
 
 __all__ = ["RowView", "Views", "check_weights"]
 
@@ -69,7 +72,7 @@ class Views(Mapping[str, "Tensor | RowView"]):
         self._tensors = tensors
 
     def __getitem__(self, name: str) -> Tensor | RowView:
-        range_ = re.fullmatch(r"(.*)\[(\d+):(\d+)\]", name)
+        range_ = re.fullmatch(r"(.*)\[(\d+):(\d+)\]", name) if name.endswith("]") else None
         if range_ is None:
             return self._tensors[name]
         return RowView(self._tensors[range_[1]], int(range_[2]), int(range_[3]))

@@ -45,7 +45,7 @@ def narrow(plan: Plan) -> Plan:
                 steps.append(Step("output_rows", (value,), (picked[value],), (), (), step.source))
             made.clear()
             inputs = tuple(picked.get(value, value) for value in inputs)
-        steps.append(replace(step, inputs=inputs))
+        steps.append(step if inputs == step.inputs else replace(step, inputs=inputs))
         made += (value for value in step.outputs if value in entering)
     result = plan.steps[-1].outputs[-1]
     if steps[-1].outputs[-1] != renamed.get(result, result):

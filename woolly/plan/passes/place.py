@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from woolly.plan.plan import Plan
+if TYPE_CHECKING:
+    from woolly.plan.plan import Plan
 
 __all__ = ["ArenaLayout", "barriers", "place"]
 
@@ -43,14 +45,14 @@ def place(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int
     results = {step.outputs[-1] for step in plan.steps} - {value for step in plan.steps for value in step.inputs}
     sizes = {v: -(-plan.values[v].width * max_rows * _BYTES // alignment) * alignment for v in made}
     offsets: dict[int, int] = {}
+    alive: list[list[int]] = [[] for _ in range(len(plan.steps) + 1)]  # placed values, by the steps they live at
     for value in sorted((v for v in made if v not in results), key=lambda v: -sizes[v]):
-        alive = sorted(
-            (offsets[other], sizes[other])
-            for other in offsets
-            if made[other] <= last_use[value] and made[value] <= last_use[other]
-        )
+        life = range(made[value], last_use[value] + 1)
+        others = {other for index in life for other in alive[index]}
+        for index in life:
+            alive[index].append(value)
         at = 0
-        for offset, size in alive:
+        for offset, size in sorted((offsets[other], sizes[other]) for other in others):
             if at + sizes[value] <= offset:
                 break
             at = max(at, offset + size)

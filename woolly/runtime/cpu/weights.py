@@ -11,14 +11,17 @@ import math
 import mmap
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly import _native
-from woolly.gguf import Tensor
 from woolly.runtime.program import WeightStats
-from woolly.runtime.views import RowView, Views
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.runtime.views import RowView, Views
 
 __all__ = ["PackedWeights"]
 
@@ -42,7 +45,7 @@ class PackedWeights:
             if name in self._resident or (left is not None and n_bytes > left):
                 continue
             memory = _anonymous(n_bytes)
-            for matrix, part in zip(matrices, np.split(memory, len(matrices)), strict=True):
+            for matrix, part in zip(matrices, memory.reshape(len(matrices), -1), strict=True):
                 program.set_packed(matrix, part)
             self._resident[name] = memory
             left = None if left is None else left - n_bytes
