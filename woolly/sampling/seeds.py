@@ -1,8 +1,10 @@
 """The seed of a request that names none."""
 
-from secrets import randbits
+from random import SystemRandom
 
 __all__ = ["draw_seed"]
+
+randbits = SystemRandom().getrandbits  # that of `secrets`, which imports more than it
 
 
 def draw_seed() -> int:
