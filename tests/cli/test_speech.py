@@ -10,9 +10,9 @@ from tests.cases.whisper import sound, write_whisper
 from tests.senses.test_sound import wav
 from woolly.cli.app import app
 from woolly.cli.commands import launch
-from woolly.cli.commands.convert import of_checkpoint
 from woolly.cli.parse.prompt import name_and_words
 from woolly.cli.parse.usage import UsageError
+from woolly.cli.start.checkpoint import of_checkpoint
 from woolly.errors import GGUFError, RequestError, StoreError, UnsupportedError
 from woolly.llm.speech import transcriber
 

@@ -14,8 +14,8 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.convert.folders import checkpoint_of, safetensors, tokenizer
 from woolly import LLM
-from woolly.cli.commands.convert import of_checkpoint
 from woolly.cli.parse.usage import UsageError
+from woolly.cli.start.checkpoint import of_checkpoint
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
 from woolly.errors import RequestError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf

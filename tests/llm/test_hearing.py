@@ -131,7 +131,7 @@ def test_sounds_that_the_context_cannot_hold_are_refused_before_they_are_prepare
     sounds = [(samples(n), 16000) for n in (8_500, 16_000, 480_000)]
     prepared = []
     monkeypatch.setattr(
-        "woolly.chat.sight.prepare_sound", lambda *given: prepared.append(given) or prepare_sound(*given)
+        "woolly.senses.prepare_sound", lambda *given: prepared.append(given) or prepare_sound(*given)
     )
     with pytest.raises(RequestError, match=r"^the sounds up to audio\[2\] take 788 tokens, but the context holds 512"):
         llm.chat("What?", audio=sounds)
@@ -140,7 +140,7 @@ def test_sounds_that_the_context_cannot_hold_are_refused_before_they_are_prepare
 
 def test_an_hour_of_sounds_is_the_most(llm, monkeypatch):
     monkeypatch.setattr("woolly.chat.sight._MOST_SECONDS", 1)
-    monkeypatch.setattr("woolly.chat.sight.prepare_sound", Mock(side_effect=[heard(EARS["qwen2a"], 8_500)]))
+    monkeypatch.setattr("woolly.senses.prepare_sound", Mock(side_effect=[heard(EARS["qwen2a"], 8_500)]))
     sound = AudioPart(GivenSound((HEARD, 16000), where="audio[1]"))
     with pytest.raises(RequestError, match=r"audio\[1\]: the sounds of the conversation have more than 0 minutes"):
         asked(llm, PARTS, sound, sound)

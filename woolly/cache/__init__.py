@@ -1,5 +1,19 @@
 """WHAT IS KEPT: pages, and prefixes that several requests share."""
 
-from woolly.cache.prefix import PrefixReport, PrefixStats
+from typing import TYPE_CHECKING
 
-__all__ = ["PrefixReport", "PrefixStats"]
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.cache.prefix import PrefixReport, PrefixStats
+    from woolly.cache.tier import DiskStats, DiskTier
+
+__all__ = ["DiskStats", "DiskTier", "PrefixReport", "PrefixStats"]
+
+__getattr__ = later(
+    __name__,
+    {
+        "prefix": "PrefixReport PrefixStats",
+        "tier": "DiskStats DiskTier",
+    },
+)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from woolly.cache.prefix import PrefixIndex
-from woolly.cache.windows import WindowPool
+
+if TYPE_CHECKING:
+    from woolly.cache.windows import WindowPool
 
 __all__ = ["PagePool"]
 

@@ -8,9 +8,12 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from woolly.cache.windows import WindowPool
 from woolly.runtime import PAGE_SIZE
+
+if TYPE_CHECKING:
+    from woolly.cache.windows import WindowPool
 
 __all__ = ["PrefixIndex", "PrefixReport", "PrefixStats", "page_digest"]
 

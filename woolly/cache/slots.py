@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
-from woolly.cache.prefix import PrefixIndex
+if TYPE_CHECKING:
+    from woolly.cache.prefix import PrefixIndex
 
 __all__ = ["SlotPool"]
 

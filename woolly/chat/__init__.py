@@ -1,12 +1,17 @@
 """CONVERSATIONS: the neutral request, its layout as a prompt, and the events of an answer."""
 
-from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
-from woolly.chat.layout import Layout, lay_out, render_prompt
-from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
-from woolly.chat.reader import Reader
-from woolly.chat.request import ChatRequest, ReasoningOptions
-from woolly.chat.sight import SeenPicture, Vision
-from woolly.chat.tools.tool import Tool, ToolCall, ToolChoice
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
+    from woolly.chat.layout import Layout, lay_out, render_prompt
+    from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
+    from woolly.chat.reader import Reader
+    from woolly.chat.request import ChatRequest, ReasoningOptions
+    from woolly.chat.sight import SeenPicture, Vision
+    from woolly.chat.tools.tool import Tool, ToolCall, ToolChoice
 
 __all__ = [
     "AudioPart",
@@ -38,3 +43,16 @@ __all__ = [
     "lay_out",
     "render_prompt",
 ]
+
+__getattr__ = later(
+    __name__,
+    {
+        "events": "CallArguments CallStart Event Finished Parts Reasoning Text Usage gather",
+        "layout": "Layout lay_out render_prompt",
+        "message": "AudioPart FilePart ImagePart Message OtherPart Part TextPart VideoPart",
+        "reader": "Reader",
+        "request": "ChatRequest ReasoningOptions",
+        "sight": "SeenPicture Vision",
+        "tools.tool": "Tool ToolCall ToolChoice",
+    },
+)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import takewhile
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from woolly.chat.message import Message
-from woolly.chat.request import ChatRequest
 from woolly.errors import RequestError, TemplateError
+
+if TYPE_CHECKING:
+    from woolly.chat.request import ChatRequest
 
 __all__ = ["Beginning"]
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from woolly.chat.described import describe_schema
 from woolly.chat.message import Message
-from woolly.chat.request import ChatRequest
 from woolly.chat.sight import Readings
 from woolly.chat.tools.tool import ToolChoice
 from woolly.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from woolly.chat.request import ChatRequest
 
 __all__ = ["ASK_FOR_NOTE", "compacting", "note_room", "note_text", "shorter"]
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from woolly.chat.message import Message, TextPart
-from woolly.chat.reasoning import ReasoningMarks
 from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from woolly.chat.reasoning import ReasoningMarks
 
 __all__ = ["Continuation"]
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from woolly.chat.message import FilePart, ImagePart, Message, Part, TextPart, VideoPart
-from woolly.chat.sight import Vision
 from woolly.errors import RequestError
 from woolly.senses.given import GivenFile, GivenPicture, GivenVideo
 from woolly.senses.pdf import Page, Taken
 from woolly.senses.preparing.video import SMOLVLM, showing_of
 from woolly.senses.video import Clip, Video
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.chat.sight import Vision
+    from woolly.tokens import Tokenizer
 
 __all__ = ["open_files"]
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from woolly.chat.beginning import Beginning
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.continuation import Continuation
-from woolly.chat.described import describe_schema
-from woolly.chat.files import open_files
 from woolly.chat.message import fit_ids, name_results
 from woolly.chat.plain import plain_results, plain_tools
 from woolly.chat.reader import Reader
 from woolly.chat.reasoning import EFFORTS, ReasoningMarks, ReasoningSplitter, find_reasoning
-from woolly.chat.request import ChatRequest
 from woolly.chat.results import place_results
 from woolly.chat.roles import check_roles, fit_roles
 from woolly.chat.sight import (
@@ -29,16 +26,18 @@ from woolly.chat.sight import (
     show_pictures,
 )
 from woolly.chat.tools.format import Format, find_format
-from woolly.chat.tools.grammar import answer_grammar, call_grammar
 from woolly.chat.tools.marks import mark_ids, marks_of
 from woolly.chat.tools.parser import ToolParser
 from woolly.chat.tools.prompt import describe_tools, knows_tools
-from woolly.chat.tools.tool import ToolChoice
 from woolly.errors import RequestError
-from woolly.sampling import SamplingParams
 from woolly.sampling.thought import ThoughtMarks
-from woolly.templates import ChatTemplate
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.chat.request import ChatRequest
+    from woolly.chat.tools.tool import ToolChoice
+    from woolly.sampling import SamplingParams
+    from woolly.templates import ChatTemplate
+    from woolly.tokens import Tokenizer
 
 __all__ = ["Layout", "lay_out", "render_prompt"]
 
@@ -121,6 +120,10 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, 
 
 def _opened(request: ChatRequest, tokenizer: Tokenizer, sight: Vision | None) -> ChatRequest:
     """Returns the request with its files as text and pictures."""
+    if not has_pictures(request.messages):
+        return request
+    from woolly.chat.files import open_files  # reads PDF files and videos, which few conversations have
+
     most, allows = request.pdf_pages, request.allows_remote
     return replace(request, messages=open_files(request.messages, sight, tokenizer, most, allows_remote=allows))
 
@@ -157,6 +160,8 @@ def _render(
     """Returns the prompt, and whether it ends within reasoning."""
     messages = place_results(plain_results(name_results(request.messages), tokenizer))
     if request.tell_schema and (schema := request.shown_schema) is not None:
+        from woolly.chat.described import describe_schema
+
         messages = describe_schema(messages, schema)
     format = find_format(template.source)
     if format.id_length is not None and any(message.calls for message in messages):
@@ -219,11 +224,14 @@ def _structure(
 ) -> dict[str, Any]:
     """Returns the grammar that tools or a schema ask for, as a field of SamplingParams."""
     choice, schema = request.tools, request.schema
+    if schema is None and (format is None or not choice.is_enforced):
+        return {}
+    from woolly.chat.tools.grammar import answer_grammar, call_grammar  # most answers are free
+
     # A grammar begins where the reasoning does, even if reasoning is not split off.
     if format is not None and (choice.is_enforced or schema is not None):
         return {"lark": call_grammar(choice, format, tokenizer, marks=marks, is_open=is_open, answer=schema)}
-    if schema is None:
-        return {}
+    assert schema is not None
     if marks is None:
         return {"json_schema": schema}
     return {"lark": answer_grammar(schema, tokenizer, marks=marks, is_open=is_open)}

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
+from woolly import senses  # its names, as senses.NAME: conversations without pictures import none of its files
 from woolly.chat.tools.tool import ToolCall
 from woolly.errors import TemplateError
-from woolly.senses.given import GivenFile, GivenPicture, GivenSound, GivenVideo
-from woolly.senses.pdf import is_pdf
-from woolly.senses.video import is_video
 from woolly.templates.template import check_messages
 
 __all__ = [
@@ -49,28 +47,28 @@ class OtherPart:
 class ImagePart:
     """A picture, which is decoded when the prompt is laid out."""
 
-    picture: GivenPicture
+    picture: senses.GivenPicture
 
 
 @dataclass(frozen=True)
 class AudioPart:
     """A sound, which is decoded when the prompt is laid out."""
 
-    sound: GivenSound
+    sound: senses.GivenSound
 
 
 @dataclass(frozen=True)
 class FilePart:
     """A PDF file, whose pages become parts when the prompt is laid out."""
 
-    file: GivenFile
+    file: senses.GivenFile
 
 
 @dataclass(frozen=True)
 class VideoPart:
     """A video, whose frames become parts when the prompt is laid out."""
 
-    video: GivenVideo
+    video: senses.GivenVideo
 
 
 Part = TextPart | ImagePart | AudioPart | FilePart | VideoPart | OtherPart
@@ -194,50 +192,50 @@ def _read_part(part: Mapping[str, Any]) -> Part:
     return OtherPart(part) if picture is None else ImagePart(picture)
 
 
-def _sound(part: Mapping[str, Any]) -> GivenSound | None:
+def _sound(part: Mapping[str, Any]) -> senses.GivenSound | None:
     """Returns the sound of a part in OpenAI's words, or in those of transformers; None if it holds none."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "input_audio" and isinstance(given, Mapping) and isinstance(given.get("data"), str):
-        return GivenSound(base64=given["data"], where="input_audio")
+        return senses.GivenSound(base64=given["data"], where="input_audio")
     if kind == "audio_url":
         url = given.get("url") if isinstance(given, Mapping) else given
-        return GivenSound(address=url, where="audio_url") if isinstance(url, str) else None
-    return GivenSound(given, where="audio") if kind == "audio" and given is not None else None
+        return senses.GivenSound(address=url, where="audio_url") if isinstance(url, str) else None
+    return senses.GivenSound(given, where="audio") if kind == "audio" and given is not None else None
 
 
-def _file(part: Mapping[str, Any]) -> GivenFile | None:
+def _file(part: Mapping[str, Any]) -> senses.GivenFile | None:
     """Returns the PDF file of a part: in OpenAI's words, as `{"type": "file", "file": PATH}`, or given as a picture."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "file" and isinstance(given, Mapping) and isinstance(data := given.get("file_data"), str):
         name = given.get("filename")
-        return GivenFile(data=data, name=name if isinstance(name, str) else "", where="file")
+        return senses.GivenFile(data=data, name=name if isinstance(name, str) else "", where="file")
     if kind == "file" and given is not None and not isinstance(given, Mapping):
-        return GivenFile(given, where="file")
-    return GivenFile(given, where="image") if kind == "image" and is_pdf(given) else None
+        return senses.GivenFile(given, where="file")
+    return senses.GivenFile(given, where="image") if kind == "image" and senses.is_pdf(given) else None
 
 
-def _video(part: Mapping[str, Any]) -> GivenVideo | None:
+def _video(part: Mapping[str, Any]) -> senses.GivenVideo | None:
     """Returns the video of a part: in vLLM's words, in those of transformers, or given as a picture."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "video_url":
         url = given.get("url") if isinstance(given, Mapping) else given
-        return GivenVideo(data=url, where="video_url") if isinstance(url, str) else None
-    is_given = (kind == "video" and given is not None) or (kind == "image" and is_video(given))
-    return GivenVideo(given, where=str(kind)) if is_given else None
+        return senses.GivenVideo(data=url, where="video_url") if isinstance(url, str) else None
+    is_given = (kind == "video" and given is not None) or (kind == "image" and senses.is_video(given))
+    return senses.GivenVideo(given, where=str(kind)) if is_given else None
 
 
-def _picture(part: Mapping[str, Any]) -> GivenPicture | None:
+def _picture(part: Mapping[str, Any]) -> senses.GivenPicture | None:
     """Returns the picture of a part in OpenAI's words, or in those of transformers; None if it holds none."""
     kind = part.get("type")
     if kind == "image_url":
         url = part.get("image_url")
         url = url.get("url") if isinstance(url, Mapping) else url
-        return GivenPicture(address=url, where="image_url") if isinstance(url, str) else None
+        return senses.GivenPicture(address=url, where="image_url") if isinstance(url, str) else None
     if kind == "image" and part.get("image") is not None:
-        return GivenPicture(part["image"], where="image")
+        return senses.GivenPicture(part["image"], where="image")
     return None
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from woolly.chat.message import Message, TextPart
-from woolly.chat.tools.tool import Tool
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.chat.tools.tool import Tool
+    from woolly.tokens import Tokenizer
 
 __all__ = ["plain_results", "plain_tools"]
 

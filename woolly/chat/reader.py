@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from woolly.chat.channels import ChannelSplitter
+from typing import TYPE_CHECKING
+
 from woolly.chat.events import Event, Finished, Reason, Reasoning, Text, Usage
-from woolly.chat.reasoning import ReasoningSplitter, Split
-from woolly.chat.tools.parser import ToolParser
+
+if TYPE_CHECKING:
+    from woolly.chat.channels import ChannelSplitter
+    from woolly.chat.reasoning import ReasoningSplitter, Split
+    from woolly.chat.tools.parser import ToolParser
 
 __all__ = ["Reader"]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from woolly.chat.message import Message
-from woolly.chat.sight import Readings
 from woolly.chat.tools.tool import ToolChoice
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams
-from woolly.senses.pdf import MOST_PAGES
+from woolly.senses import MOST_PAGES
+
+if TYPE_CHECKING:
+    from woolly.chat.message import Message
+    from woolly.chat.sight import Readings
 
 __all__ = ["ChatRequest", "ReasoningOptions"]
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from woolly.chat.message import Message
-from woolly.chat.tools.tool import ToolCall
+
+if TYPE_CHECKING:
+    from woolly.chat.tools.tool import ToolCall
 
 __all__ = ["place_results"]
 

@@ -6,10 +6,13 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from woolly.chat.message import Message
 from woolly.errors import TemplateError
-from woolly.templates import ChatTemplate
+
+if TYPE_CHECKING:
+    from woolly.templates import ChatTemplate
 
 __all__ = ["check_roles", "fit_roles"]
 

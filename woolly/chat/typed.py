@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from woolly.chat.layout import Layout
 from woolly.chat.message import Message, TextPart
-from woolly.chat.request import ChatRequest
 from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from woolly.chat.layout import Layout
+    from woolly.chat.request import ChatRequest
 
 __all__ = ["ended_otherwise", "settled"]
 

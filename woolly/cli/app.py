@@ -9,13 +9,13 @@ import signal
 import sys
 import warnings
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import click
 
 from woolly import __version__
 from woolly.cli.parse.command import Group
-from woolly.cli.parse.completion import install_completion, show_completion
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.plain import PLAIN
 from woolly.cli.terminal.progress import tell
@@ -70,6 +70,11 @@ def _switch(name: str, help: str, does: Any) -> click.Option:
     return click.Option([name], is_flag=True, is_eager=True, expose_value=False, help=help, callback=call)
 
 
+def _completion(name: str) -> None:
+    """Calls a function of the file about completion, which few starts need."""
+    getattr(import_module("woolly.cli.parse.completion"), name)()
+
+
 app = Group(
     COMMANDS,
     _GROUPS,
@@ -77,8 +82,16 @@ app = Group(
     'Run GGUF language models on this machine, for instance: woolly run "Why is the sky blue?".',
     [
         _switch("--version", "Print the version and exit.", lambda: click.echo(f"woolly {__version__}")),
-        _switch("--install-completion", "Install completion for the current shell.", install_completion),
-        _switch("--show-completion", "Print the completion script of the current shell.", show_completion),
+        _switch(
+            "--install-completion",
+            "Install completion for the current shell.",
+            lambda: _completion("install_completion"),
+        ),
+        _switch(
+            "--show-completion",
+            "Print the completion script of the current shell.",
+            lambda: _completion("show_completion"),
+        ),
     ],
 )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from typing import TYPE_CHECKING
 
-from woolly.engine.request import Request
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
 
 __all__ = ["cache_note"]
 

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from woolly.engine import seeing
 from woolly.engine.drafts.expected import check_resumable
-from woolly.engine.opening.adapters import AdapterSet
-from woolly.engine.opening.hooks import Hook
 from woolly.engine.opening.step_names import find_step, has_all_rows
 from woolly.engine.request import Request
-from woolly.engine.request_options import RequestOptions
-from woolly.engine.seeing import Source, Tower, View, has_rows, look
 from woolly.errors import RequestError
-from woolly.plan import Plan
-from woolly.runtime import Program
-from woolly.sampling.params import SamplingParams
 from woolly.sampling.sampler import Sampler
 from woolly.senses import Prompt, Rows
 from woolly.tokens import StreamDetokenizer, Tokenizer
 from woolly.tokens.stop import StopMatcher
 
 if TYPE_CHECKING:
+    from woolly.engine.opening.adapters import AdapterSet
+    from woolly.engine.opening.hooks import Hook
+    from woolly.engine.request_options import RequestOptions
     from woolly.grammar import Constraint, GrammarCompiler
+    from woolly.plan import Plan
+    from woolly.runtime import Program
+    from woolly.sampling.params import SamplingParams
 
 __all__ = ["RequestChecks", "check_continues", "too_long"]
 
@@ -44,9 +44,9 @@ class RequestChecks:
         ctx_limit: int,
         adapters: AdapterSet,
         salt: bytes = b"",
-        tower: Tower | None = None,
+        tower: seeing.Tower | None = None,
         most_whole: int = 0,
-        source: Source | None = None,
+        source: seeing.Source | None = None,
     ) -> None:
         """`most_whole` are the rows of one picture that see each other which a step has room for."""
         self._source = source
@@ -74,15 +74,15 @@ class RequestChecks:
     def new_request(self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions) -> Request:
         """A request that is not queued yet."""
         self.check_writes()
-        view: View | None = None
+        view: seeing.View | None = None
         said: Sequence[int] | None = None  # what penalties know: rows of pictures are no tokens
         if self._source is not None:
             self.check_tokens([part for part in prompt if not isinstance(part, Rows)])
             prompt, view = self._source.read(prompt, params)
             said = prompt[view.n_source :]
-        elif has_rows(prompt):
+        elif seeing.has_rows(prompt):
             said = [part for part in prompt if not isinstance(part, Rows)]
-            prompt, view = look(prompt, params, self._tower, self._most_whole)
+            prompt, view = seeing.look(prompt, params, self._tower, self._most_whole)
             self.check_tokens(said)
         self.check_tokens(prompt)
         max_tokens = 0 if options.score_only else self._max_tokens(len(prompt), params)

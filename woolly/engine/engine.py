@@ -5,37 +5,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.cache.disk import PageFolder
-from woolly.cache.prefix import PrefixStats
-from woolly.cache.tier import DiskStats, DiskTier
+from woolly.engine import drafts, seeing
 from woolly.engine.checks import RequestChecks, check_continues, too_long
-from woolly.engine.drafts.assistant import AssistantDraft
-from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.expected import add_known
-from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.drafts.speculation import Speculation
 from woolly.engine.opening.adapters import AdapterSet
 from woolly.engine.opening.step_names import find_step
 from woolly.engine.reading import ReadingRunner
-from woolly.engine.request import Request
 from woolly.engine.request_options import RequestOptions
-from woolly.engine.seeing import Eyes, Source, Tower
 from woolly.engine.state.sizes import CacheSizes
 from woolly.engine.step.ahead import new_runner
-from woolly.engine.step.breadth import Breadth
-from woolly.engine.step.rows import Rows
 from woolly.engine.step.scheduler import Scheduler
 from woolly.engine.step.settler import Settler
-from woolly.engine.step.work import Work
 from woolly.errors import RequestError
 from woolly.runtime import LostState, PortableState, Program, State
-from woolly.sampling.params import SamplingParams
-from woolly.senses import Prompt
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.cache.disk import PageFolder
+    from woolly.cache.prefix import PrefixStats
+    from woolly.cache.tier import DiskStats
+    from woolly.engine.drafts.draft import Draft
+    from woolly.engine.request import Request
+    from woolly.engine.step.breadth import Breadth
+    from woolly.engine.step.rows import Rows
+    from woolly.engine.step.work import Work
+    from woolly.sampling.params import SamplingParams
+    from woolly.senses import Prompt
+    from woolly.tokens import Tokenizer
 
 __all__ = ["Engine"]
 
@@ -66,8 +67,8 @@ class Engine:
         disk: PageFolder | None = None,
         compute_rate: float = 0.0,
         salt: bytes = b"",
-        tower: Tower | None = None,
-        source: Source | None = None,
+        tower: seeing.Tower | None = None,
+        source: seeing.Source | None = None,
     ) -> None:
         """`ctx` bounds one request; `kv_tokens` is what the cache holds for all requests (None: one context).
 
@@ -97,13 +98,15 @@ class Engine:
             sizes = new_sizes(max_running=most, n_drafts=n_drafts)
             state = sizes.new_state(program)
         pages, slots, sight = sizes.new_pools(program.plan)
-        if isinstance(draft, AssistantDraft):
+        if draft is not None and isinstance(draft, drafts.AssistantDraft):
             draft.borrow(state, sight.tables)
-        elif isinstance(draft, MtpDraft):
+        elif draft is not None and isinstance(draft, drafts.MtpDraft):
             draft.attach(sizes.n_pages)
         self.scheduler = Scheduler(pages, slots, sight, chunk=chunk, max_running=most)
         self.scheduler.breadth = breadth or self.scheduler.breadth
         if disk is not None and isinstance(state, PortableState) and state.is_portable:
+            from woolly.cache.tier import DiskTier
+
             self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate, sight.pools)
         self.reader = ReadingRunner(program, ctx, chunk, check_file)
         self.runner = new_runner(program, state, self.scheduler, self.reader, ctx, draft, check_file)
@@ -119,7 +122,7 @@ class Engine:
             source=source,
         )
         maker = tower or source
-        self.eyes = None if maker is None else Eyes(maker, check_file)
+        self.eyes = None if maker is None else seeing.Eyes(maker, check_file)
         self._speculation = Speculation(draft, draft_tokens, ctx, self.scheduler, self.runner)
         self._settler = Settler(self.scheduler, self.runner, self._speculation, ctx)
         self.n_steps = 0  # that computed something
@@ -232,7 +235,7 @@ class Engine:
         self.program = program
         self.runner.swap(program)
         self.reader.swap(program)
-        if isinstance(self.draft, MtpDraft):
+        if self.draft is not None and isinstance(self.draft, drafts.MtpDraft):
             self.draft.swap(program)
         self._checks.swap(program, adapters)
 

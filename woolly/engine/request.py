@@ -5,21 +5,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.cache.prefix import PrefixReport, page_digest
-from woolly.engine.opening.hooks import Hook
-from woolly.engine.seeing.view import View
-from woolly.plan import Plan
 from woolly.runtime import PAGE_SIZE
-from woolly.sampling.logprobs import TokenLogprob
-from woolly.sampling.params import SamplingParams
-from woolly.sampling.sampler import Sampler
-from woolly.tokens import StreamDetokenizer
-from woolly.tokens.stop import StopMatcher
+
+if TYPE_CHECKING:
+    from woolly.engine.opening.hooks import Hook
+    from woolly.engine.seeing.view import View
+    from woolly.plan import Plan
+    from woolly.sampling.logprobs import TokenLogprob
+    from woolly.sampling.params import SamplingParams
+    from woolly.sampling.sampler import Sampler
+    from woolly.tokens import StreamDetokenizer
+    from woolly.tokens.stop import StopMatcher
 
 __all__ = ["FinishReason", "Request"]
 

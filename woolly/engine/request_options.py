@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from woolly.engine.opening.hooks import Hook
-from woolly.engine.request import Request
-from woolly.sampling.thought import ThoughtMarks
+if TYPE_CHECKING:
+    from woolly.engine.opening.hooks import Hook
+    from woolly.engine.request import Request
+    from woolly.sampling.thought import ThoughtMarks
 
 __all__ = ["RequestOptions"]
 

@@ -1,11 +1,16 @@
 """FILE FORMAT: reading and writing GGUF files."""
 
-from woolly.gguf.described import Described
-from woolly.gguf.map import MemoryMap
-from woolly.gguf.metadata import Metadata, StringArray, text_of
-from woolly.gguf.reader import GGUFFile, open_gguf
-from woolly.gguf.tensor import Tensor
-from woolly.gguf.writer import GGUFWriter, copy_gguf
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.gguf.described import Described
+    from woolly.gguf.map import MemoryMap
+    from woolly.gguf.metadata import Metadata, StringArray, text_of
+    from woolly.gguf.reader import GGUFFile, open_gguf
+    from woolly.gguf.tensor import Tensor
+    from woolly.gguf.writer import GGUFWriter, copy_gguf
 
 __all__ = [
     "Described",
@@ -19,3 +24,15 @@ __all__ = [
     "open_gguf",
     "text_of",
 ]
+
+__getattr__ = later(
+    __name__,
+    {
+        "described": "Described",
+        "map": "MemoryMap",
+        "metadata": "Metadata StringArray text_of",
+        "reader": "GGUFFile open_gguf",
+        "tensor": "Tensor",
+        "writer": "GGUFWriter copy_gguf",
+    },
+)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 from woolly import _native
 from woolly.errors import GGUFError
-from woolly.gguf.map import FileMap
+
+if TYPE_CHECKING:
+    from woolly.gguf.map import FileMap
 
 __all__ = ["Cursor", "quote"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from woolly.gguf.tensor import Tensor
+if TYPE_CHECKING:
+    from woolly.gguf.tensor import Tensor
 
 __all__ = ["Described"]
 

@@ -6,13 +6,16 @@ import itertools
 import math
 from array import array
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from woolly.gguf.cursor import Cursor, quote
-from woolly.gguf.map import FileMap
 from woolly.gguf.metadata import Metadata, read_entry
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType
 from woolly.quant.types import GGMLType
+
+if TYPE_CHECKING:
+    from woolly.gguf.map import FileMap
 
 __all__ = [
     "ALIGNMENT_KEY",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from woolly.gguf.reader import GGUFFile
+if TYPE_CHECKING:
+    from woolly.gguf.reader import GGUFFile
 
 __all__ = ["main_type"]
 

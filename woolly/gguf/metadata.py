@@ -5,15 +5,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from woolly import _native
 from woolly.gguf.cursor import Cursor, quote
-from woolly.gguf.map import FileMap
 from woolly.gguf.values import ValueType
+
+if TYPE_CHECKING:
+    from woolly.gguf.map import FileMap
 
 __all__ = ["Entry", "Metadata", "StringArray", "read_entry", "text_of"]
 

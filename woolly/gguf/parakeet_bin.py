@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,11 +25,13 @@ from woolly.gguf.ggml_bin import (
     read_texts,
     token_list,
 )
-from woolly.gguf.map import FileMap
-from woolly.gguf.metadata import Metadata
-from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType
 from woolly.quant.types import GGMLType
+
+if TYPE_CHECKING:
+    from woolly.gguf.map import FileMap
+    from woolly.gguf.metadata import Metadata
+    from woolly.gguf.tensor import Tensor
 
 __all__ = ["BLANK", "is_parakeet_bin", "read_parakeet_bin", "token_type"]
 

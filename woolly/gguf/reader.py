@@ -7,18 +7,19 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING
 
 from woolly.errors import GGUFError
 from woolly.gguf.cursor import quote
 from woolly.gguf.ggml_bin import is_ggml_bin
 from woolly.gguf.header import DEFAULT_ALIGNMENT, Header, ShardAllowance, read_header
 from woolly.gguf.map import FileMap
-from woolly.gguf.metadata import Metadata
 from woolly.gguf.overlay import Overlay, Value
-from woolly.gguf.parakeet_bin import is_parakeet_bin, read_parakeet_bin
-from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType
-from woolly.gguf.whisper_bin import read_whisper_bin
+
+if TYPE_CHECKING:
+    from woolly.gguf.metadata import Metadata
+    from woolly.gguf.tensor import Tensor
 
 __all__ = ["GGUFFile", "open_gguf"]
 
@@ -101,6 +102,9 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     """
     file = FileMap(Path(path))
     if is_ggml_bin(file):
+        from woolly.gguf.parakeet_bin import is_parakeet_bin, read_parakeet_bin  # few files are of these forms
+        from woolly.gguf.whisper_bin import read_whisper_bin
+
         metadata, own, end = (read_parakeet_bin if is_parakeet_bin(file) else read_whisper_bin)(file)
         return GGUFFile([file], Header(0, DEFAULT_ALIGNMENT, metadata, own, end), own)
     allowance = ShardAllowance()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from woolly.errors import UnsupportedError
 from woolly.gguf.cursor import quote
-from woolly.gguf.map import FileMap
 from woolly.quant.decode import can_dequantize, dequantize
 from woolly.quant.types import GGMLType
+
+if TYPE_CHECKING:
+    from woolly.gguf.map import FileMap
 
 __all__ = ["Tensor"]
 

@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,11 +29,13 @@ from woolly.gguf.ggml_bin import (
     token_list,
 )
 from woolly.gguf.map import FileMap, LateMap
-from woolly.gguf.metadata import Metadata
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType
 from woolly.quant.decode import can_dequantize
 from woolly.quant.types import GGMLType
+
+if TYPE_CHECKING:
+    from woolly.gguf.metadata import Metadata
 
 __all__ = ["LANGUAGES", "read_whisper_bin", "special_tokens"]
 

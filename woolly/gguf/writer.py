@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,12 @@ from woolly.gguf.header import (
     MAX_NAMES,
     MAX_TENSORS,
 )
-from woolly.gguf.reader import GGUFFile
 from woolly.gguf.values import ValueType, encode_string, encode_value
 from woolly.quant.encode import quantize
 from woolly.quant.types import GGMLType
+
+if TYPE_CHECKING:
+    from woolly.gguf.reader import GGUFFile
 
 __all__ = ["GGUFWriter", "copy_gguf"]
 

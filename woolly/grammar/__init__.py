@@ -1,6 +1,19 @@
 """WHAT MAY COME NEXT: JSON schemas, regular expressions, Lark and GBNF grammars."""
 
-from woolly.grammar.compiler import Grammar, GrammarCompiler
-from woolly.grammar.constraint import Constraint
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.grammar.compiler import Grammar, GrammarCompiler
+    from woolly.grammar.constraint import Constraint
 
 __all__ = ["Constraint", "Grammar", "GrammarCompiler"]
+
+__getattr__ = later(
+    __name__,
+    {
+        "compiler": "Grammar GrammarCompiler",
+        "constraint": "Constraint",
+    },
+)

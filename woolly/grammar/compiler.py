@@ -13,10 +13,11 @@ from woolly.grammar.constraint import Allowance, Constraint
 from woolly.grammar.source import KINDS, explain, read_source
 from woolly.grammar.trial import is_plain, try_grammar
 from woolly.grammar.vocabulary import make_vocabulary
-from woolly.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+    from woolly.tokens import Tokenizer
 
 __all__ = ["Grammar", "GrammarCompiler"]
 

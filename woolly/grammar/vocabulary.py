@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
-from woolly.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
+
+    from woolly.tokens import Tokenizer
 
 __all__ = ["make_vocabulary"]
 

@@ -9,28 +9,29 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from woolly.chat import Layout
 from woolly.engine import Chunk, Completion, EngineDriver, Request, Score
-from woolly.engine.reading import Reading
 from woolly.engine.reading.waiting import wait_for_reading
 from woolly.engine.threads.mailbox import LoopBell, LoopMailbox
 from woolly.errors import KeywordError, RequestError
 from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, read_note
 from woolly.llm.llm import LLM
-from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.peers import PeerCalls
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
-from woolly.llm.requests import Params, Prompt, Prompts
-from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
 from woolly.llm.speech.loop import transcribed
 from woolly.llm.texts import Classification, Float32, Text, listed
-from woolly.plan import Pooling
-from woolly.sampling import SamplingParams
 from woolly.senses import read_sound
-from woolly.senses.sounds import SoundSource
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from woolly.chat import Layout
+    from woolly.engine.reading import Reading
+    from woolly.llm.options import ChatOptions, GenerateOptions
+    from woolly.llm.requests import Params, Prompt, Prompts
+    from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
+    from woolly.plan import Pooling
+    from woolly.sampling import SamplingParams
+    from woolly.senses.sounds import SoundSource
 
 __all__ = ["AsyncChatStream", "AsyncLLM", "AsyncStream"]
 

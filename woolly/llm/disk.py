@@ -7,14 +7,17 @@ import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from woolly.cache.disk import PageFolder
-from woolly.cache.tier import DiskStats, DiskTier
 from woolly.engine import Engine, LoadedModel
 from woolly.errors import RequestError
 from woolly.llm.identity import Identified, Identity, compute_rate, identity_of
 from woolly.runtime import PortableState, Program, parse_size
 from woolly.store import models_folder
+
+if TYPE_CHECKING:
+    from woolly.cache.disk import PageFolder
+    from woolly.cache.tier import DiskStats, DiskTier
 
 __all__ = ["DiskCache", "OnDisk", "open_disk", "pages_folder", "pages_name"]
 
@@ -85,6 +88,8 @@ def open_disk(
     most = parse_size("cache_disk", size)
     if not most:
         return None
+    from woolly.cache.disk import PageFolder  # few ask for it
+
     place = pages_folder(folder)
     identity = identity_of(loaded.program, loaded.file, [adapter.file for adapter in loaded.adapters])
     rate = compute_rate(loaded.program)

@@ -8,18 +8,22 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine import Engine, EngineDriver, LoadedModel
+from woolly import runtime
 from woolly.errors import ModelError
-from woolly.gguf import GGUFFile
 from woolly.gguf.overlay import Overlay
-from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, SplitState, pages_for
+from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, pages_for
 from woolly.sampling import SamplingParams
 from woolly.sampling.sampler import Sampler
 from woolly.store.digest import digest_of
+
+if TYPE_CHECKING:
+    from woolly.engine import Engine, EngineDriver, LoadedModel
+    from woolly.gguf import GGUFFile
 
 __all__ = ["ARITHMETIC", "Identified", "Identity", "compute_rate", "device_bytes", "identity_of"]
 
@@ -30,12 +34,12 @@ _N_PAST = 288
 _N_ROWS = 8  # at the end, whose logits are hashed and sampled from
 
 # One chain for each function whose bits could depend on the machine: powers, logarithms, exponentials.
-_CHAINS = (
-    SamplingParams(seed=1, temperature=0.8),
-    SamplingParams(seed=2, temperature=1.0, typical_p=0.9, top_k=0),
-    SamplingParams(seed=3, mirostat=1),
-    SamplingParams(seed=4, mirostat=2),
-    SamplingParams(seed=5, temperature=1.0, dynatemp_range=0.5),
+_CHAINS: tuple[dict[str, Any], ...] = (
+    {"seed": 1, "temperature": 0.8},
+    {"seed": 2, "temperature": 1.0, "typical_p": 0.9, "top_k": 0},
+    {"seed": 3, "mirostat": 1},
+    {"seed": 4, "mirostat": 2},
+    {"seed": 5, "temperature": 1.0, "dynatemp_range": 0.5},
 )
 
 
@@ -124,7 +128,7 @@ def device_bytes(engine: Engine) -> int | None:
     program, state, shares = engine.program, engine.state, engine.program.about.shares
     if not program.about.device:
         return None
-    if shares and isinstance(state, SplitState):  # what the CPU has is elsewhere
+    if shares and isinstance(state, runtime.SplitState):  # what the CPU has is elsewhere
         on_gpus = [(share, part) for share, part in zip(shares, state.parts, strict=True) if share.device != "cpu"]
         return sum(share.weights + part.n_bytes + share.values for share, part in on_gpus)
     return program.weight_stats().n_bytes + engine.state.n_bytes + program.about.arena_bytes
@@ -170,8 +174,8 @@ def _probe(program: Program) -> str:
         return ""
     tokens, logits = _run(program)
     digest = hashlib.blake2b(logits.tobytes(), digest_size=16)
-    for params in _CHAINS:
-        sampler = Sampler(params, None, tokens)
+    for chain in _CHAINS:
+        sampler = Sampler(SamplingParams(**chain), None, tokens)
         with suppress(
             ModelError
         ):  # logits that are not finite: a request gets that error, the identity does not need it

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from woolly.cache import PrefixStats
 from woolly.engine import (
     Chunk,
     Completion,
@@ -23,14 +22,11 @@ from woolly.engine import (
     Score,
     Stream,
     context_limit,
-    default_breadth,
     default_ctx,
-    default_kv_tokens,
-    default_snapshots,
-    load_model,
 )
 from woolly.engine.opening.adapters import AdapterSet, named_adapters
 from woolly.engine.opening.control_vectors import scaled_files
+from woolly.engine.opening.load import default_breadth, default_kv_tokens, default_snapshots, load_model
 from woolly.engine.opening.step_names import find_norm
 from woolly.engine.threads.adapting import Adapting
 from woolly.errors import RequestError
@@ -39,7 +35,6 @@ from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream, written_no
 from woolly.llm.disk import OnDisk, open_disk
 from woolly.llm.model_options import ModelOptions, OpeningOptions, takes_options
 from woolly.llm.opening import check_opening, overrides_of, sight_of, template_of
-from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.over_stages import parse_stages
 from woolly.llm.peers import PeerCalls
 from woolly.llm.presets import defaults_of, with_load
@@ -51,7 +46,6 @@ from woolly.llm.speculation import guess_source, open_draft, own_draft
 from woolly.llm.speech.calls import Hearing
 from woolly.llm.texts import TextReader
 from woolly.llm.vectors import rms_normed
-from woolly.plan import Plan
 from woolly.runtime import Options, parse_at_once, parse_size
 from woolly.sampling import SamplingParams
 from woolly.sampling.keywords import with_near_names
@@ -59,6 +53,10 @@ from woolly.store import find_own_made, find_preset, resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from woolly.cache import PrefixStats
+    from woolly.llm.options import ChatOptions, GenerateOptions
+    from woolly.plan import Plan
 
 __all__ = ["LLM", "Chunk", "Completion", "Stream", "default_ctx"]
 

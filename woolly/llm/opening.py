@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from woolly.chat import Vision
-from woolly.engine import LoadedModel
-from woolly.engine.seeing import SoundEncoder
+from woolly.engine import seeing
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Value, parse_overrides
-from woolly.llm.model_options import ModelOptions
 from woolly.runtime import parse_at_once
 from woolly.templates import ChatTemplate
+
+if TYPE_CHECKING:
+    from woolly.engine import LoadedModel
+    from woolly.llm.model_options import ModelOptions
 
 __all__ = ["check_opening", "overrides_of", "sight_of", "template_of"]
 
@@ -50,7 +52,8 @@ def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
 
 def sight_of(loaded: LoadedModel, ctx: int) -> Vision | None:
     """Returns by what a model sees and hears: its projector, or the encoder of one that transcribes."""
-    tower = loaded.source if isinstance(loaded.source, SoundEncoder) else loaded.tower
+    source = loaded.source
+    tower = source if source is not None and isinstance(source, seeing.SoundEncoder) else loaded.tower
     if tower is None:
         return None
     return Vision(tower.sight, ears=tower.ears, ctx=ctx, transcribes=tower is loaded.source)

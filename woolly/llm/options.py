@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from woolly.chat import Tool
-from woolly.engine import Hook
 from woolly.sampling.params import SamplingOptions
+
+if TYPE_CHECKING:
+    from woolly.chat import Tool
+    from woolly.engine import Hook
 
 __all__ = ["ChatOptions", "GenerateOptions", "SharedOptions"]
 

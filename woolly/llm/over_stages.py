@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
-from woolly.llm.model_options import ModelOptions
 from woolly.runtime import Stages
+
+if TYPE_CHECKING:
+    from woolly.llm.model_options import ModelOptions
 
 __all__ = ["parse_stages"]
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from woolly.chat import ChatRequest
 from woolly.chat.message import Message
 from woolly.errors import RequestError, StoreError
 from woolly.llm.model_options import ModelOptions, rows_of
 from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.keywords import check_keywords
-from woolly.store import Preset
+
+if TYPE_CHECKING:
+    from woolly.chat import ChatRequest
+    from woolly.store import Preset
 
 __all__ = ["LOADING_KEYS", "SERVER_KEYS", "defaults_of", "load_of", "with_load", "with_system"]
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from woolly.engine.request import Request
 from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
 
 __all__ = ["check_progress", "progress_bar", "texts_bar"]
 

@@ -7,10 +7,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from woolly import senses
 from woolly.errors import GGUFError, ModelError, StoreError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf
-from woolly.models.towers import trace_towers
-from woolly.senses import Halves, read_halves
+from woolly.models import towers
 from woolly.store import find_projectors, resolve
 
 __all__ = ["ProjectorFile", "check_pair", "choose_projector", "describe_projector", "usable_projector"]
@@ -24,7 +24,7 @@ class ProjectorFile:
 
     path: Path
     n_bytes: int
-    halves: Halves | None  # None: it cannot be used
+    halves: senses.Halves | None  # None: it cannot be used
     reason: str = ""  # why not
 
     @property
@@ -57,7 +57,7 @@ def describe_projector(model: Path, given: str | os.PathLike[str] | None = None)
         return None
     try:
         with open_gguf(path) as file:
-            return ProjectorFile(path, file.n_bytes, read_halves(file.metadata))
+            return ProjectorFile(path, file.n_bytes, senses.read_halves(file.metadata))
     except (WoollyError, OSError) as error:
         return ProjectorFile(path, 0, None, str(error).removeprefix(f"{path}: "))
 
@@ -84,7 +84,7 @@ def usable_projector(model: Path, given: str | os.PathLike[str] | None, *, has_s
 def check_pair(model: Path, projector: Path) -> None:
     """ModelError with both names if the rows of a projector are not as wide as those of the model."""
     with open_gguf(projector) as file:
-        width = max(tower.width for tower in trace_towers(file))
+        width = max(tower.width for tower in towers.trace_towers(file))
     with open_gguf(model) as file:
         own = file.metadata.get(f"{file.metadata.get('general.architecture')}.embedding_length")
     # Rows for several layers are side by side.

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from woolly import senses
 from woolly.chat import (
     AudioPart,
     ChatRequest,
@@ -22,9 +23,6 @@ from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.keywords import check_keywords
 from woolly.sampling.schema import read_schema
-from woolly.senses.given import GivenFile, GivenPicture, GivenSound, GivenVideo
-from woolly.senses.pdf import is_pdf
-from woolly.senses.video import is_video
 
 __all__ = [
     "Chats",
@@ -129,11 +127,11 @@ def _with_media(
         for i, one in enumerate(given):
             where = f"{name}[{i}]"
             if name == "audio":
-                parts.append(AudioPart(GivenSound(one, where=where)))
-            elif is_pdf(one):
-                parts.append(FilePart(GivenFile(one, where=where)))
-            elif is_video(one):
-                parts.append(VideoPart(GivenVideo(one, where=where)))
+                parts.append(AudioPart(senses.GivenSound(one, where=where)))
+            elif senses.is_pdf(one):
+                parts.append(FilePart(senses.GivenFile(one, where=where)))
+            elif senses.is_video(one):
+                parts.append(VideoPart(senses.GivenVideo(one, where=where)))
             else:
-                parts.append(ImagePart(GivenPicture(one, where=where)))
+                parts.append(ImagePart(senses.GivenPicture(one, where=where)))
     return (*talk[:-1], replace(talk[-1], content=(*parts, *talk[-1].parts))) if parts else talk

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from woolly.chat import Layout, Vision, lay_out
 from woolly.chat.compaction import compacting, note_room, shorter
@@ -27,10 +27,12 @@ from woolly.llm.sight import encode_layout, picture_tokens, sound_tokens
 from woolly.runtime import PAGE_SIZE
 from woolly.sampling import SamplingParams
 from woolly.sampling.seeds import draw_seed
-from woolly.senses import Picture, Rows, Sound
-from woolly.store import Preset
-from woolly.templates import ChatTemplate
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.senses import Picture, Rows, Sound
+    from woolly.store import Preset
+    from woolly.templates import ChatTemplate
+    from woolly.tokens import Tokenizer
 
 __all__ = ["Params", "Prompt", "Prompts", "RequestMaker"]
 

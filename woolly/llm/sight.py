@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from woolly import senses
-from woolly.chat import Layout, Vision
-from woolly.senses import EarSettings, Picture, Prompt, Sound, TowerSettings, encode_prompt
-from woolly.senses.preparing import measure
-from woolly.senses.preparing.hearing import measure_sound
+
+if TYPE_CHECKING:
+    from woolly.chat import Layout, Vision
+    from woolly.senses import EarSettings, Picture, Prompt, Sound, TowerSettings
 
 __all__ = ["encode_layout", "picture_tokens", "sound_tokens"]
 
@@ -21,17 +22,17 @@ def encode_layout(layout: Layout, sight: Vision, encode: Callable[[str], Sequenc
         parts.append(layout.text[end : seen.start])
         parts += senses.lay_out(seen.picture, sight.settings_of(seen.picture.kind), index).parts
         end = seen.end
-    return encode_prompt([*parts, layout.text[end:]], encode)
+    return senses.encode_prompt([*parts, layout.text[end:]], encode)
 
 
 def picture_tokens(picture: Picture, tower: TowerSettings, encode: Callable[[str], Sequence[int]]) -> int:
     """Returns how many tokens of a context a picture takes, with the marks around it."""
-    return _count(measure(picture.size, tower), encode)
+    return _count(senses.measure(picture.size, tower), encode)
 
 
 def sound_tokens(sound: Sound, ears: EarSettings, encode: Callable[[str], Sequence[int]]) -> int:
     """Returns how many tokens of a context a sound takes, with the marks around it."""
-    return _count(measure_sound(sound, ears), encode)
+    return _count(senses.measure_sound(sound, ears), encode)
 
 
 def _count(layout: senses.Layout, encode: Callable[[str], Sequence[int]]) -> int:

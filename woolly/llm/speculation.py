@@ -7,28 +7,16 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from woolly.engine import (
-    AssistantDraft,
-    BlockDraft,
-    Draft,
-    DraftModel,
-    Engine,
-    LoadedModel,
-    MtpDraft,
-    MtpLookup,
-    PromptLookup,
-    check_vocabulary,
-    context_limit,
-    has_block,
-    is_draft_file,
-    load_model,
-)
+from woolly.engine import context_limit, drafts, has_block, is_draft_file, load_model
 from woolly.errors import RequestError, StoreError
 from woolly.llm.model_options import ModelOptions
-from woolly.runtime import Options
 from woolly.store import find_block, resolve
+
+if TYPE_CHECKING:
+    from woolly.engine import Engine, LoadedModel
+    from woolly.runtime import Options
 
 __all__ = ["Opened", "guess_source", "open_draft", "own_draft"]
 
@@ -85,7 +73,7 @@ def open_draft(
     kv_tokens: int,
     given: ModelOptions,
     options: Options,
-) -> Draft | None:
+) -> drafts.Draft | None:
     """The draft for the first of the loaded models. A model that is opened for it joins them."""
     target = loaded[0]
     if target.program.draft is not None:
@@ -97,7 +85,7 @@ def open_draft(
                     " 'prompt_lookup'",
                     field="speculation",
                 )
-            return AssistantDraft(target.program)
+            return drafts.AssistantDraft(target.program)
         if own is not None and own.mask is not None:
             if speculation == "mtp_lookup":
                 raise RequestError(
@@ -105,15 +93,15 @@ def open_draft(
                     " 'prompt_lookup'",
                     field="speculation",
                 )
-            return BlockDraft(target.program, target.draft_ids)
-        kind = MtpLookup if speculation == "mtp_lookup" else MtpDraft
+            return drafts.BlockDraft(target.program, target.draft_ids)
+        kind = drafts.MtpLookup if speculation == "mtp_lookup" else drafts.MtpDraft
         return kind(target.program, target.draft_ids)
     if speculation in (None, "none", "auto"):
         if given.draft_tokens != ModelOptions.draft_tokens:
             log.warning("draft_tokens (--draft-max) is %d, but nothing guesses tokens here", given.draft_tokens)
         return None
     if speculation == "prompt_lookup":
-        return PromptLookup()
+        return drafts.PromptLookup()
     assert speculation is not None
     # A number of layers is that of the first model. Of a GPU there is what that one leaves.
     small = load_model(speculation, given.backend, replace(options, gpu_layers=options.gpu_layers and "auto"))
@@ -124,6 +112,6 @@ def open_draft(
             " speculation='prompt_lookup' can be used",
             field="speculation",
         )
-    check_vocabulary(small.tokenizer, target.tokenizer)
+    drafts.check_vocabulary(small.tokenizer, target.tokenizer)
     ctx = min(ctx, context_limit(small.file, small.program.plan))
-    return DraftModel(small.program, kv_tokens, ctx, options.max_running)
+    return drafts.DraftModel(small.program, kv_tokens, ctx, options.max_running)

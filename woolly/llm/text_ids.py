@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.tokens import Tokenizer
 
 __all__ = ["CHARACTERS_PER_TOKEN", "TextIds", "TextMaker"]
 

@@ -6,21 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine import EngineDriver, LoadedModel
 from woolly.engine.reading import Reading, TextRows
 from woolly.engine.reading.source import find_rows
 from woolly.errors import RequestError
 from woolly.llm.progress import texts_bar
-from woolly.llm.text_ids import TextIds, TextMaker
 from woolly.llm.vectors import check_dimensions, cut_vectors, sigmoid, softmax
-from woolly.plan import Pooling
 from woolly.store import Purpose, models_for
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.engine import EngineDriver, LoadedModel
+    from woolly.llm.text_ids import TextIds, TextMaker
+    from woolly.plan import Pooling
+    from woolly.tokens import Tokenizer
 
 __all__ = ["Classification", "Float32", "Text", "TextReader", "given_up", "listed"]
 
@@ -224,6 +226,8 @@ class TextReader:
         return _each(texts, "text", self._maker(rows, truncate).text)
 
     def _maker(self, rows: TextRows, truncate: bool) -> TextMaker:
+        from woolly.llm.text_ids import TextMaker  # most models answer
+
         return TextMaker(self.tokenizer, self._loaded[0].file.metadata, self._most(rows), truncate)
 
     def _most(self, rows: TextRows) -> int:

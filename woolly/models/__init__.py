@@ -1,19 +1,24 @@
 """WHO: one file per `general.architecture`, the paper in reading order."""
 
-from woolly.models.metadata import Keys
-from woolly.models.params import TransformerParams
-from woolly.models.registry import (
-    TracedEncoder,
-    architectures,
-    draft_tensors,
-    is_block,
-    is_head,
-    trace,
-    trace_draft,
-    trace_encoder,
-    trace_head,
-    transcribes,
-)
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.models.metadata import Keys
+    from woolly.models.params import TransformerParams
+    from woolly.models.registry import (
+        TracedEncoder,
+        architectures,
+        draft_tensors,
+        is_block,
+        is_head,
+        trace,
+        trace_draft,
+        trace_encoder,
+        trace_head,
+        transcribes,
+    )
 
 __all__ = [
     "Keys",
@@ -29,3 +34,13 @@ __all__ = [
     "trace_head",
     "transcribes",
 ]
+
+__getattr__ = later(
+    __name__,
+    {
+        "metadata": "Keys",
+        "params": "TransformerParams",
+        "registry": "TracedEncoder architectures draft_tensors is_block is_head trace trace_draft trace_encoder"
+        " trace_head transcribes",
+    },
+)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from woolly.errors import ModelError, UnsupportedError
-from woolly.models.metadata import Keys
 from woolly.plan import Rope
-from woolly.plan.ops.attention import Mask
-from woolly.plan.ops.experts import Scoring
-from woolly.plan.rope import RopeStyle
+
+if TYPE_CHECKING:
+    from woolly.models.metadata import Keys
+    from woolly.plan.ops.attention import Mask
+    from woolly.plan.ops.experts import Scoring
+    from woolly.plan.rope import RopeStyle
 
 __all__ = [
     "EXPERT_KEYS",

@@ -12,15 +12,17 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from woolly import models
 from woolly.errors import ModelError, RequestError, UnsupportedError
-from woolly.gguf import Described, GGUFFile, Tensor
 from woolly.models.metadata import Keys
-from woolly.models.towers.registry import TracedTower
 from woolly.plan import Plan, Pooling, Result, Tracer
 from woolly.plan.passes import feed
+
+if TYPE_CHECKING:
+    from woolly.gguf import Described, GGUFFile, Tensor
+    from woolly.models.towers.registry import TracedTower
 
 __all__ = [
     "TracedEncoder",

@@ -7,12 +7,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from woolly.plan.ops.table import OPS, Cost, Load, Op
 from woolly.plan.rope import Rope
 from woolly.plan.state import Paged, Slot
-from woolly.quant import GGMLType
+
+if TYPE_CHECKING:
+    from woolly.quant import GGMLType
 
 __all__ = ["Attribute", "Plan", "Pooling", "Result", "Rows", "Step", "Value", "Weight"]
 

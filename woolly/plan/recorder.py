@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 from woolly.errors import ModelError, PlanError
 from woolly.plan.ops.table import OPS
 from woolly.plan.plan import Attribute, Plan, Pooling, Result, Rows, Step, Value, Weight
-from woolly.plan.state import Paged, Slot
-from woolly.quant import GGMLType
 
 if TYPE_CHECKING:
+    from woolly.plan.state import Paged, Slot
     from woolly.plan.tracer import Tracer
+    from woolly.quant import GGMLType
 
 __all__ = ["Handle", "Recorder", "TensorLike", "Vector"]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from woolly.plan.plan import Plan, Step
+if TYPE_CHECKING:
+    from woolly.plan.plan import Plan, Step
 
 __all__ = ["show"]
 

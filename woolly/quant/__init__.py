@@ -1,8 +1,23 @@
 """BYTES OF WEIGHTS: the type table, decoding and encoding of rows."""
 
-from woolly.quant.codebooks import codebook_of
-from woolly.quant.decode import can_dequantize, dequantize
-from woolly.quant.encode import quantize
-from woolly.quant.types import GGMLType
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.quant.codebooks import codebook_of
+    from woolly.quant.decode import can_dequantize, dequantize
+    from woolly.quant.encode import quantize
+    from woolly.quant.types import GGMLType
 
 __all__ = ["GGMLType", "can_dequantize", "codebook_of", "dequantize", "quantize"]
+
+__getattr__ = later(
+    __name__,
+    {
+        "codebooks": "codebook_of",
+        "decode": "can_dequantize dequantize",
+        "encode": "quantize",
+        "types": "GGMLType",
+    },
+)

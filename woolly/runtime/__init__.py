@@ -1,47 +1,52 @@
 """WHERE IT RUNS: backends compile a plan into a program and run it."""
 
-from woolly.runtime.arithmetic import ARITHMETIC
-from woolly.runtime.batch import Batch
+from typing import TYPE_CHECKING
+
+from woolly.later import later
 from woolly.runtime.choose import BACKENDS, choose, find_gpu_backend, plan_placement
-from woolly.runtime.devices import GPU_KINDS, TOWER_KINDS, backend_for, is_gpu_backend, parse_devices
-from woolly.runtime.gpu.backend import GpuBackend
-from woolly.runtime.gpu.found import Gpu
-from woolly.runtime.gpus import find_gpu, name_gpus
-from woolly.runtime.options import (
-    KV_TYPES,
-    Options,
-    check_kv_type,
-    kv_types_of,
-    parse_at_once,
-    parse_layers,
-    parse_size,
-)
-from woolly.runtime.program import (
-    About,
-    Advances,
-    Backend,
-    CancelledRun,
-    CutsRows,
-    DraftProgram,
-    LostState,
-    Program,
-    WeightStats,
-)
-from woolly.runtime.ranking import (
-    MOST_RANKED,
-    PICK,
-    Following,
-    LostRows,
-    Ranking,
-    Ranks,
-    RanksAhead,
-    as_ranks,
-    as_ranks_ahead,
-)
-from woolly.runtime.shares import Share
-from woolly.runtime.split import Placement, SplitState
-from woolly.runtime.stages import Stages, read_token
-from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
+
+if TYPE_CHECKING:
+    from woolly.runtime.arithmetic import ARITHMETIC
+    from woolly.runtime.batch import Batch
+    from woolly.runtime.devices import GPU_KINDS, TOWER_KINDS, backend_for, is_gpu_backend, parse_devices
+    from woolly.runtime.gpu.backend import GpuBackend
+    from woolly.runtime.gpu.found import Gpu
+    from woolly.runtime.gpus import find_gpu, name_gpus
+    from woolly.runtime.options import (
+        KV_TYPES,
+        Options,
+        check_kv_type,
+        kv_types_of,
+        parse_at_once,
+        parse_layers,
+        parse_size,
+    )
+    from woolly.runtime.program import (
+        About,
+        Advances,
+        Backend,
+        CancelledRun,
+        CutsRows,
+        DraftProgram,
+        LostState,
+        Program,
+        WeightStats,
+    )
+    from woolly.runtime.ranking import (
+        MOST_RANKED,
+        PICK,
+        Following,
+        LostRows,
+        Ranking,
+        Ranks,
+        RanksAhead,
+        as_ranks,
+        as_ranks_ahead,
+    )
+    from woolly.runtime.shares import Share
+    from woolly.runtime.split import Placement, SplitState
+    from woolly.runtime.stages import Stages, read_token
+    from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
 
 __all__ = [
     "ARITHMETIC",
@@ -94,3 +99,22 @@ __all__ = [
     "plan_placement",
     "read_token",
 ]
+
+__getattr__ = later(
+    __name__,
+    {
+        "arithmetic": "ARITHMETIC",
+        "batch": "Batch",
+        "devices": "GPU_KINDS TOWER_KINDS backend_for is_gpu_backend parse_devices",
+        "gpu.backend": "GpuBackend",
+        "gpu.found": "Gpu",
+        "gpus": "find_gpu name_gpus",
+        "options": "KV_TYPES Options check_kv_type kv_types_of parse_at_once parse_layers parse_size",
+        "program": "About Advances Backend CancelledRun CutsRows DraftProgram LostState Program WeightStats",
+        "ranking": "MOST_RANKED PICK Following LostRows Ranking Ranks RanksAhead as_ranks as_ranks_ahead",
+        "shares": "Share",
+        "split": "Placement SplitState",
+        "stages": "Stages read_token",
+        "state": "PAGE_SIZE PortableState State pages_for",
+    },
+)

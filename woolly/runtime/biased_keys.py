@@ -6,11 +6,14 @@ import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from woolly.gguf import Tensor
-from woolly.plan import Plan
 from woolly.plan.passes import center_keys, fuse_attention, keeps_biases
 from woolly.runtime.options import kept_as
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan
 
 __all__ = ["warn_of_biased_keys"]
 

@@ -5,39 +5,43 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError, RequestError, UnsupportedError
-from woolly.gguf import Tensor
-from woolly.plan import Plan
-from woolly.runtime.cpu import CpuBackend
-from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.devices import GPU_KINDS, is_gpu_backend
 from woolly.runtime.gpu.backend import GpuBackend
-from woolly.runtime.metal import MetalBackend
-from woolly.runtime.options import Options
-from woolly.runtime.program import Backend, Program
-from woolly.runtime.split import Placement, SplitBackend
-from woolly.runtime.stages import Stages
-from woolly.runtime.vulkan import VulkanBackend
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan
+    from woolly.runtime.options import Options
+    from woolly.runtime.program import Backend, Program
+    from woolly.runtime.split import Placement
+    from woolly.runtime.stages import Stages
 
 __all__ = ["BACKENDS", "Fallback", "choose", "find_gpu_backend", "plan_placement"]
 
 log = logging.getLogger("woolly.runtime")
 
 
-def _reference() -> Backend:
-    from woolly.runtime.reference import ReferenceBackend  # for those who ask for it by name
+def _made(file: str, name: str) -> Callable[[], Backend]:
+    """Returns what makes a backend, whose folder is imported then: most machines run one of them."""
 
-    return ReferenceBackend()
+    def make() -> Backend:
+        backend: Backend = getattr(import_module(f"woolly.runtime.{file}"), name)()
+        return backend
+
+    return make
 
 
 # Fastest first: "auto" takes the first that this machine can run.
 BACKENDS: Mapping[str, Callable[[], Backend]] = {
-    "cuda": CudaBackend,
-    "metal": MetalBackend,
-    "vulkan": VulkanBackend,
-    "cpu": CpuBackend,
-    "reference": _reference,
+    "cuda": _made("cuda.backend", "CudaBackend"),
+    "metal": _made("metal.backend", "MetalBackend"),
+    "vulkan": _made("vulkan.backend", "VulkanBackend"),
+    "cpu": _made("cpu.program", "CpuBackend"),
+    "reference": _made("reference", "ReferenceBackend"),
 }
 
 
@@ -85,13 +89,13 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
         from woolly.runtime.pipeline import PipelineBackend  # sockets and all: few need it
 
         # Stages have machines of their own: what this one has says nothing about them.
-        return PipelineBackend(CpuBackend.name if name == "auto" else choose(name).name, stages)
+        return PipelineBackend("cpu" if name == "auto" else choose(name).name, stages)
     if name == "auto":
         backends: list[Backend] = []
         for one in BACKENDS:
-            backend = _make(one, insists=False)
+            backend = BACKENDS[one]()
             if backends or backend.is_available():
-                backends.append(backend)
+                backends.append(_with_cpu(backend, insists=False))
                 # The CPU backend takes every plan, so later entries are used only by name.
                 if not backend.is_gpu:
                     break
@@ -100,7 +104,7 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
         raise RequestError(
             f"backend {name!r} is unknown; choose auto or one of: {', '.join(sorted(BACKENDS))}", field="backend"
         )
-    return _make(name, insists=True)
+    return _with_cpu(BACKENDS[name](), insists=True)
 
 
 def find_gpu_backend(name: str) -> GpuBackend | None:
@@ -119,13 +123,18 @@ def plan_placement(plan: Plan, tensors: Mapping[str, Tensor], options: Options) 
     `Options.gpu_layers` None counts as "auto". DeviceError if there is no GPU, UnsupportedError if it cannot run the
     plan, RequestError if what is asked for does not fit.
     """
-    backends = [_make(name, insists=False) for name in GPU_KINDS]
+    from woolly.runtime.split import SplitBackend
+
+    backends = [BACKENDS[name]() for name in GPU_KINDS]
     backend = next((one for one in backends if one.is_available()), backends[0])
-    assert isinstance(backend, SplitBackend)
-    return backend.place(plan, tensors, options)
+    assert isinstance(backend, GpuBackend)
+    return SplitBackend(backend, insists=False).place(plan, tensors, options)
 
 
-def _make(name: str, insists: bool) -> Backend:
+def _with_cpu(backend: Backend, insists: bool) -> Backend:
     """The backend; that of GPUs leaves layers to the CPU, by itself unless it `insists`."""
-    backend = BACKENDS[name]()
-    return SplitBackend(backend, insists) if isinstance(backend, GpuBackend) else backend
+    if not isinstance(backend, GpuBackend):
+        return backend
+    from woolly.runtime.split import SplitBackend
+
+    return SplitBackend(backend, insists)

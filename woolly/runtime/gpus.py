@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.devices import GPU_KINDS, is_gpu_backend
-from woolly.runtime.gpu.found import Gpu
+
+if TYPE_CHECKING:
+    from woolly.runtime.gpu.found import Gpu
 
 __all__ = ["find_gpu", "name_gpus"]
 

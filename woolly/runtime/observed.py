@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from woolly.gguf import Tensor
-from woolly.plan import Plan, Step
 from woolly.plan.passes import fuse_attention, merge_linears
-from woolly.runtime.batch import Batch
 from woolly.runtime.cpu.program import CpuProgram
-from woolly.runtime.options import Options
 from woolly.runtime.reference.moe import expert_rows
 from woolly.runtime.reference.ops import OpContext
 from woolly.runtime.reference.state import ReferenceState
 from woolly.runtime.reference.weights import WeightStore
-from woolly.runtime.state import State
 from woolly.runtime.views import Views
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan, Step
+    from woolly.runtime.batch import Batch
+    from woolly.runtime.options import Options
+    from woolly.runtime.state import State
 
 __all__ = ["ObservedProgram", "SeenRows"]
 

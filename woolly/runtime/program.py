@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import PlanError, RequestError, WoollyError
-from woolly.gguf import Tensor
-from woolly.plan import Plan
-from woolly.runtime.batch import Batch
-from woolly.runtime.options import Options
-from woolly.runtime.shares import Share
-from woolly.runtime.state import State
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan
+    from woolly.runtime.batch import Batch
+    from woolly.runtime.options import Options
+    from woolly.runtime.shares import Share
+    from woolly.runtime.state import State
 
 __all__ = [
     "About",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import PlanError
-from woolly.runtime.batch import Batch
-from woolly.runtime.state import State
+
+if TYPE_CHECKING:
+    from woolly.runtime.batch import Batch
+    from woolly.runtime.state import State
 
 __all__ = [
     "MOST_RANKED",

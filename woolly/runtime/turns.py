@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
 from woolly import _native
 from woolly.plan import Plan, Rope, Step, rope_axes, rope_frequencies
-from woolly.runtime.batch import Batch
-from woolly.runtime.views import Views
+
+if TYPE_CHECKING:
+    from woolly.runtime.batch import Batch
+    from woolly.runtime.views import Views
 
 __all__ = ["Turns"]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import RequestError
-from woolly.sampling.params import SamplingParams
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.sampling.params import SamplingParams
+    from woolly.tokens import Tokenizer
 
 __all__ = ["LogitBias", "find"]
 

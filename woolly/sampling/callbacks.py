@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import CallbackError
-from woolly.sampling.history import History
+
+if TYPE_CHECKING:
+    from woolly.sampling.history import History
 
 __all__ = ["call_processor", "call_sampler", "pass_interrupt"]
 

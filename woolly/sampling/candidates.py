@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
 from woolly._native import draw, largest, logs, weigh
-from woolly.sampling.head import RowHead
+
+if TYPE_CHECKING:
+    from woolly.sampling.head import RowHead
 
 __all__ = ["Candidates", "NoCandidateError", "ShortHeadError", "log32"]
 

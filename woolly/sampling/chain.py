@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from woolly.sampling.candidates import Candidates
 from woolly.sampling.choosers import Draw, Greedy, Mirostat
 from woolly.sampling.head import MOST_HEAD
-from woolly.sampling.params import SamplingParams
 from woolly.sampling.registry import SamplerContext, SamplerStep, find_sampler
 from woolly.sampling.usual import UsualChain
+
+if TYPE_CHECKING:
+    from woolly.sampling.candidates import Candidates
+    from woolly.sampling.params import SamplingParams
 
 __all__ = ["Chain"]
 

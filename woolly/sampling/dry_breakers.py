@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from woolly.tokens import Tokenizer
+if TYPE_CHECKING:
+    from woolly.tokens import Tokenizer
 
 __all__ = ["sequence_breakers"]
 

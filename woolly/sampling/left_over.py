@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from woolly.sampling.candidates import Candidates
 from woolly.sampling.logprobs import TokenLogprob
+
+if TYPE_CHECKING:
+    from woolly.sampling.candidates import Candidates
 
 __all__ = ["left_over"]
 

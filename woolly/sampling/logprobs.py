@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly._native import largest, log_sum_exp
 from woolly.errors import ModelError
-from woolly.sampling.head import RowHead
+
+if TYPE_CHECKING:
+    from woolly.sampling.head import RowHead
 
 __all__ = ["TokenLogprob", "head_log_probabilities", "log_probabilities"]
 

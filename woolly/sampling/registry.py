@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from woolly.sampling.candidates import Candidates
-from woolly.sampling.history import History
-from woolly.tokens import Tokenizer
-
 if TYPE_CHECKING:
+    from woolly.sampling.candidates import Candidates
+    from woolly.sampling.history import History
     from woolly.sampling.params import SamplingParams
+    from woolly.tokens import Tokenizer
 
 __all__ = ["SamplerContext", "SamplerStep", "find_sampler", "sampler"]
 

@@ -20,15 +20,15 @@ from woolly.sampling.head import MOST_HEAD, Row, RowHead
 from woolly.sampling.history import History
 from woolly.sampling.left_over import left_over
 from woolly.sampling.logprobs import TokenLogprob, head_log_probabilities, log_probabilities
-from woolly.sampling.params import SamplingParams
 from woolly.sampling.registry import SamplerContext
 from woolly.sampling.seeds import draw_seed
 from woolly.sampling.thought import Thought, ThoughtMarks
-from woolly.sampling.usual import UsualChain
-from woolly.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from woolly.grammar import Constraint
+    from woolly.sampling.params import SamplingParams
+    from woolly.sampling.usual import UsualChain
+    from woolly.tokens import Tokenizer
 
 __all__ = ["Choice", "Sampler"]
 

@@ -6,18 +6,21 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import neg
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly._native import draw, weigh
-from woolly.sampling.candidates import Candidates
 from woolly.sampling.choosers import Draw, Greedy
-from woolly.sampling.registry import SamplerStep
 from woolly.sampling.samplers.min_p import MinP
 from woolly.sampling.samplers.temperature import Temperature
 from woolly.sampling.samplers.top_k import TopK
 from woolly.sampling.samplers.top_p import TopP
+
+if TYPE_CHECKING:
+    from woolly.sampling.candidates import Candidates
+    from woolly.sampling.registry import SamplerStep
 
 __all__ = ["UsualChain", "choose_together"]
 

@@ -5,23 +5,42 @@ A picture or a sound is decoded, prepared for a tower (`Prepared`: pieces of pat
 the tokens.
 """
 
-from woolly.senses.ears import LISTENERS, EarSettings, Listener
-from woolly.senses.halves import Halves, read_halves
-from woolly.senses.layout import Layout, Prompt, Rows, encode_prompt, lay_out
-from woolly.senses.picture import Picture, read_picture
-from woolly.senses.prepared import Kind, Piece, Prepared
-from woolly.senses.settings import MOST_PATCHES, PROJECTORS, Projector, TowerSettings, read_settings
-from woolly.senses.sounds import Sound, read_sound
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.senses.ears import LISTENERS, EarSettings, Listener
+    from woolly.senses.given import GivenFile, GivenPicture, GivenSound, GivenVideo
+    from woolly.senses.halves import Halves, read_halves
+    from woolly.senses.layout import Layout, Prompt, Rows, encode_prompt, lay_out
+    from woolly.senses.pdf import Page, is_pdf
+    from woolly.senses.picture import Picture, read_picture
+    from woolly.senses.prepared import Kind, Piece, Prepared
+    from woolly.senses.preparing import measure, prepare
+    from woolly.senses.preparing.hearing import measure_sound, prepare_sound
+    from woolly.senses.preparing.video import measure_frames, prepare_clip, prepare_frame
+    from woolly.senses.settings import MOST_PATCHES, PROJECTORS, Projector, TowerSettings, read_settings
+    from woolly.senses.sounds import Sound, read_sound
+    from woolly.senses.video import Clip, Frame, is_video
 
 __all__ = [
     "LISTENERS",
+    "MOST_PAGES",
     "MOST_PATCHES",
     "PROJECTORS",
+    "Clip",
     "EarSettings",
+    "Frame",
+    "GivenFile",
+    "GivenPicture",
+    "GivenSound",
+    "GivenVideo",
     "Halves",
     "Kind",
     "Layout",
     "Listener",
+    "Page",
     "Picture",
     "Piece",
     "Prepared",
@@ -31,9 +50,39 @@ __all__ = [
     "Sound",
     "TowerSettings",
     "encode_prompt",
+    "is_pdf",
+    "is_video",
     "lay_out",
+    "measure",
+    "measure_frames",
+    "measure_sound",
+    "prepare",
+    "prepare_clip",
+    "prepare_frame",
+    "prepare_sound",
     "read_halves",
     "read_picture",
     "read_settings",
     "read_sound",
 ]
+
+MOST_PAGES = 50  # of the PDF files of a conversation, unless the caller says otherwise
+
+__getattr__ = later(
+    __name__,
+    {
+        "ears": "LISTENERS EarSettings Listener",
+        "given": "GivenFile GivenPicture GivenSound GivenVideo",
+        "halves": "Halves read_halves",
+        "layout": "Layout Prompt Rows encode_prompt lay_out",
+        "pdf": "Page is_pdf",
+        "picture": "Picture read_picture",
+        "prepared": "Kind Piece Prepared",
+        "preparing": "measure prepare",
+        "preparing.hearing": "measure_sound prepare_sound",
+        "preparing.video": "measure_frames prepare_clip prepare_frame",
+        "settings": "MOST_PATCHES PROJECTORS Projector TowerSettings read_settings",
+        "sounds": "Sound read_sound",
+        "video": "Clip Frame is_video",
+    },
+)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import text_of
-from woolly.senses.prepared import Kind
+
+if TYPE_CHECKING:
+    from woolly.senses.prepared import Kind
 
 __all__ = ["LISTENERS", "EarSettings", "Listener", "after_conv", "read_ears"]
 

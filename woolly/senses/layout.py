@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from woolly.senses.ears import EarSettings
-from woolly.senses.prepared import Prepared
-from woolly.senses.settings import TowerSettings
+from woolly import senses
+
+if TYPE_CHECKING:
+    from woolly.senses.ears import EarSettings
+    from woolly.senses.prepared import Prepared
+    from woolly.senses.settings import TowerSettings
 
 __all__ = ["Layout", "Prompt", "Rows", "encode_prompt", "lay_out"]
 
@@ -63,9 +67,9 @@ def encode_prompt(parts: Iterable[str | Rows], encode: Callable[[str], Sequence[
 
 def lay_out(prepared: Prepared, settings: TowerSettings | EarSettings, index: int = 0) -> Layout:
     """What a picture or a sound becomes in a prompt; `index` counts the pictures before it."""
-    if isinstance(settings, EarSettings) and settings.family.filled:
+    if isinstance(settings, senses.EarSettings) and settings.family.filled:
         return Layout(_joined(part for i in range(len(prepared.pieces)) for part in _filled(prepared, i, settings)))
-    if isinstance(settings, EarSettings):
+    if isinstance(settings, senses.EarSettings):
         own = (Rows(prepared, i, 0, settings.row_grid(one.grid)[2]) for i, one in enumerate(prepared.pieces))
         return Layout(_joined((settings.family.begin, *own, settings.family.end)))
     family = settings.family

@@ -22,13 +22,13 @@ import numpy as np
 from woolly.errors import RequestError
 from woolly.machine.child import can_start
 from woolly.machine.extra import how_to_add
+from woolly.senses import MOST_PAGES
 from woolly.senses.format import MOST_BYTES
 from woolly.senses.picture import Picture
 from woolly.senses.turn import run_in_turn
 
-__all__ = ["MOST_PAGES", "Kept", "Page", "Taken", "is_pdf", "read_file", "read_pages"]
+__all__ = ["Kept", "Page", "Taken", "is_pdf", "read_file", "read_pages"]
 
-MOST_PAGES = 50  # of a conversation, unless the caller says otherwise
 _MOST_CHARACTERS = 4_000_000  # of a conversation: a million tokens
 _SCALE = 2.0  # pixels of a point: 144 per inch, at which print of 8 points can be read
 _MOST_SIDE = 2048  # pixels; a page of 200 inches is drawn smaller, not larger

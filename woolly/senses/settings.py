@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import text_of
-from woolly.senses.prepared import Kind
+
+if TYPE_CHECKING:
+    from woolly.senses.prepared import Kind
 
 __all__ = ["MOST_PATCHES", "PROJECTORS", "Projector", "TowerSettings", "read_settings"]
 

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,6 +87,8 @@ def _replace(file: Path, text: str, wanted: Mapping[str, Any]) -> None:
         is_wanted = False
     if not is_wanted:
         raise StoreError(f"{PRESETS_FILE} is written in a way that only a person can change; edit it by hand")
+    import tempfile  # for names that people make
+
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as other:
         other.write(text)
         other.flush()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ def written_whole(path: Path, *, mode: int = 0o666, aside: Path | None = None) -
     left over. `aside` is the other name, by default one of its own that ends in .tmp: only a process that is killed
     leaves it behind. The system's mask applies to `mode`.
     """
-    other = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp") if aside is None else aside
+    other = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp") if aside is None else aside
     try:
         with open(os.open(other, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, mode), "wb") as file:  # noqa: PTH123
             yield file

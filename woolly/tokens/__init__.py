@@ -1,6 +1,19 @@
 """TEXT TO IDS and back: tokenizers, streaming text, stop strings."""
 
-from woolly.tokens.detokenize import StreamDetokenizer
-from woolly.tokens.tokenizer import Tokenizer
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.tokens.detokenize import StreamDetokenizer
+    from woolly.tokens.tokenizer import Tokenizer
 
 __all__ = ["StreamDetokenizer", "Tokenizer"]
+
+__getattr__ = later(
+    __name__,
+    {
+        "detokenize": "StreamDetokenizer",
+        "tokenizer": "Tokenizer",
+    },
+)

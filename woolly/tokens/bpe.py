@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import tokenizers
 from tokenizers import pre_tokenizers
@@ -11,8 +12,10 @@ from tokenizers import pre_tokenizers
 from woolly import _native
 from woolly.errors import TokenizerError
 from woolly.gguf.byte_level import CHARACTER_OF_BYTE
-from woolly.tokens.pretokenize import Pretokenizer
 from woolly.tokens.vocabulary import SPACE_MARK, Vocabulary
+
+if TYPE_CHECKING:
+    from woolly.tokens.pretokenize import Pretokenizer
 
 __all__ = ["BYTE_OF_CHARACTER", "BytePairEncoder"]
 

@@ -12,15 +12,10 @@ import numpy as np
 from woolly.errors import TokenizerError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.tokens.bpe import BYTE_OF_CHARACTER, BytePairEncoder
-from woolly.tokens.plamo import PlamoEncoder
 from woolly.tokens.pretokenize import Pretokenizer, find_pretokenizer
 from woolly.tokens.ranked import LateEncoder
-from woolly.tokens.rwkv import RwkvEncoder, unescaped
-from woolly.tokens.sentencepiece import SentencePieceEncoder
 from woolly.tokens.special import SpecialTokens, make_splitter, read_special_tokens
-from woolly.tokens.unigram import UnigramEncoder
 from woolly.tokens.vocabulary import BYTE_NAME, SPACE_MARK, TokenType, Vocabulary, read_vocabulary
-from woolly.tokens.wordpiece import WordPieceEncoder
 
 __all__ = ["Tokenizer"]
 
@@ -233,6 +228,8 @@ class Tokenizer:
         if kind == TokenType.BYTE and (name := BYTE_NAME.fullmatch(text)):
             return bytes([int(name[1], 16)])
         if self.model == "rwkv":
+            from woolly.tokens.rwkv import unescaped
+
             return unescaped(text)
         if kind in _FOUND or self.model == "plamo2":
             return text.encode("utf-8", "surrogateescape")
@@ -250,17 +247,27 @@ class Tokenizer:
             make = partial(BytePairEncoder, vocabulary, pre, unknown, lowercase and self.model == "whitespace")
             return LateEncoder(make) if vocabulary.is_ranked else make()
         if self.model == "rwkv":
+            from woolly.tokens.rwkv import RwkvEncoder  # here and below: a model has one of them
+
             return RwkvEncoder(vocabulary, unknown)
         if self.model == "plamo2":
+            from woolly.tokens.plamo import PlamoEncoder
+
             return PlamoEncoder(vocabulary)
         if self.model == "bert":
             self.adds_space_prefix = True
+            from woolly.tokens.wordpiece import WordPieceEncoder
+
             return WordPieceEncoder(
                 vocabulary, unknown, lowercase, vocabulary.flag("normalizer.strip_accents", lowercase)
             )
         self.adds_space_prefix = vocabulary.flag("add_space_prefix", self.model == "llama")
         if self.model == "llama":
+            from woolly.tokens.sentencepiece import SentencePieceEncoder
+
             return SentencePieceEncoder(vocabulary, unknown, self.adds_space_prefix)
+        from woolly.tokens.unigram import UnigramEncoder
+
         return UnigramEncoder(
             vocabulary, unknown, self.adds_space_prefix, vocabulary.flag("remove_extra_whitespaces", False)
         )

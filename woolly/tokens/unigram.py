@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from woolly._native import Unigram
 from woolly.errors import TokenizerError
-from woolly.tokens.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from woolly.tokens.vocabulary import Vocabulary
 
 __all__ = ["UnigramEncoder"]
 

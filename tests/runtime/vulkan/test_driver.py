@@ -14,11 +14,12 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.memory import Block
-from woolly.runtime.vulkan import archive, libvulkan
+from woolly.runtime.vulkan import archive, libvulkan, physical
 from woolly.runtime.vulkan import driver as driving
 from woolly.runtime.vulkan.archive import ARCHIVE, SpirvArchive
 from woolly.runtime.vulkan.context import VulkanContext
-from woolly.runtime.vulkan.driver import VulkanDevice, find_level
+from woolly.runtime.vulkan.driver import VulkanDevice
+from woolly.runtime.vulkan.level import LEVEL, find_level
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary, open_driver
 from woolly.runtime.vulkan.physical import FEATURES, Physical, find_physical
 from woolly.runtime.vulkan.spirv import with_modes
@@ -301,11 +302,11 @@ def test_missing_features_are_named():
 def test_the_cpu_in_place_of_a_gpu_is_taken_by_name_alone(opened, monkeypatch):
     found = find_physical(open_driver(), 0)
     for kind, sentence in (("software", "which is the CPU"), ("integrated", "is taken by name alone")):
-        monkeypatch.setattr(driving, "find_physical", lambda *_, kind=kind: replace(found, kind=kind))
+        monkeypatch.setattr(physical, "find_physical", lambda *_, kind=kind: replace(found, kind=kind))
         with pytest.raises(DeviceError, match=sentence):
             find_level()
-    monkeypatch.setattr(driving, "find_physical", lambda *_: replace(found, kind="discrete"))
-    assert find_level() == driving.LEVEL
+    monkeypatch.setattr(physical, "find_physical", lambda *_: replace(found, kind="discrete"))
+    assert find_level() == LEVEL
 
 
 @pytest.mark.parametrize("which", range(len(probe._RESULTS)))

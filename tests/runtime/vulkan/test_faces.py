@@ -17,7 +17,7 @@ from woolly.runtime import BACKENDS, Options, choose, name_gpus
 from woolly.runtime.gpu.found import Gpu
 from woolly.runtime.program import About
 from woolly.runtime.split import SplitBackend
-from woolly.runtime.vulkan import gpus
+from woolly.runtime.vulkan import gpus, physical
 from woolly.runtime.vulkan.bandwidth import find_bandwidth, measure_bandwidth
 
 
@@ -52,7 +52,7 @@ def test_several_gpus_have_the_identity_of_one(vulkan, tiny):
 def test_gpus_are_named_as_far_as_they_are_of_one_kind(monkeypatch):
     kinds = [SimpleNamespace(kind=kind) for kind in ("discrete", "discrete", "integrated", "software")]
     monkeypatch.setattr(gpus, "open_driver", lambda: None)
-    monkeypatch.setattr(gpus, "list_physical", lambda driver: kinds)
+    monkeypatch.setattr(physical, "list_physical", lambda driver: kinds)
     monkeypatch.setattr(gpus, "find_level", lambda: "vulkan")
     assert name_gpus("vulkan") == ["vulkan:0", "vulkan:1"]
     assert name_gpus() == ["vulkan:0", "vulkan:1"]  # tests see no GPU of another kind

@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from woolly.chat.tools.tags import Tags
-from woolly.chat.tools.tool import Tool
 from woolly.chat.tools.values import is_text
 from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from woolly.chat.tools.tags import Tags
+    from woolly.chat.tools.tool import Tool
 
 __all__ = ["escape", "python_call", "tagged_call"]
 

@@ -6,16 +6,18 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from woolly.chat.reasoning import ReasoningMarks
 from woolly.chat.tools.arguments import escape, python_call, tagged_call
-from woolly.chat.tools.format import Format
 from woolly.chat.tools.marks import mark_ids
-from woolly.chat.tools.tool import Tool, ToolChoice
 from woolly.errors import RequestError
 from woolly.grammar.json_schema import prepare_schema
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.chat.reasoning import ReasoningMarks
+    from woolly.chat.tools.format import Format
+    from woolly.chat.tools.tool import Tool, ToolChoice
+    from woolly.tokens import Tokenizer
 
 __all__ = ["answer_grammar", "call_grammar"]
 

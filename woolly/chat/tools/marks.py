@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from woolly.chat.tools.format import Format
-from woolly.tokens import Tokenizer
+if TYPE_CHECKING:
+    from woolly.chat.tools.format import Format
+    from woolly.tokens import Tokenizer
 
 __all__ = ["mark_ids", "marks_of"]
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
 import string
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from woolly.chat.events import CallArguments, CallStart, Event, Text
-from woolly.chat.tools.format import Format
 from woolly.chat.tools.label import LabelScanner
 from woolly.chat.tools.python import PythonScanner
 from woolly.chat.tools.scanner import CallScanner, Scanner, Status
 from woolly.chat.tools.tags import TagScanner
-from woolly.chat.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from woolly.chat.tools.format import Format
+    from woolly.chat.tools.tool import Tool
 
 __all__ = ["ToolParser", "make_call_id"]
 
@@ -22,6 +24,8 @@ _LETTERS = string.ascii_letters + string.digits
 
 def make_call_id(length: int | None = None) -> str:
     """Returns an id for a call: OpenAI's kind, or `length` letters and digits for templates that want those."""
+    import secrets  # few answers call a tool
+
     if length is None:
         return "call_" + "".join(secrets.choice(_LETTERS) for _ in range(24))
     return "".join(secrets.choice(_LETTERS) for _ in range(length))

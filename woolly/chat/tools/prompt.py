@@ -6,9 +6,12 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from woolly.chat.message import Message, read_arguments
-from woolly.chat.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from woolly.chat.tools.tool import Tool
 
 __all__ = ["describe_tools", "knows_tools"]
 

@@ -15,16 +15,17 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, THREADS
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
+from woolly.cli.start.checkpoint import check_archive
 from woolly.cli.terminal.progress import bytes_bar, tell
 from woolly.cli.terminal.screen import results
 from woolly.cli.terminal.sizes import counted, duration, size
-from woolly.errors import RequestError, UnsupportedError
+from woolly.errors import RequestError
 
 if TYPE_CHECKING:
     from woolly.convert import FileDraft, Written
     from woolly.quantize import ImportanceMatrix, Recipe
 
-__all__ = ["convert", "converted", "of_checkpoint"]
+__all__ = ["convert", "converted"]
 
 _LIMIT = 1024  # threads
 
@@ -123,29 +124,6 @@ def _convert_lora(
     return {"path": str(target), "type": "F32", "tensors": n}
 
 
-def of_checkpoint(name: str) -> str:
-    """Returns the name of a model; of a checkpoint's folder, that of the file that it was converted to."""
-    try:
-        is_folder = Path(name).is_dir()
-        if Path(name).is_file():  # else it may be a prompt
-            _check_archive(name)
-    except (OSError, ValueError):  # a prompt that no file could be called
-        return name
-    if not is_folder:
-        return name  # without the converter, whose import would delay the first token of every other model
-    from woolly.convert import is_checkpoint
-
-    return str(converted(Path(name))) if is_checkpoint(Path(name)) else name
-
-
-def _check_archive(name: str) -> None:
-    if re.fullmatch(r"\S+\.nemo", name, re.IGNORECASE):
-        raise UnsupportedError(
-            f"{name}: NeMo archives are not read; `woolly pull parakeet` fetches Parakeet, and `woolly convert` reads"
-            " folders of transformers' form, such as nvidia/parakeet-ctc-1.1b"
-        )
-
-
 def converted(folder: Path) -> Path:
     """Returns the GGUF file of a checkpoint's folder in the models folder; it is written once, and says so."""
     from woolly.convert import choose_types, make_draft, open_checkpoint
@@ -164,7 +142,7 @@ def converted(folder: Path) -> Path:
 
 def _folder(source: str) -> tuple[Path, dict[str, Any]]:
     """Returns the folder that is meant, and what is known about it; a repository of the hub is fetched first."""
-    _check_archive(source)
+    check_archive(source)
     path = Path(source)
     if path.exists():
         return path, {}

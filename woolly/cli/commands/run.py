@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from woolly.cli.commands.convert import of_checkpoint
 from woolly.cli.commands.pull import fetched, pulled
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
@@ -29,13 +28,16 @@ from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.prompt import lacks_prompt, model_and_prompt, name_and_words, naming_files
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
+from woolly.cli.start.checkpoint import of_checkpoint
 from woolly.cli.start.memory import default_model
 from woolly.cli.start.offer import hint, next_steps, offer
 from woolly.cli.start.senses import check_files, find_projector
 from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.sizes import counted
-from woolly.sampling import SamplingParams
 from woolly.store import DEFAULT_MODEL, Preset
+
+if TYPE_CHECKING:
+    from woolly.sampling import SamplingParams
 
 __all__ = ["run"]
 
@@ -128,7 +130,6 @@ def run(
     answered without it; -f - waits longer. A newline at the end of a file or a pipe is not part of the prompt.
     """
     # Imported late, so that --help answers at once.
-    from woolly.cli.chat.talk import talk
     from woolly.cli.terminal.answer import EMPTY, Timing, is_assumed_in_vain, show_plain, stats_of
     from woolly.cli.terminal.transcript import check_transcript, find_transcribing, transcribe
     from woolly.llm import LLM
@@ -174,6 +175,8 @@ def run(
     if text is None:
         if raw or as_json or verbose or image or audio:
             raise UsageError(lacks_prompt(name or DEFAULT_MODEL))
+        from woolly.cli.chat.talk import talk
+
         talk(name or default_model(), params_of, system, engine)
         return
 

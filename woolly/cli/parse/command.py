@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 import sys
 from collections import deque
@@ -235,6 +236,8 @@ class Group(click.Group):
 
     def main(self, args: Sequence[str] | None = None, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """As click's, but the caller shows the errors."""
+        if "_WOOLLY_COMPLETE" in os.environ:  # the Tab key asks: click knows our kind of bash once it is imported
+            import_module("woolly.cli.parse.completion")
         # The name also if Python was given a script, or -m.
         result = super().main(args, standalone_mode=False, **{**extra, "prog_name": "woolly"})
         if standalone_mode:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 import click
@@ -48,6 +47,8 @@ class UsageError(RequestError):
 
 def near(word: str, known: Iterable[str]) -> str:
     """`did you mean ...?`, or nothing if no name is near."""
+    import difflib
+
     found = difflib.get_close_matches(word, sorted(known), n=2, cutoff=0.65)
     return f"did you mean {' or '.join(found)}?" if found else ""
 

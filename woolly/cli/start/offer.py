@@ -9,16 +9,19 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from woolly import store
 from woolly.cli.start.memory import read_start, remember
-from woolly.cli.start.suggestion import Suggestion, suggest
 from woolly.cli.terminal.progress import bytes_bar, tell
 from woolly.errors import StoreError, WoollyError
 from woolly.store import DEFAULT_MODEL
 from woolly.store.download import HUB, is_offline
+
+if TYPE_CHECKING:
+    from woolly.cli.start.suggestion import Suggestion
 
 __all__ = ["Download", "hint", "next_steps", "offer"]
 
@@ -77,6 +80,8 @@ def offer() -> Download | None:
     start = read_start()
     if start.is_settled or not start.may_ask_the_hub or not _is_answered():
         return None
+    from woolly.cli.start.suggestion import suggest  # for those alone who named no model
+
     found = _Reached.begin()
     better = suggest()
     if better is None or not better.is_fast:
@@ -103,6 +108,8 @@ def hint() -> None:
     """Tells a person at a terminal what would answer better than the toy, unless the person chose the toy."""
     if read_start().is_settled or not _is_shown():
         return
+    from woolly.cli.start.suggestion import suggest
+
     better = suggest()
     if better is not None:
         tell(f"woolly: {DEFAULT_MODEL} is a toy of 98 MB: {_advice(better)} answers better", dim=True)

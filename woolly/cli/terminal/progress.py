@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -33,6 +31,8 @@ def chatter() -> Console:
 def tell(text: str, *, dim: bool = False) -> None:
     """Write a message to standard error: wrapped between words on a terminal, as it is otherwise."""
     if sys.stderr is not None and sys.stderr.isatty():
+        import shutil
+
         width = shutil.get_terminal_size().columns - 1
         text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
     click.echo(click.style(text, dim=True) if dim else text, err=True)
@@ -42,6 +42,8 @@ def _wrapped(line: str, width: int) -> str:
     """The line within a width; its further lines begin under the second column of a list, if it has one."""
     column = re.match(r"\s*(\S+ )*\S*  +", line)
     indent = " " * len(column[0]) if column is not None and len(column[0]) < width / 2 else ""
+    import textwrap
+
     # Long words are paths and addresses, which are copied whole.
     return textwrap.fill(
         line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False

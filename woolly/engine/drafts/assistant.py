@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.drafts.likeliest import likeliest
 from woolly.engine.drafts.mtp import MtpDraft
-from woolly.engine.request import Request
 from woolly.runtime import Batch, CancelledRun, Program, State
+
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
 
 __all__ = ["AssistantDraft"]
 

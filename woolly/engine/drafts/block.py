@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from woolly.engine.drafts.likeliest import likeliest
 from woolly.engine.drafts.mtp import MtpDraft, Rows
-from woolly.engine.request import Request
 from woolly.runtime import Batch, CancelledRun, Program
+
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
 
 __all__ = ["BlockDraft"]
 

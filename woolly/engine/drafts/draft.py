@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from woolly.engine.request import Request
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
 
 __all__ = ["Draft", "DraftLength"]
 

@@ -8,11 +8,14 @@ that it had. A token that differs from an expected one is an error: nothing is e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from woolly.engine.step.scheduler import Scheduler
-from woolly.engine.step.work import Work
 from woolly.errors import RequestError
-from woolly.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from woolly.engine.step.scheduler import Scheduler
+    from woolly.engine.step.work import Work
+    from woolly.sampling.params import SamplingParams
 
 __all__ = ["add_known", "check_resumable"]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from woolly.engine.request import Request
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
 
 __all__ = ["PromptLookup"]
 

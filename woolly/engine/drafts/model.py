@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from woolly.cache.pages import PagePool
 from woolly.cache.slots import SlotPool
 from woolly.engine.drafts.likeliest import likeliest
-from woolly.engine.drafts.purse import Purses
-from woolly.engine.request import Request
 from woolly.errors import RequestError
 from woolly.runtime import PAGE_SIZE, Batch, Program, pages_for
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.engine.drafts.purse import Purses
+    from woolly.engine.request import Request
+    from woolly.tokens import Tokenizer
 
 __all__ = ["DraftModel", "check_vocabulary"]
 

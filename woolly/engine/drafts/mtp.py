@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.drafts.likeliest import likeliest
-from woolly.engine.request import Request
-from woolly.engine.step.work import Work
-from woolly.plan import Plan
 from woolly.runtime import Batch, CancelledRun, DraftProgram, Program, State
+
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
+    from woolly.engine.step.work import Work
+    from woolly.plan import Plan
 
 __all__ = ["MtpDraft"]
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.mtp import MtpDraft
-from woolly.engine.request import Request
-from woolly.runtime import Program
+
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
+    from woolly.runtime import Program
 
 __all__ = ["MtpLookup"]
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
+from woolly.engine import drafts
 from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import Draft, DraftLength
-from woolly.engine.drafts.lookup import PromptLookup
-from woolly.engine.drafts.model import DraftModel
-from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.drafts.purse import Purses
-from woolly.engine.request import Request
-from woolly.engine.step.runner import Runner
-from woolly.engine.step.scheduler import Scheduler
-from woolly.engine.step.work import Span, Work
+
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
+    from woolly.engine.step.runner import Runner
+    from woolly.engine.step.scheduler import Scheduler
+    from woolly.engine.step.work import Span, Work
 
 __all__ = ["Speculation"]
 
@@ -39,7 +40,7 @@ class Speculation:
         self._cost = DraftCost()
         self._purses = Purses(self._worth)
         self._accepted: dict[Request, int] = {}  # guesses of the step under way that came true
-        if isinstance(draft, DraftModel):
+        if draft is not None and isinstance(draft, drafts.DraftModel):
             draft.purses = self._purses
 
     def add_to(self, work: Work) -> None:
@@ -69,12 +70,12 @@ class Speculation:
                 left -= n
         if not wanted:
             return
-        if not isinstance(self.draft, PromptLookup):
+        if not isinstance(self.draft, drafts.PromptLookup):
             self._runner.meanwhile()
         begin = time.perf_counter()
         guesses = self.draft.propose([(span.request, n) for span, n in wanted])
         seconds = time.perf_counter() - begin
-        if isinstance(self.draft, DraftModel):
+        if isinstance(self.draft, drafts.DraftModel):
             seconds -= self.draft.read_seconds
         n_guesses = sum(map(len, guesses))
         self._cost.guessed(n_guesses, seconds)
@@ -87,7 +88,7 @@ class Speculation:
         """Lets a draft read what the step computed, after its tokens are chosen, and learns what the step took."""
         if self.draft is not None and work.spans:
             self._account(work)
-        if isinstance(self.draft, MtpDraft):
+        if self.draft is not None and isinstance(self.draft, drafts.MtpDraft):
             self.draft.settled()
 
     def saw(self, request: Request, n_drafted: int, n_accepted: int) -> None:

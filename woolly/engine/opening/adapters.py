@@ -13,7 +13,6 @@ from pathlib import Path
 from woolly.errors import ModelError, RequestError, StoreError
 from woolly.gguf import GGUFFile, Tensor, open_gguf, text_of
 from woolly.plan import Plan, Weight
-from woolly.plan.passes.adapt import LowRank, adapt
 from woolly.store import resolve
 from woolly.store.digest import digest_of
 
@@ -168,6 +167,8 @@ def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[
     """The plan with the adapters' steps, and their tensors by the names that these steps have for them."""
     shapes = {w.tensor: _whole(plan, w) for step in plan.steps if step.op == "linear" for w in step.weights[:1]}
     tensors: dict[str, Tensor] = {}
+    from woolly.plan.passes.adapt import LowRank, adapt
+
     known: list[dict[str, LowRank]] = []
     for index, adapter in enumerate(adapters):
         low: dict[str, LowRank] = {}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING
 
 from woolly import _native
 from woolly.errors import RequestError
-from woolly.gguf import GGUFFile
 from woolly.gguf.overlay import Overlay
 from woolly.machine.memory import available_memory
 from woolly.models import Keys
-from woolly.plan import Plan
+
+if TYPE_CHECKING:
+    from woolly.gguf import GGUFFile
+    from woolly.plan import Plan
 
 __all__ = ["LEAST_CTX", "MOST_CTX", "affordable_ctx", "check_ctx", "context_limit", "default_ctx", "possible_ctx"]
 

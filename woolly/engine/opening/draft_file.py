@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,10 @@ import numpy.typing as npt
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models import is_block, is_head, trace_draft, trace_head
-from woolly.plan import Plan
 from woolly.quant import GGMLType
+
+if TYPE_CHECKING:
+    from woolly.plan import Plan
 
 __all__ = ["describe_draft", "guessed_ids", "has_block", "is_draft_file", "open_draft_file", "with_draft"]
 

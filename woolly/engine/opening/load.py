@@ -8,28 +8,31 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from woolly.engine import seeing
 from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
 from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, context_limit
-from woolly.engine.opening.control_vectors import Scaled, steered
 from woolly.engine.opening.draft_file import guessed_ids, open_draft_file, with_draft
 from woolly.engine.opening.memory import check_memory, estimate, weight_bytes
-from woolly.engine.seeing import Source, Tower, open_encoder, open_tower, source_backend
 from woolly.engine.step.breadth import Breadth
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, Tensor, open_gguf
 from woolly.gguf.overlay import Value, write_overrides
 from woolly.machine.memory import available_memory
 from woolly.models import draft_tensors, trace, trace_encoder
-from woolly.plan import Plan, Pooling, Result
 from woolly.plan.passes import bring
 from woolly.runtime import PAGE_SIZE, Backend, Options, Program, Stages, backend_for, choose, pages_for
 from woolly.store import resolve
 from woolly.store.digest import digest_of
 from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.engine.opening.control_vectors import Scaled
+    from woolly.plan import Plan, Pooling, Result
 
 __all__ = [
     "MAX_TEXT",
@@ -72,8 +75,8 @@ class LoadedModel:
     program: Program
     adapters: tuple[Adapter, ...] = ()
     salt: bytes = b""  # of all pages: what the control vectors and the given metadata are
-    tower: Tower | None = None  # what makes rows of pictures
-    source: Source | None = None  # what reads prompts, if a decoder reads an encoder
+    tower: seeing.Tower | None = None  # what makes rows of pictures
+    source: seeing.Source | None = None  # what reads prompts, if a decoder reads an encoder
     # The model compiled with other adapters; None: its state is on a device, which one program alone can use.
     compile: Callable[[Sequence[Adapter | None]], Program] | None = None
     weight_bytes: int = 0  # that its prepared weights take at most
@@ -137,13 +140,13 @@ def load_model(
     other: GGUFFile | None = None
     program: Program | None = None
     opened: list[Adapter] = []
-    tower: Tower | None = None
-    source: Source | None = None
+    tower: seeing.Tower | None = None
+    source: seeing.Source | None = None
     try:
         file.overlay(metadata or {})
         plan = trace(file, result, pooling, ctx)
         if plan.has_source:
-            backend = source_backend(backend, options)
+            backend = seeing.source_backend(backend, options)
         if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         other = open_draft_file(file, draft_file, draft)
@@ -167,7 +170,7 @@ def load_model(
             most = min(max(ctx or 0, context_limit(file, plan)), MAX_TEXT)
             traced = trace_encoder(file, plan, ctx)
             its, options = _divided(options, traced.plans, plan)
-            source = open_encoder(file, traced, backend, its, most)
+            source = seeing.open_encoder(file, traced, backend, its, most)
             plan = bring(plan, source.width)
         opened += (open_adapter(name, its, plan) for name, its in (adapters or {}).items())
         salt = "".join(write_overrides(metadata or {})).encode()
@@ -183,6 +186,8 @@ def load_model(
             tensors = {**file.tensors, **draft_tensors(other), **more}
             if not control_vectors:
                 return plan, tensors, b""
+            from woolly.engine.opening.control_vectors import steered
+
             plan, more, steering = steered(plan, control_vectors, control_vector_layers)
             return plan, {**tensors, **more}, steering
 
@@ -252,11 +257,11 @@ def _compiled(
 
 def _with_tower(
     plan: Plan, projector: Path, backend: str, options: Options, *, is_needed: bool
-) -> tuple[Plan, Tower | None]:
+) -> tuple[Plan, seeing.Tower | None]:
     """The plan that takes rows of pictures, and the tower that makes them; without both as `load_model` explains."""
-    tower: Tower | None = None
+    tower: seeing.Tower | None = None
     try:
-        tower = open_tower(projector, backend, options)
+        tower = seeing.open_tower(projector, backend, options)
         return bring(plan, tower.width), tower
     except BaseException as error:
         if tower is not None:

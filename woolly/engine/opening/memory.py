@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from woolly import _native
+from woolly.engine import seeing
 from woolly.engine.opening.context import possible_ctx
-from woolly.engine.seeing.memory import tower_bytes
 from woolly.errors import DeviceError, RequestError
-from woolly.gguf import GGUFFile
 from woolly.machine.memory import available_memory
-from woolly.plan import Plan
-from woolly.runtime import Gpu, Options, backend_for, find_gpu, is_gpu_backend, parse_devices
+from woolly.runtime import Options, backend_for, find_gpu, is_gpu_backend, parse_devices
+
+if TYPE_CHECKING:
+    from woolly.gguf import GGUFFile
+    from woolly.plan import Plan
+    from woolly.runtime import Gpu
 
 __all__ = ["Estimate", "check_memory", "check_second", "estimate", "shortage", "weight_bytes"]
 
@@ -73,7 +77,7 @@ def estimate(
         weights=weight_bytes(file, plan, backend, options),
         cache=int(sum(part.context_bytes(kv_tokens or n_ctx, _native.kv_value_bytes(kind)) for part in parts)),
         n_ctx=n_ctx,
-        tower=0 if projector is None or gpus else tower_bytes(projector),
+        tower=0 if projector is None or gpus else seeing.tower_bytes(projector),
     )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
-from woolly.plan import Plan, Step
-from woolly.runtime import Program
+
+if TYPE_CHECKING:
+    from woolly.plan import Plan, Step
+    from woolly.runtime import Program
 
 __all__ = ["find_norm", "find_step", "has_all_rows"]
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.reading.reading import Reading
 from woolly.engine.reading.rows import add_rows
 from woolly.errors import RequestError
 from woolly.runtime import Batch, CancelledRun, LostState, Program, State, pages_for
+
+if TYPE_CHECKING:
+    from woolly.engine.reading.reading import Reading
 
 __all__ = ["ReadingRunner"]
 

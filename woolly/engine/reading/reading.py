@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.reading.rows import TextRows
 from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from woolly.engine.reading.rows import TextRows
 
 __all__ = ["Reading"]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.plan import Plan, Pooling
+if TYPE_CHECKING:
+    from woolly.plan import Plan, Pooling
 
 __all__ = ["TextRows", "add_rows"]
 

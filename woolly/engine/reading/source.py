@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,9 +11,11 @@ from woolly.engine.checks import check_continues
 from woolly.engine.opening.step_names import find_norm, find_step
 from woolly.engine.reading.rows import Float32, TextRows
 from woolly.errors import RequestError
-from woolly.gguf import Tensor
-from woolly.plan import Pooling
-from woolly.runtime import Program
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Pooling
+    from woolly.runtime import Program
 
 __all__ = ["find_rows"]
 

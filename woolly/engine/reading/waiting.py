@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from woolly.engine.reading.reading import Reading
-from woolly.engine.threads.driver import EngineDriver
+if TYPE_CHECKING:
+    from woolly.engine.reading.reading import Reading
+    from woolly.engine.threads.driver import EngineDriver
 
 __all__ = ["wait_for_reading"]
 

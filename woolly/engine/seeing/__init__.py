@@ -1,12 +1,17 @@
 """Pictures and sounds of requests: a tower turns them into rows beside the answers, a bit of its work in each step."""
 
-from woolly.engine.seeing.admit import look
-from woolly.engine.seeing.encoder import SoundEncoder, Source, TextEncoder, open_encoder, source_backend
-from woolly.engine.seeing.eyes import Eyes, Looking
-from woolly.engine.seeing.memory import tower_bytes
-from woolly.engine.seeing.speller import Speller
-from woolly.engine.seeing.tower import Sweep, Tower, open_tower, tower_backend
-from woolly.engine.seeing.view import PlacedRows, View, has_rows, read_prompt
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.engine.seeing.admit import look
+    from woolly.engine.seeing.encoder import SoundEncoder, Source, TextEncoder, open_encoder, source_backend
+    from woolly.engine.seeing.eyes import Eyes, Looking
+    from woolly.engine.seeing.memory import tower_bytes
+    from woolly.engine.seeing.speller import Speller
+    from woolly.engine.seeing.tower import Sweep, Tower, open_tower, tower_backend
+    from woolly.engine.seeing.view import PlacedRows, View, has_rows, read_prompt
 
 __all__ = [
     "Eyes",
@@ -28,3 +33,16 @@ __all__ = [
     "tower_backend",
     "tower_bytes",
 ]
+
+__getattr__ = later(
+    __name__,
+    {
+        "admit": "look",
+        "encoder": "SoundEncoder Source TextEncoder open_encoder source_backend",
+        "eyes": "Eyes Looking",
+        "memory": "tower_bytes",
+        "speller": "Speller",
+        "tower": "Sweep Tower open_tower tower_backend",
+        "view": "PlacedRows View has_rows read_prompt",
+    },
+)

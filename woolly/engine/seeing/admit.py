@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from woolly.engine.seeing.tower import Tower
+from typing import TYPE_CHECKING
+
 from woolly.engine.seeing.view import View, read_prompt
 from woolly.errors import RequestError
-from woolly.sampling.params import SamplingParams
-from woolly.senses import Prompt
+
+if TYPE_CHECKING:
+    from woolly.engine.seeing.tower import Tower
+    from woolly.sampling.params import SamplingParams
+    from woolly.senses import Prompt
 
 __all__ = ["look"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from woolly.engine.seeing.tower import Tower
 from woolly.engine.seeing.view import View, has_rows, read_prompt
 from woolly.engine.seeing.work import SLICE, row_work
 from woolly.errors import ModelError, RequestError, UnsupportedError
-from woolly.gguf import GGUFFile
 from woolly.models import TracedEncoder
 from woolly.models.towers import Arrangement, TracedTower
 from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
-from woolly.sampling.params import SamplingParams
 from woolly.senses import Piece, Prepared, Prompt, Rows
+
+if TYPE_CHECKING:
+    from woolly.gguf import GGUFFile
+    from woolly.sampling.params import SamplingParams
 
 __all__ = ["SoundEncoder", "Source", "TextEncoder", "open_encoder", "source_backend"]
 

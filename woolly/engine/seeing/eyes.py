@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.seeing.encoder import Source
-from woolly.engine.seeing.tower import Sweep, Tower
-from woolly.engine.seeing.view import Key, PlacedRows, View
-from woolly.senses import Piece
+if TYPE_CHECKING:
+    from woolly.engine.seeing.encoder import Source
+    from woolly.engine.seeing.tower import Sweep, Tower
+    from woolly.engine.seeing.view import Key, PlacedRows, View
+    from woolly.senses import Piece
 
 __all__ = ["Eyes", "Looking"]
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.models.towers.speller import SpellerKind, TracedSpeller
 from woolly.runtime import Batch, Options, Program, State, choose, pages_for
+
+if TYPE_CHECKING:
+    from woolly.models.towers.speller import SpellerKind, TracedSpeller
 
 __all__ = ["Speller", "open_speller"]
 

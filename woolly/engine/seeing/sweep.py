@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.seeing.work import row_work
-from woolly.models.towers import Arrangement
-from woolly.plan import Plan
 from woolly.runtime import Advances, Batch, CancelledRun, CutsRows, Program, State, pages_for
+
+if TYPE_CHECKING:
+    from woolly.models.towers import Arrangement
+    from woolly.plan import Plan
 
 __all__ = ["RunningStage", "Sweep"]
 

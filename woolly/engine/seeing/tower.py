@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,6 @@ from woolly.engine.seeing.work import GPU_SLICE, SLICE, row_work
 from woolly.errors import DeviceError, ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models.towers import TracedTower, trace_towers
-from woolly.plan import Plan
 from woolly.runtime import (
     TOWER_KINDS,
     GpuBackend,
@@ -31,6 +31,9 @@ from woolly.runtime import (
 )
 from woolly.senses import EarSettings, Kind, Piece, TowerSettings, read_halves
 from woolly.store.digest import digest_of
+
+if TYPE_CHECKING:
+    from woolly.plan import Plan
 
 __all__ = ["Sweep", "Tower", "open_tower", "tower_backend"]
 

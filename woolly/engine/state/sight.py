@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.cache.windows import WindowPool
-from woolly.engine.request import Request
-from woolly.engine.step.work import Work
 from woolly.runtime import PAGE_SIZE, pages_for
+
+if TYPE_CHECKING:
+    from woolly.cache.windows import WindowPool
+    from woolly.engine.request import Request
+    from woolly.engine.step.work import Work
 
 __all__ = ["Sight"]
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from woolly.cache.pages import PagePool
 from woolly.cache.slots import SlotPool
 from woolly.cache.windows import WindowPool
 from woolly.engine.state.sight import Sight
 from woolly.errors import RequestError
-from woolly.plan import Plan
 from woolly.runtime import PAGE_SIZE, Program, State, pages_for
+
+if TYPE_CHECKING:
+    from woolly.plan import Plan
 
 __all__ = ["CacheSizes"]
 

@@ -7,13 +7,16 @@ it was: for a rejected draft, for a run that is repeated, and for other requests
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from woolly.cache.prefix import PrefixIndex
-from woolly.cache.slots import SlotPool
-from woolly.engine.request import Request
 from woolly.engine.step.batching import Slots
-from woolly.engine.step.work import Work
 from woolly.runtime import PAGE_SIZE
+
+if TYPE_CHECKING:
+    from woolly.cache.prefix import PrefixIndex
+    from woolly.cache.slots import SlotPool
+    from woolly.engine.request import Request
+    from woolly.engine.step.work import Work
 
 __all__ = ["Snapshots"]
 

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.drafts.draft import Draft
-from woolly.engine.drafts.mtp import MtpDraft
-from woolly.engine.reading import ReadingRunner
+from woolly.engine import drafts
 from woolly.engine.request import Request
 from woolly.engine.step.batching import page_table, turns_after
 from woolly.engine.step.rows import RankedRows, Rows
 from woolly.engine.step.runner import Runner
-from woolly.engine.step.scheduler import Scheduler
-from woolly.engine.step.work import Span, Work
 from woolly.runtime import (
     PICK,
     Batch,
@@ -35,7 +32,13 @@ from woolly.runtime import (
     as_ranks_ahead,
 )
 from woolly.sampling.choosers import Greedy
-from woolly.sampling.usual import UsualChain
+
+if TYPE_CHECKING:
+    from woolly.engine.drafts.draft import Draft
+    from woolly.engine.reading import ReadingRunner
+    from woolly.engine.step.scheduler import Scheduler
+    from woolly.engine.step.work import Span, Work
+    from woolly.sampling.usual import UsualChain
 
 __all__ = ["AheadRunner", "new_runner"]
 
@@ -59,7 +62,8 @@ def new_runner(
     """
     device = as_ranks_ahead(program)
     if device is None or draft is not None or scheduler.snapshots is not None or scheduler.sight.is_bounded:
-        return Runner(program, state, scheduler, check_file, draft if isinstance(draft, MtpDraft) else None)
+        own = draft if draft is not None and isinstance(draft, drafts.MtpDraft) else None
+        return Runner(program, state, scheduler, check_file, own)
     return AheadRunner(program, state, scheduler, check_file, device=device, reader=reader, ctx=ctx)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.request import Request
-from woolly.engine.step.work import Work
 from woolly.runtime import Batch
+
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
+    from woolly.engine.step.work import Work
 
 __all__ = ["Slots", "assemble", "page_table", "turns_after", "with_pictures"]
 

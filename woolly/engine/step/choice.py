@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.request import FinishReason, Request
 from woolly.errors import RequestError
-from woolly.sampling.head import Row
 from woolly.sampling.logprobs import log_probabilities
+
+if TYPE_CHECKING:
+    from woolly.engine.request import FinishReason, Request
+    from woolly.sampling.head import Row
 
 __all__ = ["End", "choose", "score", "take"]
 

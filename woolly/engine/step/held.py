@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from woolly.engine.request import Request
 from woolly.sampling.head import Row, kept
+
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
 
 __all__ = ["HeldRows"]
 

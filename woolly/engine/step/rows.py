@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.runtime import Ranking
 from woolly.sampling.head import Row, RowHead
-from woolly.sampling.sampler import Sampler
 from woolly.sampling.usual import choose_together
+
+if TYPE_CHECKING:
+    from woolly.runtime import Ranking
+    from woolly.sampling.sampler import Sampler
 
 __all__ = ["RankedRows", "Rows", "WholeRows"]
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.opening.hooks import call_hook
-from woolly.engine.request import Request
 from woolly.engine.step.rows import RankedRows, Rows, WholeRows
-from woolly.engine.step.scheduler import Scheduler
-from woolly.engine.step.work import Work
 from woolly.errors import CallbackError
 from woolly.runtime import Batch, CancelledRun, Program, Ranking, Ranks, State, as_ranks, pages_for
+
+if TYPE_CHECKING:
+    from woolly.engine.drafts.mtp import MtpDraft
+    from woolly.engine.request import Request
+    from woolly.engine.step.scheduler import Scheduler
+    from woolly.engine.step.work import Work
 
 __all__ = ["Runner"]
 

@@ -8,10 +8,10 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from woolly import cache
 from woolly.cache.pages import PagePool
 from woolly.cache.prefix import page_digest
 from woolly.cache.slots import SlotPool
-from woolly.cache.tier import DiskTier
 from woolly.engine.request import Request
 from woolly.engine.state.sight import Sight
 from woolly.engine.state.snapshots import Snapshots
@@ -60,7 +60,7 @@ class Scheduler:
         self._arrivals = itertools.count()
         self._promised: dict[bytes, Request] = {}  # digests of pages that a running request is about to fill
         self._awaited: dict[Request, bytes] = {}  # the last such page that a waiting request waits for
-        self.tier: DiskTier | None = None
+        self.tier: cache.DiskTier | None = None
         self._asked: set[Request] = set()  # waiting requests for which the tier was asked
         self.breadth = Breadth(self.max_running, self.max_running)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from woolly.engine.drafts.speculation import Speculation
-from woolly.engine.request import FinishReason, Request
 from woolly.engine.step.choice import choose, score, take
 from woolly.engine.step.deadlines import Deadlines
 from woolly.engine.step.held import HeldRows
-from woolly.engine.step.rows import Rows
-from woolly.engine.step.runner import Runner
-from woolly.engine.step.scheduler import Scheduler
-from woolly.engine.step.work import Span, Work
 from woolly.errors import RequestError
 from woolly.runtime import LostRows
-from woolly.sampling.head import Row
+
+if TYPE_CHECKING:
+    from woolly.engine.drafts.speculation import Speculation
+    from woolly.engine.request import FinishReason, Request
+    from woolly.engine.step.rows import Rows
+    from woolly.engine.step.runner import Runner
+    from woolly.engine.step.scheduler import Scheduler
+    from woolly.engine.step.work import Span, Work
+    from woolly.sampling.head import Row
 
 __all__ = ["Settler"]
 

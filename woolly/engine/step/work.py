@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from woolly.engine.request import Request
-from woolly.sampling.sampler import Sampler
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
+    from woolly.sampling.sampler import Sampler
 
 __all__ = ["Span", "Work"]
 

@@ -10,14 +10,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from woolly.engine.engine import Engine
 from woolly.engine.opening.adapters import AdapterSet, open_adapter
-from woolly.engine.opening.load import LoadedModel
 from woolly.engine.opening.memory import check_second
-from woolly.engine.threads.driver import EngineDriver
 from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from woolly.engine.opening.load import LoadedModel
+    from woolly.engine.threads.driver import EngineDriver
 
 __all__ = ["Adapting"]
 

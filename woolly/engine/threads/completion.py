@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from woolly.engine.cache_note import cache_note
-from woolly.engine.request import FinishReason, Request
 from woolly.errors import RequestError
-from woolly.sampling.logprobs import TokenLogprob
+
+if TYPE_CHECKING:
+    from woolly.engine.request import FinishReason, Request
+    from woolly.sampling.logprobs import TokenLogprob
 
 __all__ = ["Chunk", "Completion", "Score"]
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from woolly.engine.engine import Engine
-from woolly.engine.reading import Reading
 from woolly.engine.request import Request
 from woolly.engine.threads.completion import Chunk, Completion
 from woolly.engine.threads.worker import Worker
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime import CancelledRun
+
+if TYPE_CHECKING:
+    from woolly.engine.engine import Engine
+    from woolly.engine.reading import Reading
 
 __all__ = ["EngineDriver", "Listener"]
 

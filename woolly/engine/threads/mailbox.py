@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from woolly.engine.request import Request
-from woolly.engine.threads.completion import Chunk
-
 if TYPE_CHECKING:
     import asyncio
+
+    from woolly.engine.request import Request
+    from woolly.engine.threads.completion import Chunk
 
 __all__ = ["LoopBell", "LoopMailbox", "Mailbox", "ThreadMailbox"]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from woolly.engine.request import Request
 from woolly.engine.threads.completion import Chunk, Completion
-from woolly.engine.threads.driver import EngineDriver
 from woolly.engine.threads.mailbox import ThreadMailbox
 from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from woolly.engine.request import Request
+    from woolly.engine.threads.driver import EngineDriver
 
 __all__ = ["Stream"]
 

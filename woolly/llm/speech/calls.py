@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from woolly.engine import EngineDriver, LoadedModel, Request, RequestOptions
-from woolly.engine.seeing import SoundEncoder
+from woolly import senses
+from woolly.engine import RequestOptions, seeing
 from woolly.errors import KeywordError, RequestError
-from woolly.llm.speech.frames import FrameTranscriber
-from woolly.llm.speech.options import TranscribeOptions
-from woolly.llm.speech.steps import Ask, Transcribing, next_step
-from woolly.llm.speech.tokens import SpeechTokens
-from woolly.llm.speech.transcriber import Transcriber
-from woolly.llm.speech.transcript import SpokenSegment, Transcript
-from woolly.llm.speech.words import Aligner
-from woolly.senses import Sound, read_sound
-from woolly.senses.sounds import SoundSource
-from woolly.tokens import Tokenizer
+from woolly.llm import speech  # its names, as speech.NAME: most models transcribe nothing
+
+if TYPE_CHECKING:
+    from woolly.engine import EngineDriver, LoadedModel, Request
+    from woolly.llm.speech import Aligner, Ask, SpeechTokens, SpokenSegment, Transcribing, Transcript
+    from woolly.senses import Sound
+    from woolly.senses.sounds import SoundSource
+    from woolly.tokens import Tokenizer
 
 __all__ = ["Hearing"]
 
@@ -55,7 +53,7 @@ class Hearing:
         the text of those before it. `seed` is for temperatures above 0. With `words`, segments have the times of their
         words, which those of a Parakeet model always have.
         """
-        transcriber = self.prepare_transcript(read_sound(sound), **options)
+        transcriber = self.prepare_transcript(senses.read_sound(sound), **options)
         segments = self._transcribed(transcriber)
         if stream:
             return segments
@@ -74,20 +72,20 @@ class Hearing:
                 names=(),
             )
         source = self._loaded[0].source
-        assert isinstance(source, SoundEncoder) and source.ears is not None
-        names = TranscribeOptions.__annotations__
+        assert isinstance(source, seeing.SoundEncoder) and source.ears is not None
+        names = speech.TranscribeOptions.__annotations__
         for name in options.keys() - names.keys():
             raise KeywordError(f"transcribe takes no {name!r}; it takes {', '.join(names)} and stream", field=name)
-        chosen = TranscribeOptions(**options)
+        chosen = speech.TranscribeOptions(**options)
         if source.speller is not None:
             steps = self._loaded[0].program.running_plan.steps
             place = next(i for i, step in enumerate(steps) if step.op == "place")
-            return FrameTranscriber(self.tokenizer, source.speller, source.ears.n_mels, place, sound, chosen)
-        self._speech = self._speech or SpeechTokens.of(self.tokenizer)
+            return speech.FrameTranscriber(self.tokenizer, source.speller, source.ears.n_mels, place, sound, chosen)
+        self._speech = self._speech or speech.SpeechTokens.of(self.tokenizer)
         if chosen.words and self._aligner is None:
-            self._aligner = Aligner(self._loaded[0], is_english=not self._speech.languages)
+            self._aligner = speech.Aligner(self._loaded[0], is_english=not self._speech.languages)
         aligner = self._aligner if chosen.words else None
-        return Transcriber(self.tokenizer, self._speech, source.ears.n_mels, sound, chosen, aligner)
+        return speech.Transcriber(self.tokenizer, self._speech, source.ears.n_mels, sound, chosen, aligner)
 
     def request_of(self, ask: Ask, options: RequestOptions | None = None) -> Request:
         """Returns the request for a part of a transcript, not queued yet."""
@@ -97,9 +95,9 @@ class Hearing:
     def _transcribed(self, transcriber: Transcribing) -> Iterator[SpokenSegment]:
         steps = transcriber.steps()
         written: Sequence[int] | None = None
-        while (step := next_step(steps, written)) is not None:
+        while (step := speech.next_step(steps, written)) is not None:
             written = None
-            if isinstance(step, SpokenSegment):
+            if isinstance(step, speech.SpokenSegment):
                 yield step
                 continue
             (done,) = self.driver.complete([[self.request_of(step)]])

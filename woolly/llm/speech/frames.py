@@ -7,13 +7,12 @@ the encoder hears windows that overlap: rows near an end, which lack what comes 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.seeing import Speller
 from woolly.errors import RequestError
-from woolly.llm.speech.options import TranscribeOptions
 from woolly.llm.speech.spelling import SpelledToken, Spelling
 from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript
@@ -21,7 +20,11 @@ from woolly.sampling import SamplingParams
 from woolly.senses import Piece, Prepared, Rows, Sound
 from woolly.senses.ears import after_conv
 from woolly.senses.sounds import AT_WORK, log_mel_nemo
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.engine.seeing import Speller
+    from woolly.llm.speech.options import TranscribeOptions
+    from woolly.tokens import Tokenizer
 
 __all__ = ["FrameTranscriber"]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.llm.speech.tokens import SpeechTokens
+if TYPE_CHECKING:
+    from woolly.llm.speech.tokens import SpeechTokens
 
 __all__ = ["Rules", "StartRow"]
 

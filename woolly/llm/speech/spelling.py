@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.seeing import Speller
+if TYPE_CHECKING:
+    from woolly.engine.seeing import Speller
 
 __all__ = ["SpelledToken", "Spelling"]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from woolly.engine import Hook
 from woolly.llm.speech.transcript import SpokenSegment, Transcript
-from woolly.sampling import SamplingParams
-from woolly.senses import Prompt, Sound
+
+if TYPE_CHECKING:
+    from woolly.engine import Hook
+    from woolly.sampling import SamplingParams
+    from woolly.senses import Prompt, Sound
 
 __all__ = ["Ask", "Steps", "Transcribing", "next_step"]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import ModelError
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.tokens import Tokenizer
 
 __all__ = ["SpeechTokens"]
 

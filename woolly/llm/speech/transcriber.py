@@ -9,22 +9,25 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.engine import Hook
 from woolly.errors import RequestError
 from woolly.llm.speech.languages import find_language
-from woolly.llm.speech.options import TranscribeOptions
 from woolly.llm.speech.rules import Rules, StartRow
 from woolly.llm.speech.steps import Ask, Steps
-from woolly.llm.speech.tokens import SpeechTokens
 from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript, cut_window
 from woolly.llm.speech.words import Aligner, cut_words
 from woolly.sampling import SamplingParams
 from woolly.senses import Piece, Prepared, Prompt, Rows, Sound
 from woolly.senses.sounds import AT_WORK, log_mel_whisper
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.engine import Hook
+    from woolly.llm.speech.options import TranscribeOptions
+    from woolly.llm.speech.tokens import SpeechTokens
+    from woolly.tokens import Tokenizer
 
 __all__ = ["Transcriber"]
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine import Hook, LoadedModel
 from woolly.llm.speech.alignment import align, alignment_heads
 from woolly.llm.speech.transcript import SpokenWord
 from woolly.models import Keys
 from woolly.models.whisper import read
+
+if TYPE_CHECKING:
+    from woolly.engine import Hook, LoadedModel
 
 __all__ = ["Aligner", "Looks", "cut_words"]
 

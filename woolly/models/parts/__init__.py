@@ -1,23 +1,28 @@
 """Paragraphs that several papers share."""
 
-from woolly.models.parts.attention import (
-    attend,
-    gated_attention,
-    projections,
-    self_attention,
-    shared_attention,
-    turned,
-)
-from woolly.models.parts.embedding import typed
-from woolly.models.parts.encoder import post_norm_layers
+from typing import TYPE_CHECKING
+
+from woolly.later import later
 from woolly.models.parts.experts import experts, experts_or_feed_forward
 from woolly.models.parts.feed_forward import feed_forward, plain_feed_forward
-from woolly.models.parts.head import logits, read_out, unembedded, vectors
-from woolly.models.parts.index import Index, indexed, indexed_blocks, read_index
-from woolly.models.parts.latent import Latent, latent_attention, read_latent
 from woolly.models.parts.layer_inputs import gated_input, layer_inputs
 from woolly.models.parts.next_token import next_token
-from woolly.models.parts.recurrence import gated_delta_net, kimi_delta_net, mamba, mamba2, short_conv
+
+if TYPE_CHECKING:
+    from woolly.models.parts.attention import (
+        attend,
+        gated_attention,
+        projections,
+        self_attention,
+        shared_attention,
+        turned,
+    )
+    from woolly.models.parts.embedding import typed
+    from woolly.models.parts.encoder import post_norm_layers
+    from woolly.models.parts.head import logits, read_out, unembedded, vectors
+    from woolly.models.parts.index import Index, indexed, indexed_blocks, read_index
+    from woolly.models.parts.latent import Latent, latent_attention, read_latent
+    from woolly.models.parts.recurrence import gated_delta_net, kimi_delta_net, mamba, mamba2, short_conv
 
 __all__ = [
     "Index",
@@ -52,3 +57,16 @@ __all__ = [
     "unembedded",
     "vectors",
 ]
+
+__getattr__ = later(
+    __name__,
+    {
+        "attention": "attend gated_attention projections self_attention shared_attention turned",
+        "embedding": "typed",
+        "encoder": "post_norm_layers",
+        "head": "logits read_out unembedded vectors",
+        "index": "Index indexed indexed_blocks read_index",
+        "latent": "Latent latent_attention read_latent",
+        "recurrence": "gated_delta_net kimi_delta_net mamba mamba2 short_conv",
+    },
+)

@@ -1,7 +1,21 @@
 """Towers: from patches of a picture, or frames of a sound, to rows of a prompt. One file for each family."""
 
-from woolly.models.towers.arrangement import Arrangement
-from woolly.models.towers.params import EarParams, TowerParams
-from woolly.models.towers.registry import TracedTower, trace_towers
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.models.towers.arrangement import Arrangement
+    from woolly.models.towers.params import EarParams, TowerParams
+    from woolly.models.towers.registry import TracedTower, trace_towers
 
 __all__ = ["Arrangement", "EarParams", "TowerParams", "TracedTower", "trace_towers"]
+
+__getattr__ = later(
+    __name__,
+    {
+        "arrangement": "Arrangement",
+        "params": "EarParams TowerParams",
+        "registry": "TracedTower trace_towers",
+    },
+)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from woolly.errors import ModelError
-from woolly.gguf import Tensor
-from woolly.models.metadata import Keys
-from woolly.plan.ops.basic import Act
-from woolly.senses import EarSettings, TowerSettings
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.models.metadata import Keys
+    from woolly.plan.ops.basic import Act
+    from woolly.senses import EarSettings, TowerSettings
 
 __all__ = ["EarParams", "Encoder", "TowerParams", "read_ear", "read_tower"]
 

@@ -15,21 +15,24 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import ModelError, UnsupportedError
-from woolly.gguf import GGUFFile, Tensor
 from woolly.models import towers
 from woolly.models.metadata import Keys
-from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import EarParams, TowerParams, read_ear, read_tower
-from woolly.models.towers.speller import TracedSpeller
 from woolly.models.towers.stage import StageBuilder, TowerStage
 from woolly.models.towers.tensors import as_matrix, made, transposed
 from woolly.plan import Plan, Tracer
 from woolly.senses import MOST_PATCHES, EarSettings, TowerSettings, read_halves
+
+if TYPE_CHECKING:
+    from woolly.gguf import GGUFFile, Tensor
+    from woolly.models.towers.arrangement import Arrangement, Grid
+    from woolly.models.towers.speller import TracedSpeller
 
 __all__ = ["TracedTower", "trace_ear", "trace_towers"]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from woolly.gguf import Tensor
 from woolly.plan import Handle, Plan, Tracer
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
 
 __all__ = ["SpellerKind", "TracedSpeller", "trace_speller"]
 

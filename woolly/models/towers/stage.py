@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.plan import Plan, Tracer
+if TYPE_CHECKING:
+    from woolly.plan import Plan, Tracer
 
 __all__ = ["StageBuilder", "TowerStage", "filter_rows"]
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from woolly.plan.ops.table import OPS, Cost, Load, Op, op
-from woolly.plan.plan import Weight
 from woolly.plan.recorder import Handle, Recorder
-from woolly.plan.rope import Rope
 from woolly.plan.state import Paged
 
 if TYPE_CHECKING:
-    from woolly.plan.plan import Plan, Step
+    from woolly.plan.plan import Plan, Step, Weight
+    from woolly.plan.rope import Rope
 
 __all__ = ["AttentionOps", "Mask"]
 

@@ -6,11 +6,10 @@ import math
 from typing import TYPE_CHECKING, Literal, get_args
 
 from woolly.plan.ops.table import OPS, Cost, Load, Op, op
-from woolly.plan.plan import Weight
 from woolly.plan.recorder import Handle, Recorder, Vector
 
 if TYPE_CHECKING:
-    from woolly.plan.plan import Plan, Step
+    from woolly.plan.plan import Plan, Step, Weight
 
 __all__ = ["Act", "BasicOps", "Gate"]
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from woolly.plan.ops.basic import Act, Gate
 from woolly.plan.ops.table import Cost, Load, op, weights_cost
-from woolly.plan.plan import Weight
 from woolly.plan.recorder import Handle, Recorder
 
 if TYPE_CHECKING:
-    from woolly.plan.plan import Plan, Step
+    from woolly.plan.plan import Plan, Step, Weight
 
 __all__ = ["ExpertOps", "Scoring"]
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from woolly.plan.ops.table import Cost, Load, op, weights_cost
-from woolly.plan.plan import Weight
 from woolly.plan.recorder import Handle, Recorder
 from woolly.plan.state import Slot
 
 if TYPE_CHECKING:
-    from woolly.plan.plan import Plan, Step
+    from woolly.plan.plan import Plan, Step, Weight
 
 __all__ = ["HeadOrder", "RecurrentOps", "slot_cost"]
 

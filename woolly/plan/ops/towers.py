@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from woolly.plan.ops.table import OPS, Op, op
-from woolly.plan.plan import Rows
 from woolly.plan.recorder import Handle, Recorder
+
+if TYPE_CHECKING:
+    from woolly.plan.plan import Rows
 
 __all__ = ["Fold", "TowerOps"]
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from woolly.plan.passes.rewrite import changed, rebuilt
-from woolly.plan.plan import Plan, Step, Weight
-from woolly.plan.rope import Rope
+
+if TYPE_CHECKING:
+    from woolly.plan.plan import Plan, Step, Weight
+    from woolly.plan.rope import Rope
 
 __all__ = ["center_keys", "keeps_biases"]
 

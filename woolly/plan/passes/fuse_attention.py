@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from woolly.plan.passes.rewrite import rebuilt, users
 from woolly.plan.plan import Attribute, Plan, Step, Weight
-from woolly.plan.rope import Rope
+
+if TYPE_CHECKING:
+    from woolly.plan.rope import Rope
 
 __all__ = ["fuse_attention"]
 

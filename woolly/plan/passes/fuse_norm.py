@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from woolly.plan.passes.rewrite import changed, rebuilt, users
-from woolly.plan.plan import Plan, Step
+
+if TYPE_CHECKING:
+    from woolly.plan.plan import Plan, Step
 
 __all__ = ["fuse_norm"]
 

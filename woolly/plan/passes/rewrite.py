@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from woolly.plan.plan import Attribute, Plan, Step
+if TYPE_CHECKING:
+    from woolly.plan.plan import Attribute, Plan, Step
 
 __all__ = ["changed", "rebuilt", "users"]
 

@@ -1,6 +1,19 @@
 """The native backend."""
 
-from woolly.runtime.cpu.program import CpuBackend, CpuProgram, kernel_level
-from woolly.runtime.cpu.state import CpuState
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.runtime.cpu.program import CpuBackend, CpuProgram, kernel_level
+    from woolly.runtime.cpu.state import CpuState
 
 __all__ = ["CpuBackend", "CpuProgram", "CpuState", "kernel_level"]
+
+__getattr__ = later(
+    __name__,
+    {
+        "program": "CpuBackend CpuProgram kernel_level",
+        "state": "CpuState",
+    },
+)

@@ -8,28 +8,30 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly import _native
 from woolly.errors import PlanError, RequestError
-from woolly.gguf import Tensor
 from woolly.machine.cores import default_threads
-from woolly.plan import Plan
 from woolly.plan.passes import Pass, append, fuse, fusions_for
 from woolly.plan.passes.place import place
-from woolly.runtime.batch import Batch
 from woolly.runtime.biased_keys import warn_of_biased_keys
 from woolly.runtime.cpu.state import CpuState, check_heads
 from woolly.runtime.cpu.steps import NativeSteps
 from woolly.runtime.cpu.weights import PackedWeights
 from woolly.runtime.options import Options, kept_as
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
-from woolly.runtime.state import State
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views, check_weights
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan
+    from woolly.runtime.batch import Batch
+    from woolly.runtime.state import State
 
 __all__ = ["CpuBackend", "CpuDraft", "CpuProgram", "kernel_level"]
 

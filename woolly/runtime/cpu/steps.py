@@ -6,17 +6,21 @@ op there takes what it knows and refuses the rest.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
-from woolly import _native
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import MemoryMap, Tensor
-from woolly.plan import Plan, Step
 from woolly.plan.passes.place import ArenaLayout, barriers
 from woolly.runtime.cpu.age import advice_if_old
-from woolly.runtime.turns import Turns
 from woolly.runtime.views import RowView, Views
+
+if TYPE_CHECKING:
+    from woolly import _native
+    from woolly.plan import Plan, Step
+    from woolly.runtime.turns import Turns
 
 __all__ = ["NativeSteps"]
 

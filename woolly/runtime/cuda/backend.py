@@ -5,15 +5,32 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.cuda.driver import find_level, open_device
 from woolly.runtime.gpu.backend import GpuBackend
-from woolly.runtime.gpu.device import Device
+
+if TYPE_CHECKING:
+    from woolly.runtime.gpu.device import Device
 
 __all__ = ["CudaBackend"]
 
 log = logging.getLogger("woolly.runtime")
+
+
+def _open(number: int = 0) -> Device:
+    from woolly.runtime.cuda.driver import open_device  # few machines need it
+
+    return open_device(number)
+
+
+def _level() -> str:
+    from woolly.runtime.cuda.libcuda import open_driver
+
+    open_driver()  # most machines are refused here, before the rest of the room is imported
+    from woolly.runtime.cuda.driver import find_level
+
+    return find_level()
 
 
 class CudaBackend(GpuBackend):
@@ -21,7 +38,7 @@ class CudaBackend(GpuBackend):
 
     name = "cuda"
 
-    def __init__(self, open: Callable[..., Device] = open_device, level: Callable[[], str] = find_level) -> None:
+    def __init__(self, open: Callable[..., Device] = _open, level: Callable[[], str] = _level) -> None:
         super().__init__(open, level)
 
     def is_available(self) -> bool:

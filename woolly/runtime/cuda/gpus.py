@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.cuda.context import forget_current, memory_bandwidth
-from woolly.runtime.cuda.driver import find_level
 from woolly.runtime.cuda.libcuda import open_driver
-from woolly.runtime.gpu.found import Gpu
+
+if TYPE_CHECKING:
+    from woolly.runtime.gpu.found import Gpu
 
 __all__ = ["count_gpus", "find_gpu"]
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
     """The GPU of that number. DeviceError if there is none that can be used, RequestError if none has that number."""
-    level, driver = find_level(number), open_driver()
+    driver = open_driver()  # most machines are refused here, before the rest of the room is imported
+    from woolly.runtime.cuda.context import forget_current, memory_bandwidth
+    from woolly.runtime.cuda.driver import find_level
+    from woolly.runtime.gpu.found import Gpu
+
+    level = find_level(number)
     context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
     # Memory can only be asked for in a context; if a program has one, it is that.
     try:
@@ -38,7 +44,10 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
 def count_gpus() -> int:
     """GPUs that the process may use; 0 if the first of them cannot be used."""
     try:
+        driver = open_driver()
+        from woolly.runtime.cuda.driver import find_level
+
         find_level()
-        return open_driver().n_devices()
+        return driver.n_devices()
     except (DeviceError, RequestError):
         return 0

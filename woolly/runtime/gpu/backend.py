@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError, RequestError
-from woolly.gguf import Tensor
-from woolly.plan import Plan
 from woolly.runtime.devices import parse_devices
-from woolly.runtime.gpu.device import Device
 from woolly.runtime.options import Options, check_kv_type
 
 if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan
+    from woolly.runtime.gpu.device import Device
     from woolly.runtime.gpu.program import GpuProgram
 
 __all__ = ["GpuBackend"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import RequestError
-from woolly.runtime.gpu.kernels import Kernels
+
+if TYPE_CHECKING:
+    from woolly.runtime.gpu.kernels import Kernels
 
 __all__ = ["Address", "Argument", "Device", "too_large"]
 

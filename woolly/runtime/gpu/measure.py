@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from woolly.gguf import Tensor
-from woolly.plan import Plan
 from woolly.plan.passes import append, fuse
 from woolly.plan.passes.place import place
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.state import check_heads
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan
 
 __all__ = ["ALIGNMENT", "RESERVE", "USUAL_ROWS", "Needs", "measure"]
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import RequestError, UnsupportedError
-from woolly.plan import Paged, Plan
-from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.options import KV_TYPES, kept_as
 from woolly.runtime.state import PAGE_SIZE
+
+if TYPE_CHECKING:
+    from woolly.plan import Paged, Plan
+    from woolly.runtime.gpu.device import Address, Device
 
 __all__ = ["ENTRY", "GpuState", "check_heads", "head_bytes", "page_bytes", "room"]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from woolly.runtime.gpu.backend import GpuBackend
-from woolly.runtime.gpu.device import Device
+
+if TYPE_CHECKING:
+    from woolly.runtime.gpu.device import Device
 
 __all__ = ["MetalBackend"]
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.gpu.found import Gpu
-from woolly.runtime.metal.context import name_of
-from woolly.runtime.metal.driver import LEVEL, find_device, find_level, memory_of
 from woolly.runtime.metal.libobjc import open_driver
+
+if TYPE_CHECKING:
+    from woolly.runtime.gpu.found import Gpu
 
 __all__ = ["count_gpus", "find_gpu"]
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
     """The GPU of that number. DeviceError if there is none that can be used, RequestError if none has that number."""
-    driver = open_driver()
+    driver = open_driver()  # other systems are refused here, before the rest of the room is imported
+    from woolly.runtime.gpu.found import Gpu
+    from woolly.runtime.metal.context import name_of
+    from woolly.runtime.metal.driver import LEVEL, find_device, find_level, memory_of
+
     if not is_named:
         find_level(driver)
     device = find_device(driver, number)
@@ -26,7 +32,10 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
 def count_gpus() -> int:
     """GPUs that `auto` may take; 0 if the first is taken by name alone."""
     try:
-        find_level()
+        driver = open_driver()
+        from woolly.runtime.metal.driver import find_level
+
+        find_level(driver)
         return 1
     except (DeviceError, RequestError):
         return 0

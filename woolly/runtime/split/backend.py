@@ -7,19 +7,22 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError, UnsupportedError
-from woolly.gguf import Tensor
-from woolly.plan import Plan
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.devices import parse_devices
-from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS
 from woolly.runtime.options import Options, check_kv_type
-from woolly.runtime.program import Program
 from woolly.runtime.split.costs import cache_bytes, kv_type_of
 from woolly.runtime.split.placement import Card, Placement, place_layers
 from woolly.runtime.split.program import SplitProgram
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan
+    from woolly.runtime.gpu.backend import GpuBackend
+    from woolly.runtime.program import Program
 
 __all__ = ["SplitBackend"]
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from woolly.gguf import Tensor
-from woolly.plan import Plan
 from woolly.plan.passes import cut_points, part, possible_cuts
-from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS, measure
 from woolly.runtime.gpu.state import page_bytes
-from woolly.runtime.options import Options
 from woolly.runtime.state import pages_for, pages_for_window
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan
+    from woolly.runtime.gpu.device import Device
+    from woolly.runtime.options import Options
 
 __all__ = ["Atom", "Costs", "atoms_of", "cache_bytes", "kv_type_of"]
 

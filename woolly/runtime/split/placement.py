@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
-from woolly.gguf import Tensor
-from woolly.plan import Plan
-from woolly.runtime.gpu.device import Device
-from woolly.runtime.options import Options
 from woolly.runtime.shares import Share
 from woolly.runtime.split.costs import Atom, Costs, atoms_of
 from woolly.runtime.split.program import Segment
+
+if TYPE_CHECKING:
+    from woolly.gguf import Tensor
+    from woolly.plan import Plan
+    from woolly.runtime.gpu.device import Device
+    from woolly.runtime.options import Options
 
 __all__ = ["Card", "Placement", "place_layers"]
 

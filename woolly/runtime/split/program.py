@@ -8,19 +8,22 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import PlanError, UnsupportedError
 from woolly.machine.memory import available_memory
-from woolly.plan import Plan, Step
 from woolly.plan.passes import cut_points, part
-from woolly.runtime.batch import Batch
 from woolly.runtime.program import About, CancelledRun, DraftProgram, Program, WeightStats, checked_range
 from woolly.runtime.ranking import Ranking, Ranks, as_ranks
 from woolly.runtime.split.state import SplitState
-from woolly.runtime.state import State
+
+if TYPE_CHECKING:
+    from woolly.plan import Plan, Step
+    from woolly.runtime.batch import Batch
+    from woolly.runtime.state import State
 
 __all__ = ["Segment", "SplitProgram", "SplitState", "check_segments"]
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from woolly.runtime.gpu.backend import GpuBackend
-from woolly.runtime.gpu.device import Device
+from woolly.runtime.vulkan.level import find_level
+
+if TYPE_CHECKING:
+    from woolly.runtime.gpu.device import Device
 
 __all__ = ["VulkanBackend"]
 
@@ -16,22 +20,10 @@ def _open(number: int = 0) -> Device:
     return open_device(number)
 
 
-def _level() -> str:
-    from woolly.runtime.vulkan.archive import open_archive
-    from woolly.runtime.vulkan.libvulkan import open_driver
-
-    # Most machines are refused here, before the rest of the room is imported.
-    open_archive()
-    open_driver()
-    from woolly.runtime.vulkan.driver import find_level
-
-    return find_level()
-
-
 class VulkanBackend(GpuBackend):
     """GPUs by Vulkan, with kernels of native/gpu."""
 
     name = "vulkan"
 
-    def __init__(self, open: Callable[..., Device] = _open, level: Callable[[], str] = _level) -> None:
+    def __init__(self, open: Callable[..., Device] = _open, level: Callable[[], str] = find_level) -> None:
         super().__init__(open, level)

@@ -8,26 +8,28 @@ from __future__ import annotations
 import ctypes as c
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError
-from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.gpu.probe import differences, lost_in_trial, refusal
 from woolly.runtime.gpu.queued import QueuedDevice
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.bandwidth import find_bandwidth
 from woolly.runtime.vulkan.context import VulkanContext
+from woolly.runtime.vulkan.level import LEVEL
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary, open_driver
 from woolly.runtime.vulkan.physical import Physical, find_physical
 from woolly.runtime.vulkan.staging import Staging
 from woolly.runtime.vulkan.stream import CommandStream
 from woolly.runtime.vulkan.structs import BufferCopy
 
-__all__ = ["LEVEL", "VulkanDevice", "choose_variant", "find_level", "open_device"]
+if TYPE_CHECKING:
+    from woolly.runtime.gpu.device import Address
+    from woolly.runtime.gpu.kernels import Kernels
 
-# One arithmetic: that of the cpu backend, whatever the GPU.
-LEVEL = "vulkan"
+__all__ = ["VulkanDevice", "choose_variant", "open_device"]
+
 # GPUs of this process that were lost while their matrix units were tried, by number and identity.
 _lost_units: set[tuple[int, str]] = set()
 
@@ -111,22 +113,6 @@ class VulkanDevice(QueuedDevice):
     def beside(self) -> VulkanDevice:
         """The same device with a stream of its own."""
         return VulkanDevice(self._shared, self._limit_s, is_first=False)
-
-
-def find_level(index: int = 0) -> str:
-    """The level of a GPU, without opening it. DeviceError if there is none that `auto` may take.
-
-    The CPU that stands in for a GPU is taken by name alone, because the cpu backend is faster; so is a GPU that shares
-    the CPU's memory, as long as nobody has measured that it is not slower.
-    """
-    open_archive()
-    physical = find_physical(open_driver(), index)
-    if physical.is_software:
-        raise DeviceError(f"Vulkan has no GPU here, only {physical.name}, which is the CPU", code="no_driver")
-    if physical.kind == "integrated":
-        text = f"{physical.name} shares the memory of the CPU, and is taken by name alone: device='vulkan'"
-        raise DeviceError(text, code="no_driver")
-    return LEVEL
 
 
 def choose_variant(device: VulkanDevice, context: VulkanContext) -> str:

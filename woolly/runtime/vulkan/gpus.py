@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.gpu.found import Gpu
-from woolly.runtime.vulkan.driver import LEVEL, find_level
+from woolly.runtime.vulkan.level import LEVEL, find_level
 from woolly.runtime.vulkan.libvulkan import open_driver
-from woolly.runtime.vulkan.physical import find_physical, list_physical
+
+if TYPE_CHECKING:
+    from woolly.runtime.gpu.found import Gpu
 
 __all__ = ["count_gpus", "find_gpu"]
 
@@ -17,8 +20,11 @@ def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
     The CPU that stands in for a GPU is found by those alone who name it.
     """
     if not is_named:
-        find_level(number)
+        find_level(number)  # most machines are refused here, before the rest of the room is imported
     driver = open_driver()
+    from woolly.runtime.gpu.found import Gpu
+    from woolly.runtime.vulkan.physical import find_physical
+
     physical = find_physical(driver, number)
     return Gpu(number, physical.name, LEVEL, *physical.free_bytes(driver), None)
 
@@ -27,7 +33,10 @@ def count_gpus() -> int:
     """GPUs of the kind of the first, such as discrete; 0 if that cannot be used: a slower kind is taken by name."""
     try:
         find_level()
-        first, *others = list_physical(open_driver())
+        driver = open_driver()
+        from woolly.runtime.vulkan.physical import list_physical
+
+        first, *others = list_physical(driver)
         return 1 + sum(one.kind == first.kind for one in others)
     except (DeviceError, RequestError):
         return 0

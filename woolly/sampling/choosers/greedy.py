@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from woolly.sampling.candidates import Candidates
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from woolly.sampling.candidates import Candidates
 
 __all__ = ["Greedy"]
 

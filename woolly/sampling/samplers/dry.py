@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from woolly._native import repeat_lengths
 from woolly.sampling.bias import find
-from woolly.sampling.candidates import Candidates
 from woolly.sampling.dry_breakers import sequence_breakers
-from woolly.sampling.history import History
 from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
+    from woolly.sampling.candidates import Candidates
+    from woolly.sampling.history import History
     from woolly.sampling.params import SamplingParams
 
 __all__ = ["Dry"]

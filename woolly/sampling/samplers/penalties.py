@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from woolly.sampling.candidates import Candidates
-from woolly.sampling.history import History
 from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
+    from woolly.sampling.candidates import Candidates
+    from woolly.sampling.history import History
     from woolly.sampling.params import SamplingParams
 
 __all__ = ["RepetitionPenalty"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from woolly.sampling.candidates import Candidates
 from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
+    from woolly.sampling.candidates import Candidates
     from woolly.sampling.params import SamplingParams
 
 __all__ = ["TopK"]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.sampling.candidates import Candidates
 from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
+    from woolly.sampling.candidates import Candidates
     from woolly.sampling.params import SamplingParams
 
 __all__ = ["TopNSigma"]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.sampling.candidates import Candidates
 from woolly.sampling.mt19937 import MersenneTwister
 from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
+    from woolly.sampling.candidates import Candidates
     from woolly.sampling.params import SamplingParams
 
 __all__ = ["Xtc"]

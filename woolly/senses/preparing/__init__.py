@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from woolly.senses.layout import Layout, lay_out
-from woolly.senses.picture import Picture
-from woolly.senses.prepared import Prepared
 from woolly.senses.preparing import (
     deepseek,
     gemma3,
@@ -22,8 +20,12 @@ from woolly.senses.preparing import (
     pixtral,
     qwen,
 )
-from woolly.senses.preparing.cut import Cut
-from woolly.senses.settings import TowerSettings
+
+if TYPE_CHECKING:
+    from woolly.senses.picture import Picture
+    from woolly.senses.prepared import Prepared
+    from woolly.senses.preparing.cut import Cut
+    from woolly.senses.settings import TowerSettings
 
 __all__ = ["PREPARING", "Preparing", "measure", "prepare"]
 

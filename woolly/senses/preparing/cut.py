@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from woolly.senses.prepared import Piece, Prepared
-from woolly.senses.settings import TowerSettings
+
+if TYPE_CHECKING:
+    from woolly.senses.settings import TowerSettings
 
 __all__ = ["Cut"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from woolly.senses.picture import Picture, check_pillow
@@ -9,7 +11,9 @@ from woolly.senses.prepared import Prepared
 from woolly.senses.preparing.cut import Cut
 from woolly.senses.preparing.internvl import choose_grid
 from woolly.senses.preparing.pixels import Pixels, piece_of, resize, tiles_of
-from woolly.senses.settings import TowerSettings
+
+if TYPE_CHECKING:
+    from woolly.senses.settings import TowerSettings
 
 __all__ = ["cut", "prepare"]
 

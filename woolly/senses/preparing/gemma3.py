@@ -5,11 +5,15 @@ Pan and scan, which the processor of Gemma 3 leaves off, is left off here too.
 
 from __future__ import annotations
 
-from woolly.senses.picture import Picture
+from typing import TYPE_CHECKING
+
 from woolly.senses.prepared import Prepared
 from woolly.senses.preparing.cut import Cut
 from woolly.senses.preparing.pixels import piece_of, resize
-from woolly.senses.settings import TowerSettings
+
+if TYPE_CHECKING:
+    from woolly.senses.picture import Picture
+    from woolly.senses.settings import TowerSettings
 
 __all__ = ["cut", "prepare"]
 

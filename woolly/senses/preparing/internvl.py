@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from woolly.senses.picture import Picture
+from typing import TYPE_CHECKING
+
 from woolly.senses.prepared import Prepared
 from woolly.senses.preparing.cut import Cut
 from woolly.senses.preparing.pixels import piece_of, resize, tiles_of
-from woolly.senses.settings import TowerSettings
+
+if TYPE_CHECKING:
+    from woolly.senses.picture import Picture
+    from woolly.senses.settings import TowerSettings
 
 __all__ = ["choose_grid", "cut", "prepare"]
 

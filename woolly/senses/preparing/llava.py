@@ -7,15 +7,18 @@ CLIP's crops the middle. 1.6 pads in black, and its towers see a squashed overvi
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.senses.picture import Picture
 from woolly.senses.prepared import Prepared
 from woolly.senses.preparing.cut import Cut
 from woolly.senses.preparing.pixels import Pixels, piece_of, resize, tiles_of
-from woolly.senses.settings import TowerSettings
+
+if TYPE_CHECKING:
+    from woolly.senses.picture import Picture
+    from woolly.senses.settings import TowerSettings
 
 __all__ = ["best_size", "cut", "prepare"]
 

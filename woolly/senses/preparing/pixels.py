@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.senses.picture import check_pillow
 from woolly.senses.prepared import Piece
-from woolly.senses.settings import TowerSettings
+
+if TYPE_CHECKING:
+    from woolly.senses.settings import TowerSettings
 
 __all__ = ["Filter", "Pixels", "piece_of", "resize", "tiles_of"]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from woolly.senses.picture import Picture
 from woolly.senses.prepared import Prepared
 from woolly.senses.preparing.cut import Cut
 from woolly.senses.preparing.pixels import piece_of, resize
-from woolly.senses.settings import TowerSettings
+
+if TYPE_CHECKING:
+    from woolly.senses.picture import Picture
+    from woolly.senses.settings import TowerSettings
 
 __all__ = ["cut", "prepare"]
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
-from woolly.senses.picture import Picture
 from woolly.senses.prepared import Prepared
 from woolly.senses.preparing.cut import Cut
 from woolly.senses.preparing.pixels import piece_of, resize
 from woolly.senses.settings import MOST_PATCHES, TowerSettings
+
+if TYPE_CHECKING:
+    from woolly.senses.picture import Picture
 
 __all__ = ["MOST_RATIO", "cut", "fit_sides", "most_pixels", "prepare"]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from woolly.senses.prepared import Piece, Prepared
 from woolly.senses.preparing import measure, prepare
 from woolly.senses.preparing.pixels import piece_of
 from woolly.senses.preparing.qwen import MOST_RATIO, fit_sides, most_pixels
-from woolly.senses.settings import TowerSettings
 from woolly.senses.video import Clip, Frame, Showing
+
+if TYPE_CHECKING:
+    from woolly.senses.settings import TowerSettings
 
 __all__ = ["SMOLVLM", "measure_frames", "prepare_clip", "prepare_frame", "showing_of"]
 

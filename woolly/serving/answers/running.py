@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from woolly.engine import Chunk, Completion, EngineDriver, Request, cache_note
+from woolly.engine import Chunk, Completion, EngineDriver, Request
+from woolly.engine.cache_note import cache_note
 from woolly.engine.threads.mailbox import LoopBell, LoopMailbox
 from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed
-from woolly.serving.loading.library import ModelInfo
-from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.serving.loading.library import ModelInfo
+    from woolly.tokens import Tokenizer
 
 __all__ = ["Running"]
 
