@@ -130,9 +130,7 @@ def test_a_sound_that_the_template_hides_is_an_error(llm):
 def test_sounds_that_the_context_cannot_hold_are_refused_before_they_are_prepared(llm, monkeypatch):
     sounds = [(samples(n), 16000) for n in (8_500, 16_000, 480_000)]
     prepared = []
-    monkeypatch.setattr(
-        "woolly.senses.prepare_sound", lambda *given: prepared.append(given) or prepare_sound(*given)
-    )
+    monkeypatch.setattr("woolly.senses.prepare_sound", lambda *given: prepared.append(given) or prepare_sound(*given))
     with pytest.raises(RequestError, match=r"^the sounds up to audio\[2\] take 788 tokens, but the context holds 512"):
         llm.chat("What?", audio=sounds)
     assert len(prepared) == 2
