@@ -142,23 +142,6 @@ class VulkanContext:
         self.call("vkCreatePipelineCache", self.device, c.byref(info), None, c.byref(self._cache))
         self._cached_bytes = len(data)
 
-    @property
-    def knows_units(self) -> bool:
-        """Whether an earlier process has found that matrix units compute exactly with this driver and these kernels."""
-        with suppress(OSError, StoreError):
-            return self._units_path().exists()
-        return False
-
-    def keep_units(self) -> None:
-        """Remembers that they do."""
-        with suppress(OSError, StoreError):
-            path = self._units_path()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-
-    def _units_path(self) -> Path:
-        return self._cache_path().with_suffix(".exact")
-
     def _keep_cache(self) -> None:
         """Writes what the driver compiled, for the next process."""
         if not self._cache:

@@ -144,19 +144,14 @@ def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: fl
         raise
 
 
-def _has_exact_units(context: VulkanContext, device: VulkanDevice) -> bool:
-    """Whether matrix units compute exactly, tried once for a driver. A GPU that is lost meanwhile has none."""
-    if context.knows_units:
-        return True
+def _has_exact_units(device: VulkanDevice) -> bool:
+    """Whether matrix units compute exactly, tried at every opening. A GPU that is lost meanwhile has none."""
     try:
-        is_exact = matrices.is_exact(device)
+        return matrices.is_exact(device)
     except DeviceError as error:
         if error.code == "lost":
             _lost_units.add((device.physical.number, device.physical.identity))
         raise
-    if is_exact:
-        context.keep_units()
-    return is_exact
 
 
 def _open(driver: VulkanLibrary, physical: Physical, limit_s: float) -> VulkanDevice:
@@ -170,7 +165,7 @@ def _open(driver: VulkanLibrary, physical: Physical, limit_s: float) -> VulkanDe
         context.variant = choose_variant(device, context)
         # Asked as the rest of the arithmetic is: a driver that is wrong there leaves these products to dots.
         if physical.has_matrices and context.variant == "plain":
-            context.has_matrices = _has_exact_units(context, device)
+            context.has_matrices = _has_exact_units(device)
     except BaseException:
         if context.lost is not None and not context.hangs:
             device.abandon()
