@@ -14,7 +14,9 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly import SamplingParams
 from woolly.cli.app import COMMANDS, app
+from woolly.cli.commands.run import run
 from woolly.cli.parse.help import sections_of
+from woolly.cli.parse.options import ENGINE
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.sizes import counted
@@ -280,6 +282,20 @@ def test_show_counts_the_cache_in_its_type(model):
 def test_a_server_refuses_two_types_of_values(model):
     with pytest.raises(UsageError, match="-ctk is q8_0/q4, which names both types; leave -ctv out"):
         woolly("serve", model, "-ctk", "q8_0/q4", "-ctv", "q4")
+
+
+@pytest.mark.parametrize(("typed", "kept"), [("-ctv q8_0", "f16/q8_0"), ("-ctk q8_0 --cache-type-v q8_0", "q8_0")])
+def test_run_takes_the_type_of_values_apart_as_serve_does(typed, kept):
+    given = run.make_context("run", ["hello", *typed.split()]).params
+    ENGINE.collect(given)
+    assert given["engine"] == {"kv_type": kept}
+
+
+def test_a_type_of_values_that_is_none_names_its_flag(model):
+    with pytest.raises(UsageError, match=r"-ctv is 'q4_0'; choose one of: .*; q4_0 is llama\.cpp's name"):
+        woolly("run", model, "hello", "-ctv", "q4_0")
+    with pytest.raises(UsageError, match="-ctk is q8_0/q4, which names both types; leave -ctv out"):
+        woolly("run", model, "hello", "-ctk", "q8_0/q4", "-ctv", "q4")
 
 
 def test_a_draft_that_is_not_there_is_called_one(model):

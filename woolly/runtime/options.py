@@ -15,6 +15,7 @@ __all__ = [
     "KvType",
     "Options",
     "check_kv_type",
+    "join_kv_types",
     "kept_as",
     "kv_types_of",
     "parse_at_once",
@@ -135,6 +136,25 @@ def check_kv_type(kv_type: str, field: str = "kv_type", gpu: str = "") -> None:
         raise RequestError(
             f"{field} is {kv_type!r}, which the {gpu} backend has no kernels for; choose one of: {others}", field=field
         )
+
+
+def join_kv_types(keys: str | None, values: str | None, fields: tuple[str, str]) -> str | None:
+    """Returns the `kv_type` of keys and values whose types are given apart, in these fields; None: none is given.
+
+    RequestError if `values` is no type, or if `keys` names both.
+    """
+    if values is None:
+        return keys
+    if values not in KV_TYPES:
+        named = "; q4_0 is llama.cpp's name, and q4 the one here" if values == "q4_0" else ""
+        raise RequestError(
+            f"{fields[1]} is {values!r}; choose one of: {', '.join(KV_TYPES)}{named}", field=fields[1], names=fields[1:]
+        )
+    if "/" in (keys or ""):
+        raise RequestError(
+            f"{fields[0]} is {keys}, which names both types; leave {fields[1]} out", field=fields[1], names=fields
+        )
+    return values if values == (keys or "f16") else f"{keys or 'f16'}/{values}"
 
 
 def parse_layers(layers: int | str | None) -> int | str | None:

@@ -108,6 +108,11 @@ DEVICE = engine_option("device")
 
 def _engine(typed: dict[str, Any]) -> dict[str, Any]:
     """Keyword arguments of `LLM`."""
+    if "cache_type_v" in typed:
+        from woolly.runtime.options import join_kv_types
+
+        values = typed.pop("cache_type_v")
+        typed["kv_type"] = join_kv_types(typed.get("kv_type"), values, ("kv_type", "cache_type_v"))
     if not any(name.startswith("control_vector") for name in typed):
         return typed
     from woolly.engine.opening.control_vectors import (  # imported late: --help does without NumPy
@@ -125,6 +130,7 @@ ENGINE = Bundle(
     "engine",
     (
         *(engine_option(row.name) for row in rows_of().values() if row.flags),
+        Option("--cache-type-v -ctv", "Number type of cached values alone.", to="cache_type_v", shown="--kv-type's"),
         Option(
             "--lora",
             "LoRA adapter for the model, in GGUF; may be repeated.",

@@ -76,7 +76,8 @@ def read_aliases(settings: Settings) -> dict[str, Any]:
 
 def check_settings(settings: Settings) -> None:
     """Refuses values that no server can use; values that depend on the model are refused when it is loaded."""
-    from woolly.runtime import KV_TYPES, check_kv_type, parse_at_once, parse_layers, parse_size
+    from woolly.runtime import check_kv_type, parse_at_once, parse_layers, parse_size
+    from woolly.runtime.options import join_kv_types
     from woolly.serving.watch.traces import check_telemetry
 
     parse_at_once("parallel", settings.parallel)
@@ -91,16 +92,7 @@ def check_settings(settings: Settings) -> None:
             raise RequestError(f"{name} is {chosen!r}; choose one of: {', '.join(filter(None, choices))}", field=name)
     if settings.cache_type_k is not None:
         check_kv_type(settings.cache_type_k, "cache_type_k")
-    if settings.cache_type_v is not None and settings.cache_type_v not in KV_TYPES:
-        raise RequestError(
-            f"cache_type_v is {settings.cache_type_v!r}; choose one of: {', '.join(KV_TYPES)}", field="cache_type_v"
-        )
-    if settings.cache_type_v is not None and "/" in (settings.cache_type_k or ""):
-        raise RequestError(
-            f"cache_type_k is {settings.cache_type_k}, which names both types; leave cache_type_v out",
-            field="cache_type_v",
-            names=("cache_type_k", "cache_type_v"),
-        )
+    join_kv_types(settings.cache_type_k, settings.cache_type_v, ("cache_type_k", "cache_type_v"))
     _check_template(settings)
     _check_one_of("chat_template", "chat_template_file", settings)
     _check_device(settings)

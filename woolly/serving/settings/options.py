@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from woolly.llm.model_options import ModelOptions, rows_of
+from woolly.runtime.options import join_kv_types
 
 if TYPE_CHECKING:
     from woolly.serving.settings.table import Settings
@@ -14,8 +15,7 @@ __all__ = ["ModelOptions", "options_from"]
 
 def _kv_type(settings: Settings) -> str | None:
     """The types of K and V in one word, one for both if they are the same; None: the backend decides."""
-    k, v = settings.cache_type_k, settings.cache_type_v
-    return k if v is None else v if v == (k or "f16") else f"{k or 'f16'}/{v}"
+    return join_kv_types(settings.cache_type_k, settings.cache_type_v, ("cache_type_k", "cache_type_v"))
 
 
 def options_from(settings: Settings) -> ModelOptions:
