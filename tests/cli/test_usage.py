@@ -1,6 +1,7 @@
 """What is typed wrongly is told in one sentence, with what may have been meant; what llama.cpp's users type works."""
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -307,7 +308,15 @@ def test_a_draft_that_is_not_there_is_called_one(model):
 
 def test_a_length_of_drafts_that_nothing_uses_is_told(model, caplog):
     woolly("run", model, "hello", "-n", 1, "--draft", 4)
-    assert "draft_tokens (--draft-max) is 4, but nothing guesses tokens here" in caplog.text
+    said = "draft_tokens (--draft-max) is 4, but nothing guesses tokens here: speculation='prompt_lookup'"
+    assert said in caplog.text
+
+
+def test_warnings_of_the_library_are_told_as_those_of_the_command(model, capsys):
+    woolly("tokenize", model, "hello")
+    assert logging.lastResort is not None
+    logging.lastResort.handle(logging.LogRecord("woolly.llm", logging.WARNING, "", 1, "it is %d", (4,), None))
+    assert capsys.readouterr().err == "woolly: warning: it is 4\n"
 
 
 @pytest.mark.parametrize(("flag", "kind"), [("--image", "picture"), ("--audio", "sound")])

@@ -98,7 +98,11 @@ def open_draft(
         return kind(target.program, target.draft_ids)
     if speculation in (None, "none", "auto"):
         if given.draft_tokens != ModelOptions.draft_tokens:
-            log.warning("draft_tokens (--draft-max) is %d, but nothing guesses tokens here", given.draft_tokens)
+            log.warning(
+                "draft_tokens (--draft-max) is %d, but nothing guesses tokens here: speculation='prompt_lookup'"
+                " (-md prompt_lookup), or a smaller model, would",
+                given.draft_tokens,
+            )
         return None
     if speculation == "prompt_lookup":
         return drafts.PromptLookup()

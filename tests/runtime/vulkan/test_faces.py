@@ -18,6 +18,7 @@ from woolly.runtime.gpu.found import Gpu
 from woolly.runtime.program import About
 from woolly.runtime.split import SplitBackend
 from woolly.runtime.vulkan import gpus, physical
+from woolly.runtime.vulkan.backend import VulkanBackend
 from woolly.runtime.vulkan.bandwidth import find_bandwidth, measure_bandwidth
 
 
@@ -109,3 +110,11 @@ def test_a_driver_is_named_with_what_stands_in_for_its_arithmetic(opened, monkey
     assert opened.driver == "RADV Mesa 25, Vulkan 1.3"
     monkeypatch.setattr(opened._shared, "variant", "double")
     assert opened.driver == "RADV Mesa 25, Vulkan 1.3, with f64 in place of fused multiply-adds"
+
+
+def test_the_cpu_in_place_of_a_gpu_is_called_slow_once(monkeypatch, caplog):
+    found = SimpleNamespace(physical=SimpleNamespace(is_software=True), name="llvmpipe (a test)")
+    monkeypatch.setattr("woolly.runtime.vulkan.driver.open_device", lambda number: found)
+    assert VulkanBackend().open() is VulkanBackend().open(1) is found
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("llvmpipe (a test) is the CPU in place of a GPU, and slow: device='cpu' (--device cpu)")

@@ -86,6 +86,9 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error about a parameter names the flag, not the field of the library."""
+        from woolly.cli.terminal.log import tell_warnings  # --help does without a log
+
+        tell_warnings()
         try:
             return super().invoke(ctx)
         except UsageError:

@@ -127,7 +127,11 @@ def open_driver() -> ObjectiveC:
 @functools.cache
 def _opened() -> tuple[int, ObjectiveC]:
     if sys.platform != "darwin":
-        raise DeviceError("Metal is a part of macOS, and this is another system", code="other_system")
+        raise DeviceError(
+            "Metal is a part of macOS, and this is another system",
+            code="other_system",
+            remedy="device='vulkan' is for GPUs here, or use backend='cpu'",
+        )
     try:
         return os.getpid(), ObjectiveC()
     except (OSError, AttributeError) as error:

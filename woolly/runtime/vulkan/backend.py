@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,11 +15,21 @@ if TYPE_CHECKING:
 
 __all__ = ["VulkanBackend"]
 
+log = logging.getLogger("woolly.runtime")
+
 
 def _open(number: int = 0) -> Device:
     from woolly.runtime.vulkan.driver import open_device  # few machines need it
 
-    return open_device(number)
+    device = open_device(number)
+    if device.physical.is_software:
+        _warn(device.name)
+    return device
+
+
+@functools.cache
+def _warn(name: str) -> None:
+    log.warning("%s is the CPU in place of a GPU, and slow: device='cpu' (--device cpu) is faster", name)
 
 
 class VulkanBackend(GpuBackend):
