@@ -146,7 +146,7 @@ def test_settings_are_read_as_people_type_them(chat, text, name, value):
         ("/regen", "there is no question"),
         ("/clear all", "takes nothing after it"),
         ("/image", "a picture was expected, for instance: /image photo.jpg"),
-        ("/image x.png", "sees no pictures: there is no projector (mmproj file) beside it"),
+        ("/image x.png", "sees no pictures: no projector (mmproj file) is open with it; choose a model that does"),
         ("/audio", "a sound was expected, for instance: /audio talk.mp3"),
         ("/audio x.wav", "hears no sounds: there is no projector (mmproj file) for them beside it"),
     ],

@@ -21,6 +21,7 @@ __all__ = [
     "Readings",
     "SeenPicture",
     "Vision",
+    "cannot_take",
     "check_pictures",
     "find_places",
     "has_pictures",
@@ -59,7 +60,7 @@ class Vision:
         """How pictures, or sounds, are prepared and laid out; RequestError if the model takes none."""
         settings = self.tower if kind == "image" else self.ears
         if settings is None:
-            raise RequestError(f"this model {_lack(kind)}: {_OTHER}")
+            raise RequestError(cannot_take(kind, self))
         return settings
 
     def mark(self, kind: Kind) -> re.Pattern[str]:
@@ -132,8 +133,7 @@ def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[se
     for part in parts:
         kind: Kind = "image" if isinstance(part, ImagePart) else "audio"
         if sight is None or (sight.tower if kind == "image" else sight.ears) is None:
-            said = without_projector(kind) if sight is None else f"this model {_lack(kind)}: {_OTHER}"
-            raise _given(part).refusal(said)
+            raise _given(part).refusal(cannot_take(kind, sight))
     for one, name in ((ImagePart, "pictures"), (AudioPart, "sounds")):
         n = sum(
             isinstance(part, one) and not isinstance(_given(part).source, (senses.Page, senses.Frame, senses.Clip))
@@ -159,6 +159,11 @@ def without_projector(kind: Kind, model: str = "this model") -> str:
         f"{model} {_lack(kind)}: no projector (mmproj file) is open with it; choose a model that does{others}, or give"
         " its projector by --mmproj"
     )
+
+
+def cannot_take(kind: Kind, sight: Vision | None, model: str = "this model") -> str:
+    """Returns the sentence about a picture, or a sound, that comes to a model without a tower for it."""
+    return without_projector(kind, model) if sight is None else f"{model} {_lack(kind)}: {_OTHER}"
 
 
 def _lack(kind: Kind) -> str:

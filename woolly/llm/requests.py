@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.chat import Layout, Vision, lay_out
 from woolly.chat.compaction import compacting, note_room, shorter
+from woolly.chat.sight import cannot_take
 from woolly.engine import EngineDriver, Request, RequestOptions
 from woolly.errors import RequestError, TemplateError
 from woolly.llm.options import ChatOptions, GenerateOptions
@@ -182,13 +183,13 @@ class RequestMaker:
     def picture_tokens(self, picture: Picture) -> int:
         """Returns how many tokens a picture takes of a context; RequestError if the model sees none."""
         if self.sight is None or self.sight.tower is None:
-            raise RequestError("this model sees no pictures: no projector (mmproj file) is open with it")
+            raise RequestError(cannot_take("image", self.sight))
         return picture_tokens(picture, self.sight.tower, self._encode)
 
     def sound_tokens(self, sound: Sound) -> int:
         """Returns how many tokens a sound takes of a context; RequestError if the model hears none."""
         if self.sight is None or self.sight.ears is None:
-            raise RequestError("this model hears no sounds: no projector (mmproj file) for them is open with it")
+            raise RequestError(cannot_take("audio", self.sight))
         return sound_tokens(sound, self.sight.ears, self._encode)
 
     def prepare_score(self, prompt: Prompt) -> Request:

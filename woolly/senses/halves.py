@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from woolly.errors import ModelError, UnsupportedError
-from woolly.gguf import text_of
+from woolly.errors import UnsupportedError
 from woolly.senses.ears import EarSettings, read_ears
-from woolly.senses.settings import TowerSettings, read_settings
+from woolly.senses.settings import TowerSettings, check_projector, read_settings
 
 __all__ = ["Halves", "read_halves"]
 
@@ -30,8 +29,7 @@ class Halves:
 
 def read_halves(metadata: Mapping[str, Any]) -> Halves:
     """The towers in a file's metadata; a family that is not supported leaves the other. ModelError if there is none."""
-    if text_of(metadata, "general.architecture") != "clip":
-        raise ModelError("the file holds no projector: it is a model of another kind; give an mmproj file")
+    check_projector(metadata)
     sight: TowerSettings | None = None
     ears: EarSettings | None = None
     refused: list[UnsupportedError] = []

@@ -14,7 +14,7 @@ from woolly.gguf import text_of
 if TYPE_CHECKING:
     from woolly.senses.prepared import Kind
 
-__all__ = ["MOST_PATCHES", "PROJECTORS", "Projector", "TowerSettings", "read_settings"]
+__all__ = ["MOST_PATCHES", "PROJECTORS", "Projector", "TowerSettings", "check_projector", "read_settings"]
 
 # Patches of a piece, also if the file allows more pixels: 16,384 of 14 x 14 are 1,792 x 1,792 pixels.
 MOST_PATCHES = 16384
@@ -153,10 +153,15 @@ class TowerSettings:
         return -(-frames // self.family.depth), height // self.merge, width // self.merge
 
 
-def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
-    """The settings of the vision tower in a file's metadata; ModelError or UnsupportedError if there is none."""
+def check_projector(metadata: Mapping[str, Any]) -> None:
+    """ModelError if a file's metadata are those of no projector."""
     if text_of(metadata, "general.architecture") != "clip":
         raise ModelError("the file holds no projector: it is a model of another kind; give an mmproj file")
+
+
+def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
+    """The settings of the vision tower in a file's metadata; ModelError or UnsupportedError if there is none."""
+    check_projector(metadata)
     if metadata.get("clip.has_vision_encoder") is not True:
         raise UnsupportedError("the file holds no tower for pictures (clip.has_vision_encoder)")
     projector = text_of(metadata, "clip.vision.projector_type") or text_of(metadata, "clip.projector_type")

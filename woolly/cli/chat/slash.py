@@ -199,6 +199,7 @@ def _read(chat: Chat, name: str) -> str:
 
 
 def _image(chat: Chat, name: str) -> str:
+    from woolly.chat.sight import cannot_take
     from woolly.senses import read_picture
     from woolly.senses.pdf import is_pdf
     from woolly.senses.video import is_video
@@ -209,10 +210,7 @@ def _image(chat: Chat, name: str) -> str:
     if is_pdf(path):
         return _pdf(chat, path)
     if chat.llm.sight is None or chat.llm.sight.tower is None:
-        raise RequestError(
-            f"{chat.llm.path.name} sees no pictures: there is no projector (mmproj file) beside it; choose a model"
-            " that does (/model), or name a projector by --mmproj"
-        )
+        raise RequestError(cannot_take("image", chat.llm.sight, chat.llm.path.name))
     if is_video(path):
         return _video(chat, path, chat.llm.sight)
     picture = read_picture(path)
