@@ -10,7 +10,7 @@ from tests.cases.whisper import sound, write_whisper
 from tests.senses.test_sound import wav
 from woolly.cli.app import app
 from woolly.cli.commands import launch
-from woolly.cli.parse.prompt import name_and_words
+from woolly.cli.parse import prompt
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.start.checkpoint import of_checkpoint
 from woolly.errors import GGUFError, RequestError, StoreError, UnsupportedError
@@ -99,10 +99,14 @@ def test_an_archive_of_nemo_is_refused_by_name(tmp_path, monkeypatch, words):
         raise CliRunner().invoke(app, words).exception
 
 
-def test_a_word_that_ends_as_an_archive_does_is_a_prompt(tmp_path, monkeypatch):
+def test_a_word_that_ends_as_an_archive_does_is_a_prompt(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(prompt, "_waiting_input", lambda: "")
     assert of_checkpoint("finding.nemo") == "finding.nemo"
-    assert name_and_words(["finding.nemo"], None, None) == (None, "finding.nemo")
+    assert prompt.model_and_prompt(["finding.nemo"], None, None) == (None, "finding.nemo")
+    assert capsys.readouterr().err == "woolly: there is no file finding.nemo, so it is the prompt; -m names a model\n"
+    assert prompt.model_and_prompt(["Finding Nemo."], None, None) == (None, "Finding Nemo.")
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["run", "whisper:base.en", "Hello"], ["chat", "whisper:base.en"]])

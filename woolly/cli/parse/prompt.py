@@ -15,6 +15,7 @@ import click
 
 from woolly.cli.parse.options import read_text
 from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.progress import tell
 from woolly.errors import RequestError, StoreError
 from woolly.store import find_named, is_catalogued, is_model_name, is_path, near_models, resolve
 
@@ -33,6 +34,9 @@ _LIKE_A_MODEL = re.compile(
     re.IGNORECASE,
 )
 
+# Words that end as files of models in other forms do.
+_OTHER_FORMS = r"\S+\.(nemo|safetensors|onnx|pth?|ckpt|tflite|llamafile|mlmodel|h5)"
+
 # Seconds to wait for the first byte of a pipe, which may never send one: ssh, cron and CI leave pipes open.
 _TOLD_AFTER, _PATIENCE = 1.0, 10.0
 
@@ -46,6 +50,8 @@ def model_and_prompt(
     prompt is None if a model is given and a person at a terminal could type what else there is to say.
     """
     name, prompt = name_and_words(words, named, text)
+    if name is None and words and re.fullmatch(_OTHER_FORMS, words[0], re.IGNORECASE):
+        tell(f"woolly: there is no file {words[0]}, so it is the prompt; -m names a model")
     if [prompt, *files].count("-") > 1:
         raise UsageError("standard input is asked for twice, by the prompt or by -f; it can be read once")
     if name is not None and not is_catalogued(name):
