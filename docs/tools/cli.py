@@ -33,7 +33,8 @@ A model is the path of a GGUF file, or a name: one of [the catalogue](models.md)
 Errors are one line on standard error, `woolly: error:` and a sentence that says what would be right. Options have
 llama.cpp's names if it has the same thing, and its other names for them are understood: `--ctx-size`, `--predict`,
 `--n-predict`, `--cache-type-k`, `--system-prompt`, `--reverse-prompt`, `--grammar-file`, `-j`, `-jf`. A llama.cpp flag
-that Woolly does not have is refused with the reason, unless it asks for what Woolly does anyway (`-ngl 0`, `-fa on`).
+that Woolly does not have is taken if it asks for what Woolly does anyway (`-fa on`, `--mmap`), or, with a line that it
+has no effect, if it can change no answer (`--mlock`, `-tb 4`). All others are refused with the reason.
 Every command that takes one model takes it as `-m MODEL` too.
 
 `woolly --install-completion` adds completion to your shell.
