@@ -16,7 +16,6 @@ from woolly.errors import GGUFError
 from woolly.gguf import StringArray, open_gguf
 from woolly.quant import can_dequantize
 
-N_EXAMPLES = 1000
 N_MUTANTS = 10  # per example
 
 # Numbers that have broken readers: signs, wraps, sizes whose product wraps, and plain off-by-one.
@@ -129,10 +128,26 @@ def test_the_seeds_themselves_are_sound(headers, tmp_path):
 SCRIPT = 1 + N_MUTATIONS * MUTATION.size
 
 
-@settings(max_examples=N_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(scripts=st.binary(min_size=N_MUTANTS * SCRIPT, max_size=N_MUTANTS * SCRIPT), first=st.integers(0, 100))
+DAMAGED = {
+    "scripts": st.binary(min_size=N_MUTANTS * SCRIPT, max_size=N_MUTANTS * SCRIPT),
+    "first": st.integers(0, 100),
+}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(**DAMAGED)
 def test_a_damaged_header_is_read_or_refused(headers, tmp_path_factory, scripts, first):
-    path = tmp_path_factory.getbasetemp() / "mutant.gguf"
+    read_or_refused(headers, tmp_path_factory.getbasetemp() / "mutant.gguf", scripts, first)
+
+
+@pytest.mark.rare
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(**DAMAGED)
+def test_many_damaged_headers_are_read_or_refused(headers, tmp_path_factory, scripts, first):
+    read_or_refused(headers, tmp_path_factory.getbasetemp() / "mutant.gguf", scripts, first)
+
+
+def read_or_refused(headers, path, scripts, first):
     for i in range(N_MUTANTS):
         seed, other = headers[(first + i) % len(headers)], headers[(first + 2 * i + 1) % len(headers)]
         # Another file each time: a map of the one before may still be alive.

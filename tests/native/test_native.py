@@ -150,7 +150,7 @@ def test_queries_together_have_the_bits_of_one_and_are_right(level, tmp_path):
     assert f"{level}: 204 cases, 0 different, 0 wrong" in said
 
 
-@pytest.mark.parametrize(("served_by", "types"), [("PLANES", 15), ("DOTS", 18)])
+@pytest.mark.parametrize(("served_by", "types"), [pytest.param("PLANES", 15, marks=pytest.mark.rare), ("DOTS", 18)])
 def test_what_serves_many_rows_has_the_bits_of_one_row(tmp_path, served_by, types):
     # Kernels are not optimized, where -O1 takes 48 s to compile; what draws their input is. That kernels are always
     # inlined is a matter of speed, and a copy of them at each place took 15 s more: 14 s to compile and 5 s to run.
