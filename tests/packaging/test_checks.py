@@ -51,7 +51,19 @@ def test_the_second_try_takes_only_what_failed(tmp_path):
     (tmp_path / "v" / "cache" / "lastfailed").write_text(json.dumps({name: True}))
     second = ["--last-failed", "--last-failed-no-failures", "none"]
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "--collect-only", "-q", "-o", f"cache_dir={tmp_path}", *second],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "0",
+            "--collect-only",
+            "-q",
+            "-o",
+            f"cache_dir={tmp_path}",
+            *second,
+            "tests/packaging",
+        ],
         env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
         cwd=ROOT,
         capture_output=True,
