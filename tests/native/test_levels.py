@@ -10,8 +10,8 @@ PLAIN = "The first ten numbers are 1, 2, 3, 4,"
 
 def answers(path) -> tuple[str, str]:
     with LLM(path) as llm:
-        chat = llm.chat(CHAT, SamplingParams(temperature=0, max_tokens=24))
-        plain = llm.generate(PLAIN, SamplingParams(temperature=0, max_tokens=12))
+        chat = llm.chat(CHAT, SamplingParams(temperature=0, max_tokens=10))
+        plain = llm.generate(PLAIN, SamplingParams(temperature=0, max_tokens=6))
     return chat.text, plain.text
 
 

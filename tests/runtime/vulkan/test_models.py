@@ -45,7 +45,8 @@ def both(vulkan, path, kv_type):
 def test_a_model_gives_the_bits_of_the_cpu_backend(name, kv_type, vulkan, tmp_path):
     program, cpu = both(vulkan, write_tiny(FAMILIES[name], tmp_path / "tiny.gguf"), kv_type)
     wanted = logits(cpu, [70])
-    for chunks in ([70], [1, 1, 60, 1, 1, 5, 1], [9] * 7 + [7]):
+    # Chunks that end anywhere take all kernels; the others are left to one type of the cache.
+    for chunks in ([1, 1, 60, 1, 1, 5, 1], *(([70], [9] * 7 + [7]) if kv_type == "f16" else ())):
         np.testing.assert_array_equal(logits(program, chunks).view(np.uint32), wanted.view(np.uint32))
 
 
