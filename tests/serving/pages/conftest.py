@@ -150,7 +150,7 @@ def page(tab, server):
     yield tab
     tab.unroute_all()
     tab.watch.end()
-    tab.goto(f"{server.url}/docs")  # ends what runs, and writes what it keeps no more
+    tab.goto(f"{server.url}/health")  # ends what runs, and writes what it keeps no more
     tab.evaluate(FORGET)
     assert not tab.watch.wrong
 

@@ -26,9 +26,10 @@ def client(folder, **settings):
     return TestClient(create_app(Settings(models_dir=folder, **settings)), base_url="http://127.0.0.1")
 
 
-@pytest.fixture
-def web(tmp_path):
-    return client(tmp_path)
+@pytest.fixture(scope="module")
+def web(tmp_path_factory):
+    """One for all tests: the description of its routes alone takes two seconds."""
+    return client(tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture(scope="module")
