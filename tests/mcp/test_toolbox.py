@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from mcp.server import MCPServer
 
+from tests.cases.later import Later
 from woolly.chat import ToolCall
 from woolly.errors import RequestError, ToolError
 from woolly.machine.extra import how_to_add
@@ -18,6 +18,7 @@ from woolly.mcp import ServerSpec, Toolbox, package, toolbox
 from woolly.mcp.harmless import MAX_DESCRIPTION
 from woolly.mcp.result import MAX_CHARACTERS
 
+server = Later("mcp.server")
 SERVER = str(Path(__file__).with_name("server.py"))
 
 
@@ -156,7 +157,7 @@ def test_names_are_short_and_differ():
 
 def test_streamable_http_with_headers():
     seen = []
-    zoo = MCPServer("zoo")
+    zoo = server.MCPServer("zoo")
 
     @zoo.tool()
     def add(a: int, b: int) -> str:

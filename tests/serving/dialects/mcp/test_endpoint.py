@@ -4,8 +4,8 @@ import asyncio
 import json
 
 import pytest
-from mcp import Client
 
+from tests.cases.later import Later
 from tests.cases.texts import write_readers
 from tests.serving.pages.conftest import served
 from woolly import LLM
@@ -13,6 +13,8 @@ from woolly.machine.extra import requirement
 from woolly.serving import Settings, create_app
 from woolly.serving.dialects.mcp import endpoint
 from woolly.serving.dialects.mcp.page_tools import PageTools
+
+mcp = Later("mcp")  # over a second
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def url(tiny_model, tmp_path_factory):
 
 def called(url, name, arguments, mode="auto"):
     async def call():
-        async with Client(url, mode=mode) as client:
+        async with mcp.Client(url, mode=mode) as client:
             return await client.call_tool(name, arguments)
 
     return asyncio.run(call())
@@ -36,7 +38,7 @@ def called(url, name, arguments, mode="auto"):
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_tools_are_listed_and_answer(url, mode):
     async def run():
-        async with Client(url, mode=mode) as client:
+        async with mcp.Client(url, mode=mode) as client:
             tools = (await client.list_tools()).tools
             assert [tool.name for tool in tools] == [
                 "generate",
