@@ -31,8 +31,15 @@ _LATE = (
     *("OLDPWD", "PWD", "SHLVL", "_"),  # of shells
 )
 _LATE_PREFIXES = ("HF_", "PYTEST_", "WOOLLY_")
-# What commands import when they are asked to serve, beside the files of the commands.
-_MODULES = ("woolly.serving.life.lifecycle", "woolly.cluster.serve", "woolly.cluster.replica")
+# What commands import when they are asked to serve, to answer and to look for a GPU, beside the files of the commands.
+_MODULES = (
+    *("woolly.serving.life.lifecycle", "woolly.cluster.serve", "woolly.cluster.replica"),
+    *("woolly.templates.sandbox", "woolly.models.granite", "woolly.models.llama", "woolly.runtime.cpu.program"),
+    *(f"woolly.cli.terminal.{name}" for name in ("answer", "log", "transcript")),
+    *(f"woolly.runtime.{kind}.gpus" for kind in ("cuda", "metal", "vulkan")),
+    "woolly.runtime.vulkan.physical",
+    *(f"woolly.sampling.samplers.{name}" for name in ("dry", "penalties", "top_n_sigma", "typ_p", "xtc")),
+)
 
 # Options of `Popen` that a copy can honour.
 _OPTIONS = {"stdin", "stdout", "stderr", "text", "env", "cwd"}
@@ -168,6 +175,10 @@ def serve() -> None:
     commands = importlib.import_module("woolly.cli.app").COMMANDS
     for name in (*(f"woolly.cli.commands.{name}" for name in commands), *_MODULES):
         importlib.import_module(name)
+    own = [module for name, module in sys.modules.items() if name.startswith("woolly.")]
+    for package in (module for module in own if hasattr(module, "__path__")):
+        for name in package.__all__:
+            getattr(package, name)  # imported when it is first asked for
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
