@@ -282,16 +282,18 @@ struct IQ4_XS : Scale, Packed<BlockIQ4_XS> {
     static constexpr int n_groups = 8, unit = 32, offset = 0;
     static constexpr bool is_signed = true, has_min = false, signed_quants = true;
     [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
-        alignas(64) uint8_t factors[2][64];
-        for (int r = 0; r < 16; ++r) {
-            uint16_t high;
-            std::memcpy(&high, panel + 32 + 2 * r, 2);
-            for (int g = 0; g < 8; ++g) {
-                const int low = panel[64 + 16 * (g / 2) + r] >> (4 * (g % 2)) & 15;
-                factors[g / 4][4 * r + g % 4] = uint8_t((low | (high >> (2 * g) & 3) << 4) - 32);
-            }
-        }
-        for (int k = 0; k < 2; ++k) to[k] = load_bytes(factors[k]);
+        // 16 bits of each row in the upper half of a lane, as floats of 16 bits are widened.
+        const U8 high = as_bytes(as_ints(load_bf16(reinterpret_cast<const uint16_t*>(panel + 32))));
+        each<2>([&]<int k>() __attribute__((always_inline)) {
+            constexpr int from = 16 + 8 * k;
+            const int8_t* nibbles = reinterpret_cast<const int8_t*>(panel) + 64 + 32 * k;
+            const U8 a = as_bytes(load_s8(nibbles)), b = as_bytes(load_s8(nibbles + 16));
+            const I32 low =
+                iadd(iadd(field<0, 4, 0>(a), field<4, 4, 8>(a)), iadd(field<0, 4, 16>(b), field<4, 4, 24>(b)));
+            const I32 upper = iadd(iadd(field<from, 2, 4>(high), field<from + 2, 2, 12>(high)),
+                                   iadd(field<from + 4, 2, 20>(high), field<from + 6, 2, 28>(high)));
+            to[k] = minus<32>(as_bytes(iadd(low, upper)));
+        });
     }
     // The quants of a group are laid out as those of a block of IQ4_NL.
     template <int u, class Use>
