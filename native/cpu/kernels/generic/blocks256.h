@@ -88,6 +88,10 @@ constexpr bool kShortDots = kShortProducts && 256 / Type::n_groups * Type::most 
 // + u by unpack<u>(quants, first, use); `first` begins a round.
 template <class Type>
 constexpr int kRounds = Type::n_groups / 4;
+// Types that look their quants up take rounds of 64 columns: with longer ones they take up to twice as long to compile,
+// and as long to run.
+template <class Type>
+constexpr int kLookupRounds = kRounds<Type> > 1 ? 4 : 1;
 template <class Type>
 constexpr int kUnits = 256 / Type::unit / kRounds<Type>;
 
@@ -107,8 +111,8 @@ template <class Type, int M>
 inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
     constexpr int width = 256 / Type::n_groups, n = Type::n_groups / 4;
     // A single row is computed without rounds, which would cost it a tenth; for several, rounds of 64 columns are long
-    // enough. Types that are computed row by row look their quants up, which takes longer than any round.
-    constexpr int rounds = Type::one_by_one ? kRounds<Type> : M == 1 ? 1 : 4;
+    // enough. To look quants up takes longer than any round.
+    constexpr int rounds = Type::one_by_one ? kLookupRounds<Type> : M == 1 ? 1 : 4;
     constexpr int units = 256 / Type::unit / rounds;
     constexpr bool is_short = kShortDots<Type>;
     F32 acc[M];
@@ -183,11 +187,10 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
     for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
 }
 
-// use(place, w) for all quants of a super-block; places are 64 bytes for four columns. Quants that are looked up are
-// opened in rounds of 64 columns: with longer ones they take twice as long to compile, and as long to run.
+// use(place, w) for all quants of a super-block; places are 64 bytes for four columns.
 template <class Type, class Use>
 [[gnu::always_inline]] inline void open_quants(const uint8_t* panel, const Use& use) {
-    constexpr int rounds = Type::one_by_one && kRounds<Type> > 1 ? 4 : kRounds<Type>;
+    constexpr int rounds = Type::one_by_one ? kLookupRounds<Type> : kRounds<Type>;
     constexpr int units = 256 / Type::unit / rounds;
     in_rounds<rounds>([&](int s) __attribute__((always_inline)) {
         each<units>([&]<int u>() __attribute__((always_inline)) {
