@@ -343,8 +343,9 @@ def test_memory_that_the_driver_does_not_let_go_is_kept(device, library):
 
 def test_images_of_one_source_are_packed_together(tmp_path):
     kinds = [(f"some {i}".encode() * (i + 1), [f"some__{i}", f"some__{i}_kept"]) for i in range(6)]
-    made = [*kinds, (b"many", ["many__0"]), (b"", ["add"]), (b"rows", ["scale"])]
-    assert [len(pack) for pack in packs(made)] == [6, 1, 1, 1]
+    attention = [(b"few", ["attend_few_64", "attend_few_128"]), (b"turned", ["attend_turned_64"])]
+    made = [*kinds, (b"many", ["many__0"]), *attention, (b"", ["add"]), (b"rows", ["scale"])]
+    assert [len(pack) for pack in packs(made)] == [6, 1, 2, 1, 1]
     assert packs([made[0], (b"none", []), *made[1:]]) == packs(made)  # one without kernels for the generation
     (tmp_path / "kernels.bin").write_bytes(archive({"sm_80": made, "sm_90a": made[4:]}))
     found = Archive(tmp_path / "kernels.bin")
