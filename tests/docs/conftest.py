@@ -118,7 +118,7 @@ def docs_server(model_home, tmp_path_factory):
         write_tiny(READERS[name], home / ".cache" / "woolly" / "models" / f"{name}.gguf")
     desk = Desk(folder, home, "http://127.0.0.1:8080")  # this one by the command that is installed
     # An example that sets no limit is answered by as many words as the model likes: minutes on a busy machine.
-    with serving(SERVE, folder, {**desk.environment, "WOOLLY_N_PREDICT": "100"}) as url:
+    with serving(SERVE, folder, {**desk.environment, "WOOLLY_N_PREDICT": "24"}) as url:
         yield url
 
 
