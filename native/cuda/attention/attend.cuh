@@ -195,6 +195,23 @@ __device__ __forceinline__ void add_part(float4& to, float mine, const float4& x
     to.z = merged(to.z, mine, x.z, others), to.w = merged(to.w, mine, x.w, others);
 }
 
+// Lanes are parts of a softmax that are merged in order, with the maximum and the sum of each. Returns what the sums
+// before the lane's part are multiplied by, what its own are, and its sum. The maximum of `all` becomes that of all.
+__device__ __forceinline__ float4 factors_of(float top, float sum, Softmax& all) {
+    const int lane = threadIdx.x % 32;
+    float upto = top;  // the running maximum
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        const float other = __shfl_sync(ALL_LANES, upto, max(lane - i, 0));
+        if (lane >= i) upto = fmaxf(upto, other);
+    }
+    upto = fmaxf(upto, all.top);
+    const float before = __shfl_sync(ALL_LANES, upto, max(lane - 1, 0)), base = finite_top(upto);
+    const float4 out = make_float4(power_of_2((lane == 0 ? all.top : before) - base), power_of_2(top - base), sum, 0.f);
+    all.top = __shfl_sync(ALL_LANES, upto, 31);
+    return out;
+}
+
 // Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp: four
 // columns of each lane that has some. First lanes are units and find what sums are multiplied by, then columns.
 // `factors`: shared memory of the warp.
@@ -207,17 +224,7 @@ __device__ __forceinline__ float4 merge_units(const Attend& a, const float* from
         const int n = min(32, last - first + 1);
         const float2 own =
             lane < n ? __ldcg(reinterpret_cast<const float2*>(here + lane * stride)) : make_float2(NOTHING, 0.f);
-        float upto = own.x;
-#pragma unroll
-        for (int i = 1; i < 32; i *= 2) {
-            const float other = __shfl_sync(ALL_LANES, upto, max(lane - i, 0));
-            if (lane >= i) upto = fmaxf(upto, other);
-        }
-        upto = fmaxf(upto, all.top);
-        const float before = __shfl_sync(ALL_LANES, upto, max(lane - 1, 0)), base = finite_top(upto);
-        factors[lane] =
-            make_float4(power_of_2((lane == 0 ? all.top : before) - base), power_of_2(own.x - base), own.y, 0.f);
-        all.top = __shfl_sync(ALL_LANES, upto, 31);
+        factors[lane] = factors_of(own.x, own.y, all);
         __syncwarp();
         const float* const mine = here + 4 + (c < a.v_dim ? c : 0);
 #pragma unroll 8

@@ -62,18 +62,9 @@ __device__ __forceinline__ float4 merge_far(const float* from, int stride, int f
         copies_wait<0>();
         __syncwarp();
         for (int at = 0; at < n; at += 32) {
-            float4 own = at + lane < n ? headers[at + lane] : make_float4(NOTHING, 0.f, 0.f, 0.f);
-            float upto = own.x;
-#pragma unroll
-            for (int i = 1; i < 32; i *= 2) {
-                const float other = __shfl_sync(ALL_LANES, upto, max(lane - i, 0));
-                if (lane >= i) upto = fmaxf(upto, other);
-            }
-            upto = fmaxf(upto, all.top);
-            const float before = __shfl_sync(ALL_LANES, upto, max(lane - 1, 0)), base = finite_top(upto);
-            own = make_float4(power_of_2((lane == 0 ? all.top : before) - base), power_of_2(own.x - base), own.y, 0.f);
-            if (at + lane < n) headers[at + lane] = own;
-            all.top = __shfl_sync(ALL_LANES, upto, 31);
+            const float4 own = at + lane < n ? headers[at + lane] : make_float4(NOTHING, 0.f, 0.f, 0.f);
+            const float4 factors = factors_of(own.x, own.y, all);
+            if (at + lane < n) headers[at + lane] = factors;
         }
         __syncwarp();
         const float4* const mine = chunks + min(lane, columns - 1);
