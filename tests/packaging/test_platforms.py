@@ -122,6 +122,7 @@ def errors_on(tmp_path_factory):
     return errors_of
 
 
+@pytest.mark.rare  # 16 s of processor time for each of three systems
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_types_hold_on_systems_that_no_test_runs_on(system, errors_on):
     """A function that a system lacks is an error of types; what is not known of other files is one on this system, too.

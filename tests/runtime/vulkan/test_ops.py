@@ -34,6 +34,7 @@ def test_a_case_of_each_kind_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_p
     check(ALL[name], vulkan, tmp_path)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("name", [name for name in ALL if name not in ONE_OF_EACH])
 def test_every_other_case_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
     check(ALL[name], vulkan, tmp_path)
