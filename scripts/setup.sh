@@ -9,6 +9,7 @@
 root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0" 2>/dev/null || echo "$0")")/.." && pwd -P)
 venv=$root/.venv
 stamp=$venv/woolly-stamp
+fetched=$venv/woolly-packages.log  # what pip says of the packages that Woolly depends on
 unfinished=$venv/woolly-unfinished # there while pip works: a start that was killed is not built upon
 
 # An activated environment, or settings for another Python, must not reach into .venv.
@@ -221,10 +222,7 @@ install() {
         : >"$unfinished"
         rm -f -- "$stamp"
         built=$(facts) # before, so that a file edited while the compiler runs is built at the next start
-        # The compiler of GPU kernels is 90 MB: a machine without a GPU is spared them.
-        wanted=.
-        if command -v nvidia-smi >/dev/null; then wanted='.[cuda]'; fi
-        in_venv_pip --verbose install --editable "$wanted" # verbose: what ninja says of each file
+        quietly in_root build || failed
         [ -x "$venv/bin/woolly" ] || die "the installation left no command in .venv/bin: remove .venv and try again"
         write_stamp run
     fi
@@ -246,11 +244,49 @@ for line in requires(sys.argv[1]):
     write_stamp test
 }
 
+# Compiles, and meanwhile fetches the packages that Woolly depends on, which takes 25 s by itself.
+build() {
+    needs >"$venv/woolly-packages" || return 1
+    fetching=
+    if [ -s "$venv/woolly-packages" ]; then
+        "$venv/bin/python" -m pip --disable-pip-version-check install --requirement "$venv/woolly-packages" \
+            >"$fetched" 2>&1 9<&- &
+        fetching=$!
+        trap 'kill "$fetching" 2>/dev/null; exit 130' INT TERM # the shell keeps Ctrl-C from what runs in the background
+    fi
+    status=0
+    pip --verbose install --no-deps --editable . || status=$? # verbose: what ninja says of each file
+    [ -z "$fetching" ] || wait "$fetching" || { cat "$fetched" && status=1; }
+    rm -f -- "$fetched"
+    return "$status"
+}
+
+# What pyproject.toml says that Woolly depends on. The compiler of GPU kernels is 90 MB: a machine without a GPU is spared
+# them.
+needs() {
+    extra=
+    if command -v nvidia-smi >/dev/null; then extra=cuda; fi
+    "$venv/bin/python" -c 'import sys
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+print(*project["dependencies"], *project["optional-dependencies"].get(sys.argv[1], []), sep="\n")' "$extra"
+}
+
+pip() { # pip ARGUMENTS...
+    "$venv/bin/python" -m pip --disable-pip-version-check "$@"
+}
+
 in_venv_pip() { # in_venv_pip ARGUMENTS...
-    quietly in_root "$venv/bin/python" -m pip --disable-pip-version-check "$@" || {
-        rm -f -- "$unfinished" # pip ended by itself and left things in order
-        die "the installation failed: see above"
-    }
+    quietly in_root pip "$@" || failed
+}
+
+failed() {
+    rm -f -- "$unfinished" # pip ended by itself and left things in order
+    die "the installation failed: see above"
 }
 
 write_stamp() { # write_stamp run|test
@@ -259,7 +295,7 @@ write_stamp() { # write_stamp run|test
 }
 
 in_root() {
-    (cd -- "$root" && exec "$@")
+    (cd -- "$root" && "$@")
 }
 
 # Runs a command with its output hidden, and shows the end of the output only if the command fails.
@@ -296,8 +332,9 @@ watch_log() {
         # What pip says before the first file is compiled.
         doing=$(sed -n 's/^ *Collecting \([A-Za-z0-9_.-]*\).*/fetching \1/p
 s/^ *Building editable.*/preparing to compile/p
-s/.*Building project with.*/compiling the first files/p' "$log" | tail -n 1)
+s/.*Building project with.*/compiling the first files/p' "$log" "$fetched" 2>/dev/null | tail -n 1)
         counts=$(sed -n 's/^ *\[\([0-9]*\)\/\([0-9]*\)\] Building .*/\1 \2/p' "$log" | tail -n 1)
+        ! grep -q '^ *Successfully installed woolly' "$log" || counts= # packages are fetched still
         at=${counts% *} all=${counts#* }
         if [ -z "$counts" ]; then
             text="working for $((now - began)) s${doing:+: $doing}"

@@ -10,108 +10,18 @@ import signal
 import subprocess
 import textwrap
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.cases.house import PYTHON, make_house
+
 ROOT = Path(__file__).resolve().parents[2]
-
-# What the scripts may use of the system: in Debian's essential packages, so on every machine.
-TOOLS = ["sh", "env", "dirname", "readlink", "find", "cksum", "sort", "sed", "cat", "id", "tail", "rm", "mkdir"]
-TOOLS += ["mktemp", "cp", "chmod", "flock", "sleep", "tr", "grep", "paste", "uname", "date"]
-
-# Answers the questions of setup.sh as a good Python does, unless a variable says otherwise.
-PYTHON = """\
-#!/bin/sh
-self=$(readlink -f "$0")
-case "$*" in
-    "-m venv --without-pip "*)
-        echo venv >>"$CALLS"
-        mkdir -p "$4/bin"
-        cp "$self" "$4/bin/python"
-        ;;
-    "-m pip "*)
-        echo "pip$(for word; do :; done; echo " ${word##*/}") in $PWD" >>"$CALLS"
-        [ -z "${PIP_SAYS:-}" ] || echo "$PIP_SAYS"
-        [ -z "${PIP_EDITS:-}" ] || echo edited >>"$PIP_EDITS"
-        [ -z "${PIP_SLEEPS:-}" ] || sleep "$PIP_SLEEPS"
-        [ -z "${PIP_FAILS:-}" ] || { i=0; while [ $i -lt 100 ]; do i=$((i + 1)); echo "line $i"; done; exit 1; }
-        for command in woolly pytest; do
-            cat >"${self%/*}/$command" <<'END'
-#!/bin/sh
-echo "${0##*/}: $* in $PWD, path ${PYTHONPATH:-none}, environment ${VIRTUAL_ENV:-none}"
-case "$*" in
-    *--last-failed*) exit "${AGAIN_ENDS:-0}" ;;
-    *) exit "${PYTEST_ENDS:-0}" ;;
-esac
-END
-            chmod +x "${self%/*}/$command"
-        done
-        ;;
-    *lastfailed*) echo "$N_FAILED" ;;
-    *importlib.metadata*) echo "pytest>=8" ;;
-    *_base_executable*) [ -z "${PYTHON_IS_OLD:-}" ] && echo "$self" ;;
-    -V) echo "Python 3.9.1" ;;
-    *"import pip"*) [ -x "$self" ] ;;
-    *ensurepip*) [ -z "${NO_VENV:-}" ] ;;
-    *Python.h*) [ -z "${NO_HEADERS:-}" ] ;;
-    *) echo "unexpected: $*" >&2; exit 99 ;;
-esac
-"""
-
-
-@dataclass
-class House:
-    root: Path
-    bin: Path
-    calls_file: Path
-
-    def write(self, name: str, text: str) -> None:
-        (self.bin / name).write_text(text)
-        (self.bin / name).chmod(0o755)
-
-    def environment(self, **variables: str) -> dict[str, str]:
-        return {"PATH": str(self.bin), "CALLS": str(self.calls_file), **variables}
-
-    def start(self, script: str, *arguments: str, cwd: Path | None = None, **variables: str):
-        return subprocess.run(
-            [self.root / "scripts" / script, *arguments],
-            env=self.environment(**variables),
-            cwd=cwd or self.root.parent,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    def calls(self) -> list[str]:
-        """The first word of each call since the last question."""
-        calls = self.lines()
-        self.calls_file.write_text("")
-        return [call.split()[0] for call in calls]
-
-    def lines(self) -> list[str]:
-        return self.calls_file.read_text().splitlines()
 
 
 @pytest.fixture
-def house(tmp_path) -> House:
-    root = tmp_path / "a folder with spaces"
-    shutil.copytree(ROOT / "scripts", root / "scripts")
-    (root / "native").mkdir()
-    (root / "native" / "part one.cpp").write_text("int one;")
-    (root / "pyproject.toml").write_text("[project]")
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for tool in TOOLS:
-        if found := shutil.which(tool):
-            (tools / tool).symlink_to(found)
-    house = House(root, tools, tmp_path / "calls")
-    house.calls_file.touch()
-    house.write("python3", PYTHON)
-    house.write("c++", "#!/bin/sh\nexit 0\n")
-    return house
+def house(tmp_path):
+    return make_house(tmp_path)
 
 
 def test_the_scripts_of_the_readme_can_be_started():
@@ -139,6 +49,22 @@ def test_a_long_build_says_how_far_it_is_and_how_long_it_may_take(house):
     assert re.search(r"^woolly: compiling: 5 of 20 files, at most \d+ s to go$", result.stderr, re.MULTILINE)
     result = house.start("test", "tests", PIP_SLEEPS="3", PIP_SAYS="Collecting numpy>=1.24 (from woolly-llm==0.1.0)")
     assert re.search(r"^woolly: working for [1-3] s: fetching numpy$", result.stderr, re.MULTILINE)
+
+
+def test_packages_are_fetched_while_woolly_is_compiled(house):
+    result = house.start("run", NEEDS="numpy>=1", PIP_SLEEPS="0.2")
+    assert result.returncode == 0, result.stderr
+    assert sorted(house.lines()) == [f"pip . in {house.root}", f"pip woolly-packages in {house.root}", "venv"]
+    assert (house.root / ".venv" / "woolly-packages").read_text() == "numpy>=1\n"
+
+
+def test_packages_that_cannot_be_fetched_are_told_after_what_was_compiled(house):
+    result = house.start("run", NEEDS="numpy>=1", FETCHING_FAILS="1", PIP_SAYS="compiled")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-2:] == ["no such package", "woolly: error: the installation failed: see above"]
+    house.calls()
+    assert house.start("run", NEEDS="numpy>=1").returncode == 0
+    assert house.calls() == ["pip", "pip"]
 
 
 def test_a_second_start_installs_nothing_and_says_nothing(house):
