@@ -94,7 +94,12 @@ NOT_RUN = {
 }
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language not in SILENT for b in blocks_of(page))])
+# Pages of examples beside the guides: a quarter of the time of all blocks.
+RARE = ("docs/use/recipes.md",)
+RUN = [page for page in PAGES if any(b.language not in SILENT for b in blocks_of(page))]
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.rare] if page in RARE else []) for page in RUN])
 def test_the_blocks_of_a_page_run_in_order(page, desk):
     failures, missing = [], set()
     for block in blocks_of(page):

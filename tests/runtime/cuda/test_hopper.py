@@ -12,6 +12,9 @@ from woolly.quant import GGMLType
 from woolly.runtime import Batch
 from woolly.runtime.cuda.ops import linears
 
+# Kernels of one generation, emulated: a build of their own, and blocks of many threads.
+pytestmark = pytest.mark.rare
+
 
 def case(n_columns: int, n_rows: int, is_glu: bool = False) -> Case:
     names = ("gate", "up") if is_glu else ("gate",)

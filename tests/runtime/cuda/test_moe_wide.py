@@ -12,6 +12,9 @@ from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
 
+# Kernels of one generation, emulated: a build of their own, and blocks of many threads.
+pytestmark = pytest.mark.rare
+
 Q4_K = (GGMLType.Q4_K,) * 3
 
 
