@@ -168,8 +168,11 @@ struct AttentionTile {
     float softcap;
     const uint8_t* const* k_blocks;  // for each block of 16 positions from position `first_block * 16`
     const uint8_t* const* v_blocks;  // null if V is the first v_dim columns of K
-    int first_block, n_blocks;       // at most kSplit / 16
-    float* scratch;                  // [attention_scratch(k_dim, v_dim)]
+    // [kSplit / 16]: blocks that the caller takes next, to be fetched from memory meanwhile; null for none.
+    const uint8_t* const* next_k;
+    const uint8_t* const* next_v;
+    int first_block, n_blocks;  // at most kSplit / 16
+    float* scratch;             // [attention_scratch(k_dim, v_dim)]
     AttentionSums sums;
 };
 

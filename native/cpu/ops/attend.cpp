@@ -16,6 +16,8 @@ namespace woolly {
 
 namespace {
 
+constexpr int64_t kTogether = 8;  // splits that a worker takes at once, if they are many
+
 struct Attend final : Step {
     const Value q, chosen, y;      // chosen has no width if rows see all that the mask lets them see
     const int n_chosen, of_block;  // positions that a row chooses at most, and those of a block
@@ -161,7 +163,13 @@ struct Attend final : Step {
             }
         }
     }
-    void split(const Worker& w, int64_t row, int n_rows, int kv_head, int split, const Softmax& to) const;
+    // A split of the past of a row, or of several from it on.
+    struct Part {
+        int64_t row;
+        int kv_head, split;
+    };
+    void blocks(const Worker& w, const Part& part, int n, const uint8_t** k_blocks, const uint8_t** v_blocks) const;
+    void split(const Worker& w, const Part& part, int n_rows, const Part* next, const Softmax& to) const;
     void write(const Worker& w, int64_t row, int kv_head, const Softmax& from) const;
     void rows(const Worker& w, int64_t row, int n_rows, int kv_head) const;
     void gather(const Worker& w, int64_t row, int kv_head, AttentionTile& t, const uint8_t** k,
@@ -170,8 +178,23 @@ struct Attend final : Step {
     void run(Worker& w) const override;
 };
 
-// One range of the past for `n_rows` rows of a sequence from `row` on and the heads that share a KV head.
-void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int split, const Softmax& to) const {
+// The first n blocks of a split in the cache.
+void Attend::blocks(const Worker& w, const Part& part, int n, const uint8_t** k_blocks,
+                    const uint8_t** v_blocks) const {
+    const int32_t* pages = w.cache.pages(w.batch, entry, w.sequence_of(part.row));
+    for (int b = 0; b < n; ++b) {
+        const int position = part.split * kSplit + 16 * b;
+        // A page that no row sees may be absent: any other stands for it, and is masked.
+        const int32_t page = std::max(0, pages[position / kPageSize]);
+        k_blocks[b] = w.cache.block(entry, page, part.kv_head, position % kPageSize, false);
+        if (!is_inside(w)) v_blocks[b] = w.cache.block(entry, page, part.kv_head, position % kPageSize, true);
+    }
+}
+
+// One range of the past for `n_rows` rows of a sequence and the heads that share a KV head. `next` is what this worker
+// probably takes after it; null for nothing.
+void Attend::split(const Worker& w, const Part& part, int n_rows, const Part* next, const Softmax& to) const {
+    const auto [row, kv_head, split] = part;
     const int group = n_heads(w);
     const bool inside = is_inside(w), turned = is_turned(w.cache.k_type());
     const KernelTable& kernels = w.program.kernels();
@@ -221,18 +244,20 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
     t.q = queries;
     t.first = first;
     t.last = last;
-    const int32_t* pages = w.cache.pages(w.batch, entry, w.sequence_of(row));
-    const uint8_t* k_blocks[kSplit / 16];
-    const uint8_t* v_blocks[kSplit / 16];
-    t.first_block = split * kSplit / 16;
+    constexpr int most = kSplit / 16;
+    const uint8_t *k_blocks[most], *v_blocks[most], *next_k[most], *next_v[most];
+    t.first_block = split * most;
     t.n_blocks = (std::min((split + 1) * kSplit, seen_to(w, row + n_rows - 1)) + 15) / 16 - t.first_block;
-    if (has_chosen(w, row)) gather(w, row, kv_head, t, k_blocks, v_blocks);
-    for (int b = 0; b < t.n_blocks && !has_chosen(w, row); ++b) {
-        const int position = (t.first_block + b) * 16;
-        // A page that no row sees may be absent: any other stands for it, and is masked.
-        const int32_t page = std::max(0, pages[position / kPageSize]);
-        k_blocks[b] = w.cache.block(entry, page, kv_head, position % kPageSize, false);
-        if (!inside) v_blocks[b] = w.cache.block(entry, page, kv_head, position % kPageSize, true);
+    if (has_chosen(w, row)) {
+        gather(w, row, kv_head, t, k_blocks, v_blocks);
+    } else {
+        blocks(w, part, t.n_blocks, k_blocks, v_blocks);
+    }
+    // Whole splits alone: one that is not is the last of its row, and little of it is left to be fetched.
+    if (next != nullptr && !has_chosen(w, next->row) && seen_to(w, next->row) >= (next->split + 1) * kSplit) {
+        blocks(w, *next, most, next_k, next_v);
+        t.next_k = next_k;
+        t.next_v = inside ? nullptr : next_v;
     }
     t.k_blocks = k_blocks;
     t.v_blocks = inside ? nullptr : v_blocks;
@@ -275,9 +300,13 @@ void Attend::rows(const Worker& w, int64_t row, int n_rows, int kv_head) const {
     const int most = int(scratch.block_rows) * group;
     const Softmax whole(sums, 0, most, length), part(sums, 1, most, length);
     const int first = seen_from(w, row) / kSplit, last = (seen_to(w, row + n_rows - 1) - 1) / kSplit;
-    split(w, row, n_rows, kv_head, first, whole);
+    const auto take = [&](int at, const Softmax& to) {
+        const Part next{row, kv_head, at + 1};
+        split(w, {row, kv_head, at}, n_rows, at < last ? &next : nullptr, to);
+    };
+    take(first, whole);
     for (int at = first + 1; at <= last; ++at) {
-        split(w, row, n_rows, kv_head, at, part);
+        take(at, part);
         // The rows from `i` to `end` that see this split and one before it, merged together.
         for (int i = 0, end = 0; i < n_rows; i = end = std::max(end, i + 1)) {
             const auto merges = [&](int64_t r) {
@@ -326,20 +355,34 @@ void Attend::run(Worker& w) const {
     if (size_t(n_tasks * Softmax::numbers(group, length)) > scratch.partial_numbers) return run_blocks(w);
     float* shared = reinterpret_cast<float*>(scratch.partials.data());
     const auto part = [&](int64_t i) { return Softmax(shared, i, group, length); };
-    for (int64_t task; (task = w.next().fetch_add(1, std::memory_order_relaxed)) < n_tasks;) {
+    const auto found = [&](int64_t task) {
         int64_t row = 0, before = 0;  // splits of earlier rows
         while (task >= (before + n_splits(row)) * n_kv) before += n_splits(row++);
-        const int64_t local = task - before * n_kv;
-        const int splits = n_splits(row), first = seen_from(w, row) / kSplit;
-        const int kv_head = int(local / splits), at = int(local % splits);
-        const int64_t base = before * n_kv + int64_t(kv_head) * splits;
-        split(w, row, 1, kv_head, first + at, part(base + at));
-        std::atomic<int32_t>& done = scratch.finished[size_t(row * n_kv + kv_head)];
-        if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < splits) continue;
+        const int64_t local = task - before * n_kv, splits = n_splits(row);
+        return std::pair{Part{row, int(local / splits), int(seen_from(w, row) / kSplit + local % splits)}, before};
+    };
+    const auto one = [&](int64_t task, bool goes_on) {
+        const auto [at, before] = found(task);
+        const Part next = goes_on ? found(task + 1).first : at;
+        const int splits = n_splits(at.row);
+        const int64_t base = before * n_kv + int64_t(at.kv_head) * splits;
+        split(w, at, 1, goes_on ? &next : nullptr, part(task));
+        std::atomic<int32_t>& done = scratch.finished[size_t(at.row * n_kv + at.kv_head)];
+        if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < splits) return;
         done.store(0, std::memory_order_relaxed);
         for (int i = 1; i < splits; ++i) w.program.kernels().merge(part(base), part(base + i), group, length);
-        write(w, row, kv_head, part(base));
+        write(w, at.row, at.kv_head, part(base));
+    };
+    if (n_tasks < wanted) {
+        for (int64_t task; (task = w.next().fetch_add(1, std::memory_order_relaxed)) < n_tasks;) one(task, false);
+        return;
     }
+    // Each worker has neighbours: while it computes a split, keys and values of the next one are fetched.
+    const Worker::Range own = Tasks::share(n_tasks, w.id, w.program.n_threads());
+    w.take_runs(n_tasks, kTogether, [&](int64_t first, int64_t last) {
+        const int64_t end = first >= own.first && first < own.last ? own.last : last;
+        for (int64_t task = first; task < last; ++task) one(task, task + 1 < end);
+    });
 }
 
 }  // namespace

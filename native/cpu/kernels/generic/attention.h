@@ -98,12 +98,15 @@ inline F32 distances(int first) {
     }
 }
 
-// Calls f with every fourth of n rows of `width` numbers of a block, and fetches the same rows of a later block.
+// Calls f with every fourth of n rows of `width` numbers of a block, and fetches the same rows of a later block, and of
+// one of the next split if that is not null.
 template <class Kv, class F>
-[[gnu::always_inline]] inline void fours(int n, int width, const uint8_t* later, const F& f) {
+[[gnu::always_inline]] inline void fours(int n, int width, const uint8_t* later, const uint8_t* next, const F& f) {
     const int bytes = 4 * width * Kv::bits / 8;
     for (int at = 0; at < n; at += 4, later += bytes) {
         for (int line = 0; line < bytes; line += 64) prefetch(later + line);
+        if (next != nullptr)
+            for (int line = 0; line < bytes; line += 64) prefetch_early(next + at / 4 * bytes + line);
         f(at);
     }
 }
@@ -116,8 +119,9 @@ template <class Kv>
         const int later = block + b + kChunkBlocks;  // after K comes V
         const uint8_t* const* fetched = later < t.n_blocks || t.v_blocks == nullptr ? t.k_blocks : t.v_blocks;
         const uint8_t* from = t.k_blocks[block + b];
+        const uint8_t* next = t.next_k == nullptr ? nullptr : t.next_k[block + b];
         float* to = keys + 16 * b;
-        fours<Kv>(k_dim, 16, fetched[later % t.n_blocks], [&](int c) __attribute__((always_inline)) {
+        fours<Kv>(k_dim, 16, fetched[later % t.n_blocks], next, [&](int c) __attribute__((always_inline)) {
             if constexpr (Kv::bits < 16)
                 Kv::four_k(from, k_dim, c, to + kChunk * c, kChunk);
             else
@@ -133,8 +137,9 @@ template <class Kv>
     for (int b = 0; b < n; ++b) {
         const int later = block + b + kChunkBlocks < t.n_blocks ? block + b + kChunkBlocks : block + b;
         const uint8_t* from = t.v_blocks[block + b];
+        const uint8_t* next = t.next_v == nullptr ? nullptr : t.next_v[block + b];
         float* to = values + 16 * b * v_dim;
-        fours<Kv>(16, v_dim, t.v_blocks[later], [&](int at) __attribute__((always_inline)) {
+        fours<Kv>(16, v_dim, t.v_blocks[later], next, [&](int at) __attribute__((always_inline)) {
             for (int i = at; i < at + 4; ++i)
                 if constexpr (Kv::bits < 16)
                     for (int c = 0; c < v_dim; c += 32) Kv::whole_v(from, v_dim, i, c, to + i * v_dim + c);

@@ -102,6 +102,9 @@ template <class Kv, int Q, int P, int first>
             each<blocks>([&]<int b>() __attribute__((always_inline)) {
                 for (int line = 0; line < fetched; line += 64) prefetch(later[b] + line);
                 later[b] += fetched;
+                if (t.next_k != nullptr)
+                    for (int line = 0; line < fetched; line += 64)
+                        prefetch_early(t.next_k[block + b] + fetched / 4 * k + line);
             });
         each<4>([&]<int i>() __attribute__((always_inline)) {
             StripF value[P];
@@ -149,7 +152,8 @@ template <class Kv, int Q, int P, int first>
     while (from < to) {
         const int block = from / 16, end = 16 * block + 16 < to ? 16 * block + 16 : to;
         const uint8_t *values = t.v_blocks[block],
-                      *later = t.v_blocks[block + kChunkBlocks < t.n_blocks ? block + kChunkBlocks : block] + at;
+                      *later = t.v_blocks[block + kChunkBlocks < t.n_blocks ? block + kChunkBlocks : block] + at,
+                      *next = t.next_v == nullptr ? nullptr : t.next_v[block] + at;
         StripF value[P];
         const auto widen = [&](int position) __attribute__((always_inline)) {
             each<P>([&]<int s>() __attribute__((always_inline)) {
@@ -168,7 +172,10 @@ template <class Kv, int Q, int P, int first>
             Four four[Q];
             for (int j = 0; j < Q; ++j) four[j] = four_of(weights + kSplit * j + from);
             for (int i = 0; i < 4 && fetches; ++i)
-                for (int line = 0; line < fetched; line += 64) prefetch(later + (from % 16 + i) * bytes + line);
+                for (int line = 0; line < fetched; line += 64) {
+                    prefetch(later + (from % 16 + i) * bytes + line);
+                    if (next != nullptr) prefetch_early(next + (from % 16 + i) * bytes + line);
+                }
             each<4>([&]<int i>() __attribute__((always_inline)) {
                 widen(from + i);
                 widened_first(value);

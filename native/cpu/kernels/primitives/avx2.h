@@ -169,6 +169,10 @@ inline int32_t isum_lanes(I32 a) {
 constexpr int kPrefetch = 4096;
 // Not the compiler's own: GCC gathers those at the start of a loop, where they come too many at once to be served.
 [[gnu::always_inline]] inline void prefetch(const uint8_t* p) { asm volatile("prefetcht0 (%0)" ::"r"(p) : "memory"); }
+// Into the second cache, for what is used much later.
+[[gnu::always_inline]] inline void prefetch_early(const uint8_t* p) {
+    asm volatile("prefetcht1 (%0)" ::"r"(p) : "memory");
+}
 
 inline U8 load_bytes(const uint8_t* p) {
     U8 r;

@@ -191,6 +191,10 @@ constexpr int kPrefetch = 512;
 [[gnu::always_inline]] inline void prefetch(const uint8_t* p) {
     asm volatile("prfm pldl1keep, [%0]" ::"r"(p) : "memory");
 }
+// Into the second cache, for what is used much later.
+[[gnu::always_inline]] inline void prefetch_early(const uint8_t* p) {
+    asm volatile("prfm pldl2keep, [%0]" ::"r"(p) : "memory");
+}
 
 inline U8 load_bytes(const uint8_t* p) { return {{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}}; }
 inline void store_bytes(uint8_t* p, U8 a) { WOOLLY_PARTS(vst1q_u8(p + 16 * i, a.v[i])); }

@@ -202,6 +202,7 @@ inline int32_t isum_lanes(const I32& a) {
 
 constexpr int kPrefetch = 0;
 inline void prefetch(const uint8_t*) {}
+inline void prefetch_early(const uint8_t*) {}
 
 inline U8 load_bytes(const uint8_t* p) {
     U8 r;
