@@ -176,6 +176,19 @@ struct AttentionTile {
     AttentionSums sums;
 };
 
+// Products of rows with whole panels that are to become rows of a value: residual + (sum + bias) * scale, or
+// silu(gate) * sum.
+struct Ends {
+    const float* sums;      // [n_panels][n_rows][kPanel], panels `step` numbers apart
+    const float* gates;     // likewise; null unless they are gated
+    const float* bias;      // [n_panels * kPanel]; null for none
+    const float* residual;  // rows as those of `to`; null for none
+    float* to;              // [n_rows], `width` numbers apart
+    int64_t step, width;
+    int n_rows, n_panels;
+    float scale;
+};
+
 // Norms, activations, quantization and attention.
 struct RowKernels {
     int row_block;  // rows of a batch for which a panel is opened once, for all types
@@ -190,6 +203,7 @@ struct RowKernels {
     void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* y);
     // y = silu(gate) * up. y may be gate or up.
     void (*swiglu)(const float* gate, const float* up, int64_t n, float* y);
+    void (*end)(const Ends& ends);
     // y = gelu(x), by erf, by tanh and by a sigmoid, and times `up` if that is not null. y may be x or up.
     void (*gelu_erf)(const float* x, const float* up, int64_t n, float* y);
     void (*gelu)(const float* x, const float* up, int64_t n, float* y);

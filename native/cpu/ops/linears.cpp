@@ -119,20 +119,24 @@ void Linears::tiles(const Worker& w, size_t m, int64_t panel, int n_panels, int6
     const int64_t row = outputs[0].first(w.batch) + first;
     float* sums = grid.dot(w, matrix, panel, n_panels, tile, n, n_tiles, 0);
     float* ups = glu ? grid.dot(w, *panels[1], panel, n_panels, tile, n, n_tiles, 1) : nullptr;
-    // Row tile by row tile, so that neighbouring columns of a row are written together.
-    for (int t = 0; t < n; t += kTileRows)
-        for (int i = 0; i < n_panels; ++i) {
-            const int count = std::min(kTileRows, n - t);
-            const int64_t column = (panel + i) * kPanel, at = i * GridPanels::sums_step + t * kPanel;
-            const int64_t n_columns = std::min<int64_t>(kPanel, matrix.rows - column);
-            if (glu) {
-                const auto after = [&](size_t k) { return Panels::After{biases[k] ? biases[k]->data : nullptr}; };
-                input.finish_gated(sums + at, ups + at, count, column, n_columns, how, after(0), after(1),
-                                   outputs[0].data + (row + t) * matrix.rows, matrix.rows);
-            } else {
-                finish_tile(m, sums + at, row + t, count, column, n_columns);
-            }
+    const int64_t column = panel * kPanel, width = outputs[m].width, step = GridPanels::sums_step;
+    const float* bias = biases[m] == nullptr ? nullptr : biases[m]->data + column;
+    // Whole panels at once, unless they have gates that no kernel ends.
+    const bool is_plain = !glu || (how.act == Act::silu && how.limit == 0 && bias == nullptr && biases[1] == nullptr);
+    const int n_whole = !is_plain ? 0 : column + n_panels * kPanel <= matrix.rows ? n_panels : n_panels - 1;
+    const int64_t to = row * width + column;
+    w.program.kernels().end({glu ? ups : sums, glu ? sums : nullptr, bias, residual.data ? residual.data + to : nullptr,
+                             outputs[m].data + to, step, width, n, n_whole, scale});
+    for (int i = n_whole; i < n_panels; ++i) {
+        const int64_t from = column + i * kPanel, n_columns = std::min<int64_t>(kPanel, matrix.rows - from);
+        if (glu) {
+            const auto after = [&](size_t k) { return Panels::After{biases[k] ? biases[k]->data : nullptr}; };
+            input.finish_gated(sums + i * step, ups + i * step, n, from, n_columns, how, after(0), after(1),
+                               outputs[0].data + row * width, width);
+        } else {
+            finish_tile(m, sums + i * step, row, n, from, n_columns);
         }
+    }
 }
 
 void Linears::run(Worker& w) const {

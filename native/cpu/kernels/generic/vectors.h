@@ -87,6 +87,22 @@ inline void swiglu(const float* gate, const float* up, int64_t n, float* y) {
     if (i < n) store_some(y + i, silu_times(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i);
 }
 
+// Row by row: neighbours of a row are written together, and a core has many rows under way.
+inline void end(const Ends& e) {
+    for (int64_t row = 0; row < e.n_rows; ++row)
+        for (int64_t p = 0; p < e.n_panels; ++p) {
+            const int64_t at = row * e.width + 16 * p, from = p * e.step + 16 * row;
+            F32 y = load(e.sums + from);
+            if (e.gates != nullptr) {
+                store(e.to + at, silu_times(load(e.gates + from), y));
+                continue;
+            }
+            if (e.bias != nullptr) y = add(y, load(e.bias + 16 * p));
+            y = mul(y, set1(e.scale));
+            store(e.to + at, e.residual == nullptr ? y : add(load(e.residual + at), y));
+        }
+}
+
 // x (1 + erf(x / sqrt 2)) / 2. Abramowitz and Stegun (7.1.26) give 1 - erf of a magnitude right to 1.5e-7.
 [[gnu::always_inline]] inline F32 gelu_by_erf(F32 x) {
     const F32 size = abs(x), a = mul(size, set1(0.70710678f));

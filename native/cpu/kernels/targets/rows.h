@@ -9,6 +9,7 @@ constexpr void set_rows(KernelTable& t) {
     t.planes = planes;
     t.rms_norm = rms_norm;
     t.swiglu = swiglu;
+    t.end = end;
     t.gelu_erf = gelu_erf;
     t.gelu = gelu;
     t.gelu_quick = gelu_quick;
