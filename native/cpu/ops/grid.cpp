@@ -35,6 +35,7 @@ GridPanels::GridPanels(const Arguments& a, const Panels& panels, const std::vect
         const Grid& grid = kernels_.grid[m->type];
         if (grid.dot == nullptr || m->columns % 4 != 0) continue;
         m->grid_from = grid_from(kernels_, m->type);
+        has_few_ = has_few_ && grid.few != nullptr;
         const Opened most = opened_at_once(grid, m->info.activation, kFewTiles);
         open_bytes = std::max({open_bytes, aligned(size_t(most.panels * most.blocks * grid.open_bytes)),
                                grid.few == nullptr ? 0 : size_t{kFewBytes}});

@@ -63,8 +63,9 @@ class GridPanels {
     float* dot(const Worker& w, Matrix& matrix, int64_t panel, int n_panels, int64_t tile, int n, int64_t n_tiles,
                int slot) const;
 
-    // Panels are handed out in pairs, up to a task's at once: the last pieces of a step are small.
-    static constexpr int64_t unit = 2;
+    // Panels are handed out in pairs, up to a task's at once: the last pieces of a step are small. One by one to 17 to
+    // 32 rows, whose kernels take no pairs and need long for one.
+    int64_t unit(int64_t n_rows) const { return has_few_ && n_rows > kTileRows && n_rows <= kFewRows ? 1 : 2; }
     static constexpr int64_t rows_at_once = 512, panels_at_once = 8, sums_step = rows_at_once * kPanel;
 
   private:
@@ -73,6 +74,7 @@ class GridPanels {
     const KernelTable& kernels_;
     Tiles& tiles_;
     size_t open_at_ = 0, sums_at_ = 0;  // in a worker's own memory
+    bool has_few_ = true;               // all types have kernels for few rows
 };
 
 }  // namespace woolly

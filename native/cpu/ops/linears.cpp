@@ -174,7 +174,7 @@ void Linears::run(Worker& w) const {
         for (size_t m = 0; m < outputs.size(); ++m) n += by_tiles(m, n_rows) ? task.groups(*panels[m]) : 0;
         return n;
     };
-    const GridPanels::Task each = grid.task(n_rows, groups), unit{each.rows, GridPanels::unit};
+    const GridPanels::Task each = grid.task(n_rows, groups), unit{each.rows, grid.unit(n_rows)};
     const int64_t n_units = groups(unit), by_grid = n_units * ((n_rows + each.rows - 1) / each.rows);
     const int64_t rows_each = input.rows_per_task(whole, n_panels, n_rows);
     const int64_t n_tasks = by_grid + n_panels * ((n_rows + rows_each - 1) / rows_each);
