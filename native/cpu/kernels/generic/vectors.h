@@ -153,6 +153,16 @@ inline void gelu_quick(const float* x, const float* up, int64_t n, float* y) {
 // int8_t: a name that depends on it may be one that the level does not have.
 template <int Block, int Sum, class Byte>
 inline void quantize(const float* x, int64_t columns, Byte* q, float* scale, int32_t* sums) {
+    if constexpr (Block == 32 && Sum == 32 && requires { quantize_16(x, q, scale, sums); }) {
+        const int64_t n = columns / 32, end = n / 16 * 16;
+        int64_t done = 0;
+        while (done < end && quantize_16(x + 32 * done, q + 32 * done, scale + done, sums + done)) done += 16;
+        // The last ones once more with those before them, which gives them the same bits.
+        if (done == n || (end > 0 && done == end &&
+                          quantize_16(x + 32 * (n - 16), q + 32 * (n - 16), scale + n - 16, sums + n - 16)))
+            return;
+        x += 32 * done, q += 32 * done, scale += done, sums += done, columns -= 32 * done;
+    }
     for (int64_t b = 0; b < columns / Block; ++b, x += Block, q += Block) {
         F32 largest = zero(), broken = zero();  // broken: NaN if x is infinite or NaN, else 0
         for (int i = 0; i < Block; i += 16) {

@@ -93,6 +93,47 @@ inline void sums_of_16(const int8_t* q, int32_t* sums) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 4 * i), less);
     }
 }
+// Lane i of the result joins all lanes of v[i] by `both`: each step joins two vectors to one with half of their lanes.
+template <class F>
+[[gnu::always_inline]] inline __m512i joined_lanes(__m512i (&v)[16], const F& both) {
+    for (int i = 0; i < 8; ++i)
+        v[i] = both(_mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_epi32(v[2 * i], v[2 * i + 1]));
+    for (int i = 0; i < 4; ++i)
+        v[i] = both(_mm512_unpacklo_epi64(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_epi64(v[2 * i], v[2 * i + 1]));
+    for (int n = 2; n > 0; n /= 2)
+        for (int i = 0; i < n; ++i)
+            v[i] = both(_mm512_shuffle_i32x4(v[2 * i], v[2 * i + 1], 0x88),
+                        _mm512_shuffle_i32x4(v[2 * i], v[2 * i + 1], 0xdd));
+    return v[0];
+}
+// quantize<32, 32> of generic/vectors.h for 16 blocks at once: one by one their maxima, scales and sums are long
+// chains. False if one of them is not ordinary, and then nothing is written. The bits of magnitudes grow with them, and
+// those of what is not finite are above all.
+inline bool quantize_16(const float* x, int8_t* q, float* scale, int32_t* sums) {
+    const __m512i size = _mm512_set1_epi32(0x7fffffff);
+    __m512i v[16];
+    for (int b = 0; b < 16; ++b)
+        v[b] = _mm512_max_epu32(_mm512_and_si512(_mm512_loadu_si512(x + 32 * b), size),
+                                _mm512_and_si512(_mm512_loadu_si512(x + 32 * b + 16), size));
+    const __m512i bits = joined_lanes(v, [](__m512i a, __m512i b) { return _mm512_max_epu32(a, b); });
+    const __m512 magnitude = _mm512_castsi512_ps(bits), most = _mm512_set1_ps(127.0f);
+    const __m512 scales = _mm512_div_ps(magnitude, most);
+    if (_mm512_cmp_ps_mask(scales, _mm512_set1_ps(0x1p-100f), _CMP_GT_OQ) != 0xffff ||
+        _mm512_cmplt_epu32_mask(bits, _mm512_set1_epi32(0x7f800000)) != 0xffff)
+        return false;
+    _mm512_storeu_ps(scale, scales);
+    alignas(64) float inverse[16];
+    _mm512_store_ps(inverse, _mm512_div_ps(most, magnitude));
+    for (int b = 0; b < 16; ++b) {
+        const F32 by = set1(inverse[b]);
+        const I32 low = round_to_int(mul(load(x + 32 * b), by)), high = round_to_int(mul(load(x + 32 * b + 16), by));
+        store_s8(q + 32 * b, low);
+        store_s8(q + 32 * b + 16, high);
+        v[b] = iadd(low, high).v;
+    }
+    _mm512_storeu_si512(sums, joined_lanes(v, [](__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }));
+    return true;
+}
 inline F32 power_of_two(I32 a) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(127)), 23))};
 }
