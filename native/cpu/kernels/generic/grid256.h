@@ -255,7 +255,9 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
                 constexpr int from = slot * n_pieces / slots, count = (slot + 1) * n_pieces / slots - from;
                 constexpr int first = slot * lines / slots, end = (slot + 1) * lines / slots;
                 if constexpr (slot == 0) open_front(next, front(i + 1), scales);
-                for (int line = first; line < end; ++line) prefetch(at + 2 * kPrefetch + 64 * line);
+                // To the second cache: 8, 16 and 32 rows read weights from memory 1.21, 1.06 and 1.08 times as fast
+                // as if they came to the first one, whose room opened weights need.
+                for (int line = first; line < end; ++line) prefetch_early(at + 4 * kPrefetch + 64 * line);
                 each<count>([&]<int u>() __attribute__((always_inline)) { open_piece<from + u>(next, scales, to); });
                 in_order();
             };
