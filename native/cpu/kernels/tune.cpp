@@ -103,9 +103,10 @@ struct Subject {
     }
 };
 
-// From the most rows down, to the last count at which `another` way was not slower than the best one before.
+// From the most rows down, to the last count at which `another` way was not slower than the best one before; no more
+// than `most`, from which on it wins in any case.
 template <class Best, class Other>
-int crossover(Subject& subject, const Best& best, const Other& another) {
+int crossover(Subject& subject, const Best& best, const Other& another, int most) {
     subject.slow = subject.once([&](const uint8_t* panel) { best(panel, kMost); }, 1) > kLong;
     int from = INT_MAX;
     for (int i = int(std::size(kCounts)) - 1; i >= 0; --i) {
@@ -116,8 +117,7 @@ int crossover(Subject& subject, const Best& best, const Other& another) {
         if (20 * after > 19 * before) break;
         from = n;
     }
-    // Much later the opened weights win in any case: their cost is shared by all rows.
-    return std::min(from, 4 * kMost);
+    return std::min(from, most);
 }
 
 // Calls `measure` once for a type of a level, and remembers what it returns.
@@ -139,7 +139,8 @@ int wide_from(const KernelTable& kernels, int type) {
         Subject subject(kernels, type);
         return crossover(
             subject, [&](const uint8_t* panel, int n) { subject.direct(panel, n); },
-            [&](const uint8_t* panel, int n) { subject.opened(panel, n); });
+            [&](const uint8_t* panel, int n) { subject.opened(panel, n); },
+            4 * kMost);  // the cost of opened weights is shared by all rows
     });
 }
 
@@ -150,7 +151,10 @@ int grid_from(const KernelTable& kernels, int type) {
         return crossover(
             subject,
             [&](const uint8_t* panel, int n) { n < open_from ? subject.direct(panel, n) : subject.opened(panel, n); },
-            [&](const uint8_t* panel, int n) { subject.tiled(panel, n); });
+            [&](const uint8_t* panel, int n) { subject.tiled(panel, n); },
+            // Matrix tiles beside a busy thread of the core look slow at load, and are not in a run of all threads: 32
+            // rows without them took 1.4 times as long.
+            kernels.grid[type].few == nullptr ? 4 * kMost : kMost);
     });
 }
 
