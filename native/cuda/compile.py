@@ -38,6 +38,7 @@ ALL = tuple(target for target in KNOWN if target not in ("sm_86", "sm_89"))
 PORTABLE = "compute_80"
 # Sources that take long: each kind of tiles is compiled by itself, side by side, and a GPU loads those of a model.
 BY_KIND = (
+    "linear_chain",
     "linear_few",
     "linear_heads",
     "linear_many",

@@ -73,3 +73,7 @@ inline void bulk_copy_to_pair(uint32_t to, const void* from, uint32_t n_bytes, u
     for (int rank = 0; rank < 2; rank++)
         emulated::copy_bytes(emulated::dynamic_shared(rank), to, from, n_bytes, emulated::barrier_at(barrier, rank));
 }
+inline void send_four(uint32_t to, float4 v, uint32_t barrier, uint32_t rank) {
+    const int there = static_cast<int>(rank);
+    emulated::copy_bytes(emulated::dynamic_shared(there), to, &v, 16, emulated::barrier_at(barrier, there));
+}

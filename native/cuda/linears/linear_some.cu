@@ -285,9 +285,8 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
 #define LINEAR_SOME_KEPT(name, Type, Other)                                                \
     LINEAR_SOME_OF(KERNEL_OF(512, linear_some__##name##_16_kept), Type, Other, 2, true, 1) \
     LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_32_kept), Type, Other, 4, true, PAIR)
-#define LINEAR_SOME_LONG(name, Type, Other)                                                            \
-    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_16), Type, Other, 2, false, PAIR) \
-    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_32), Type, Other, 4, false, PAIR)
+#define LINEAR_SOME_LONG(name, Type, Other) \
+    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_16), Type, Other, 2, false, PAIR)
 #define LINEAR_SOME_MIXED(name, Type, Other) LINEAR_SOME_KEPT(name, Type, Other) LINEAR_SOME_LONG(name, Type, Other)
 #define LINEAR_SOME(name, Type) LINEAR_SOME_MIXED(name, Type, Type)
 #define LINEAR_SOME_NAMED(name, Type) LINEAR_SOME(name, Type)

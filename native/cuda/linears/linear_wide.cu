@@ -8,7 +8,7 @@
 // If a matrix has too few rows for all multiprocessors, blocks take a part of the slices each and leave their sums in
 // `parts`, which linear_sum adds up (split-K). If it has more, but not for whole rounds of all, the last items are
 // dealt by slices: a pair of blocks begins an item, leaves its sum, and the next pair goes on from there.
-#include "linears/wide.cuh"
+#include "linears/own.cuh"
 #include "primitives/walk.cuh"
 
 #if WOOLLY_HOPPER
@@ -144,10 +144,18 @@ struct LinearWide {
         Part part;
         while (walk.next(part)) {
             const PairItem item(items, part.number, rank);
+            // Those of few rows wait in registers until they are needed.
+            constexpr bool IS_LATE = NT <= 64;
+            float late[IS_LATE ? (NT + 31) / 32 : 1];
             __syncwarp();
 #pragma unroll
-            for (int i = 0; i < NT; i += 32)
-                if (i + lane < NT) back[i + lane] = __ldcg(backs + min(item.wide * NT + i + lane, n_rows - 1));
+            for (int i = 0; i < NT; i += 32) {
+                const float one = __ldcg(backs + min(item.wide * NT + i + lane, n_rows - 1));
+                if (IS_LATE)
+                    late[i / 32] = one;
+                else if (i + lane < NT)
+                    back[i + lane] = one;
+            }
             float sum[NT / 2], acc[NT / 2];
             if (n_splits == 1 && part.first > 0) {
                 take_sum<NT>(sum, parts, flags, warp);
@@ -169,9 +177,16 @@ struct LinearWide {
             if (n_splits > 1) continue;
             if (part.end < walk.n_slices)
                 leave_sum<NT>(sum, parts, flags, warp);
-            else if (item.is_stored)
+            else if (item.is_stored) {
+                if constexpr (IS_LATE) {
+#pragma unroll
+                    for (int i = 0; i < NT; i += 32)
+                        if (i + lane < NT) back[i + lane] = late[i / 32];
+                    __syncwarp();
+                }
                 store_item<NT, CHUNK>(sum, all, item, warp, n_tiles * Tile<T>::bytes, n_rows, finish,
                                       [&](int row) { return back[row]; });
+            }
         }
     }
 };
@@ -179,8 +194,8 @@ struct LinearWide {
 template <class T, int NT>
 __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const u16* x, const float* backs,
                                             int x_stride, int n_columns, const Matrix (&all)[3], const Finish& finish,
-                                            float* parts, u32* flags, int n_splits, int n_tile_stages,
-                                            int n_row_stages) {
+                                            float* parts, u32* flags, int n_splits, int n_tile_stages, int n_row_stages,
+                                            const OwnRows& own) {
     DYNAMIC_SHARED(raw);
     const Rings<T, NT> rings(raw, n_tile_stages, n_row_stages);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = blockIdx.x & 1;
@@ -191,34 +206,42 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     Walk walk(blockIdx.x >> 1, gridDim.x >> 1, (items.n_high + 1) / 2 * items.n_wide * n_splits, n_tiles, n_splits);
     const LinearWide<T, NT> roles = {rings,  x,     backs, x_stride, n_rows, n_tiles, n_splits, all,
                                      finish, parts, flags, items,    lane,   warp,    rank};
+    const bool is_own = NT <= MOST_OWN && own.x != nullptr && n_rows <= MOST_OWN;
     if (warp >= 8) {
         leave_registers<40>();
         if (warp == 8) {
             roles.copy_tiles(walk);
         } else if (warp == 9) {
             wait_for_kernel_before();
+            if (is_own) await_own_rows();
             roles.copy_rows(walk);
         }
     } else {
         take_registers<232>();
         wait_for_kernel_before();
+        if constexpr (NT <= MOST_OWN) {
+            if (is_own) own_rows(own, n_rows, rings.rest());
+        }
         roles.consume(walk);
     }
     // Copies of one block go to the other, too.
     pair_sync();
+    if (is_own) leave_own_rows(own);
 }
 
 }  // namespace
 
 // grid: pairs of blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
-#define LINEAR_WIDE(name, Type, NT)                                                                               \
-    KERNEL_IN_PAIRS(384, linear_wide__##name##_##NT)                                                              \
-    (const Batch* batch, int kind, const u16* x, const float* backs, int x_stride, int n_columns, MATRIX(0),      \
-     MATRIX(1), MATRIX(2), FINISH, float* parts, u32* flags, int n_splits, int n_tile_stages, int n_row_stages) { \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                         \
-        const Finish finish = FINISH_OF;                                                                          \
-        linear_wide<Type, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, parts, flags, n_splits,    \
-                              n_tile_stages, n_row_stages);                                                       \
+#define LINEAR_WIDE(name, Type, NT)                                                                                    \
+    KERNEL_IN_PAIRS(384, linear_wide__##name##_##NT)                                                                   \
+    (const Batch* batch, int kind, u16* x, float* backs, int x_stride, int n_columns, MATRIX(0), MATRIX(1), MATRIX(2), \
+     FINISH, float* parts, u32* flags, int n_splits, int n_tile_stages, int n_row_stages, const float* own_x,          \
+     const float* norm, float eps, u32* arrivals) {                                                                    \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                              \
+        const Finish finish = FINISH_OF;                                                                               \
+        const OwnRows own = {own_x, norm, eps, x, backs, arrivals, n_columns, x_stride};                               \
+        linear_wide<Type, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, parts, flags, n_splits,         \
+                              n_tile_stages, n_row_stages, own);                                                       \
     }
 #define LINEAR_WIDES(name, Type) \
     LINEAR_WIDE(name, Type, 16)  \

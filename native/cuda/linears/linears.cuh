@@ -30,9 +30,17 @@ template <int EACH>
 __device__ __forceinline__ int row_thread() {
     return EACH == 1 ? int(threadIdx.x) : int(threadIdx.x) & (ROW_THREADS / EACH - 1);
 }
+// Waits for all threads of a row, which are the block, or those that name a barrier.
+template <int EACH, int BARRIER>
+__device__ __forceinline__ void row_barrier() {
+    if constexpr (BARRIER == 0)
+        __syncthreads();
+    else
+        named_barrier(BARRIER, ROW_THREADS / EACH);
+}
 // Reduces ROW_THREADS numbers to their sum and maximum, in one order. A thread holds EACH of them, ROW_THREADS / EACH
 // apart. `shared` has 2 floats for each 32 numbers; the caller may reuse it after the next barrier.
-template <int EACH>
+template <int EACH, int BARRIER = 0>
 __device__ __forceinline__ float reduce_row(float (&sum)[EACH], float& largest, float* shared) {
     constexpr int N = ROW_THREADS / 32;
 #pragma unroll
@@ -47,7 +55,7 @@ __device__ __forceinline__ float reduce_row(float (&sum)[EACH], float& largest, 
         for (int i = 0; i < EACH; i++) shared[warp + i * (N / EACH)] = sum[i];
         shared[N + warp] = largest;
     }
-    __syncthreads();
+    row_barrier<EACH, BARRIER>();
     float all = 0;
     largest = 0;
 #pragma unroll
@@ -61,8 +69,8 @@ __device__ __forceinline__ float reduce_row(float (&sum)[EACH], float& largest, 
 // or the threads of one of the block's rows. One thread does the work of EACH of the ROW_THREADS that define the order
 // of sums. It keeps 4 x HELD columns for each of them in registers; a longer row is read twice. IS_WHOLE: the row is
 // not longer and comes in aligned fours, which needs less code. HOLDS_NORM: the norm stays in registers, too, otherwise
-// it is read twice. The bits depend on none of this.
-template <int HELD, bool IS_WHOLE = false, bool HOLDS_NORM = true, int EACH = 1>
+// it is read twice. BARRIER: of its threads, if the block has others. The bits depend on none of this.
+template <int HELD, bool IS_WHOLE = false, bool HOLDS_NORM = true, int EACH = 1, int BARRIER = 0>
 struct RowHalver {
     static constexpr int N = HELD * EACH;
     const float* norm;
@@ -153,7 +161,7 @@ struct RowHalver {
                 largest = fmaxf(largest, most(make_float4(v[i].x * wi.x, v[i].y * wi.y, v[i].z * wi.z, v[i].w * wi.w)));
             }
         }
-        const float all = reduce_row(sum, largest, shared);
+        const float all = reduce_row<EACH, BARRIER>(sum, largest, shared);
         const float scale = norm == nullptr ? 1.f : __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(all, float(n)) + eps));
         const Power power = power_for(largest * scale);
         auto halves = [&](float a, float b, float wa, float wb) {
@@ -298,17 +306,13 @@ __device__ __forceinline__ void store_rows(const float (&sum)[NT / 2], const Mat
         }
     }
 }
-// Stores what a warp has of an item, sums as mma gives them: of all slices, with what follows ... `back_of` gives the
-// inverse of the power of a row of the item.
-template <int NT, int CHUNK, class Back>
-__device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Matrix (&all)[3], const Item& item,
-                                           int warp, int strip_bytes, int n_rows, const Finish& finish,
-                                           Back&& back_of) {
-    const Matrix m = chosen(all, item.which);
-    const int strip = item.high * 8 + warp, g = threadIdx.x >> 2 & 7, first_row = item.wide * NT;
-    if (strip >= m.n_strips) return;
+// What a lane needs for a strip of its matrix.
+template <bool HAS_GLU = true>
+__device__ __forceinline__ Out out_of(const Matrix (&all)[3], const Matrix& m, int strip, int strip_bytes,
+                                      const Finish& finish) {
+    const int g = threadIdx.x >> 2 & 7;
     const float* factors = reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * strip_bytes) + strip * 16 + g;
-    const bool is_glu = finish.epilogue == GLU;
+    const bool is_glu = HAS_GLU && finish.epilogue == GLU;
     const float* biases = is_glu ? all[1].bias : m.bias;
     Out o;
     o.factor_a = factors[0], o.factor_b = factors[8];
@@ -317,10 +321,22 @@ __device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Mat
     o.has_bias_a = m.bias != nullptr, o.has_bias_b = biases != nullptr;
     o.bias_a = o.has_bias_a && o.has_a ? m.bias[o.out] : 0.f;
     o.bias_b = o.has_bias_b && o.has_b ? biases[o.out + (is_glu ? 0 : 8)] : 0.f;
+    return o;
+}
+// Stores what a warp has of an item, sums as mma gives them: of all slices, with what follows ... `back_of` gives the
+// inverse of the power of a row of the item.
+template <int NT, int CHUNK, class Back>
+__device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Matrix (&all)[3], const Item& item,
+                                           int warp, int strip_bytes, int n_rows, const Finish& finish,
+                                           Back&& back_of) {
+    const Matrix m = chosen(all, item.which);
+    const int strip = item.high * 8 + warp, first_row = item.wide * NT;
+    if (strip >= m.n_strips) return;
+    const Out o = out_of(all, m, strip, strip_bytes, finish);
     auto none = [](float a, float) { return a; };
     if (finish.epilogue == RESIDUAL)
         store_rows<NT, CHUNK, RESIDUAL>(sum, m, first_row, o, n_rows, finish, back_of, none);
-    else if (!is_glu)
+    else if (finish.epilogue != GLU)
         store_rows<NT, CHUNK, PLAIN>(sum, m, first_row, o, n_rows, finish, back_of, none);
     else if (is_usual(finish.gate, finish.limit))
         store_rows<NT, CHUNK, GLU>(sum, m, first_row, o, n_rows, finish, back_of, usual_gate);

@@ -41,10 +41,11 @@ struct Rings {
     __device__ __forceinline__ float* rest() const {
         return reinterpret_cast<float*>(tiles + n_tile_stages * 8 * TILE_BYTES + 512);
     }
-    // Both blocks of the pair read rows, eight warps of each; tiles are of one.
-    __device__ __forceinline__ void start() const {
+    // Eight warps of a block read tiles and rows; rows that both blocks of a pair copy are read by those of both.
+    __device__ __forceinline__ void start(int n_readers = 16) const {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < n_row_stages; i++) barrier_start(rows_full(i), 1), barrier_start(rows_free(i), 16);
+            for (int i = 0; i < n_row_stages; i++)
+                barrier_start(rows_full(i), 1), barrier_start(rows_free(i), n_readers);
             for (int i = 0; i < n_tile_stages; i++) barrier_start(tiles_full(i), 1), barrier_start(tiles_free(i), 8);
             barriers_started();
         }
@@ -52,12 +53,13 @@ struct Rings {
     }
 
     // Producer of tiles: one tile of each of eight strips, a lane each.
-    __device__ __forceinline__ void copy_tiles(Pipe& pipe, const u8* from, int lane, u64 policy) const {
+    __device__ __forceinline__ void copy_tiles(Pipe& pipe, const u8* from, int lane, u64 policy,
+                                               int n_bytes = TILE_BYTES) const {
         barrier_wait(tiles_free(pipe.stage), pipe.phase);
-        if (lane == 0) barrier_expect(tiles_full(pipe.stage), 8 * TILE_BYTES);
+        if (lane == 0) barrier_expect(tiles_full(pipe.stage), 8 * n_bytes);
         __syncwarp();
         if (lane < 8)
-            bulk_copy(shared_address(tiles + (pipe.stage * 8 + lane) * TILE_BYTES), from, TILE_BYTES,
+            bulk_copy(shared_address(tiles + (pipe.stage * 8 + lane) * TILE_BYTES), from, n_bytes,
                       tiles_full(pipe.stage), policy);
         pipe.advance();
     }
@@ -73,6 +75,16 @@ struct Rings {
         __syncwarp();
         pipe.advance();
     }
+    // ... all of them, for this block alone.
+    __device__ __forceinline__ void copy_own_rows(Pipe& pipe, const u16* from, int lane, u64 policy) const {
+        barrier_wait(rows_free(pipe.stage), pipe.phase);
+        if (lane == 0) {
+            barrier_expect(rows_full(pipe.stage), ROW_BYTES);
+            bulk_copy(shared_address(rows + pipe.stage * ROW_BYTES), from, ROW_BYTES, rows_full(pipe.stage), policy);
+        }
+        __syncwarp();
+        pipe.advance();
+    }
     // The other block says here that it has read rows: it must not say so to a block that has left.
     __device__ __forceinline__ void drain_rows(Pipe& pipe) const {
         for (int i = 0; i < n_row_stages; i++) {
@@ -82,28 +94,29 @@ struct Rings {
     }
 };
 
-// A warp of the consumers: where it is in both rings, and the operands of the next products.
-template <class T, int NT>
+// A warp of the consumers: where it is in both rings, and the operands of the next products. L: the largest tiles of
+// the ring.
+template <class T, int NT, class L = T>
 struct Consumer {
-    const Rings<T, NT>& rings;
+    const Rings<L, NT>& rings;
     int lane, warp;
     Pipe row, tile;
     const u8* opened;
     typename Tile<T>::Scales scales;
     u32 a[2][4][4];
 
-    __device__ __forceinline__ Consumer(const Rings<T, NT>& rings, int lane, int warp)
+    __device__ __forceinline__ Consumer(const Rings<L, NT>& rings, int lane, int warp)
         : rings(rings), lane(lane), warp(warp), row{rings.n_row_stages, 0, 0}, tile{rings.n_tile_stages, 0, 0} {}
     __device__ __forceinline__ void open(int k64) { open_four<T>(opened, scales, lane, k64, a[k64 & 1]); }
     __device__ __forceinline__ void open_next_tile() {
         barrier_wait(rings.tiles_full(tile.stage), tile.phase);
-        opened = rings.tiles + (tile.stage * 8 + warp) * Tile<T>::bytes;
+        opened = rings.tiles + (tile.stage * 8 + warp) * Tile<L>::bytes;
         scales = Tile<T>::scales(opened, lane);
         open(0);
     }
     __device__ __forceinline__ u64 wait_for_rows() const {
         barrier_wait(rings.rows_full(row.stage), row.phase);
-        return wgmma_operand(shared_address(rings.rows + row.stage * Rings<T, NT>::ROW_BYTES));
+        return wgmma_operand(shared_address(rings.rows + row.stage * Rings<L, NT>::ROW_BYTES));
     }
     __device__ __forceinline__ void free_rows(int stage) const {
         if (lane < 2) barrier_arrive_at(rings.rows_free(stage), lane);

@@ -87,6 +87,17 @@ __device__ __forceinline__ void bulk_copy_to_pair(u32 to, const void* from, u32 
         : "memory");
 }
 
+// Four numbers to the shared memory of block `rank` of the pair, whose barrier counts their bytes; both have these
+// addresses in each block.
+__device__ __forceinline__ void send_four(u32 to, float4 v, u32 barrier, u32 rank) {
+    asm volatile(
+        "{\n.reg .b32 there, counted;\nmapa.shared::cluster.u32 there, %0, %6;\nmapa.shared::cluster.u32 counted, %1, "
+        "%6;\nst.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%2, %3, %4, %5}, [counted];\n}" ::
+            "r"(to),
+        "r"(barrier), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(rank)
+        : "memory");
+}
+
 template <bool is_turned>
 struct Wgmma<16, is_turned> {
     static __device__ __forceinline__ void go(float (&d)[8], const u32 (&a)[4], u64 b, int is_added) {

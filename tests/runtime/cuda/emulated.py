@@ -297,7 +297,10 @@ class HopperDevice(EmulatedDevice):
     architecture = kernels_for = 90
     n_processors = 64
     macros = ("WOOLLY_EMULATED=90", "WOOLLY_NAME=q4_k", "WOOLLY_TYPE=Q4_K")
-    names = ("embed", "rows", "pack", "linear_one", "linear_few", "linear_some", "linear_wide", "linear_parts")
+    names = (
+        *("embed", "rows", "pack"),
+        *(f"linear_{name}" for name in ("one", "few", "some", "wide", "chain", "parts")),
+    )
 
     def __init__(self) -> None:
         super().__init__(*(source(name) for name in self.names))

@@ -81,7 +81,7 @@ def _products() -> Iterator[Case]:
         for columns in (512, 4096, 4352):
             weights = [_matrix(name, _T.Q6_K if name == "v" else type, 40, columns) for name in "qkv"]
             make = _both(_tables(x=columns), *weights)
-            yield Case(f"every-mixed-{type.name}-{columns}", "join", make, three, "linears", _runs(_COUNTS[:5]))
+            yield Case(f"every-mixed-{type.name}-{columns}", "join", make, three, "linears", _runs(_COUNTS[:6]))
 
 
 def _others() -> Iterator[Case]:

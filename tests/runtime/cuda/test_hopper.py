@@ -58,12 +58,12 @@ def run(device, made: Case, counts, folder) -> tuple[list[np.ndarray], set[str]]
     ("n_columns", "kernels"),
     [
         (4096, {"linear_few__q4_k_kept", "linear_some__q4_k_16_kept", "linear_some__q4_k_32_kept"}),
-        (4352, {"linear_few__q4_k", "linear_some__q4_k_16", "linear_some__q4_k_32"}),
+        (4352, {"linear_few__q4_k", "linear_some__q4_k_16"}),
     ],
 )
 @pytest.mark.parametrize("is_glu", [False, True])
 def test_kernels_of_few_rows_give_the_bits_of_those_of_many(n_columns, kernels, is_glu, tmp_path):
-    made, counts = case(n_columns, 72, is_glu), (3, 16, 21)
+    made, counts = case(n_columns, 72, is_glu), (3, 16, 21)[: len(kernels)]
     ours, launched = run(HopperDevice(), made, counts, tmp_path)
     assert launched == kernels
     (want,), _ = run(EmulatedDevice(), made, (33,), tmp_path)
@@ -75,22 +75,51 @@ def test_kernels_of_few_rows_give_the_bits_of_those_of_many(n_columns, kernels, 
     ("n_columns", "n_processors", "counts", "kernels"),
     [
         # Slices of one item are dealt to several pairs, and linear_sum adds them up.
-        (4352, 64, (33,), {"linear_wide__q4_k_64", "linear_sum"}),
+        (2304, 64, (33,), {"linear_wide__q4_k_64", "linear_sum"}),
         # Pairs begin items that others end.
         (768, 6, (65, 200), {"linear_wide__q4_k_128", "linear_wide__q4_k_160"}),
+        # Four blocks hand the sum on.
+        (4352, 8, (21, 33), {"linear_chain__q4_k_32", "linear_chain__q4_k_64"}),
     ],
 )
+@pytest.mark.parametrize("is_own", [False, True])
 def test_kernels_of_many_rows_give_the_bits_of_those_of_all_generations(
-    n_columns, n_processors, counts, kernels, tmp_path, monkeypatch
+    n_columns, n_processors, counts, kernels, is_own, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(linears, "_WIDEST_FROM", 161)
-    made, device = case(n_columns, 300 if n_processors < 64 else 140), HopperDevice()
+    monkeypatch.setattr(linears, "_LEAST_HIGH", 1 if is_own else 100)
+    made, device = case(n_columns, 300 if n_columns == 768 else 140), HopperDevice()
     device.n_processors = n_processors
     ours, launched = run(device, made, counts, tmp_path)
-    assert {name for name in launched if "prepare" not in name} == kernels
+    prepared = {name for name in launched if "prepare" in name}
+    assert launched - prepared == kernels
+    assert bool(prepared) == (not is_own or max(counts) > 64)
     (want,), _ = run(EmulatedDevice(), made, (N_TOKENS,), tmp_path)
     for values in ours:
         np.testing.assert_array_equal(values, want[np.arange(len(values)) % N_TOKENS])
+
+
+@pytest.mark.parametrize("n_processors", [16, 8])
+def test_a_chain_of_blocks_takes_two_kinds_of_matrices(n_processors, tmp_path, monkeypatch):
+    """One team has all matrices one after another, or two have them at once: the bits are those of one row."""
+    monkeypatch.setattr(linears, "_LEAST_HIGH", 1)
+
+    def make(rng):
+        kinds = {"q": (GGMLType.Q4_K, 140), "k": (GGMLType.Q4_K, 8), "v": (GGMLType.Q6_K, 24)}
+        matrices = {f"{name}.weight": random_weight(rng, *kind, 4096) for name, kind in kinds.items()}
+        return {"x.weight": random_weight(rng, GGMLType.F32, N_TOKENS, 4096)} | matrices
+
+    def build(p):
+        x = p.embed("x")
+        values = [p.linear(x, name) for name in "qkv"]
+        return p.join(p.join(values[0], values[1]), values[2])
+
+    device = HopperDevice()
+    device.n_processors = n_processors
+    (one, many), launched = run(device, Case("two kinds", "join", make, build, "linears"), (1, 60), tmp_path)
+    assert launched == {"linear_one__q4_k_q6_k_single", "linear_chain__q4_k_q6_k_64"}
+    np.testing.assert_array_equal(many[0], one[0])
+    np.testing.assert_array_equal(many[N_TOKENS:], many[: 60 - N_TOKENS])
 
 
 PAIRS = """

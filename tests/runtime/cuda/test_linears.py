@@ -175,8 +175,8 @@ def test_kernels_of_some_rows_follow_those_of_few(n_processors, most, tmp_path):
         found = [name for least, end, name in ranges if least <= n <= end and "__" in name]
         assert len(found) == 1, (n, found)
     assert all(
-        ("linear_prepare" in {name for least, end, name in ranges if least <= n <= end}) == (n > most)
-        for n in (8, 9, 16, 17, 32, 33)
+        ("linear_prepare" in {name for least, end, name in ranges if least <= n <= end}) == (n > 64)
+        for n in (8, 9, 16, 17, 32, 33, 64, 65)
     )
 
 

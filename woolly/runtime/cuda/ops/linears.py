@@ -29,6 +29,10 @@ _EPILOGUES = {"none": 0, "residual": 1, "glu": 2}
 # Rows that the kernels of many rows take at once.
 _WIDE = (16, 32, 64, 128)
 _MANY = (16, 64)
+# Rows that wide kernels prepare themselves, if matrices have as many 128s of rows: else blocks would be too few.
+_MOST_OWN, _LEAST_HIGH, _LONGEST_OWN = 64, 8, 14336
+# linear_chain.cu takes these rows at once; blocks of a team, and the most items that one computes in turn.
+_CHAINED, _CHAIN, _CHAIN_ROUNDS = (32, 64), 4, 2
 # From 1,793 rows on wide kernels take 160 at once, which opens tiles less often. Tiles of up to 3,456 bytes leave room.
 _WIDEST, _WIDEST_FROM, _WIDEST_BYTES = 160, 1793, 3456
 
@@ -82,8 +86,8 @@ def _gated(e: Emitter, rows: Input, pairs: list[tuple[Weight, Address]], step: S
         finish = Finish(NULL, _EPILOGUES["glu"], gate, limit, scale)
         # The second matrix has no strips: it lends its bias.
         matrices = ((tiles.address, first_bias, y, n, tiles.n_strips), (NULL, second_bias, NULL, 0, 0))
-        _prepare(e, rows, [tiles])
-        _tiled(e, rows, tiles, matrices, finish)
+        is_own = _prepare(e, rows, [(tiles, matrices)])
+        _tiled(e, rows, tiles, matrices, finish, is_own)
         return
     a, b = (e.scratch(f"linears {name}", 4 * n * e.max_rows) for name in ("gate", "up"))
     _products(e, rows, [_Product(first, first_bias, a), _Product(second, second_bias, b)], Finish(scale=scale))
@@ -123,14 +127,17 @@ def _products(e: Emitter, rows: Input, products: Sequence[_Product], finish: Fin
         else:
             tiles = tiles_of(e, product.weight)
             groups.setdefault(tiles.kind, []).append((tiles, product))
-    _prepare(e, rows, [group[0][0] for group in groups.values()])
+    parts = [
+        (group[0][0], tuple((t.address, p.bias, p.y, p.n_rows, t.n_strips) for t, p in group[i : i + 3]))
+        for group in groups.values()
+        for i in range(0, len(group), 3)
+    ]
+    is_own = _prepare(e, rows, parts)
     if rows.heads == 1 and _is_mixed(groups):
-        _mixed(e, rows, groups, finish)
+        _mixed(e, rows, groups, finish, is_own)
         return
-    for group in groups.values():
-        for i in range(0, len(group), 3):
-            matrices = tuple((t.address, p.bias, p.y, p.n_rows, t.n_strips) for t, p in group[i : i + 3])
-            _tiled(e, rows, group[0][0], matrices, finish)
+    for tiles, matrices in parts:
+        _tiled(e, rows, tiles, matrices, finish, is_own)
 
 
 def _is_mixed(groups: _Groups) -> bool:
@@ -139,7 +146,7 @@ def _is_mixed(groups: _Groups) -> bool:
     return sizes.pop("q6_k", 0) == 1 and sizes in ({"q4_k": 2}, {"q5_k": 2})
 
 
-def _mixed(e: Emitter, rows: Input, groups: _Groups, finish: Finish) -> None:
+def _mixed(e: Emitter, rows: Input, groups: _Groups, finish: Finish, is_own: bool) -> None:
     """Few rows by one kernel, whose last matrix is of the second kind; many rows kind by kind."""
     first = next(group for kind, group in groups.items() if kind != "q6_k")
     pairs = [*first, *groups["q6_k"]]
@@ -148,9 +155,15 @@ def _mixed(e: Emitter, rows: Input, groups: _Groups, finish: Finish) -> None:
     both = f"{first[0][0].kind}_q6_k"
     few_rows(e, rows, largest, matrices, finish, both)
     some_rows(e, rows, largest, matrices, finish, both)
+    first_many = most_some(e, rows, largest) + 1
+    width = _CHAINED[-1] if _CHAINED else 0
+    if first_many <= width and _is_chained(e, rows, matrices, finish):
+        _chained(e, rows, both, tile_bytes(largest), matrices, finish, width, (first_many, width), is_own)
+        first_many = width + 1
     for part in (matrices[:2], matrices[2:]):
         tiles = first[0][0] if len(part) == 2 else largest
-        _many(e, rows, tiles, part, finish, most_some(e, rows, largest) + 1)
+        # The second finds the rows that the first prepared.
+        _many(e, rows, tiles, part, finish, first_many, is_own and len(part) == 2)
 
 
 def _plain(e: Emitter, rows: Input, product: _Product, finish: Finish) -> None:
@@ -166,36 +179,49 @@ def _plain(e: Emitter, rows: Input, product: _Product, finish: Finish) -> None:
     e.launch("linear_f32", grid, 256, kind, x, stride, n, w, *out, *finish.args, kind=kind, early=True)
 
 
-def _tiled(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish) -> None:
+def _tiled(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, is_own: bool) -> None:
     """Matrices of tiles of one kind, by kernels for each number of rows."""
     if rows.heads > 1:
         heads_of_rows(e, rows, tiles, matrices)
         return
     few_rows(e, rows, tiles, matrices, finish)
     some_rows(e, rows, tiles, matrices, finish)
-    _many(e, rows, tiles, matrices, finish, most_some(e, rows, tiles) + 1)
+    _many(e, rows, tiles, matrices, finish, most_some(e, rows, tiles) + 1, is_own)
 
 
-def _prepare(e: Emitter, rows: Input, all_tiles: Sequence[Tiles]) -> None:
-    """Prepares the rows once for all matrices of the step. Kernels of few rows do so themselves."""
-    if rows.heads > 1 or not all_tiles:
-        return
+def _prepare(e: Emitter, rows: Input, parts: Sequence[tuple[Tiles, Matrices]]) -> bool:
+    """Prepares the rows once for all matrices of the step. Kernels of few rows do so themselves.
+
+    Returns whether wide kernels do so, too: if each has blocks for most of the rows.
+    """
+    if rows.heads > 1 or not parts:
+        return False
     memory, backs, stride = prepared(e, rows)
     n, kind = rows.n_columns, rows.kind
     args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, memory, backs)
     kernel, n_threads = ("linear_prepare", 128) if n <= 4096 else ("linear_prepare_long", 256)
-    least = min(most_some(e, rows, tiles) for tiles in all_tiles) + 1
+    least = min(most_some(e, rows, tiles) for tiles, _ in parts) + 1
+    n_high = sum(_n_high(matrices) for _, matrices in parts)
+    is_own = e.device.kernels_for == 90 and n % 4 == 0 and n <= _LONGEST_OWN and n_high >= _LEAST_HIGH
+    if is_own:
+        least = max(least, _MOST_OWN + 1)
     e.launch(kernel, GridRows(kind), n_threads, *args, least=least, kind=kind, early=True)
+    return is_own
 
 
-def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, first: int) -> None:
-    """Launches for many rows, `first` or more."""
+def _n_high(matrices: Matrices) -> int:
+    """128s of rows of weights."""
+    return sum(-(-m[4] // 8) for m in matrices)
+
+
+def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, first: int, is_own: bool) -> None:
+    """Launches for many rows, `first` or more. `is_own`: they prepare up to _MOST_OWN rows themselves."""
     kind, n, n_bytes = rows.kind, rows.n_columns, tile_bytes(tiles)
     memory, backs, stride = prepared(e, rows)
     # Hopper's own instructions are in kernels of their own.
     family, widths = ("wide", _WIDE) if e.device.kernels_for == 90 else ("many", _MANY)
     is_wide, n_blocks = family == "wide", e.device.n_processors
-    n_high = sum(-(-m[4] // 8) for m in matrices)
+    n_high = _n_high(matrices)
     n_pair = 2 if is_wide else 1  # blocks of wide kernels work in pairs
     n_items, n_groups = -(-n_high // n_pair), n_blocks // n_pair
     variants = _variants(widths, n_items, n_groups)
@@ -204,16 +230,22 @@ def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Fin
     for width, most, n_splits in variants:
         if most < first:
             continue
+        arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32)) if is_wide else NULL
+        own = (rows.x if is_own else NULL, rows.norm, rows.eps, arrivals) if is_wide else ()
+        stages, shared = _wide_stages(e, width, n_bytes) if is_wide else _many_stages(e, width, n_bytes)
+        if n_splits > 1 and width in _CHAINED and _is_chained(e, rows, matrices, finish):
+            _chained(e, rows, tiles.kind, n_bytes, matrices, finish, width, (first, most), is_own)
+            first = most + 1
+            continue
         # Sums of slices, or of items that one pair of blocks begins and the next ends.
         n_sums = 16 * n_high if n_splits > 1 else n_blocks if is_wide else 0
         parts = e.scratch("linears parts", 512 * width * n_sums) if n_sums else NULL
         flags = (e.array("linears flags", 32 * n_blocks, lambda: np.zeros(8 * n_blocks, np.uint32)),) if is_wide else ()
-        stages, shared = _wide_stages(e, width, n_bytes) if is_wide else _many_stages(e, width, n_bytes)
         e.launch(
             f"linear_{family}__{tiles.kind}_{width}",
             min(n_groups, n_items * n_splits * -(-min(most, stride) // width)) * n_pair,
             384 if is_wide else 256,
-            *(kind, memory, backs, stride, n, *flat(matrices), *finish.args, parts, *flags, n_splits, *stages),
+            *(kind, memory, backs, stride, n, *flat(matrices), *finish.args, parts, *flags, n_splits, *stages, *own),
             shared=shared,
             least=first,
             most=most,
@@ -228,12 +260,55 @@ def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Fin
         first = most + 1
 
 
-def _wide_stages(e: Emitter, width: int, n_bytes: int) -> tuple[tuple[int, ...], int]:
-    """Stages of tiles and of rows, and the shared memory that they take."""
-    row_stages = 8 if width < 128 else 6 if n_bytes < 4608 else 5
-    fixed = 1024 + 512 + 32 * width + row_stages * width * 128  # alignment, barriers, powers and rows
-    # More would be under way than memory takes at once.
-    tile_stages = min(4, (e.device.shared_bytes - fixed) // (8 * n_bytes))
+def _is_chained(e: Emitter, rows: Input, matrices: Matrices, finish: Finish) -> bool:
+    """Whether linear_chain.cu has these products: of slices with tiles, and of too few rows for all multiprocessors."""
+    if e.device.kernels_for != 90 or rows.n_tiles < 16 or finish.epilogue == _EPILOGUES["glu"]:
+        return False
+    n_teams = e.device.n_processors // _CHAIN
+    return n_teams > 0 and _n_high(matrices) <= _CHAIN_ROUNDS * n_teams
+
+
+def _chained(
+    e: Emitter,
+    rows: Input,
+    kind: str,
+    n_bytes: int,
+    matrices: Matrices,
+    finish: Finish,
+    width: int,
+    counts: tuple[int, int],
+    is_own: bool,
+) -> None:
+    """One launch of linear_chain.cu, for the least to the most of `counts` rows. Tiles have up to n_bytes."""
+    memory, backs, stride = prepared(e, rows)
+    arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32))
+    own = (rows.x if is_own else NULL, rows.norm, rows.eps, arrivals)
+    stages, shared = _wide_stages(e, width, n_bytes, 512 * width + 128)
+    # Sums that pairs leave for the next; the number in it says that there is none.
+    n_left = _CHAIN_ROUNDS * e.device.n_processors * _CHAINED[-1] * 128
+    left = e.array("linears left", 4 * n_left, lambda: np.full(n_left, 0xFFFFFFFF, np.uint32))
+    e.launch(
+        f"linear_chain__{kind}_{width}",
+        min(_n_high(matrices), e.device.n_processors // _CHAIN) * _CHAIN,
+        384,
+        *(rows.kind, memory, backs, stride, rows.n_columns, *flat(matrices), *finish.args, left, *stages, *own),
+        shared=shared,
+        least=counts[0],
+        most=counts[1],
+        kind=rows.kind,
+        early=True,
+        group=2,
+    )
+
+
+def _wide_stages(e: Emitter, width: int, n_bytes: int, rest: int = 0) -> tuple[tuple[int, ...], int]:
+    """Stages of tiles and of rows, and the shared memory that they take, with `rest` bytes besides."""
+    for row_stages in (8, 4) if width < 128 else (6 if n_bytes < 4608 else 5,):
+        fixed = 1024 + 512 + 32 * width + row_stages * width * 128 + rest  # alignment, barriers, powers and rows
+        # More would be under way than memory takes at once.
+        tile_stages = min(4, (e.device.shared_bytes - fixed) // (8 * n_bytes))
+        if tile_stages > 1:
+            break
     return (tile_stages, row_stages), fixed + tile_stages * 8 * n_bytes
 
 

@@ -22,9 +22,8 @@ _CHOSEN = {
     (16, True): (False, 4, 2, 2, 1),
     (16, False): (True, 2, 1, 2, 1),
     (32, True): (True, 2, 2, 4, 2),
-    (32, False): (True, 2, 1, 2, 1),
 }
-# Matrices of more strips for each multiprocessor have wgmma from 17 rows on, though a kernel prepares rows for it.
+# Longer rows have wgmma from 17 rows on, and so have matrices of more strips for each multiprocessor.
 _MOST_STRIPS = 8
 
 
@@ -54,7 +53,8 @@ def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
     is_kept = rows.n_tiles == 16 and rows.n_columns % 4 == 0
     out = []
     for width in _WIDTHS:
-        if width > _WIDTHS[0] and tiles.n_strips > _MOST_STRIPS * e.device.n_processors:
+        has_many = tiles.n_strips > _MOST_STRIPS * e.device.n_processors
+        if width > _WIDTHS[0] and (has_many or not is_kept):
             break
         is_pair, most_held, n_places, most_stages, n_early = _CHOSEN[width, is_kept]
         team = 2 if is_pair and e.device.kernels_for == 90 else 1
