@@ -347,23 +347,22 @@ __device__ __forceinline__ void linear_chain(const Batch* batch, int kind, const
         linear_chain<Type, Other, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, left, n_tile_stages,    \
                                       n_row_stages, own);                                                              \
     }
-#define LINEAR_CHAINS_MIXED(name, Type, Other) LINEAR_CHAIN(name, Type, Other, 32) LINEAR_CHAIN(name, Type, Other, 64)
-#define LINEAR_CHAINS(name, Type) LINEAR_CHAINS_MIXED(name, Type, Type)
+#define LINEAR_CHAINS(name, Type) LINEAR_CHAIN(name, Type, Type, 32) LINEAR_CHAIN(name, Type, Type, 64)
 #define LINEAR_CHAINS_OF(name, Type) LINEAR_CHAINS(name, Type)
 // Files of mixed types have q and k of one kind and v of the other.
 #define CHAIN_IS_MIXED_q4_k 1
 #define CHAIN_IS_MIXED_q5_k 1
 #ifdef WOOLLY_TYPE
 LINEAR_CHAINS_OF(WOOLLY_NAME, WOOLLY_TYPE)
-#define CHAINS_WITH_Q6_K(name, Type) LINEAR_CHAINS_MIXED(name##_q6_k, Type, Q6_K)
+#define CHAINS_WITH_Q6_K(name, Type) LINEAR_CHAIN(name##_q6_k, Type, Q6_K, 64)
 #define CHAINS_NAMED_WITH_Q6_K(name, Type) CHAINS_WITH_Q6_K(name, Type)
 #if NAMED(CHAIN_IS_MIXED_, WOOLLY_NAME)
 CHAINS_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
 #endif
 #else
 TILE_TYPES(LINEAR_CHAINS)
-LINEAR_CHAINS_MIXED(q4_k_q6_k, Q4_K, Q6_K)
-LINEAR_CHAINS_MIXED(q5_k_q6_k, Q5_K, Q6_K)
+LINEAR_CHAIN(q4_k_q6_k, Q4_K, Q6_K, 64)
+LINEAR_CHAIN(q5_k_q6_k, Q5_K, Q6_K, 64)
 #endif
 
 #endif
