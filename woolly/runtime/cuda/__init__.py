@@ -1,5 +1,12 @@
 """The CUDA backend: kernels of native/cuda, launched through the driver."""
 
-from woolly.runtime.cuda.backend import CudaBackend
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.runtime.cuda.backend import CudaBackend
 
 __all__ = ["CudaBackend"]
+
+__getattr__ = later(__name__, {"backend": "CudaBackend"})
