@@ -252,7 +252,7 @@ build() {
         "$venv/bin/python" -m pip --disable-pip-version-check install --requirement "$venv/woolly-packages" \
             >"$fetched" 2>&1 9<&- &
         fetching=$!
-        trap 'kill "$fetching" 2>/dev/null; exit 130' INT TERM # the shell keeps Ctrl-C from what runs in the background
+        trap 'kill "$fetching" 2>/dev/null; exit 130' HUP INT TERM # the shell keeps Ctrl-C from what runs in the background
     fi
     status=0
     pip --verbose install --no-deps --editable . || status=$? # verbose: what ninja says of each file

@@ -12,8 +12,8 @@ from woolly.quant import GGMLType
 from woolly.runtime import Batch
 from woolly.runtime.cuda.ops import linears
 
-# Kernels of one generation, emulated: a build of their own, and blocks of many threads.
-pytestmark = pytest.mark.rare
+# Blocks of many threads, emulated, take long: one case of each kernel is in every run.
+rare = pytest.mark.rare
 
 
 def case(n_columns: int, n_rows: int, is_glu: bool = False) -> Case:
@@ -62,6 +62,7 @@ def run(device, made: Case, counts, folder) -> tuple[list[np.ndarray], set[str]]
     ],
 )
 @pytest.mark.parametrize("is_glu", [False, True])
+@rare
 def test_kernels_of_few_rows_give_the_bits_of_those_of_many(n_columns, kernels, is_glu, tmp_path):
     made, counts = case(n_columns, 72, is_glu), (3, 16, 21)[: len(kernels)]
     ours, launched = run(HopperDevice(), made, counts, tmp_path)
@@ -77,12 +78,12 @@ def test_kernels_of_few_rows_give_the_bits_of_those_of_many(n_columns, kernels, 
         # Slices of one item are dealt to several pairs, and linear_sum adds them up.
         (2304, 64, (33,), {"linear_wide__q4_k_64", "linear_sum"}),
         # Pairs begin items that others end.
-        (768, 6, (65, 200), {"linear_wide__q4_k_128", "linear_wide__q4_k_160"}),
+        pytest.param(768, 6, (65, 200), {"linear_wide__q4_k_128", "linear_wide__q4_k_160"}, marks=rare),
         # Four blocks hand the sum on.
         (4352, 8, (21, 33), {"linear_chain__q4_k_32", "linear_chain__q4_k_64"}),
     ],
 )
-@pytest.mark.parametrize("is_own", [False, True])
+@pytest.mark.parametrize("is_own", [pytest.param(False, marks=rare), True])
 def test_kernels_of_many_rows_give_the_bits_of_those_of_all_generations(
     n_columns, n_processors, counts, kernels, is_own, tmp_path, monkeypatch
 ):
@@ -99,7 +100,7 @@ def test_kernels_of_many_rows_give_the_bits_of_those_of_all_generations(
         np.testing.assert_array_equal(values, want[np.arange(len(values)) % N_TOKENS])
 
 
-@pytest.mark.parametrize("n_processors", [16, 8])
+@pytest.mark.parametrize("n_processors", [pytest.param(16, marks=rare), 8])
 def test_a_chain_of_blocks_takes_two_kinds_of_matrices(n_processors, tmp_path, monkeypatch):
     """One team has all matrices one after another, or two have them at once: the bits are those of one row."""
     monkeypatch.setattr(linears, "_LEAST_HIGH", 1)
@@ -171,6 +172,7 @@ def pairs(tmp_path_factory):
     device.close()
 
 
+@rare
 def test_blocks_of_a_pair_copy_to_each_other(pairs):
     x, out = np.arange(16, dtype=np.int32), np.zeros(20, np.int32)
     there, y = pairs.allocate(64), pairs.allocate(80)
@@ -182,6 +184,7 @@ def test_blocks_of_a_pair_copy_to_each_other(pairs):
         pairs.launch("swap", (3,), 32, 256, (there, y, 70), group=2)
 
 
+@rare
 @pytest.mark.parametrize(
     ("kernel", "sentence"),
     [

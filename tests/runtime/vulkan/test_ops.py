@@ -34,7 +34,7 @@ def check(case, vulkan, folder):
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_case_of_each_kind_has_the_bits_of_the_cpu_backend(name, opened, vulkan, tmp_path, request):
     if name == TINY and opened.physical.driver.startswith("NVIDIA"):
-        request.applymarker(pytest.mark.xfail(reason="the driver's fma takes subnormal numbers for zero"))
+        request.applymarker(pytest.mark.xfail(reason="the driver's fma takes subnormal numbers for zero", strict=False))
     check(ALL[name], vulkan, tmp_path)
 
 

@@ -171,7 +171,6 @@ DRAW = """async ([source]) => {
 }"""
 
 
-@pytest.mark.rare
 def test_a_drawing_is_shown_as_a_picture_whose_script_does_not_run(browser, server):
     page = browser.new_page()
     page.goto(server.url)
