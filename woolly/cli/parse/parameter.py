@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ _TYPES: dict[Any, Any] = {
 
 def _type(kind: type) -> Any:
     """click's type of a kind of value. All others are paths: pathlib takes 9 ms, which --help does without."""
+    assert kind in _TYPES or issubclass(kind, os.PathLike), kind
     return _TYPES[kind] if kind in _TYPES else click.Path(path_type=kind)
 
 

@@ -13,8 +13,8 @@ class _Told(logging.Handler):
     """Writes warnings as the command line writes those of Python."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One message; `woolly serve` has a log of its own, which goes before this."""
-        tell(f"woolly: {record.levelname.lower()}: {record.getMessage()}")
+        """One message, and the traceback if it has one; `woolly serve` has a log of its own, which goes before this."""
+        tell(f"woolly: {record.levelname.lower()}: {self.format(record)}")
 
 
 def tell_warnings() -> None:
