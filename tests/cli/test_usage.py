@@ -308,8 +308,10 @@ def test_a_draft_that_is_not_there_is_called_one(model):
 
 def test_a_length_of_drafts_that_nothing_uses_is_told(model, caplog):
     woolly("run", model, "hello", "-n", 1, "--draft", 4)
-    said = "draft_tokens (--draft-max) is 4, but nothing guesses tokens here: speculation='prompt_lookup'"
-    assert said in caplog.text
+    assert "draft_tokens=4 (--draft-max 4) has no effect without something that guesses: add spec" in caplog.text
+    told = logging.lastResort.format(next(one for one in caplog.records if "guesses" in one.msg))
+    wanted = "add -md prompt_lookup, or -md with a smaller model"
+    assert told == f"--draft 4 has no effect without something that guesses: {wanted}"
 
 
 def test_warnings_of_the_library_are_told_as_those_of_the_command(model, capsys):

@@ -99,8 +99,9 @@ def open_draft(
     if speculation in (None, "none", "auto"):
         if given.draft_tokens != ModelOptions.draft_tokens:
             log.warning(
-                "draft_tokens (--draft-max) is %d, but nothing guesses tokens here: speculation='prompt_lookup'"
-                " (-md prompt_lookup), or a smaller model, would",
+                "draft_tokens=%d (--draft-max %d) has no effect without something that guesses: add"
+                " speculation='prompt_lookup' (-md prompt_lookup), or speculation (-md) with a smaller model",
+                given.draft_tokens,
                 given.draft_tokens,
             )
         return None

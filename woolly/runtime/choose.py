@@ -69,7 +69,12 @@ class Fallback:
         insists = named or options.wants_gpu
         if len(self._backends) == 1 and options.wants_gpu:
             # Where layers are changes no answer: a command line that serves all machines works on this one, too.
-            log.warning("gpu_layers is %s, but no GPU can be used here: the CPU has all layers", options.gpu_layers)
+            log.warning(
+                "gpu_layers=%s (-ngl %s) has no effect: no GPU can be used here, and the CPU has all layers;"
+                " `woolly show MODEL` says why",
+                options.gpu_layers,
+                options.gpu_layers,
+            )
             options = replace(options, gpu_layers=None)
         for backend in self._backends[:-1]:
             if backend is not self._backends[0] and not backend.is_available():

@@ -88,7 +88,7 @@ class Command(click.Command):
         """Run the command; an error about a parameter names the flag, not the field of the library."""
         from woolly.cli.terminal.log import tell_warnings  # --help does without a log
 
-        tell_warnings()
+        tell_warnings(ctx.meta.get(TYPED, {}))
         try:
             return super().invoke(ctx)
         except UsageError:

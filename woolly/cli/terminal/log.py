@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Mapping
 
 from woolly.cli.terminal.progress import tell
 
 __all__ = ["tell_warnings"]
 
+# The library writes an argument and its flag, as in gpu_layers=99 (-ngl 99): its log has readers of both kinds.
+_BOTH = re.compile(r"\b(\w+)(?:=[^\s()]+)? \((--?[a-z][\w-]*)([^()]*)\)")
+
 
 class _Told(logging.Handler):
-    """Writes warnings as the command line writes those of Python."""
+    """Writes warnings as the command line writes those of Python, with flags alone as they were `typed`."""
+
+    def __init__(self, typed: Mapping[str, str]) -> None:
+        super().__init__(logging.WARNING)
+        self._typed = typed
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message, in which a flag stands for an argument of the library, and the traceback if it has one."""
+        return _BOTH.sub(lambda both: self._typed.get(both[1], both[2]) + both[3], super().format(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         """One message, and the traceback if it has one; `woolly serve` has a log of its own, which goes before this."""
         tell(f"woolly: {record.levelname.lower()}: {self.format(record)}")
 
 
-def tell_warnings() -> None:
-    """Has warnings of the library written by `tell`, if nobody has set up a log."""
-    logging.lastResort = _Told(logging.WARNING)
+def tell_warnings(typed: Mapping[str, str]) -> None:
+    """Has warnings of the library written by `tell`, if nobody has set up a log; `typed` has flags by parameter."""
+    logging.lastResort = _Told(typed)
