@@ -28,7 +28,16 @@ CASES = {
     "empty file": (b"", 0, "empty"),
     "ends within the magic": (b"GG", 0, "magic 'GGUF'"),
     "wrong magic": (gguf_bytes(magic=b"GGML"), 0, "this is not a GGUF file: it begins with 'GGML', not with 'GGUF'"),
-    "another file altogether": (b"<!DOCTYPE html>", 0, "this is not a GGUF file: it begins with '<!DO'"),
+    "another file altogether": (
+        b"<!DOCTYPE html>",
+        0,
+        "it begins with '<!DO', not with 'GGUF'; if it should be one, fe",
+    ),
+    "a checkpoint": (
+        b"\x10\0\0\0\0\0\0\0{        }",
+        0,
+        "this is a safetensors file, not a GGUF file: give the folder",
+    ),
     "ends within the version": (b"GGUF\3\0", 4, "expected the version of 4 bytes, but the file ends after 2"),
     "version 0": (gguf_bytes(version=0), 4, "expected GGUF version 2 or 3, found 0"),
     "version 1": (gguf_bytes(version=1), 4, "version 1 of GGUF is obsolete"),

@@ -127,7 +127,7 @@ def read_header(file: FileMap, allowance: ShardAllowance) -> Header:
         if tensor.offset + tensor.n_bytes > file.n_bytes:
             raise cursor.error(
                 f"expected {tensor.n_bytes} bytes of tensor {quote(name)} from byte {tensor.offset} on, "
-                f"but the file has only {file.n_bytes} bytes and may be truncated",
+                f"but the file has only {file.n_bytes} bytes and may be truncated; fetch it again",
                 at,
             )
     in_order = sorted(tensors.values(), key=lambda tensor: tensor.offset)
@@ -154,7 +154,7 @@ def _name(cursor: Cursor, what: str, allowance: ShardAllowance) -> str:
 def _version(cursor: Cursor) -> int:
     magic = cursor.bytes[cursor.skip(4, "the magic 'GGUF'") : 4].tobytes()
     if magic != MAGIC:
-        raise cursor.error(f"this is not a GGUF file: it begins with {ascii(magic)[1:]}, not with 'GGUF'", 0)
+        raise cursor.error(_another_form(magic, cursor.bytes[8:9].tobytes()), 0)
     version = cursor.u32("the version")
     if int.from_bytes(version.to_bytes(4, "little"), "big") in (1, 2, 3):
         raise cursor.error("this file is big-endian; expected a little-endian GGUF file of version 2 or 3", 4)
@@ -163,6 +163,19 @@ def _version(cursor: Cursor) -> int:
     if version not in (2, 3):
         raise cursor.error(f"expected GGUF version 2 or 3, found {version}", 4)
     return version
+
+
+def _another_form(magic: bytes, ninth: bytes) -> str:
+    """The sentence for a file that is no GGUF file, and what to do."""
+    if ninth == b"{":  # a header in JSON behind its length, which has eight bytes
+        return (
+            "this is a safetensors file, not a GGUF file: give the folder of the model, which has config.json, too;"
+            " `woolly convert FOLDER OUT` writes it as a GGUF file"
+        )
+    return (
+        f"this is not a GGUF file: it begins with {ascii(magic)[1:]}, not with 'GGUF'; if it should be one, fetch it"
+        " again"
+    )
 
 
 def _alignment(cursor: Cursor, metadata: Metadata, at: int) -> int:
