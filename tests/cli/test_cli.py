@@ -114,7 +114,11 @@ def test_plan_prints_one_line_per_step(tiny):
         (("run", "TINY", "x", "--threads", "0"), 2, "--threads is 0"),
         (("run", "one", "two", "three"), 2, "quotes"),
         (("run", "TINY", "x", "--raw", "-sys", "y"), 2, "--system needs a chat template"),
-        (("run", "TINY", ""), 2, "the prompt is empty"),
+        (
+            ("run", "TINY", ""),
+            2,
+            "the prompt is empty: give one in quotes or on standard input, for instance: woolly run ",
+        ),
         (("run", "TINY", "  "), 2, "the prompt is empty"),
         (("run", "TINY"), 2, "a prompt was expected after it"),
         (("run", "nope.gguf"), 1, "there is no file and no model named 'nope.gguf'"),

@@ -37,6 +37,9 @@ _LIKE_A_MODEL = re.compile(
 # Words that end as files of models in other forms do.
 _OTHER_FORMS = r"\S+\.(nemo|safetensors|onnx|pth?|ckpt|tflite|llamafile|mlmodel|h5)"
 
+_EXAMPLE = 'woolly run "Why is the sky blue?"'
+_EMPTY = f"the prompt is empty: give one in quotes or on standard input, for instance: {_EXAMPLE}"
+
 # Seconds to wait for the first byte of a pipe, which may never send one: ssh, cron and CI leave pipes open.
 _TOLD_AFTER, _PATIENCE = 1.0, 10.0
 
@@ -68,7 +71,7 @@ def model_and_prompt(
     read = [read_text("--file", Path(file)).removesuffix("\n") for file in files]
     whole = "\n\n".join(part for part in (piped, *read, prompt or "") if part.strip())
     if not whole:
-        raise UsageError("the prompt is empty" if name is None or prompt is not None or files else lacks_prompt(name))
+        raise UsageError(_EMPTY if name is None or prompt is not None or files else lacks_prompt(name))
     return name, whole
 
 
@@ -136,11 +139,7 @@ def _is_model(word: str) -> bool:
 
 def _needed_input(name: str | None) -> str:
     if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError(
-            'a prompt was expected, for instance: woolly run "Why is the sky blue?"'
-            if name is None
-            else lacks_prompt(name)
-        )
+        raise UsageError(f"a prompt was expected, for instance: {_EXAMPLE}" if name is None else lacks_prompt(name))
     return _whole_input()
 
 
