@@ -11,7 +11,8 @@ GPU_KINDS = ("cuda", "metal", "vulkan")
 # Those with kernels for towers. All compute texts with rows of pictures.
 TOWER_KINDS = ("cuda", "vulkan")
 
-_FORMS = f"auto, cpu, {', '.join(GPU_KINDS)}, {GPU_KINDS[0]}:1, or {GPU_KINDS[0]}:0,1 for several GPUs"
+_NUMBERED = ", ".join(f"{kind}:N" for kind in GPU_KINDS)
+_FORMS = f"auto, cpu, {', '.join(GPU_KINDS)}, {_NUMBERED} (N from 0), or {GPU_KINDS[0]}:0,1 for several GPUs"
 
 
 def is_gpu_backend(name: str) -> bool:
