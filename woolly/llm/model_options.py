@@ -229,12 +229,14 @@ class ModelOptions(EngineOptions):
     )
     kv_type: str | None = option(
         None,
-        "Number type of the cache: f16, f32, q8_0 or q4; two for K and V, as in q8_0/q4.",
+        "Number type of the cache, of K and V both (llama.cpp's -ctk: K alone): f16, f32, q8_0 or q4; or two, as in"
+        " q8_0/q4.",
         flags="--kv-type -ctk",
         shown="f16",
         setting=Setting(
             "-ctk --cache-type-k --kv-type",
-            "Type of cached keys: f16, f32, q8_0 or q4; two for keys and values, as in q8_0/q4.",
+            "Number type of the cache, of keys and values both (llama.cpp's -ctk: of keys alone): f16, f32, q8_0 or q4;"
+            " or two, as in q8_0/q4.",
             "f16",
             "cache_type_k",
             True,

@@ -94,7 +94,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
         None, "-ub --ubatch-size", "As --batch-size; the smaller one counts.", "--batch-size"
     )
     cache_type_k: str | None = _named("kv_type")
-    cache_type_v: str | None = _setting(None, "-ctv --cache-type-v", "Type of cached values.", "--cache-type-k")
+    cache_type_v: str | None = _setting(None, "-ctv --cache-type-v", "Type of cached values alone.", "--cache-type-k")
     model_draft: str = _named("speculation")
     override_kv: tuple[str, ...] = _named("metadata")
     lora: tuple[str, ...] = _setting((), "--lora", "LoRA adapters for --model in GGUF, separated by commas.")
