@@ -14,6 +14,7 @@ from tests.test_house import LADDER
 from woolly import LLM, SamplingParams
 from woolly.models import architectures
 from woolly.quantize import MIXES
+from woolly.serving.life.app import DIALECTS
 
 README = (ROOT / "README.md").read_text()
 LIBRARY = (ROOT / "docs" / "use" / "library.md").read_text()
@@ -36,6 +37,12 @@ def test_the_page_of_supported_models_names_every_architecture():
     assert set(re.findall(r"`([^`]+)`", row)) == set(architectures())
     assert f"| architectures | {len(architectures())} ([list](docs/use/models.md)) |" in README
     assert f"{len(architectures())} architectures" in README
+
+
+def test_the_serving_page_lists_every_api():
+    section = (ROOT / "docs" / "use" / "serving.md").read_text().partition("## APIs")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| (?!API|-)(?:OpenAI's )?([\w-]+) \| `", section, flags=re.M)
+    assert sorted(name.lower() for name in listed) == sorted(dialect.name for dialect in DIALECTS)
 
 
 def test_the_library_page_has_every_option_of_an_llm():

@@ -80,7 +80,7 @@ _GROUPS = groups()
     common="model ctx_size gpu_layers parallel host port api_key_file mcp models_dir log_level config",
 )
 def serve(first: str | None, flags: Mapping[str, Any]) -> None:
-    """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server, Gemini and Ole: woolly serve smollm2."""
+    """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server and others: woolly serve smollm2."""
     # Imported late: the other commands and --help do without a web framework.
     from woolly.serving.settings.checks import has_replicas, late_swap
     from woolly.serving.watch.logs import log, set_up_logs
