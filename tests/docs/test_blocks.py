@@ -91,6 +91,7 @@ NOT_RUN = {
         "needs a client that trusts its certificate",
         "needs a certificate",
     ],
+    "docs/use/troubleshooting.md": ["needs two machines"],
 }
 
 
