@@ -108,6 +108,15 @@ def test_what_the_workflows_start_exists(name):
         assert not file.startswith("scripts/") or os.access(ROOT / file, os.X_OK)
 
 
+@pytest.mark.parametrize("job", ["test", "rare"])
+def test_a_runner_gets_what_the_setup_installs_for_tests_as_root(job):
+    setup = (ROOT / "scripts" / "setup.sh").read_text()
+    wanted = set(" ".join(re.findall(r"no-install-recommends ((?:[a-z][\w-]* )+)\|\|", setup)).split())
+    given = set(re.findall(r"[\w-]+", scripts_of(workflow("ci")["jobs"][job])))
+    assert {"chromium", "mesa-vulkan-drivers"} <= wanted
+    assert wanted - given <= ({"chromium"} if job == "rare" else set())  # which images of x86-64 have
+
+
 def test_the_options_of_the_kernels_compiler_are_its_own():
     (command,) = re.findall(r"python (native/cuda/compile.py .*)", scripts_of(workflow("release")["jobs"]["kernels"]))
     source = (ROOT / "native" / "cuda" / "compile.py").read_text()
