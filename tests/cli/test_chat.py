@@ -138,6 +138,7 @@ def test_settings_are_read_as_people_type_them(chat, text, name, value):
         ("/set temprature 1", "there is no setting 'temprature': did you mean temperature?"),
         ("/set temperature -1", "temperature is -1; a number of at least 0 was expected"),
         ("/xyz", "/help lists"),
+        ("/foo", "there is no /foo: /help lists"),
         ("/set wool 3", "there is no setting 'wool'"),
         ("/set temperature", "a name and a value"),
         ("/set temperature hot", "temperature is 'hot'"),

@@ -74,7 +74,9 @@ def test_a_preset_is_chosen_by_its_name_or_none_is(written):
 def test_without_a_file_nothing_changes(model):
     with opened(model) as llm:
         assert llm.preset is None and llm.defaults == SamplingParams()
-    with pytest.raises(StoreError, match=r"presets\.toml in"):
+    with pytest.raises(
+        StoreError, match=r"no preset named .pirate.; write it as a table \[pirate\] of .*presets\.toml"
+    ):
         opened(model, preset="pirate")
 
 

@@ -55,7 +55,7 @@ def test_lengths_of_choices_are_characters(tmp_path):
     [
         ("{", "line 1 is no JSON"),
         ("[]", "no JSON object"),
-        ({"prompt": "x"}, "has no answer"),
+        ({"prompt": "x"}, r'has no answer: a row is as \{"prompt": '),
         ({"answer": "x"}, "neither question and choices nor a prompt"),
         ({"prompt": "x", "answer": "y", "match": "near"}, "match is 'near'"),
         ({"prompt": "x", "answer": "(", "match": "regex"}, "no regular expression"),

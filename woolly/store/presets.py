@@ -60,7 +60,11 @@ def find_preset(model: Path, name: str | None = None) -> Preset | None:
             return found
         known += by_name
     if name is not None:
-        listed = f"known: {', '.join(known)}" if known else f"{PRESETS_FILE} in {models_folder().parent} may have one"
+        listed = (
+            f"known: {', '.join(known)}"
+            if known
+            else f"write it as a table [{name}] of {models_folder().parent / PRESETS_FILE}"
+        )
         raise StoreError(f"there is no preset named {name!r}; {listed}")
     return None
 

@@ -289,7 +289,7 @@ def test_an_old_system_is_one_sentence(fake):
 
 
 def test_numbers_of_gpus_are_checked(fake):
-    with pytest.raises(RequestError, match="device is 'metal:3', and Metal knows 1 GPU here"):
+    with pytest.raises(RequestError, match="device is 'metal:3', and Metal knows 1 GPU here: numbers count from 0"):
         open_device(3, driver=fake)
     none = FakeMetal(None, {}, n_gpus=0)
     for opening in (lambda: open_device(driver=none), lambda: find_level(none)):

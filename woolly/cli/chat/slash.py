@@ -88,9 +88,9 @@ def _meant(name: str, argument: str) -> str:
     """Returns `did you mean ...?` with the setting of that name, or else with the nearest command or setting."""
     setting = find_setting(name)
     if setting is None:
-        known = {f"/{command}": f"/{command}" for command in COMMANDS}
-        known |= {f"/{other}": f"/set {other} {_EXAMPLES.get(other, 'VALUE')}" for other in setting_names()}
-        found = difflib.get_close_matches(f"/{name}", known, n=1)
+        known = {command: f"/{command}" for command in COMMANDS}
+        known |= {other: f"/set {other} {_EXAMPLES.get(other, 'VALUE')}" for other in setting_names()}
+        found = difflib.get_close_matches(name, known, n=1)
         return f"did you mean {known[found[0]]}?" if found else ""
     return f"did you mean /set {setting} {argument or _EXAMPLES.get(setting, 'VALUE')}?"
 

@@ -22,7 +22,7 @@ _LISTEN = "127.0.0.1:7070"
 
 
 @command(
-    Argument("action", "ACTION", "check or replica.", required=True),
+    Argument("action", "check|replica", "What to do.", required=True),
     Option("--model -m", "For check: the model.", complete=complete_model),
     Option("--replicas", "For check: processes on this machine.", int, shown="as `woolly serve` has it"),
     Option("--join", "For check: replicas on other machines, HOST:PORT, separated by commas."),

@@ -67,7 +67,9 @@ def _row(line: str, where: str) -> Row:
     if "tests" in data:
         raise RequestError(f"{where} has tests, which would run code that a model wrote: Woolly does not")
     if "answer" not in data:
-        raise RequestError(f"{where} has no answer")
+        raise RequestError(
+            f'{where} has no answer: a row is as {{"prompt": "2 + 3 =", "answer": 5, "match": "number"}}'
+        )
     if "choices" in data:
         return _choices(data, key, where)
     if not isinstance(data.get("prompt"), str):

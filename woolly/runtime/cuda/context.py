@@ -189,7 +189,8 @@ def check_number(index: int, n_devices: int) -> None:
     """RequestError if there is no GPU of that number."""
     if not 0 <= index < n_devices:
         raise RequestError(
-            f"device is 'cuda:{index}', and this machine has {n_devices} NVIDIA GPU{'s' * (n_devices != 1)}",
+            f"device is 'cuda:{index}', and this machine has {n_devices} NVIDIA GPU{'s' * (n_devices != 1)}:"
+            " numbers count from 0",
             field="device",
         )
 

@@ -153,6 +153,6 @@ def find_device(driver: ObjectiveC, index: int) -> int:
     if not found:
         raise DeviceError("Metal knows no GPU here", code="no_driver")
     if index >= len(found):
-        text = f"device is 'metal:{index}', and Metal knows {len(found)} GPU{'s' * (len(found) != 1)} here"
-        raise RequestError(text, field="device")
+        known = f"Metal knows {len(found)} GPU{'s' * (len(found) != 1)} here"
+        raise RequestError(f"device is 'metal:{index}', and {known}: numbers count from 0", field="device")
     return found[index]

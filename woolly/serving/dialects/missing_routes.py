@@ -8,6 +8,7 @@ __all__ = ["why_absent"]
 
 _SENTENCES = {
     "/v1/moderations": "there is no moderation here",
+    "/v2/chat": "Cohere's API is here for vectors and ranks alone: chat by POST /v1/chat/completions",
 }
 
 _BASE = re.compile(r"(/v1/v1|/api)/(chat/completions|completions|models|responses)/?")
