@@ -39,6 +39,17 @@ def test_the_page_of_supported_models_names_every_architecture():
     assert f"{len(architectures())} architectures" in README
 
 
+def test_the_pages_count_the_families_that_see_and_hear_alike():
+    def families(page, head):
+        return len((ROOT / "docs" / "use" / page).read_text().partition(head)[2].partition("\n\n")[0].splitlines()) - 2
+
+    assert families("pictures.md", "| family | picture | tokens |") == 23
+    assert families("sounds.md", "| family | projector | tokens |") == 9
+    models = (ROOT / "docs" / "use" / "models.md").read_text()
+    assert "wenty-three families" in README and "wenty-three families" in models and "[23 families]" in README
+    assert "nine hear sounds" in README and "[nine families]" in README and "nine\nhear [sounds]" in models
+
+
 def test_the_serving_page_lists_every_api():
     section = (ROOT / "docs" / "use" / "serving.md").read_text().partition("## APIs")[2].partition("\n## ")[0]
     listed = re.findall(r"^\| (?!API|-)(?:OpenAI's )?([\w-]+) \| `", section, flags=re.M)
