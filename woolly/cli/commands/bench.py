@@ -34,7 +34,13 @@ _BANDWIDTH_MEGABYTES = 1024
 
 @command(
     MODEL,
-    Option("--model -m", "In place of MODEL; may be repeated.", list, to="named", complete=complete_model),
+    Option(
+        "--model -m",
+        "The model, in place of the argument MODEL; may be repeated.",
+        list,
+        to="named",
+        complete=complete_model,
+    ),
     Option(
         "--n-prompt --prompt -p",
         "Tokens of the prompt; 0 for none.",

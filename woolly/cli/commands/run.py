@@ -51,8 +51,8 @@ __all__ = ["run"]
         list,
         complete=complete_fetched,
     ),
-    Option("--model -m", "In place of MODEL.", metavar="MODEL", complete=complete_fetched),
-    Option("--prompt -p", "In place of PROMPT."),
+    Option("--model -m", "The model, in place of the argument MODEL.", metavar="MODEL", complete=complete_fetched),
+    Option("--prompt -p", "The prompt, in place of the argument PROMPT."),
     Option(
         "--file -f",
         "Text file that goes before the prompt; without a prompt, it is the prompt. - reads standard input to its end."

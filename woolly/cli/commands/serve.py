@@ -67,7 +67,7 @@ _GROUPS = groups()
 
 
 @command(
-    Argument("first", "MODEL", "In place of -m.", complete=complete_model),
+    Argument("first", "MODEL", "A GGUF file, or the name of a pulled model; the same as -m.", complete=complete_model),
     Bundle(
         "flags",
         (

@@ -75,7 +75,9 @@ def model_argument(
 ANSWER, _RUNS, _CHANGES = "Prompt and answer", "How the model runs", "Adapters and control vectors"  # titles in --help
 
 MODEL = model_argument()
-NAMED = Option("--model -m", "In place of MODEL.", to="named", metavar="MODEL", complete=complete_model)
+NAMED = Option(
+    "--model -m", "The model, in place of the argument MODEL.", to="named", metavar="MODEL", complete=complete_model
+)
 
 
 def hub_option(section: str = _RUNS) -> Option:
