@@ -66,7 +66,9 @@ def test_keys_of_the_file_are_added_and_comments_left_out(folder):
     [
         ({}, {"WOOLLY_PORT": "many"}, "", "WOOLLY_PORT is 'many'; a whole number"),
         ({}, {"WOOLLY_METRICS": "maybe"}, "", "true or false"),
-        ({}, {}, "[serve]\nprot = 1\n", "prot, which is no setting"),
+        ({}, {}, "[serve]\nprot = 1\n", "prot, which is no setting: did you mean port?"),
+        ({}, {}, "[serve]\nwool = 1\n", "wool, which is no setting: `woolly serve --help` lists them"),
+        ({}, {}, "max-queue = 1\n", "woolly.toml: max-queue would have no effect there: write it below a line [serve]"),
         ({}, {}, '[serve]\nport = "1"\n', "a value of type int"),
         ({}, {}, "[serve]\ngpu_layers = true\n", "gpu_layers is True; a value of type int or str"),
         ({}, {}, "[serve\n", "is no TOML"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import sys
@@ -95,13 +96,16 @@ def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise RequestError(f"{path}: [{TABLE}] must be a table")
     known = {setting.name for setting in fields(Settings)}
+    outside = [key for key, value in content.items() if key.replace("-", "_") in known and not isinstance(value, dict)]
+    if outside:
+        raise RequestError(f"{path}: {outside[0]} would have no effect there: write it below a line [{TABLE}]")
     values: dict[str, Any] = {**named}
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in known:
-            raise RequestError(
-                f"{path}: [{TABLE}] has {key}, which is no setting; docs/reference/settings.md lists them"
-            )
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {near[0]}?" if near else "`woolly serve --help` lists them"
+            raise RequestError(f"{path}: [{TABLE}] has {key}, which is no setting: {meant}")
         values[name] = checked_value(f"{path}: {key}", name, value)
     return values
 

@@ -111,4 +111,4 @@ def _text_of(name: str, path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise RequestError(f"{name} is {path}, which cannot be read: {reason}") from None
+        raise RequestError(f"{name} is {path}, which cannot be read: {reason}", field=name) from None
