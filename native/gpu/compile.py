@@ -51,6 +51,8 @@ FORMS = {
     "strips": ("OUTS=64", "ROWS=32", "HIGH=1", "WIDE=2", "COLUMNS=128"),
     "slips": ("OUTS=64", "ROWS=16", "HIGH=1", "WIDE=1", "COLUMNS=128"),
 }
+TURNED = ("Q4",)  # caches whose heads are turned before they are kept
+TURNS = ("TURNED_K=1", "TURNED_V=1")  # definitions of theirs
 FLOATS = {"f32": "32", "f16": "16", "bf16": "-16"}
 ELEMENTS = (
     *("add", "scale", "mul", "gain", "shift", "columns", "join", "output_rows"),
@@ -108,14 +110,27 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
     for name in ELEMENTS:
         yield name, "rows/elements", (f"OP={name.upper()}",)
     for struct_name in found("attention", "ICache"):
-        name, cache = struct_name.lower(), f"KV={struct_name}"
-        yield f"store_{name}", "attention/store", (cache,)
-        yield f"attend_tile_{name}", "attention/tile", (cache, "PLAIN=0")
-        yield f"attend_tile_plain_{name}", "attention/tile", (cache, "PLAIN=1")
-        for each in (1, 2, 5):
-            for parts, what in enumerate(("attend", "attend_parts", "attend_merge", "attend_row")):
-                defines = (cache, f"EACH={each}", f"PARTS={parts}")
-                yield f"{what}_{name}_{128 * each}", "attention/attend", defines
+        name, cache = struct_name.lower(), (f"KV={struct_name}",)
+        if struct_name in TURNED:
+            yield f"attend_tile_{name}", "attention/tile", (*cache, *TURNS, "PLAIN=0")
+            yield from row_kernels(name, (*cache, *TURNS), 2)
+            continue
+        yield f"store_{name}", "attention/store", cache
+        yield f"attend_tile_{name}", "attention/tile", (*cache, "PLAIN=0")
+        yield f"attend_tile_plain_{name}", "attention/tile", (*cache, "PLAIN=1")
+        yield from row_kernels(name, cache, 4)
+    # Caches with turned heads share what takes little of the time. One kernel of tiles for all models keeps them small.
+    yield "store_any", "attention/store", ("ANY", *TURNS)
+    yield "attend_turn_any", "attention/turn", ("ANY", *TURNS)
+    yield "attend_tile_any", "attention/tile", ("ANY", *TURNS, "PLAIN=0")
+    yield from row_kernels("any", ("ANY", *TURNS), 3)
+
+
+def row_kernels(name: str, cache: tuple[str, ...], n: int) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """The first n kinds of kernels of attention of rows over a type of cache, which definitions say."""
+    for each in (1, 2, 5):
+        for parts, what in enumerate(("attend", "attend_parts", "attend_merge", "attend_row")[:n]):
+            yield f"{what}_{name}_{128 * each}", "attention/attend", (*cache, f"EACH={each}", f"PARTS={parts}")
 
 
 def strand_of(struct_name: str) -> str:

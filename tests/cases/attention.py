@@ -149,5 +149,20 @@ def _four_bits() -> Iterator[Case]:
     yield _attention("80-inside40-q4", 80, 5, "none", "q4", _TOGETHER, kv_heads=1, v_dim=40, v_in_k=True)
 
 
-FOUR_BITS = {case.name: case for case in _four_bits()}  # which the cpu and cuda backends have
+def _pairs() -> Iterator[Case]:
+    """K and V of every two types, of heads that fill no block."""
+    types = ("f32", "f16", "q8_0", "q4")
+    for k, v in ((k, v) for k in types for v in types if k != v):
+        yield _attention(f"pair-{k}-{v}", 40, 3, "halves", f"{k}/{v}", _PAGES, v_dim=24)
+
+
+FOUR_BITS = {case.name: case for case in _four_bits()}
+PAIRS = {case.name: case for case in _pairs()}  # which the cuda backend does not have all
 ATTENTIONS = {case.name: case for case in _attentions()}
+# What tiles of queries are tried with, which GPUs take for more rows than cases have: splits, windows, heads that fill
+# no piece of the cache, sequences.
+TILED = (
+    *("attend-sinks-window-f32", "attend-together-24-inside17-f32", "attend-splits-alibi-f32"),
+    *("attend-128-f16-group2-halves", "attend-128-q8_0-group3-none", "attend-together-softcap-q8_0"),
+    *("attend-together-chunks40", "attend-all-64-3-0-f16", "attend-far-2-10"),
+)

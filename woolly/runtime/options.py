@@ -38,9 +38,9 @@ KV_TYPES = {
     "q8_0": KvType(9, block=32),
     "q4": KvType(4.5, block=32),
 }
-# Those that GPUs have kernels for, by backend, and those that any other backend of GPUs has.
+# Those that GPUs have kernels for, by backend; others have all, and all pairs.
 _ON_GPUS = {"cuda": ("f16", "f32", "q8_0", "q4", "q8_0/q4", "f16/q4")}
-_ON_ALL_GPUS = ("f16", "f32", "q8_0")
+_ALL = (*KV_TYPES, *(f"{k}/{v}" for k in KV_TYPES for v in KV_TYPES if k != v))
 
 # Most rows of a batch, unless a backend or a caller wants others.
 USUAL_ROWS = 512
@@ -110,7 +110,7 @@ class Options:
 
 def kv_types_of(gpu: str) -> tuple[str, ...]:
     """Types of the cache that a backend of GPUs has kernels for, and pairs of them."""
-    return _ON_GPUS.get(gpu, _ON_ALL_GPUS)
+    return _ON_GPUS.get(gpu, _ALL)
 
 
 def kept_as(kv_type: str) -> tuple[str, str]:

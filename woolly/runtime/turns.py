@@ -66,6 +66,12 @@ class Turns:
             cosines[:n, own], sines[:n, own] = cosines[at], sines[at]
         self.cosines, self.sines = cosines[:n], sines[:n]
 
+    def plain(self, columns: npt.NDArray[np.intp], n: int) -> Float32:
+        """[2 columns, n]: cosines, then sines, of each column for the first n positions, without their magnitude."""
+        self.extend(n)
+        tables = (table[:n, columns] / self.cosines[0, columns] for table in (self.cosines, self.sines))
+        return np.ascontiguousarray(np.stack([*tables], axis=1).transpose(2, 1, 0).reshape(-1, n))
+
     def tables(self, batch: Batch, most: int) -> tuple[Float32, Float32, Int32 | None]:
         """Cosines, sines, and the row of both for each row of the batch; None: the row of its position.
 

@@ -1,6 +1,7 @@
 """Whole models on a device of Vulkan: the logits of the cpu backend, bit for bit, whatever the chunks and the cache."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,13 +9,13 @@ import pytest
 from tests.cases.families import FAMILIES
 from tests.cases.mtp import RAW, opened_guesses
 from tests.cases.tiny import write_tiny
-from woolly.errors import RequestError, UnsupportedError
+from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.runtime import BACKENDS, Batch, Options, choose
 from woolly.runtime.split import SplitBackend
-from woolly.runtime.vulkan.ops import linears
+from woolly.runtime.vulkan.ops import attention, linears
 from woolly.runtime.vulkan.ops.attention import is_far as is_far_batch
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 70)
@@ -153,21 +154,38 @@ def test_rows_of_several_sequences_have_the_bits_of_each_alone(vulkan, tmp_path)
     np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
 
 
-def test_layers_that_stay_on_the_cpu_change_no_bit(vulkan, tmp_path):
-    path = write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf")
+@pytest.mark.parametrize(("name", "kv_type"), [("llama", "f16"), ("qwen2", "q4")])
+def test_layers_that_stay_on_the_cpu_change_no_bit(name, kv_type, vulkan, tmp_path):
+    path = write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")
     with open_gguf(path) as file:
         plan = trace(file)
-        options = Options(kv_type="f16", gpu_layers=1, threads=1)
+        options = Options(kv_type=kv_type, gpu_layers=1, threads=1)
         program = SplitBackend(vulkan, True).compile(plan, file.tensors, options)
-        wanted = logits(choose("cpu").compile(plan, file.tensors, Options(kv_type="f16", threads=1)), [70])
+        wanted = logits(choose("cpu").compile(plan, file.tensors, Options(kv_type=kv_type, threads=1)), [70])
         assert len(program.about.shares) == 2
         np.testing.assert_array_equal(logits(program, [60, 1, 9]).view(np.uint32), wanted.view(np.uint32))
 
 
-@pytest.mark.parametrize("kv_type", ["q4", "q8_0/q4"])
-def test_a_cache_without_kernels_is_refused_by_name(kv_type, vulkan, tmp_path):
-    with pytest.raises(RequestError, match=f"'{kv_type}', which the vulkan backend has no kernels for; choose one of"):
-        both(vulkan, write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), kv_type)
+def test_keys_of_4_bits_without_their_bias_have_the_bits_of_the_cpu_backend(vulkan, tmp_path):
+    program, cpu = both(vulkan, write_tiny(FAMILIES["qwen2"], tmp_path / "tiny.gguf"), "q4")
+    assert any(step.by_role("k_bias") for step in program.running_plan.steps)
+    np.testing.assert_array_equal(
+        logits(program, [60, 1, 9]).view(np.uint32), (wanted := logits(cpu, [70])).view(np.uint32)
+    )
+    # Pages that are saved and read into other places.
+    old, new = program.new_state(2, 2), program.new_state(3, 2)
+    program.run(Batch.of([(TOKENS[:40], 0, [1, 0])], [0]), old)
+    for page, place in ((1, 0), (0, 2)):
+        new.write_page(place, old.read_page(page))
+    found = program.run(Batch.of([(TOKENS[40:41], 40, [0, 2])], [0]), new)
+    np.testing.assert_array_equal(found.view(np.uint32), wanted[40:41].view(np.uint32))
+
+
+def test_an_archive_without_a_kind_of_cache_refuses_it_by_name(vulkan, tmp_path, monkeypatch):
+    names = [name for name in attention.open_archive().names() if name != "store_any"]
+    monkeypatch.setattr(attention, "open_archive", lambda: SimpleNamespace(names=lambda: names))
+    with pytest.raises(UnsupportedError, match="the vulkan backend has no cache of q4"):
+        both(vulkan, write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), "q4")
 
 
 @pytest.mark.parametrize("name", RAW)

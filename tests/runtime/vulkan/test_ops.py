@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.cases.attention import FOUR_BITS, PAIRS, TILED
 from tests.cases.ops import Case, _both, _linear, _matrix, _tables, run
 from tests.cases.scans import ALL
 from woolly.errors import UnsupportedError
@@ -38,6 +39,24 @@ def test_a_case_of_each_kind_has_the_bits_of_the_cpu_backend(name, opened, vulka
     check(ALL[name], vulkan, tmp_path)
 
 
+def test_a_cache_of_4_bits_has_the_bits_of_the_cpu_backend(vulkan, tmp_path):
+    check(FOUR_BITS["attend-80-v40-q4"], vulkan, tmp_path)
+
+
+@pytest.mark.rare  # compiling kernels for pairs takes half a minute here; Metal's text of them is tried in every run
+@pytest.mark.parametrize("name", [*FOUR_BITS, *PAIRS])
+def test_every_pair_of_types_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
+    check((FOUR_BITS | PAIRS)[name], vulkan, tmp_path)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("name", FOUR_BITS)
+def test_tiles_over_a_cache_of_4_bits_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
+    monkeypatch.setattr(attention, "_LEAST_TILED", 16)
+    monkeypatch.setattr(attention, "_LEAST_EACH", 0)
+    check(FOUR_BITS[name], vulkan, tmp_path)
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("name", [name for name in ALL if name not in ONE_OF_EACH])
 def test_every_other_case_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
@@ -49,24 +68,11 @@ def test_rows_of_more_blocks_than_a_group_holds_have_the_bits_of_the_cpu_backend
     check(Case("linears-wide", "linears", make, _linear, "linears"), vulkan, tmp_path)
 
 
-TILED = [
-    *(
-        "sinks-window-f32",
-        "together-24-inside17-f32",
-        "splits-alibi-f32",
-        "128-f16-group2-halves",
-        "128-q8_0-group3-none",
-    ),
-    *("together-softcap-q8_0", "together-chunks40", "all-64-3-0-f16", "far-2-10"),
-]
-
-
 @pytest.mark.parametrize("name", TILED)
 def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
-    """Which are taken for more rows than the cases have: splits, windows, heads with a room of their own, sequences."""
     monkeypatch.setattr(attention, "_LEAST_TILED", 16)
     monkeypatch.setattr(attention, "_LEAST_EACH", 0)
-    check(ALL[f"attend-{name}"], vulkan, tmp_path)
+    check(ALL[name], vulkan, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["Q8_0-96", "Q2_K-512"])

@@ -229,6 +229,10 @@ class Emitter:
         """The first column of the step's rotary embedding in the tables of turns."""
         return self._turns.column(step)
 
+    def turns_of(self, columns: npt.NDArray[np.intp], n: int) -> npt.NDArray[np.float32]:
+        """Cosines, then sines, of each of these columns of the tables of turns for the first n positions."""
+        return self._turns.plain(columns, n)
+
     def beside(self, offset: int) -> Step | None:
         """The step that many places after the one that is emitted; None if there is none."""
         index = len(self.launches) - 1 + offset

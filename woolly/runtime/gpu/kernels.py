@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from woolly.plan.passes import Pass, fusions_for
+from woolly.runtime.options import kept_as
+
 if TYPE_CHECKING:
     from woolly.plan import Plan
     from woolly.runtime.batch import Batch
@@ -54,4 +57,9 @@ class Kernels:
     ranker: Callable[[Device, Address, Address, int, int], LogitRanker] | None = None
     sees: bool = False  # whether there are kernels for rows of pictures
     repeats: bool = False  # whether launches for many rows may be recorded, which a driver then gets at once
+    centers: bool = False  # whether keys of 4 bits are kept without their bias
     arithmetic: str = ""  # the backend whose bits they give; empty: each level has its own
+
+    def fusions(self, kv_type: str | None) -> tuple[Pass, ...]:
+        """The passes of a plan that runs with them over a cache of this type; None: the usual one."""
+        return fusions_for(kept_as(kv_type)[0] if self.centers and kv_type is not None else "")

@@ -58,8 +58,9 @@ def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: 
     from woolly.runtime.gpu.emit import Emitter  # as in core.py
 
     check_heads(plan)
-    running = fuse(plan)
-    draft = None if plan.draft is None else fuse(plan.draft)
+    passes = device.kernels.fusions(kv_type)
+    running = fuse(plan, passes)
+    draft = None if plan.draft is None else fuse(plan.draft, passes)
     whole = running if draft is None else append(running, draft)
     placement = place(whole, max_rows, ALIGNMENT, device.kernels.joined(whole, kv_type))
     views, counter = Views(tensors), _Counter(device)

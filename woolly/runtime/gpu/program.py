@@ -34,7 +34,8 @@ class GpuProgram:
 
     def __init__(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> None:
         self.plan = plan
-        self.running_plan = fuse(plan)
+        passes = device.kernels.fusions(options.kv_type)
+        self.running_plan = fuse(plan, passes)
         self.max_rows = options.rows(USUAL_ROWS)
         if options.level not in (None, device.level):
             raise RequestError(f"kernel level {options.level!r} cannot run on {device.name}, which is {device.level}")
@@ -46,9 +47,9 @@ class GpuProgram:
             )
         if plan.draft is not None:
             check_heads(plan.draft)
-            draft = fuse(plan.draft)
+            draft = fuse(plan.draft, passes)
         self._core = Core(device, self.running_plan, draft, Views(tensors), options)
-        warn_of_biased_keys(plan, tensors, self._core.kv_type, centers=False)
+        warn_of_biased_keys(plan, tensors, self._core.kv_type, centers=device.kernels.centers)
         budget, n_bytes = options.weight_memory, self._core.loader.n_bytes
         if budget is not None and n_bytes > budget:
             raise RequestError(

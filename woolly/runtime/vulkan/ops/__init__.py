@@ -14,4 +14,4 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 
-KERNELS = Kernels("vulkan", EMITTERS, joined, is_far, KeyRanker, sees=True, arithmetic="cpu")
+KERNELS = Kernels("vulkan", EMITTERS, joined, is_far, KeyRanker, sees=True, centers=True, arithmetic="cpu")

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import UnsupportedError
-from woolly.plan import Plan, Step
+from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
 from woolly.runtime.doubles import log_double, slopes_of
 from woolly.runtime.gpu.batch import MAX_CONTEXT
-from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.gpu.state import room
 from woolly.runtime.gpu.stores import store_arguments
+from woolly.runtime.options import kept_as
 from woolly.runtime.reference.ops import distance_buckets
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
-from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS, merged_form, quantized_places
+from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS, is_plain_cache, merged_form, quantized_places
 
 __all__ = ["is_far", "joined"]
 
@@ -35,7 +37,9 @@ _MERGED = 256  # columns of a group of native/gpu/attention/merge.slang
 _TILE, _LEAST_TILED = 32, 256
 _LEAST_EACH = 32  # rows that each of its sequences has
 _TILE_SHARED = 30720  # bytes of shared memory that it needs, with some to spare
+_KINDS = ("f32", "f16", "q8_0", "q4")  # as native/gpu/attention/any.slang numbers them
 _TEAM = 4  # heads of a group, which read the same keys and values
+_MOST_PAIRS = 128  # of columns of keys that are kept without their bias: a thread for each
 
 
 def is_far(batch: Batch) -> bool:
@@ -61,14 +65,59 @@ def _is_plain(step: Step) -> bool:
 def joined(plan: Plan, kv_type: str) -> frozenset[int]:
     """Steps that keep k and v whose next step is the attention over them: of few rows a kernel computes both."""
     pairs = zip(plan.steps, plan.steps[1:], strict=False)
-    return frozenset(i for i, (step, after) in enumerate(pairs) if _are_joined(step, after))
+    return frozenset(i for i, (step, after) in enumerate(pairs) if _are_joined(kv_type, step, after))
 
 
-def _are_joined(step: Step | None, after: Step | None) -> bool:
-    if step is None or after is None or (step.op, after.op) != ("store", "attend"):
+def _are_joined(kv_type: str, step: Step | None, after: Step | None) -> bool:
+    if step is None or after is None or (step.op, after.op) != ("store", "attend") or not is_plain_cache(kv_type):
         return False
     is_own = after.inputs[0] == step.output and after.integer("entry") == step.integer("entry")
     return is_own and len(step.inputs) == 3
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """The kernels of an entry's cache."""
+
+    name: str  # in those of attention
+    other: str  # in those that store, merge and turn
+    kinds: tuple[int, ...] = ()  # of K and V, for kernels that read any; none: heads are kept as they come
+
+    @staticmethod
+    def of(e: Emitter, entry: Paged) -> _Cache:
+        """The kernels of types that are the same, or those for any two."""
+        k, v = kept_as(e.kv_type)
+        if entry.v_in_k:
+            v = k
+        if is_plain_cache(f"{k}/{v}"):
+            return _Cache(k, k)
+        return _Cache(k if k == v else "any", "any", (_KINDS.index(k), _KINDS.index(v)))
+
+
+def _centers(e: Emitter, step: Step) -> tuple[Argument, ...]:
+    """The bias that keys are kept without, the turns of its pairs of columns in a split, and the pairs."""
+    if not (found := step.by_role("k_bias")):
+        return Address(0), Address(0), Address(0), 0
+    rope = step.rope()
+    assert rope is not None
+    half, name = rope.n_rot // 2, found[0].name
+    if half > _MOST_PAIRS:
+        raise UnsupportedError(
+            f"the vulkan backend has no keys of 4 bits with a bias in heads of over {2 * _MOST_PAIRS}; take q8_0/q4"
+        )
+    pair = np.arange(half)
+    left, right = (2 * pair, 2 * pair + 1) if rope.style == "adjacent" else (pair, pair + half)
+    bias = np.asarray(e.views[name].dequantize(), np.float32).reshape(-1, step.integer("head_dim"))
+    pair = np.flatnonzero((bias[:, left] != 0).any(axis=0) | (bias[:, right] != 0).any(axis=0))
+    columns = e.column(step) + pair
+    rows = np.stack([left[pair], right[pair], columns], axis=1).astype(np.int32)
+    turns = e.turns_of(columns, _SPLIT)
+    return (
+        e.vector(found[0]),
+        e.array(f"turns {columns.tolist()}", turns.nbytes, lambda: turns),
+        e.array(f"pairs {name}", rows.nbytes, lambda: rows),
+        len(pair),
+    )
 
 
 def _sinks(e: Emitter, step: Step) -> Address:
@@ -115,11 +164,14 @@ def _distances(e: Emitter, step: Step, heads: int) -> Address:
 
 @emits("store")
 def _store(e: Emitter, step: Step) -> None:
-    if f"store_{e.kv_type}" not in open_archive().names():
+    entry = e.plan.paged[step.integer("entry")]
+    cache = _Cache.of(e, entry)
+    if f"store_{cache.other}" not in open_archive().names():
         raise UnsupportedError(f"the vulkan backend has no cache of {e.kv_type}")
-    heads = e.width(step.inputs[0]) // step.integer("head_dim") + e.plan.paged[step.integer("entry")].heads
-    launch = partial(e.launch, f"store_{e.kv_type}", (GridRows(0), heads), 64, *store_arguments(e, step))
-    if not _are_joined(step, e.beside(1)):
+    heads = e.width(step.inputs[0]) // step.integer("head_dim") + entry.heads
+    more = (*_centers(e, step)[:1], *cache.kinds) if cache.kinds else ()
+    launch = partial(e.launch, f"store_{cache.other}", (GridRows(0), heads), 64, *store_arguments(e, step), *more)
+    if not _are_joined(e.kv_type, step, e.beside(1)):
         launch()
         return
     launch(most=MOST_SPLIT_ROWS, far=False, other=1, apart=True)
@@ -136,23 +188,30 @@ def _attend(e: Emitter, step: Step) -> None:
     heads = e.width(x) // entry.k_dim
     v_dim = e.width(step.output) // heads
     columns = next(n for n in _COLUMNS if v_dim <= n)
-    parts = e.scratch("attention parts", 4 * heads * 2 * _MOST_SPLITS * (v_dim + 2))
+    cache = _Cache.of(e, entry)
+    sums = room(v_dim, e.kv_type) if cache.kinds else v_dim
+    parts = e.scratch("attention parts", 4 * heads * 2 * _MOST_SPLITS * (sums + 2))
     first = (
         *(e.value(x), e.value(step.output), parts, step.integer("entry"), heads, entry.heads, entry.k_dim, v_dim),
         *(room(entry.k_dim, e.kv_type), room(v_dim, e.kv_type), int(entry.v_in_k)),
         *(_MASKS[mask], step.integer("window")),
     )
-    last = (
+    last: tuple[Argument, ...] = (
         *(max(1, step.integer("temper_length")), step.integer("temper_offset"), _longest(e)),
         *(step.number("scale"), step.number("softcap")),
         *(_sinks(e, step), _tempers(e, step), _slopes(e, step, heads), _distances(e, step, heads)),
     )
-    kind = f"{e.kv_type}_{columns}"
+    is_tiled = v_dim <= _COLUMNS[0] and e.device.shared_bytes >= _TILE_SHARED
+    if cache.kinds:
+        n_bytes = 4 * e.max_rows * heads * room(entry.k_dim, e.kv_type)
+        turned = e.scratch("turned queries", n_bytes) if is_tiled else Address(0)
+        last = (*last, turned, *_centers(e, step), *cache.kinds)
+    kind = f"{cache.name}_{columns}"
     # The splits of few rows are computed side by side; more than memory was set aside for, one after another.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
-    form, n = merged_form(step, e.beside(1)), heads * v_dim
+    form, n = merged_form(e, step, e.beside(1)), heads * v_dim
     store = e.beside(-1)
-    if not _are_joined(store, step):
+    if not _are_joined(e.kv_type, store, step):
         store = None
     for splits, least, most in ((_MOST_SPLITS, 0, 1), (_FEW_SPLITS, 2, MOST_SPLIT_ROWS)):
         args = (*first, splits, *last)
@@ -168,14 +227,16 @@ def _attend(e: Emitter, step: Step) -> None:
             merged = (parts, e.value(step.output), _sinks(e, step), *quantized_places(e, n, form), *where)
             launch(f"merge_quantize_{form}", (-(-n // _MERGED), GridRows(0)), _MERGED, *merged)
         else:
-            launch(f"attend_merge_{kind}", (heads, GridRows(0)), 128, *args)
+            launch(f"attend_merge_{cache.other}_{columns}", (heads, GridRows(0)), 128, *args)
     e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, most=MOST_SPLIT_ROWS, far=True)
-    is_tiled = v_dim <= _COLUMNS[0] and e.device.shared_bytes >= _TILE_SHARED
     most = _LEAST_TILED - 1 if is_tiled else 1 << 30
     e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=MOST_SPLIT_ROWS + 1, most=most)
     if is_tiled:
         e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=_LEAST_TILED, far=True)
         own = heads // entry.heads
         tiles = GridRows(0, per=max(1, _TILE // own), times=-(-own // _TILE))
-        kernel = f"attend_tile_plain_{e.kv_type}" if _is_plain(step) else f"attend_tile_{e.kv_type}"
+        if cache.kinds:
+            e.launch(f"attend_turn_{cache.other}", (heads, GridRows(0)), 128, *args, least=_LEAST_TILED, far=False)
+        plain = "plain_" if _is_plain(step) and not cache.kinds else ""
+        kernel = f"attend_tile_{plain}{cache.name}"
         e.launch(kernel, (entry.heads, tiles), 128, *args, least=_LEAST_TILED, far=False)

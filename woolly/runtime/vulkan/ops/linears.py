@@ -8,6 +8,7 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.options import kept_as
 from woolly.runtime.vulkan.blocks import Blocks, blocks_of, columns_of
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.matrices import TYPES as TILED_TYPES
@@ -19,6 +20,7 @@ __all__ = [
     "InputRows",
     "Product",
     "Routes",
+    "is_plain_cache",
     "merged_form",
     "normed",
     "products",
@@ -110,7 +112,7 @@ def _input(e: Emitter, step: Step) -> InputRows:
     columns = _forms(step)
     if not (weight := step.by_role("norm")):
         x, before = step.inputs[0], e.beside(-1)
-        merged = bool(before is not None and merged_form(before, step))
+        merged = bool(before is not None and merged_form(e, before, step))
         left = columns.pop() if before is not None and _leaves_bytes(before, step) else 0
         return InputRows(e.value(x), e.kind(x), e.width(x), quantized=left, merged=merged)
     if 0 in columns:
@@ -130,9 +132,17 @@ def _leaves_bytes(step: Step, after: Step) -> bool:
     return is_gated and _form_of(step, after) > 0
 
 
-def merged_form(step: Step, after: Step | None) -> int:
+def is_plain_cache(kv_type: str) -> bool:
+    """Whether K and V have one type whose heads are kept as they come: kernels of few rows do more at once there."""
+    k, v = kept_as(kv_type)
+    return k == v != "q4"
+
+
+def merged_form(e: Emitter, step: Step, after: Step | None) -> int:
     """Columns of blocks of the bytes that attention leaves for products of the step after it; 0: it leaves none."""
-    return _form_of(step, after) if step.op == "attend" and after is not None else 0
+    if step.op != "attend" or after is None or not is_plain_cache(e.kv_type):
+        return 0
+    return _form_of(step, after)
 
 
 def _form_of(step: Step, after: Step) -> int:
