@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 
 import woolly
+from tests.cases.attention import FOUR_BITS, PAIRS, TILED
 from tests.cases.families import FAMILIES
 from tests.cases.ops import run
 from tests.cases.scans import ALL
@@ -30,7 +32,9 @@ from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import open_archive
+from woolly.runtime.vulkan.ops import attention
 
+CASES = ALL | FOUR_BITS | PAIRS
 TOKENS = np.random.RandomState(7).randint(0, 264, 70)
 PROMPT, ANSWER = 512, 32  # tokens that are timed
 MOST_LINES = 40  # of failures of one kind
@@ -88,8 +92,10 @@ def everything(
     names = [name for name in open_archive().names(variant) if device.architecture or name not in matrices.KERNELS]
     report.ring("kernels compiled", ((name, partial(device.prepare, name, 0)) for name in names))
     backend = GpuBackend(lambda *_: device.beside(), lambda: device.level)
-    chosen = [name for name in ALL if name.startswith(prefixes)]
+    chosen = [name for name in CASES if name.startswith(prefixes)]
     report.ring("cases", ((name, partial(_case, backend, name)) for name in chosen))
+    tiled = [name for name in (*TILED, *FOUR_BITS) if name.startswith(prefixes)]
+    report.ring("tiles of queries", ((name, partial(_tiled, backend, name)) for name in tiled))
     tiny = [name for name in FAMILIES if name.startswith(prefixes)]
     report.ring("tiny models", ((name, partial(_tiny, backend, name)) for name in tiny))
     for path in models:
@@ -102,11 +108,17 @@ def _same(found: np.ndarray, wanted: np.ndarray) -> None:
 
 
 def _case(backend: GpuBackend, name: str) -> None:
-    case = ALL[name]
+    case = CASES[name]
     with tempfile.TemporaryDirectory() as folder, case.open(Path(folder)) as file:
         plan, options = case.plan(file), Options(kv_type=case.kv_type, threads=1)
         found = run(case, backend.compile(plan, file.tensors, options))
         _same(found, run(case, choose("cpu").compile(plan, file.tensors, options)))
+
+
+def _tiled(backend: GpuBackend, name: str) -> None:
+    """A case by the kernels of more rows than it has."""
+    with patch.multiple(attention, _LEAST_TILED=16, _LEAST_EACH=0):
+        _case(backend, name)
 
 
 def _logits(program: Any, chunks: Sequence[int]) -> np.ndarray:

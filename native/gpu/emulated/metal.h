@@ -28,6 +28,7 @@ struct vec<T, 2> {
     T x, y;
     vec() = default;
     vec(T a, T b) : x(a), y(b) {}
+    explicit vec(T a) : x(a), y(a) {}
     T& operator[](int i) { return check(i >= 0 && i < 2), (&x)[i]; }
     vec operator+(vec o) const { return {T(x + o.x), T(y + o.y)}; }
 };
@@ -40,6 +41,9 @@ struct vec<T, 4> {
     T x, y, z, w;
     vec() = default;
     vec(T a, T b, T c, T d) : x(a), y(b), z(c), w(d) {}
+    explicit vec(T a) : x(a), y(a), z(a), w(a) {}
+    template <class From>
+    explicit vec(vec<From, 4> o) : x(T(o.x)), y(T(o.y)), z(T(o.z)), w(T(o.w)) {}
     T& operator[](int i) { return check(i >= 0 && i < 4), (&x)[i]; }
     const T& operator[](int i) const { return check(i >= 0 && i < 4), (&x)[i]; }
     vec operator+(vec o) const { return {T(x + o.x), T(y + o.y), T(z + o.z), T(w + o.w)}; }
@@ -85,6 +89,7 @@ inline int abs(int x) { return x < 0 ? -x : x; }
 inline uint popcount(uint x) { return uint(__builtin_popcount(x)); }
 inline int min(int a, int b) { return b < a ? b : a; }
 inline int max(int a, int b) { return a < b ? b : a; }
+inline int clamp(int x, int low, int high) { return min(max(x, low), high); }
 inline uint min(uint a, uint b) { return b < a ? b : a; }
 inline uint max(uint a, uint b) { return a < b ? b : a; }
 inline float min(float a, float b) { return std::fmin(a, b); }
@@ -101,6 +106,16 @@ struct atomic_int {
 inline uint atomic_fetch_max_explicit(atomic_uint* a, uint b, memory_order) {
     const uint old = a->value;
     a->value = max(old, b);
+    return old;
+}
+inline int atomic_fetch_max_explicit(atomic_int* a, int b, memory_order) {
+    const int old = a->value;
+    a->value = max(old, b);
+    return old;
+}
+inline int atomic_fetch_min_explicit(atomic_int* a, int b, memory_order) {
+    const int old = a->value;
+    a->value = min(old, b);
     return old;
 }
 inline int atomic_fetch_add_explicit(atomic_int* a, int b, memory_order) {

@@ -23,6 +23,9 @@ KERNELS = (
     ),
     *("linear_one_q4_k", "linear_two_q4_k", "linear_four_q4_k", "linear_many_q4_k"),
     *("attend_f16_128", "attend_parts_f16_128", "attend_row_f16_128", "attend_merge_f16_128", "merge_quantize_256"),
+    *(f"attend_tile_{kind}" for kind in ("f32", "f16", "q8_0", "q4", "any", "plain_f32", "plain_f16", "plain_q8_0")),
+    *("embed_f32", "store_f32", "store_q8_0", "store_any", "attend_turn_any", "attend_merge_any_128"),
+    *("attend_q4_128", "attend_parts_q4_128", "attend_any_128", "attend_parts_any_128"),
 )
 
 
