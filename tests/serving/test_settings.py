@@ -61,6 +61,20 @@ def test_keys_of_the_file_are_added_and_comments_left_out(folder):
     assert read_settings({"api_key": ["zero"], "api_key_file": folder / "keys"}, {}).keys == ("zero", "one", "two")
 
 
+def test_a_misspelt_variable_is_told(folder, caplog):
+    others = {
+        "WOOLLY_HOME": "x",
+        "WOOLLY_ISA": "avx2",
+        "WOOLLY_TEST_VOCABS": "x",
+        "WOOLLY_PORT": "9",
+        "OTHER_PORT": "1",
+    }
+    read_settings({}, others)
+    assert not caplog.records
+    assert read_settings({}, {"WOOLLY_PROT": "8081"}).port == Settings().port
+    assert caplog.messages == ["the environment has WOOLLY_PROT, which is no setting: did you mean WOOLLY_PORT?"]
+
+
 @pytest.mark.parametrize(
     ("flags", "environment", "file", "says"),
     [

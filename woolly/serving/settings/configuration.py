@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import logging
 import os
 import sys
 import typing
@@ -20,6 +21,7 @@ __all__ = ["FILE_NAME", "TABLE", "checked_value", "environment_name", "kind_of",
 
 FILE_NAME = "woolly.toml"  # of the working folder; WOOLLY_CONFIG or --config names another
 TABLE = "serve"
+log = logging.getLogger("woolly.serving")
 _OTHER_TABLES = {"keys": "keys_file", "models": "names_file"}  # and the setting that names their file
 
 
@@ -53,10 +55,15 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
     given = dict(flags)
     path = given.pop("config", None) or environment.get("WOOLLY_CONFIG")
     values = _of_file(Path(path or FILE_NAME), required=path is not None)
-    for setting in fields(Settings):
-        name = environment_name(setting.name)
+    names = {environment_name(setting.name): setting.name for setting in fields(Settings)}
+    for name, setting in names.items():
         if environment.get(name):
-            values[setting.name] = _of_text(name, setting.name, environment[name])
+            values[setting] = _of_text(name, setting, environment[name])
+    for name in environment.keys() - names.keys():
+        # Others may have variables of such names: what is no slip of the hand is theirs.
+        near = difflib.get_close_matches(name, names, 1, 0.9) if name.startswith("WOOLLY_") else ()
+        if near:
+            log.warning("the environment has %s, which is no setting: did you mean %s?", name, near[0])
     for name, value in given.items():
         values[name] = _split(value) if kind_of(name) is tuple else value
     return Settings(**values)
