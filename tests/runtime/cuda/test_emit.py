@@ -62,6 +62,13 @@ def test_a_grid_follows_the_rows_of_a_run():
     assert Launch("k", (GridRows(1),), 32, (), kind=1, most=1).dimensions(9, 1) == (1,)
 
 
+def test_tiles_leave_rows_in_front_to_other_launches():
+    tiles = Launch("tiles", (GridRows(3, per=8, times=2),), 32, ())
+    front = Launch("front", (GridRows(2, per=8),), 32, (), kind=2, most=8)
+    assert [tiles.dimensions(20, 1, n) for n in (0, 1, 8, 9)] == [(6,), (4,), (4,), (2,)]
+    assert [front.dimensions(20, 1, n) for n in (0, 1, 8, 9)] == [None, (8,), (8,), None]
+
+
 def test_some_launches_are_for_a_row_after_many_positions_and_some_for_all_others():
     found = [
         [Launch("k", (1,), 32, (), far=far).is_of(0, 0, 1, is_far) for is_far in (False, True)]

@@ -43,6 +43,22 @@ def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(kernel, metal, fake, 
     assert {name for name in fake.launched if name.startswith("attend_tile")} == {kernel}
 
 
+@pytest.mark.parametrize(("group", "kernel"), [(5, "attend_f16_128"), (8, "attend_parts_f16_128")])
+def test_answers_in_front_of_a_prompt_are_left_out_of_its_tiles(group, kernel, metal, fake, tmp_path, monkeypatch):
+    """Tiles of 6 rows, which no kernel of few rows fits, and of 4; both begin within the prompt."""
+    monkeypatch.setattr(attention, "_LEAST_TILED", 12)
+    monkeypatch.setattr(attention, "_LEAST_EACH", 5)
+    runs: tuple[Run, ...] = (((40, 0, (1, 2)),), ((1, 40, (1, 2)), (4, 0, (6,)), (21, 0, (7,))))
+    case = _attention(f"front-{group}", 16, group, "halves", "f16", runs, kv_heads=1)
+    with case.open(tmp_path) as file:
+        plan, options = case.plan(file), Options(kv_type="f16", threads=1, max_rows=64)
+        found, wanted = (run(case, one.compile(plan, file.tensors, options)) for one in (metal, choose("cpu")))
+    np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
+    names = [name for name in fake.launched if name.startswith("attend")]
+    assert [name for name in names if "tile" in name] == ["attend_tile_plain_f16"] * 2
+    assert next(name for name in names if "tile" not in name) == kernel
+
+
 @pytest.mark.parametrize(("kv_type", "least"), [("q4", 9), ("q4", 256), ("q4/f16", 256)])
 def test_keys_of_4_bits_without_their_bias_have_the_bits_of_the_cpu_backend(
     kv_type, least, metal, fake, tmp_path, monkeypatch

@@ -112,13 +112,17 @@ def test_rows_are_far_if_one_has_more_positions_before_it_than_are_computed_side
     assert not is_far_batch(of(*range(40000, 40009)))
 
 
-def test_prompts_beside_short_sequences_are_not_computed_by_tiles():
-    def of(*lengths):
-        return Batch.of([([1] * n, 0, list(range(n // 32 + 1))) for n in lengths], [0])
+def test_short_sequences_in_front_of_prompts_are_not_computed_by_tiles():
+    def of(*lengths, at=0):
+        return Batch.of([([1] * n, at, list(range((at + n) // 32 + 1))) for n in lengths], [0])
 
-    assert [is_far_batch(of(n, 500)) for n in (1, 31, 32)] == [True, True, False]
-    assert not is_far_batch(of(500))
-    assert not is_far_batch(of(1, 200))  # fewer rows than tiles are for
+    cases = {(1, 500): 1, (1, 31, 500): 32, (32, 500): 0, (500,): 0, (1, 200): 0, (1, 40, 1, 300): 42}
+    assert {lengths: attention.n_front(of(*lengths)) for lengths in cases} == cases
+    assert not any(is_far_batch(of(*lengths)) for lengths in cases)
+    # Short ones behind the prompt, or too few rows for tiles behind them: all rows go one by one.
+    assert all(is_far_batch(of(*lengths)) for lengths in ((500, 1), (1, 255), (1, 300, 1, 200)))
+    # More positions than splits are computed side by side for: one row too many for that.
+    assert [attention.n_front(of(1, 500, at=at)) for at in (7685, 7686)] == [1, 9]
 
 
 def test_a_vocabulary_of_more_groups_than_a_grid_has_goes_to_the_kernel_of_few_rows(vulkan, tmp_path, monkeypatch):

@@ -36,7 +36,8 @@ __all__ = ["Core", "Meanwhile"]
 
 Float32 = npt.NDArray[np.float32]
 Meanwhile = Callable[[], None] | None
-_Kind = tuple[int, int, bool, bool]  # rows of a batch and of output; whether it is far, and its sequences apart
+# Rows of a batch and of output; whether it is far, and its sequences apart; rows in front of tiles.
+_Kind = tuple[int, int, bool, bool, int]
 
 # Batches of up to this many rows run as graphs: there the host would be slower than the device.
 _MOST_GRAPHED = 64
@@ -259,7 +260,8 @@ class Core:
         return out
 
     def _queue(self, batch: Batch, first: int, last: int) -> None:
-        kind = batch.n_rows, len(batch.output_rows), self._is_far(batch), is_apart(batch)
+        n_front = self.device.kernels.n_front(batch)
+        kind = batch.n_rows, len(batch.output_rows), self._is_far(batch), is_apart(batch), n_front
         if self._times is not None:
             self._queue_timed(kind, first, last)
         elif batch.n_rows > _MOST_GRAPHED and self._is_seen((kind, first, last)):
@@ -287,9 +289,10 @@ class Core:
             self._queue_step(kind, step, first, last)
 
     def _queue_step(self, kind: _Kind, step: int, first: int, last: int) -> None:
-        n_rows, n_output, *where = kind
+        n_rows, n_output, is_far, apart, n_front = kind
         for one in self._emitter.launches[step]:
-            grid = one.dimensions(n_rows, n_output) if one.is_of(step, first, last, *where) else None
+            is_of = one.is_of(step, first, last, is_far, apart)
+            grid = one.dimensions(n_rows, n_output, n_front) if is_of else None
             if grid is not None:
                 self.device.launch(one.kernel, grid, one.block, one.shared, one.args, one.early, one.group)
 

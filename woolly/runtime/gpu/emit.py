@@ -27,13 +27,18 @@ __all__ = ["Address", "Array", "Emit", "Emitter", "Fill", "GridRows", "Launch", 
 class GridRows:
     """A dimension of a grid: the rows of a run divided by `per`, rounded up, times `times`."""
 
-    kind: int = 0  # 0: rows of the batch, 1: rows of output
+    # 0: rows of the batch, 1: rows of output. If tiles of `per` rows leave those in front to other kernels: 2: as many
+    # rows in front as no tile has, 3: the tiles.
+    kind: int = 0
     per: int = 1
     times: int = 1
 
-    def count(self, n_rows: int) -> int:
-        """The dimension for that many rows of the kind."""
-        return -(-n_rows // self.per) * self.times
+    def count(self, n_rows: int, n_output: int, n_front: int) -> int:
+        """The dimension for that many rows of a batch, of output and in front."""
+        tiles, before = (-(-n // self.per) for n in ((n_rows, n_output, n_rows, n_rows)[self.kind], n_front))
+        if self.kind == 2:
+            return before * self.per
+        return (tiles - before if self.kind == 3 else tiles) * self.times
 
 
 @dataclass(frozen=True)
@@ -70,12 +75,15 @@ class Launch:
         is_one = first <= step + self.other < last and (is_apart or not self.apart)
         return self.other == 0 or is_one == self.joined
 
-    def dimensions(self, n_rows: int, n_output: int) -> tuple[int, ...] | None:
-        """The grid for that many rows of a batch and of output; None if the run has no blocks for the launch."""
-        rows = (n_rows, n_output)
+    def dimensions(self, n_rows: int, n_output: int, n_front: int = 0) -> tuple[int, ...] | None:
+        """The grid for that many rows of a batch and of output; None if the run has no blocks for the launch.
+
+        Tiles leave `n_front` rows in front to other kernels.
+        """
+        rows = (n_rows, n_output, n_front)
         if not max(1, self.least) <= rows[self.kind] <= self.most:
             return None
-        grid = tuple(axis.count(rows[axis.kind]) if isinstance(axis, GridRows) else axis for axis in self.grid)
+        grid = tuple(axis.count(*rows) if isinstance(axis, GridRows) else axis for axis in self.grid)
         return grid if math.prod(grid) else None
 
 

@@ -57,6 +57,7 @@ class Kernels:
     ranker: Callable[[Device, Address, Address, int, int], LogitRanker] | None = None
     sees: bool = False  # whether there are kernels for rows of pictures
     repeats: bool = False  # whether launches for many rows may be recorded, which a driver then gets at once
+    n_front: Callable[[Batch], int] = lambda batch: 0  # rows in front that tiles of attention leave to other kernels
     centers: bool = False  # whether keys of 4 bits are kept without their bias
     arithmetic: str = ""  # the backend whose bits they give; empty: each level has its own
 

@@ -5,7 +5,7 @@ import pkgutil
 
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.vulkan.emitters import EMITTERS
-from woolly.runtime.vulkan.ops.attention import is_far, joined
+from woolly.runtime.vulkan.ops.attention import is_far, joined, n_front
 from woolly.runtime.vulkan.rank import KeyRanker
 
 __all__ = ["KERNELS"]
@@ -14,4 +14,6 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 
-KERNELS = Kernels("vulkan", EMITTERS, joined, is_far, KeyRanker, sees=True, centers=True, arithmetic="cpu")
+KERNELS = Kernels(
+    "vulkan", EMITTERS, joined, is_far, KeyRanker, sees=True, n_front=n_front, centers=True, arithmetic="cpu"
+)

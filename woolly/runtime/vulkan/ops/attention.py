@@ -23,7 +23,7 @@ from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS, is_plain_cache, merged_form, quantized_places
 
-__all__ = ["is_far", "joined"]
+__all__ = ["is_far", "joined", "n_front"]
 
 # "causal": never later rows, which rows of a picture see with ""; "block": those alone that the batch says.
 _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
@@ -46,15 +46,30 @@ def is_far(batch: Batch) -> bool:
     """Whether attention takes the way of one row after another.
 
     That is for few rows, one of which has more positions before it than are computed side by side, and for many rows
-    with short sequences among them: a tile computes all its queries for each sequence that it has a row of.
+    with short sequences behind most of them.
     """
     if batch.n_rows >= _LEAST_TILED:
-        return int(np.diff(batch.offsets).min()) < _LEAST_EACH
+        return n_front(batch) == batch.n_rows
     if not 1 <= batch.n_rows <= MOST_SPLIT_ROWS:
         return False
     # A row may see those behind it.
     n_seen = int(batch.positions.max()) + batch.n_rows
     return n_seen > _SPLIT * (_MOST_SPLITS if batch.n_rows == 1 else _FEW_SPLITS)
+
+
+def n_front(batch: Batch) -> int:
+    """Rows up to the last short sequence, which tiles leave to kernels of single rows; all, if few come after it.
+
+    A tile computes all its queries for each sequence that it has a row of. The engine puts answers before prompts.
+    """
+    if batch.n_rows < _LEAST_TILED:
+        return 0
+    short = np.flatnonzero(np.diff(batch.offsets) < _LEAST_EACH)
+    n = int(batch.offsets[short[-1] + 1]) if len(short) else 0
+    farthest = int(batch.positions[:MOST_SPLIT_ROWS].max()) + batch.n_rows
+    if 1 <= n <= MOST_SPLIT_ROWS and farthest > _SPLIT * _FEW_SPLITS:
+        n = MOST_SPLIT_ROWS + 1  # so that their splits are computed one after another
+    return n if batch.n_rows - n >= _LEAST_TILED else batch.n_rows
 
 
 def _is_plain(step: Step) -> bool:
@@ -234,9 +249,16 @@ def _attend(e: Emitter, step: Step) -> None:
     if is_tiled:
         e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=_LEAST_TILED, far=True)
         own = heads // entry.heads
-        tiles = GridRows(0, per=max(1, _TILE // own), times=-(-own // _TILE))
+        per = max(1, _TILE // own)
+        tiles, front = GridRows(3, per, -(-own // _TILE)), GridRows(2, per)
         if cache.kinds:
             e.launch(f"attend_turn_{cache.other}", (heads, GridRows(0)), 128, *args, least=_LEAST_TILED, far=False)
         plain = "plain_" if _is_plain(step) and not cache.kinds else ""
         kernel = f"attend_tile_{plain}{cache.name}"
         e.launch(kernel, (entry.heads, tiles), 128, *args, least=_LEAST_TILED, far=False)
+        # Rows in front need nothing of the tiles. A few share their splits, as all rows of small batches do.
+        launch, few = partial(e.launch, kind=2, far=False), 0 if MOST_SPLIT_ROWS % per else MOST_SPLIT_ROWS
+        launch(f"attend_{kind}", (teams, front), 128, *args, least=few + 1, early=True)
+        if few:
+            launch(f"attend_parts_{kind}", (teams, front, _SHARERS), 128, *args, most=few, early=True)
+            launch(f"attend_merge_{cache.other}_{columns}", (heads, front), 128, *args, most=few)
