@@ -73,6 +73,14 @@ class Report:
         self.n_failed += len(failed)
 
 
+class _Opened(GpuBackend):
+    """A backend whose programs share an open GPU."""
+
+    def __init__(self, kind: str, device: Any) -> None:
+        super().__init__(lambda *_: device.beside(), lambda: device.level)
+        self.name = kind
+
+
 def everything(
     kind: str, device: Any, models: Sequence[Path], report: Report, prefixes: tuple[str, ...] = ("",)
 ) -> None:
@@ -91,7 +99,7 @@ def everything(
     variant = "metal" if kind == "metal" else device._shared.variant
     names = [name for name in open_archive().names(variant) if device.architecture or name not in matrices.KERNELS]
     report.ring("kernels compiled", ((name, partial(device.prepare, name, 0)) for name in names))
-    backend = GpuBackend(lambda *_: device.beside(), lambda: device.level)
+    backend = _Opened(kind, device)
     chosen = [name for name in CASES if name.startswith(prefixes)]
     report.ring("cases", ((name, partial(_case, backend, name)) for name in chosen))
     tiled = [name for name in (*TILED, *FOUR_BITS) if name.startswith(prefixes)]

@@ -100,12 +100,14 @@ def test_one_command_reports_on_a_gpu(tiny, fake, monkeypatch, tmp_path):
     monkeypatch.setattr(everything, "ANSWER", 6)
     monkeypatch.setitem(BACKENDS, "metal", lambda: MetalBackend(lambda *_: open_device(driver=fake)))
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: VulkanBackend(absent))
-    assert everything.on_this_machine([tiny], tmp_path / "report.txt", ("no case has this name",)) == 0
+    assert everything.on_this_machine([tiny], tmp_path / "report.txt", ("attend-80-v40-q4",)) == 0
     text = (tmp_path / "report.txt").read_text()
     for line in (
         "## metal: Fake M9\n",
         "probe of halves: 0 of 4096 differ\n",
         f"kernels compiled: {len(texts())} tried, 0 refused by name, 0 failed",
+        "\ncases: 1 tried, 0 refused by name, 0 failed",
+        "\ntiles of queries: 1 tried, 0 refused by name, 0 failed",
         "tiny.gguf on Fake M9, metal: prompt of 8 ",
         "## vulkan: there is no Vulkan here\n",
         "\n0 failures in all\n",
