@@ -47,6 +47,7 @@ NOT_RUN = {
         "builds wheels, for many minutes",
         "cross-compiles and emulates, for many minutes",
     ],
+    "docs/use/clients.md": ["Codex reads it"],
     "docs/use/convert.md": [*["needs a checkpoint"] * 2, "needs an adapter"],
     "docs/use/cuda.md": ["compiles for minutes"],
     "docs/use/evaluate.md": ["needs two models"],
