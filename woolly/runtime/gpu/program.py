@@ -34,20 +34,19 @@ class GpuProgram:
 
     def __init__(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> None:
         self.plan = plan
-        passes = device.kernels.fusions(options.kv_type)
-        self.running_plan = fuse(plan, passes)
         self.max_rows = options.rows(USUAL_ROWS)
         if options.level not in (None, device.level):
             raise RequestError(f"kernel level {options.level!r} cannot run on {device.name}, which is {device.level}")
         check_heads(plan)
-        draft = None
         if plan.draft is not None and plan.draft.mask is not None:
             raise UnsupportedError(
                 "a head that fills in blocks of tokens guesses on the CPU alone: give speculation 'none', or device cpu"
             )
         if plan.draft is not None:
             check_heads(plan.draft)
-            draft = fuse(plan.draft, passes)
+        passes = device.kernels.fusions(options.kv_type)
+        self.running_plan = fuse(plan, passes)
+        draft = fuse(plan.draft, passes) if plan.draft is not None else None
         self._core = Core(device, self.running_plan, draft, Views(tensors), options)
         warn_of_biased_keys(plan, tensors, self._core.kv_type, centers=device.kernels.centers)
         budget, n_bytes = options.weight_memory, self._core.loader.n_bytes
