@@ -225,6 +225,7 @@ install() {
         quietly in_root build || failed
         [ -x "$venv/bin/woolly" ] || die "the installation left no command in .venv/bin: remove .venv and try again"
         write_stamp run
+        make_gpu_kernels
     fi
     [ "$kind" = test ] || return 0
     say "installing what the tests need"
@@ -259,6 +260,19 @@ build() {
     [ -z "$fetching" ] || wait "$fetching" || { cat "$fetched" && status=1; }
     rm -f -- "$fetched"
     return "$status"
+}
+
+# A GPU that CUDA does not serve computes by Vulkan, whose kernels a clone has to compile: 90 s on two cores and a
+# compiler to fetch, which most machines are spared. What fails here leaves the CPU, with the same answers. scripts/test makes them anyway.
+make_gpu_kernels() {
+    if [ "$kind" = test ] || [ "$("$venv/bin/python" "$root/native/gpu/wanted.py" 2>/dev/null)" != yes ]; then return 0; fi
+    say "compiling kernels for this machine's GPU, which takes minutes; 60 MB are fetched for it"
+    quietly in_root compile_gpu_kernels ||
+        say "kernels for the GPU could not be compiled, and the CPU computes: docs/use/gpus.md says what else can be done"
+}
+
+compile_gpu_kernels() {
+    pip install "$(sed -n "s/.*\"\(slangpy[^;\"]*\).*/\1/p" pyproject.toml)" && "$venv/bin/python" native/gpu/compile.py --missing
 }
 
 # What pyproject.toml says that Woolly depends on. The compiler of GPU kernels is 90 MB: a machine without a GPU is spared

@@ -40,6 +40,11 @@ END
             chmod +x "${self%/*}/$command"
         done
         ;;
+    *wanted.py) echo "${GPU_LACKS_KERNELS:-no}" ;;
+    *"compile.py --missing")
+        [ -z "${GPU_LACKS_KERNELS:-}" ] || echo "compile.py in $PWD" >>"$CALLS"
+        [ -z "${COMPILING_FAILS:-}" ]
+        ;;
     *lastfailed*) echo "$N_FAILED" ;;
     *tomllib*) [ -z "${NEEDS:-}" ] || echo "$NEEDS" ;;
     *importlib.metadata*) echo "pytest>=8" ;;

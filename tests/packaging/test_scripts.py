@@ -323,3 +323,22 @@ def test_a_start_through_a_shell_or_a_link_from_anywhere_works(house, shell, tmp
         [program, link, "hello"], env=house.environment(), cwd="/", capture_output=True, text=True, timeout=60
     )
     assert result.stdout.startswith("woolly: run hello in /,"), result.stderr
+
+
+def test_a_gpu_that_lacks_kernels_gets_them_when_woolly_is_installed(house):
+    (house.root / "pyproject.toml").write_text('test = ["pytest>=8", "slangpy>=0.43; sys_platform == \'linux\'"]')
+    result = house.start("run", GPU_LACKS_KERNELS="yes")
+    assert result.returncode == 0, result.stderr
+    made = "woolly: compiling kernels for this machine's GPU, which takes minutes; 60 MB are fetched for it"
+    assert result.stderr.splitlines()[-1] == made
+    assert house.lines()[-2:] == [f"pip slangpy>=0.43 in {house.root}", f"compile.py in {house.root}"]
+    house.calls()
+    assert (house.start("run", GPU_LACKS_KERNELS="yes").stderr, house.calls()) == ("", [])
+
+
+def test_the_cpu_answers_if_kernels_for_the_gpu_cannot_be_compiled(house):
+    (house.root / "pyproject.toml").write_text('test = ["slangpy>=0.43"]')
+    result = house.start("run", "again", GPU_LACKS_KERNELS="yes", COMPILING_FAILS="1")
+    assert result.returncode == 0
+    assert result.stdout.startswith("woolly: run again")
+    assert "kernels for the GPU could not be compiled, and the CPU computes" in result.stderr.splitlines()[-1]

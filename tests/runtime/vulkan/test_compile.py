@@ -5,13 +5,18 @@ import json
 import lzma
 import os
 import re
+import runpy
 import struct
+from pathlib import Path
 
 import pytest
 
+from woolly.errors import DeviceError, RequestError
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import ARCHIVE, SpirvArchive
 from woolly.runtime.vulkan.ops import attention
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -131,3 +136,22 @@ def test_an_archive_that_is_damaged_keeps_no_kernel_from_being_compiled(compilin
         path.write_bytes(damaged)
         assert compiling._kept(path) == {}
     assert compiling._kept(tmp_path / "none.bin") == {}
+
+
+def test_kernels_are_wanted_by_a_gpu_that_lacks_nothing_else(monkeypatch):
+    found = runpy.run_path(str(ROOT / "native" / "gpu" / "wanted.py"))
+    has_cuda, error = False, DeviceError("this build of Woolly has no Vulkan kernels", code="no_kernels")
+
+    def find_level():
+        raise error
+
+    are_wanted = found["are_kernels_wanted"]
+    monkeypatch.setitem(are_wanted.__globals__, "find_level", find_level)
+    monkeypatch.setattr("woolly.runtime.cuda.backend.CudaBackend.is_available", lambda _: has_cuda)
+    assert are_wanted()
+    has_cuda = True
+    assert not are_wanted()
+    has_cuda, error = False, DeviceError("there is no Vulkan here", code="no_driver")
+    assert not are_wanted()
+    error = RequestError("Vulkan knows no GPU")
+    assert not are_wanted()

@@ -1,0 +1,23 @@
+"""Says whether this machine has a GPU that Woolly, which must be installed, would take by itself if it had kernels.
+
+python native/gpu/wanted.py     # yes or no
+"""
+
+from __future__ import annotations
+
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime.choose import BACKENDS
+from woolly.runtime.vulkan.level import find_level
+
+
+def are_kernels_wanted() -> bool:
+    """Whether kernels are all that the GPU of `auto` lacks."""
+    try:
+        find_level()
+    except (DeviceError, RequestError) as error:  # RequestError: a driver without a GPU
+        return error.code == "no_kernels" and not BACKENDS["cuda"]().is_available()
+    return False
+
+
+if __name__ == "__main__":
+    print("yes" if are_kernels_wanted() else "no")
