@@ -247,6 +247,7 @@ for line in requires(sys.argv[1]):
 
 # Compiles, and meanwhile fetches the packages that Woolly depends on, which takes 25 s by itself.
 build() {
+    rm -f -- "$fetched" # of a start that was stopped
     needs >"$venv/woolly-packages" || return 1
     fetching=
     if [ -s "$venv/woolly-packages" ]; then
@@ -257,7 +258,11 @@ build() {
     fi
     status=0
     pip --verbose install --no-deps --editable . || status=$? # verbose: what ninja says of each file
-    [ -z "$fetching" ] || wait "$fetching" || { cat "$fetched" && status=1; }
+    if [ -n "$fetching" ]; then
+        # What the compiler says comes last, and at once: packages can wait for the next start.
+        [ "$status" = 0 ] || kill "$fetching" 2>/dev/null || true
+        wait "$fetching" 2>/dev/null || { [ "$status" != 0 ] || cat "$fetched"; status=1; }
+    fi
     rm -f -- "$fetched"
     return "$status"
 }
@@ -344,9 +349,9 @@ watch_log() {
     while sleep "$every" >/dev/null 2>&1 9<&-; do
         now=$(date +%s)
         # What pip says before the first file is compiled.
-        doing=$(sed -n 's/^ *Collecting \([A-Za-z0-9_.-]*\).*/fetching \1/p
+        doing=$(cat -- "$fetched" "$log" 2>/dev/null | sed -n 's/^ *Collecting \([A-Za-z0-9_.-]*\).*/fetching \1/p
 s/^ *Building editable.*/preparing to compile/p
-s/.*Building project with.*/compiling the first files/p' "$log" "$fetched" 2>/dev/null | tail -n 1)
+s/.*Building project with.*/compiling the first files/p' | tail -n 1)
         counts=$(sed -n 's/^ *\[\([0-9]*\)\/\([0-9]*\)\] Building .*/\1 \2/p' "$log" | tail -n 1)
         ! grep -q '^ *Successfully installed woolly' "$log" || counts= # packages are fetched still
         at=${counts% *} all=${counts#* }

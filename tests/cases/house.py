@@ -26,7 +26,13 @@ case "$*" in
         [ -z "${PIP_SAYS:-}" ] || echo "$PIP_SAYS"
         [ -z "${PIP_EDITS:-}" ] || echo edited >>"$PIP_EDITS"
         [ -z "${PIP_SLEEPS:-}" ] || sleep "$PIP_SLEEPS"
-        case "${FETCHING_FAILS:-no} $*" in 1*woolly-packages) echo "no such package"; exit 1 ;; esac
+        case "$* ${FETCHING_FAILS:-}" in
+            *"woolly-packages "?*)
+                [ "$FETCHING_FAILS" = 1 ] || sleep "$FETCHING_FAILS"
+                echo "no such package"
+                exit 1
+                ;;
+        esac
         [ -z "${PIP_FAILS:-}" ] || { i=0; while [ $i -lt 100 ]; do i=$((i + 1)); echo "line $i"; done; exit 1; }
         for command in woolly pytest; do
             cat >"${self%/*}/$command" <<'END'

@@ -3,6 +3,7 @@
 The stand-ins write down each call, so that a test can tell what was done and what was not.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -65,6 +66,14 @@ def test_packages_that_cannot_be_fetched_are_told_after_what_was_compiled(house)
     house.calls()
     assert house.start("run", NEEDS="numpy>=1").returncode == 0
     assert house.calls() == ["pip", "pip"]
+
+
+def test_what_the_compiler_says_waits_for_no_package(house):
+    began = time.monotonic()
+    result = house.start("run", NEEDS="numpy>=1", FETCHING_FAILS="60", PIP_FAILS="1")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-2:] == ["line 100", "woolly: error: the installation failed: see above"]
+    assert time.monotonic() - began < 50
 
 
 def test_a_second_start_installs_nothing_and_says_nothing(house):
@@ -181,18 +190,30 @@ def test_a_project_that_was_moved_gets_an_environment_of_its_own(house):
     assert house.calls() == ["venv", "pip"]
 
 
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def processes_of(session: int) -> list[str]:
+    """The command lines of a session's processes that run."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            state, _, _, its_session = (place / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(its_session) == session and state != "Z":
+                found.append((place / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGHUP, -1)])
 def test_a_start_that_is_stopped_in_the_middle_is_not_built_upon(sent, status, house):
-    command, env = house.root / "scripts" / "run", house.environment(PIP_SLEEPS="60")
+    command, env = house.root / "scripts" / "run", house.environment(PIP_SLEEPS="60", NEEDS="numpy>=1")
     # A shell that runs tests in the background ignores the signal.
     own = {"start_new_session": True, "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
     with subprocess.Popen([command], env=env, stderr=subprocess.PIPE, **own) as child:
-        while "pip" not in " ".join(house.lines()):
+        while sum(line.startswith("pip") for line in house.lines()) < 2:  # one compiles, one fetches
             assert child.poll() is None
             time.sleep(0.02)
         os.killpg(child.pid, sent)
         _, said = child.communicate(timeout=60)
     assert child.returncode == status
+    assert not [process for process in processes_of(child.pid) if "pip" in process], "what fetches goes on"
     assert (b"stopped: the next start goes on, with what is compiled so far" in said) == (sent == signal.SIGINT)
     house.calls()
     assert house.start("run").returncode == 0
