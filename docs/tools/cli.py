@@ -74,7 +74,7 @@ def _table(title: str, listed: list[click.Parameter]) -> str:
 
 def _names(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Argument):
-        return f"`{shown_name(parameter)}`"
+        return f"`{_cell(shown_name(parameter))}`"
     names = sorted(parameter.opts, key=lambda name: (not name.startswith("--"), name)) + parameter.secondary_opts
     return " ".join(f"`{name}`" for name in names)
 
