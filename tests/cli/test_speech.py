@@ -105,6 +105,10 @@ def test_a_word_that_ends_as_an_archive_does_is_a_prompt(tmp_path, monkeypatch, 
     assert of_checkpoint("finding.nemo") == "finding.nemo"
     assert prompt.model_and_prompt(["finding.nemo"], None, None) == (None, "finding.nemo")
     assert capsys.readouterr().err == "woolly: there is no file finding.nemo, so it is the prompt; -m names a model\n"
+    (tmp_path / "a.mlmodel").mkdir()
+    assert prompt.model_and_prompt(["a.mlmodel"], None, None) == (None, "a.mlmodel")
+    said = "woolly: a.mlmodel is a folder, and taken for the prompt; as a model: -m a.mlmodel\n"
+    assert capsys.readouterr().err == said
     assert prompt.model_and_prompt(["Finding Nemo."], None, None) == (None, "Finding Nemo.")
     assert not capsys.readouterr().err
 

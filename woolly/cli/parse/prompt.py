@@ -54,7 +54,12 @@ def model_and_prompt(
     """
     name, prompt = name_and_words(words, named, text)
     if name is None and words and re.fullmatch(_OTHER_FORMS, words[0], re.IGNORECASE):
-        tell(f"woolly: there is no file {words[0]}, so it is the prompt; -m names a model")
+        is_folder = Path(words[0]).is_dir()
+        tell(
+            f"woolly: {words[0]} is a folder, and taken for the prompt; as a model: -m {words[0]}"
+            if is_folder
+            else f"woolly: there is no file {words[0]}, so it is the prompt; -m names a model"
+        )
     if [prompt, *files].count("-") > 1:
         raise UsageError("standard input is asked for twice, by the prompt or by -f; it can be read once")
     if name is not None and not is_catalogued(name):
