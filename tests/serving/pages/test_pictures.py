@@ -139,7 +139,6 @@ def test_what_is_too_large_or_no_picture_is_refused_in_words(open_page, seeing):
     until(page, lambda: toast.all_inner_texts() == [words])
 
 
-@pytest.mark.rare
 def test_a_model_that_sees_nothing_is_not_sent_a_picture(open_page, seeing):
     page = open_page(seeing)
     page.locator("#attach-file").set_input_files(picture())

@@ -146,7 +146,6 @@ def test_a_server_that_failed_is_shown_and_started_again(open_page, gated):
     assert bodies[1]["tools"]
 
 
-@pytest.mark.rare
 def test_a_failing_tool_is_told_to_the_model_and_tools_can_be_switched_off(open_page, url):
     page = open_with_tools(open_page, url)
     bodies = reply_with(page, calls({}, name="zoo_fail"), says("It failed."), says("Alone."))

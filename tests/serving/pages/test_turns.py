@@ -20,8 +20,6 @@ from tests.serving.pages.conftest import (
 from woolly.cli.chat.conversation import Conversation
 from woolly.sampling import SamplingParams
 
-pytestmark = pytest.mark.rare
-
 CHAT = "**/v1/chat/completions"
 DONE = event("[DONE]")
 
@@ -76,6 +74,7 @@ def test_an_answer_that_was_cut_off_is_marked_and_continued(page):
     assert_shows(answers(page), ["One, two, three."])
 
 
+@pytest.mark.rare
 def test_an_answer_that_a_reload_cut_off_is_marked(page, server):
     page.keyboard.press("Control+,")
     page.get_by_label("Max tokens", exact=True).fill("2000")
@@ -94,6 +93,7 @@ def test_an_answer_that_a_reload_cut_off_is_marked(page, server):
     assert page.get_by_role("button", name="Continue").is_visible()
 
 
+@pytest.mark.rare
 def test_the_real_server_continues_an_answer(page):
     page.keyboard.press("Control+,")
     page.get_by_label("Max tokens", exact=True).fill("4")
@@ -105,12 +105,14 @@ def test_the_real_server_continues_an_answer(page):
     assert answers(page).inner_text().startswith(first) and len(answers(page).inner_text()) > len(first)
 
 
+@pytest.mark.rare
 def test_the_model_of_each_answer_stands_below_it(page):
     answer_with(page, "Yes.")
     ask(page, "Is it?")
     assert page.locator(".assistant .figures").inner_text().startswith("fake")
 
 
+@pytest.mark.rare
 def test_one_message_is_deleted_and_brought_back(page):
     bodies = answer_with(page, "First.", "Second.", "Third.")
     ask(page, "One?")
@@ -129,6 +131,7 @@ def test_one_message_is_deleted_and_brought_back(page):
     assert [one["content"] for one in bodies[-1]["messages"]] == ["One?", "First.\n\nSecond.", "Three?"]
 
 
+@pytest.mark.rare
 def test_a_conversation_is_forked_from_a_message(page):
     answer_with(page, "First.", "Second.", "Other.")
     ask(page, "One?")
@@ -177,6 +180,7 @@ def test_text_files_go_with_a_message(page):
     assert_shows(questions(page), ["What is it?"])
 
 
+@pytest.mark.rare
 def test_json_answers_are_code_as_it_was_written(page):
     text = '{\n  "a_b": "*x*",\n  "c": [1, 2]\n}'
     answer_with(page, text)
@@ -194,6 +198,7 @@ CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "we
 MORE = {"index": 0, "function": {"arguments": '"Rome"}'}}
 
 
+@pytest.mark.rare
 def test_calls_of_tools_are_shown_and_their_results_sent(page):
     stream = chunk(tool_calls=[CALL]) + chunk(tool_calls=[MORE]) + ending("tool_calls") + DONE
     bodies = reply_with(page, stream, chunk(content="It is sunny.") + ending("stop") + DONE)
@@ -217,6 +222,7 @@ def test_calls_of_tools_are_shown_and_their_results_sent(page):
     assert page.locator(".call").count() == 2
 
 
+@pytest.mark.rare
 def test_probabilities_of_tokens_are_shown_if_they_are_wanted(page):
     page.keyboard.press("Control+,")
     page.locator("summary", has_text="Tools").click()
@@ -229,6 +235,7 @@ def test_probabilities_of_tokens_are_shown_if_they_are_wanted(page):
     assert "%" in page.locator(".alternatives .chosen").inner_text()
 
 
+@pytest.mark.rare
 def test_a_file_that_is_added_twice_doubles_nothing(page, tmp_path):
     answer_with(page, "It is a fruit.")
     ask(page, "What is a quince?")
@@ -242,6 +249,7 @@ def test_a_file_that_is_added_twice_doubles_nothing(page, tmp_path):
     assert_shows(page.locator(".conversation .open"), ["What is a quince?"])
 
 
+@pytest.mark.rare
 def test_the_page_and_the_terminal_read_each_other(page, tmp_path):
     terminal = Conversation(SamplingParams(temperature=0.25, stop=("END",)), "Be brief.")
     texts = ("Hi", "Hello.", "How are you?", "Well.")
@@ -272,6 +280,7 @@ def test_the_page_and_the_terminal_read_each_other(page, tmp_path):
     assert back == terminal
 
 
+@pytest.mark.rare
 def test_a_conversation_that_ended_the_tab_is_not_opened_again(page):
     answer_with(page, "Poison.")
     ask(page, "Give me poison.")
@@ -286,6 +295,7 @@ def test_a_conversation_that_ended_the_tab_is_not_opened_again(page):
     assert_shows(answers(page), ["Poison."])
 
 
+@pytest.mark.rare
 def test_a_toast_covers_neither_the_error_nor_the_box(page):
     page.route(CHAT, lambda route: route.fulfill(status=400, content_type="application/json", body="{}"))
     ask(page, "Go.")
@@ -300,6 +310,7 @@ def test_a_toast_covers_neither_the_error_nor_the_box(page):
     page.set_viewport_size({"width": 1100, "height": 760})
 
 
+@pytest.mark.rare
 def test_a_file_that_cannot_be_run_is_grey_with_the_reason(page):
     reason = "architecture 'gemma3' is not supported"
 
@@ -319,12 +330,14 @@ def test_a_file_that_cannot_be_run_is_grey_with_the_reason(page):
     assert page.locator("#model-name").inner_text() != "gemma"
 
 
+@pytest.mark.rare
 def test_the_panel_asks_for_the_figures_of_the_chosen_model(page):
     with page.expect_request(lambda request: "/performance/stats" in request.url) as asked:
         page.locator("#performance").click()
     assert asked.value.url.endswith(f"?model={page.locator('#model-name').inner_text()}")
 
 
+@pytest.mark.rare
 def test_reasoning_that_was_cut_off_is_continued(page):
     thought = chunk(reasoning_content="Let me") + ending("length") + DONE
     bodies = reply_with(page, thought, chunk(reasoning_content=" see.") + chunk(content="Yes.") + ending("stop") + DONE)
@@ -336,6 +349,7 @@ def test_reasoning_that_was_cut_off_is_continued(page):
     assert_shows(answers(page), ["Yes."])
 
 
+@pytest.mark.rare
 def test_an_answer_after_an_answer_does_not_continue_it(page):
     bodies = answer_with(page, "First.", "Second.", "Third.")
     ask(page, "One?")
