@@ -12,7 +12,7 @@ from woolly.quant import GGMLType
 from woolly.runtime import Batch
 from woolly.runtime.cuda.ops import linears
 
-# Blocks of many threads, emulated, take long: one case of each kernel is in every run.
+# Blocks of many threads, emulated, take long: each kernel computes in one case of every run.
 rare = pytest.mark.rare
 
 
@@ -61,8 +61,7 @@ def run(device, made: Case, counts, folder) -> tuple[list[np.ndarray], set[str]]
         (4352, {"linear_few__q4_k", "linear_some__q4_k_16"}),
     ],
 )
-@pytest.mark.parametrize("is_glu", [False, True])
-@rare
+@pytest.mark.parametrize("is_glu", [False, pytest.param(True, marks=rare)])
 def test_kernels_of_few_rows_give_the_bits_of_those_of_many(n_columns, kernels, is_glu, tmp_path):
     made, counts = case(n_columns, 72, is_glu), (3, 16, 21)[: len(kernels)]
     ours, launched = run(HopperDevice(), made, counts, tmp_path)
@@ -78,7 +77,7 @@ def test_kernels_of_few_rows_give_the_bits_of_those_of_many(n_columns, kernels, 
         # Slices of one item are dealt to several pairs, and linear_sum adds them up.
         (2304, 64, (33,), {"linear_wide__q4_k_64", "linear_sum"}),
         # Pairs begin items that others end.
-        pytest.param(768, 6, (65, 200), {"linear_wide__q4_k_128", "linear_wide__q4_k_160"}, marks=rare),
+        (768, 6, (65, 200), {"linear_wide__q4_k_128", "linear_wide__q4_k_160"}),
         # Four blocks hand the sum on.
         (4352, 8, (21, 33), {"linear_chain__q4_k_32", "linear_chain__q4_k_64"}),
     ],

@@ -12,9 +12,6 @@ from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
 
-# Kernels of one generation, emulated: a build of their own, and blocks of many threads.
-pytestmark = pytest.mark.rare
-
 Q4_K = (GGMLType.Q4_K,) * 3
 
 
@@ -50,7 +47,10 @@ def run(experts: Experts, counts, folder) -> tuple[list[np.ndarray], np.ndarray,
     ("experts", "counts", "widths"),
     [
         # Rows of weights that are not whole items, experts without rows, and others with many.
-        (Experts(5, 2, Q4_K, width=256, ffn=512, logits=(5.0, -9.0, 2.0, 5.5, 1.0)), (65, 64, 1), (64,)),
+        pytest.param(
+            *(Experts(5, 2, Q4_K, width=256, ffn=512, logits=(5.0, -9.0, 2.0, 5.5, 1.0)), (65, 64, 1), (64,)),
+            marks=pytest.mark.rare,
+        ),
         # More rows than an item has, and less than half of it left; weighed before the products.
         (Experts(3, 2, Q4_K, width=512, ffn=256, norm=True, residual=True, weigh="input"), (130, 65, 64), (64, 128)),
     ],
