@@ -194,9 +194,9 @@ inline void add_values(const AttentionTile& t, int query, int n, int from, int t
     const float* rows[kProductRows];
     for (int j = 0; j < n; ++j) rows[j] = weights + kSplit * j + from;
     as_seen(t, query, n, from, to, [&](int first_query, int count, int first, int last) {
-        products<true>({values, t.v_dim, rows + (first_query - query), first - from, last - from, t.v_dim,
-                        t.sums.out + first_query * t.v_dim, t.v_dim},
-                       count);
+        products({values, t.v_dim, rows + (first_query - query), first - from, last - from, t.v_dim,
+                  t.sums.out + first_query * t.v_dim, t.v_dim, true},
+                 count);
     });
 }
 
@@ -244,10 +244,10 @@ inline void attend_some(const AttentionTile& t, int from, int n) {
     chunks([&](int block, int blocks) { t.k->open_k(t, block, blocks, keys); },
            [&](int at, int count, int begin, int end) {
                float* to = scores + kSplit * at + begin;
-               products<false>({keys, kChunk, t.q + from + at, 0, t.k_dim, end - begin, to, kSplit, t.scale}, count);
+               products({keys, kChunk, t.q + from + at, 0, t.k_dim, end - begin, to, kSplit, false, t.scale}, count);
                if (t.n_terms > 0)
-                   products<true>({t.turns + begin, kSplit, t.terms + from + at, 0, t.n_terms, end - begin, to, kSplit},
-                                  count);
+                   products({t.turns + begin, kSplit, t.terms + from + at, 0, t.n_terms, end - begin, to, kSplit, true},
+                            count);
            });
     soften(t, from, n, scores);
     chunks(
@@ -310,7 +310,7 @@ inline void rank(const AttentionTile& t, const float* weights, float* scores, in
         const int blocks = t.n_blocks - block < kChunkBlocks ? t.n_blocks - block : kChunkBlocks;
         t.k->open_k(t, block, blocks, keys);
         in_even_groups(t.n_queries, [&](int at, int count) {
-            products<false>({keys, kChunk, t.q + at, 0, t.k_dim, 16 * blocks, heads + kChunk * at, kChunk}, count);
+            products({keys, kChunk, t.q + at, 0, t.k_dim, 16 * blocks, heads + kChunk * at, kChunk}, count);
         });
         float* to = scores + 16 * block;
         if (weights != nullptr) {

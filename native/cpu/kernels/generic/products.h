@@ -10,16 +10,16 @@ struct Products {
     int from, to, columns;  // columns in whole strips
     float* out;
     int out_step;
-    float scale = 1.0f;  // of sums that begin here
+    bool more = false;   // added to what `out` holds
+    float scale = 1.0f;  // of the sums
 };
 
-// `more`: added to what `out` holds.
-template <int Q, int P, bool more>
+template <int Q, int P>
 [[gnu::always_inline]] inline void product_strips(const Products& p, int column) {
     StripF acc[Q][P];
     for (int j = 0; j < Q; ++j)
         for (int s = 0; s < P; ++s)
-            acc[j][s] = more ? strip_load(p.out + j * p.out_step + column + s * kStrip) : strip_fzero();
+            acc[j][s] = p.more ? strip_load(p.out + j * p.out_step + column + s * kStrip) : strip_fzero();
     const float* at = p.values + p.from * p.values_step + column;
     const float* row[Q];
     for (int j = 0; j < Q; ++j) row[j] = p.rows[j];
@@ -39,8 +39,7 @@ template <int Q, int P, bool more>
         for (int j = 0; j < Q; ++j)
             for (int s = 0; s < P; ++s) acc[j][s] = fma(strip_load(at + s * kStrip), row[j][k], acc[j][s]);
     for (int j = 0; j < Q; ++j)
-        for (int s = 0; s < P; ++s)
-            store(p.out + j * p.out_step + column + s * kStrip, more ? acc[j][s] : scaled(acc[j][s], p.scale));
+        for (int s = 0; s < P; ++s) store(p.out + j * p.out_step + column + s * kStrip, scaled(acc[j][s], p.scale));
 }
 
 // Strips that Q rows take at a time: a power of two, as many as leave their sums in registers.
@@ -50,19 +49,19 @@ constexpr int strips_of(int rows) {
     return strips;
 }
 
-template <int Q, bool more>
+template <int Q>
 [[gnu::noinline]] void products_of(const Products& p) {
     constexpr int P = strips_of(Q);
     int column = 0;
-    for (; column + P * kStrip <= p.columns; column += P * kStrip) product_strips<Q, P, more>(p, column);
-    for (; column < p.columns; column += kStrip) product_strips<Q, 1, more>(p, column);
+    for (; column + P * kStrip <= p.columns; column += P * kStrip) product_strips<Q, P>(p, column);
+    for (; column < p.columns; column += kStrip) product_strips<Q, 1>(p, column);
 }
 
 // For n <= kProductRows rows.
-template <bool more, int Q = kProductRows>
+template <int Q = kProductRows>
 inline void products(const Products& p, int n) {
-    if (n == Q) return products_of<Q, more>(p);
-    if constexpr (Q > 1) products<more, Q - 1>(p, n);
+    if (n == Q) return products_of<Q>(p);
+    if constexpr (Q > 1) products<Q - 1>(p, n);
 }
 
 // f(from, how many) for groups of at most kProductRows of n rows, all of about the same size.
