@@ -280,11 +280,12 @@ compile_gpu_kernels() {
     pip install "$(sed -n "s/.*\"\(slangpy[^;\"]*\).*/\1/p" pyproject.toml)" && "$venv/bin/python" native/gpu/compile.py --missing
 }
 
-# What pyproject.toml says that Woolly depends on. The compiler of GPU kernels is 90 MB: a machine without a GPU is spared
-# them.
+# What pyproject.toml says that Woolly depends on, and its tests if they are wanted. The compiler of GPU kernels is 90 MB: a
+# machine without a GPU is spared them.
 needs() {
-    extra=
-    if command -v nvidia-smi >/dev/null; then extra=cuda; fi
+    set --
+    if command -v nvidia-smi >/dev/null; then set -- cuda; fi
+    if [ "$kind" = test ]; then set -- "$@" test; fi
     "$venv/bin/python" -c 'import sys
 try:
     import tomllib
@@ -292,7 +293,7 @@ except ImportError:  # Python 3.10
     from pip._vendor import tomli as tomllib
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)["project"]
-print(*project["dependencies"], *project["optional-dependencies"].get(sys.argv[1], []), sep="\n")' "$extra"
+print(*project["dependencies"], *(one for extra in sys.argv[1:] for one in project["optional-dependencies"][extra]), sep="\n")' "$@"
 }
 
 pip() { # pip ARGUMENTS...

@@ -52,7 +52,10 @@ END
         [ -z "${COMPILING_FAILS:-}" ]
         ;;
     *lastfailed*) echo "$N_FAILED" ;;
-    *tomllib*) [ -z "${NEEDS:-}" ] || echo "$NEEDS" ;;
+    *tomllib*)
+        [ -z "${NEEDS:-}" ] || echo "$NEEDS"
+        case "${NEEDS:+$*}" in *" test") echo "pytest>=8" ;; esac
+        ;;
     *importlib.metadata*) echo "pytest>=8" ;;
     *_base_executable*) [ -z "${PYTHON_IS_OLD:-}" ] && echo "$self" ;;
     -V) echo "Python 3.9.1" ;;

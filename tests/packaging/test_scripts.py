@@ -59,6 +59,12 @@ def test_packages_are_fetched_while_woolly_is_compiled(house):
     assert (house.root / ".venv" / "woolly-packages").read_text() == "numpy>=1\n"
 
 
+def test_what_the_tests_need_is_fetched_while_woolly_is_compiled_for_them(house):
+    result = house.start("test", "tests", NEEDS="numpy>=1")
+    assert result.returncode == 0, result.stderr
+    assert (house.root / ".venv" / "woolly-packages").read_text() == "numpy>=1\npytest>=8\n"
+
+
 def test_packages_that_cannot_be_fetched_are_told_after_what_was_compiled(house):
     result = house.start("run", NEEDS="numpy>=1", FETCHING_FAILS="1", PIP_SAYS="compiled")
     assert result.returncode == 1
