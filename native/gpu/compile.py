@@ -120,6 +120,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield f"attend_tile_plain_{name}", "attention/tile", (*cache, "PLAIN=1")
         yield from row_kernels(name, cache, 4)
     # Caches with turned heads share what takes little of the time. One kernel of tiles for all models keeps them small.
+    yield "pick", "attention/pick", ("ANY",)
     yield "store_any", "attention/store", ("ANY", *TURNS)
     yield "attend_turn_any", "attention/turn", ("ANY", *TURNS)
     yield "attend_tile_any", "attention/tile", ("ANY", *TURNS, "PLAIN=0")

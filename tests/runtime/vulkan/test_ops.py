@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from tests.cases.attention import FOUR_BITS, PAIRS, TILED
+from tests.cases.choosing import CHOICES
+from tests.cases.compressing import COMPRESSIONS
 from tests.cases.ops import Case, _both, _linear, _matrix, _tables, run
+from tests.cases.running import RUNNING
 from tests.cases.scans import ALL
 from woolly.errors import UnsupportedError
 from woolly.quant import GGMLType
@@ -41,6 +44,11 @@ def test_a_case_of_each_kind_has_the_bits_of_the_cpu_backend(name, opened, vulka
 
 def test_a_cache_of_4_bits_has_the_bits_of_the_cpu_backend(vulkan, tmp_path):
     check(FOUR_BITS["attend-80-v40-q4"], vulkan, tmp_path)
+
+
+@pytest.mark.parametrize("name", [*CHOICES, *COMPRESSIONS, *RUNNING])
+def test_ops_of_an_index_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
+    check((CHOICES | COMPRESSIONS | RUNNING)[name], vulkan, tmp_path)
 
 
 @pytest.mark.rare  # compiling kernels for pairs takes half a minute here; Metal's text of them is tried in every run

@@ -23,7 +23,7 @@ from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS, is_plain_cache, merged_form, quantized_places
 
-__all__ = ["is_far", "joined", "n_front"]
+__all__ = ["KINDS", "is_far", "joined", "n_front"]
 
 # "causal": never later rows, which rows of a picture see with ""; "block": those alone that the batch says.
 _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
@@ -37,7 +37,7 @@ _MERGED = 256  # columns of a group of native/gpu/attention/merge.slang
 _TILE, _LEAST_TILED = 32, 256
 _LEAST_EACH = 32  # rows that each of its sequences has
 _TILE_SHARED = 30720  # bytes of shared memory that it needs, with some to spare
-_KINDS = ("f32", "f16", "q8_0", "q4")  # as native/gpu/attention/any.slang numbers them
+KINDS = ("f32", "f16", "q8_0", "q4")  # as native/gpu/attention/any.slang numbers them
 _TEAM = 4  # heads of a group, which read the same keys and values
 _MOST_PAIRS = 128  # of columns of keys that are kept without their bias: a thread for each
 
@@ -87,7 +87,7 @@ def _are_joined(kv_type: str, step: Step | None, after: Step | None) -> bool:
     if step is None or after is None or (step.op, after.op) != ("store", "attend") or not is_plain_cache(kv_type):
         return False
     is_own = after.inputs[0] == step.output and after.integer("entry") == step.integer("entry")
-    return is_own and len(step.inputs) == 3
+    return is_own and len(step.inputs) == 3 and len(after.inputs) == 1
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,16 @@ class _Cache:
     kinds: tuple[int, ...] = ()  # of K and V, for kernels that read any; none: heads are kept as they come
 
     @staticmethod
-    def of(e: Emitter, entry: Paged) -> _Cache:
-        """The kernels of types that are the same, or those for any two."""
+    def of(e: Emitter, entry: Paged, has_chosen: bool = False) -> _Cache:
+        """The kernels of types that are the same, or those for any two, which alone read positions that rows chose."""
         k, v = kept_as(e.kv_type)
         if entry.v_in_k:
             v = k
+        if has_chosen:
+            return _Cache("any", "any", (KINDS.index(k), KINDS.index(v)))
         if is_plain_cache(f"{k}/{v}"):
             return _Cache(k, k)
-        return _Cache(k if k == v else "any", "any", (_KINDS.index(k), _KINDS.index(v)))
+        return _Cache(k if k == v else "any", "any", (KINDS.index(k), KINDS.index(v)))
 
 
 def _centers(e: Emitter, step: Step) -> tuple[Argument, ...]:
@@ -203,7 +205,8 @@ def _attend(e: Emitter, step: Step) -> None:
     heads = e.width(x) // entry.k_dim
     v_dim = e.width(step.output) // heads
     columns = next(n for n in _COLUMNS if v_dim <= n)
-    cache = _Cache.of(e, entry)
+    has_chosen = len(step.inputs) > 1
+    cache = _Cache.of(e, entry, has_chosen)
     sums = room(v_dim, e.kv_type) if cache.kinds else v_dim
     parts = e.scratch("attention parts", 4 * heads * 2 * _MOST_SPLITS * (sums + 2))
     first = (
@@ -216,14 +219,17 @@ def _attend(e: Emitter, step: Step) -> None:
         *(step.number("scale"), step.number("softcap")),
         *(_sinks(e, step), _tempers(e, step), _slopes(e, step, heads), _distances(e, step, heads)),
     )
-    is_tiled = v_dim <= _COLUMNS[0] and e.device.shared_bytes >= _TILE_SHARED
+    is_tiled = v_dim <= _COLUMNS[0] and not has_chosen and e.device.shared_bytes >= _TILE_SHARED
     if cache.kinds:
         n_bytes = 4 * e.max_rows * heads * room(entry.k_dim, e.kv_type)
         turned = e.scratch("turned queries", n_bytes) if is_tiled else Address(0)
-        last = (*last, turned, *_centers(e, step), *cache.kinds)
+        last = (*last, turned, *_centers(e, step), *cache.kinds, *_choice(e, step))
     kind = f"{cache.name}_{columns}"
     # The splits of few rows are computed side by side; more than memory was set aside for, one after another.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
+    if has_chosen:
+        _attend_chosen(e, step, kind, teams, first, last)
+        return
     form, n = merged_form(e, step, e.beside(1)), heads * v_dim
     store = e.beside(-1)
     if not _are_joined(e.kv_type, store, step):
@@ -262,3 +268,25 @@ def _attend(e: Emitter, step: Step) -> None:
         if few:
             launch(f"attend_parts_{kind}", (teams, front, _SHARERS), 128, *args, most=few, early=True)
             launch(f"attend_merge_{cache.other}_{columns}", (heads, front), 128, *args, most=few)
+
+
+def _choice(e: Emitter, step: Step) -> tuple[Argument, ...]:
+    """The positions that rows have chosen, numbers of a row, how many they are at most, and how many go together."""
+    if len(step.inputs) == 1:
+        return Address(0), 0, 0, 1
+    chosen = step.inputs[1]
+    return e.value(chosen), e.width(chosen), step.integer("chosen"), step.integer("block")
+
+
+def _attend_chosen(
+    e: Emitter, step: Step, kind: str, teams: int, first: tuple[Argument, ...], last: tuple[Argument, ...]
+) -> None:
+    """Rows that see no more positions than they choose: few of them share their splits as long as there is memory."""
+    n_splits, heads, least = -(-step.integer("chosen") // _SPLIT), int(first[4]), 0
+    for splits, most in ((_MOST_SPLITS, 1), (_FEW_SPLITS, MOST_SPLIT_ROWS)):
+        if n_splits <= splits:
+            launch = partial(e.launch, least=least, most=most)
+            launch(f"attend_parts_{kind}", (teams, GridRows(0), _SHARERS), 128, *first, splits, *last)
+            launch(f"attend_merge_{kind}", (heads, GridRows(0)), 128, *first, splits, *last)
+            least = most + 1
+    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *first, _MOST_SPLITS, *last, least=least)

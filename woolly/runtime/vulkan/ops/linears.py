@@ -140,7 +140,7 @@ def is_plain_cache(kv_type: str) -> bool:
 
 def merged_form(e: Emitter, step: Step, after: Step | None) -> int:
     """Columns of blocks of the bytes that attention leaves for products of the step after it; 0: it leaves none."""
-    if step.op != "attend" or after is None or not is_plain_cache(e.kv_type):
+    if step.op != "attend" or len(step.inputs) > 1 or after is None or not is_plain_cache(e.kv_type):
         return 0
     return _form_of(step, after)
 

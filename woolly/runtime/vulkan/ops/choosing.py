@@ -1,0 +1,45 @@
+"""The positions that an index chooses: native/gpu/attention/pick.slang."""
+
+from __future__ import annotations
+
+from woolly.errors import UnsupportedError
+from woolly.plan import Step
+from woolly.runtime.gpu.batch import MAX_CONTEXT
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.emit import Emitter, GridRows
+from woolly.runtime.gpu.state import room
+from woolly.runtime.options import kept_as
+from woolly.runtime.vulkan.emitters import emits
+from woolly.runtime.vulkan.ops.attention import KINDS
+from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS
+
+__all__: list[str] = []
+
+# As in pick.slang: threads, groups that share the candidates of a row, and columns of a head.
+_THREADS, _SHARERS, _MOST_COLUMNS = 256, 128, 256
+_SCORES = 16 << 20  # for many rows at once: 64 MB, as the cpu backend has
+_SCORE, _CHOOSE, _BOTH = 0, 1, 2  # parts of the kernel
+
+
+@emits("pick")
+def _pick(e: Emitter, step: Step) -> None:
+    q, *weights = step.inputs
+    head_dim, block, every = (step.integer(name) for name in ("head_dim", "block", "every"))
+    if head_dim > _MOST_COLUMNS:
+        raise UnsupportedError(f"the vulkan backend has no index with heads of over {_MOST_COLUMNS}")
+    heads = e.width(q) // head_dim
+    choices = 1 if weights else heads
+    n_scores = max(_SCORES, MOST_SPLIT_ROWS * choices * -(-MAX_CONTEXT // max(block, every)))
+    first = (
+        *(e.value(q), e.value(weights[0]) if weights else Address(0), e.value(step.output)),
+        *(e.scratch("scores of an index", 4 * n_scores), n_scores),
+    )
+    kind = KINDS.index(kept_as(e.kv_type)[0])
+    last = (
+        *(step.integer("entry"), heads, head_dim, room(head_dim, e.kv_type), step.integer("n"), block),
+        *(step.integer("local"), max(1, every), step.integer("whole"), e.width(step.output) // choices, kind, kind),
+    )
+    rows = GridRows(0)
+    e.launch("pick", (rows, 1, _SHARERS), _THREADS, *first, _SCORE, *last, most=MOST_SPLIT_ROWS)
+    e.launch("pick", (rows, choices), _THREADS, *first, _CHOOSE, *last, most=MOST_SPLIT_ROWS)
+    e.launch("pick", (rows,), _THREADS, *first, _BOTH, *last, least=MOST_SPLIT_ROWS + 1)
