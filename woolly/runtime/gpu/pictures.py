@@ -18,6 +18,7 @@ class PictureNeeds:
         self._can_see = can_see
         self._blends = [step for step in plan.steps if step.op == "blend"]
         self._filters = [step for step in plan.steps if step.op == "conv_at"]
+        self._has_two = any(step.op == "linear_at" for step in plan.steps)
         self._folded = max((step.integer("count") for step in plan.steps if step.op == "fold"), default=0)
         self._brought = max((_end(plan, step) for step in plan.steps if step.op == "place"), default=0)
         attends = [step for step in plan.steps if step.op == "attend"]
@@ -42,6 +43,8 @@ class PictureNeeds:
         self._check_brought(batch)
         self._check_places(batch)
         self._check_filters(batch)
+        if self._has_two and batch.places is not None:
+            self._check_matrices(batch)
         if batch.sees is not None:
             if self._sees_block or self._sees_more:
                 self._check_sees(batch)
@@ -70,6 +73,13 @@ class PictureNeeds:
             own = places[:, first : first + taps]
             if own.shape[1] < taps or own.min() < -1 or own.max() >= n:
                 raise ValueError(f"a place is outside its table of {n}")
+
+    def _check_matrices(self, batch: Batch) -> None:
+        """Each row names the first or the second of two matrices."""
+        places = batch.places
+        assert places is not None
+        if len(places) != batch.n_rows or places.shape[1] < 1 or not np.isin(places[:, 0], (0, 1)).all():
+            raise ValueError("a row is to be multiplied with a matrix that the step does not have")
 
     def _check_filters(self, batch: Batch) -> None:
         if not self._filters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
@@ -43,6 +43,7 @@ _UNIT_FORMS = (("slips", 16, 16), ("strips", 32, 32), ("squares", 64, 64), ("til
 _MOST_BEFORE_UNITS = 8
 # The kernel of one row with weights in small blocks, as `_supers` has those of others.
 _LEAST = (("one", 1, 4, 1),)
+_ORDER_THREADS = 256  # of native/gpu/experts/order.slang
 _MOST_GROUPS = 65535  # along an axis of a grid: no device has to take more
 
 
@@ -184,6 +185,19 @@ def _per_head_linear(e: Emitter, step: Step) -> None:
     (weight,) = step.weights
     x = step.inputs[0]
     products(e, InputRows(e.value(x), e.kind(x), e.width(x)), [Product(weight, e.value(step.output))])
+
+
+@emits("linear_at")
+def _linear_at(e: Emitter, step: Step) -> None:
+    """All rows times the first matrix, then those that the batch names times the second."""
+    x, y = step.inputs[0], e.value(step.output)
+    rows, (weight, other) = InputRows(e.value(x), e.kind(x), e.width(x)), step.weights
+    products(e, rows, [Product(weight, y)])
+    chosen, order, firsts = (e.scratch(f"rows {name}", 4 * (e.max_rows + 2)) for name in ("chosen", "order", "firsts"))
+    e.launch("experts_order", (1,), _ORDER_THREADS, chosen, order, firsts, rows.kind, 1, 0, kind=rows.kind)
+    if columns_of(weight) == columns_of(other):
+        rows = replace(rows, quantized=columns_of(other))  # the first left it
+    products(e, rows, [Product(other, y)], Routes(chosen, order, firsts, 1, 1))
 
 
 def products(e: Emitter, rows: InputRows, wanted: list[Product], routes: Routes | None = None) -> None:
