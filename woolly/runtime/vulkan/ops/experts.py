@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from woolly.errors import UnsupportedError
-from woolly.plan import Step
+from woolly.plan import Step, Weight
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.emitters import emits
@@ -12,7 +12,7 @@ from woolly.runtime.vulkan.ops.rows import activation, elements
 
 __all__: list[str] = []
 
-_SCORINGS = ("softmax", "sigmoid", "sparsemixer")
+_SCORINGS = ("softmax", "sigmoid", "sparsemixer", "sqrt_softplus")
 _NONE = Address(0)
 # Experts, those of a row, and threads, as in native/gpu/experts.
 _MOST, _MOST_USED = 1024, 64
@@ -41,7 +41,8 @@ def _moe(e: Emitter, step: Step) -> None:
     chosen, shares, order = (e.scratch(f"experts {name}", 4 * n_slots) for name in ("chosen", "shares", "order"))
     n_matrices = weights["up"].shape[0]  # experts in turn may share one
     firsts = e.scratch("experts firsts", 4 * (n_matrices + 1))
-    _route(e, step, kind, n_experts, logits, vectors.get("select", _NONE), chosen, shares)
+    table = _table(e, weights["table"], n_experts) if "table" in weights else _NONE
+    _route(e, step, kind, n_experts, table, logits, vectors.get("select", _NONE), chosen, shares)
     e.launch(
         *("experts_order", (1,), _ORDER_THREADS, chosen, order, firsts, kind, n_matrices, n_used),
         least=MOST_OF_FEW + 1,
@@ -72,12 +73,20 @@ def _moe(e: Emitter, step: Step) -> None:
     e.launch("experts_combine", grid, _THREADS, *args, step.number("scale"), kind=kind)
 
 
-def _route(e: Emitter, step: Step, kind: int, n_experts: int, *places: Address) -> None:
+def _table(e: Emitter, weight: Weight, n_experts: int) -> Address:
+    """The experts of each token, all of which are there."""
+    experts = e.views[weight.name].dequantize()
+    if weight.shape[0] < e.plan.n_tokens or not ((experts >= 0) & (experts < n_experts)).all():
+        raise UnsupportedError(f"the vulkan backend has no table of experts such as {weight.name}: some are not there")
+    return e.vector(weight)
+
+
+def _route(e: Emitter, step: Step, kind: int, n_experts: int, table: Address, *places: Address) -> None:
     """The experts of each row, and their weights: `places` are logits, select, chosen and shares."""
     args = (
         *(*places, kind, n_experts, step.integer("n_used")),
         *(step.integer(name) for name in ("groups", "groups_used", "group_top")),
         *(_SCORINGS.index(step.text("scoring")), step.integer("normalize"), max(1, step.integer("shared"))),
-        *(step.number("weights_scale"), step.number("cap")),
+        *(step.number("weights_scale"), step.number("cap"), table),
     )
     e.launch("experts_route", (GridRows(kind),), _THREADS, *args, kind=kind)

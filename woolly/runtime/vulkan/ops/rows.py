@@ -15,9 +15,10 @@ from woolly.runtime.vulkan.emitters import emits
 
 __all__ = ["activation", "elements", "norm"]
 
-# Numbers of native/gpu/primitives/activations.slang, in order; "clamped" is a gate alone.
+# Numbers of native/gpu/primitives/activations.slang, in order; "clamped" and "clipped" are gates alone.
 _ACTIVATIONS = (
     *("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick", "exp"),
+    *("clipped", "root"),
 )
 _POOLS = ("mean", "first", "last")
 _THREADS = 64
