@@ -76,7 +76,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
     yield "pack", "weights/pack", ()
     for name in ("route", "order", "combine"):
         yield f"experts_{name}", f"experts/{name}", ()
-    for name in ("conv", "previous", "scan_mamba"):
+    for name in ("conv", "previous", "scan_mamba", "ngrams"):
         yield name, f"scans/{name}", ()
     for name in SCANS:
         yield name, "scans/scan", (f"OP={name.upper()}",)

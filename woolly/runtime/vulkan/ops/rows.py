@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -75,7 +76,24 @@ def _table(e: Emitter, step: Step, x: Address) -> None:
     table = blocks_of(e, step.weights[0])
     width, kind = e.width(step.output), e.kind(step.output)
     args = (table.address, table.points, x, e.value(step.output), width, table.stride, kind, step.weights[0].shape[0])
-    e.launch(f"embed_{table.name}", (-(-width // _THREADS), GridRows(kind)), _THREADS, *args, kind=kind)
+    grid = (-(-width // _THREADS), GridRows(kind))
+    e.launch(f"embed_{table.name}", grid, _THREADS, *args, _NONE, 1, kind=kind)
+
+
+@emits("ngrams")
+def _ngrams(e: Emitter, step: Step) -> None:
+    """The rows of a table that hashes of tokens name, side by side."""
+    table, columns = blocks_of(e, step.weights[0]), step.weights[0].shape[1]
+    numbers = [np.array(step.text(name).split(), np.uint64) for name in ("factors", "sizes", "firsts")]
+    n = len(numbers[1])
+    if e.max_rows * n > _MOST_ROWS:
+        raise UnsupportedError(f"the vulkan backend has no {n} runs of tokens for batches of {e.max_rows} rows")
+    ids = e.scratch("rows of runs", 4 * e.max_rows * n)
+    packed = [e.array(f"hashes {x.tolist()}", x.nbytes, partial(np.array, x)) for x in numbers]
+    more = (step.integer("entry"), step.integer("end"), len(numbers[0]) - 1, n)
+    e.launch("ngrams", (GridRows(0, per=_THREADS),), _THREADS, ids, *packed, *more)
+    args = (table.address, table.points, _NONE, e.value(step.output), columns, table.stride, 0, 0)
+    e.launch(f"embed_{table.name}", (-(-columns // _THREADS), GridRows(0, times=n)), _THREADS, *args, ids, n)
 
 
 @emits("add")

@@ -92,10 +92,8 @@ def _scan_mamba(e: Emitter, step: Step) -> None:
 
 @emits("conv")
 def _conv(e: Emitter, step: Step) -> None:
-    if step.integer("gap"):
-        raise UnsupportedError("the vulkan backend has no convolution that leaves out rows")
     weight, bias = [*(e.vector(w) for w in step.weights), _NONE][:2]
-    args = (step.integer("entry"), step.integer("kernel"), int(bool(step.text("act"))))
+    args = (step.integer("entry"), step.integer("kernel"), int(bool(step.text("act"))), step.integer("gap") + 1)
     _each(e, step, weight, bias, args=args)
 
 
