@@ -184,6 +184,10 @@ def _gated(e: Emitter, step: Step, rows: InputRows, pairs: list[tuple[Weight, Ad
 def _per_head_linear(e: Emitter, step: Step) -> None:
     (weight,) = step.weights
     x = step.inputs[0]
+    *_, n, columns = weight.shape
+    if len(weight.shape) == 2:  # one matrix has the rows of all heads
+        heads = e.width(x) // columns
+        weight = replace(weight, shape=(heads, n // heads, columns))
     products(e, InputRows(e.value(x), e.kind(x), e.width(x)), [Product(weight, e.value(step.output))])
 
 
