@@ -52,13 +52,12 @@ def test_sequences_beside_each_other_choose_as_each_alone(name, kv_type, vulkan,
         program, cpu = (one.compile(plan, file.tensors, options) for one in (vulkan, CpuBackend()))
         texts = tokens, tokens[5:45]
         wanted = [cpu.run(Batch.of([(x, 0, [0, 1, 2])], range(len(x))), cpu.new_state(4)).copy() for x in texts]
-        state, begun = program.new_state(8), [0, 0]
+        state, begun, pages = program.new_state(8), [0, 0], ([2, 0, 7], [5, 6, 3])
         # Many rows, one of each, a few, and many of one beside one of the other.
         for counts in ((50, 26), (1, 1), (3, 4), (16, 1)):
-            parts = [
-                (x[at : at + n], at, pages) for x, at, n, pages in zip(texts, begun, counts, ([2, 0, 7], [5, 6, 3]), strict=True)
-            ]
+            ends = [at + n for at, n in zip(begun, counts, strict=True)]
+            parts = [(x[at:end], at, own) for x, at, end, own in zip(texts, begun, ends, pages, strict=True)]
             found = program.run(Batch.of(parts, range(sum(counts))), state).copy()
-            rows = np.concatenate([x[at : at + n] for x, at, n in zip(wanted, begun, counts, strict=True)])
+            rows = np.concatenate([x[at:end] for x, at, end in zip(wanted, begun, ends, strict=True)])
             np.testing.assert_array_equal(found.view(np.uint32), rows.view(np.uint32))
-            begun = [at + n for at, n in zip(begun, counts, strict=True)]
+            begun = ends

@@ -22,6 +22,8 @@ class PictureNeeds:
         self._folded = max((step.integer("count") for step in plan.steps if step.op == "fold"), default=0)
         self._brought = max((_end(plan, step) for step in plan.steps if step.op == "place"), default=0)
         attends = [step for step in plan.steps if step.op == "attend"]
+        self._has_chosen = any(len(step.inputs) > 1 for step in attends)
+        self._has_chosen |= any(step.op == "attend_kept" for step in plan.steps)
         self._sees_block = any(step.text("mask") == "block" for step in attends)
         # What the batch says adds to what these see: it must lie within the shortest window.
         free = [step for step in attends if step.text("mask") in ("", "chunked")]
@@ -46,6 +48,8 @@ class PictureNeeds:
         if self._has_two and batch.places is not None:
             self._check_matrices(batch)
         if batch.sees is not None:
+            if self._has_chosen:
+                raise ValueError("rows that choose positions see no others, whatever the batch says")
             if self._sees_block or self._sees_more:
                 self._check_sees(batch)
         elif self._sees_block:
