@@ -76,10 +76,11 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
     yield "pack", "weights/pack", ()
     for name in ("route", "order", "combine"):
         yield f"experts_{name}", f"experts/{name}", ()
-    for name in ("conv", "previous", "scan_mamba", "ngrams"):
+    for name in ("conv", "previous", "scan_mamba", "ngrams", "compress"):
         yield name, f"scans/{name}", ()
     for name in SCANS:
         yield name, "scans/scan", (f"OP={name.upper()}",)
+    yield "hyper", "rows/hyper", ()
     for name in NORMS:
         yield name, "rows/norms", (f"OP={name.upper()}",)
     for name in ("logits", "keys", "feed"):

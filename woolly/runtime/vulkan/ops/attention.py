@@ -39,6 +39,7 @@ _LEAST_EACH = 32  # rows that each of its sequences has
 _TILE_SHARED = 30720  # bytes of shared memory that it needs, with some to spare
 KINDS = ("f32", "f16", "q8_0", "q4")  # as native/gpu/attention/any.slang numbers them
 _TEAM = 4  # heads of a group, which read the same keys and values
+_MOST_KEPT = 576  # columns of a head: native/gpu/attention/cache.slang
 _MOST_PAIRS = 128  # of columns of keys that are kept without their bias: a thread for each
 
 
@@ -228,7 +229,7 @@ def _attend(e: Emitter, step: Step) -> None:
     # The splits of few rows are computed side by side; more than memory was set aside for, one after another.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
     if has_chosen:
-        _attend_chosen(e, step, kind, teams, first, last)
+        _attend_chosen(e, kind, step.integer("chosen"), first, last)
         return
     form, n = merged_form(e, step, e.beside(1)), heads * v_dim
     store = e.beside(-1)
@@ -271,18 +272,57 @@ def _attend(e: Emitter, step: Step) -> None:
 
 
 def _choice(e: Emitter, step: Step) -> tuple[Argument, ...]:
-    """The positions that rows have chosen, numbers of a row, how many they are at most, and how many go together."""
+    """The positions that rows have chosen, numbers of a row, how many they are at most, and how many go together.
+
+    Then what is said of blocks.
+    """
     if len(step.inputs) == 1:
-        return Address(0), 0, 0, 1
+        return Address(0), 0, 0, 1, 0, 0, 0
     chosen = step.inputs[1]
-    return e.value(chosen), e.width(chosen), step.integer("chosen"), step.integer("block")
+    return e.value(chosen), e.width(chosen), step.integer("chosen"), step.integer("block"), 0, 0, 0
 
 
-def _attend_chosen(
-    e: Emitter, step: Step, kind: str, teams: int, first: tuple[Argument, ...], last: tuple[Argument, ...]
-) -> None:
-    """Rows that see no more positions than they choose: few of them share their splits as long as there is memory."""
-    n_splits, heads, least = -(-step.integer("chosen") // _SPLIT), int(first[4]), 0
+@emits("keep")
+def _keep(e: Emitter, step: Step) -> None:
+    """A row as the only head of q, which comes out as it is, and of k."""
+    x, index = step.inputs[0], step.integer("entry")
+    width, place = e.width(x), e.value(x)
+    cache, columns = _Cache.of(e, e.plan.paged[index]), room(width, e.kv_type)
+    if width > _MOST_KEPT:
+        raise UnsupportedError(f"the vulkan backend has no rows of over {_MOST_KEPT} columns that are kept")
+    none = Address(0)
+    args = (place, place, none, e.value(step.output), none, none, index, 1, 1, width, width, columns, columns)
+    more = (none, *cache.kinds) if cache.kinds else ()
+    e.launch(f"store_{cache.other}", (GridRows(0), 2), 64, *args, 0, 0, 0, 0.0, *more)
+
+
+@emits("attend_kept")
+def _attend_kept(e: Emitter, step: Step) -> None:
+    """The latest rows, then blocks: as positions that are chosen, of which some are in another entry."""
+    q, latest, _, *chosen = step.inputs
+    width, window, every = e.width(latest), step.integer("window"), step.integer("every")
+    heads, cache = e.width(q) // width, _Cache.of(e, e.plan.paged[step.integer("entry")], has_chosen=True)
+    columns, n_chosen = room(width, e.kv_type), e.width(chosen[0]) if chosen else 0
+    kind = f"any_{next(n for n in _COLUMNS if columns <= n)}"
+    parts = e.scratch("attention parts", 4 * heads * 2 * _MOST_SPLITS * (columns + 2))
+    none = Address(0)
+    first = (
+        *(e.value(q), e.value(step.output), parts, step.integer("entry"), heads, 1, width, width, columns, columns),
+        *(1, _MASKS[""], 0),
+    )
+    last = (
+        *(1, 0, 0, step.number("scale"), 0.0, _sinks(e, step), none, none, none),
+        *(none, none, none, none, 0, *cache.kinds),
+        *(e.value(chosen[0]) if chosen else none, n_chosen, 0, 1, window, step.integer("blocks"), every),
+    )
+    most = window + (n_chosen or MAX_CONTEXT // every)
+    _attend_chosen(e, kind, most, first, last)
+
+
+def _attend_chosen(e: Emitter, kind: str, n_seen: int, first: tuple[Argument, ...], last: tuple[Argument, ...]) -> None:
+    """Rows that see at most so many positions: few of them share their splits as long as there is memory."""
+    heads, n_kv = int(first[4]), int(first[5])
+    n_splits, teams, least = -(-n_seen // _SPLIT), n_kv * -(-(heads // n_kv) // _TEAM), 0
     for splits, most in ((_MOST_SPLITS, 1), (_FEW_SPLITS, MOST_SPLIT_ROWS)):
         if n_splits <= splits:
             launch = partial(e.launch, least=least, most=most)

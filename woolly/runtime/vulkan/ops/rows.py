@@ -21,6 +21,7 @@ _ACTIVATIONS = (
     *("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick", "exp"),
     *("clipped", "root"),
 )
+_MOST_STREAMS = 16
 _POOLS = ("mean", "first", "last")
 _THREADS = 64
 _MOST_ROWS = 65535  # groups along an axis of a grid: no device has to take more
@@ -94,6 +95,16 @@ def _ngrams(e: Emitter, step: Step) -> None:
     e.launch("ngrams", (GridRows(0, per=_THREADS),), _THREADS, ids, *packed, *more)
     args = (table.address, table.points, _NONE, e.value(step.output), columns, table.stride, 0, 0)
     e.launch(f"embed_{table.name}", (-(-columns // _THREADS), GridRows(0, times=n)), _THREADS, *args, ids, n)
+
+
+@emits("hyper")
+def _hyper(e: Emitter, step: Step) -> None:
+    x, kind = step.inputs[0], e.kind(step.output)
+    scale, base = (e.vector(weight) for weight in step.weights)
+    numbers = (e.width(x), kind, step.integer("streams"), step.integer("iterations"), step.number("eps"))
+    if step.integer("streams") > _MOST_STREAMS:
+        raise UnsupportedError(f"the vulkan backend has no mixing of over {_MOST_STREAMS} streams")
+    e.launch("hyper", (GridRows(kind),), _THREADS, e.value(x), scale, base, e.value(step.output), *numbers, kind=kind)
 
 
 @emits("add")

@@ -102,6 +102,15 @@ def _previous(e: Emitter, step: Step) -> None:
     _each(e, step, args=(step.integer("entry"),))
 
 
+@emits("compress")
+def _compress(e: Emitter, step: Step) -> None:
+    kv, gate = step.inputs
+    width, out = e.width(kv), e.width(step.output)
+    args = (e.value(kv), e.value(gate), e.vector(step.weights[0]), e.value(step.output))
+    grid = (-(-width // _THREADS), GridRows(0))
+    e.launch("compress", grid, _THREADS, *args, width, out, step.integer("entry"), step.integer("every"))
+
+
 def _each(e: Emitter, step: Step, *weights: Address, args: tuple[Argument, ...]) -> None:
     """A kernel with a thread for each element: x, weights, y, its width, then `args`."""
     width = e.width(step.output)
