@@ -1,7 +1,5 @@
 """The VulkanDevice on what is there, and its sentences if something fails."""
 
-import json
-import lzma
 import os
 import struct
 from contextlib import suppress
@@ -348,40 +346,6 @@ def test_kernels_ask_for_what_the_gpu_offers_of_floats():
     assert words[5:9] == (2 << 16 | 17, 4464, 2 << 16 | 17, 1)
     assert words[14:18] == (4 << 16 | 16, 4, 4459, 32)
     assert with_modes(code, frozenset()) == code
-
-
-def test_an_archive_that_is_missing_or_damaged_is_one_sentence(tmp_path):
-    with pytest.raises(DeviceError, match="has no Vulkan kernels: `pip install slangpy`"):
-        SpirvArchive(tmp_path / "kernels.bin")
-    for data in (b"", b"woollyv1\xff\xff\0\0{}", b"else" * 9):
-        (tmp_path / "kernels.bin").write_bytes(data)
-        with pytest.raises(DeviceError, match="is damaged: install Woolly again"):
-            SpirvArchive(tmp_path / "kernels.bin")
-
-
-def test_a_pack_that_is_damaged_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "_SOURCES", tmp_path)
-    pack = lzma.compress(b"code" * 9)
-    path = tmp_path / "kernels.bin"
-    whole, damaged = {"good": [0, 36]}, {"far": [30, 36], "before": [-4, 4], "odd": "a", "none": None, "empty": [0, 0]}
-    for kernels, packed in ((whole, pack[:20] + b"\0" * 8 + pack[28:]), (whole, pack[:-4]), (damaged, pack)):
-        one = {"at": 0, "bytes": len(packed), "kernels": kernels}
-        index = json.dumps({"sources": "", "weights": {}, "variants": {"plain": one}}).encode()
-        path.write_bytes(b"woollyv1" + len(index).to_bytes(4, "little") + index + packed)
-        for name in kernels:
-            with pytest.raises(DeviceError, match="is damaged: install Woolly again"):
-                SpirvArchive(path).kernel("plain", name)
-
-
-def test_an_archive_of_other_sources_is_refused_with_the_command(tmp_path, monkeypatch):
-    index = b'{"sources": "old", "weights": {}, "variants": {}}'
-    path = tmp_path / "kernels.bin"
-    path.write_bytes(b"woollyv1" + len(index).to_bytes(4, "little") + index)
-    with pytest.raises(DeviceError, match=r"of other sources than .*: .*`python native/gpu/compile.py`") as caught:
-        SpirvArchive(path)
-    assert caught.value.code == "no_kernels"
-    monkeypatch.setattr(archive, "_SOURCES", tmp_path)  # an installation has no sources
-    assert SpirvArchive(path).sources == "old"
 
 
 def test_a_kernel_that_the_archive_lacks_is_named(opened):

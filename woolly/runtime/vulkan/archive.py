@@ -3,6 +3,7 @@
 A file of an eight-byte mark, the length of an index, the index as JSON and packs, each packed by xz. The index has the
 digest of the sources, how each weight type is packed, and for each variant of the kernels the place and length of its
 pack and, by name, the place and length of each kernel in what is packed, and the digest of what it was compiled from.
+Variants may share a pack: one before others says where its kernels end, and a checksum of what is packed up to there.
 "plain" takes the driver's fused multiply-add, "double" makes one of f64.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +57,11 @@ class SpirvArchive:
                 variant: (data[start + one["at"] : start + one["at"] + one["bytes"]], one["kernels"])
                 for variant, one in index["variants"].items()
             }
+            self._ends = {
+                variant: (int(one["length"]), int(one["check"]))
+                for variant, one in index["variants"].items()
+                if "length" in one
+            }
             for name, (packed, kernels) in self._packs.items():
                 if len(packed) != index["variants"][name]["bytes"] or not isinstance(kernels, dict):
                     raise ValueError
@@ -75,7 +82,7 @@ class SpirvArchive:
             raise DeviceError(f"this build of Woolly has no kernel {name}: install it again", code="no_kernels")
         try:
             at, n_bytes = places[name][:2]
-            code = _opened(packed)[at : at + n_bytes]
+            code = _opened(packed, self._ends.get(variant))[at : at + n_bytes]
             if at < 0 or not len(code) == n_bytes > 0:
                 raise ValueError
         except (ValueError, TypeError, EOFError) as error:
@@ -108,10 +115,16 @@ def _sources_digest(folder: Path) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def _opened(packed: bytes) -> bytes:
+def _opened(packed: bytes, end: tuple[int, int] | None) -> bytes:
+    """What is packed, or as much of it as has a checksum: a length and that."""
     import lzma  # not every Python has it
 
     try:
-        return lzma.decompress(packed)
+        if end is None:
+            return lzma.decompress(packed)
+        found = lzma.LZMADecompressor().decompress(packed, end[0])
+        if zlib.crc32(found) != end[1]:
+            raise ValueError("the checksum does not fit")
+        return found
     except lzma.LZMAError as error:
         raise ValueError(str(error)) from None
