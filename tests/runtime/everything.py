@@ -20,8 +20,11 @@ import numpy as np
 
 import woolly
 from tests.cases.attention import FOUR_BITS, PAIRS, TILED
+from tests.cases.choosing import CHOICES
+from tests.cases.compressing import COMPRESSIONS
 from tests.cases.families import FAMILIES
 from tests.cases.ops import run
+from tests.cases.running import RUNNING
 from tests.cases.scans import ALL
 from tests.cases.tiny import write_tiny
 from woolly.errors import UnsupportedError
@@ -34,7 +37,7 @@ from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.ops import attention
 
-CASES = ALL | FOUR_BITS | PAIRS
+CASES = ALL | FOUR_BITS | PAIRS | CHOICES | COMPRESSIONS | RUNNING
 TOKENS = np.random.RandomState(7).randint(0, 264, 70)
 PROMPT, ANSWER = 512, 32  # tokens that are timed
 MOST_LINES = 40  # of failures of one kind

@@ -118,6 +118,11 @@ inline int atomic_fetch_min_explicit(atomic_int* a, int b, memory_order) {
     a->value = min(old, b);
     return old;
 }
+inline uint atomic_fetch_add_explicit(atomic_uint* a, uint b, memory_order) {
+    const uint old = a->value;
+    a->value += b;
+    return old;
+}
 inline int atomic_fetch_add_explicit(atomic_int* a, int b, memory_order) {
     const int old = a->value;
     a->value += b;
