@@ -1,4 +1,4 @@
-"""Cases of an index: positions and blocks that rows choose, and attention to them. The cpu backend alone has it."""
+"""Cases of an index: positions and blocks that rows choose, and attention to them. CUDA has no kernels for it."""
 
 from __future__ import annotations
 

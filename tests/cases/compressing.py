@@ -1,4 +1,4 @@
-"""Cases of compressed keys, hyper connections and what else DeepSeek V4 has. The cpu backend alone has them."""
+"""Cases of compressed keys, hyper connections and what else DeepSeek V4 has. CUDA has no kernels for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of runs of tokens, convolutions that leave out rows, and whole blocks that an index chooses: cpu alone."""
+"""Cases of runs of tokens, convolutions that leave out rows, and whole blocks that an index chooses: not on CUDA."""
 
 from __future__ import annotations
 

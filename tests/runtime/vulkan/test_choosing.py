@@ -1,5 +1,7 @@
 """An index on a device of Vulkan: the positions of the cpu backend, where a group has more than its threads hold."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,21 +45,38 @@ def test_many_candidates_give_the_positions_of_the_cpu_backend(name, vulkan, tmp
     check(Case(f"pick-{name}", "pick", tables, build, "exact", LONG, kv_type), vulkan, tmp_path)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q4"])
-@pytest.mark.parametrize("name", ["deepseek-v32", "minimax-m3"])
-def test_sequences_beside_each_other_choose_as_each_alone(name, kv_type, vulkan, tmp_path):
+MODELS = [
+    *((name, "f16") for name in ("deepseek-v32", "minimax-m3", "deepseek4", "qwen4exp", "hy_v4")),
+    *(("deepseek-v32", "q4"), ("minimax-m3", "q8_0/q4"), ("deepseek4", "q4"), ("deepseek4", "q8_0")),
+]
+
+
+@pytest.mark.parametrize(("name", "kv_type"), MODELS)
+def test_sequences_beside_each_other_have_the_bits_of_each_alone(name, kv_type, vulkan, tmp_path):
     tokens = np.random.RandomState(7).randint(0, 264, 70)
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
         plan, options = trace(file), Options(kv_type=kv_type, threads=1)
         program, cpu = (one.compile(plan, file.tensors, options) for one in (vulkan, CpuBackend()))
-        texts = tokens, tokens[5:45]
-        wanted = [cpu.run(Batch.of([(x, 0, [0, 1, 2])], range(len(x))), cpu.new_state(4)).copy() for x in texts]
-        state, begun, pages = program.new_state(8), [0, 0], ([2, 0, 7], [5, 6, 3])
+        wanted, texts = [], (tokens, tokens[5:45])
+        for text in texts:
+            batch = Batch.of([(text, 0, [0, 1, 2])], range(len(text)), slots=[(-1, 0)])
+            wanted.append(cpu.run(batch, cpu.new_state(4, 1)).copy())
+        state, begun, pages = program.new_state(8, 4), [0, 0], ([2, 0, 7], [5, 6, 3])
         # Many rows, one of each, a few, and many of one beside one of the other.
-        for counts in ((50, 26), (1, 1), (3, 4), (16, 1)):
+        for step, counts in enumerate(((50, 26), (1, 1), (3, 4), (16, 1))):
             ends = [at + n for at, n in zip(begun, counts, strict=True)]
+            slots = [(i + 2 * (step % 2 ^ 1) if step else -1, i + 2 * (step % 2)) for i in range(2)]
             parts = [(x[at:end], at, own) for x, at, end, own in zip(texts, begun, ends, pages, strict=True)]
-            found = program.run(Batch.of(parts, range(sum(counts))), state).copy()
+            found = program.run(Batch.of(parts, range(sum(counts)), slots=slots), state).copy()
             rows = np.concatenate([x[at:end] for x, at, end in zip(wanted, begun, ends, strict=True)])
             np.testing.assert_array_equal(found.view(np.uint32), rows.view(np.uint32))
             begun = ends
+
+
+def test_pictures_beside_chosen_positions_are_refused(vulkan, tmp_path):
+    with open_gguf(write_tiny(FAMILIES["minimax-m3"], tmp_path / "tiny.gguf")) as file:
+        program = vulkan.compile(trace(file), file.tensors, Options(threads=1))
+        batch = Batch.of([([1, 2, 3], 0, [0])], [2])
+        seen = replace(batch, sees=np.array([[0, 3]] * 3, np.int32))
+        with pytest.raises(ValueError, match="rows that choose positions see no others"):
+            program.run(seen, program.new_state(1))

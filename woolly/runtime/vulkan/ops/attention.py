@@ -320,7 +320,7 @@ def _attend_kept(e: Emitter, step: Step) -> None:
 
 
 def _attend_chosen(e: Emitter, kind: str, n_seen: int, first: tuple[Argument, ...], last: tuple[Argument, ...]) -> None:
-    """Rows that see at most so many positions: few of them share their splits as long as there is memory."""
+    """Rows that see at most `n_seen` positions: few of them share their splits as long as there is memory."""
     heads, n_kv = int(first[4]), int(first[5])
     n_splits, teams, least = -(-n_seen // _SPLIT), n_kv * -(-(heads // n_kv) // _TEAM), 0
     for splits, most in ((_MOST_SPLITS, 1), (_FEW_SPLITS, MOST_SPLIT_ROWS)):
