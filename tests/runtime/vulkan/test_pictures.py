@@ -35,8 +35,8 @@ def give_room(monkeypatch):
 
 
 # Rows that see each other, beside windows; the same in some layers alone; lines and columns, and rows that are added in
-# later layers.
-@pytest.mark.parametrize("name", ["gemma3", "gemma4", "qwen3vl"])
+# later layers; those of matrices of their own.
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "qwen3vl", "cogvlm"])
 def test_a_prompt_with_pictures_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
     give_room(monkeypatch)
