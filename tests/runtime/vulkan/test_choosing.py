@@ -73,6 +73,21 @@ def test_sequences_beside_each_other_have_the_bits_of_each_alone(name, kv_type, 
             begun = ends
 
 
+@pytest.mark.parametrize("name", ["deepseek4", "qwen4exp"])
+def test_a_state_that_is_kept_within_a_prompt_goes_on_as_on_the_cpu(name, vulkan, tmp_path):
+    tokens = np.random.RandomState(7).randint(0, 264, 40)
+    with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
+        plan, options = trace(file), Options(kv_type="f16", threads=1)
+        program, cpu = (one.compile(plan, file.tensors, options) for one in (vulkan, CpuBackend()))
+        wanted = cpu.run(Batch.of([(tokens, 0, [0, 1])], range(40), slots=[(-1, 0)]), cpu.new_state(2, 1)).copy()
+        state = program.new_state(2, 4)
+        program.run(Batch.of([(tokens[:25], 0, [0, 1])], [24], slots=[(-1, 0)], keeps=[(8, 1), (21, 2)]), state)
+        for slot, first in ((2, 22), (1, 9)):
+            batch = Batch.of([(tokens[first:], first, [0, 1])], range(40 - first), slots=[(slot, 3)])
+            found = program.run(batch, state).copy()
+            np.testing.assert_array_equal(found.view(np.uint32), wanted[first:].view(np.uint32))
+
+
 def test_pictures_beside_chosen_positions_are_refused(vulkan, tmp_path):
     with open_gguf(write_tiny(FAMILIES["minimax-m3"], tmp_path / "tiny.gguf")) as file:
         program = vulkan.compile(trace(file), file.tensors, Options(threads=1))

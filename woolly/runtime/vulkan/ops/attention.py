@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +31,8 @@ _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
 _COLUMNS = (128, 256, 640)  # of V that kernels take
 # Positions of a split, groups that share the splits of a row (as in attend.slang), and splits that they may have.
 _SPLIT, _SHARERS, _MOST_SPLITS = 128, 32, 256
+# Splits of rows that choose their positions, up to which those of a few rows are computed side by side.
+_MOST_CHOSEN = 96
 # Rows whose splits are shared so, too, and splits of each: twice the memory of one row.
 _FEW_SPLITS = 2 * _MOST_SPLITS // MOST_SPLIT_ROWS
 _MERGED = 256  # columns of a group of native/gpu/attention/merge.slang
@@ -207,9 +210,10 @@ def _attend(e: Emitter, step: Step) -> None:
     v_dim = e.width(step.output) // heads
     columns = next(n for n in _COLUMNS if v_dim <= n)
     has_chosen = len(step.inputs) > 1
+    shares = _shares(step.integer("chosen")) if has_chosen else (_MOST_SPLITS, 2)
     cache = _Cache.of(e, entry, has_chosen)
     sums = room(v_dim, e.kv_type) if cache.kinds else v_dim
-    parts = e.scratch("attention parts", 4 * heads * 2 * _MOST_SPLITS * (sums + 2))
+    parts = e.scratch("attention parts", 4 * heads * max(1, math.prod(shares)) * (sums + 2))
     first = (
         *(e.value(x), e.value(step.output), parts, step.integer("entry"), heads, entry.heads, entry.k_dim, v_dim),
         *(room(entry.k_dim, e.kv_type), room(v_dim, e.kv_type), int(entry.v_in_k)),
@@ -229,7 +233,7 @@ def _attend(e: Emitter, step: Step) -> None:
     # The splits of few rows are computed side by side; more than memory was set aside for, one after another.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
     if has_chosen:
-        _attend_chosen(e, kind, step.integer("chosen"), first, last)
+        _attend_chosen(e, kind, heads, entry.heads, shares, first, last)
         return
     form, n = merged_form(e, step, e.beside(1)), heads * v_dim
     store = e.beside(-1)
@@ -304,7 +308,8 @@ def _attend_kept(e: Emitter, step: Step) -> None:
     heads, cache = e.width(q) // width, _Cache.of(e, e.plan.paged[step.integer("entry")], has_chosen=True)
     columns, n_chosen = room(width, e.kv_type), e.width(chosen[0]) if chosen else 0
     kind = f"any_{next(n for n in _COLUMNS if columns <= n)}"
-    parts = e.scratch("attention parts", 4 * heads * 2 * _MOST_SPLITS * (columns + 2))
+    shares = _shares(window + (n_chosen or MAX_CONTEXT // every))
+    parts = e.scratch("attention parts", 4 * heads * max(1, math.prod(shares)) * (columns + 2))
     none = Address(0)
     first = (
         *(e.value(q), e.value(step.output), parts, step.integer("entry"), heads, 1, width, width, columns, columns),
@@ -315,18 +320,28 @@ def _attend_kept(e: Emitter, step: Step) -> None:
         *(none, none, none, none, 0, *cache.kinds),
         *(e.value(chosen[0]) if chosen else none, n_chosen, 0, 1, window, step.integer("blocks"), every),
     )
-    most = window + (n_chosen or MAX_CONTEXT // every)
-    _attend_chosen(e, kind, most, first, last)
+    _attend_chosen(e, kind, heads, 1, shares, first, last)
 
 
-def _attend_chosen(e: Emitter, kind: str, n_seen: int, first: tuple[Argument, ...], last: tuple[Argument, ...]) -> None:
-    """Rows that see at most `n_seen` positions: few of them share their splits as long as there is memory."""
-    heads, n_kv = int(first[4]), int(first[5])
-    n_splits, teams, least = -(-n_seen // _SPLIT), n_kv * -(-(heads // n_kv) // _TEAM), 0
-    for splits, most in ((_MOST_SPLITS, 1), (_FEW_SPLITS, MOST_SPLIT_ROWS)):
-        if n_splits <= splits:
-            launch = partial(e.launch, least=least, most=most)
-            launch(f"attend_parts_{kind}", (teams, GridRows(0), _SHARERS), 128, *first, splits, *last)
-            launch(f"attend_merge_{kind}", (heads, GridRows(0)), 128, *first, splits, *last)
-            least = most + 1
-    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *first, _MOST_SPLITS, *last, least=least)
+def _attend_chosen(
+    e: Emitter,
+    kind: str,
+    heads: int,
+    n_kv: int,
+    shares: tuple[int, int],
+    first: tuple[Argument, ...],
+    last: tuple[Argument, ...],
+) -> None:
+    """Rows that see no more positions than they choose: few of them share their splits."""
+    (n_splits, most), teams = shares, n_kv * -(-(heads // n_kv) // _TEAM)
+    args = (*first, n_splits, *last)
+    if most:
+        e.launch(f"attend_parts_{kind}", (teams, GridRows(0), _SHARERS), 128, *args, most=most)
+        e.launch(f"attend_merge_{kind}", (heads, GridRows(0)), 128, *args, most=most)
+    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=most + 1)
+
+
+def _shares(n_seen: int) -> tuple[int, int]:
+    """Splits of a row that sees at most `n_seen` positions, and up to how many rows there is memory for all of them."""
+    n = -(-n_seen // _SPLIT)
+    return n, MOST_SPLIT_ROWS if n <= _MOST_CHOSEN else int(n <= _MOST_SPLITS)
