@@ -170,7 +170,7 @@ class Emitter:
             self.plan = self._all if draft is None or index < n_before else replace(self._all, state=draft.state)
             self.launches.append([])
             self.uses.append([])
-            if "pick" not in kernels.emitters and (n := _chosen(step)):
+            if not kernels.chooses and (n := _chosen(step)):
                 raise UnsupportedError(
                     f"{step.source}: the {kernels.backend} backend has no attention to positions that an index chooses;"
                     f" open the model with a ctx of at most {n}, where rows see all positions"

@@ -59,6 +59,7 @@ class Kernels:
     repeats: bool = False  # whether launches for many rows may be recorded, which a driver then gets at once
     n_front: Callable[[Batch], int] = lambda batch: 0  # rows in front that tiles of attention leave to other kernels
     centers: bool = False  # whether keys of 4 bits are kept without their bias
+    chooses: bool = False  # whether attention reads positions that an index chooses
     arithmetic: str = ""  # the backend whose bits they give; empty: each level has its own
 
     def fusions(self, kv_type: str | None) -> tuple[Pass, ...]:

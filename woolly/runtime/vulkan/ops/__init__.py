@@ -15,5 +15,14 @@ for _module in pkgutil.iter_modules(__path__):
 
 
 KERNELS = Kernels(
-    "vulkan", EMITTERS, joined, is_far, KeyRanker, sees=True, n_front=n_front, centers=True, arithmetic="cpu"
+    "vulkan",
+    EMITTERS,
+    joined,
+    is_far,
+    KeyRanker,
+    sees=True,
+    n_front=n_front,
+    centers=True,
+    chooses=True,
+    arithmetic="cpu",
 )
