@@ -139,13 +139,9 @@ def test_a_vocabulary_of_more_groups_than_a_grid_has_goes_to_the_kernel_of_few_r
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NAMES])
-def test_every_other_architecture_gives_the_bits_or_is_refused(name, vulkan, tmp_path):
+def test_every_other_architecture_gives_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
     tiny = replace(FAMILIES[name], n_layers=5) if name in DEEP else FAMILIES[name]
-    try:
-        program, cpu = both(vulkan, write_tiny(tiny, tmp_path / "tiny.gguf"), "f16")
-    except UnsupportedError as error:
-        assert "vulkan backend has no" in str(error) or "even number" in str(error)
-        pytest.skip(str(error))
+    program, cpu = both(vulkan, write_tiny(tiny, tmp_path / "tiny.gguf"), "f16")
     # Two pages and all kernels of linears; a second tile of rows is left to the models above.
     np.testing.assert_array_equal(logits(program, [38, 1, 9]).view(np.uint32), logits(cpu, [48]).view(np.uint32))
 
