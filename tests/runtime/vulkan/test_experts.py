@@ -49,6 +49,6 @@ def test_what_mixtures_have_besides_has_the_bits_of_the_cpu_backend(name, vulkan
 def test_mixtures_without_kernels_are_refused_by_name(vulkan, tmp_path):
     with write(tmp_path / "moe.gguf", MOES["two-of-8"].make(np.random.default_rng(5), 24)) as file:
         plan = plan_of(file, MOES["two-of-8"].build)
-        message = "the vulkan backend has no experts of f32 for batches of 32768 rows with 2"
+        message = "Vulkan and Metal have no experts of f32 for batches of 32768 rows with 2"
         with pytest.raises(UnsupportedError, match=message):
             vulkan.compile(plan, file.tensors, Options(max_rows=32_768))

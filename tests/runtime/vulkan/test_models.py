@@ -184,7 +184,7 @@ def test_keys_of_4_bits_without_their_bias_have_the_bits_of_the_cpu_backend(vulk
 def test_an_archive_without_a_kind_of_cache_refuses_it_by_name(vulkan, tmp_path, monkeypatch):
     names = [name for name in attention.open_archive().names() if name != "store_any"]
     monkeypatch.setattr(attention, "open_archive", lambda: SimpleNamespace(names=lambda: names))
-    with pytest.raises(UnsupportedError, match="the vulkan backend has no cache of q4"):
+    with pytest.raises(UnsupportedError, match="Vulkan and Metal have no cache of q4"):
         both(vulkan, write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), "q4")
 
 

@@ -124,7 +124,7 @@ def _centers(e: Emitter, step: Step) -> tuple[Argument, ...]:
     half, name = rope.n_rot // 2, found[0].name
     if half > _MOST_PAIRS:
         raise UnsupportedError(
-            f"the vulkan backend has no keys of 4 bits with a bias in heads of over {2 * _MOST_PAIRS}; take q8_0/q4"
+            f"Vulkan and Metal have no keys of 4 bits with a bias in heads of over {2 * _MOST_PAIRS}; take q8_0/q4"
         )
     pair = np.arange(half)
     left, right = (2 * pair, 2 * pair + 1) if rope.style == "adjacent" else (pair, pair + half)
@@ -188,7 +188,7 @@ def _store(e: Emitter, step: Step) -> None:
     entry = e.plan.paged[step.integer("entry")]
     cache = _Cache.of(e, entry)
     if f"store_{cache.other}" not in open_archive().names():
-        raise UnsupportedError(f"the vulkan backend has no cache of {e.kv_type}")
+        raise UnsupportedError(f"Vulkan and Metal have no cache of {e.kv_type}")
     heads = e.width(step.inputs[0]) // step.integer("head_dim") + entry.heads
     more = (*_centers(e, step)[:1], *cache.kinds) if cache.kinds else ()
     launch = partial(e.launch, f"store_{cache.other}", (GridRows(0), heads), 64, *store_arguments(e, step), *more)
@@ -204,7 +204,7 @@ def _store(e: Emitter, step: Step) -> None:
 def _attend(e: Emitter, step: Step) -> None:
     entry = e.plan.paged[step.integer("entry")]
     if (mask := step.text("mask")) not in _MASKS:
-        raise UnsupportedError(f"the vulkan backend has no attention with the mask {mask}")
+        raise UnsupportedError(f"Vulkan and Metal have no attention with the mask {mask}")
     x = step.inputs[0]
     heads = e.width(x) // entry.k_dim
     v_dim = e.width(step.output) // heads
@@ -293,7 +293,7 @@ def _keep(e: Emitter, step: Step) -> None:
     width, place = e.width(x), e.value(x)
     cache, columns = _Cache.of(e, e.plan.paged[index]), room(width, e.kv_type)
     if width > _MOST_KEPT:
-        raise UnsupportedError(f"the vulkan backend has no rows of over {_MOST_KEPT} columns that are kept")
+        raise UnsupportedError(f"Vulkan and Metal have no rows of over {_MOST_KEPT} columns that are kept")
     none = Address(0)
     args = (place, place, none, e.value(step.output), none, none, index, 1, 1, width, width, columns, columns)
     more = (none, *cache.kinds) if cache.kinds else ()

@@ -26,7 +26,7 @@ def _pick(e: Emitter, step: Step) -> None:
     q, *weights = step.inputs
     head_dim, block, every = (step.integer(name) for name in ("head_dim", "block", "every"))
     if head_dim > _MOST_COLUMNS:
-        raise UnsupportedError(f"the vulkan backend has no index with heads of over {_MOST_COLUMNS}")
+        raise UnsupportedError(f"Vulkan and Metal have no index with heads of over {_MOST_COLUMNS}")
     heads = e.width(q) // head_dim
     choices = 1 if weights else heads
     n_scores = max(_SCORES, MOST_SPLIT_ROWS * choices * -(-MAX_CONTEXT // max(block, every)))

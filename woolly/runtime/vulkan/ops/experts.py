@@ -22,13 +22,13 @@ _THREADS, _ORDER_THREADS = 64, 256
 @emits("moe")
 def _moe(e: Emitter, step: Step) -> None:
     if any(name.startswith("factor") for name, _ in step.attributes):
-        raise UnsupportedError("the vulkan backend has no adapters of experts yet")
+        raise UnsupportedError("Vulkan and Metal have no adapters of experts yet")
     weights = dict(zip(step.text("roles").split(), step.weights, strict=True))
     vectors = {role: e.vector(w) for role, w in weights.items() if role.endswith(("bias", "scale", "select"))}
     n_experts, n_used = weights["router"].shape[0], step.integer("n_used")
     if n_experts > _MOST or n_used > _MOST_USED:
         raise UnsupportedError(
-            f"the vulkan backend has no kernels for {n_used} of {n_experts} experts: up to {_MOST_USED} of {_MOST}"
+            f"Vulkan and Metal have no kernels for {n_used} of {n_experts} experts: up to {_MOST_USED} of {_MOST}"
         )
     rows = normed(e, step)
     kind, ffn, width = rows.kind, weights["up"].shape[1], e.width(step.output)
@@ -77,7 +77,7 @@ def _table(e: Emitter, weight: Weight, n_experts: int) -> Address:
     """The experts of each token, all of which are there."""
     experts = e.views[weight.name].dequantize()
     if weight.shape[0] < e.plan.n_tokens or not ((experts >= 0) & (experts < n_experts)).all():
-        raise UnsupportedError(f"the vulkan backend has no table of experts such as {weight.name}: some are not there")
+        raise UnsupportedError(f"Vulkan and Metal have no table of experts such as {weight.name}: some are not there")
     return e.vector(weight)
 
 

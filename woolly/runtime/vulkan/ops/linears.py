@@ -271,7 +271,7 @@ def _product(
     if blocks.columns == 0:
         if routes and e.max_rows * times > _MOST_GROUPS:
             raise UnsupportedError(
-                f"the vulkan backend has no experts of {blocks.name} for batches of {e.max_rows} rows with {times}"
+                f"Vulkan and Metal have no experts of {blocks.name} for batches of {e.max_rows} rows with {times}"
                 f" experts each: rows times experts may be up to {_MOST_GROUPS}"
             )
         grid = (-(-n // _FLOAT_ROWS), GridRows(kind, times=times), each)

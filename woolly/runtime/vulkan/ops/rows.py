@@ -31,7 +31,7 @@ _NONE = Address(0)
 def activation(name: str) -> int:
     """Its number."""
     if name not in _ACTIVATIONS:
-        raise UnsupportedError(f"the vulkan backend has no activation {name}")
+        raise UnsupportedError(f"Vulkan and Metal have no activation {name}")
     return _ACTIVATIONS.index(name)
 
 
@@ -88,7 +88,7 @@ def _ngrams(e: Emitter, step: Step) -> None:
     numbers = [np.array(step.text(name).split(), np.uint64) for name in ("factors", "sizes", "firsts")]
     n = len(numbers[1])
     if e.max_rows * n > _MOST_ROWS:
-        raise UnsupportedError(f"the vulkan backend has no {n} runs of tokens for batches of {e.max_rows} rows")
+        raise UnsupportedError(f"Vulkan and Metal have no {n} runs of tokens for batches of {e.max_rows} rows")
     ids = e.scratch("rows of runs", 4 * e.max_rows * n)
     packed = [e.array(f"hashes {x.tolist()}", x.nbytes, partial(np.array, x)) for x in numbers]
     more = (step.integer("entry"), step.integer("end"), len(numbers[0]) - 1, n)
@@ -103,7 +103,7 @@ def _hyper(e: Emitter, step: Step) -> None:
     scale, base = (e.vector(weight) for weight in step.weights)
     numbers = (e.width(x), kind, step.integer("streams"), step.integer("iterations"), step.number("eps"))
     if step.integer("streams") > _MOST_STREAMS:
-        raise UnsupportedError(f"the vulkan backend has no mixing of over {_MOST_STREAMS} streams")
+        raise UnsupportedError(f"Vulkan and Metal have no mixing of over {_MOST_STREAMS} streams")
     e.launch("hyper", (GridRows(kind),), _THREADS, e.value(x), scale, base, e.value(step.output), *numbers, kind=kind)
 
 
@@ -281,7 +281,7 @@ def _dots(e: Emitter, step: Step) -> None:
 @emits("given")
 def _given(e: Emitter, step: Step) -> None:
     if e.max_rows > _MOST_ROWS:
-        raise UnsupportedError(f"the vulkan backend has no towers of {e.max_rows} rows at once: {_MOST_ROWS} at most")
+        raise UnsupportedError(f"Vulkan and Metal have no towers of {e.max_rows} rows at once: {_MOST_ROWS} at most")
     width, kind = e.width(step.output), e.kind(step.output)
     elements(e, "given", kind, width, _NONE, _NONE, e.value(step.output), width, kind, 0, 0, 0, 0.0)
 

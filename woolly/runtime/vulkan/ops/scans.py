@@ -38,7 +38,7 @@ def _scan(
 ) -> None:
     """A state of [n_keys][columns of v] for each head; `given` are what the op reads besides v, by scan.slang."""
     if n_keys > _MOST_KEYS:
-        raise UnsupportedError(f"the vulkan backend has no {step.op} of {n_keys} keys: up to {_MOST_KEYS}")
+        raise UnsupportedError(f"Vulkan and Metal have no {step.op} of {n_keys} keys: up to {_MOST_KEYS}")
     n_columns = e.width(v) // heads
     n, one = np.float32(n_keys), np.float32(1)
     args = (
