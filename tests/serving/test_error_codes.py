@@ -8,6 +8,7 @@ CHAT, TEXT, LLAMA, OLE = "/v1/chat/completions", "/v1/completions", "/completion
 WRONG_SCHEMA = {"type": "object", "properties": {"a": {"type": "nonsense"}}}
 WRONG_TOOL = {"type": "function", "function": {"name": "f", "parameters": WRONG_SCHEMA, "strict": True}}
 LONG = [7] * 2000
+NO_SCHEMA = "response_format.json_schema.schema"
 
 # (path, fields beside a sound prompt) -> (status, code, param)
 REQUESTS = [
@@ -28,6 +29,32 @@ REQUESTS = [
         400,
         "invalid_request",
         "response_format",
+    ),
+    (
+        CHAT,
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"type": "object", "properties": {"a": {"type": "string"}}},
+            }
+        },
+        400,
+        "invalid_request",
+        NO_SCHEMA,
+    ),
+    (
+        CHAT,
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+        400,
+        "invalid_request",
+        NO_SCHEMA,
+    ),
+    (
+        CHAT,
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": None}}},
+        400,
+        "invalid_request",
+        NO_SCHEMA,
     ),
     (CHAT, {"tools": [WRONG_TOOL]}, 400, "invalid_request", "tools"),
     (CHAT, {"model": "none"}, 404, "model_not_found", "model"),

@@ -80,6 +80,8 @@ class ResponseFormat(BaseModel):
             raise refuse("response_format.json_schema", "it is missing, but the type is 'json_schema'")
         if self.json_schema is not None and self.json_schema.schema_ is not None:
             return self.json_schema.schema_
+        if self.json_schema is not None and self.schema_ is None:  # any JSON would not be what was asked for
+            raise refuse("response_format.json_schema.schema", "it is missing; put the JSON schema into `schema`")
         return {"type": "object"} if self.schema_ is None else self.schema_
 
 
