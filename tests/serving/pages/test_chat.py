@@ -245,6 +245,28 @@ def test_a_schema_binds_the_real_model(page):
 
 
 @pytest.mark.rare
+def test_a_structure_begins_with_an_example_that_is_sent(page):
+    bodies = answer_with(page, "{}")
+    page.keyboard.press("Control+,")
+    chooser = page.get_by_label("Structured output")
+    chooser.select_option("json_schema")
+    ask(page, "Go.")
+    assert bodies[-1]["response_format"]["json_schema"]["schema"]["required"] == ["name", "age"]
+    chooser.select_option("regex")
+    box = page.get_by_label("Regular expression")
+    assert box.input_value() == "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    box.fill("[a-z]+")
+    chooser.select_option("grammar")
+    box = page.get_by_label("Grammar (GBNF)")
+    assert box.input_value() == "[a-z]+"  # what was written stays
+    box.fill("")
+    assert "The box is empty" in page.locator("small.wrong").inner_text()
+    page.get_by_role("button", name="Use the example").click()
+    ask(page, "Go on.")
+    assert bodies[-1]["grammar"] == 'root ::= "yes" | "no"'
+
+
+@pytest.mark.rare
 def test_a_model_is_unloaded_and_loaded(page, server):
     page.locator("#model").click()
     page.get_by_label(f"Unload {server.name}").click()

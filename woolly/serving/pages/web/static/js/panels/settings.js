@@ -11,7 +11,7 @@ const host = byId("settings-fields");
 const badge = byId("settings-badge");
 
 const EXAMPLE = JSON.stringify({ type: "object", properties: { name: { type: "string" }, age: { type: "integer" } }, required: ["name", "age"] }, null, 2);
-const HINTS = { json_schema: EXAMPLE, grammar: 'root ::= "yes" | "no"', regex: "[0-9]{4}-[0-9]{2}-[0-9]{2}" };
+const EXAMPLES = { json_schema: EXAMPLE, grammar: 'root ::= "yes" | "no"', regex: "[0-9]{4}-[0-9]{2}-[0-9]{2}" };
 
 let controls = []; // {field, row, box, note}
 
@@ -118,16 +118,19 @@ function formRow() {
   const pattern = textRow("pattern", "Schema or pattern", "", 7);
   const box = pattern.querySelector("textarea");
   const note = pattern.querySelector("small");
+  const use = el("button", { type: "button", class: "text-button" }, "Use the example");
+  pattern.append(use);
   box.classList.add("code-box");
   const show = () => {
-    pattern.hidden = !(chooser.value in HINTS);
+    pattern.hidden = !(chooser.value in EXAMPLES);
     pattern.querySelector("label").textContent = FORMS.find(([key]) => key === chooser.value)[1];
-    box.placeholder = HINTS[chooser.value] ?? "";
     check();
   };
   const check = () => {
-    let problem = "";
-    if (chooser.value === "json_schema" && box.value.trim()) {
+    const isEmpty = !box.value.trim();
+    let problem = isEmpty ? "The box is empty: fill it, or choose “Any text” above." : "";
+    use.hidden = !isEmpty;
+    if (chooser.value === "json_schema" && !isEmpty) {
       try {
         JSON.parse(box.value);
       } catch (error) {
@@ -136,7 +139,20 @@ function formRow() {
     }
     mark(box, note, problem, "");
   };
-  chooser.addEventListener("change", show);
+  const fill = () => {
+    box.value = settings().pattern = EXAMPLES[chooser.value];
+    changed();
+    check();
+  };
+  // An example is a value, not a placeholder: a box that looks filled is.
+  chooser.addEventListener("change", () => {
+    if (chooser.value in EXAMPLES && ["", ...Object.values(EXAMPLES)].includes(box.value.trim())) fill();
+    show();
+  });
+  use.addEventListener("click", () => {
+    fill();
+    box.focus();
+  });
   box.addEventListener("input", check);
   show();
   return el("div", {}, row, pattern);
