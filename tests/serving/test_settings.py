@@ -149,6 +149,25 @@ def test_an_empty_key_file_lets_nobody_in_rather_than_everybody(folder):
         read_settings({"api_key_file": folder / "keys"}, {})
 
 
+@pytest.mark.parametrize("name", ["api_key", "admin_key", "keys_file", "oidc_issuer"])
+def test_an_empty_guard_is_refused_rather_than_open_to_everybody(folder, name):
+    variable = f"WOOLLY_{name.upper()}"
+    for empty in ("", " ", ","):
+        with pytest.raises(RequestError, match=f"{variable} is empty, .*, or unset it"):
+            read_settings({}, {variable: empty})
+    (folder / "woolly.toml").write_text(f'[serve]\n{name} = ""\n')
+    with pytest.raises(RequestError, match=f"{name} is empty, .*, or leave it out"):
+        read_settings({}, {})
+
+
+def test_an_empty_key_is_refused_unless_a_flag_gives_one(folder):
+    error = CliRunner().invoke(app, ["serve", "--api-key", ""]).exception
+    assert isinstance(error, RequestError) and "--api-key is empty, which would keep nobody out" in str(error)
+    assert read_settings({"api_key": ["one"]}, {"WOOLLY_API_KEY": ""}).keys == ("one",)
+    (folder / "woolly.toml").write_text("[serve]\napi_key = []\n")
+    assert not read_settings({}, {"WOOLLY_PORT": ""}).has_keys
+
+
 def test_every_setting_is_read_by_something():
     files = [path for room in ("serving", "cluster") for path in (ROOT / "woolly" / room).rglob("*.py")]
     source = "".join(path.read_text() for path in files if path.name != "configuration.py")

@@ -23,6 +23,8 @@ FILE_NAME = "woolly.toml"  # of the working folder; WOOLLY_CONFIG or --config na
 TABLE = "serve"
 log = logging.getLogger("woolly.serving")
 _OTHER_TABLES = {"keys": "keys_file", "models": "names_file"}  # and the setting that names their file
+# Whoever gives one of these expects that it keeps strangers out: `--api-key "$KEY"` without a KEY would let them in.
+_GUARDS = ("api_key", "api_key_file", "admin_key", "admin_key_file", "keys_file", "oidc_issuer")
 
 
 def environment_name(setting: str) -> str:
@@ -57,6 +59,8 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
     values = _of_file(Path(path or FILE_NAME), required=path is not None)
     names = {environment_name(setting.name): setting.name for setting in fields(Settings)}
     for name, setting in names.items():
+        if setting not in given:
+            _check_guard(name, setting, environment.get(name), "unset it")
         if environment.get(name):
             values[setting] = _of_text(name, setting, environment[name])
     for name in environment.keys() - names.keys():
@@ -65,8 +69,17 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
         if near:
             log.warning("the environment has %s, which is no setting: did you mean %s?", name, near[0])
     for name, value in given.items():
+        _check_guard(name, name, value, "leave it out")
         values[name] = _split(value) if kind_of(name) is tuple else value
     return Settings(**values)
+
+
+def _check_guard(source: str, name: str, value: Any, otherwise: str) -> None:
+    """Refuses an empty value of a setting that is given to keep strangers out."""
+    texts = value if isinstance(value, (list, tuple)) else [value]
+    is_empty = bool(texts) and all(isinstance(text, str) and not text.strip(" ,") for text in texts)
+    if name in _GUARDS and is_empty:
+        raise RequestError(f"{source} is empty, which would keep nobody out; give a value, or {otherwise}", field=name)
 
 
 def _of_text(source: str, name: str, text: str) -> Any:
@@ -113,6 +126,7 @@ def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
             near = difflib.get_close_matches(name, known, n=1)
             meant = f"did you mean {near[0]}?" if near else "`woolly serve --help` lists them"
             raise RequestError(f"{path}: [{TABLE}] has {key}, which is no setting: {meant}")
+        _check_guard(f"{path}: {key}", name, value, "leave it out")
         values[name] = checked_value(f"{path}: {key}", name, value)
     return values
 
