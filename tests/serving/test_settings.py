@@ -61,6 +61,23 @@ def test_keys_of_the_file_are_added_and_comments_left_out(folder):
     assert read_settings({"api_key": ["zero"], "api_key_file": folder / "keys"}, {}).keys == ("zero", "one", "two")
 
 
+def test_a_tilde_is_the_home_folder_in_every_source(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("USERPROFILE", str(folder))
+    (folder / "models").mkdir()
+    (folder / "woolly.toml").write_text('[serve]\nmodel = "~/a.gguf"\nmodels-dir = "~/models"\nlora = ["~/b", "c"]\n')
+    settings = read_settings({"config": Path("~/woolly.toml")}, {})
+    assert (settings.model, settings.models_dir) == (str(folder / "a.gguf"), folder / "models")
+    assert settings.lora == (str(folder / "b"), "c")
+    flags, variables = (
+        {"model": "~/x.gguf", "log_file": Path("~/log")},
+        {"WOOLLY_LORA_SCALED": "~/b:0.5,~nobody-here/c:1"},
+    )
+    settings = read_settings(flags, variables)
+    assert (settings.model, settings.log_file) == (str(folder / "x.gguf"), folder / "log")
+    assert settings.lora_scaled == (f"{folder / 'b'}:0.5", "~nobody-here/c:1")
+
+
 def test_a_misspelt_variable_is_told(folder, caplog):
     others = {
         "WOOLLY_HOME": "x",

@@ -23,6 +23,11 @@ FILE_NAME = "woolly.toml"  # of the working folder; WOOLLY_CONFIG or --config na
 TABLE = "serve"
 log = logging.getLogger("woolly.serving")
 _OTHER_TABLES = {"keys": "keys_file", "models": "names_file"}  # and the setting that names their file
+# Settings of texts that may be files; others with files have the type Path.
+_FILES = (
+    *("model", "preload", "model_draft", "mmproj"),
+    *("lora", "lora_scaled", "control_vector", "control_vector_scaled"),
+)
 # Whoever gives one of these expects that it keeps strangers out: `--api-key "$KEY"` without a KEY would let them in.
 _GUARDS = ("api_key", "api_key_file", "admin_key", "admin_key_file", "keys_file", "oidc_issuer")
 
@@ -56,7 +61,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
     """Returns the settings, each from the first source that has it. `flags` may name the file as `config`."""
     given = dict(flags)
     path = given.pop("config", None) or environment.get("WOOLLY_CONFIG")
-    values = _of_file(Path(path or FILE_NAME), required=path is not None)
+    values = _of_file(_at_home(Path(path or FILE_NAME)), required=path is not None)
     names = {environment_name(setting.name): setting.name for setting in fields(Settings)}
     for name, setting in names.items():
         if setting not in given:
@@ -71,7 +76,20 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
     for name, value in given.items():
         _check_guard(name, name, value, "leave it out")
         values[name] = _split(value) if kind_of(name) is tuple else value
-    return Settings(**values)
+    files = {name for name in values if name in _FILES or kind_of(name) is Path}
+    return Settings(**values | {name: _at_home(values[name]) for name in files})
+
+
+def _at_home(value: Any) -> Any:
+    """Returns a path, or each of a list, with the home folder for ~, which no shell expands in a file or in --model=~/x."""
+    if isinstance(value, tuple):
+        return tuple(map(_at_home, value))
+    if value is None or not str(value).startswith("~"):
+        return value
+    try:
+        return type(value)(Path(value).expanduser())
+    except RuntimeError:  # a user who is not known: what opens the file says that it is not there
+        return value
 
 
 def _check_guard(source: str, name: str, value: Any, otherwise: str) -> None:
