@@ -12,6 +12,7 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, MODEL, NAMED, THREADS, complete_model, model_and_text
 from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.terminal.files import read_utf8
 from woolly.cli.terminal.progress import steps_bar, tell
 from woolly.errors import RequestError
 
@@ -25,7 +26,11 @@ __all__ = ["eval"]
 
 @command(
     MODEL,
-    Argument("questions", "FILE", "Rows of JSON lines: question, choices and answer, or prompt and answer."),
+    Argument(
+        "questions",
+        "FILE",
+        "Rows of JSON lines: question, choices and answer, or prompt and answer; - for those piped in.",
+    ),
     NAMED,
     Option(
         "--against",
@@ -67,15 +72,17 @@ def eval(
     or json. Answers are those of temperature 0, so a second run gives the same figures.
     """
     from woolly.measure.evaluation.comparing import accuracy, compare
-    from woolly.measure.evaluation.rows import read_rows
+    from woolly.measure.evaluation.rows import read_rows, rows_of
 
     example = "a file of questions was expected: woolly eval smollm2 questions.jsonl"
     model, questions = model_and_text("eval", model, questions, named, example)
     for name, value in (("max_tokens", max_tokens), ("limit", limit)):
         if value is not None and value < 1:
             raise RequestError(f"{name} is {value}; at least 1 was expected", field=name)
-    path = Path(questions)
-    rows = read_rows(path)[:limit]
+    is_piped = questions == "-"
+    path = Path("piped" if is_piped else questions)
+    rows = rows_of(read_utf8("-"), "standard input") if is_piped else read_rows(path)
+    rows = rows[:limit]
     folder = folder or path.with_name(path.name + ".results")
     options = {"threads": threads, "backend": backend or "auto", "device": device}
     outcomes = [_run(name, rows, folder, max_tokens, options) for name in (model, against) if name is not None]

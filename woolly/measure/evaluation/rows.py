@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from woolly.errors import RequestError
 
-__all__ = ["ChoiceRow", "PromptRow", "Row", "judge", "read_rows"]
+__all__ = ["ChoiceRow", "PromptRow", "Row", "judge", "read_rows", "rows_of"]
 
 Match = Literal["exact", "regex", "number", "json"]
 _MATCHES = ("exact", "regex", "number", "json")
@@ -46,13 +46,19 @@ Row = ChoiceRow | PromptRow
 def read_rows(path: Path) -> list[Row]:
     """The rows of a JSONL file; RequestError names the line that is none."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may have U+2028 or U+0085 in a text
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror or error if isinstance(error, OSError) else "it is not UTF-8"
         raise RequestError(f"{path} cannot be read ({reason}): give a file of JSON lines") from None
-    rows = [_row(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    return rows_of(text, str(path))
+
+
+def rows_of(text: str, name: str) -> list[Row]:
+    """The rows of JSON lines; RequestError names the line that is none, and where it stands."""
+    lines = text.split("\n")  # JSON may have U+2028 or U+0085 in a text
+    rows = [_row(line, f"{name}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not rows:
-        raise RequestError(f"{path} has no rows: give a file of JSON lines")
+        raise RequestError(f"{name} has no rows: give JSON lines")
     return rows
 
 
