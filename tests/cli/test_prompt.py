@@ -11,7 +11,7 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly.cli.parse import prompt as prompts
 from woolly.cli.parse.prompt import model_and_prompt, naming_files
-from woolly.errors import RequestError, StoreError
+from woolly.errors import RequestError, StoreError, WoollyError
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +197,21 @@ def test_a_refusal_names_the_file_and_not_its_place():
         with pytest.raises(RequestError) as error, naming_files(("x/a.png", "x/b.png"), ("/y/c.wav",)):
             raise RequestError(said, code="context_length", limit=3)
         assert (str(error.value), error.value.code, error.value.limit) == (shown, "context_length", 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["serve"], r"serve is a command: woolly serve \(-p serve makes it the prompt\)"),
+        (["-m", "{model}", "list"], "list is a command: woolly list"),
+        (["{model}", "list"], "list is a command: woolly list"),
+        (["help"], "`woolly run --help` shows the options"),
+    ],
+)
+def test_the_name_of_a_command_is_no_prompt(model, words, sentence):
+    with pytest.raises(WoollyError, match=sentence):
+        woolly("run", *(word.format(model=model) for word in words))
+
+
+def test_the_name_of_a_command_may_be_a_prompt_by_its_option(model):
+    assert woolly("run", model, "-p", "list", "-n", "2", "-t", "1")

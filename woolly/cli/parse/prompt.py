@@ -53,6 +53,8 @@ def model_and_prompt(
     prompt is None if a model is given and a person at a terminal could type what else there is to say.
     """
     name, prompt = name_and_words(words, named, text)
+    if words and prompt == words[-1]:
+        _refuse_command(prompt)
     if name is None and words and re.fullmatch(_OTHER_FORMS, words[0], re.IGNORECASE):
         is_folder = Path(words[0]).is_dir()
         tell(
@@ -78,6 +80,18 @@ def model_and_prompt(
     if not whole:
         raise UsageError(_EMPTY if name is None or prompt is not None or files else lacks_prompt(name))
     return name, whole
+
+
+def _refuse_command(word: str) -> None:
+    """UsageError if the whole prompt is the name of a command, as `./scripts/run serve` has it."""
+    context = click.get_current_context(silent=True)
+    root = context.find_root().command if context else None
+    if not isinstance(root, click.Group) or context is None:
+        return
+    if word == "help":
+        raise UsageError(f"`woolly {context.info_name} --help` shows the options (-p help makes it the prompt)")
+    if word in root.list_commands(context):
+        raise UsageError(f"{word} is a command: woolly {word} (-p {word} makes it the prompt)")
 
 
 def is_conversation() -> bool:
