@@ -72,7 +72,9 @@ class Cursor:
         room = (self.n_bytes - self.offset) // n_least
         if count > room:
             raise self.error(
-                f"expected at most {room} {what}{self.of_owner()} in the rest of the file, found {count}", at
+                f"expected at most {room} {what}{self.of_owner()} in the rest of the file, found {count}:"
+                " the file may be truncated; fetch it again",
+                at,
             )
         if most is not None and count > most:
             raise self.error(f"expected at most {most} {what}, found {count}", at)
@@ -91,4 +93,5 @@ class Cursor:
         """Step over `count` length-prefixed strings."""
         self.offset, n_whole = _native.skip_strings(self.bytes, self.offset, count)
         if n_whole != count:
-            raise self.error(f"expected string {n_whole} of {count}{self.of_owner()}, but it exceeds the file")
+            found = f"expected string {n_whole} of {count}{self.of_owner()}, but it exceeds the file"
+            raise self.error(f"{found}, which may be truncated; fetch it again")
