@@ -9,6 +9,7 @@ from tests.store.hub import COMMIT
 from tests.store.test_hub import DATA, REPO, hub, place
 from woolly.errors import StoreError
 from woolly.store import HubName, all_families, find_named, is_model_name, known_names, pull, remote_name, resolve
+from woolly.store.folder import models_folder
 from woolly.store.hub import quant_of
 
 __all__ = ["hub"]
@@ -93,6 +94,21 @@ def test_all_forms_pull_the_same_file(hub, tmp_path):
     assert pull(f"{hub.url}/{REPO}/blob/{COMMIT}/wool-Q8_0.gguf").read_bytes() == DATA + b"8"
 
 
+def test_a_path_below_home_may_begin_with_a_tilde(hub, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "x.gguf").write_bytes(DATA)
+    assert resolve("~/x.gguf") == tmp_path / "x.gguf"
+    with pytest.raises(StoreError, match=r"there is no file and no model named '.*y\.gguf'"):
+        resolve("~/y.gguf")
+    monkeypatch.setenv("WOOLLY_HOME", "~/woolly")
+    assert models_folder() == tmp_path / "woolly" / "models"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~").mkdir()
+    (tmp_path / "~" / "x.gguf").write_bytes(DATA)
+    assert resolve("~/x.gguf") == Path("~/x.gguf")
+
+
 def test_a_path_of_that_name_wins(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = Path(REPO)
@@ -135,4 +151,5 @@ def test_the_default_model_has_ollamas_form_too(hub):
     for name in ("smollm2", "smollm2:latest", "smollm2:135m", "smollm2-135m"):
         with pytest.raises(StoreError, match="the model smollm2 is not here yet"):
             resolve(name)
+    assert find_named("smollm2:135m") is None
     assert str(find_named("smollm2:1.7b").hub) == "hf:HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M"

@@ -16,7 +16,7 @@ def models_folder() -> Path:
     The path is absolute; the folder need not exist.
     """
     if home := os.environ.get("WOOLLY_HOME"):
-        return Path(home).absolute() / "models"
+        return Path(home).expanduser().absolute() / "models"
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG specification says that a relative path is to be ignored; an empty value is relative too.
     if not cache.is_absolute():

@@ -59,6 +59,8 @@ def find_named(text: str) -> Named | None:
     if tag == "latest":
         tag = next(iter(family.tags))
     size = family.tags.get(tag)
+    if size is None and lookup(text) is not None:
+        return None  # the default model, which no hub has to bring
     if size is None:
         raise StoreError(f"{name} has no {typed!r} in the catalogue: it has {', '.join(family.tags)}")
     default = quant in (None, size.quant)
@@ -106,8 +108,14 @@ def is_bare_repo(spec: str) -> bool:
     return re.fullmatch(rf"{_REPO}(?::[\w.-]+)?", spec) is not None and not is_model_file(spec)
 
 
+def at_home(spec: str) -> str:
+    """Returns what a path that begins with ~ means: shells leave it in `--model=~/x.gguf`, and files of settings."""
+    return os.path.expanduser(spec) if spec.startswith("~") and not os.path.exists(spec) else spec  # noqa: PTH110, PTH111
+
+
 def is_path(spec: str) -> bool:
     """Returns whether a file has this name, or a folder that has the form of a repository's name."""
+    spec = at_home(spec)
     with contextlib.suppress(OSError, ValueError):  # a name that is too long; a NUL
         return Path(spec).is_file() or (is_bare_repo(spec) and Path(spec).exists())
     return False

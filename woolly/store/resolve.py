@@ -20,6 +20,7 @@ from woolly.store.inventory import find_stored, list_models
 from woolly.store.known.forms import is_whisper_file
 from woolly.store.made import find_made
 from woolly.store.names import (
+    at_home,
     catalogue_names,
     find_named,
     is_bare_repo,
@@ -35,7 +36,7 @@ __all__ = ["find_own_made", "is_model_name", "near_models", "resolve"]
 
 def resolve(spec: str | os.PathLike[str]) -> Path:
     """Returns the path of a GGUF file: an existing file as it is, or a model on this machine by its name."""
-    text = os.fspath(spec)
+    text = at_home(os.fspath(spec))
     path = Path(text)
     try:
         if path.is_file():
