@@ -121,7 +121,7 @@ class Library:
             self._main_path = resolve(main)
             self.main = self._names(self._main_path)[0]
         self._cache: dict[tuple[Path, int, int], ModelInfo] = {}
-        self._bad: set[tuple[Path, int, int]] = set()
+        self._bad: dict[tuple[Path, int, int], str] = {}  # and why
         self._lock = threading.Lock()
         self._log_skipped()
 
@@ -250,8 +250,8 @@ class Library:
         status = path.stat()
         key = (path, status.st_mtime_ns, status.st_size)
         with self._lock:
-            if key in self._bad:
-                raise WoollyError(f"{path}: the file cannot be read as a model")
+            if (told := self._bad.get(key)) is not None:
+                raise WoollyError(told)
             info = self._cache.get(key)
         if info is None:
             try:
@@ -259,14 +259,12 @@ class Library:
             except OSError:
                 raise
             except Exception as error:  # a hostile header must not break the list of all others
-                with self._lock:
-                    self._bad.add(key)
                 is_told = isinstance(error, WoollyError)
-                reason = str(error) if is_told else repr(error)
-                log.warning("model cannot be read", extra={"model": name, "reason": reason})
-                if is_told:
-                    raise
-                raise WoollyError(f"{path}: the file cannot be read as a model") from error
+                told = str(error) if is_told else f"{path}: the file cannot be read as a model"
+                with self._lock:
+                    self._bad[key] = told
+                log.warning("model cannot be read", extra={"model": name, "reason": told if is_told else repr(error)})
+                raise WoollyError(told) from error
             with self._lock:
                 self._cache[key] = info
         is_main = name == self.main
