@@ -81,7 +81,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
 
 
 def _at_home(value: Any) -> Any:
-    """Returns a path, or each of a list, with the home folder for ~, which no shell expands in a file or in --model=~/x."""
+    """Returns a path, or each of a list, with the home folder for ~: in a file or --model=~/x no shell has done so."""
     if isinstance(value, tuple):
         return tuple(map(_at_home, value))
     if value is None or not str(value).startswith("~"):
