@@ -118,7 +118,7 @@ function formRow() {
   const pattern = textRow("pattern", "Schema or pattern", "", 7);
   const box = pattern.querySelector("textarea");
   const note = pattern.querySelector("small");
-  const use = el("button", { type: "button", class: "text-button" }, "Use the example");
+  const use = el("button", { type: "button", class: "button small" }, "Use the example");
   pattern.append(use);
   box.classList.add("code-box");
   const show = () => {
@@ -127,7 +127,7 @@ function formRow() {
     check();
   };
   const check = () => {
-    const isEmpty = !box.value.trim();
+    const isEmpty = chooser.value in EXAMPLES && !box.value.trim();
     let problem = isEmpty ? "The box is empty: fill it, or choose “Any text” above." : "";
     use.hidden = !isEmpty;
     if (chooser.value === "json_schema" && !isEmpty) {
