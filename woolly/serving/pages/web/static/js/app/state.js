@@ -22,7 +22,7 @@ export const state = {
 
 const listeners = new Map();
 
-/** Calls `listener` when `kind` happens: list, current, run, models, problem, refresh, settings, tools, unkept, unlocked. */
+/** Calls `listener` when `kind` happens: list, current, run, models, problem, refresh, settings, setting (a value of one), tools, unkept, unlocked. */
 export function on(kind, listener) {
   listeners.set(kind, [...(listeners.get(kind) ?? []), listener]);
 }

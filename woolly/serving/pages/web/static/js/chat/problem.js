@@ -2,13 +2,19 @@
 
 import * as chat from "./chat.js";
 import { el, icon } from "../app/dom.js";
+import { on, state } from "../app/state.js";
+import { openSetting } from "../panels/panels.js";
+import { toRequest } from "../panels/samplers.js";
 import { editLast } from "./thread.js";
+
+let update = () => {}; // of the buttons below a wrong setting, when settings change
+on("setting", () => update());
 
 /** The box of a problem. `isOver` says whether it is still the conversation's. */
 export function problemView(problem, isOver) {
   const { error } = problem;
   const isMild = error.code === "stopped";
-  const actions = error.code === chat.FULL ? fullButtons(problem) : error.code === chat.BLIND ? withoutButtons("pictures") : error.code === chat.DEAF ? withoutButtons("sounds") : tryButton(error, isOver);
+  const actions = error.code === chat.FULL ? fullButtons(problem) : error.code === chat.BLIND ? withoutButtons("pictures") : error.code === chat.DEAF ? withoutButtons("sounds") : error.setting ? settingButtons(error) : tryButton(error, isOver);
   return el("div", { class: isMild ? "problem mild" : "problem", role: isMild ? "status" : "alert" }, el("p", {}, icon("close"), el("span", {}, ...withCommands(error.message))), actions);
 }
 
@@ -38,6 +44,27 @@ function dropButton() {
   const one = button("Drop the oldest turns and go on", () => chat.dropAndRetry());
   one.title = "The system prompt and the last messages are sent; the oldest stay in this conversation, but the model gets them no more.";
   return one;
+}
+
+/** Asking again would fail again, until the setting is another. */
+function settingButtons({ setting }) {
+  const open = button("Open settings", () => openSetting(setting));
+  const again = button("Try again", () => chat.retry());
+  update = () => {
+    again.hidden = !areSound(state.current.settings);
+    open.hidden = !again.hidden;
+  };
+  update();
+  return el("div", { class: "row" }, open, again);
+}
+
+function areSound(settings) {
+  try {
+    toRequest(settings, state.defaults);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 function tryButton(error, isOver) {

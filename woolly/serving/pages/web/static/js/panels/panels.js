@@ -3,6 +3,7 @@
 import { byId, el, icon } from "../app/dom.js";
 import { closeDrawer } from "../chat/sidebar.js";
 import { closePerformance, openPerformance } from "./performance.js";
+import { focusSetting } from "./settings.js";
 import { small } from "../app/store.js";
 
 const panel = byId("panel");
@@ -46,6 +47,12 @@ export function togglePanel(name) {
   if (name === "performance") openPerformance();
   else closePerformance();
   byId("close-panel").focus();
+}
+
+/** Opens the settings at one of them. */
+export function openSetting(name) {
+  if (shown !== "settings") togglePanel("settings");
+  focusSetting(name);
 }
 
 /** Closes the panel; returns false if it was closed. */

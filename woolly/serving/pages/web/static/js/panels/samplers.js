@@ -14,8 +14,13 @@ export function groups() {
 
 const byName = (name) => state.options.find((field) => field.name === name);
 
-/** What is wrong with a setting, as a sentence. */
-export class SettingError extends Error {}
+/** What is wrong with a setting, as a sentence; `setting` is its name, once that is known. */
+export class SettingError extends Error {
+  constructor(message, setting = null) {
+    super(message);
+    this.setting = setting;
+  }
+}
 
 /** Returns the value of a text; undefined if it is empty. */
 export function readValue(field, text) {
@@ -71,21 +76,31 @@ export const FORMS = [
   ["regex", "Regular expression"],
 ];
 
+/** Returns what `read` does; a SettingError gets the name of the setting that it is about. */
+function named(setting, read) {
+  try {
+    return read();
+  } catch (error) {
+    if (error instanceof SettingError) error.setting = setting;
+    throw error;
+  }
+}
+
 /** Returns the fields of a request for a conversation's settings. SettingError if one cannot be read. */
 export function toRequest(settings, defaults) {
   const sampling = settings.sampling ?? {};
   const request = {};
   for (const field of state.options) {
-    const value = isUseful(field, sampling, defaults) ? readValue(field, sampling[field.name] ?? "") : undefined;
+    const value = isUseful(field, sampling, defaults) ? named(field.name, () => readValue(field, sampling[field.name] ?? "")) : undefined;
     if (value !== undefined) request[field.name] = value;
   }
   if (settings.reasoning) request.reasoning_effort = settings.reasoning;
-  if (settings.tools?.trim()) request.tools = parseJson("Tools", settings.tools);
+  if (settings.tools?.trim()) request.tools = named("tools", () => parseJson("Tools", settings.tools));
   if (settings.probabilities) Object.assign(request, { logprobs: true, top_logprobs: 5 });
   const pattern = (settings.pattern ?? "").trim();
   if (settings.form === "json_object") request.response_format = { type: "json_object" };
-  else if (settings.form && !pattern) throw new SettingError("A structured output is chosen, but its box is empty; fill it, or choose “Any text”.");
-  else if (settings.form === "json_schema") request.response_format = { type: "json_schema", json_schema: { name: "answer", schema: parseJson("The JSON schema", pattern) } };
+  else if (settings.form && !pattern) throw new SettingError("A structured output is chosen, but its box is empty; fill it, or choose “Any text”.", "pattern");
+  else if (settings.form === "json_schema") request.response_format = { type: "json_schema", json_schema: { name: "answer", schema: named("pattern", () => parseJson("The JSON schema", pattern)) } };
   else if (settings.form) request[settings.form] = pattern;
   return request;
 }

@@ -4,7 +4,7 @@ import * as chat from "../chat/chat.js";
 import { byId, el, toast } from "../app/dom.js";
 import { presetsRow } from "./presets.js";
 import { FORMS, SettingError, countChanged, groups, isUseful, readValue } from "./samplers.js";
-import { on, state } from "../app/state.js";
+import { emit, on, state } from "../app/state.js";
 import { small } from "../app/store.js";
 
 const host = byId("settings-fields");
@@ -33,6 +33,16 @@ function changed() {
   if (state.current.messages.length) chat.keep(state.current);
   else small.set("fresh-settings", settings());
   refresh();
+  emit("setting");
+}
+
+/** Puts the focus into the box of a setting; its group is opened. */
+export function focusSetting(name) {
+  const box = host.querySelector(`[data-setting="${CSS.escape(name)}"]`);
+  const group = box?.closest("details");
+  if (group) group.open = true;
+  box?.scrollIntoView({ block: "center" });
+  box?.focus();
 }
 
 function apply(others) {
@@ -92,7 +102,7 @@ function labelled(label, help, box, unit = null) {
 }
 
 function textRow(name, label, help, rows, apiName = null) {
-  const box = el("textarea", { rows, spellcheck: "false", value: settings()[name] ?? "", title: apiName });
+  const box = el("textarea", { rows, spellcheck: "false", value: settings()[name] ?? "", title: apiName, "data-setting": name });
   box.addEventListener("input", () => {
     settings()[name] = box.value;
     changed();
@@ -175,6 +185,7 @@ function fieldRow(field) {
   };
   box.addEventListener("input", take);
   box.title = field.name;
+  box.dataset.setting = field.name;
   controls.push({ field, row, box, note });
   return row;
 }
