@@ -64,3 +64,13 @@ def test_a_role_that_the_template_names_is_shown(app_with):
         messages = [{"role": "critic", "content": "bad"}, *TALK]
         reply = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
     assert reply.json()["__verbose"]["prompt"] == "R:badU:hi"
+
+
+def test_a_tool_without_its_function_is_refused_for_that(client):
+    for tool, says in (
+        ({"type": "function"}, "tools.0: it has no `function`; an object with a name was expected there"),
+        ({"type": "function", "name": "weather"}, "tools.0: it has no `function`"),
+        ({"type": "web_search"}, "tools.0: the type 'web_search' is not supported; 'function' with a function is"),
+    ):
+        reply = client.post("/v1/chat/completions", json={"messages": TALK, "tools": [tool]})
+        assert reply.status_code == 400 and reply.json()["error"]["message"].startswith(says)

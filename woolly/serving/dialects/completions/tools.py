@@ -105,8 +105,10 @@ def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
     tools: list[Tool] = []
     for i, spec in enumerate(specs):
         where = f"tools.{i}"
-        if spec.type != "function" or spec.function is None:
+        if spec.type != "function":
             raise refuse(where, f"the type {spec.type[:40]!r} is not supported; 'function' with a function is")
+        if spec.function is None:
+            raise refuse(where, "it has no `function`; an object with a name was expected there")
         function = spec.function
         if not _NAME.fullmatch(function.name):
             raise refuse(
