@@ -27,7 +27,10 @@ ARCHIVE = next((found for place in _PLACES if (found := place / "kernels.bin").e
 _MARK = b"woollyv1"
 # The sources, if this is a clone: an archive there may be older than they are.
 _SOURCES = Path(__file__).resolve().parents[3] / "native" / "gpu"
-_MAKE = "`pip install slangpy` and `python native/gpu/compile.py` in the clone make them; or use backend='cpu'"
+_MAKE = (
+    "in the clone `pip install slangpy` and `python native/gpu/compile.py` make them, and `pip install .` takes them"
+    " along, unless it was editable; or use backend='cpu'"
+)
 
 
 @dataclass(frozen=True)
