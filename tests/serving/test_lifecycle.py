@@ -121,6 +121,7 @@ def run(*arguments, timeout=WAIT):
         (["-m", "{model}", "--host", "203.0.113.1"], "cannot listen at 203.0.113.1"),
         (["-m", "{model}", "--chat-template", "{{% if %}}", "--port", "0"], "template"),
         (["-m", "{model}", "--preload", "another", "--port", "0"], "there is no model named 'another'"),
+        (["-m", "{model}", "--models-memory", "1kB", "--port", "0"], "; unload another model, lower ctx_size, or"),
     ],
 )
 def test_what_cannot_be_served_is_one_line_and_exit_code_1(tiny_model, arguments, says):

@@ -12,7 +12,7 @@ from woolly.runtime.vulkan.archive import SpirvArchive
 
 
 def test_an_archive_that_is_missing_or_damaged_is_one_sentence(tmp_path):
-    with pytest.raises(DeviceError, match="has no Vulkan kernels: `pip install slangpy`"):
+    with pytest.raises(DeviceError, match="has no Vulkan kernels: in the clone `pip install slangpy`"):
         SpirvArchive(tmp_path / "kernels.bin")
     for data in (b"", b"woollyv1\xff\xff\0\0{}", b"else" * 9):
         (tmp_path / "kernels.bin").write_bytes(data)

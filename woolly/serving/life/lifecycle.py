@@ -225,6 +225,8 @@ class _Server(uvicorn.Server):
                 await models.load(name)
         except ApiError as error:
             message = error.message if name == models.main else f"--preload {name}: {error.message}"
+            if error.code == "insufficient_memory" and error.suggestion is not None:  # others are for clients
+                message = f"{message}; {error.suggestion}"
             self._state.health.set("failed", message)
             # A flag is named as it was typed, if its value is at fault.
             told = error.__cause__ if isinstance(error.__cause__, RequestError) else RequestError(message)
