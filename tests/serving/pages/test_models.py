@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
-from tests.serving.pages.conftest import answers, ask, kept, reload, served, settled, until
+from tests.serving.pages.conftest import answers, ask, assert_focus, kept, reload, served, settled, until
 from woolly.serving import Settings, create_app
 
 ROW = {
@@ -41,6 +41,20 @@ def test_the_search_finds_models_here_and_in_the_catalogue(open_page, two):
     assert page.get_by_role("button", name="Fetch smollm2:360m").count() == 0  # the server fetches nothing
     page.locator("#model-search").fill("tw")
     assert page.locator("#model-list .name").all_inner_texts() == ["two"]
+
+
+@pytest.mark.rare
+def test_who_opens_the_list_can_type_at_once(open_page, two):
+    page = open_page(two)
+    page.locator("#model").click()
+    page.keyboard.type("tw")
+    assert page.locator("#model-list .name").all_inner_texts() == ["two"]
+    page.keyboard.press("Escape")
+    assert page.locator("#models").is_hidden()
+    assert_focus(page, "model")
+    page.keyboard.press("Enter")
+    page.keyboard.type("on")  # in place of the words before
+    assert page.locator("#model-list .name").all_inner_texts() == ["one"]
 
 
 def test_a_model_is_fetched_with_its_progress_and_a_refusal_is_told(open_page, two):

@@ -17,7 +17,13 @@ const WORDS = { ready: "loaded", loading: "loading…", unloading: "unloading…
 
 const popover = setUpPopover(button, byId("models"), () => {
   emit("refresh");
-  (list.querySelector('[aria-pressed="true"]') ?? list.querySelector("button"))?.focus();
+  const box = byId("model-search");
+  // Where a finger chooses, the box would bring up the keyboard over the list.
+  if (!matchMedia("(hover: hover)").matches) (list.querySelector('[aria-pressed="true"]') ?? list.querySelector("button"))?.focus();
+  else {
+    box.focus();
+    box.select();
+  }
 });
 
 /** Closes the picker; returns false if it was closed. */
