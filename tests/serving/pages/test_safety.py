@@ -112,6 +112,23 @@ def test_an_error_is_a_sentence_below_the_message_which_stays(page):
     assert_shows(page.locator(".problem"), [])
 
 
+@pytest.mark.rare
+def test_after_a_refusal_nothing_says_that_an_answer_is_awaited(page):
+    said = "document.getElementById('announcer').textContent"
+    held = []
+    page.route("**/v1/chat/completions", lambda route: held.append(route))
+    page.locator("#message").fill("Go.")
+    page.keyboard.press("Enter")
+    until(page, lambda: held and page.evaluate(said) == "Waiting for the answer")
+    page.keyboard.press("Control+K")  # another conversation waits for nothing
+    until(page, lambda: page.evaluate(said) == "")
+    page.get_by_role("button", name="Go.", exact=True).click()
+    until(page, lambda: page.evaluate(said) == "Waiting for the answer")
+    held[0].fulfill(status=400, json={"error": {"message": "no", "code": "invalid_request"}})
+    page.locator(".problem").wait_for()
+    until(page, lambda: page.evaluate(said) == "")
+
+
 def test_an_answer_that_breaks_off_is_kept_and_said_so(page):
     body = 'data: {"choices":[{"index":0,"delta":{"content":"Half of"}}]}\n\n'
     route = "**/v1/chat/completions"

@@ -28,6 +28,7 @@ const jump = iconButton("down", "Go to the end", () => scrollToEnd("smooth"), { 
 let views = new Map();
 let shown = null; // the conversation whose messages stand in the thread
 let isAtEnd = true;
+let isWaiting = false; // whether the last thing that was said of an answer is that it is awaited
 
 /** Begins to listen. */
 export function setUpThread() {
@@ -63,6 +64,7 @@ function render(finished = null) {
   if (!path.length && !state.problems.has(conversation.id)) {
     views = new Map();
     thread.replaceChildren(start());
+    sayWaiting(false);
     return;
   }
   const run = state.runs.get(conversation.id);
@@ -83,10 +85,17 @@ function render(finished = null) {
   });
   views = held;
   place(withDivider(conversation, articles));
+  sayWaiting(Boolean(run));
   if (finished && views.has(finished.node.id)) announce(`Answer: ${plainText(views.get(finished.node.id)).slice(0, MOST_SAID)}`);
-  else if (run) announce("Waiting for the answer");
   if (isOther || run) isAtEnd = true;
   if (isAtEnd) scrollToEnd();
+}
+
+/** Says that an answer is awaited; once none is, a screen reader finds it said no more. */
+function sayWaiting(awaits) {
+  if (awaits) announce("Waiting for the answer");
+  else if (isWaiting) announce("");
+  isWaiting = awaits;
 }
 
 /** The row of answers that stand side by side; it stays while its answers are written. */
