@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from woolly.serving.dialects.missing_routes import why_absent
+from woolly.serving.dialects.missing_routes import ROUTES, no_such_route, why_absent
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi"}
 
@@ -38,6 +38,22 @@ def test_a_route_that_nobody_has_is_told_where_to_look(client):
     reply = client.get("/v1/nothing")
     assert reply.status_code == 404 and reply.json()["error"]["code"] == "not_found"
     assert "/docs" in reply.json()["error"]["message"]
+
+
+def test_a_route_that_is_nearly_one_is_told_which(client):
+    reply = client.post("/v1/chat/completion", json=HI)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found")
+    says = "POST /v1/chat/completion: no such route; did you mean /v1/chat/completions?"
+    assert reply.json()["error"]["message"] == says
+    assert no_such_route("/v1/model/").endswith("did you mean /v1/models?")
+    assert set(ROUTES) <= set(client.get("/openapi.json").json()["paths"])
+
+
+def test_a_wrong_method_is_told_the_right_one(client):
+    reply = client.get("/v1/chat/completions")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert reply.json()["error"]["message"] == "GET /v1/chat/completions: this route takes no GET; send POST"
+    assert client.patch("/").json()["error"]["message"].endswith("takes no PATCH; send GET or HEAD")
 
 
 def test_a_route_that_is_there_and_finds_nothing_keeps_its_own_words(client):

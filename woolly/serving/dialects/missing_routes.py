@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
-__all__ = ["why_absent"]
+__all__ = ["ROUTES", "no_such_route", "why_absent"]
+
+# Routes that people type. Those of the app would have to be collected: its description takes seconds to make.
+ROUTES = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/embeddings", "/v1/responses", "/v1/messages"),
+    *("/v1/rerank", "/v1/batches", "/v1/files", "/api/chat", "/api/generate", "/api/tags", "/health", "/metrics"),
+    *("/completion", "/tokenize", "/models/load", "/models/unload"),
+)
 
 _SENTENCES = {
     "/v1/moderations": "there is no moderation here",
@@ -22,3 +30,9 @@ def why_absent(path: str) -> str | None:
     if found := _BASE.fullmatch(path):
         return f"the route is /v1/{found[2]}: let the client's base address end with /v1, once"
     return _SENTENCES.get(path.rstrip("/"))
+
+
+def no_such_route(path: str) -> str:
+    """Returns what is said of a path that no server has: the route that is meant, if it is nearly one."""
+    near = difflib.get_close_matches(path.rstrip("/")[:100], ROUTES, 1, 0.85)
+    return f"no such route; did you mean {near[0]}?" if near else "no such route; GET /docs lists all routes"

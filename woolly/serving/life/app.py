@@ -28,7 +28,7 @@ from woolly.serving.batches.store import BatchStore
 from woolly.serving.batches.worker import BatchWorker
 from woolly.serving.dialect import Dialect, Dialects
 from woolly.serving.dialects import anthropic, cohere, gemini, llama, mcp, ole, ollama, openai, responses
-from woolly.serving.dialects.missing_routes import why_absent
+from woolly.serving.dialects.missing_routes import no_such_route, why_absent
 from woolly.serving.errors import ApiError, of_exception, switched_off
 from woolly.serving.gate.access import Access
 from woolly.serving.gate.auth import Authority
@@ -274,7 +274,10 @@ def _of_status(request: Request, error: HTTPException) -> ApiError:
     if error.status_code == 404 and reason == HTTPStatus.NOT_FOUND.phrase:  # no route said more
         absent = why_absent(request.url.path)
         code = code if absent is None else "not_supported"
-        reason = absent or "no such route; GET /docs lists all routes"
+        reason = absent or no_such_route(request.url.path)
+    allowed = (error.headers or {}).get("Allow") if error.status_code == 405 else None
+    if allowed:
+        reason = f"this route takes no {request.method}; send {' or '.join(sorted(allowed.split(', ')))}"
     return ApiError(error.status_code, code, f"{request.method} {request.url.path[:200]}: {reason}")
 
 
