@@ -157,7 +157,11 @@ def test_the_budget_of_thoughts_has_many_names(client, path, fields, monkeypatch
 
 def test_a_missing_field_is_named_before_an_unknown_one(client):
     error = client.post(CHAT, json={"prompt": "hi", "zzz": 1}).json()["error"]
-    assert error["param"] == "messages" and "required" in error["message"]
+    assert error["param"] == "messages"
+    assert error["message"] == "messages: field required; prompt belongs to POST /v1/completions"
+    error = client.post(TEXT, json=MESSAGES).json()["error"]
+    assert error["message"] == "prompt: field required; messages belong to POST /v1/chat/completions"
+    assert client.post(CHAT, json={"zzz": 1}).json()["error"]["message"] == "messages: field required"
     error = client.post(CHAT, json={"messages": []}).json()["error"]
     assert error["message"] == "messages: list should have at least 1 item, not 0"
 

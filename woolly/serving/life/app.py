@@ -58,6 +58,11 @@ from woolly.serving.watch.traces import open_traces
 __all__ = ["DIALECTS", "create_app"]
 
 _CODES = {404: "not_found", 405: "method_not_allowed"}
+# What a body has in place of a field that it lacks, and where that belongs.
+_OTHER_WORDS = {
+    "messages": ("prompt", "prompt belongs to POST /v1/completions"),
+    "prompt": ("messages", "messages belong to POST /v1/chat/completions"),
+}
 _CLOSING = 5.0  # seconds that models may take to end when the app stops
 
 DIALECTS: tuple[Dialect, ...] = (
@@ -292,6 +297,9 @@ def _invalid(error: RequestValidationError) -> ApiError:
             "a JSON object was expected as the body",
         )
     message = first["msg"][:1].lower() + first["msg"][1:].replace(" after validation", "")
+    if first["type"] == "missing" and place in _OTHER_WORDS:
+        given, says = _OTHER_WORDS[place]
+        message += f"; {says}" * any(_place(one) == given for one in error.errors())
     return ApiError(400, "invalid_request", f"{place or 'the body'}: {message}", param=place or None)
 
 
