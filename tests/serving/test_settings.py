@@ -100,6 +100,13 @@ def test_a_misspelt_variable_is_told(folder, caplog):
         ({}, {}, "[serve]\nprot = 1\n", "prot, which is no setting: did you mean port?"),
         ({}, {}, "[serve]\nwool = 1\n", "wool, which is no setting: `woolly serve --help` lists them"),
         ({}, {}, "max-queue = 1\n", "woolly.toml: max-queue would have no effect there: write it below a line [serve]"),
+        (
+            {},
+            {},
+            'modle = "x"\n',
+            "modle would have no effect there: did you mean model? Write it below a line [serve]",
+        ),
+        ({}, {}, "[server]\nport = 1\n", "[server] would have no effect: did you mean [serve]?"),
         ({}, {}, '[serve]\nport = "1"\n', "a value of type int"),
         ({}, {}, "[serve]\ngpu_layers = true\n", "gpu_layers is True; a value of type int or str"),
         ({}, {}, "[serve\n", "is no TOML"),
@@ -129,6 +136,11 @@ def test_what_cannot_be_is_refused_by_name(folder, flags, environment, file, say
     (folder / "woolly.toml").write_text(file)
     with pytest.raises(RequestError, match=re.escape(says)):
         read_settings(flags, environment)
+
+
+def test_what_is_no_setting_at_all_may_be_in_the_file(folder):
+    (folder / "woolly.toml").write_text('title = "ours"\nversion = 3\n[tool.other]\nport = 9\n[serve]\nport = 1\n')
+    assert read_settings({}, {}).port == 1
 
 
 def test_secrets_may_be_in_files(folder):

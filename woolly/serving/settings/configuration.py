@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType
@@ -134,9 +134,7 @@ def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise RequestError(f"{path}: [{TABLE}] must be a table")
     known = {setting.name for setting in fields(Settings)}
-    outside = [key for key, value in content.items() if key.replace("-", "_") in known and not isinstance(value, dict)]
-    if outside:
-        raise RequestError(f"{path}: {outside[0]} would have no effect there: write it below a line [{TABLE}]")
+    _check_outside(path, content, known)
     values: dict[str, Any] = {**named}
     for key, value in table.items():
         name = key.replace("-", "_")
@@ -147,6 +145,20 @@ def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
         _check_guard(f"{path}: {key}", name, value, "leave it out")
         values[name] = checked_value(f"{path}: {key}", name, value)
     return values
+
+
+def _check_outside(path: Path, content: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuses what is meant for [serve] and would have no effect where it is; other names may be other programs'."""
+    for key in sorted(content.keys() - {TABLE, *_OTHER_TABLES}):
+        if isinstance(content[key], dict):
+            if difflib.get_close_matches(key, (TABLE,), 1, 0.8):
+                raise RequestError(f"{path}: [{key}] would have no effect: did you mean [{TABLE}]?")
+            continue
+        name = key.replace("-", "_")
+        near = [name] if name in known else difflib.get_close_matches(name, known, 1, 0.8)
+        if near:
+            meant = "write it" if name in known else f"did you mean {near[0]}? Write it"
+            raise RequestError(f"{path}: {key} would have no effect there: {meant} below a line [{TABLE}]")
 
 
 def checked_value(source: str, name: str, value: Any) -> Any:
