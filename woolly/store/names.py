@@ -19,6 +19,7 @@ from woolly.store.known.forms import FILE, is_model_file
 
 __all__ = [
     "Named",
+    "at_home",
     "catalogue_names",
     "find_named",
     "is_bare_repo",
