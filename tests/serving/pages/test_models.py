@@ -5,7 +5,19 @@ import json
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
-from tests.serving.pages.conftest import answers, ask, assert_focus, kept, reload, served, settled, until
+from tests.serving.pages.conftest import (
+    answer_with,
+    answers,
+    ask,
+    assert_focus,
+    event,
+    kept,
+    reload,
+    served,
+    settled,
+    until,
+)
+from woolly.cli.terminal.answer import EMPTY
 from woolly.serving import Settings, create_app
 
 ROW = {
@@ -127,6 +139,24 @@ def test_conversations_are_pinned_and_put_into_folders(open_page, two):
     page.locator(".folder").click()
     until(page, lambda: page.evaluate(texts) == [one for one in shown if one != "Beta"])
     assert '"folder":"Work"' in kept(page)
+
+
+@pytest.mark.rare
+def test_an_empty_answer_of_a_base_model_says_why(open_page, two):
+    page = open_page(two)
+    told = [{"delta": {"content": " "}}, {"delta": {}, "finish_reason": "stop"}]
+    stream = "".join(event({"model": "one", "choices": [{"index": 0, **one}]}) for one in told) + event("[DONE]")
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=stream))
+    ask(page, "Hi")
+    # The words of the terminal.
+    assert page.locator(".figures .cut").inner_text().startswith(EMPTY)
+    assert page.get_by_role("button", name="Continue", exact=True).count() == 0
+    until(page, lambda: page.locator("#announcer").text_content().startswith(EMPTY))
+    page.unroute("**/v1/chat/completions")
+    answer_with(page, "Well.")
+    page.get_by_label("Answer again").click()
+    settled(page)
+    assert page.locator(".figures .cut").count() == 0
 
 
 @pytest.mark.rare

@@ -38,6 +38,7 @@ async function refresh() {
     if (model) {
       const props = await api.props(model.name);
       state.options = props.sampling_options;
+      state.template = props.chat_template;
       state.readsAhead = props.read_ahead === true;
       state.defaults = props.default_generation_settings.params;
     }

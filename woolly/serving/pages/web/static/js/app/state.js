@@ -17,6 +17,7 @@ export const state = {
   servers: [], // the MCP servers: {name, state: starting, up or failed, reason}
   options: [], // the settings of an answer, as the server describes them
   readsAhead: false, // whether the server computes messages while they are typed
+  template: "", // of the chosen model's chats, or the one that is assumed
   defaults: {}, // the server's values for fields that a request leaves out
 };
 

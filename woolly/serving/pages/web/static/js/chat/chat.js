@@ -12,7 +12,7 @@ import { takeTokens } from "./probabilities.js";
 import { requestOf } from "./request.js";
 import { whenSettled } from "./tools.js";
 import { addMessage, copyPath, createConversation, removeMessage, shownPath } from "./tree.js";
-import { canDrop, contextFill, dropTurns, isFull, sentPath } from "./window.js";
+import { canDrop, contextFill, dropTurns, isBare, isFull, sentPath } from "./window.js";
 
 const noted = new Set(); // conversations whose next request begins with a note: that they are full is known
 const SAVE_EVERY = 1000; // milliseconds, while an answer is being written
@@ -365,6 +365,7 @@ function finish(run, error, problem) {
     else if (!run.n) drop(conversation, run);
   }
   if (!error && isFull(node)) node.ending = "full";
+  if (!error && isBare(node)) node.ending = "bare";
   if (run.before && node.figures && node.figures !== run.before) node.figures.tokens += run.before.tokens ?? 0;
   conversation.updated = Date.now();
   emit("run", run);

@@ -20,7 +20,15 @@ const LEAST = 60; // milliseconds
 const MOST = 500;
 
 const NAMES = { user: "You", assistant: "Answer", tool: "Result of a tool" };
-const NOTES = { length: "cut at the token limit", stopped: "stopped", broken: "broke off", cut: "not finished", full: "cut: the context is full" };
+// How an answer ended, if not as it should.
+export const NOTES = {
+  length: "cut at the token limit",
+  stopped: "stopped",
+  broken: "broke off",
+  cut: "not finished",
+  full: "cut: the context is full",
+  bare: "the answer is empty: this file has no chat template, so ChatML is assumed, and it is probably a base model; “woolly run --raw” continues a text",
+};
 
 /** A JSON answer that grows: its text is code, which Markdown would change. */
 class JsonView {
@@ -229,7 +237,7 @@ export class MessageView {
   /** The model, how the answer ended, and how fast it was; an answer that was cut off can be continued. */
   figures() {
     const { figures, ending, model, content, reasoning, form, calls } = this.node;
-    const isCut = ending in NOTES && content + reasoning !== "" && !form && !calls;
+    const isCut = ending in NOTES && content + reasoning !== "" && ending !== "bare" && !form && !calls;
     const parts = [];
     if (model) parts.push(model.replace(/\.gguf$/, ""));
     if (figures?.rate) parts.push(fact(`${number(figures.rate)} tokens/s`));

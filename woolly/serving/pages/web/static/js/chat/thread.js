@@ -5,7 +5,7 @@ import { announce, byId, el, fact, iconButton, mark } from "../app/dom.js";
 import { bytes, number, parameters } from "../app/format.js";
 import { showLock } from "../app/lock.js";
 import { fillPair, pairOf } from "./compare.js";
-import { MessageView } from "./message.js";
+import { MessageView, NOTES } from "./message.js";
 import { problemView } from "./problem.js";
 import { chosenModel, modelState, on, state } from "../app/state.js";
 import { shownPath } from "./tree.js";
@@ -86,7 +86,7 @@ function render(finished = null) {
   views = held;
   place(withDivider(conversation, articles));
   sayWaiting(Boolean(run));
-  if (finished && views.has(finished.node.id)) announce(`Answer: ${plainText(views.get(finished.node.id)).slice(0, MOST_SAID)}`);
+  if (finished && views.has(finished.node.id)) announce(finished.node.ending === "bare" ? NOTES.bare : `Answer: ${plainText(views.get(finished.node.id)).slice(0, MOST_SAID)}`);
   if (isOther || run) isAtEnd = true;
   if (isAtEnd) scrollToEnd();
 }

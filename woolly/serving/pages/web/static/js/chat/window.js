@@ -52,6 +52,14 @@ export function contextFill(conversation) {
   return size && last ? { used: last.figures.prompt + (last.figures.tokens ?? 0), size } : null;
 }
 
+/** Whether an answer is empty, probably because its model's file has no chat template and the server assumes one. */
+export function isBare({ ending, model, content, reasoning, calls }) {
+  const can = state.models.find((one) => one.name === model)?.capabilities ?? [];
+  // A template that the operator gave may be another; it is not in what a file can.
+  const isAssumed = can.includes("completion") && !can.includes("chat") && state.template.includes("<|im_start|>");
+  return isAssumed && ending === "stop" && !calls?.length && (content + reasoning).trim() === "";
+}
+
 /** Whether an answer was cut because the context is full: none can continue it as it stands. */
 export function isFull({ ending, model, figures }) {
   const size = state.models.find((one) => one.name === model)?.context_length;
