@@ -28,7 +28,7 @@ _FILES = (
     *("model", "preload", "model_draft", "mmproj"),
     *("lora", "lora_scaled", "control_vector", "control_vector_scaled"),
 )
-# Whoever gives one of these expects that it keeps strangers out: `--api-key "$KEY"` without a KEY would let them in.
+# An operator who gives one of these wants to keep strangers out: `--api-key "$KEY"` without a KEY would let them in.
 _GUARDS = ("api_key", "api_key_file", "admin_key", "admin_key_file", "keys_file", "oidc_issuer")
 
 
