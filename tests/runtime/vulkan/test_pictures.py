@@ -97,7 +97,7 @@ def test_a_tower_beside_a_text_on_metal_is_left_to_the_cpu(tmp_path, caplog):
 def test_a_tower_of_more_rows_than_a_grid_has_is_refused_by_name(vulkan):
     tracer = Tracer("case", {})
     tracer.output(tracer.given(width=8))
-    with pytest.raises(UnsupportedError, match="has no towers of 65536 rows at once: 65535 at most"):
+    with pytest.raises(UnsupportedError, match="have no towers of 65536 rows at once: 65535 at most"):
         vulkan.compile(tracer.plan(), {}, Options(max_rows=65536))
 
 
