@@ -115,5 +115,5 @@ def test_memory_that_is_not_there_is_a_sentence_with_the_numbers(device, monkeyp
 
 
 def test_heads_that_are_too_long_are_refused(device):
-    with pytest.raises(UnsupportedError, match="heads of 592 do not fit the cache of the cuda backend"):
+    with pytest.raises(UnsupportedError, match="heads of 592 do not fit the cache of GPUs, which"):
         GpuState(device, plan_of(Paged(1, 592, 16)), 1, "f16")

@@ -175,8 +175,8 @@ def check_heads(plan: Plan) -> None:
         widest = max(entry.k_dim, entry.v_dim)
         if widest > _LARGEST_HEAD:
             raise UnsupportedError(
-                f"heads of {widest} do not fit the cache of the cuda backend, which takes heads of up to"
-                f" {_LARGEST_HEAD}; use backend='reference'"
+                f"heads of {widest} do not fit the cache of GPUs, which takes heads of up to {_LARGEST_HEAD};"
+                " use backend='reference'"
             )
 
 
