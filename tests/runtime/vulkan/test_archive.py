@@ -34,6 +34,19 @@ def test_a_pack_that_is_damaged_is_one_sentence(tmp_path, monkeypatch):
                 SpirvArchive(path).kernel("plain", name)
 
 
+@pytest.mark.parametrize(("length", "is_opened"), [("Infinity", False), (str(2**70), True)])
+def test_a_length_that_no_memory_has_is_one_sentence(length, is_opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "_SOURCES", tmp_path)
+    path, pack = tmp_path / "kernels.bin", lzma.compress(b"code" * 9)
+    one = {"at": 0, "bytes": len(pack), "kernels": {"good": [0, 36]}, "length": 0, "check": 0}
+    text = json.dumps({"sources": "", "weights": {}, "variants": {"plain": one}})
+    index = text.replace('"length": 0', f'"length": {length}').encode()
+    path.write_bytes(b"woollyv1" + len(index).to_bytes(4, "little") + index + pack)
+    found = SpirvArchive(path) if is_opened else None
+    with pytest.raises(DeviceError, match="is damaged: install Woolly again"):
+        (found or SpirvArchive(path)).kernel("plain", "good")
+
+
 def test_variants_share_a_pack_of_which_the_first_is_opened_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "_SOURCES", tmp_path)
     path, pack = tmp_path / "kernels.bin", lzma.compress(b"code" * 9 + b"more")

@@ -68,7 +68,7 @@ class SpirvArchive:
             for name, (packed, kernels) in self._packs.items():
                 if len(packed) != index["variants"][name]["bytes"] or not isinstance(kernels, dict):
                     raise ValueError
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise DeviceError(f"{path} is damaged: install Woolly again", code="no_kernels") from None
         if _sources_digest(_SOURCES) not in ("", self.sources):
             raise DeviceError(f"{path} has Vulkan kernels of other sources than {_SOURCES}: {_MAKE}", code="no_kernels")
@@ -88,7 +88,7 @@ class SpirvArchive:
             code = _opened(packed, self._ends.get(variant))[at : at + n_bytes]
             if at < 0 or not len(code) == n_bytes > 0:
                 raise ValueError
-        except (ValueError, TypeError, EOFError) as error:
+        except (ValueError, TypeError, EOFError, OverflowError) as error:
             damaged = DeviceError(f"{self.path} is damaged: install Woolly again", code="no_kernels")
             raise damaged from error
         return code
