@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.cases.choosing import _choice
+from tests.cases.compressing import COMPRESSIONS
 from tests.cases.families import FAMILIES
 from tests.cases.ops import Case, Run, _tables, run
 from tests.cases.tiny import write_tiny
@@ -13,7 +14,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
-from woolly.runtime.vulkan.ops import choosing
+from woolly.runtime.vulkan.ops import attention, choosing
 
 PAGES = tuple(range(23))
 # Many rows, then one, a few, and some more behind more candidates than a group has threads.
@@ -43,6 +44,18 @@ def test_many_candidates_give_the_positions_of_the_cpu_backend(name, vulkan, tmp
     tables = _tables(index_q=heads * 36, index_k=36, **({"index_weights": heads} if has_weights else {}))
     build = lambda p: _choice(p, n=n, block=block, has_weights=has_weights)  # noqa: E731
     check(Case(f"pick-{name}", "pick", tables, build, "exact", LONG, kv_type), vulkan, tmp_path)
+
+
+# Of blocks that no index chooses: memory for the splits of all rows; for those of one row that is not far.
+MOST = {"all": {"MAX_CONTEXT": 1 << 10}, "far": {"_MOST_SPLITS": 1, "_FEW_SPLITS": 1}}
+
+
+@pytest.mark.parametrize("name", ["attend_kept-f32-3-0", "attend_kept-f16-20-0"])
+@pytest.mark.parametrize("most", MOST)
+def test_blocks_behind_the_latest_rows_have_the_bits_of_the_cpu_backend(most, name, vulkan, tmp_path, monkeypatch):
+    for one, value in MOST[most].items():
+        monkeypatch.setattr(attention, one, value)
+    check(COMPRESSIONS[name], vulkan, tmp_path)
 
 
 MODELS = [

@@ -309,6 +309,8 @@ def _attend_kept(e: Emitter, step: Step) -> None:
     columns, n_chosen = room(width, e.kv_type), e.width(chosen[0]) if chosen else 0
     kind = f"any_{next(n for n in _COLUMNS if columns <= n)}"
     shares = _shares(window + (n_chosen or MAX_CONTEXT // every))
+    if is_near := not shares[1]:  # as many splits as those of rows that are not far
+        shares = _shares(window + _SPLIT * _MOST_SPLITS // every)
     parts = e.scratch("attention parts", 4 * heads * max(1, math.prod(shares)) * (columns + 2))
     none = Address(0)
     first = (
@@ -320,7 +322,7 @@ def _attend_kept(e: Emitter, step: Step) -> None:
         *(none, none, none, none, 0, *cache.kinds),
         *(e.value(chosen[0]) if chosen else none, n_chosen, 0, 1, window, step.integer("blocks"), every),
     )
-    _attend_chosen(e, kind, heads, 1, shares, first, last)
+    _attend_chosen(e, kind, heads, 1, shares, first, last, is_near)
 
 
 def _attend_chosen(
@@ -331,13 +333,20 @@ def _attend_chosen(
     shares: tuple[int, int],
     first: tuple[Argument, ...],
     last: tuple[Argument, ...],
+    is_near: bool = False,
 ) -> None:
-    """Rows that see no more positions than they choose: few of them share their splits."""
+    """Rows that see no more positions than they choose: few of them share their splits.
+
+    `is_near`: there is memory for the splits of rows that are not far, else for those of all.
+    """
     (n_splits, most), teams = shares, n_kv * -(-(heads // n_kv) // _TEAM)
     args = (*first, n_splits, *last)
     if most:
-        e.launch(f"attend_parts_{kind}", (teams, GridRows(0), _SHARERS), 128, *args, most=most)
-        e.launch(f"attend_merge_{kind}", (heads, GridRows(0)), 128, *args, most=most)
+        far = False if is_near else None
+        e.launch(f"attend_parts_{kind}", (teams, GridRows(0), _SHARERS), 128, *args, most=most, far=far)
+        e.launch(f"attend_merge_{kind}", (heads, GridRows(0)), 128, *args, most=most, far=far)
+        if is_near:
+            e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, most=most, far=True)
     e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=most + 1)
 
 
