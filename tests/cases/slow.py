@@ -254,6 +254,7 @@ LONGEST = (
     "tests/docs/test_blocks.py",
     "tests/runtime/vulkan/test_ops.py",
     "tests/runtime/vulkan/test_models.py",
+    "tests/runtime/vulkan/test_choosing.py",
     "tests/native/test_native.py",
     "tests/runtime/test_cpu_ops.py",
     "tests/models/test_wrong_keys.py",

@@ -34,7 +34,9 @@ def check(case, vulkan, folder):
     np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.rare] if name in ("each-of-11", "blocks") else []) for name in CASES]
+)
 def test_many_candidates_give_the_positions_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
     heads, n, block, has_weights, kv_type = CASES[name]
     monkeypatch.setattr("tests.cases.choosing.HEAD", 36)
@@ -64,7 +66,10 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kv_type"), MODELS)
+@pytest.mark.parametrize(
+    ("name", "kv_type"),
+    [pytest.param(*one, marks=[pytest.mark.rare] if one[1] in ("q4", "q8_0") else []) for one in MODELS],
+)
 def test_sequences_beside_each_other_have_the_bits_of_each_alone(name, kv_type, vulkan, tmp_path):
     tokens = np.random.RandomState(7).randint(0, 264, 70)
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
