@@ -224,8 +224,8 @@ install() {
         built=$(facts) # before, so that a file edited while the compiler runs is built at the next start
         quietly in_root build || failed
         [ -x "$venv/bin/woolly" ] || die "the installation left no command in .venv/bin: remove .venv and try again"
+        make_gpu_kernels # before the stamp: pip works here, too, and what is stopped is begun again
         write_stamp run
-        make_gpu_kernels
     fi
     [ "$kind" = test ] || return 0
     say "installing what the tests need"

@@ -49,6 +49,7 @@ END
     *wanted.py) echo "${GPU_LACKS_KERNELS:-no}" ;;
     *"compile.py --missing")
         [ -z "${GPU_LACKS_KERNELS:-}" ] || echo "compile.py in $PWD" >>"$CALLS"
+        [ -z "${COMPILING_SLEEPS:-}" ] || sleep "$COMPILING_SLEEPS"
         [ -z "${COMPILING_FAILS:-}" ]
         ;;
     *lastfailed*) echo "$N_FAILED" ;;

@@ -363,6 +363,19 @@ def test_a_gpu_that_lacks_kernels_gets_them_when_woolly_is_installed(house):
     assert (house.start("run", GPU_LACKS_KERNELS="yes").stderr, house.calls()) == ("", [])
 
 
+def test_a_start_that_is_stopped_while_it_compiles_for_a_gpu_does_so_again(house):
+    (house.root / "pyproject.toml").write_text('test = ["slangpy>=0.43"]')
+    command, env = house.root / "scripts" / "run", house.environment(GPU_LACKS_KERNELS="yes", COMPILING_SLEEPS="60")
+    with subprocess.Popen([command], env=env, stderr=subprocess.DEVNULL, start_new_session=True) as child:
+        while not any(line.startswith("compile.py") for line in house.lines()):
+            assert child.poll() is None
+            time.sleep(0.02)
+        os.killpg(child.pid, signal.SIGKILL)
+    house.calls()
+    assert house.start("run", GPU_LACKS_KERNELS="yes").returncode == 0
+    assert house.calls()[-1] == "compile.py"
+
+
 def test_the_cpu_answers_if_kernels_for_the_gpu_cannot_be_compiled(house):
     (house.root / "pyproject.toml").write_text('test = ["slangpy>=0.43"]')
     result = house.start("run", "again", GPU_LACKS_KERNELS="yes", COMPILING_FAILS="1")
