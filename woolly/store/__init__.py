@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from woolly.store.inventory import find_stored, list_models, own_names, remove_model
     from woolly.store.known.families import Catalogue, Family, Purpose, Tag, all_families, models_for, read_catalogue
     from woolly.store.made import find_made, list_made, remove_made, write_made
-    from woolly.store.names import Named, find_named, is_catalogued, is_path, known_names, remote_name
+    from woolly.store.names import Named, at_home, find_named, is_catalogued, is_path, known_names, remote_name
     from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files, read_presets
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Stored",
     "Tag",
     "all_families",
+    "at_home",
     "find_block",
     "find_made",
     "find_named",
@@ -83,7 +84,7 @@ __getattr__ = later(
         "inventory": "find_stored list_models own_names remove_model",
         "known.families": "Catalogue Family Purpose Tag all_families models_for read_catalogue",
         "made": "find_made list_made remove_made write_made",
-        "names": "Named find_named is_catalogued is_path known_names remote_name",
+        "names": "Named at_home find_named is_catalogued is_path known_names remote_name",
         "presets": "NO_PRESET PRESETS_FILE Preset find_preset preset_files read_presets",
     },
 )

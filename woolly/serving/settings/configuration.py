@@ -16,6 +16,7 @@ from typing import Any
 
 from woolly.errors import RequestError
 from woolly.serving.settings.table import Settings
+from woolly.store import at_home
 
 __all__ = ["FILE_NAME", "TABLE", "checked_value", "environment_name", "kind_of", "read_settings"]
 
@@ -84,12 +85,7 @@ def _at_home(value: Any) -> Any:
     """Returns a path, or each of a list, with the home folder for ~: in a file or --model=~/x no shell has done so."""
     if isinstance(value, tuple):
         return tuple(map(_at_home, value))
-    if value is None or not str(value).startswith("~"):
-        return value
-    try:
-        return type(value)(Path(value).expanduser())
-    except RuntimeError:  # a user who is not known: what opens the file says that it is not there
-        return value
+    return None if value is None else type(value)(at_home(str(value)))
 
 
 def _check_guard(source: str, name: str, value: Any, otherwise: str) -> None:
