@@ -103,29 +103,22 @@ struct atomic_uint {
 struct atomic_int {
     int value;
 };
-inline uint atomic_fetch_max_explicit(atomic_uint* a, uint b, memory_order) {
-    const uint old = a->value;
+template <class Atomic>
+auto atomic_fetch_max_explicit(Atomic* a, decltype(Atomic::value) b, memory_order) {
+    const auto old = a->value;
     a->value = max(old, b);
     return old;
 }
-inline int atomic_fetch_max_explicit(atomic_int* a, int b, memory_order) {
-    const int old = a->value;
-    a->value = max(old, b);
-    return old;
-}
-inline int atomic_fetch_min_explicit(atomic_int* a, int b, memory_order) {
-    const int old = a->value;
+template <class Atomic>
+auto atomic_fetch_min_explicit(Atomic* a, decltype(Atomic::value) b, memory_order) {
+    const auto old = a->value;
     a->value = min(old, b);
     return old;
 }
-inline uint atomic_fetch_add_explicit(atomic_uint* a, uint b, memory_order) {
-    const uint old = a->value;
-    a->value += b;
-    return old;
-}
-inline int atomic_fetch_add_explicit(atomic_int* a, int b, memory_order) {
-    const int old = a->value;
-    a->value += b;
+template <class Atomic>
+auto atomic_fetch_add_explicit(Atomic* a, decltype(Atomic::value) b, memory_order) {
+    const auto old = a->value;
+    a->value = old + b;
     return old;
 }
 
