@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes as c
 import itertools
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -220,7 +221,7 @@ class Launches(Encoder):
     def __init__(self, metal: FakeMetal, commands: Commands) -> None:
         super().__init__(metal, commands)
         self.known: set[int] = set()
-        self.text, self.pushed = "", 0
+        self.text, self.pushed = "", b""
         self.together: list[Any] = []  # launches that Metal may do in any order
 
     def useResources_count_usage_(self, array: int, n: int, usage: int) -> None:
@@ -244,20 +245,21 @@ class Launches(Encoder):
         self.text = self.metal.objects[state].text
 
     def setBytes_length_atIndex_(self, place: Any, n: int, index: int) -> None:
-        assert (n, index) == (8, 0)
-        self.pushed = place.contents.value
+        assert index == 0
+        self.pushed = c.string_at(place, n)
 
     def dispatchThreadgroups_threadsPerThreadgroup_(self, grid: Any, threads: Any) -> None:
         self.metal.string("left by the driver")
-        assert not self.is_over and self._knows(self.pushed), "the driver does not know the memory of the arguments"
+        first = int.from_bytes(self.pushed[:8], sys.byteorder)  # an address, of every kernel
+        assert not self.is_over and self._knows(first), "the driver does not know the memory of the arguments"
         name, pushed = self.metal.kernels[self.text], self.pushed
         assert self.metal.native.emulated_signature(name.encode()), f"{name} is not in KERNELS of conftest.py"
         sizes = [(c.c_uint * 3)(one.x, one.y, one.z) for one in (grid, threads)]
 
         def run() -> None:
-            arguments = (c.c_void_p * 1)(c.addressof(value := c.c_uint64(pushed)))
+            arguments = (c.c_void_p * 1)(c.addressof(value := c.create_string_buffer(pushed, len(pushed))))
             failed = self.metal.native.emulated_launch(name.encode(), *sizes, c.c_uint(0), arguments, c.c_uint(1))
-            assert failed is None and value.value == pushed, failed
+            assert failed is None and value.raw == pushed, failed
 
         self.together.append(run)
         self.metal.launched.append(name)

@@ -27,7 +27,7 @@ _PLACES = {
     "thread_position_in_threadgroup": "in_group()",
     "threadgroup_position_in_grid": "group()",
     "thread_position_in_grid": "in_grid()",
-    "buffer(0)": "&arguments",
+    "buffer(0)": "&pushed",
 }
 
 
@@ -48,7 +48,8 @@ def as_cpp(name: str, text: str) -> str:
     body = text.partition("using namespace metal;\n")[2]
     body = re.sub(r"^( +)threadgroup (?=\w)", r"\1static ", body, flags=re.M)
     body = re.sub(r"\s*\[\[.*?\]\]", "", body)
-    call = f"wrapper_0 arguments; std::memcpy(&arguments, *args, 8); main_0({', '.join(_PLACES[p] for p in places)});"
+    given = ", ".join(_PLACES[place] for place in places)
+    call = f"Args_0 pushed; std::memcpy(&pushed, *args, sizeof(pushed)); main_0({given});"
     return (
         f"namespace metal::kernel_{name} {{\n{body}\n"
         f"static void call(void** args) {{ {call} }}\n"

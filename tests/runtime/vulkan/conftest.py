@@ -37,3 +37,11 @@ def compiling():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def own(opened):
+    """A device of its own, which a test may lose."""
+    device = open_device()
+    yield device
+    device.close()

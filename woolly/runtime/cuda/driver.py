@@ -36,6 +36,14 @@ _SPIN_S = 0.005
 _SLEEP_S = 0.0001
 
 
+def _value_of(one: Argument) -> Any:
+    """An argument as a kernel takes it."""
+    assert not isinstance(one, tuple), "kernels of CUDA take no structs"
+    if isinstance(one, Address):
+        return ctypes.c_uint64(one)
+    return ctypes.c_float(one) if isinstance(one, float) else ctypes.c_int32(one)
+
+
 class CudaDevice:
     """One GPU and a stream of work on it."""
 
@@ -208,14 +216,7 @@ class CudaDevice:
         kept = self._packed.get(id(args))
         if kept is not None and kept[0] is args:
             return kept[2]
-        values = [
-            ctypes.c_uint64(one)
-            if isinstance(one, Address)
-            else ctypes.c_float(one)
-            if isinstance(one, float)
-            else ctypes.c_int32(one)
-            for one in args
-        ]
+        values = [_value_of(one) for one in args]
         pointers = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
         if len(self._packed) >= 1 << 16:
             self._packed.clear()

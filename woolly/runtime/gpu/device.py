@@ -13,7 +13,7 @@ from woolly.errors import RequestError
 if TYPE_CHECKING:
     from woolly.runtime.gpu.kernels import Kernels
 
-__all__ = ["Address", "Argument", "Device", "too_large"]
+__all__ = ["Address", "Argument", "Device", "Number", "too_large"]
 
 
 class Address(int):
@@ -23,7 +23,9 @@ class Address(int):
         return Address(int(self) + n_bytes)
 
 
-Argument = Address | int | float
+Number = Address | int | float
+# A tuple is a struct on the device, and the kernel takes its address: of GPUs whose drivers take command buffers.
+Argument = Number | tuple[Number, ...]
 
 
 class Device(Protocol):

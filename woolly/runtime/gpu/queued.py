@@ -1,13 +1,11 @@
 """The QueuedDevice: what a GPU does whose driver takes command buffers: Vulkan's and Metal's.
 
-Kernels take 64-bit addresses. All arguments of a launch lie in one struct on the device, written when the launch is
-first seen; a launch pushes its address, 8 bytes. Recorded launches are submitted again.
+Kernels take 64-bit addresses. A launch pushes its arguments. Recorded launches are submitted again.
 """
 
 from __future__ import annotations
 
 import itertools
-import struct
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import DeviceError, RequestError
+from woolly.runtime.gpu.arguments import PushedArguments
 from woolly.runtime.gpu.device import Address, Argument, too_large
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.gpu.memory import BlockMemory
@@ -31,7 +30,6 @@ _PIECE = 64
 _FEW = 8
 # Windows ends a submission after 2 s, some drivers of Linux after 10 s; a twentieth leaves room if the rate changes.
 _SUBMISSION_S = 0.1
-_ARGUMENTS = 1 << 16  # bytes of arguments that are allocated at once: of 500 launches, more than most models have
 
 
 class GpuContext(Protocol):
@@ -65,7 +63,7 @@ class GpuContext(Protocol):
 class GpuStream(Protocol):
     """Command buffers of one queue, in order."""
 
-    def launch(self, pipeline: Any, arguments: int, grid: Sequence[int], early: bool) -> None:
+    def launch(self, pipeline: Any, arguments: bytes, grid: Sequence[int], early: bool) -> None:
         """Queues a kernel, or records it. An early one needs nothing that the last command wrote."""
 
     def submit(self, n_launches: int) -> float | None:
@@ -134,9 +132,7 @@ class QueuedDevice(ABC):
         self._seconds: dict[int, float] = {}  # that each graph took at most, with what was queued before it
         self._replayed: dict[int, float] = {}  # when each was queued since the last mark or `wait`
         self._marked: dict[int, dict[int, float]] = {}  # those before each mark
-        self._arguments: dict[int, tuple[Sequence[Argument], Address]] = {}  # by the id of their tuple
-        self._room: tuple[Address, int] = (Address(0), 0)  # for arguments of launches to come
-        self._blocks: list[Address] = []  # of arguments, which `close` gives back
+        self._arguments = PushedArguments(self.allocate, staging.write)
         self._recorded: list[Any] | None = None  # pieces of the list that is recorded
         self._n_open = 0  # launches since the last submission or piece
         self._per_submission = _FEW
@@ -266,10 +262,10 @@ class QueuedDevice(ABC):
     ) -> None:
         """Queues a kernel, whose threads and shared memory are its own. An early one needs nothing of the last."""
         pipeline = self._context.pipeline(kernel)
-        at, is_written = self._place(args)
+        pushed, is_written = self._arguments.of(args)
         # What is written now is written in the open command buffer: `capture` sees to launches that are recorded.
         waits = not early or (is_written and self._recorded is None)
-        self._stream.launch(pipeline, at, (*grid, 1, 1)[:3], not waits)
+        self._stream.launch(pipeline, pushed, (*grid, 1, 1)[:3], not waits)
         self._n_open += 1
         if self._recorded is not None:
             if self._n_open >= _PIECE:
@@ -277,23 +273,6 @@ class QueuedDevice(ABC):
                 self._n_open = 0
         elif self._n_open >= self._per_submission:
             self._submit()
-
-    def _place(self, args: Sequence[Argument]) -> tuple[Address, bool]:
-        """The struct of the arguments on the device, and whether it is written now. Kept, because most come again."""
-        kept = self._arguments.get(id(args))
-        if kept is not None and kept[0] is args:
-            return kept[1], False
-        words = "".join("Q" if isinstance(a, Address) else "f" if isinstance(a, float) else "i" for a in args)
-        packed = np.frombuffer(struct.pack(f"@{words}0Q", *args), np.uint8)
-        at, left = self._room
-        if left < packed.nbytes:
-            at, left = self.allocate(_ARGUMENTS), _ARGUMENTS
-            self._blocks.append(at)
-        n_taken = -(-packed.nbytes // 16) * 16
-        self._room = at + n_taken, left - n_taken
-        self._staging.write(int(at), packed)
-        self._arguments[id(args)] = (args, at)
-        return at, True
 
     def _submit(self) -> None:
         """Hands what is open to the GPU; the next submission gets as many launches as take a tenth of a second."""
@@ -375,7 +354,7 @@ class QueuedDevice(ABC):
             return
         self._is_closed = True
         if self._context.lost is None:
-            self._freed += self._blocks
+            self._freed += self._arguments.blocks
             with suppress(DeviceError):  # a GPU that is lost here has nothing to give back
                 self._release()
             self._stream.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from woolly.plan import Step
-from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.gpu.device import Address, Number
 from woolly.runtime.gpu.emit import Emitter
 from woolly.runtime.gpu.state import room
 
@@ -12,7 +12,7 @@ __all__ = ["store_arguments"]
 _NONE = Address(0)
 
 
-def store_arguments(e: Emitter, step: Step) -> tuple[Argument, ...]:
+def store_arguments(e: Emitter, step: Step) -> tuple[Number, ...]:
     """The arguments of a `store` step: values, norms, its entry, heads of q and of k, columns, and its rope."""
     q, k, *v = step.inputs
     index = step.integer("entry")

@@ -34,10 +34,10 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class _Launch:
-    """A kernel, the address of its arguments, its groups, and whether it needs nothing of the one before."""
+    """A kernel, its arguments, its groups, and whether it needs nothing of the one before."""
 
     pipeline: Pipeline
-    arguments: int
+    arguments: bytes
     grid: tuple[int, int, int]
     early: bool
 
@@ -129,7 +129,7 @@ class MetalStream:
         with self._shared.driver.pool():
             self._shared.driver.send(self._open(copies=True), "fillBuffer:range:value:", *arguments, result=None)
 
-    def launch(self, pipeline: Pipeline, arguments: int, grid: Sequence[int], early: bool) -> None:
+    def launch(self, pipeline: Pipeline, arguments: bytes, grid: Sequence[int], early: bool) -> None:
         """Queues a kernel, or records it. An early one needs nothing that the last command wrote."""
         one = _Launch(pipeline, arguments, (grid[0], grid[1], grid[2]), early)
         if self._piece is not None:
@@ -143,8 +143,10 @@ class MetalStream:
         if not one.early:
             driver.send(encoder, "memoryBarrierWithScope:", c.c_uint64(_BUFFERS), result=None)
         driver.send(encoder, "setComputePipelineState:", c.c_void_p(one.pipeline.state), result=None)
-        pushed = c.pointer(c.c_uint64(one.arguments))
-        driver.send(encoder, "setBytes:length:atIndex:", pushed, c.c_uint64(8), c.c_uint64(0), result=None)
+        n = len(one.arguments)
+        pushed = c.create_string_buffer(one.arguments, n)
+        place = c.c_void_p(c.addressof(pushed)), c.c_uint64(n), c.c_uint64(0)
+        driver.send(encoder, "setBytes:length:atIndex:", *place, result=None)
         sizes = Size(*one.grid), Size(one.pipeline.threads, 1, 1)
         driver.send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", *sizes, result=None)
 

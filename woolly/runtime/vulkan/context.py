@@ -34,7 +34,7 @@ from woolly.store.folder import models_folder
 __all__ = ["COMPUTE", "VulkanContext"]
 
 COMPUTE = 0x20  # the stage of shaders
-_PUSHED = 8  # bytes of a launch: the address of its arguments
+_PUSHED = 128  # bytes of arguments that a launch may have: what every driver takes
 
 _contexts: weakref.WeakSet[VulkanContext] = weakref.WeakSet()
 

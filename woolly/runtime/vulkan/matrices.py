@@ -105,7 +105,7 @@ def _is_exact(device: VulkanDevice, type_name: str, kernels: tuple[_Kernel, ...]
             args = (
                 *(places[0], places[1], _NONE, *places[2:5], _NONE, _NONE, Address(places[-1] + i * y[0].nbytes)),
                 *(_N_OUT, _COLUMNS, words * _COLUMNS // 256, _COLUMNS, _N_OUT, 0, 1.0),
-                *(_NONE, _NONE, _NONE, _NONE, _NONE, 1, 1),
+                _NONE,
             )
             device.launch(f"{name}_{type_name}", grid, threads, 0, args)
         device.download(places[-1], y.view(np.uint8).reshape(-1))

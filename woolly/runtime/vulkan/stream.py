@@ -71,7 +71,6 @@ class CommandStream:
         self._barrier = Barrier(_READS_WRITES, _READS_WRITES)
         self._between_kernels = Barrier(_KERNEL_WRITES, _KERNEL_READS | _KERNEL_WRITES)
         self._for_host = Barrier(_COPY_WRITES, _HOST_READS)
-        self._pushed = c.c_uint64()
         pool = PoolInfo(_RESETTABLE, shared.physical.family)
         kind = SemaphoreType(_TIMELINE, 0)
         semaphore = SemaphoreInfo(0, next=reference(kind))
@@ -101,14 +100,14 @@ class CommandStream:
         self._shared.driver.result(name, commands, *arguments)
         self._open_launched = False
 
-    def launch(self, pipeline: Any, arguments: int, grid: Sequence[int], early: bool) -> None:
+    def launch(self, pipeline: Any, arguments: bytes, grid: Sequence[int], early: bool) -> None:
         """Queues a kernel, or records it. An early one needs nothing that the last command wrote."""
         commands = self._piece if self._piece is not None else self._commands()
-        driver, self._pushed.value = self._shared.driver, arguments
+        driver, layout = self._shared.driver, self._shared.layout
         if not early:
             self._wait_for_launches(commands)
         driver.result("vkCmdBindPipeline", commands, 1, pipeline)
-        driver.result("vkCmdPushConstants", commands, self._shared.layout, COMPUTE, 0, 8, c.byref(self._pushed))
+        driver.result("vkCmdPushConstants", commands, layout, COMPUTE, 0, len(arguments), arguments)
         driver.result("vkCmdDispatch", commands, *grid)
 
     def _wait_for_launches(self, commands: Any) -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "Submit",
     "TimelineSubmit",
     "WaitInfo",
+    "constants",
     "reference",
 ]
 

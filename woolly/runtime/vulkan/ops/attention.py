@@ -14,7 +14,7 @@ from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
 from woolly.runtime.doubles import log_double, slopes_of
 from woolly.runtime.gpu.batch import MAX_CONTEXT
-from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.gpu.device import Address, Argument, Number
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.gpu.state import room
 from woolly.runtime.gpu.stores import store_arguments
@@ -43,6 +43,7 @@ _TILE_SHARED = 30720  # bytes of shared memory that it needs, with some to spare
 KINDS = ("f32", "f16", "q8_0", "q4")  # as native/gpu/attention/any.slang numbers them
 _TEAM = 4  # heads of a group, which read the same keys and values
 _MOST_KEPT = 576  # columns of a head: native/gpu/attention/cache.slang
+_NONE = Address(0)
 _MOST_PAIRS = 128  # of columns of keys that are kept without their bias: a thread for each
 
 
@@ -115,10 +116,10 @@ class _Cache:
         return _Cache(k if k == v else "any", "any", (KINDS.index(k), KINDS.index(v)))
 
 
-def _centers(e: Emitter, step: Step) -> tuple[Argument, ...]:
+def _centers(e: Emitter, step: Step) -> tuple[Number, ...]:
     """The bias that keys are kept without, the turns of its pairs of columns in a split, and the pairs."""
     if not (found := step.by_role("k_bias")):
-        return Address(0), Address(0), Address(0), 0
+        return _NONE, _NONE, _NONE, 0
     rope = step.rope()
     assert rope is not None
     half, name = rope.n_rot // 2, found[0].name
@@ -142,7 +143,7 @@ def _centers(e: Emitter, step: Step) -> tuple[Argument, ...]:
 
 
 def _sinks(e: Emitter, step: Step) -> Address:
-    return e.vector(found[0]) if (found := step.by_role("sinks")) else Address(0)
+    return e.vector(found[0]) if (found := step.by_role("sinks")) else _NONE
 
 
 def _tempers(e: Emitter, step: Step) -> Address:
@@ -150,7 +151,7 @@ def _tempers(e: Emitter, step: Step) -> Address:
     temper = float(np.float32(step.number("temper")))  # as C++ gets it
     length, offset = step.integer("temper_length"), step.integer("temper_offset")
     if not temper:
-        return Address(0)
+        return _NONE
     n = max(0, MAX_CONTEXT + offset) // length + 1
     key = f"tempers {temper} {length} {offset}"
 
@@ -162,7 +163,15 @@ def _tempers(e: Emitter, step: Step) -> Address:
 
 def _slopes(e: Emitter, step: Step, heads: int) -> Address:
     most = step.number("alibi")
-    return e.array(f"slopes {most} {heads}", 4 * heads, lambda: slopes_of(most, heads)) if most else Address(0)
+    return e.array(f"slopes {most} {heads}", 4 * heads, lambda: slopes_of(most, heads)) if most else _NONE
+
+
+def _weighing(e: Emitter, step: Step, heads: int) -> tuple[Number, ...]:
+    """What few models do to scores: struct Weighing of native/gpu/attention/seen.slang."""
+    return (
+        *(_tempers(e, step), _slopes(e, step, heads), _distances(e, step, heads)),
+        *(max(1, step.integer("temper_length")), step.integer("temper_offset"), _longest(e), step.number("softcap")),
+    )
 
 
 def _longest(e: Emitter) -> int:
@@ -173,7 +182,7 @@ def _longest(e: Emitter) -> int:
 def _distances(e: Emitter, step: Step, heads: int) -> Address:
     """What is added to scores of each head for each distance, later positions after earlier ones."""
     if not (found := step.by_role("distances")):
-        return Address(0)
+        return _NONE
     longest, name = _longest(e), found[0].name
 
     def make() -> npt.NDArray[np.float32]:
@@ -215,20 +224,17 @@ def _attend(e: Emitter, step: Step) -> None:
     sums = room(v_dim, e.kv_type) if cache.kinds else v_dim
     parts = e.scratch("attention parts", 4 * heads * max(1, math.prod(shares)) * (sums + 2))
     first = (
-        *(e.value(x), e.value(step.output), parts, step.integer("entry"), heads, entry.heads, entry.k_dim, v_dim),
+        *(e.value(x), e.value(step.output), parts, _sinks(e, step)),
+        *(step.integer("entry"), heads, entry.heads, entry.k_dim, v_dim),
         *(room(entry.k_dim, e.kv_type), room(v_dim, e.kv_type), int(entry.v_in_k)),
         *(_MASKS[mask], step.integer("window")),
     )
-    last: tuple[Argument, ...] = (
-        *(max(1, step.integer("temper_length")), step.integer("temper_offset"), _longest(e)),
-        *(step.number("scale"), step.number("softcap")),
-        *(_sinks(e, step), _tempers(e, step), _slopes(e, step, heads), _distances(e, step, heads)),
-    )
+    last: tuple[Argument, ...] = (step.number("scale"), _NONE if _is_plain(step) else _weighing(e, step, heads))
     is_tiled = v_dim <= _COLUMNS[0] and not has_chosen and e.device.shared_bytes >= _TILE_SHARED
     if cache.kinds:
         n_bytes = 4 * e.max_rows * heads * room(entry.k_dim, e.kv_type)
-        turned = e.scratch("turned queries", n_bytes) if is_tiled else Address(0)
-        last = (*last, turned, *_centers(e, step), *cache.kinds, *_choice(e, step))
+        turned = e.scratch("turned queries", n_bytes) if is_tiled else _NONE
+        last = (*last, (turned, *_centers(e, step), *cache.kinds, *_choice(e, step)))
     kind = f"{cache.name}_{columns}"
     # The splits of few rows are computed side by side; more than memory was set aside for, one after another.
     teams = entry.heads * -(-(heads // entry.heads) // _TEAM)
@@ -246,8 +252,8 @@ def _attend(e: Emitter, step: Step) -> None:
         launch(f"attend_parts_{kind}", grid, 128, *args, other=0 if store is None else -1, apart=store is not None)
         if store is not None:
             q, k, v, _, q_norm, k_norm, *_, n_rot, column, is_adjacent, eps = store_arguments(e, store)
-            newest = (q, *args[1:], k, v, q_norm, k_norm, n_rot, column, is_adjacent, eps)
-            launch(f"attend_row_{kind}", grid, 128, *newest, other=-1, joined=True, apart=True)
+            newest = (k, v, q_norm, k_norm, n_rot, column, is_adjacent, eps)
+            launch(f"attend_row_{kind}", grid, 128, q, *args[1:], newest, other=-1, joined=True, apart=True)
         if form:
             where = (n, v_dim, splits, _MASKS[mask], step.integer("window"))
             merged = (parts, e.value(step.output), _sinks(e, step), *quantized_places(e, n, form), *where)
@@ -275,13 +281,13 @@ def _attend(e: Emitter, step: Step) -> None:
             launch(f"attend_merge_{cache.other}_{columns}", (heads, front), 128, *args, most=few)
 
 
-def _choice(e: Emitter, step: Step) -> tuple[Argument, ...]:
+def _choice(e: Emitter, step: Step) -> tuple[Number, ...]:
     """The positions that rows have chosen, numbers of a row, how many they are at most, and how many go together.
 
     Then what is said of blocks.
     """
     if len(step.inputs) == 1:
-        return Address(0), 0, 0, 1, 0, 0, 0
+        return _NONE, 0, 0, 1, 0, 0, 0
     chosen = step.inputs[1]
     return e.value(chosen), e.width(chosen), step.integer("chosen"), step.integer("block"), 0, 0, 0
 
@@ -294,9 +300,8 @@ def _keep(e: Emitter, step: Step) -> None:
     cache, columns = _Cache.of(e, e.plan.paged[index]), room(width, e.kv_type)
     if width > _MOST_KEPT:
         raise UnsupportedError(f"Vulkan and Metal have no rows of over {_MOST_KEPT} columns that are kept")
-    none = Address(0)
-    args = (place, place, none, e.value(step.output), none, none, index, 1, 1, width, width, columns, columns)
-    more = (none, *cache.kinds) if cache.kinds else ()
+    args = (place, place, _NONE, e.value(step.output), _NONE, _NONE, index, 1, 1, width, width, columns, columns)
+    more = (_NONE, *cache.kinds) if cache.kinds else ()
     e.launch(f"store_{cache.other}", (GridRows(0), 2), 64, *args, 0, 0, 0, 0.0, *more)
 
 
@@ -312,16 +317,15 @@ def _attend_kept(e: Emitter, step: Step) -> None:
     if is_near := not shares[1]:  # as many splits as those of rows that are not far
         shares = _shares(window + _SPLIT * _MOST_SPLITS // every)
     parts = e.scratch("attention parts", 4 * heads * max(1, math.prod(shares)) * (columns + 2))
-    none = Address(0)
     first = (
-        *(e.value(q), e.value(step.output), parts, step.integer("entry"), heads, 1, width, width, columns, columns),
-        *(1, _MASKS[""], 0),
+        *(e.value(q), e.value(step.output), parts, _sinks(e, step)),
+        *(step.integer("entry"), heads, 1, width, width, columns, columns, 1, _MASKS[""], 0),
     )
-    last = (
-        *(1, 0, 0, step.number("scale"), 0.0, _sinks(e, step), none, none, none),
-        *(none, none, none, none, 0, *cache.kinds),
-        *(e.value(chosen[0]) if chosen else none, n_chosen, 0, 1, window, step.integer("blocks"), every),
+    keeping = (
+        *(_NONE, _NONE, _NONE, _NONE, 0, *cache.kinds),
+        *(e.value(chosen[0]) if chosen else _NONE, n_chosen, 0, 1, window, step.integer("blocks"), every),
     )
+    last = (step.number("scale"), _NONE, keeping)
     _attend_chosen(e, kind, heads, 1, shares, first, last, is_near)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
-from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.gpu.device import Address, Argument, Number
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.options import kept_as
 from woolly.runtime.vulkan.blocks import Blocks, blocks_of, columns_of
@@ -83,8 +83,8 @@ class Routes:
     n_shared: int  # slots that share a row of the input
     shares: Address = _NONE  # what inputs are times
 
-    def arguments(self, product: Product) -> tuple[Argument, ...]:
-        """The last arguments of a product."""
+    def struct(self, product: Product) -> tuple[Number, ...]:
+        """Experts of a product, as the kernels have them."""
         return self.chosen, self.order, self.firsts, product.scales, self.shares, self.n_used, self.n_shared
 
 
@@ -264,7 +264,7 @@ def _product(
     args = (
         *(blocks.address, blocks.points, *form, product.bias, product.residual, product.y),
         *(n, columns, blocks.stride, total, width, kind, product.factor),
-        *(routes.arguments(product) if routes else (_NONE, _NONE, _NONE, _NONE, _NONE, 1, 1)),
+        routes.struct(product) if routes else _NONE,
     )
     # A slot of an expert takes the place of a row until many rows come expert by expert.
     each, times = (1, routes.n_used) if routes else (n_matrices, 1)
