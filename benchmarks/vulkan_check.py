@@ -45,7 +45,7 @@ def go_anyway() -> None:
         for variant in ("double", "plain"):
             context.variant = variant
             found, wanted = probing.results(device)
-            for name, mine, its in zip(probing._RESULTS, found.view(np.uint32), wanted.view(np.uint32), strict=True):
+            for name, mine, its in zip(probing.NAMES, found, wanted, strict=True):
                 wrong = np.flatnonzero(mine != its)
                 some = ", ".join(f"{mine[i]:08x} for {its[i]:08x}" for i in wrong[:4])
                 print(f"{variant} {name}: {len(wrong)} of {len(its)} differ {some}")

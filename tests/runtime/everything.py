@@ -97,7 +97,7 @@ def everything(
         f"driver: {device.driver}; {free / 1e9:.1f} GB free of {total / 1e9:.1f} GB; matrices: {device.architecture}"
     )
     found, wanted = probe.results(device)
-    for name, mine, its in zip(probe._RESULTS, found.view(np.uint32), wanted.view(np.uint32), strict=True):
+    for name, mine, its in zip(probe.NAMES, found, wanted, strict=True):
         report.say(f"probe of {name}: {np.count_nonzero(mine != its)} of {len(its)} differ")
     variant = "metal" if kind == "metal" else device._shared.variant
     names = [name for name in open_archive().names(variant) if device.architecture or name not in matrices.KERNELS]

@@ -12,19 +12,20 @@ import numpy.typing as npt
 from woolly.errors import DeviceError
 from woolly.runtime.gpu.device import Address, Argument, Device
 
-__all__ = ["TINY", "differences", "lost_in_trial", "refusal", "results"]
+__all__ = ["NAMES", "OWN_HALVES", "TINY", "differences", "lost_in_trial", "refusal", "results"]
 
 _N = 4096  # a guess: enough random numbers to meet each way of rounding
 TINY = "numbers next to zero"
-_RESULTS = ("fused multiply-add", "division", "square root", "product and sum", TINY, "halves")
+OWN_HALVES = "halves by the driver"  # kernels convert them by whole numbers if it is not exact
+NAMES = ("fused multiply-add", "division", "square root", "product and sum", TINY, "halves", OWN_HALVES)
+_N_HALVES = 1 << 16  # all that there are
 _GROUP = 64
 
 
 def differences(device: Device) -> list[str]:
     """Names of what the device computes in another way than the CPU; none of most."""
     found, wanted = results(device)
-    pairs = zip(_RESULTS, found.view(np.uint32), wanted.view(np.uint32), strict=True)
-    return [name for name, mine, its in pairs if not np.array_equal(mine, its)]
+    return [name for name, mine, its in zip(NAMES, found, wanted, strict=True) if not np.array_equal(mine, its)]
 
 
 def refusal(device: Device, wrong: list[str]) -> DeviceError:
@@ -42,20 +43,27 @@ def lost_in_trial(name: str, error: DeviceError) -> DeviceError:
     return DeviceError(text, code="refused", remedy="try it again, or use backend='cpu'")
 
 
-def results(device: Device) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """What the device makes of the numbers, and what the CPU does: a row for each of the results."""
+def results(device: Device) -> tuple[list[npt.NDArray[np.uint32]], list[npt.NDArray[np.uint32]]]:
+    """Bits of what the device makes of the numbers, and of what the CPU does: an array for each of `NAMES`."""
     a, b, c = _numbers()
-    expected = _expected(a, b, c)
-    at = device.allocate(4 * _N * (3 + len(_RESULTS)))
-    args: tuple[Argument, ...] = (*(Address(at + 4 * _N * i) for i in range(4)), _N)
+    sizes = [_N] * (len(NAMES) - 2) + [_N_HALVES] * 2
+    at = device.allocate(4 * (3 * _N + sum(sizes)))
+    y, halves = Address(at + 4 * 3 * _N), Address(at + 4 * (3 * _N + sum(sizes[:-2])))
+    args: tuple[Argument, ...] = (*(Address(at + 4 * _N * i) for i in range(3)), y, halves, _N)
     for i, numbers in enumerate((a, b, c)):
         device.upload(at + 4 * _N * i, numbers)
-    device.launch("probe", (_N // _GROUP,), _GROUP, 0, args)
-    out = np.zeros((len(_RESULTS), _N), np.float32)
-    device.download(at + 4 * _N * 3, out)
+    device.launch("probe", (_N_HALVES // _GROUP,), _GROUP, 0, args)
+    out = np.zeros(sum(sizes), np.float32)
+    device.download(y, out)
     device.wait()
     device.free(at)
-    return out, expected
+    found = np.split(out, np.cumsum(sizes)[:-1])
+    return [_bits(one) for one in found], [_bits(one) for one in _expected(a, b, c)]
+
+
+def _bits(x: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
+    """The bits of numbers. What is no number is one: which of them comes out says nothing of the others."""
+    return np.where(np.isnan(x), np.float32(np.nan), x).view(np.uint32)
 
 
 def _numbers() -> tuple[npt.NDArray[np.float32], ...]:
@@ -70,12 +78,11 @@ def _numbers() -> tuple[npt.NDArray[np.float32], ...]:
 
 def _expected(
     a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], c: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32]:
+) -> list[npt.NDArray[np.float32]]:
     """What the CPU makes of them."""
-    bits = a.view(np.uint32)
-    halves = (bits & 0x83FF).astype(np.uint16).view(np.float16).astype(np.float32)
+    halves = np.arange(_N_HALVES, dtype=np.uint16).view(np.float16).astype(np.float32)
     tiny = a * np.float32(2.0**-120) * np.float32(2.0**-20)
-    return np.stack([_fma(a, b, c), a / b, np.sqrt(np.abs(a)), a * b + c, tiny, halves])
+    return [_fma(a, b, c), a / b, np.sqrt(np.abs(a)), a * b + c, tiny, halves, halves]
 
 
 def _fma(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.kernels import Kernels
-from woolly.runtime.gpu.probe import TINY, differences, lost_in_trial, refusal
+from woolly.runtime.gpu.probe import OWN_HALVES, TINY, differences, lost_in_trial, refusal
 from woolly.runtime.gpu.queued import QueuedDevice
 from woolly.runtime.metal.context import MetalContext, name_of
 from woolly.runtime.metal.libobjc import ObjectiveC, open_driver
@@ -130,7 +130,7 @@ def open_device(index: int = 0, driver: ObjectiveC | None = None) -> MetalDevice
         wrong = differences(device)
         # Metal promises nothing of numbers below 1.2e-38, and kernels make none that an answer depends on.
         context.flushes = TINY in wrong
-        if set(wrong) - {TINY}:
+        if set(wrong) - {TINY, OWN_HALVES}:
             raise refusal(device, wrong)
     except DeviceError as error:
         if context.lost is None:

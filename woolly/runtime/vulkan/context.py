@@ -27,6 +27,7 @@ from woolly.runtime.vulkan.structs import (
     PushRange,
     QueueInfo,
     StageInfo,
+    constants,
     reference,
 )
 from woolly.store.folder import models_folder
@@ -45,6 +46,7 @@ class VulkanContext:
     def __init__(self, driver: VulkanLibrary, physical: Physical, archive: SpirvArchive) -> None:
         self.driver, self.physical, self._archive = driver, physical, archive
         self.variant = "plain"  # of the kernels: what the probe finds out
+        self.converts_halves = False  # exactly: what the probe finds out, too
         self.has_matrices = False  # units that kernels may use: what is found out after it
         self.bandwidth: float | None = None  # bytes per second, once it is measured
         self.knows_bandwidth = False
@@ -52,7 +54,7 @@ class VulkanContext:
         self.hangs = False  # whether that is because work does not end: then nothing can be given back
         self.lock = threading.RLock()  # of the queue, the memory and the pipelines
         self.device, self.queue = c.c_void_p(), c.c_void_p()
-        self._pipelines: dict[tuple[str, str], Any] = {}
+        self._pipelines: dict[tuple[str, bool, str], Any] = {}
         optional = ("shaderFloat64", *(matrices.FEATURES if physical.has_matrices else ()))
         wanted = frozenset(name for name in (*FEATURES, *optional) if name in physical.features)
         chain = features_chain(wanted)
@@ -107,7 +109,7 @@ class VulkanContext:
 
     def pipeline(self, kernel: str) -> Any:
         """The kernel of that name, compiled by the driver when it is first asked for."""
-        key = self.variant, kernel
+        key = self.variant, self.converts_halves, kernel
         found = self._pipelines.get(key)
         if found is not None:
             return found
@@ -117,7 +119,8 @@ class VulkanContext:
         info = ModuleInfo(0, len(code), c.cast(text, c.c_void_p))
         self.call("vkCreateShaderModule", self.device, c.byref(info), None, c.byref(module))
         try:
-            wanted = PipelineInfo(0, StageInfo(0, COMPUTE, module, b"main", None), self.layout, None, -1)
+            said = constants(int(self.converts_halves))
+            wanted = PipelineInfo(0, StageInfo(0, COMPUTE, module, b"main", reference(said)), self.layout, None, -1)
             arguments = (self._cache, 1, c.byref(wanted), None, c.byref(made))
             # Without the lock: the driver compiles for milliseconds, and takes several threads.
             self.call("vkCreateComputePipelines", self.device, *arguments)

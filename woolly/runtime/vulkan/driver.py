@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError
-from woolly.runtime.gpu.probe import differences, lost_in_trial, refusal
+from woolly.runtime.gpu.probe import OWN_HALVES, differences, lost_in_trial, refusal
 from woolly.runtime.gpu.queued import QueuedDevice
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import open_archive
@@ -121,7 +121,9 @@ def choose_variant(device: VulkanDevice, context: VulkanContext) -> str:
     wrong: list[str] = []
     for variant in variants:
         context.variant = variant
-        if not (wrong := differences(device)):
+        found = differences(device)
+        if not (wrong := [name for name in found if name != OWN_HALVES]):
+            context.converts_halves = OWN_HALVES not in found
             return variant
     raise refusal(device, wrong)
 

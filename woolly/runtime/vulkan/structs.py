@@ -97,6 +97,8 @@ PushRange = _struct("PushRange", ("stages", _U32), ("offset", _U32), ("size", _U
 LayoutInfo = _struct(
     "LayoutInfo", ("flags", _U32), ("n_sets", _U32), ("sets", _P), ("n_pushes", _U32), ("pushes", _P), s_type=30
 )
+_ConstantPlace = _struct("ConstantPlace", ("id", _U32), ("offset", _U32), ("size", c.c_size_t))
+_Constants = _struct("Constants", ("n", _U32), ("places", _P), ("size", c.c_size_t), ("data", _P))
 _Stage = type(
     "Stage",
     (c.Structure,),
@@ -107,6 +109,13 @@ _Stage = type(
         ]
     },
 )  # fmt: skip
+
+
+def constants(*values: int) -> Any:
+    """What the host says to a kernel when it is compiled: 32 bits for each number, by the ids from 0 on."""
+    places = (_ConstantPlace * len(values))(*(_ConstantPlace(i, 4 * i, 4) for i in range(len(values))))
+    data = (c.c_uint32 * len(values))(*values)
+    return _Constants(len(values), c.cast(places, _P), c.sizeof(data), c.cast(data, _P))
 
 
 def StageInfo(*values: Any) -> Any:  # noqa: N802 - as the structs beside it
