@@ -10,6 +10,7 @@ import click
 
 from woolly.cli.terminal.progress import tell
 from woolly.errors import RequestError
+from woolly.machine.blas import import_numpy
 from woolly.store import models_folder
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def talk(
     `params_of` returns the sampling parameters for the model's preset. `mcp` is a file of MCP servers whose tools the
     model may call, `approve` says which calls run without a question.
     """
+    import_numpy(engine.get("backend"))
     # Imported late, so that --help answers at once.
     from rich.console import Console
 

@@ -17,6 +17,7 @@ from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import print_table, results
 from woolly.cli.terminal.sizes import size
 from woolly.errors import WoollyError
+from woolly.machine.blas import import_numpy
 from woolly.store import Stored, list_models, models_folder, quant_of
 
 __all__ = ["list_models_here"]
@@ -49,6 +50,7 @@ def list_models_here(own: bool, paths: bool, catalogue: bool, architectures: boo
     if catalogue:
         print_catalogue(as_json)
         return
+    import_numpy(None)
     models = [(model, _header(model)) for model in list_models() if not own or model.owner == "woolly"]
     if as_json:
         click.echo(json.dumps([_facts(model, header) for model, header in models], indent=2))

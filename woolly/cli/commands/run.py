@@ -34,6 +34,7 @@ from woolly.cli.start.offer import hint, next_steps, offer
 from woolly.cli.start.senses import check_files, find_projector
 from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.sizes import counted
+from woolly.machine.blas import import_numpy
 from woolly.store import DEFAULT_MODEL, Preset
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def run(
     prompt: git diff | woolly run "Write a commit message.". If a pipe sends nothing for 10 seconds, the prompt is
     answered without it; -f - waits longer. A newline at the end of a file or a pipe is not part of the prompt.
     """
+    import_numpy(engine.get("backend"))
     # Imported late, so that --help answers at once.
     from woolly.cli.terminal.answer import EMPTY, Timing, is_assumed_in_vain, show_plain, stats_of
     from woolly.cli.terminal.transcript import check_transcript, find_transcribing, transcribe

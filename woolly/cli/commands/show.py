@@ -18,6 +18,7 @@ from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import print_table, results
 from woolly.cli.terminal.sizes import counted, size
 from woolly.errors import RequestError, StoreError, WoollyError
+from woolly.machine.blas import import_numpy
 from woolly.machine.busy import NOTABLE, Others
 from woolly.store import resolve
 
@@ -52,6 +53,7 @@ def show(
 
     Only the header of a model that is not on this machine is fetched.
     """
+    import_numpy(None)
     from woolly.cli.commands.remote import is_remote, remote_header
     from woolly.gguf import open_gguf
     from woolly.runtime import check_kv_type

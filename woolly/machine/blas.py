@@ -1,0 +1,26 @@
+"""BLAS: the threads that NumPy starts for its products as it is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["import_numpy"]
+
+# What OpenBLAS, which NumPy's wheels bring, reads as it is loaded, the first that is set.
+_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+def import_numpy(backend: str | None) -> None:
+    """Imports NumPy with one thread for its products, unless it is here, a person asks for threads, or the reference.
+
+    The other backends compute with threads of their own. To start one for each core takes 60 ms on two cores. A library
+    leaves this to the program that it is a part of: what else is computed there may need them.
+    """
+    if backend == "reference" or "numpy" in sys.modules or any(name in os.environ for name in _SETTINGS):
+        return
+    os.environ[_SETTINGS[0]] = "1"
+    try:
+        import numpy  # noqa: F401  (only for its threads)
+    finally:
+        del os.environ[_SETTINGS[0]]  # not for the programs that this one starts, such as MCP servers
