@@ -115,7 +115,7 @@ def fetched(name: str) -> str | Path:
 
     UnsupportedError, before anything is fetched, for a model whose architecture Woolly cannot run.
     """
-    if not store.is_catalogued(name) or store.is_path(name):
+    if store.is_path(name) or not store.is_catalogued(name):  # a file needs no catalogue
         return name
     with contextlib.suppress(StoreError):
         return store.resolve(name)

@@ -64,7 +64,7 @@ def model_and_prompt(
         )
     if [prompt, *files].count("-") > 1:
         raise UsageError("standard input is asked for twice, by the prompt or by -f; it can be read once")
-    if name is not None and not is_catalogued(name):
+    if name is not None and (is_path(name) or not is_catalogued(name)):
         resolve(name)  # raises before anything waits for a prompt
     if prompt == "-" or "-" in files:
         piped = _whole_input()
