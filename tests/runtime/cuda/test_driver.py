@@ -9,6 +9,7 @@ import pytest
 from native.cuda.compile import archive, packs
 from tests.runtime.cuda.fake import ATTRIBUTES, FakeLibrary
 from woolly.errors import DeviceError, RequestError
+from woolly.runtime import forks
 from woolly.runtime.cuda import context, gpus, libcuda
 from woolly.runtime.cuda import driver as module
 from woolly.runtime.cuda.archive import Archive
@@ -318,9 +319,10 @@ def test_memory_that_the_driver_takes_for_pinned_is_not_used(device, library):
 
 
 def test_a_forked_child_asks_the_driver_for_nothing_when_it_drops_what_its_parent_had(device, library):
+    assert device._shared in forks._opened
     seen, place = device.pinned(10), device.allocate(10)
     device.wait()
-    context._leave_contexts()
+    device._shared.leave()
     calls = library.calls.copy()
     with pytest.raises(DeviceError, match="belongs to the process that this one was forked from"):
         device.allocate(10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
-import os
 import sys
 import threading
 import weakref
@@ -18,6 +17,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.archive import Archive, Image
 from woolly.runtime.cuda.libcuda import Driver
 from woolly.runtime.cuda.workshop import Unit, Workshop
+from woolly.runtime.forks import leave_in_children
 
 __all__ = ["MAJOR", "MINOR", "OLDEST", "Context", "check_number", "forget_current", "memory_bandwidth"]
 
@@ -36,7 +36,6 @@ _TAKEN, _MOST_TAKEN = 712, 8
 
 _kept: list[mmap.mmap] = []
 
-_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 # The number of the context that each thread used last.
 _current = threading.local()
@@ -82,7 +81,7 @@ class Context:
         self.lost: DeviceError | None = None  # why the device cannot be used again
         self._life = _Life()
         self._serial = next(_numbers)
-        _contexts.add(self)
+        leave_in_children(self)
 
     def enter(self) -> Driver:
         """Makes the context that of the calling thread."""
@@ -219,12 +218,3 @@ def _unpin(life: _Life, driver: Driver, context: ctypes.c_void_p, number: int, m
     if driver.result("cuMemHostUnregister", ctypes.addressof(ctypes.c_char.from_buffer(memory))):
         _kept.append(memory)
     driver.result("cuDevicePrimaryCtxRelease_v2", number)
-
-
-def _leave_contexts() -> None:
-    for context in _contexts:
-        context.leave()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_contexts)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes as c
-import os
 import re
 import threading
-import weakref
 from dataclasses import dataclass
 
 from woolly.errors import DeviceError
+from woolly.runtime.forks import leave_in_children
 from woolly.runtime.metal.libobjc import ObjectiveC
 from woolly.runtime.metal.memory import MetalMemory
 from woolly.runtime.vulkan.archive import SpirvArchive
@@ -22,8 +21,6 @@ _PRECISE = 1  # MTLMathFloatingPointFunctions
 _APPLE = 1007  # MTLGPUFamilyApple7: M1
 _ENTRY = "main_0"
 _THREADS = re.compile(rb"max_total_threads_per_threadgroup\((\d+)\)")
-
-_contexts: weakref.WeakSet[MetalContext] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class MetalContext:
         except BaseException:
             self.close()  # the device is the context's from the start
             raise
-        _contexts.add(self)
+        leave_in_children(self)
 
     def _check(self) -> None:
         if not self.driver.send(self.device, "supportsFamily:", c.c_int64(_APPLE), result=c.c_bool):
@@ -167,12 +164,3 @@ def name_of(driver: ObjectiveC, device: int) -> str:
     """The name of a GPU, as Apple calls it."""
     with driver.pool():
         return driver.text(driver.send(device, "name"))
-
-
-def _leave_contexts() -> None:
-    for context in _contexts:
-        context.leave()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_contexts)

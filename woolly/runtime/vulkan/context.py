@@ -6,12 +6,12 @@ import ctypes as c
 import hashlib
 import os
 import threading
-import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from woolly.errors import DeviceError, RequestError, StoreError
+from woolly.runtime.forks import leave_in_children
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import SpirvArchive
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
@@ -36,8 +36,6 @@ __all__ = ["COMPUTE", "VulkanContext"]
 
 COMPUTE = 0x20  # the stage of shaders
 _PUSHED = 128  # bytes of arguments that a launch may have: what every driver takes
-
-_contexts: weakref.WeakSet[VulkanContext] = weakref.WeakSet()
 
 
 class VulkanContext:
@@ -77,7 +75,7 @@ class VulkanContext:
         except BaseException:
             self.close()
             raise
-        _contexts.add(self)
+        leave_in_children(self)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls the driver; remembers a fault after which the device is of no use."""
@@ -180,12 +178,3 @@ class VulkanContext:
             driver.result("vkDestroyDevice", self.device, None)
         self._pipelines.clear()
         self.lost = self.lost or DeviceError("the program was closed", code="lost")
-
-
-def _leave_contexts() -> None:
-    for context in _contexts:
-        context.leave()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_contexts)
