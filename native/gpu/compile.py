@@ -76,8 +76,7 @@ def found(folder: str, interface: str) -> dict[str, dict[str, int]]:
 
 def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Name, source and definitions of every kernel of a variant."""
-    yield "probe", "primitives/probe", ()
-    yield "pack", "weights/pack", ()
+    yield from (("probe", "primitives/probe", ()), ("pack", "weights/pack", ()))
     for name in ("route", "order", "combine"):
         yield f"experts_{name}", f"experts/{name}", ()
     for name in ("conv", "previous", "scan_mamba", "ngrams", "compress"):
@@ -124,6 +123,7 @@ def kernels(variant: str = "plain") -> Iterator[tuple[str, str, tuple[str, ...]]
         yield f"attend_tile_{name}", "attention/tile", (*cache, "PLAIN=0")
         yield f"attend_tile_plain_{name}", "attention/tile", (*cache, "PLAIN=1")
         yield from row_kernels(name, cache, 4)
+    yield "attend_staged_f16", "attention/staged", ("KV=F16", "PARTS=3")
     # Caches with turned heads share what takes little of the time. One kernel of tiles for all models keeps them small.
     yield "pick", "attention/pick", ("ANY",)
     yield "store_any", "attention/store", ("ANY", *TURNS)

@@ -85,7 +85,7 @@ def test_a_group_shares_no_more_memory_than_vulkan_promises(archive):
     tiled = matrices.KERNELS
     assert set(most) - set(archive.names("double")) == tiled
     assert max(most[name] for name in tiled) <= matrices._SHARED, "what a GPU must have for them"
-    queries = {name for name in most if name.startswith("attend_tile_")}
+    queries = {name for name in most if name.startswith(("attend_tile_", "attend_staged_"))}
     assert max(most[name] for name in queries) <= attention._TILE_SHARED, "what a device must have for them"
     assert {name for name, n in most.items() if n > 16_384} <= tiled | queries
 

@@ -39,6 +39,9 @@ _MERGED = 256  # columns of a group of native/gpu/attention/merge.slang
 # Queries of a group of native/gpu/attention/tile.slang, and rows of a batch from which on it is faster.
 _TILE, _LEAST_TILED = 32, 256
 _LEAST_EACH = 32  # rows that each of its sequences has
+# Columns of heads that native/gpu/attention/staged.slang takes, and rows up to which it is faster: an H200 takes 8.9 ms
+# in place of 9.2 for a token of each of eight rows without it.
+_STAGED, _MOST_STAGED_ROWS = 128, 4
 _TILE_SHARED = 30720  # bytes of shared memory that it needs, with some to spare
 KINDS = ("f32", "f16", "q8_0", "q4")  # as native/gpu/attention/any.slang numbers them
 _TEAM = 4  # heads of a group, which read the same keys and values
@@ -251,9 +254,7 @@ def _attend(e: Emitter, step: Step) -> None:
         grid = (teams, GridRows(0), _SHARERS)
         launch(f"attend_parts_{kind}", grid, 128, *args, other=0 if store is None else -1, apart=store is not None)
         if store is not None:
-            q, k, v, _, q_norm, k_norm, *_, n_rot, column, is_adjacent, eps = store_arguments(e, store)
-            newest = (k, v, q_norm, k_norm, n_rot, column, is_adjacent, eps)
-            launch(f"attend_row_{kind}", grid, 128, q, *args[1:], newest, other=-1, joined=True, apart=True)
+            _attend_newest(e, store, kind, cache, grid, args, least, most)
         if form:
             where = (n, v_dim, splits, _MASKS[mask], step.integer("window"))
             merged = (parts, e.value(step.output), _sinks(e, step), *quantized_places(e, n, form), *where)
@@ -279,6 +280,27 @@ def _attend(e: Emitter, step: Step) -> None:
         if few:
             launch(f"attend_parts_{kind}", (teams, front, _SHARERS), 128, *args, most=few, early=True)
             launch(f"attend_merge_{cache.other}_{columns}", (heads, front), 128, *args, most=few)
+
+
+def _attend_newest(
+    e: Emitter,
+    store: Step,
+    kind: str,
+    cache: _Cache,
+    grid: tuple[int | GridRows, ...],
+    args: tuple[Argument, ...],
+    least: int,
+    most: int,
+) -> None:
+    """Attention of rows of which none sees another, which puts their keys and values into the cache itself."""
+    q, k, v, _, q_norm, k_norm, _, _, _, _, _, *rooms, n_rot, column, is_adjacent, eps = store_arguments(e, store)
+    given = (q, *args[1:], (k, v, q_norm, k_norm, n_rot, column, is_adjacent, eps))
+    launch = partial(e.launch, other=-1, joined=True, apart=True, far=False)
+    if cache.name == "f16" and max(rooms) <= _STAGED and e.device.shared_bytes >= _TILE_SHARED:
+        launch("attend_staged_f16", grid, 256, *given, least=least, most=min(most, _MOST_STAGED_ROWS))
+        least = _MOST_STAGED_ROWS + 1
+    if least <= most:
+        launch(f"attend_row_{kind}", grid, 128, *given, least=least, most=most)
 
 
 def _choice(e: Emitter, step: Step) -> tuple[Number, ...]:
