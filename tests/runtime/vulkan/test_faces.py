@@ -82,11 +82,27 @@ def test_bench_names_the_kind_and_show_the_driver(opened, vulkan, tiny, monkeypa
     assert "Vulkan 1." in opened.driver
 
 
-def test_the_bandwidth_of_a_gpu_is_measured_by_copies(opened, monkeypatch):
+def test_the_bandwidth_of_a_gpu_is_measured_by_copies_and_fills(opened, monkeypatch):
     assert opened.bandwidth is None or not opened.physical.is_software
     assert measure_bandwidth(opened, 1 << 20) > 0
     monkeypatch.setattr(opened._shared, "physical", replace(opened.physical, timestamp_bits=0))
     assert find_bandwidth(opened) is None
+
+
+def test_a_driver_that_copies_slower_than_it_fills_has_the_bandwidth_of_fills():
+    work, clock = [], {"copy": 400, "zero": 100}
+    device = SimpleNamespace(
+        allocate=lambda n_bytes: 7,
+        free=lambda at: None,
+        copy=lambda source, to, n_bytes: work.append("copy"),
+        zero=lambda at, n_bytes: work.append("zero"),
+        mark=lambda: 0,
+        wait=lambda: None,
+        times=lambda marks: [clock[work[-1]]],
+    )
+    assert measure_bandwidth(device, 1000) == 1e10 and work.count("zero") == work.count("copy")
+    clock.update(copy=0, zero=0)
+    assert measure_bandwidth(device, 1000) is None
 
 
 @pytest.mark.parametrize("error", [DeviceError, RequestError])

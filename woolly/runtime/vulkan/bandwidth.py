@@ -1,7 +1,8 @@
-"""The bandwidth of a GPU's memory, measured by copies inside of it: Vulkan has no function that says it."""
+"""The bandwidth of a GPU's memory, measured by copies and fills inside of it: Vulkan has no function that says it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COPIED", "find_bandwidth", "measure_bandwidth"]
 
-COPIED = 128 << 20  # of a copy: more than the caches of most GPUs
+COPIED = 128 << 20  # bytes: more than the caches of most GPUs
 _ROOM = 8  # times as much must be free
 _TIMES = 3
 
@@ -33,19 +34,25 @@ def find_bandwidth(device: VulkanDevice) -> float | None:
 
 
 def measure_bandwidth(device: QueuedDevice, n_bytes: int) -> float | None:
-    """Bytes read and written per second by the fastest of some copies; None if the clock is too coarse."""
+    """Bytes per second of the fastest of some copies and fills; None if the clock is too coarse.
+
+    A driver may copy by an engine of its own: on an H200 at 840 GB/s, where zeros are written at 4,000.
+    """
     with ExitStack() as stack:
         places = []
         for _ in range(2):
             places.append(device.allocate(n_bytes))
             stack.callback(device.free, places[-1])
         source, to = places
-        spent = []
-        for _ in range(_TIMES):
+        rates = [0.0]
+        works: tuple[tuple[int, Callable[[], None]], ...] = (
+            (2 * n_bytes, lambda: device.copy(source, to, n_bytes)),
+            (n_bytes, lambda: device.zero(to, n_bytes)),
+        )
+        for moved, queue in works * _TIMES:
             first = device.mark()
-            device.copy(source, to, n_bytes)
+            queue()
             last = device.mark()
             device.wait()
-            spent += device.times([first, last])
-    fastest = min((one for one in spent if one > 0), default=0)
-    return 2e9 * n_bytes / fastest if fastest else None
+            rates += [1e9 * moved / spent for spent in device.times([first, last]) if spent > 0]
+    return max(rates) or None
