@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 import weakref
+from contextlib import suppress
 from typing import Protocol
 
 __all__ = ["leave_in_children"]
@@ -19,8 +20,8 @@ class _Guest(Protocol):
 
 
 _opened: weakref.WeakSet[_Guest] = weakref.WeakSet()
-_lock = threading.Lock()  # held while a thread forks
-_collected = True  # whether Python looked for garbage before
+_lock = threading.RLock()  # held while a thread forks; a handler of signals may fork meanwhile
+_collected: list[bool] = []  # whether Python looked for garbage before each fork that is under way
 
 
 def leave_in_children(one: _Guest) -> None:
@@ -28,25 +29,27 @@ def leave_in_children(one: _Guest) -> None:
     _opened.add(one)
 
 
-def _begin() -> None:
-    """A program that is garbage would be closed in the child, by its driver, before its device is left there."""
-    global _collected
-    _lock.acquire()
-    _collected = gc.isenabled()
+def _stop_collecting() -> None:
+    """Stops the garbage collector: else the child could collect a program, and close it by the driver, too early."""
+    _collected.append(gc.isenabled())
     gc.disable()
 
 
-def _end() -> None:
-    if _collected:
+def _collect_again() -> None:
+    if _collected and _collected.pop():
         gc.enable()
-    _lock.release()
 
 
-def _end_in_child() -> None:
-    for one in _opened:
-        one.leave()
-    _end()
+def _leave_all() -> None:
+    try:
+        for one in list(_opened):
+            with suppress(Exception):  # the others are left, too
+                one.leave()
+    finally:
+        _collect_again()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_begin, after_in_parent=_end, after_in_child=_end_in_child)
+    os.register_at_fork(before=_stop_collecting, after_in_parent=_collect_again, after_in_child=_leave_all)
+    # Around those above: hooks before a fork run in reverse. Methods in C, which no interrupt can leave half-way.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
