@@ -18,7 +18,7 @@ _N = 4096  # a guess: enough random numbers to meet each way of rounding
 TINY = "numbers next to zero"
 OWN_HALVES = "halves by the driver"  # kernels convert them by whole numbers if it is not exact
 NAMES = ("fused multiply-add", "division", "square root", "product and sum", TINY, "halves", OWN_HALVES)
-_N_HALVES = 1 << 16  # all that there are
+_N_HALVES = 1 << 16  # all that there are; the driver converts them alone, and within a multiply-add
 _GROUP = 64
 
 
@@ -46,7 +46,7 @@ def lost_in_trial(name: str, error: DeviceError) -> DeviceError:
 def results(device: Device) -> tuple[list[npt.NDArray[np.uint32]], list[npt.NDArray[np.uint32]]]:
     """Bits of what the device makes of the numbers, and of what the CPU does: an array for each of `NAMES`."""
     a, b, c = _numbers()
-    sizes = [_N] * (len(NAMES) - 2) + [_N_HALVES] * 2
+    sizes = [_N] * (len(NAMES) - 2) + [_N_HALVES, 2 * _N_HALVES]
     at = device.allocate(4 * (3 * _N + sum(sizes)))
     y, halves = Address(at + 4 * 3 * _N), Address(at + 4 * (3 * _N + sum(sizes[:-2])))
     args: tuple[Argument, ...] = (*(Address(at + 4 * _N * i) for i in range(3)), y, halves, _N)
@@ -62,7 +62,7 @@ def results(device: Device) -> tuple[list[npt.NDArray[np.uint32]], list[npt.NDAr
 
 
 def _bits(x: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """The bits of numbers. What is no number is one: which of them comes out says nothing of the others."""
+    """The bits of numbers, with one NaN for all: which of them comes out does not matter."""
     return np.where(np.isnan(x), np.float32(np.nan), x).view(np.uint32)
 
 
@@ -82,7 +82,10 @@ def _expected(
     """What the CPU makes of them."""
     halves = np.arange(_N_HALVES, dtype=np.uint16).view(np.float16).astype(np.float32)
     tiny = a * np.float32(2.0**-120) * np.float32(2.0**-20)
-    return [_fma(a, b, c), a / b, np.sqrt(np.abs(a)), a * b + c, tiny, halves, halves]
+    with np.errstate(invalid="ignore"):  # of what is no number
+        multiplied = (halves.astype(np.float64) * 3 + 2.0**-30).astype(np.float32)  # exact in f64
+    own = np.concatenate([halves, multiplied])
+    return [_fma(a, b, c), a / b, np.sqrt(np.abs(a)), a * b + c, tiny, halves, own]
 
 
 def _fma(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
