@@ -95,6 +95,7 @@ def _are_joined(kv_type: str, step: Step | None, after: Step | None) -> bool:
     if step is None or after is None or (step.op, after.op) != ("store", "attend") or not is_plain_cache(kv_type):
         return False
     is_own = after.inputs[0] == step.output and after.integer("entry") == step.integer("entry")
+    is_own &= after.text("mask") != "block"  # by which the batch may say that a row does not see itself
     return is_own and len(step.inputs) == 3 and len(after.inputs) == 1
 
 
