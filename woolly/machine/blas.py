@@ -12,10 +12,11 @@ _SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def import_numpy(backend: str | None) -> None:
-    """Imports NumPy with one thread for its products, unless it is here, a person asks for threads, or the reference.
+    """Imports NumPy with one BLAS thread.
 
-    The other backends compute with threads of their own. To start one for each core takes 60 ms on two cores. A library
-    leaves this to the program that it is a part of: what else is computed there may need them.
+    Nothing if NumPy is imported already, if the environment sets a number of threads, or for the reference backend.
+    The other backends compute with threads of their own; spectra of sounds, which NumPy computes, take one. To start
+    one for each core takes 60 ms on two cores. A library leaves this to the program that it is a part of.
     """
     if backend == "reference" or "numpy" in sys.modules or any(name in os.environ for name in _SETTINGS):
         return

@@ -117,8 +117,8 @@ class VulkanContext:
         info = ModuleInfo(0, len(code), c.cast(text, c.c_void_p))
         self.call("vkCreateShaderModule", self.device, c.byref(info), None, c.byref(module))
         try:
-            said = constants(int(self.converts_halves))
-            wanted = PipelineInfo(0, StageInfo(0, COMPUTE, module, b"main", reference(said)), self.layout, None, -1)
+            special = constants(int(self.converts_halves))
+            wanted = PipelineInfo(0, StageInfo(0, COMPUTE, module, b"main", reference(special)), self.layout, None, -1)
             arguments = (self._cache, 1, c.byref(wanted), None, c.byref(made))
             # Without the lock: the driver compiles for milliseconds, and takes several threads.
             self.call("vkCreateComputePipelines", self.device, *arguments)

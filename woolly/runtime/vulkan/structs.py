@@ -112,7 +112,7 @@ _Stage = type(
 
 
 def constants(*values: int) -> Any:
-    """What the host says to a kernel when it is compiled: 32 bits for each number, by the ids from 0 on."""
+    """Specialization constants of a kernel: 32 bits each, ids from 0 on."""
     places = (_ConstantPlace * len(values))(*(_ConstantPlace(i, 4 * i, 4) for i in range(len(values))))
     data = (c.c_uint32 * len(values))(*values)
     return _Constants(len(values), c.cast(places, _P), c.sizeof(data), c.cast(data, _P))
