@@ -210,8 +210,9 @@ def processes_of(session: int) -> list[str]:
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGHUP, -1)])
 def test_a_start_that_is_stopped_in_the_middle_is_not_built_upon(sent, status, house):
     command, env = house.root / "scripts" / "run", house.environment(PIP_SLEEPS="60", NEEDS="numpy>=1")
-    # A shell that runs tests in the background ignores the signal.
-    own = {"start_new_session": True, "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    # A shell that runs tests in the background ignores SIGINT, nohup SIGHUP.
+    heeds = lambda: sent == signal.SIGKILL or signal.signal(sent, signal.SIG_DFL)  # noqa: E731
+    own = {"start_new_session": True, "preexec_fn": heeds}
     with subprocess.Popen([command], env=env, stderr=subprocess.PIPE, **own) as child:
         while sum(line.startswith("pip") for line in house.lines()) < 2:  # one compiles, one fetches
             assert child.poll() is None
