@@ -75,6 +75,8 @@ facts() {
 
 is_built() {
     [ -x "$venv/bin/python" ] && [ -x "$venv/bin/woolly" ] && [ -f "$stamp" ] && [ ! -e "$unfinished" ] || return 1
+    # What `pip install .` leaves here is a copy, which no change of the sources reaches.
+    for copied in "$venv"/lib/python*/site-packages/woolly/__init__.py; do [ ! -e "$copied" ] || return 1; done
     [ "$(sed 1d "$stamp")" = "$(facts)" ]
 }
 
@@ -271,7 +273,7 @@ build() {
 # compiler to fetch, which most machines are spared. What fails here leaves the CPU, with the same answers. scripts/test makes them anyway.
 make_gpu_kernels() {
     if [ "$kind" = test ] || [ "$("$venv/bin/python" "$root/native/gpu/wanted.py" 2>/dev/null)" != yes ]; then return 0; fi
-    say "compiling kernels for this machine's GPU, which takes minutes; 60 MB are fetched for it"
+    say "compiling kernels for this machine's GPU, which takes minutes; 92 MB are fetched for it"
     quietly in_root compile_gpu_kernels ||
         say "kernels for the GPU could not be compiled, and the CPU computes: docs/use/gpus.md says what else can be done"
 }
@@ -280,7 +282,7 @@ compile_gpu_kernels() {
     pip install "$(sed -n "s/.*\"\(slangpy[^;\"]*\).*/\1/p" pyproject.toml)" && "$venv/bin/python" native/gpu/compile.py --missing
 }
 
-# What pyproject.toml says that Woolly depends on, and its tests if they are wanted. The compiler of GPU kernels is 90 MB: a
+# What pyproject.toml says that Woolly depends on, and its tests if they are wanted. The compiler of GPU kernels is 92 MB: a
 # machine without a GPU is spared them.
 needs() {
     set --

@@ -125,6 +125,19 @@ def test_a_change_of_what_was_built_installs_again_into_the_same_environment(hou
     assert house.calls() == []
 
 
+def test_a_copy_that_pip_left_in_place_of_the_sources_is_replaced(house):
+    house.start("run")
+    house.calls()
+    copied = house.root / ".venv" / "lib" / "python3.11" / "site-packages" / "woolly" / "__init__.py"
+    copied.parent.mkdir(parents=True)
+    copied.touch()
+    assert house.start("run").returncode == 0
+    assert house.calls() == ["pip"]
+    copied.unlink()
+    house.start("run")
+    assert house.calls() == []
+
+
 def test_run_and_test_share_one_build(house):
     house.start("run")
     house.calls()
@@ -357,7 +370,7 @@ def test_a_gpu_that_lacks_kernels_gets_them_when_woolly_is_installed(house):
     (house.root / "pyproject.toml").write_text('test = ["pytest>=8", "slangpy>=0.43; sys_platform == \'linux\'"]')
     result = house.start("run", GPU_LACKS_KERNELS="yes")
     assert result.returncode == 0, result.stderr
-    made = "woolly: compiling kernels for this machine's GPU, which takes minutes; 60 MB are fetched for it"
+    made = "woolly: compiling kernels for this machine's GPU, which takes minutes; 92 MB are fetched for it"
     assert result.stderr.splitlines()[-1] == made
     assert house.lines()[-2:] == [f"pip slangpy>=0.43 in {house.root}", f"compile.py in {house.root}"]
     house.calls()
