@@ -74,6 +74,7 @@ def test_bench_names_the_kind_and_show_the_driver(opened, vulkan, tiny, monkeypa
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
     told = woolly("bench", tiny, "-p", "2", "-n", "0", "-r", "1", "-ub", "16", "--device", "vulkan", "-o", "md")
     assert "| VULKAN " in told and f"\non {opened.name}\n" in told
+    assert ("bandwidth" in told) == (opened.bandwidth is not None)
     placed = SplitBackend(vulkan, True).place
     monkeypatch.setattr(show_gpu, "plan_placement", lambda plan, tensors, options: placed(plan, tensors, options))
     monkeypatch.setattr(show_gpu, "find_gpu", lambda: Gpu(0, "Fake", "vulkan", 4 << 30, 8 << 30, None))

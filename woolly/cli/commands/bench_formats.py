@@ -104,7 +104,7 @@ class Record:
             "median_ts": round(m.rate, 3),
             "samples_ns": samples,
             "samples_ts": [round(rate, 3) for rate in m.rates],
-            "bandwidth_gbs": round(self.bandwidth_gbs, 2),
+            "bandwidth_gbs": round(self.bandwidth_gbs, 2) if self.bandwidth_gbs else None,
             "bandwidth_share": None if share is None else round(share, 3),
             "first_token_s": None if first is None else round(first, 4),
             "load_s": round(self.load_s, 3),
@@ -217,9 +217,10 @@ def _facts(records: Sequence[Record]) -> list[str]:
         parts = [Path(one.model_filename).name] if several else []
         parts += [counted(one.threads, "thread")] if len(settings) > 1 else []
         name = f"{', '.join(parts)}: " if parts else ""
-        peak = "" if one.peak_mib is None else f" peak memory {one.peak_mib:.0f} MiB,"
+        peak = "" if one.peak_mib is None else f", peak memory {one.peak_mib:.0f} MiB"
         whose = "the GPU's bandwidth" if one.device else "read bandwidth"
-        out.append(f"{name}load to first token {one.load_s:.2f} s,{peak} {whose} {one.bandwidth_gbs:,.1f} GB/s")
+        rate = f", {whose} {one.bandwidth_gbs:,.1f} GB/s" if one.bandwidth_gbs else ""  # 0: a GPU's that nobody knows
+        out.append(f"{name}load to first token {one.load_s:.2f} s{peak}{rate}")
         first = [f"{r.first_token_s:.2f} s after {r.measured.work.name}" for r in same if r.first_token_s is not None]
         if first:
             out.append(f"{name}time to first token " + ", ".join(first))
