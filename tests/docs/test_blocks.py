@@ -56,7 +56,7 @@ NOT_RUN = {
         "needs a GPU",
         "compiles all kernels as C++, for minutes",
         "takes minutes, and needs a GPU",
-        "fetches a compiler of 60 MB, and builds",
+        "fetches a compiler of 92 MB, and builds",
     ],
     "docs/use/install.md": [
         "builds, for a minute or two",
@@ -65,7 +65,7 @@ NOT_RUN = {
         "installs into the home of who runs it",
         "no release is on the package index yet",
         "needs podman",
-        "fetches a compiler of 60 MB, and builds",
+        "fetches a compiler of 92 MB, and builds",
         "builds, for a minute or two",
     ],
     "docs/use/pictures.md": ["needs a model that sees"] * 3,
