@@ -14,6 +14,7 @@ from tests.runtime.cuda import emulated
 from tests.runtime.metal.conftest import KERNELS
 from tests.runtime.metal.fake import FAILED, Buffer, FakeMetal
 from tests.runtime.metal.text import build, texts
+from tests.runtime.vulkan.test_probe import expect_otherwise
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
 from woolly.llm.identity import identity_of
@@ -301,15 +302,7 @@ def test_numbers_of_gpus_are_checked(fake):
 
 @pytest.mark.parametrize("which", [i for i, name in enumerate(probe.NAMES) if name != probe.OWN_HALVES])
 def test_a_gpu_that_computes_otherwise_is_refused_unless_it_is_next_to_zero(which, fake, monkeypatch):
-    expected = probe._expected
-
-    def other(*numbers):
-        found = expected(*numbers)
-        found[which] = found[which].copy()
-        found[which][7] = np.nextafter(found[which][7], np.float32(np.inf))
-        return found
-
-    monkeypatch.setattr(probe, "_expected", other)
+    expect_otherwise(monkeypatch, which)
     if probe.NAMES[which] == probe.TINY:
         device = open_device(driver=fake)
         assert device.driver == "Metal of macOS 15.1, with zero in place of numbers below 1.2e-38"

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from woolly.runtime.gpu.device import Address, Argument, Number
 
-__all__ = ["PushedArguments"]
+__all__ = ["MOST_PUSHED", "PushedArguments"]
 
-_MOST = 128  # bytes of arguments, which every driver of Vulkan takes
+MOST_PUSHED = 128  # bytes of arguments, which every driver of Vulkan takes
 _ROOM = 1 << 14  # bytes of structs that are allocated at once: more than most models have
 
 
@@ -37,7 +37,7 @@ class PushedArguments:
             return kept[1], False
         n_structs = len(self._structs)
         pushed = _packed([self._struct_of(one) if isinstance(one, tuple) else one for one in args])
-        assert len(pushed) <= _MOST, f"{len(pushed)} bytes of arguments"
+        assert len(pushed) <= MOST_PUSHED, f"{len(pushed)} bytes of arguments"
         self._kept[id(args)] = args, pushed
         return pushed, len(self._structs) > n_structs
 

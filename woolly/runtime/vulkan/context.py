@@ -12,6 +12,7 @@ from typing import Any
 
 from woolly.errors import DeviceError, RequestError, StoreError
 from woolly.runtime.forks import leave_in_children
+from woolly.runtime.gpu.arguments import MOST_PUSHED
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import SpirvArchive
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
@@ -35,7 +36,6 @@ from woolly.store.folder import models_folder
 __all__ = ["COMPUTE", "VulkanContext"]
 
 COMPUTE = 0x20  # the stage of shaders
-_PUSHED = 128  # bytes of arguments that a launch may have: what every driver takes
 
 
 class VulkanContext:
@@ -67,7 +67,7 @@ class VulkanContext:
         driver.result("vkGetDeviceQueue", self.device, physical.family, 0, c.byref(self.queue))
         self.memory = Memory(driver, physical, self.device)
         self.layout, self._cache = c.c_void_p(), c.c_void_p()
-        push = PushRange(COMPUTE, 0, _PUSHED)
+        push = PushRange(COMPUTE, 0, MOST_PUSHED)
         made = LayoutInfo(0, 0, None, 1, reference(push))
         try:
             self.call("vkCreatePipelineLayout", self.device, c.byref(made), None, c.byref(self.layout))
