@@ -17,6 +17,8 @@ constexpr int CLUSTER = 1;
 
 namespace {
 
+constexpr int MOST_PARTS = 16;  // in the shared memory of a cluster: two groups or a unit of each block
+
 // Waits for all threads of the cluster. What they wrote to shared memory is there for all, until they pass another.
 __device__ __forceinline__ void cluster_barrier() {
 #if CLUSTERED
@@ -78,39 +80,58 @@ __device__ __forceinline__ float4 merge_far(const float* from, int stride, int f
     return sum;
 }
 
-// Merges the parts that lie in the shared memory of the cluster's blocks, in order. A thread takes four columns of a
-// query. `inside`: where parts lie in a block; place_of(part) says which of them it is.
+// Merges the parts that lie in the shared memory of the cluster's blocks, in order: a block some queries, or, of few,
+// some columns of one. Parts are brought near first, whole rows of a block at once: 16 bytes here and there of what
+// lies in another block take many times as long. `inside`: where parts lie in a block; place_of(part) says which of
+// them it is. `near`: room for a query's.
 template <int D, int of_unit, int stride, class PlaceOf>
 __device__ __forceinline__ void merge_near(const Attend& a, int tid, int rank, Seen range, int span, int shift,
-                                           int first_run, int first_head, int n, const float* inside,
+                                           int first_run, int first_head, int n, const float* inside, float* near,
                                            const PlaceOf& place_of) {
-    constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, at_a_time = 8;
-    const int i = tid / columns, c = (tid % columns * CLUSTER + rank) * 4;
-    const int first_part = range.first / span, last_part = range.last / span;
-    Softmax all, unit;
-    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f), unit_sum = sum;
-    for (int from = first_part; from <= last_part && i < n && c < D; from += at_a_time) {
-        float4 headers[at_a_time], values[at_a_time];
+    constexpr int at_once = MOST_PARTS / WARPS;
+    const int lane = tid % 32, warp = tid / 32, first_part = range.first / span, last_part = range.last / span;
+    int sharing = 1;  // blocks of a query
+    while (2 * sharing * n <= CLUSTER) sharing *= 2;
+    const int each = (D / 4 + sharing - 1) / sharing, chunk = rank % sharing * each;
+    const int n_chunks = min(each, D / 4 - chunk), column = 4 * chunk + tid;
+#pragma unroll 1
+    for (int i = rank / sharing; i < n; i += CLUSTER / sharing) {
+        float4 headers[at_once], values[at_once];
 #pragma unroll
-        for (int j = 0; j < at_a_time; j++) {
-            const int p = min(from + j, last_part), owner = (span == UNIT ? p : p >> shift) - first_run;
+        for (int j = 0; j < at_once; j++) {
+            const int p = min(first_part + warp + j * WARPS, last_part);
+            const int owner = (span == UNIT ? p : p >> shift) - first_run;
             const float* const part = inside + (place_of(p) * QUERIES + i) * stride;
-            headers[j] = load_of(part, owner), values[j] = load_of(part + 4 + c, owner);
+            headers[j] = load_of(part, owner);
+            values[j] = load_of(part + 4 + 4 * min(chunk + lane, D / 4 - 1), owner);
         }
 #pragma unroll
-        for (int j = 0; j < at_a_time; j++) {
-            const int p = from + j;
-            if (p > last_part) break;
-            float mine, others;
-            unit.merge(headers[j].x, headers[j].y, mine, others);
-            add_part(unit_sum, mine, values[j], others);
-            if (span < UNIT && p % of_unit != of_unit - 1 && p != last_part) continue;
-            all.merge(unit.top, unit.sum, mine, others);
-            add_part(sum, mine, unit_sum, others);
-            unit = Softmax(), unit_sum = make_float4(0.f, 0.f, 0.f, 0.f);
+        for (int j = 0; j < at_once; j++) {
+            float4* const to = reinterpret_cast<float4*>(near + (warp + j * WARPS) * stride);
+            if (lane == 0) to[0] = headers[j];
+            if (lane < n_chunks) to[1 + lane] = values[j];
         }
+        __syncthreads();
+        if (tid < 4 * n_chunks) {
+            Softmax all, unit;
+            float sum = 0.f, unit_sum = 0.f, mine, others;
+#pragma unroll 1
+            for (int p = first_part; p <= last_part; p++) {
+                const float* const part = near + (p - first_part) * stride;
+                const float2 header = *reinterpret_cast<const float2*>(part);
+                unit.merge(header.x, header.y, mine, others);
+                unit_sum = merged(unit_sum, mine, part[4 + tid], others);
+                if (span < UNIT && p % of_unit != of_unit - 1 && p != last_part) continue;
+                all.merge(unit.top, unit.sum, mine, others);
+                sum = merged(sum, mine, unit_sum, others);
+                unit = Softmax(), unit_sum = 0.f;
+            }
+            if (column < a.v_dim)
+                a.out[(long long)(first_head + i) * a.v_dim + column] =
+                    __fmul_rn(sum, share_of(a, all, first_head + i));
+        }
+        if (i + CLUSTER / sharing < n) __syncthreads();  // the next query comes to the same place
     }
-    if (i < n && c < D) put_result(a, 0, first_head + i, c, all, sum);
 }
 
 template <int D, int type>
@@ -176,7 +197,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
         const int n = min(QUERIES, a.group() - tile * QUERIES);
         if (is_inside) {
             merge_near<D, of_unit, stride>(a, tid, rank, range, span, shift, first_run, first_head, n, inside,
-                                           place_of);
+                                           reinterpret_cast<float*>(groups.copies), place_of);
         } else if (load_of(is_last, 0).x != 0.f) {
             __threadfence();
             constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, room = groups.ring / WARPS;
