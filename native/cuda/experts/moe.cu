@@ -1,6 +1,7 @@
 // Mixtures of experts without the products of tiles: rows made ready, the choice of experts, rows in the order of
 // experts, what stands between the products, and the sum. For few rows moe_route.cu does all that comes first.
 #include "experts/moe_choose.cuh"
+#include "experts/moe_rows.cuh"
 
 // Rows normed, as f32 and halved; a block of 256 threads for each. Without a norm they are halved alone, and `normed`
 // is null. Shared: a row.

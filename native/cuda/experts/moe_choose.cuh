@@ -1,102 +1,7 @@
-// Mixtures of experts: rows made ready, the choice of experts, and entries in the order of their experts.
+// Mixtures of experts: the choice of experts, and entries in the order of their experts.
 #pragma once
 
 #include "experts/moe.cuh"
-#include "primitives/sums.cuh"
-
-// The largest over all threads of the block.
-__device__ inline float block_largest(float x) {
-    __shared__ float parts[32];
-    for (int n = 16; n; n /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, n));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
-    __syncthreads();
-    for (int i = 0; i < int(blockDim.x / 32); i++) x = fmaxf(x, parts[i]);
-    return x;
-}
-
-// Converts a row to f16 scaled by a power of two, zero-padded; writes the inverse of the power to `back`. `largest` is
-// this thread's maximum. at(k) returns a number.
-template <class At>
-__device__ inline void halve(At&& at, float largest, int n, int n_padded, u8* halves, float* back) {
-    const Power power = power_for(block_largest(largest));
-    for (int k = 2 * threadIdx.x; k < n_padded; k += 2 * blockDim.x)
-        *reinterpret_cast<u32*>(halves + halved_at(k)) =
-            to_halves_saturated(k < n ? at(k) * power.times : 0.0f, k + 1 < n ? at(k + 1) * power.times : 0.0f);
-    if (threadIdx.x == 0) *back = power.back;
-}
-
-// Norms rows, over 256 threads. Each holds up to HELD fours of the norm's weights, which may come before the row.
-struct RowNorm {
-    static constexpr int THREADS = 256, HELD = 4;
-    const float* norm;  // null: rows stay as they are
-    float eps;
-    int n;
-    bool is_held;
-    float4 w[HELD];
-
-    __device__ __forceinline__ static int column(int i) { return 4 * (int(threadIdx.x) + i * THREADS); }
-    __device__ __forceinline__ RowNorm(const float* norm, float eps, int n)
-        : norm(norm), eps(eps), n(n), is_held((n & 3) == 0 && n <= 4 * HELD * THREADS) {
-#pragma unroll
-        for (int i = 0; i < HELD; i++) {
-            w[i] = make_float4(1, 1, 1, 1);
-            if (is_held && norm != nullptr && column(i) < n) w[i] = *reinterpret_cast<const float4*>(norm + column(i));
-        }
-    }
-    // The row x to `here`, in shared memory, which holds it after a barrier. Gives the largest of this thread.
-    __device__ __forceinline__ float apply(const float* x, float* here) const {
-        float largest = 0.0f;
-        if (is_held) {
-            float4 v[HELD];
-            float s[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int i = 0; i < HELD; i++) {
-                v[i] = make_float4(0, 0, 0, 0);
-                if (column(i) < n) v[i] = __ldcg(reinterpret_cast<const float4*>(x + column(i)));
-            }
-            float scale = 1.0f;
-            if (norm != nullptr) {
-#pragma unroll
-                for (int i = 0; i < HELD; i++) {
-                    s[0] = fmaf(v[i].x, v[i].x, s[0]), s[1] = fmaf(v[i].y, v[i].y, s[1]);
-                    s[2] = fmaf(v[i].z, v[i].z, s[2]), s[3] = fmaf(v[i].w, v[i].w, s[3]);
-                }
-                scale = 1.0f / sqrtf(block_sum((s[0] + s[1]) + (s[2] + s[3])) / n + eps);
-            }
-#pragma unroll
-            for (int i = 0; i < HELD; i++) {
-                v[i].x = v[i].x * scale * w[i].x, v[i].y = v[i].y * scale * w[i].y;
-                v[i].z = v[i].z * scale * w[i].z, v[i].w = v[i].w * scale * w[i].w;
-                largest =
-                    fmaxf(fmaxf(largest, fmaxf(fabsf(v[i].x), fabsf(v[i].y))), fmaxf(fabsf(v[i].z), fabsf(v[i].w)));
-                if (column(i) < n) *reinterpret_cast<float4*>(here + column(i)) = v[i];
-            }
-            return largest;
-        }
-        for (int k = threadIdx.x; k < n; k += THREADS) here[k] = __ldcg(x + k);
-        __syncthreads();
-        const float scale = norm == nullptr ? 1.0f : 1.0f / sqrtf(sum_of_squares(here, n) / n + eps);
-        __syncthreads();
-        for (int k = threadIdx.x; k < n; k += THREADS) {
-            if (norm != nullptr) here[k] = here[k] * scale * norm[k];
-            largest = fmaxf(largest, fabsf(here[k]));
-        }
-        return largest;
-    }
-};
-
-// Columns k to k + 3 of a row of n, zeros behind it.
-__device__ __forceinline__ float4 four_of(const float* row, int k, int n) {
-    if ((n & 3) == 0) return *reinterpret_cast<const float4*>(row + k);
-    return make_float4(row[k], k + 1 < n ? row[k + 1] : 0.0f, k + 2 < n ? row[k + 2] : 0.0f,
-                       k + 3 < n ? row[k + 3] : 0.0f);
-}
-__device__ __forceinline__ float add_products(float4 a, float4 b, float sum) {
-    sum = fmaf(a.x, b.x, sum), sum = fmaf(a.y, b.y, sum);
-    sum = fmaf(a.z, b.z, sum), sum = fmaf(a.w, b.w, sum);
-    return sum;
-}
 
 // Without a header there is no name for it.
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
@@ -270,10 +175,115 @@ __device__ __forceinline__ void put_choice(const Choice& c, const float* scores,
     }
 }
 
+// A quotient without a branch for numbers whose quotient or divisor is hardly a number any more.
+__device__ __forceinline__ float divided(float a, float b) {
+#ifdef WOOLLY_EMULATED
+    return a / b;
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(b));
+    y = fmaf(y, fmaf(-b, y, 1.0f), y);
+    const float q = fmaf(y, fmaf(-b, a * y, a), a * y);
+    return fmaf(y, fmaf(-b, q, a), q);
+#endif
+}
+// Takes the n largest of up to N keys of each lane; 0 is none. Bit i says that key i was taken. Where keys are equal
+// more may be, and then all is done again, in order: of equal ones the lowest index.
+template <int N>
+__device__ __forceinline__ u32 take_largest(const u32 (&all)[N], int n_wanted) {
+    const int lane = threadIdx.x % 32;
+    u32 taken = 0;
+    for (bool is_first = true;; is_first = false) {
+        u32 keys[N], n_taken = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) keys[i] = all[i];
+        taken = 0;
+#pragma unroll 1
+        for (int n = 0; n < n_wanted; n++) {
+            u32 top = keys[0], index = 0;
+#pragma unroll
+            for (int i = 1; i < N; i++) top = max(top, keys[i]);
+            top = warp_largest(top);
+            if (!is_first) {
+#pragma unroll
+                for (int i = N - 1; i >= 0; i--) index = keys[i] == top ? 32 * N - (lane + 32 * i) : index;
+                index = warp_largest(index);
+            }
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (keys[i] == top && (is_first || index == u32(32 * N - (lane + 32 * i))))
+                    keys[i] = 0, taken |= 1u << i;
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) n_taken += __popc(__ballot_sync(ALL_LANES, taken >> i & 1));
+        if (!is_first || n_taken == u32(n_wanted)) return taken;
+    }
+}
+// The experts of a row and their weights, in ascending order of experts, by a warp whose registers hold all logits: of
+// 32 N experts at most, each with a matrix, whose logits have no bound and which form no groups. Blocks of products
+// wait for it, so it is short.
+template <int N>
+__device__ __forceinline__ void choose_at_once(const Choice& c, const float* logits, int* experts, float* shares) {
+    const int lane = threadIdx.x % 32, n_experts = c.n_experts;
+    float v[N], added[N], scores[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int e = lane + 32 * i;
+        v[i] = e < n_experts ? __ldcg(logits + e) : -infinity();
+        added[i] = c.select != nullptr && e < n_experts ? c.select[e] : 0.0f;
+    }
+    float most = -infinity(), sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) most = fmaxf(most, v[i]);
+#pragma unroll
+    for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
+    const bool is_sigmoid = c.scoring == SIGMOID_SCORES;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        scores[i] = expf(is_sigmoid ? -v[i] : v[i] - most);
+        sum += lane + 32 * i < n_experts ? scores[i] : 0.0f;
+    }
+    sum = warp_sum(sum);
+    // Logits have the order of their scores, and are more rarely equal.
+    u32 keys[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const float by = is_sigmoid ? 1.0f + scores[i] : sum, score = divided(is_sigmoid ? 1.0f : scores[i], by);
+        scores[i] = by > 8e37f ? 0.0f : score;
+        keys[i] = lane + 32 * i < n_experts ? max(key_of(c.select != nullptr ? scores[i] + added[i] : v[i]), 1u) : 0;
+    }
+    const u32 taken = take_largest<N>(keys, c.n_used);
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) total += taken >> i & 1 ? scores[i] : 0.0f;
+    total = warp_sum(total);
+    int at = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const u32 all = __ballot_sync(ALL_LANES, taken >> i & 1);
+        const int mine = at + __popc(all & ((1u << lane) - 1));
+        const float share = divided(scores[i], c.normalize ? total + 1e-20f : 1.0f);
+        if (taken >> i & 1) {
+            experts[mine] = lane + 32 * i;
+            shares[mine] = c.weights_scale == 1.0f ? share : share * c.weights_scale;
+        }
+        at += __popc(all);
+    }
+}
+// ... of 256 at most.
+__device__ __forceinline__ void choose_soon(const Choice& c, const float* logits, int* experts, float* shares) {
+    if (c.n_experts <= 128)
+        choose_at_once<4>(c, logits, experts, shares);
+    else
+        choose_at_once<8>(c, logits, experts, shares);
+}
+
 // The experts of a row and their weights, in ascending order of experts, by a warp. `shared`: three numbers for each
 // expert.
 __device__ inline void choose_experts(const Choice& c, const float* logits, float* shared, int* experts,
                                       float* shares) {
+    if (c.scoring != SPARSEMIXER && c.n_groups == 0 && c.cap == 0.0f && c.shared == 1 && c.n_experts <= 256)
+        return choose_soon(c, logits, experts, shares);
     const int lane = threadIdx.x % 32, n_experts = c.n_experts;
     float *scores = shared, *ranks = scores + n_experts;
     int* taken = reinterpret_cast<int*>(ranks + n_experts);
@@ -287,9 +297,7 @@ __device__ inline void choose_experts(const Choice& c, const float* logits, floa
     }
     __syncwarp();
     if (c.scoring != SPARSEMIXER && n_experts <= 512) {
-        if (n_experts <= 128)
-            take_best<4>(keys, taken, n_experts, c.n_used);
-        else if (n_experts <= 256)
+        if (n_experts <= 256)
             take_best<8>(keys, taken, n_experts, c.n_used);
         else
             take_best<16>(keys, taken, n_experts, c.n_used);

@@ -3,7 +3,7 @@
 //
 // Entries of an expert go together, up to 8 in an item. Blocks have equal parts of the strips of all items, one after
 // another; a warp has one slice of each, whose columns of the item's rows stay in its registers.
-#include "experts/moe.cuh"
+#include "experts/moe_items.cuh"
 #include "primitives/ring.cuh"
 
 namespace {
@@ -15,27 +15,24 @@ constexpr int APART = 20;
 #define FEW_BLOCKS 2
 #endif
 struct Work {
-    const Bundle* items;
-    const int* members;
-    int n_used, group, n_held, n_stages, n_early;  // an item has up to 2^group rows; n_held: strips of a round
+    Source from;
+    // An item has up to 2^group rows; n_near: most items of a block; n_space: bytes of sums; n_held: strips of a round.
+    int group, n_near, n_space, n_held, n_stages, n_early;
 };
-#define WORK const Bundle *items, const int *members, int n_used, int group, int n_held, int n_stages, int n_early
-#define WORK_OF {items, members, n_used, group, n_held, n_stages, n_early}
+#define WORK SOURCE, int group, int n_near, int n_space, int n_held, int n_stages, int n_early
+#define WORK_OF {SOURCE_OF(logits == nullptr ? 0 : b->rows(kind)), group, n_near, n_space, n_held, n_stages, n_early}
 
 // A warp's way over slices of the strips of its block: `n_active` slices on each time, so that a warp has the same
 // slice of all strips if a strip's slices divide that number.
 struct Place {
-    int strip, slice, item, in_item;  // strip: counted over all items, in_item: in its own
+    int strip, slice, item;  // strip: counted over all items
 
     __device__ __forceinline__ void start(int begin, int unit, int n_slices, int n_strips) {
-        strip = begin + unit / n_slices, slice = unit % n_slices;
-        item = strip / n_strips, in_item = strip - item * n_strips;
+        strip = begin + unit / n_slices, slice = unit % n_slices, item = strip / n_strips;
     }
     __device__ __forceinline__ void go(int n_active, int n_slices, int n_strips) {
-        int n = 0;
-        for (slice += n_active; slice >= n_slices; slice -= n_slices) n++;
-        strip += n, in_item += n;
-        for (; in_item >= n_strips; in_item -= n_strips) item++;
+        for (slice += n_active; slice >= n_slices; slice -= n_slices) strip++;
+        while (strip >= (item + 1) * n_strips) item++;
     }
 };
 
@@ -43,26 +40,25 @@ struct Place {
 template <class T>
 struct Strips {
     const Stack& stack;
-    const Bundle* items;
+    const Near* near;
     const int n_slices, n_active, lane;  // n_active: warps that share slices
-    int begin, end;                      // strips of the block, counted over all items
+    int begin, end, first;               // strips of the block, counted over all items, and their first item
     Ring ring;
     Place ahead;
     const u8 *base, *next;
     int left, held, stage, phase;  // left: tiles of the slice; held: the item of `base`
 
-    __device__ __forceinline__ Strips(const Stack& stack, const Bundle* items, int n_warps, int lane)
+    __device__ __forceinline__ Strips(const Stack& stack, const Near* near, int n_warps, int lane)
         : stack(stack),
-          items(items),
+          near(near),
           n_slices(min(stack.n_tiles, N_SLICES)),
           n_active(n_warps < n_slices ? n_warps : n_warps / n_slices * n_slices),
           lane(lane),
           held(-1),
           stage(0),
           phase(0) {}
-    __device__ __forceinline__ void start(int warp, int n_items) {
-        const u32 total = u32(n_items) * stack.n_strips;
-        begin = int(u64(total) * blockIdx.x / gridDim.x), end = int(u64(total) * (blockIdx.x + 1) / gridDim.x);
+    __device__ __forceinline__ void start(int warp, const Own& own) {
+        begin = own.begin, end = own.end, first = own.first;
         ahead.start(begin, warp, n_slices, stack.n_strips);
         if (warp >= n_active) ahead.strip = end;
         seek();
@@ -70,10 +66,10 @@ struct Strips {
     __device__ __forceinline__ void seek() {
         next = nullptr;
         if (ahead.strip >= end) return;
-        if (ahead.item != held) held = ahead.item, base = stack.of(__ldcg(&items[1 + held].expert));
+        if (ahead.item != held) held = ahead.item, base = stack.of(near[held - first].expert);
         const int tile = slice_start(ahead.slice, stack.n_tiles);
         left = slice_start(ahead.slice + 1, stack.n_tiles) - tile;
-        next = base + (u32(ahead.in_item) * stack.n_tiles + tile) * u64(Tile<T>::bytes);
+        next = base + (u32(ahead.strip - ahead.item * stack.n_strips) * stack.n_tiles + tile) * u64(Tile<T>::bytes);
     }
     __device__ __forceinline__ void fetch(int to) {
         ring.fetch(to, next, Tile<T>::bytes, lane);
@@ -102,17 +98,17 @@ struct Strips {
 struct Halved {
     const u8* halves;
     const float* backs;
-    int n_used;
     static constexpr bool IS_EARLY = false;
-    __device__ __forceinline__ void load(Words4 (&to)[8], int entry, int tile, int n_tiles, int t) const {
-        const u8* from = halves + (u64(entry / n_used) * n_tiles + tile) * 512 + t * 16;
+    __device__ __forceinline__ static int of(const Near& item, int i) { return item.rows[i]; }
+    __device__ __forceinline__ void load(Words4 (&to)[8], int row, int tile, int n_tiles, int t) const {
+        const u8* from = halves + (u64(row) * n_tiles + tile) * 512 + t * 16;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from + i * 64));
             to[i] = {v.x, v.y, v.z, v.w};
         }
     }
-    __device__ __forceinline__ float back(int entry) const { return __ldcg(backs + entry / n_used); }
+    __device__ __forceinline__ float back(int row) const { return __ldcg(backs + row); }
 };
 // ... or of rows of f32 whose largest magnitude is known.
 struct Hidden {
@@ -120,25 +116,32 @@ struct Hidden {
     const u32* largests;
     int n;
     static constexpr bool IS_EARLY = true;  // items are known before the kernel that this one waits for
+    __device__ __forceinline__ static int of(const Near& item, int i) { return item.entries[i]; }
     __device__ __forceinline__ Power power(int entry) const {
         return power_for(__uint_as_float(__ldcg(largests + entry)));
     }
-    __device__ __forceinline__ u32 two(const float* row, int k, float times) const {
-        if ((n & 1) == 0) {
-            if (k >= n) return 0;
-            const float2 v = __ldcg(reinterpret_cast<const float2*>(row + k));
-            return to_halves_saturated(v.x * times, v.y * times);
-        }
-        return to_halves_saturated(k < n ? __ldcg(row + k) * times : 0.0f,
-                                   k + 1 < n ? __ldcg(row + k + 1) * times : 0.0f);
-    }
+    __device__ __forceinline__ float at(const float* row, int k) const { return k < n ? __ldcg(row + k) : 0.0f; }
     __device__ __forceinline__ void load(Words4 (&to)[8], int entry, int tile, int, int t) const {
         const float* row = x + u64(entry) * n;
         const float times = power(entry).times;
+        const bool is_even = (n & 7) == 0;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int k = tile * 256 + t * 64 + i * 8;
-            to[i] = {two(row, k, times), two(row, k + 2, times), two(row, k + 4, times), two(row, k + 6, times)};
+            float4 low = make_float4(0, 0, 0, 0), high = low;
+            if (is_even) {
+                if (k < n) {
+                    low = __ldcg(reinterpret_cast<const float4*>(row + k));
+                    high = __ldcg(reinterpret_cast<const float4*>(row + k + 4));
+                }
+            } else {
+                low = make_float4(at(row, k), at(row, k + 1), at(row, k + 2), at(row, k + 3));
+                high = make_float4(at(row, k + 4), at(row, k + 5), at(row, k + 6), at(row, k + 7));
+            }
+            to[i] = {to_halves_saturated(low.x * times, low.y * times),
+                     to_halves_saturated(low.z * times, low.w * times),
+                     to_halves_saturated(high.x * times, high.y * times),
+                     to_halves_saturated(high.z * times, high.w * times)};
         }
     }
     __device__ __forceinline__ float back(int entry) const { return power(entry).back; }
@@ -149,6 +152,7 @@ struct Packed {
     float* y;
     int stride;
     static constexpr int EACH = 16;
+    static constexpr bool MAY_CHOOSE = false;
     __device__ __forceinline__ void finish(float low, float, int, int entry, int strip, int e, bool is_mine,
                                            int) const {
         if (is_mine) y[u64(entry) * stride + strip * 16 + e] = low;
@@ -161,6 +165,7 @@ struct Paired {
     float* hidden;
     u32* largests;
     static constexpr int EACH = 8;
+    static constexpr bool MAY_CHOOSE = true;  // the experts of rows
     __device__ __forceinline__ void finish(float gate, float up, int expert, int entry, int strip, int e, bool is_mine,
                                            int lane) const {
         const int column = strip * 8 + e;
@@ -178,36 +183,54 @@ struct Paired {
     }
 };
 
-// An element that a thread finishes: its item, its entry or -1, its factors and the inverse of its row's power.
-struct Element {
-    int expert, entry, in_item;
-    float low, high, back;
-};
-
-// Element `at` of those of the strips from `first` on. EACH: elements of a strip.
-template <bool IS_ONE, class T, int EACH, class Rows>
-__device__ __forceinline__ Element element_of(const Work& work, const Stack& stack, const Rows& rows, int at, int first,
-                                              int n_elements) {
-    Element one = {0, -1, 0, 0, 0, 0};
-    if (at >= n_elements) return one;
-    const int strip = first + ((at / EACH) >> work.group), row = (at / EACH) & ((1 << work.group) - 1);
-    const int number = strip / stack.n_strips;
-    one.in_item = strip - number * stack.n_strips;
-    if (IS_ONE) {
-        one.expert = __ldcg(&work.items[1 + number].expert), one.entry = number;
-    } else {
-        const int4 v = __ldcg(reinterpret_cast<const int4*>(work.items + 1 + number));
-        one.expert = v.x;
-        if (row >= v.z) return one;
-        one.entry = __ldcg(work.members + v.y + row);
+// Brings the factors of the rows of weights of a round's strips, while the block multiplies: they lie far behind tiles.
+template <class T>
+__device__ __forceinline__ void bring_factors(const Strips<T>& strips, int first, int end, float* to) {
+    const Stack& stack = strips.stack;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < (end - first) * 4; i += int(blockDim.x)) {
+        const int strip = first + (i >> 2), item = strip / stack.n_strips;
+        const u8* tiles = stack.of(strips.near[item - strips.first].expert);
+        const float* factors =
+            reinterpret_cast<const float*>(tiles + u64(stack.n_strips) * stack.n_tiles * Tile<T>::bytes);
+        copy16(to + 4 * i, factors + (strip - item * stack.n_strips) * 16 + i % 4 * 4);
     }
-    const float* factors =
-        reinterpret_cast<const float*>(stack.of(one.expert) + u64(stack.n_strips) * stack.n_tiles * Tile<T>::bytes) +
-        one.in_item * 16 + at % EACH;
-    one.low = factors[0];
-    if (EACH == 8) one.high = factors[8];
-    one.back = rows.back(one.entry);
-    return one;
+    copies_commit();
+}
+
+// Brings the inverses of the powers of the rows of items, seen by all behind the next barrier.
+template <class Rows>
+__device__ __forceinline__ void bring_backs(const Rows& rows, Near* near, int n_items) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n_items * MOST_CHOSEN_ROWS; i += int(blockDim.x)) {
+        Near& item = near[i / MOST_CHOSEN_ROWS];
+        if (const int row = i % MOST_CHOSEN_ROWS; row < item.n_rows) item.backs[row] = rows.back(Rows::of(item, row));
+    }
+}
+
+// What the threads of a block finish: elements of the strips of a round.
+template <class T, class Out>
+__device__ __forceinline__ void finish_round(const Strips<T>& strips, int group, int first, int end, const float* sums,
+                                             const float* factors, const Out& out) {
+    const Stack& stack = strips.stack;
+    const int n_elements = ((end - first) * Out::EACH) << group, apart = APART << group, lane = threadIdx.x & 31;
+#pragma unroll 1
+    for (int base = 0; base < n_elements; base += int(blockDim.x)) {
+        const int at = base + int(threadIdx.x), row = (at / Out::EACH) & ((1 << group) - 1), e = at % Out::EACH;
+        const int place = (at / Out::EACH) >> group, strip = first + place, number = strip / stack.n_strips;
+        const Near& item = strips.near[number - strips.first];
+        const bool is_mine = at < n_elements && row < item.n_rows;
+        auto summed = [&](int element) {
+            const float* from = sums + place * strips.n_slices * apart + row * APART + element;
+            float sum = 0;
+#pragma unroll 4
+            for (int s = 0; s < strips.n_slices; s++) sum += from[s * apart];
+            return __fmul_rn(__fmul_rn(sum, factors[place * 16 + element]), item.backs[row]);
+        };
+        const float a = is_mine ? summed(e) : 0.0f, b = Out::EACH == 8 && is_mine ? summed(e + 8) : 0.0f;
+        out.finish(a, b, item.expert, is_mine ? item.entries[row] : 0, strip - number * stack.n_strips, e, is_mine,
+                   lane);
+    }
 }
 
 // IS_ONE: there is one row, and the items are its entries.
@@ -215,71 +238,62 @@ template <bool IS_ONE, class T, class Rows, class Out>
 __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, const Rows& rows, const Out& out) {
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
-    const int n_threads = blockDim.x, g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles, n_group = 1 << work.group;
-    Strips<T> strips(stack, work.items, n_threads >> 5, lane);
+    const int g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles, n_group = 1 << work.group;
+    // Shared: barriers in the second KB, items, factors of two rounds, sums [place][strip][slice][row][APART], rings.
+    Near* near = reinterpret_cast<Near*>(shared + 2048);
+    Strips<T> strips(stack, near, int(blockDim.x) >> 5, lane);
     const int n_slices = strips.n_slices, apart = n_group * APART, n_place = work.n_held * n_slices * apart;
-    // Shared: barriers in the second KB, sums [place][strip][slice][row][APART], rings.
-    float* sums = reinterpret_cast<float*>(shared + 2048);
-    strips.ring.start(shared, reinterpret_cast<u8*>(sums + 2 * n_place), warp, lane, work.n_stages, Tile<T>::bytes);
+    float* factors = reinterpret_cast<float*>(near + work.n_near);
+    float* sums = factors + 2 * work.n_held * 16;
+    u8* space = reinterpret_cast<u8*>(sums);  // until there are sums
+    strips.ring.start(shared, space + work.n_space, warp, lane, work.n_stages, Tile<T>::bytes);
     const int n_early = Rows::IS_EARLY ? work.n_early : 0;
     if (!Rows::IS_EARLY) wait_for_kernel_before();
     let_next_kernel_begin();
-    strips.start(warp, IS_ONE ? work.n_used : __ldcg(&work.items[0].expert));
+    const Own own = bring_items<IS_ONE, Out::MAY_CHOOSE>(work.from, stack.n_strips, near, space);
+    strips.start(warp, own);
+    bring_factors(strips, strips.begin, min(strips.begin + work.n_held, strips.end), factors);
 #pragma unroll 1
     for (int i = 0; i < n_early; i++) strips.fetch(i);
     if (Rows::IS_EARLY) wait_for_kernel_before();
-#pragma unroll 1
-    for (int i = n_early; i < work.n_stages; i++) strips.fetch(i);
     Words4 columns[8];
-    int held_item = -1, held_tile = -1, place = 0;
+    int held = -1, place = 0;  // held: which columns are
+    auto which = [&](int number, int tile) { return (IS_ONE && !Rows::IS_EARLY ? 0 : number) * n_tiles + tile; };
+    auto load = [&](int number, int tile) {
+        held = which(number, tile);
+        const Near& item = near[number - strips.first];  // rows behind its last repeat it
+        rows.load(columns, Rows::of(item, min(g, item.n_rows - 1)), tile, n_tiles, t);
+    };
     Place mine;
     mine.start(strips.begin, warp, n_slices, stack.n_strips);
     if (warp >= strips.n_active) mine.strip = strips.end;
+    // What is small comes before tiles, behind which it would wait.
+    if (mine.strip < strips.end) load(mine.item, slice_start(mine.slice, n_tiles));
+    bring_backs(rows, near, own.n_items(stack.n_strips));
+#pragma unroll 1
+    for (int i = n_early; i < work.n_stages; i++) strips.fetch(i);
 #pragma unroll 1
     for (int first = strips.begin; first < strips.end; first += work.n_held, place ^= 1) {
-        float* held = sums + place * n_place;
-        const int end = min(first + work.n_held, strips.end), n_elements = ((end - first) * Out::EACH) << work.group;
-        // A single row waits for nothing but tiles.
-        Element one = {0, -1, 0, 0, 0, 0};
-        if (IS_ONE) one = element_of<IS_ONE, T, Out::EACH>(work, stack, rows, threadIdx.x, first, n_elements);
+        float* of_round = sums + place * n_place;
+        const int end = min(first + work.n_held, strips.end);
 #pragma unroll 1
         for (; mine.strip < end; mine.go(strips.n_active, n_slices, stack.n_strips)) {
             float acc[4] = {0, 0, 0, 0};
 #pragma unroll 1
             for (int tile = slice_start(mine.slice, n_tiles); tile < slice_start(mine.slice + 1, n_tiles); tile++) {
-                if ((!IS_ONE || Rows::IS_EARLY) && mine.item != held_item) held_item = mine.item, held_tile = -1;
-                if (tile != held_tile) {
-                    held_tile = tile;
-                    int entry = mine.item;
-                    if (!IS_ONE) {
-                        const int4 v = __ldcg(reinterpret_cast<const int4*>(work.items + 1 + mine.item));
-                        entry = __ldcg(work.members + v.y + min(g, v.z - 1));  // rows behind the last repeat it
-                    }
-                    rows.load(columns, entry, tile, n_tiles, t);
-                }
+                if (which(mine.item, tile) != held) load(mine.item, tile);
                 strips.multiply(acc, columns);
             }
-            float* sum = held + ((mine.strip - first) * n_slices + mine.slice) * apart + 2 * t * APART + g;
+            float* sum = of_round + ((mine.strip - first) * n_slices + mine.slice) * apart + 2 * t * APART + g;
             if (2 * t < n_group) sum[0] = acc[0], sum[8] = acc[2];
             if (2 * t + 1 < n_group) sum[APART] = acc[1], sum[APART + 8] = acc[3];
         }
-        __syncthreads();  // double-buffered sums: no barrier needed here
-#pragma unroll 1
-        for (int base = 0; base < n_elements; base += n_threads) {
-            const int at = base + int(threadIdx.x), row = (at / Out::EACH) & (n_group - 1);
-            if (!IS_ONE || base) one = element_of<IS_ONE, T, Out::EACH>(work, stack, rows, at, first, n_elements);
-            auto summed = [&](int element, float factor) {
-                const float* from = held + ((at / Out::EACH) >> work.group) * n_slices * apart + row * APART + element;
-                float sum = 0;
-#pragma unroll 4
-                for (int s = 0; s < n_slices; s++) sum += from[s * apart];
-                return __fmul_rn(__fmul_rn(sum, factor), one.back);
-            };
-            const bool is_mine = one.entry >= 0;
-            const float a = is_mine ? summed(at % Out::EACH, one.low) : 0.0f;
-            const float b = Out::EACH == 8 && is_mine ? summed(at % Out::EACH + 8, one.high) : 0.0f;
-            out.finish(a, b, one.expert, one.entry, one.in_item, at % Out::EACH, is_mine, lane);
-        }
+        copies_wait<0>();
+        __syncthreads();  // double-buffered sums: no barrier needed behind them
+        const int n_factors = work.n_held * 16;
+        if (end < strips.end)
+            bring_factors(strips, end, min(end + work.n_held, strips.end), factors + (place ^ 1) * n_factors);
+        finish_round(strips, work.group, first, end, of_round, factors + place * n_factors, out);
     }
 }
 
@@ -287,22 +301,21 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
 
 // Products of halved rows, in packed rows or with what stands between; and of what stands between. grid: blocks that
 // share the strips of all items.
-#define MOE_PAIRS(declared, Type, IS_ONE)                                                                    \
-    declared(const Batch*, WORK, STACK, const u8* halves, const float* backs, BETWEEN, int n, float* hidden, \
-             u32* largests) {                                                                                \
-        moe_few<IS_ONE, Type>(WORK_OF, STACK_OF, Halved{halves, backs, n_used},                              \
-                              Paired{BETWEEN_OF, n, hidden, largests});                                      \
+#define MOE_PAIRS(declared, Type, IS_ONE)                                                                         \
+    declared(const Batch* b, WORK, STACK, const u8* halves, const float* backs, BETWEEN, int n, float* hidden,    \
+             u32* largests) {                                                                                     \
+        moe_few<IS_ONE, Type>(WORK_OF, STACK_OF, Halved{halves, backs}, Paired{BETWEEN_OF, n, hidden, largests}); \
     }
-#define MOE_FEW(name, Type)                                                                               \
-    MOE_PAIRS(KERNEL_OF(512, moe_one_pairs__##name), Type, true)                                          \
-    MOE_PAIRS(KERNEL_MANY(512, FEW_BLOCKS, moe_few_pairs__##name), Type, false)                           \
-    KERNEL_MANY(512, FEW_BLOCKS, moe_few_rows__##name)                                                    \
-    (const Batch*, WORK, STACK, const u8* halves, const float* backs, float* y) {                         \
-        moe_few<false, Type>(WORK_OF, STACK_OF, Halved{halves, backs, n_used}, Packed{y, n_strips * 16}); \
-    }                                                                                                     \
-    KERNEL_MANY(512, FEW_BLOCKS, moe_few_hidden__##name)                                                  \
-    (const Batch*, WORK, STACK, const float* x, const u32* largests, int n, float* y) {                   \
-        moe_few<false, Type>(WORK_OF, STACK_OF, Hidden{x, largests, n}, Packed{y, n_strips * 16});        \
+#define MOE_FEW(name, Type)                                                                        \
+    MOE_PAIRS(KERNEL_OF(512, moe_one_pairs__##name), Type, true)                                   \
+    MOE_PAIRS(KERNEL_MANY(512, FEW_BLOCKS, moe_few_pairs__##name), Type, false)                    \
+    KERNEL_MANY(512, FEW_BLOCKS, moe_few_rows__##name)                                             \
+    (const Batch* b, WORK, STACK, const u8* halves, const float* backs, float* y) {                \
+        moe_few<false, Type>(WORK_OF, STACK_OF, Halved{halves, backs}, Packed{y, n_strips * 16});  \
+    }                                                                                              \
+    KERNEL_MANY(512, FEW_BLOCKS, moe_few_hidden__##name)                                           \
+    (const Batch* b, WORK, STACK, const float* x, const u32* largests, int n, float* y) {          \
+        moe_few<false, Type>(WORK_OF, STACK_OF, Hidden{x, largests, n}, Packed{y, n_strips * 16}); \
     }
 #define MOE_FEW_OF(name, Type) MOE_FEW(name, Type)
 #ifdef WOOLLY_TYPE

@@ -1,119 +1,100 @@
 // The last product of experts for one row, with the sum over its experts. The arithmetic is that of moe_few.cu, and the
 // sum that of moe_sum.
 //
-// A block has one strip of the matrices of all experts of the row, which it asks for before it waits: the experts were
-// chosen before the kernel that it waits for.
-#include "experts/moe.cuh"
+// A block has one strip of the matrices of all experts of the row, which it asks for before it waits: what the experts
+// are chosen from was there before the kernel that it waits for.
+#include "experts/moe_items.cuh"
 #include "primitives/ring.cuh"
 
 namespace {
 
 struct Summed {
-    const int* experts;
-    const float *shares, *bias, *scale;  // shares are null if rows were weighed
-    int n;                               // columns of the result
+    const float *bias, *scale;
+    bool is_weighed;  // by shares; else rows were weighed before
+    int n;            // columns of the result
     float factor;
     const float* residual;
     float* y;
 };
 
-// Columns of all entries, to f16, by the block: four at a time.
-__device__ __forceinline__ void halve_rows(const float* x, const u32* largests, int n_used, int n_columns, int n_tiles,
-                                           u8* halves) {
-    const int n_fours = n_tiles * 64;
-    for (int i = threadIdx.x; i < n_used * n_fours; i += int(blockDim.x)) {
-        const int entry = i / n_fours, k = (i - entry * n_fours) * 4;
-        const float* row = x + u64(entry) * n_columns + k;
-        const float times = power_for(__uint_as_float(__ldcg(largests + entry))).times;
-        float4 v = make_float4(0, 0, 0, 0);
-        if ((n_columns & 3) == 0) {
-            if (k < n_columns) v = __ldcg(reinterpret_cast<const float4*>(row));
-        } else {
-            if (k < n_columns) v.x = __ldcg(row);
-            if (k + 1 < n_columns) v.y = __ldcg(row + 1);
-            if (k + 2 < n_columns) v.z = __ldcg(row + 2);
-            if (k + 3 < n_columns) v.w = __ldcg(row + 3);
+// Columns of a tile of an entry, on their way to the warp that multiplies them, and its own as halves.
+struct Columns {
+    const float* x;
+    const u32* largests;
+    int n_columns;
+    float4 v[2];  // columns 4 lane to 4 lane + 3, and 128 further
+    u32 largest;
+
+    __device__ __forceinline__ void ask(int entry, int tile, int lane) {
+        largest = __ldcg(largests + entry);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const int k = tile * 256 + 4 * lane + 128 * j;
+            const float* row = x + u64(entry) * n_columns + k;
+            v[j] = make_float4(0, 0, 0, 0);
+            if ((n_columns & 3) == 0) {
+                if (k < n_columns) v[j] = __ldcg(reinterpret_cast<const float4*>(row));
+            } else {
+                if (k < n_columns) v[j].x = __ldcg(row);
+                if (k + 1 < n_columns) v[j].y = __ldcg(row + 1);
+                if (k + 2 < n_columns) v[j].z = __ldcg(row + 2);
+                if (k + 3 < n_columns) v[j].w = __ldcg(row + 3);
+            }
         }
-        u8* place = halves + entry * n_tiles * 512;
-        *reinterpret_cast<u32*>(place + halved_at(k)) = to_halves_saturated(v.x * times, v.y * times);
-        *reinterpret_cast<u32*>(place + halved_at(k + 2)) = to_halves_saturated(v.z * times, v.w * times);
     }
+    __device__ __forceinline__ void put(u8* halves, int lane) const {
+        const float times = power_for(__uint_as_float(largest)).times;
+        __syncwarp();  // the tile before is multiplied
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            *reinterpret_cast<Words2*>(halves + halved_at(4 * lane + 128 * j)) = {
+                to_halves_saturated(v[j].x * times, v[j].y * times),
+                to_halves_saturated(v[j].z * times, v[j].w * times)};
+        __syncwarp();
+    }
+};
+
+// A warp's way over the tiles of its units: slices of entries.
+struct Way {
+    int n_units, n_warps, n_slices, n_tiles;
+    int unit, entry, slice, tile, end;
+
+    __device__ __forceinline__ Way(int n_units, int n_warps, int n_slices, int n_tiles, int unit)
+        : n_units(n_units), n_warps(n_warps), n_slices(n_slices), n_tiles(n_tiles), unit(unit) {
+        seek();
+    }
+    __device__ __forceinline__ bool is_there() const { return unit < n_units; }
+    __device__ __forceinline__ void seek() {
+        entry = unit / n_slices, slice = unit - entry * n_slices;
+        tile = slice_start(slice, n_tiles), end = slice_start(slice + 1, n_tiles);
+    }
+    __device__ __forceinline__ void go() {
+        if (++tile == end) unit += n_warps, seek();
+    }
+};
+
+// The factor of a row of weights of this block's strip.
+template <class T>
+__device__ __forceinline__ float factor_of(const Stack& stack, int expert, int element) {
+    const u8* factors = stack.of(expert) + u64(stack.n_strips) * stack.n_tiles * Tile<T>::bytes;
+    return reinterpret_cast<const float*>(factors)[int(blockIdx.x) * 16 + element];
 }
 
-// Shared: barriers in the second KB and the third, sums [entry][slice][16], numbers [entry][16], halves
-// [entry][n_tiles][512 bytes], rings. `x` has a row of n_columns for each entry.
+// Sums of slices of each entry, and of these the row's result. `first_factor` is that of the thread's first element.
 template <class T>
-__device__ __forceinline__ void moe_one(int n_used, const float* x, const u32* largests, int n_columns,
-                                        const Stack& stack, const Summed& to, int n_stages) {
-    DYNAMIC_SHARED(shared);
-    const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
-    const int n_threads = blockDim.x, n_warps = n_threads >> 5, g = lane >> 2, t = lane & 3, strip = blockIdx.x;
-    const int n_tiles = stack.n_tiles, n_slices = min(n_tiles, N_SLICES), n_units = n_used * n_slices;
-    float* sums = reinterpret_cast<float*>(shared + 3072);
-    float* numbers = sums + n_units * 16;
-    u8* halves = reinterpret_cast<u8*>(numbers + n_used * 16);
-    Ring ring;
-    ring.start(shared, halves + n_used * n_tiles * 512, warp, lane, n_stages, Tile<T>::bytes);
-    // What is asked for next: a tile of a slice of an entry.
-    int unit = warp, tile = slice_start(warp % n_slices, n_tiles), stage = 0, phase = 0;
-    auto fetch = [&](int place) {
-        const u8* from = nullptr;
-        if (unit < n_units) {
-            from = stack.of(__ldcg(to.experts + unit / n_slices)) + (u64(strip) * n_tiles + tile) * Tile<T>::bytes;
-            if (++tile == slice_start(unit % n_slices + 1, n_tiles))
-                unit += n_warps, tile = slice_start(unit % n_slices, n_tiles);
-        }
-        ring.fetch(place, from, Tile<T>::bytes, lane);
-    };
-#pragma unroll 1
-    for (int i = 0; i < n_stages; i++) fetch(i);
-    // The element of an entry that this thread finishes.
-    const int element = threadIdx.x & 15;
-    auto factor_of = [&](int entry) {
-        const u8* tiles = stack.of(__ldcg(to.experts + entry));
-        return reinterpret_cast<const float*>(tiles +
-                                              u64(stack.n_strips) * n_tiles * Tile<T>::bytes)[strip * 16 + element];
-    };
-    const float first_factor = int(threadIdx.x) < n_used * 16 ? factor_of(threadIdx.x >> 4) : 0.0f;
-    let_next_kernel_begin();
-    wait_for_kernel_before();
-
-    halve_rows(x, largests, n_used, n_columns, n_tiles, halves);
-    __syncthreads();
-#pragma unroll 1
-    for (int mine = warp; mine < n_units; mine += n_warps) {
-        const int entry = mine / n_slices, slice = mine % n_slices;
-        float acc[4] = {0, 0, 0, 0};
-#pragma unroll 1
-        for (int i = slice_start(slice, n_tiles); i < slice_start(slice + 1, n_tiles); i++) {
-            const u8 *opened = ring.memory + stage * Tile<T>::bytes, *b = halves + (entry * n_tiles + i) * 512 + t * 16;
-            ring.wait(stage, phase);
-            const typename Tile<T>::Scales scales = Tile<T>::scales(opened, lane);
-            Words4 two = {};
-#pragma unroll
-            for (int k16 = 0; k16 < 16; k16++) {
-                u32 a[4];
-                Tile<T>::open(opened, scales, lane, k16, a);
-                if ((k16 & 1) == 0) two = *reinterpret_cast<const Words4*>(b + (k16 >> 1) * 64);
-                mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
-            }
-            __syncwarp();
-            fetch(stage);
-            if (++stage == n_stages) stage = 0, phase ^= 1;
-        }
-        if (t == 0) sums[mine * 16 + g] = acc[0], sums[mine * 16 + g + 8] = acc[2];
-    }
-    __syncthreads();
-    const int column = strip * 16 + element;
-    for (int i = threadIdx.x; i < n_used * 16; i += n_threads) {
-        const int entry = i >> 4, expert = __ldcg(to.experts + entry);
+__device__ __forceinline__ void finish_strip(const Source& from, const Stack& stack, const Summed& to,
+                                             const int* experts, const u32* largests, int n_slices, const float* sums,
+                                             float* numbers, float first_factor) {
+    const int n_used = from.choice.n_used, element = threadIdx.x & 15, column = int(blockIdx.x) * 16 + element;
+    for (int i = threadIdx.x; i < n_used * 16; i += int(blockDim.x)) {
+        const int entry = i >> 4, expert = experts[entry];
         float sum = 0;
         for (int slice = 0; slice < n_slices; slice++) sum += sums[(entry * n_slices + slice) * 16 + element];
-        const float factor = i < n_threads ? first_factor : factor_of(entry);
+        const float factor = i < int(blockDim.x) ? first_factor : factor_of<T>(stack, expert, element);
         const float y = __fmul_rn(__fmul_rn(sum, factor), power_for(__uint_as_float(__ldcg(largests + entry))).back);
         if (column >= to.n) continue;
         const float v = given(y, 1.0f, expert, to.scale, to.bias, u64(expert) * to.n + column);
-        numbers[i] = to.shares == nullptr ? v : __ldcg(to.shares + entry) * v;
+        numbers[i] = to.is_weighed ? __ldcg(from.shares + entry) * v : v;
     }
     __syncthreads();
     if (threadIdx.x >= 16 || column >= to.n) return;
@@ -123,16 +104,84 @@ __device__ __forceinline__ void moe_one(int n_used, const float* x, const u32* l
     to.y[column] = to.residual == nullptr ? sum : __ldcg(to.residual + column) + sum;
 }
 
+// Shared: barriers in the second KB and the third, experts of entries (in whole 16 bytes), sums [entry][slice][16],
+// numbers [entry][16], halves of a tile for each warp, rings. `x` has a row of n_columns for each entry.
+template <class T>
+__device__ __forceinline__ void moe_one(const Source& from, const float* x, const u32* largests, int n_columns,
+                                        const Stack& stack, const Summed& to, int n_stages) {
+    DYNAMIC_SHARED(shared);
+    const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
+    const int n_threads = blockDim.x, n_warps = n_threads >> 5, g = lane >> 2, t = lane & 3, strip = blockIdx.x;
+    const int n_used = from.choice.n_used;
+    const int n_tiles = stack.n_tiles, n_slices = min(n_tiles, N_SLICES), n_units = n_used * n_slices;
+    int* experts = reinterpret_cast<int*>(shared + 3072);
+    float* sums = reinterpret_cast<float*>(experts + (n_used + 3) / 4 * 4);
+    float* numbers = sums + n_units * 16;
+    from.await();
+    for (int i = threadIdx.x; i < n_used; i += n_threads) experts[i] = __ldcg(from.experts + i);
+    __syncthreads();
+    u8* halves = reinterpret_cast<u8*>(numbers + n_used * 16);
+    Ring ring;
+    ring.start(shared, halves + n_warps * 512, warp, lane, n_stages, Tile<T>::bytes);
+    halves += warp * 512;
+    Way ahead(n_units, n_warps, n_slices, n_tiles, warp), way = ahead;
+    int stage = 0, phase = 0;
+    auto fetch = [&](int place) {
+        const u8* tiles = nullptr;
+        if (ahead.is_there()) {
+            tiles = stack.of(experts[ahead.entry]) + (u64(strip) * n_tiles + ahead.tile) * Tile<T>::bytes;
+            ahead.go();
+        }
+        ring.fetch(place, tiles, Tile<T>::bytes, lane);
+    };
+#pragma unroll 1
+    for (int i = 0; i < n_stages; i++) fetch(i);
+    // The factor of the first element that this thread finishes.
+    const float first_factor =
+        int(threadIdx.x) < n_used * 16 ? factor_of<T>(stack, experts[threadIdx.x >> 4], threadIdx.x & 15) : 0.0f;
+    let_next_kernel_begin();
+    wait_for_kernel_before();
+
+    Columns columns{x, largests, n_columns, {}, 0};
+    if (way.is_there()) columns.ask(way.entry, way.tile, lane);
+    float acc[4] = {0, 0, 0, 0};
+#pragma unroll 1
+    while (way.is_there()) {
+        const int unit = way.unit;
+        columns.put(halves, lane);
+        way.go();
+        if (way.is_there()) columns.ask(way.entry, way.tile, lane);
+        const u8 *opened = ring.memory + stage * Tile<T>::bytes, *b = halves + t * 16;
+        ring.wait(stage, phase);
+        const typename Tile<T>::Scales scales = Tile<T>::scales(opened, lane);
+        Words4 two = {};
+#pragma unroll
+        for (int k16 = 0; k16 < 16; k16++) {
+            u32 a[4];
+            Tile<T>::open(opened, scales, lane, k16, a);
+            if ((k16 & 1) == 0) two = *reinterpret_cast<const Words4*>(b + (k16 >> 1) * 64);
+            mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
+        }
+        __syncwarp();
+        fetch(stage);
+        if (++stage == n_stages) stage = 0, phase ^= 1;
+        if (way.unit == unit) continue;
+        if (t == 0) sums[unit * 16 + g] = acc[0], sums[unit * 16 + g + 8] = acc[2];
+        acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
+    }
+    __syncthreads();
+    finish_strip<T>(from, stack, to, experts, largests, n_slices, sums, numbers, first_factor);
+}
+
 }  // namespace
 
 // grid: strips.
-#define MOE_ONE(name, Type)                                                                                  \
-    KERNEL_OF(1024, moe_one__##name)                                                                         \
-    (const Batch*, int n_used, const int* experts, STACK, int n_stages, const float* x, const u32* largests, \
-     int n_columns, const float* shares, const float* bias, const float* scale, int n, float factor,         \
-     const float* residual, float* y) {                                                                      \
-        moe_one<Type>(n_used, x, largests, n_columns, STACK_OF,                                              \
-                      {experts, shares, bias, scale, n, factor, residual, y}, n_stages);                     \
+#define MOE_ONE(name, Type)                                                                                         \
+    KERNEL_OF(1024, moe_one__##name)                                                                                \
+    (const Batch*, SOURCE, STACK, int n_stages, const float* x, const u32* largests, int n_columns, int is_weighed, \
+     const float* bias, const float* scale, int n, float factor, const float* residual, float* y) {                 \
+        moe_one<Type>(SOURCE_OF(1), x, largests, n_columns, STACK_OF,                                               \
+                      {bias, scale, is_weighed != 0, n, factor, residual, y}, n_stages);                            \
     }
 #define MOE_ONE_OF(name, Type) MOE_ONE(name, Type)
 #ifdef WOOLLY_TYPE

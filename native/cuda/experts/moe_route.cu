@@ -1,9 +1,10 @@
 // Mixtures of experts: all that comes before the products of few rows, in one kernel. Rows are normed and halved,
 // their experts chosen and entries put in the order of experts.
 //
-// Each block has some rows and some experts. The last block that has logits of these rows chooses their experts, and
-// the last of those groups the entries of all.
+// Each block has some rows and some experts. Of up to 8 rows that is all, for blocks of the products choose. Of more
+// the last block that has logits of these rows chooses their experts, and the last of those groups the entries of all.
 #include "experts/moe_choose.cuh"
+#include "experts/moe_rows.cuh"
 
 namespace {
 
@@ -29,7 +30,7 @@ __device__ inline bool is_last(u32* arrivals, u32 n) {
 KERNEL_MANY(256, 2, moe_route)
 (const Batch* b, int kind, int n_each, const float* x, const float* norm, float eps, int n, int n_padded, float* normed,
  u8* halves, float* backs, const float* routed, int n_routed, const float* w, const float* bias, float* logits, CHOICE,
- int* experts, float* shares, u32* largests, int n_bundle, int* members, Bundle* items, u32* arrivals) {
+ int* experts, float* shares, u32* largests, int n_bundle, int* members, Bundle* items, u32* arrivals, u32* ready) {
     DYNAMIC_SHARED(shared);
     float* here = reinterpret_cast<float*>(shared);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, expert = blockIdx.x * WARPS + warp;
@@ -70,6 +71,12 @@ KERNEL_MANY(256, 2, moe_route)
         if (lane == 0 && expert < n_experts)
             logits[u64(row) * n_experts + expert] = bias == nullptr ? sum : sum + bias[expert];
         __syncthreads();
+    }
+    if (ready != nullptr) {  // blocks of the products choose
+        if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *ready = 0;
+        for (int i = first * n_used + int(threadIdx.x); blockIdx.x == 0 && i < end * n_used; i += int(blockDim.x))
+            largests[i] = 0;
+        return;
     }
     if (!is_last(arrivals + 1 + blockIdx.y, gridDim.x)) return;
     const int pitch = (max(n, width) + 3) / 4 * 4;

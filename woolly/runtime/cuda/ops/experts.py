@@ -67,6 +67,12 @@ def _moe(e: Emitter, step: Step) -> None:
     n_experts, n_used, max_rows = weights["router"].shape[0], step.integer("n_used"), e.max_rows
     n_entries, is_wide = max_rows * n_used, e.device.kernels_for == 90
     n_places = n_entries + PLACES_APART * n_experts
+    choice = (
+        *(NULL if "select" not in weights else e.vector(weights["select"]), n_experts, n_used),
+        *(_SCORING.index(step.text("scoring")), step.integer("normalize"), step.number("weights_scale")),
+        *(step.integer("groups"), step.integer("groups_used"), step.integer("group_top")),
+        *(step.number("cap"), step.integer("shared") or 1),
+    )
     m = Mixture(
         *(step, weights, e.kind(step.inputs[0]), n_experts, n_used, max_rows),
         experts=e.scratch("moe experts", 4 * n_entries),
@@ -74,6 +80,9 @@ def _moe(e: Emitter, step: Step) -> None:
         members=e.scratch("moe members", 4 * n_places),
         items=e.scratch("moe items", 16 * (1 + n_items(n_entries, n_experts, FEW_ITEM_ROWS))),
         largests=e.scratch("moe largests", 4 * n_entries),
+        logits=e.scratch("moe logits", 4 * max_rows * n_experts),
+        choice=choice,
+        ready=e.array("moe ready", 4, lambda: np.zeros(1, np.uint32)),
         is_wide=is_wide,
         places=e.scratch("moe places", 4 * n_entries) if is_wide else NULL,
         place_backs=e.scratch("moe place powers", 4 * n_places) if is_wide else NULL,
@@ -102,17 +111,10 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
     numbers = x if norm is None else e.scratch("moe normed", 4 * m.max_rows * width)
     normed = NULL if norm is None else numbers
     halves, backs = e.scratch("moe rows", 2 * m.max_rows * n_padded), e.scratch("moe row powers", 4 * m.max_rows)
-    logits = e.scratch("moe logits", 4 * m.max_rows * m.n_experts)
     has_own = len(step.inputs) > 1 + (step.text("epilogue") == "residual")
     routed, n_routed = (e.value(step.inputs[1]), e.width(step.inputs[1])) if has_own else (numbers, width)
     router, bias = e.vector(m.weights["router"]), vector(e, m, "bias")
     how = (NULL if norm is None else e.vector(norm), step.number("eps"), width, n_padded)
-    choice = (
-        *(vector(e, m, "select"), m.n_experts, m.n_used, _SCORING.index(step.text("scoring"))),
-        *(step.integer("normalize"), step.number("weights_scale")),
-        *(step.integer("groups"), step.integer("groups_used"), step.integer("group_top")),
-        *(step.number("cap"), step.integer("shared") or 1),
-    )
     arrivals = e.array("moe arrivals", 4 * (1 + MOST_FEW), lambda: np.zeros(1 + MOST_FEW, np.uint32))
     needs_normed = any(weight.type == GGMLType.F32 for role, weight in m.weights.items() if role in ("gate", "up"))
     for least, most, n_each in m.few():
@@ -127,7 +129,8 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
                 *how,
             ),
             *(normed if needs_normed else NULL, halves, backs, routed if has_own else NULL, n_routed, router, bias),
-            *(logits, *choice, m.experts, m.shares, m.largests, FEW_ITEM_ROWS, m.members, m.items, arrivals),
+            *(m.logits, *m.choice, m.experts, m.shares, m.largests, FEW_ITEM_ROWS, m.members, m.items, arrivals),
+            m.ready if m.is_chosen_late(most) else NULL,
             shared=4 * (-(-max(width, n_routed) // 4) * 4 + 3 * n_each * m.n_experts),
             least=least,
             most=most,
@@ -145,8 +148,8 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
 
     launch("moe_rows", (GridRows(m.kind),), 256, m.kind, x, *how, normed, halves, backs, shared=4 * width)
     grid = (-(-m.n_experts // _OUTPUTS), GridRows(m.kind, _ROWS))
-    launch("moe_logits", grid, 256, m.kind, routed, n_routed, router, bias, logits, m.n_experts)
-    args = (m.kind, logits, *choice, m.experts, m.shares)
+    launch("moe_logits", grid, 256, m.kind, routed, n_routed, router, bias, m.logits, m.n_experts)
+    args = (m.kind, m.logits, *m.choice, m.experts, m.shares)
     shared = 12 * _CHOOSING * m.n_experts
     launch("moe_choose", (GridRows(m.kind, _CHOOSING),), 32 * _CHOOSING, *args, shared=shared)
     for least, most, n_bundle in m.wide() if m.is_wide else ((MOST_FEW + 1, 1 << 30, ITEM_ROWS),):

@@ -22,6 +22,9 @@ __all__ = [
 _FEW = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 2), (64, 4))
 MOST_FEW = 64
 FEW_ITEM_ROWS = 8
+# Up to that many rows and of that many experts, blocks of the products choose for themselves.
+_MOST_CHOSEN, _MOST_CHOSEN_EXPERTS = 8, 256
+_NEAR_BYTES = 112  # of an item in shared memory
 _APART = 20  # of sums in shared memory
 # Warps of a block of few rows, the most first, and tiles that a warp has under way, with those that it asks for before
 # the rows. Blocks of a single row are alone on a multiprocessor, others two by two.
@@ -51,6 +54,9 @@ class Mixture:
     members: Address  # entries in the order of their experts
     items: Address
     largests: Address  # magnitudes of what stands between the products
+    logits: Address  # of the router
+    choice: tuple[Argument, ...]  # how experts are chosen from them
+    ready: Address  # a number that says that they are
     is_wide: bool  # whether there are Hopper's kernels of many rows
     places: Address  # for them: where entries are in the order of experts,
     place_backs: Address  # and the inverses of the powers of two there
@@ -69,6 +75,32 @@ class Mixture:
     def weighs_input(self) -> bool:
         """Whether rows are weighed before the products, not after them."""
         return self.step.text("weigh") == "input"
+
+    def is_chosen_late(self, n_rows: int) -> bool:
+        """Whether blocks of the products choose the experts of a run of `n_rows`, not the kernel before them."""
+        types = [self.weights[role].type for role in ("gate", "up", "down") if role in self.weights]
+        return (
+            n_rows <= _MOST_CHOSEN
+            and self.n_experts <= _MOST_CHOSEN_EXPERTS
+            and not self.weighs_input
+            and (self.step.integer("shared") or 1) == 1
+            and self.step.text("scoring") != "sparsemixer"
+            and self.step.integer("groups") == 0
+            and self.step.number("cap") == 0
+            and len(types) == 3
+            and types[0] == types[1]
+            and GGMLType.F32 not in types
+        )
+
+    def source(self, n_rows: int, *, is_first: bool = False) -> tuple[Argument, ...]:
+        """Where a kernel of `n_rows` finds their experts; blocks of the first one may choose."""
+        is_late = self.is_chosen_late(n_rows)
+        logits, ready = self.logits if is_late and is_first else NULL, self.ready if is_late else NULL
+        return (self.items, self.members, self.kind, logits, ready, self.experts, self.shares, *self.choice)
+
+    def room_to_choose(self, n_rows: int) -> int:
+        """Shared memory of a block that chooses for `n_rows`."""
+        return 4 * (self.n_experts + 2 * n_rows * self.n_used)
 
     def entries(self) -> GridRows:
         """Entries of a run, as a dimension of a grid."""
@@ -107,7 +139,7 @@ def few_pairs(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, between: tuple[Arg
     """Gate and up of few rows, and what stands between."""
     args = (x.halves, x.backs, *between, out.width, out.numbers, m.largests)
     for least, most, _ in m.few():
-        _few(e, m, "moe_one_pairs" if most == 1 else "moe_few_pairs", tiles, args, least, most)
+        _few(e, m, "moe_one_pairs" if most == 1 else "moe_few_pairs", tiles, args, least, most, is_first=True)
 
 
 def few_rows(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address) -> None:
@@ -124,23 +156,38 @@ def few_hidden(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address, first
             _few(e, m, "moe_few_hidden", tiles, args, max(least, first), most)
 
 
-def _few(e: Emitter, m: Mixture, name: str, tiles: Tiles, args: tuple[Argument, ...], least: int, most: int) -> None:
+def _few(
+    e: Emitter,
+    m: Mixture,
+    name: str,
+    tiles: Tiles,
+    args: tuple[Argument, ...],
+    least: int,
+    most: int,
+    *,
+    is_first: bool = False,
+) -> None:
     n_slices, n_bytes, group = min(tiles.n_tiles, 16), tile_bytes(tiles), min(most, FEW_ITEM_ROWS).bit_length() - 1
+    n_strips = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, FEW_ITEM_ROWS) * tiles.n_strips
+    least_space = m.room_to_choose(most) if is_first and m.is_chosen_late(most) else 0
     n_blocks = 1 if most == 1 else _BLOCKS
     while True:
-        room = (e.device.shared_bytes + 1024) // n_blocks - 1024
-        found = _form(n_slices, n_bytes, group, room)
+        grid = min(n_blocks * e.device.n_processors, min(most, m.max_rows) * m.n_used * tiles.n_strips)
+        # A block's strips may begin within an item, and end within another.
+        n_near = (-(-n_strips // grid) - 2) // tiles.n_strips + 2
+        room = (e.device.shared_bytes + 1024) // n_blocks - 1024 - 2048 - n_near * _NEAR_BYTES
+        found = _form(n_slices, n_bytes, group, least_space, room)
         if found is not None:
             break
         n_blocks -= 1
-    n_warps, n_held, n_stages, shared = found
+    n_warps, n_held, n_stages, n_space = found
     e.launch(
         f"{name}__{tiles.kind}",
-        min(n_blocks * e.device.n_processors, min(most, m.max_rows) * m.n_used * tiles.n_strips),
+        grid,
         32 * n_warps,
-        *(m.items, m.members, m.n_used, group, n_held, n_stages, min(n_stages, _EARLY)),
+        *(*m.source(most, is_first=is_first), group, n_near, n_space, n_held, n_stages, min(n_stages, _EARLY)),
         *(tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, *args),
-        shared=shared,
+        shared=2048 + n_near * _NEAR_BYTES + 128 * n_held + n_space + n_warps * n_stages * n_bytes,
         least=least,
         most=most,
         kind=m.kind,
@@ -148,15 +195,15 @@ def _few(e: Emitter, m: Mixture, name: str, tiles: Tiles, args: tuple[Argument, 
     )
 
 
-def _form(n_slices: int, n_bytes: int, group: int, room: int) -> tuple[int, int, int, int] | None:
-    """Warps of a block, strips of a round, tiles that a warp has under way, and the shared memory for them."""
+def _form(n_slices: int, n_bytes: int, group: int, least: int, room: int) -> tuple[int, int, int, int] | None:
+    """Warps of a block, strips of a round, tiles that a warp has under way, and bytes of sums, `least` or more."""
     for n_warps in _WARPS:
         at_once = max(1, n_warps // n_slices)
         for n_stages in _STAGES:
             for n_held in (4 * at_once, 2 * at_once, at_once):
-                shared = 2048 + 2 * n_held * (n_slices << group) * _APART * 4 + n_warps * n_stages * n_bytes
-                if shared <= room:
-                    return n_warps, n_held, n_stages, shared
+                n_space = -(-max(2 * n_held * (n_slices << group) * _APART * 4, least) // 128) * 128
+                if 128 * n_held + n_space + n_warps * n_stages * n_bytes <= room:
+                    return n_warps, n_held, n_stages, n_space
     return None
 
 
@@ -168,15 +215,15 @@ def one_summed(e: Emitter, m: Mixture, x: Mixed, last: tuple[Argument, ...]) -> 
     tiles = tiles_of(e, weight)
     n_bytes, n_units = tile_bytes(tiles), m.n_used * min(tiles.n_tiles, 16)
     n_warps = -(-n_units // -(-n_units // _ONE_WARPS))
-    fixed = 3072 + 64 * (n_units + m.n_used) + m.n_used * tiles.n_tiles * 512
+    fixed = 3072 + 16 * -(-m.n_used // 4) + 64 * (n_units + m.n_used) + 512 * n_warps
     room = (e.device.shared_bytes - fixed) // (n_warps * n_bytes)
     n_stages = min(_ONE_STAGES, -(-m.n_used * tiles.n_tiles // n_warps), room)
     if n_stages < 1:
         return 0
     e.launch(
-        *(f"moe_one__{tiles.kind}", tiles.n_strips, 32 * n_warps, m.n_used, m.experts),
+        *(f"moe_one__{tiles.kind}", tiles.n_strips, 32 * n_warps, *m.source(1)),
         *(tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, n_stages, x.numbers, m.largests, x.width),
-        *(NULL if m.weighs_input else m.shares, vector(e, m, "down_bias"), vector(e, m, "down_scale"), *last),
+        *(int(not m.weighs_input), vector(e, m, "down_bias"), vector(e, m, "down_scale"), *last),
         shared=fixed + n_warps * n_stages * n_bytes,
         least=1,
         most=1,
