@@ -17,8 +17,6 @@ constexpr int CLUSTER = 1;
 
 namespace {
 
-constexpr int MOST_PARTS = 16;  // in the shared memory of a cluster: two groups or a unit of each block
-
 // Waits for all threads of the cluster. What they wrote to shared memory is there for all, until they pass another.
 __device__ __forceinline__ void cluster_barrier() {
 #if CLUSTERED
@@ -88,7 +86,7 @@ template <int D, int of_unit, int stride, class PlaceOf>
 __device__ __forceinline__ void merge_near(const Attend& a, int tid, int rank, Seen range, int span, int shift,
                                            int first_run, int first_head, int n, const float* inside, float* near,
                                            const PlaceOf& place_of) {
-    constexpr int at_once = MOST_PARTS / WARPS;
+    constexpr int at_once = 2;
     const int lane = tid % 32, warp = tid / 32, first_part = range.first / span, last_part = range.last / span;
     int sharing = 1;  // blocks of a query
     while (2 * sharing * n <= CLUSTER) sharing *= 2;
@@ -96,20 +94,23 @@ __device__ __forceinline__ void merge_near(const Attend& a, int tid, int rank, S
     const int n_chunks = min(each, D / 4 - chunk), column = 4 * chunk + tid;
 #pragma unroll 1
     for (int i = rank / sharing; i < n; i += CLUSTER / sharing) {
-        float4 headers[at_once], values[at_once];
+#pragma unroll 1
+        for (int first = first_part + warp; first <= last_part; first += at_once * WARPS) {
+            float4 headers[at_once], values[at_once];
 #pragma unroll
-        for (int j = 0; j < at_once; j++) {
-            const int p = min(first_part + warp + j * WARPS, last_part);
-            const int owner = (span == UNIT ? p : p >> shift) - first_run;
-            const float* const part = inside + (place_of(p) * QUERIES + i) * stride;
-            headers[j] = load_of(part, owner);
-            values[j] = load_of(part + 4 + 4 * min(chunk + lane, D / 4 - 1), owner);
-        }
+            for (int j = 0; j < at_once; j++) {
+                const int p = min(first + j * WARPS, last_part);
+                const int owner = (span == UNIT ? p : p >> shift) - first_run;
+                const float* const part = inside + (place_of(p) * QUERIES + i) * stride;
+                headers[j] = load_of(part, owner);
+                values[j] = load_of(part + 4 + 4 * min(chunk + lane, D / 4 - 1), owner);
+            }
 #pragma unroll
-        for (int j = 0; j < at_once; j++) {
-            float4* const to = reinterpret_cast<float4*>(near + (warp + j * WARPS) * stride);
-            if (lane == 0) to[0] = headers[j];
-            if (lane < n_chunks) to[1 + lane] = values[j];
+            for (int j = 0; j < at_once; j++) {
+                float4* const to = reinterpret_cast<float4*>(near + (first - first_part + j * WARPS) * stride);
+                if (lane == 0) to[0] = headers[j];
+                if (lane < n_chunks) to[1 + lane] = values[j];
+            }
         }
         __syncthreads();
         if (tid < 4 * n_chunks) {

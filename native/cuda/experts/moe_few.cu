@@ -99,9 +99,8 @@ struct Halved {
     const u8* halves;
     const float* backs;
     static constexpr bool IS_EARLY = false;
-    __device__ __forceinline__ static int of(const Near& item, int i) { return item.rows[i]; }
-    __device__ __forceinline__ void load(Words4 (&to)[8], int row, int tile, int n_tiles, int t) const {
-        const u8* from = halves + (u64(row) * n_tiles + tile) * 512 + t * 16;
+    __device__ __forceinline__ void load(Words4 (&to)[8], const Near& item, int i, int tile, int n_tiles, int t) const {
+        const u8* from = halves + (u64(item.rows[i]) * n_tiles + tile) * 512 + t * 16;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from + i * 64));
@@ -116,18 +115,16 @@ struct Hidden {
     const u32* largests;
     int n;
     static constexpr bool IS_EARLY = true;  // items are known before the kernel that this one waits for
-    __device__ __forceinline__ static int of(const Near& item, int i) { return item.entries[i]; }
-    __device__ __forceinline__ Power power(int entry) const {
-        return power_for(__uint_as_float(__ldcg(largests + entry)));
-    }
     __device__ __forceinline__ float at(const float* row, int k) const { return k < n ? __ldcg(row + k) : 0.0f; }
-    __device__ __forceinline__ void load(Words4 (&to)[8], int entry, int tile, int, int t) const {
-        const float* row = x + u64(entry) * n;
-        const float times = power(entry).times;
+    __device__ __forceinline__ void load(Words4 (&to)[8], Near& item, int i, int tile, int, int t) const {
+        const float* row = x + u64(item.entries[i]) * n;
+        const Power power = power_for(__uint_as_float(__ldcg(largests + item.entries[i])));
+        const float times = power.times;
+        if (t == 0) item.backs[i] = power.back;  // other warps write the same
         const bool is_even = (n & 7) == 0;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int k = tile * 256 + t * 64 + i * 8;
+        for (int j = 0; j < 8; j++) {
+            const int k = tile * 256 + t * 64 + j * 8;
             float4 low = make_float4(0, 0, 0, 0), high = low;
             if (is_even) {
                 if (k < n) {
@@ -138,13 +135,13 @@ struct Hidden {
                 low = make_float4(at(row, k), at(row, k + 1), at(row, k + 2), at(row, k + 3));
                 high = make_float4(at(row, k + 4), at(row, k + 5), at(row, k + 6), at(row, k + 7));
             }
-            to[i] = {to_halves_saturated(low.x * times, low.y * times),
+            to[j] = {to_halves_saturated(low.x * times, low.y * times),
                      to_halves_saturated(low.z * times, low.w * times),
                      to_halves_saturated(high.x * times, high.y * times),
                      to_halves_saturated(high.z * times, high.w * times)};
         }
     }
-    __device__ __forceinline__ float back(int entry) const { return power(entry).back; }
+    __device__ __forceinline__ static float back(int) { return 0.0f; }  // `load` brings it
 };
 
 // What becomes of sums: numbers of packed rows, [entries][stride] ...
@@ -198,16 +195,6 @@ __device__ __forceinline__ void bring_factors(const Strips<T>& strips, int first
     copies_commit();
 }
 
-// Brings the inverses of the powers of the rows of items, seen by all behind the next barrier.
-template <class Rows>
-__device__ __forceinline__ void bring_backs(const Rows& rows, Near* near, int n_items) {
-#pragma unroll 1
-    for (int i = threadIdx.x; i < n_items * MOST_CHOSEN_ROWS; i += int(blockDim.x)) {
-        Near& item = near[i / MOST_CHOSEN_ROWS];
-        if (const int row = i % MOST_CHOSEN_ROWS; row < item.n_rows) item.backs[row] = rows.back(Rows::of(item, row));
-    }
-}
-
 // What the threads of a block finish: elements of the strips of a round.
 template <class T, class Out>
 __device__ __forceinline__ void finish_round(const Strips<T>& strips, int group, int first, int end, const float* sums,
@@ -250,7 +237,7 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
     const int n_early = Rows::IS_EARLY ? work.n_early : 0;
     if (!Rows::IS_EARLY) wait_for_kernel_before();
     let_next_kernel_begin();
-    const Own own = bring_items<IS_ONE, Out::MAY_CHOOSE>(work.from, stack.n_strips, near, space);
+    const Own own = bring_items<IS_ONE, Out::MAY_CHOOSE>(work.from, stack.n_strips, near, space, rows);
     strips.start(warp, own);
     bring_factors(strips, strips.begin, min(strips.begin + work.n_held, strips.end), factors);
 #pragma unroll 1
@@ -261,15 +248,14 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
     auto which = [&](int number, int tile) { return (IS_ONE && !Rows::IS_EARLY ? 0 : number) * n_tiles + tile; };
     auto load = [&](int number, int tile) {
         held = which(number, tile);
-        const Near& item = near[number - strips.first];  // rows behind its last repeat it
-        rows.load(columns, Rows::of(item, min(g, item.n_rows - 1)), tile, n_tiles, t);
+        Near& item = near[number - strips.first];  // rows behind its last repeat it
+        rows.load(columns, item, min(g, item.n_rows - 1), tile, n_tiles, t);
     };
     Place mine;
     mine.start(strips.begin, warp, n_slices, stack.n_strips);
     if (warp >= strips.n_active) mine.strip = strips.end;
     // What is small comes before tiles, behind which it would wait.
     if (mine.strip < strips.end) load(mine.item, slice_start(mine.slice, n_tiles));
-    bring_backs(rows, near, own.n_items(stack.n_strips));
 #pragma unroll 1
     for (int i = n_early; i < work.n_stages; i++) strips.fetch(i);
 #pragma unroll 1

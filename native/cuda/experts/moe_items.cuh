@@ -83,7 +83,9 @@ __device__ __forceinline__ int number_items(const Chosen& chosen, int n_entries,
 }
 
 // Items of the block's strips from memory to shared memory. By the block, of which all see them then.
-__device__ __forceinline__ void copy_items(const Source& from, const Own& own, int n, Near* near) {
+template <class Rows>
+__device__ __forceinline__ void copy_items(const Source& from, const Own& own, int n, Near* near,
+                                           const Rows& of_batch) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < n * MOST_CHOSEN_ROWS; i += int(blockDim.x)) {
         const int4 item = __ldcg(reinterpret_cast<const int4*>(from.items + 1 + own.first + i / MOST_CHOSEN_ROWS));
@@ -92,6 +94,7 @@ __device__ __forceinline__ void copy_items(const Source& from, const Own& own, i
         if (row == 0) to.expert = item.x, to.n_rows = item.z;
         if (row >= item.z) continue;
         to.entries[row] = __ldcg(from.members + item.y + row), to.rows[row] = to.entries[row] / from.choice.n_used;
+        to.backs[row] = of_batch.back(to.rows[row]);
     }
     __syncthreads();
 }
@@ -99,8 +102,9 @@ __device__ __forceinline__ void copy_items(const Source& from, const Own& own, i
 // Chooses experts, and puts the items of the block's strips to shared memory; gives these strips. `space`:
 // room_to_choose of mixtures.py. By the block, of which all see them then. IS_ONE: there is one row, and its entries
 // are the items.
-template <bool IS_ONE>
-__device__ __forceinline__ Own choose_items(const Source& from, int n_strips, Near* near, u8* space) {
+template <bool IS_ONE, class Rows>
+__device__ __forceinline__ Own choose_items(const Source& from, int n_strips, Near* near, u8* space,
+                                            const Rows& of_batch) {
     const int tid = threadIdx.x, n_threads = blockDim.x, n_used = from.choice.n_used, n_entries = from.n_rows * n_used;
     const Chosen chosen(space, from.n_rows, n_used);
 #pragma unroll 1
@@ -119,6 +123,7 @@ __device__ __forceinline__ Own choose_items(const Source& from, int n_strips, Ne
         const int before = __popc(rows & ((1u << row) - 1)), at = int(item) - own.first;
         if (at >= 0 && at < n) {
             near[at].entries[before] = i, near[at].rows[before] = row;
+            near[at].backs[before] = of_batch.back(row);
             if (before == 0) near[at].expert = expert, near[at].n_rows = __popc(rows);
         }
         if (!is_first) continue;
@@ -133,11 +138,12 @@ __device__ __forceinline__ Own choose_items(const Source& from, int n_strips, Ne
 }
 
 // Brings the items of the block's strips to shared memory, but for `backs`, and gives these strips.
-template <bool IS_ONE, bool MAY_CHOOSE>
-__device__ __forceinline__ Own bring_items(const Source& from, int n_strips, Near* near, u8* space) {
-    if (MAY_CHOOSE && from.logits != nullptr) return choose_items<IS_ONE>(from, n_strips, near, space);
+template <bool IS_ONE, bool MAY_CHOOSE, class Rows>
+__device__ __forceinline__ Own bring_items(const Source& from, int n_strips, Near* near, u8* space,
+                                           const Rows& of_batch) {
+    if (MAY_CHOOSE && from.logits != nullptr) return choose_items<IS_ONE>(from, n_strips, near, space, of_batch);
     from.await();
     const Own own(IS_ONE ? from.choice.n_used : __ldcg(&from.items[0].expert), n_strips);
-    copy_items(from, own, own.n_items(n_strips), near);
+    copy_items(from, own, own.n_items(n_strips), near, of_batch);
     return own;
 }
