@@ -200,6 +200,10 @@ MOES: dict[str, Experts] = {
     "all-to-two": Experts(6, 2, logits=(5.0, 1.0, 2.0, 5.5, 1.0, 0.0)),
     "ties": Experts(6, 3, logits=(1.0, 2.0, 1.0, 2.0, 1.0, 1.0)),
     "all-equal": Experts(6, 4, normalize=True, logits=(0.0,) * 6),
+    "ties-Q8_0": Experts(6, 3, (GGMLType.Q8_0,) * 3, 96, 64, logits=(1.0, 2.0, 1.0, 2.0, 1.0, 1.0)),
+    "sigmoid-Q8_0": Experts(9, 3, (GGMLType.Q8_0,) * 3, 96, 64, scoring="sigmoid", normalize=True, weights_scale=2.5),
+    "150-experts": Experts(150, 8, (GGMLType.Q8_0,) * 3, 96, 64, normalize=True),
+    "300-experts": Experts(300, 8, (GGMLType.Q8_0,) * 3, 96, 64, normalize=True),
     "equal-sigmoids": Experts(6, 2, scoring="sigmoid", logits=(50.0, 60.0, 55.0, 60.0, 50.0, 60.0)),
 }
 for _types in (*_ALL, *_MIXED):

@@ -213,26 +213,34 @@ __device__ __forceinline__ float4 factors_of(float top, float sum, Softmax& all)
 }
 
 // Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp: four
-// columns of each lane that has some. First lanes are units and find what sums are multiplied by, then columns.
-// `factors`: shared memory of the warp.
+// columns of each lane that has some. First lanes are units and find what sums are multiplied by, then columns, of
+// which the first units' are on their way by then. `factors`: shared memory of the warp.
 __device__ __forceinline__ float4 merge_units(const Attend& a, const float* from, int first, int last, int c,
                                               float4* factors, Softmax& all) {
+    constexpr int early = 4;
     const int lane = threadIdx.x % 32, stride = a.part_stride();
     float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
     for (; first <= last; first += 32) {
         const float* const here = from + (long long)first * stride;
         const int n = min(32, last - first + 1);
+        const float* const mine = here + 4 + (c < a.v_dim ? c : 0);
         const float2 own =
             lane < n ? __ldcg(reinterpret_cast<const float2*>(here + lane * stride)) : make_float2(NOTHING, 0.f);
+        float4 x[early];
+#pragma unroll
+        for (int i = 0; i < early; i++) x[i] = __ldcg(reinterpret_cast<const float4*>(mine + min(i, n - 1) * stride));
         factors[lane] = factors_of(own.x, own.y, all);
         __syncwarp();
-        const float* const mine = here + 4 + (c < a.v_dim ? c : 0);
-#pragma unroll 8
-        for (int i = 0; i < n; i++) {
-            const float4 by = factors[i], x = __ldcg(reinterpret_cast<const float4*>(mine + i * stride));
+        auto add = [&](int i, const float4& of_unit) {
+            const float4 by = factors[i];
             all.sum = merged(all.sum, by.x, by.z, by.y);
-            add_part(sum, by.x, x, by.y);
-        }
+            add_part(sum, by.x, of_unit, by.y);
+        };
+#pragma unroll
+        for (int i = 0; i < early; i++)
+            if (i < n) add(i, x[i]);
+#pragma unroll 4
+        for (int i = early; i < n; i++) add(i, __ldcg(reinterpret_cast<const float4*>(mine + i * stride)));
         __syncwarp();
     }
     return sum;

@@ -73,35 +73,43 @@ struct Way {
     }
 };
 
-// The factor of a row of weights of this block's strip.
-template <class T>
-__device__ __forceinline__ float factor_of(const Stack& stack, int expert, int element) {
-    const u8* factors = stack.of(expert) + u64(stack.n_strips) * stack.n_tiles * Tile<T>::bytes;
-    return reinterpret_cast<const float*>(factors)[int(blockIdx.x) * 16 + element];
-}
+// What an element of an entry of this block's strip is multiplied by.
+struct Element {
+    float factor, share;
+    u32 largest;  // of the entry's columns
 
-// Sums of slices of each entry, and of these the row's result. `first_factor` is that of the thread's first element.
+    // What is known before the columns: of the weights, and of the choice.
+    template <class T>
+    __device__ __forceinline__ void ask_early(const Source& from, const Stack& stack, const int* experts, int at) {
+        const u8* factors = stack.of(experts[at >> 4]) + u64(stack.n_strips) * stack.n_tiles * Tile<T>::bytes;
+        factor = reinterpret_cast<const float*>(factors)[int(blockIdx.x) * 16 + (at & 15)];
+        share = __ldcg(from.shares + (at >> 4));
+    }
+    __device__ __forceinline__ void ask(const u32* largests, int at) { largest = __ldcg(largests + (at >> 4)); }
+};
+
+// Sums of slices of each entry, and of these the row's result. `first` is the thread's first element; `kept` is added.
 template <class T>
 __device__ __forceinline__ void finish_strip(const Source& from, const Stack& stack, const Summed& to,
                                              const int* experts, const u32* largests, int n_slices, const float* sums,
-                                             float* numbers, float first_factor) {
+                                             float* numbers, Element first, float kept) {
     const int n_used = from.choice.n_used, element = threadIdx.x & 15, column = int(blockIdx.x) * 16 + element;
     for (int i = threadIdx.x; i < n_used * 16; i += int(blockDim.x)) {
         const int entry = i >> 4, expert = experts[entry];
+        if (i != int(threadIdx.x)) first.ask_early<T>(from, stack, experts, i), first.ask(largests, i);
         float sum = 0;
         for (int slice = 0; slice < n_slices; slice++) sum += sums[(entry * n_slices + slice) * 16 + element];
-        const float factor = i < int(blockDim.x) ? first_factor : factor_of<T>(stack, expert, element);
-        const float y = __fmul_rn(__fmul_rn(sum, factor), power_for(__uint_as_float(__ldcg(largests + entry))).back);
+        const float y = __fmul_rn(__fmul_rn(sum, first.factor), power_for(__uint_as_float(first.largest)).back);
         if (column >= to.n) continue;
         const float v = given(y, 1.0f, expert, to.scale, to.bias, u64(expert) * to.n + column);
-        numbers[i] = to.is_weighed ? __ldcg(from.shares + entry) * v : v;
+        numbers[i] = to.is_weighed ? first.share * v : v;
     }
     __syncthreads();
     if (threadIdx.x >= 16 || column >= to.n) return;
     float sum = 0;
     for (int entry = 0; entry < n_used; entry++) sum += numbers[entry * 16 + element];
     if (to.factor != 1.0f) sum *= to.factor;
-    to.y[column] = to.residual == nullptr ? sum : __ldcg(to.residual + column) + sum;
+    to.y[column] = to.residual == nullptr ? sum : kept + sum;
 }
 
 // Shared: barriers in the second KB and the third, experts of entries (in whole 16 bytes), sums [entry][slice][16],
@@ -136,14 +144,18 @@ __device__ __forceinline__ void moe_one(const Source& from, const float* x, cons
     };
 #pragma unroll 1
     for (int i = 0; i < n_stages; i++) fetch(i);
-    // The factor of the first element that this thread finishes.
-    const float first_factor =
-        int(threadIdx.x) < n_used * 16 ? factor_of<T>(stack, experts[threadIdx.x >> 4], threadIdx.x & 15) : 0.0f;
+    Element first = {};  // that this thread finishes
+    const bool has_first = int(threadIdx.x) < n_used * 16;
+    if (has_first) first.ask_early<T>(from, stack, experts, threadIdx.x);
     let_next_kernel_begin();
     wait_for_kernel_before();
 
     Columns columns{x, largests, n_columns, {}, 0};
     if (way.is_there()) columns.ask(way.entry, way.tile, lane);
+    if (has_first) first.ask(largests, threadIdx.x);
+    const int column = strip * 16 + int(threadIdx.x);
+    const float kept =
+        threadIdx.x < 16 && column < to.n && to.residual != nullptr ? __ldcg(to.residual + column) : 0.0f;
     float acc[4] = {0, 0, 0, 0};
 #pragma unroll 1
     while (way.is_there()) {
@@ -170,7 +182,7 @@ __device__ __forceinline__ void moe_one(const Source& from, const float* x, cons
         acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
     }
     __syncthreads();
-    finish_strip<T>(from, stack, to, experts, largests, n_slices, sums, numbers, first_factor);
+    finish_strip<T>(from, stack, to, experts, largests, n_slices, sums, numbers, first, kept);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // Mixtures of experts: all that comes before the products of few rows, in one kernel. Rows are normed and halved,
 // their experts chosen and entries put in the order of experts.
 //
-// Each block has some rows and some experts. Of up to 8 rows that is all, for blocks of the products choose. Of more
-// the last block that has logits of these rows chooses their experts, and the last of those groups the entries of all.
+// Each block has some rows, of which the last one halves them, and others compute logits of some experts. Of up to 8
+// rows that is all, for blocks of the products choose. Of more the last block that has logits of these rows chooses
+// their experts, and the last of those groups the entries of all.
 #include "experts/moe_choose.cuh"
 #include "experts/moe_rows.cuh"
 
@@ -26,7 +27,8 @@ __device__ inline bool is_last(u32* arrivals, u32 n) {
 
 }  // namespace
 
-// grid: experts by 8, rows by n_each. Shared: a row, and three numbers for each expert and row of the block.
+// grid: experts by 8 and one more, rows by n_each. Shared: a row, and three numbers for each expert and row of the
+// block.
 KERNEL_MANY(256, 2, moe_route)
 (const Batch* b, int kind, int n_each, const float* x, const float* norm, float eps, int n, int n_padded, float* normed,
  u8* halves, float* backs, const float* routed, int n_routed, const float* w, const float* bias, float* logits, CHOICE,
@@ -35,6 +37,7 @@ KERNEL_MANY(256, 2, moe_route)
     float* here = reinterpret_cast<float*>(shared);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, expert = blockIdx.x * WARPS + warp;
     const int width = routed == nullptr ? n : n_routed, first = blockIdx.y * n_each;
+    const bool is_halver = blockIdx.x + 1 == gridDim.x;
     const float* mine = w + u64(min(expert, n_experts - 1)) * width;
     float4 weights[KEPT];
 #pragma unroll
@@ -45,14 +48,16 @@ KERNEL_MANY(256, 2, moe_route)
     wait_for_kernel_before();
     const int end = min(first + n_each, b->rows(kind));
     for (int row = first; row < end; row++) {
-        if (routed == nullptr || blockIdx.x == 0) {
+        if (routed == nullptr || is_halver) {
             const float largest = normer.apply(x + u64(row) * n, here);
             __syncthreads();
-            if (blockIdx.x == 0) {
+            if (is_halver) {
                 halve([&](int k) { return here[k]; }, largest, n, n_padded, halves + u64(row) * n_padded * 2,
                       backs + row);
                 if (normed != nullptr)
                     for (int k = threadIdx.x; k < n; k += blockDim.x) normed[u64(row) * n + k] = here[k];
+                __syncthreads();
+                continue;
             }
         }
         if (routed != nullptr) __syncthreads();
@@ -73,8 +78,8 @@ KERNEL_MANY(256, 2, moe_route)
         __syncthreads();
     }
     if (ready != nullptr) {  // blocks of the products choose
-        if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *ready = 0;
-        for (int i = first * n_used + int(threadIdx.x); blockIdx.x == 0 && i < end * n_used; i += int(blockDim.x))
+        if (is_halver && blockIdx.y == 0 && threadIdx.x == 0) *ready = 0;
+        for (int i = first * n_used + int(threadIdx.x); is_halver && i < end * n_used; i += int(blockDim.x))
             largests[i] = 0;
         return;
     }

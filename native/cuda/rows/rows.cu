@@ -1,5 +1,6 @@
 // Ops of single elements. Blocks of (rows, chunks of columns); four columns of a thread lie side by side.
 #include "primitives/activations.cuh"
+#include "primitives/mma.cuh"
 #include "rows/each.cuh"
 
 // y = f(x) of each element.
@@ -124,7 +125,10 @@ KERNEL(join)(const Batch* b, const float* p, const float* q, float* y, int width
 }
 
 KERNEL(output_rows)(const Batch* b, const float* x, float* y, int width) {
-    each(b, 1, width, [=](long long at, int row, int c) { y[at] = x[(long long)b->output_rows[row] * width + c]; });
+    let_next_kernel_begin();
+    wait_for_kernel_before();
+    each(b, 1, width,
+         [=](long long at, int row, int c) { y[at] = __ldcg(x + (long long)b->output_rows[row] * width + c); });
 }
 
 // y = x + factor times the sequence's scale of the adapter times what it adds. A scale of 0 leaves x as it is.

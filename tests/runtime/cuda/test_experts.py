@@ -20,7 +20,8 @@ NAMES = (
     *("one-of-8", "all-of-5", "only-one", "three-of-33", "odd-sizes", "tiny", "ties", "equal-sigmoids"),
     *("sigmoid-normalized", "sigmoid-next-to-zero", "sparsemixer", "sparsemixer-near", "sparsemixer-below-0"),
     *("sparsemixer-zeros", "norm-scale-residual", "input-Q8_0", "Q8_0", "norm-residual-Q4_K", "F32-Q4_K-F16"),
-    *("Q4_0-Q5_1-Q8_0", "router-F16", "cap", "shared", "shared-Q8_0"),
+    *("Q4_0-Q5_1-Q8_0", "router-F16", "cap", "shared", "shared-Q8_0", "ties-Q8_0", "sigmoid-Q8_0"),
+    *("150-experts", "300-experts"),
 )
 
 

@@ -144,7 +144,8 @@ def _rope(e: Emitter, step: Step) -> None:
 def _output_rows(e: Emitter, step: Step) -> None:
     width = e.width(step.output)
     grid = (GridRows(1), -(-width // (4 * threads_for(width))))
-    e.launch("output_rows", grid, threads_for(width), e.value(step.inputs[0]), e.value(step.output), width, kind=1)
+    args = (e.value(step.inputs[0]), e.value(step.output), width)
+    e.launch("output_rows", grid, threads_for(width), *args, kind=1, early=True)
 
 
 @emits("adapt")
