@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/attend.cuh"
+#include "primitives/quotients.cuh"
 
 // How heads are normed and turned.
 struct Turned {
@@ -19,7 +20,7 @@ struct Turned {
 // Returns the factor that gives a head of n numbers a root mean square of 1. `sum` is the lane's sum of squares.
 static __device__ float norm_scale(float sum, int n, float eps) {
     for (int i = 16; i > 0; i >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, i));
-    return __fdiv_rn(1.f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, float(n)), eps)));
+    return scale_of_norm(sum, float(n), eps);
 }
 
 // The head divided by its root mean square, times the weight.

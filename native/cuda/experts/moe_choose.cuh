@@ -2,6 +2,7 @@
 #pragma once
 
 #include "experts/moe.cuh"
+#include "primitives/quotients.cuh"
 
 // Without a header there is no name for it.
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
@@ -175,18 +176,6 @@ __device__ __forceinline__ void put_choice(const Choice& c, const float* scores,
     }
 }
 
-// A quotient without a branch for numbers whose quotient or divisor is hardly a number any more.
-__device__ __forceinline__ float divided(float a, float b) {
-#ifdef WOOLLY_EMULATED
-    return a / b;
-#else
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(b));
-    y = fmaf(y, fmaf(-b, y, 1.0f), y);
-    const float q = fmaf(y, fmaf(-b, a * y, a), a * y);
-    return fmaf(y, fmaf(-b, q, a), q);
-#endif
-}
 // Takes the n largest of up to N keys of each lane; 0 is none. Bit i says that key i was taken. Where keys are equal
 // more may be, and then all is done again, in order: of equal ones the lowest index.
 template <int N>

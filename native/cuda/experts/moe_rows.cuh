@@ -62,7 +62,7 @@ struct RowNorm {
                     s[0] = fmaf(v[i].x, v[i].x, s[0]), s[1] = fmaf(v[i].y, v[i].y, s[1]);
                     s[2] = fmaf(v[i].z, v[i].z, s[2]), s[3] = fmaf(v[i].w, v[i].w, s[3]);
                 }
-                scale = 1.0f / sqrtf(block_sum((s[0] + s[1]) + (s[2] + s[3])) / n + eps);
+                scale = scale_of_norm(block_sum((s[0] + s[1]) + (s[2] + s[3])), float(n), eps);
             }
 #pragma unroll
             for (int i = 0; i < HELD; i++) {
@@ -76,7 +76,7 @@ struct RowNorm {
         }
         for (int k = threadIdx.x; k < n; k += THREADS) here[k] = __ldcg(x + k);
         __syncthreads();
-        const float scale = norm == nullptr ? 1.0f : 1.0f / sqrtf(sum_of_squares(here, n) / n + eps);
+        const float scale = norm == nullptr ? 1.0f : scale_of_norm(sum_of_squares(here, n), float(n), eps);
         __syncthreads();
         for (int k = threadIdx.x; k < n; k += THREADS) {
             if (norm != nullptr) here[k] = here[k] * scale * norm[k];

@@ -97,7 +97,7 @@ KERNEL_OF(512, linear_normed)
     for (int k = threadIdx.x; k < n_columns; k += ROW_THREADS)
         sum[0] = __fmaf_rn(__ldcg(from + k), __ldcg(from + k), sum[0]);
     const float all = reduce_row(sum, largest, reduced);
-    const float scale = __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(all, float(n_columns)) + eps));
+    const float scale = scale_of_norm(all, float(n_columns), eps);
     for (int k = threadIdx.x; k < n_columns; k += ROW_THREADS)
         y[u64(row) * n_columns + k] = __fmul_rn(__fmul_rn(__ldcg(from + k), scale), norm[k]);
 }

@@ -6,6 +6,7 @@
 
 #include "primitives/activations.cuh"
 #include "primitives/mma.cuh"
+#include "primitives/quotients.cuh"
 #include "weights/tile.cuh"
 
 constexpr int N_SLICES = 16;
@@ -162,7 +163,7 @@ struct RowHalver {
             }
         }
         const float all = reduce_row<EACH, BARRIER>(sum, largest, shared);
-        const float scale = norm == nullptr ? 1.f : __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(all, float(n)) + eps));
+        const float scale = norm == nullptr ? 1.f : scale_of_norm(all, float(n), eps);
         const Power power = power_for(largest * scale);
         auto halves = [&](float a, float b, float wa, float wb) {
             return to_halves(__fmul_rn(__fmul_rn(a, scale), wa) * power.times,
