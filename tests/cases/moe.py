@@ -195,6 +195,10 @@ MOES: dict[str, Experts] = {
     # Two experts of a row may have one matrix.
     "shared": Experts(8, 3, shared=2, normalize=True),
     "shared-Q8_0": Experts(8, 3, (GGMLType.Q8_0,) * 3, 96, 64, shared=2),
+    # Both experts of all rows have one matrix.
+    "shared-by-all": Experts(
+        8, 2, (GGMLType.Q8_0,) * 3, 96, 64, shared=2, logits=(0.0, 0.0, 5.0, 6.0, 0.0, 0.0, 0.0, 0.0)
+    ),
     # One expert for all rows, and others without any.
     "all-to-one": Experts(6, 1, logits=(0.0, 1.0, 2.0, 9.0, 1.0, 0.0)),
     "all-to-two": Experts(6, 2, logits=(5.0, 1.0, 2.0, 5.5, 1.0, 0.0)),

@@ -20,7 +20,7 @@ NAMES = (
     *("one-of-8", "all-of-5", "only-one", "three-of-33", "odd-sizes", "tiny", "ties", "equal-sigmoids"),
     *("sigmoid-normalized", "sigmoid-next-to-zero", "sparsemixer", "sparsemixer-near", "sparsemixer-below-0"),
     *("sparsemixer-zeros", "norm-scale-residual", "input-Q8_0", "Q8_0", "norm-residual-Q4_K", "F32-Q4_K-F16"),
-    *("Q4_0-Q5_1-Q8_0", "router-F16", "cap", "shared", "shared-Q8_0", "ties-Q8_0", "sigmoid-Q8_0"),
+    *("Q4_0-Q5_1-Q8_0", "router-F16", "cap", "shared", "shared-Q8_0", "shared-by-all", "ties-Q8_0", "sigmoid-Q8_0"),
     *("150-experts", "300-experts"),
 )
 
@@ -45,7 +45,7 @@ def check(device, plan, file, most, tokens=TOKENS):
     got = run(program, tokens)
     assert np.isfinite(got).all()
     assert np.linalg.norm(got - want) <= most * np.linalg.norm(want)
-    for rows in (slice(1), slice(len(tokens) - 3, None)):
+    for rows in (slice(1), slice(2), slice(len(tokens) - 3, None), slice(8), slice(9)):
         np.testing.assert_array_equal(run(program, tokens[rows]).view(np.uint32), got[rows].view(np.uint32))
 
 
@@ -67,6 +67,21 @@ def test_what_mixtures_have_besides_is_near_the_reference(name, device, tmp_path
     file, plan = open_case(tmp_path, name, T.Q8_0)
     with file:
         check(device, plan, file, 2e-3)
+
+
+def test_one_row_where_memory_holds_no_sum_over_its_experts(device, tmp_path, monkeypatch):
+    launch, launched = device.launch, set()
+
+    def watched(kernel, *rest):
+        launched.add(kernel)
+        launch(kernel, *rest)
+
+    monkeypatch.setattr(device, "shared_bytes", 48 << 10)
+    monkeypatch.setattr(device, "launch", watched)
+    file, plan = mixture(tmp_path, Experts(16, 8, (T.F16,) * 3, width=16, ffn=8))
+    with file:
+        check(device, plan, file, 2e-3)
+    assert "moe_few_hidden__f16" in launched and "moe_one__f16" not in launched
 
 
 def test_an_expert_with_more_rows_than_are_taken_at_once(device, tmp_path):

@@ -98,6 +98,11 @@ class Mixture:
         logits, ready = self.logits if is_late and is_first else NULL, self.ready if is_late else NULL
         return (self.items, self.members, self.kind, logits, ready, self.experts, self.shares, *self.choice)
 
+    def item_rows(self, n_rows: int) -> int:
+        """The most entries of an item in a run of `n_rows`, a power of two. A row may have several of a shared matrix."""
+        is_shared = (self.step.integer("shared") or 1) > 1
+        return FEW_ITEM_ROWS if is_shared and n_rows > 1 else min(n_rows, FEW_ITEM_ROWS)
+
     def room_to_choose(self, n_rows: int) -> int:
         """Shared memory of a block that chooses for `n_rows`."""
         return 4 * (self.n_experts + 2 * n_rows * self.n_used)
@@ -167,7 +172,8 @@ def _few(
     *,
     is_first: bool = False,
 ) -> None:
-    n_slices, n_bytes, group = min(tiles.n_tiles, 16), tile_bytes(tiles), min(most, FEW_ITEM_ROWS).bit_length() - 1
+    n_slices, n_bytes = min(tiles.n_tiles, 16), tile_bytes(tiles)
+    group = m.item_rows(most).bit_length() - 1
     n_strips = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, FEW_ITEM_ROWS) * tiles.n_strips
     least_space = m.room_to_choose(most) if is_first and m.is_chosen_late(most) else 0
     n_blocks = 1 if most == 1 else _BLOCKS
