@@ -195,6 +195,15 @@ __device__ __forceinline__ void bring_factors(const Strips<T>& strips, int first
     copies_commit();
 }
 
+// Waits for the factors of a round, in which the warp has multiplied `n_done` tiles.
+__device__ __forceinline__ void await_factors(int n_stages, int n_done) {
+    // Without bulk copies tiles are groups of copies, too: those that were asked for before the factors are there.
+    if (!WOOLLY_BULK && n_done >= n_stages - 1)
+        wait_for_stage(n_stages);
+    else
+        copies_wait<0>();
+}
+
 // What the threads of a block finish: elements of the strips of a round.
 template <class T, class Out>
 __device__ __forceinline__ void finish_round(const Strips<T>& strips, int group, int first, int end, const float* sums,
@@ -262,6 +271,7 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
     for (int first = strips.begin; first < strips.end; first += work.n_held, place ^= 1) {
         float* of_round = sums + place * n_place;
         const int end = min(first + work.n_held, strips.end);
+        int n_done = 0;  // tiles of the round
 #pragma unroll 1
         for (; mine.strip < end; mine.go(strips.n_active, n_slices, stack.n_strips)) {
             float acc[4] = {0, 0, 0, 0};
@@ -269,12 +279,13 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
             for (int tile = slice_start(mine.slice, n_tiles); tile < slice_start(mine.slice + 1, n_tiles); tile++) {
                 if (which(mine.item, tile) != held) load(mine.item, tile);
                 strips.multiply(acc, columns);
+                n_done++;
             }
             float* sum = of_round + ((mine.strip - first) * n_slices + mine.slice) * apart + 2 * t * APART + g;
             if (2 * t < n_group) sum[0] = acc[0], sum[8] = acc[2];
             if (2 * t + 1 < n_group) sum[APART] = acc[1], sum[APART + 8] = acc[3];
         }
-        copies_wait<0>();
+        await_factors(work.n_stages, n_done);
         __syncthreads();  // double-buffered sums: no barrier needed behind them
         const int n_factors = work.n_held * 16;
         if (end < strips.end)

@@ -55,7 +55,7 @@ struct Own {
 struct Chosen {
     int* experts;
     float* shares;
-    u32* marks;  // of each expert: the rows that chose it, and above them the number of its item
+    u32* marks;  // of each expert: the rows that chose it, and above them the number of its item; at last, how many
     __device__ __forceinline__ Chosen(u8* memory, int n_rows, int n_used) {
         experts = reinterpret_cast<int*>(memory);
         shares = reinterpret_cast<float*>(experts + n_rows * n_used);
@@ -64,7 +64,6 @@ struct Chosen {
 };
 // Puts the entries of each expert together, and returns how many items there are. By the block.
 __device__ __forceinline__ int number_items(const Chosen& chosen, int n_entries, int n_experts, int n_used) {
-    __shared__ int n_items;
     const int tid = threadIdx.x, n_threads = blockDim.x, lane = tid % 32;
     for (int i = tid; i < n_entries; i += n_threads) atomicOr(chosen.marks + chosen.experts[i], 1u << (i / n_used));
     __syncthreads();
@@ -76,10 +75,10 @@ __device__ __forceinline__ int number_items(const Chosen& chosen, int n_entries,
             if (rows != 0) chosen.marks[base + lane] = rows | u32(before + __popc(used & ((1u << lane) - 1))) << 8;
             before += __popc(used);
         }
-        if (lane == 0) n_items = before;
+        if (lane == 0) chosen.marks[n_experts] = u32(before);
     }
     __syncthreads();
-    return n_items;
+    return int(chosen.marks[n_experts]);
 }
 
 // Items of the block's strips from memory to shared memory. By the block, of which all see them then.
@@ -137,7 +136,7 @@ __device__ __forceinline__ Own choose_items(const Source& from, int n_strips, Ne
     return own;
 }
 
-// Brings the items of the block's strips to shared memory, but for `backs`, and gives these strips.
+// Brings the items of the block's strips to shared memory, and gives these strips. Rows say what `backs` are.
 template <bool IS_ONE, bool MAY_CHOOSE, class Rows>
 __device__ __forceinline__ Own bring_items(const Source& from, int n_strips, Near* near, u8* space,
                                            const Rows& of_batch) {

@@ -1,9 +1,9 @@
 // Mixtures of experts: all that comes before the products of few rows, in one kernel. Rows are normed and halved,
 // their experts chosen and entries put in the order of experts.
 //
-// Each block has some rows, of which the last one halves them, and others compute logits of some experts. Of up to 8
-// rows that is all, for blocks of the products choose. Of more the last block that has logits of these rows chooses
-// their experts, and the last of those groups the entries of all.
+// Each block has some rows and some experts, and the first one halves the rows. The last block that has logits of these
+// rows chooses their experts, and the last of those groups the entries of all. Where `ready` is given, blocks of the
+// products choose (is_chosen_late of mixtures.py), and a block of its own halves, for all others wait for the slowest.
 #include "experts/moe_choose.cuh"
 #include "experts/moe_rows.cuh"
 
@@ -27,8 +27,8 @@ __device__ inline bool is_last(u32* arrivals, u32 n) {
 
 }  // namespace
 
-// grid: experts by 8 and one more, rows by n_each. Shared: a row, and three numbers for each expert and row of the
-// block.
+// grid: experts by 8, and one more with `ready`, rows by n_each. Shared: a row, and three numbers for each expert and
+// row of the block.
 KERNEL_MANY(256, 2, moe_route)
 (const Batch* b, int kind, int n_each, const float* x, const float* norm, float eps, int n, int n_padded, float* normed,
  u8* halves, float* backs, const float* routed, int n_routed, const float* w, const float* bias, float* logits, CHOICE,
@@ -37,7 +37,7 @@ KERNEL_MANY(256, 2, moe_route)
     float* here = reinterpret_cast<float*>(shared);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, expert = blockIdx.x * WARPS + warp;
     const int width = routed == nullptr ? n : n_routed, first = blockIdx.y * n_each;
-    const bool is_halver = blockIdx.x + 1 == gridDim.x;
+    const bool has_own = ready != nullptr, is_halver = blockIdx.x == (has_own ? gridDim.x - 1 : 0);
     const float* mine = w + u64(min(expert, n_experts - 1)) * width;
     float4 weights[KEPT];
 #pragma unroll
@@ -56,8 +56,10 @@ KERNEL_MANY(256, 2, moe_route)
                       backs + row);
                 if (normed != nullptr)
                     for (int k = threadIdx.x; k < n; k += blockDim.x) normed[u64(row) * n + k] = here[k];
-                __syncthreads();
-                continue;
+                if (has_own) {
+                    __syncthreads();
+                    continue;
+                }
             }
         }
         if (routed != nullptr) __syncthreads();
@@ -77,7 +79,7 @@ KERNEL_MANY(256, 2, moe_route)
             logits[u64(row) * n_experts + expert] = bias == nullptr ? sum : sum + bias[expert];
         __syncthreads();
     }
-    if (ready != nullptr) {  // blocks of the products choose
+    if (has_own) {  // blocks of the products choose
         if (is_halver && blockIdx.y == 0 && threadIdx.x == 0) *ready = 0;
         for (int i = first * n_used + int(threadIdx.x); is_halver && i < end * n_used; i += int(blockDim.x))
             largests[i] = 0;

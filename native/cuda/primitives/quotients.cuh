@@ -24,8 +24,8 @@ __device__ __forceinline__ float rooted(float x) {
 }
 #endif
 
-// The factor that gives n numbers a root mean square of 1; `sum` is that of their squares. 0 if it is no number any
-// more, but too large for one.
+// The factor that gives n numbers a root mean square of 1; `sum` is that of their squares. 0 if it is too large for
+// a number, or nearly.
 __device__ __forceinline__ float scale_of_norm(float sum, float n, float eps) {
     const float scale = divided(1.f, rooted(__fadd_rn(divided(sum, n), eps)));
     return sum > 3e38f ? 0.f : scale;

@@ -121,7 +121,7 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
         e.launch(
             *(
                 "moe_route",
-                (-(-m.n_experts // _ROUTED) + 1, GridRows(m.kind, n_each)),
+                (-(-m.n_experts // _ROUTED) + m.is_chosen_late(most), GridRows(m.kind, n_each)),
                 32 * _ROUTED,
                 m.kind,
                 n_each,

@@ -105,7 +105,7 @@ class Mixture:
 
     def room_to_choose(self, n_rows: int) -> int:
         """Shared memory of a block that chooses for `n_rows`."""
-        return 4 * (self.n_experts + 2 * n_rows * self.n_used)
+        return 4 * (self.n_experts + 1 + 2 * n_rows * self.n_used)
 
     def entries(self) -> GridRows:
         """Entries of a run, as a dimension of a grid."""
