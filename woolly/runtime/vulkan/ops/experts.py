@@ -39,7 +39,7 @@ def _moe(e: Emitter, step: Step) -> None:
     products(e, routed, [Product(weights["router"], logits, vectors.get("bias", _NONE))])
     n_slots = e.max_rows * n_used
     chosen, shares, order = (e.scratch(f"experts {name}", 4 * n_slots) for name in ("chosen", "shares", "order"))
-    n_matrices = weights["up"].shape[0]  # experts in turn may share one
+    n_matrices = weights["up"].shape[0]
     firsts = e.scratch("experts firsts", 4 * (n_matrices + 1))
     table = _table(e, weights["table"], n_experts) if "table" in weights else _NONE
     _route(e, step, kind, n_experts, table, logits, vectors.get("select", _NONE), chosen, shares)
@@ -49,7 +49,8 @@ def _moe(e: Emitter, step: Step) -> None:
         kind=kind,
     )
     is_weighed = step.text("weigh") == "input"
-    routes = Routes(chosen, order, firsts, n_used, n_used, shares if is_weighed else _NONE)
+    n_alike = max(1, step.integer("shared"))  # experts in turn may share a matrix
+    routes = Routes(chosen, order, firsts, n_used, n_used, shares if is_weighed else _NONE, n_alike)
 
     def product(role: str, y: Address) -> Product:
         bias, scale = (vectors.get(f"{role}_{what}", _NONE) for what in ("bias", "scale"))
@@ -66,7 +67,8 @@ def _moe(e: Emitter, step: Step) -> None:
     else:
         elements(e, "glu", kind, n_used * ffn, gate, up, up, *numbers)
     parts = e.scratch("experts parts", 4 * n_slots * width)
-    products(e, InputRows(up, kind, n_used * ffn), [product("down", parts)], Routes(chosen, order, firsts, n_used, 1))
+    inner = Routes(chosen, order, firsts, n_used, 1, n_alike=n_alike)
+    products(e, InputRows(up, kind, n_used * ffn), [product("down", parts)], inner)
     residual = e.value(step.inputs[-1]) if step.text("epilogue") == "residual" else _NONE
     args = (parts, _NONE if is_weighed else shares, residual, e.value(step.output), width, kind, n_used)
     grid = (-(-width // _THREADS), GridRows(kind))

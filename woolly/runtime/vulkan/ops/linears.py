@@ -82,6 +82,7 @@ class Routes:
     n_used: int  # slots of a row of the batch
     n_shared: int  # slots that share a row of the input
     shares: Address = _NONE  # what inputs are times
+    n_alike: int = 1  # slots of a row that may go to one matrix
 
     def struct(self, product: Product) -> tuple[Number, ...]:
         """Experts of a product, as the kernels have them."""
@@ -287,7 +288,7 @@ def _product(
             least = last + 1
     for name, outs, per, most, threads in _forms_of_many(tiled, n, routes is not None):
         if least <= most:
-            grid = (-(-n // outs), GridRows(kind, per=per), n_matrices)
+            grid = (-(-n // outs), GridRows(kind, per=per, times=routes.n_alike if routes else 1), n_matrices)
             e.launch(f"{name}_{blocks.name}", grid, threads, *args, least=least, most=most, kind=kind, early=early)
             least = most + 1
 
