@@ -141,9 +141,7 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
     if m.max_rows <= MOST_FEW:
         return out
 
-    def launch(
-        name: str, grid: tuple[int | GridRows, ...], block: int, *args: Address | float, shared: int = 0
-    ) -> None:
+    def launch(name: str, grid: tuple[int | GridRows, ...], block: int, *args: Argument, shared: int = 0) -> None:
         e.launch(name, grid, block, *args, shared=shared, least=MOST_FEW + 1, kind=m.kind, early=True)
 
     launch("moe_rows", (GridRows(m.kind),), 256, m.kind, x, *how, normed, halves, backs, shared=4 * width)

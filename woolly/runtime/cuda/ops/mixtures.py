@@ -99,7 +99,7 @@ class Mixture:
         return (self.items, self.members, self.kind, logits, ready, self.experts, self.shares, *self.choice)
 
     def item_rows(self, n_rows: int) -> int:
-        """The most entries of an item in a run of `n_rows`, a power of two. A row may have several of a shared matrix."""
+        """The most entries of an item of `n_rows`, a power of two. Of a shared matrix a row may have several."""
         is_shared = (self.step.integer("shared") or 1) > 1
         return FEW_ITEM_ROWS if is_shared and n_rows > 1 else min(n_rows, FEW_ITEM_ROWS)
 
@@ -227,7 +227,10 @@ def one_summed(e: Emitter, m: Mixture, x: Mixed, last: tuple[Argument, ...]) -> 
     if n_stages < 1:
         return 0
     e.launch(
-        *(f"moe_one__{tiles.kind}", tiles.n_strips, 32 * n_warps, *m.source(1)),
+        f"moe_one__{tiles.kind}",
+        tiles.n_strips,
+        32 * n_warps,
+        *m.source(1),
         *(tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, n_stages, x.numbers, m.largests, x.width),
         *(int(not m.weighs_input), vector(e, m, "down_bias"), vector(e, m, "down_scale"), *last),
         shared=fixed + n_warps * n_stages * n_bytes,
