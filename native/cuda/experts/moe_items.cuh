@@ -5,7 +5,7 @@
 
 #include "experts/moe_choose.cuh"
 
-constexpr int MOST_CHOSEN_ROWS = 8;  // as many as an item has
+constexpr int ITEM_ROWS = 8;  // most entries of an item, and most rows that blocks choose for
 
 // Where a kernel finds the experts of its rows.
 struct Source {
@@ -34,8 +34,8 @@ struct Source {
 // An item in shared memory.
 struct Near {
     int expert, n_rows, pad[2];
-    int entries[MOST_CHOSEN_ROWS], rows[MOST_CHOSEN_ROWS];  // of the batch
-    float backs[MOST_CHOSEN_ROWS];                          // inverses of the powers of the rows of entries
+    int entries[ITEM_ROWS], rows[ITEM_ROWS];  // of the batch
+    float backs[ITEM_ROWS];                   // inverses of the powers of the rows of entries
 };
 // The strips of a block, counted over all items, and the first item that they belong to.
 struct Own {
@@ -86,10 +86,10 @@ template <class Rows>
 __device__ __forceinline__ void copy_items(const Source& from, const Own& own, int n, Near* near,
                                            const Rows& of_batch) {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < n * MOST_CHOSEN_ROWS; i += int(blockDim.x)) {
-        const int4 item = __ldcg(reinterpret_cast<const int4*>(from.items + 1 + own.first + i / MOST_CHOSEN_ROWS));
-        const int row = i % MOST_CHOSEN_ROWS;
-        Near& to = near[i / MOST_CHOSEN_ROWS];
+    for (int i = threadIdx.x; i < n * ITEM_ROWS; i += int(blockDim.x)) {
+        const int4 item = __ldcg(reinterpret_cast<const int4*>(from.items + 1 + own.first + i / ITEM_ROWS));
+        const int row = i % ITEM_ROWS;
+        Near& to = near[i / ITEM_ROWS];
         if (row == 0) to.expert = item.x, to.n_rows = item.z;
         if (row >= item.z) continue;
         to.entries[row] = __ldcg(from.members + item.y + row), to.rows[row] = to.entries[row] / from.choice.n_used;
@@ -127,8 +127,8 @@ __device__ __forceinline__ Own choose_items(const Source& from, int n_strips, Ne
         }
         if (!is_first) continue;
         from.experts[i] = expert, from.shares[i] = chosen.shares[i];
-        from.members[item * MOST_CHOSEN_ROWS + before] = i;
-        if (before == 0) from.items[1 + item] = {expert, int(item) * MOST_CHOSEN_ROWS, __popc(rows), 0};
+        from.members[item * ITEM_ROWS + before] = i;
+        if (before == 0) from.items[1 + item] = {expert, int(item) * ITEM_ROWS, __popc(rows), 0};
         if (i == n_entries - 1) from.items[0] = {own.n_all, 0, 0, 0};
     }
     __syncthreads();

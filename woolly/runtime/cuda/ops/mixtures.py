@@ -21,9 +21,8 @@ __all__ = [
 # Few rows: those of each launch at most, and how many a block takes that routes them.
 _FEW = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 2), (64, 4))
 MOST_FEW = 64
-FEW_ITEM_ROWS = 8
-# Up to that many rows and of that many experts, blocks of the products choose for themselves.
-_MOST_CHOSEN, _MOST_CHOSEN_EXPERTS = 8, 256
+FEW_ITEM_ROWS = 8  # up to as many rows, and of that many experts, blocks of the products choose for themselves
+_MOST_CHOSEN_EXPERTS = 256
 _NEAR_BYTES = 112  # of an item in shared memory
 _APART = 20  # of sums in shared memory
 # Warps of a block of few rows, the most first, and tiles that a warp has under way, with those that it asks for before
@@ -80,7 +79,7 @@ class Mixture:
         """Whether blocks of the products choose the experts of a run of `n_rows`, not the kernel before them."""
         types = [self.weights[role].type for role in ("gate", "up", "down") if role in self.weights]
         return (
-            n_rows <= _MOST_CHOSEN
+            n_rows <= FEW_ITEM_ROWS
             and self.n_experts <= _MOST_CHOSEN_EXPERTS
             and not self.weighs_input
             and (self.step.integer("shared") or 1) == 1
