@@ -14,8 +14,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["LEVELS", "best", "build", "main"]
-
 HERE = Path(__file__).resolve().parent
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512F = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", *AVX2]

@@ -23,8 +23,6 @@ import numpy as np
 from woolly.gguf import GGUFWriter
 from woolly.quant import GGMLType
 
-__all__ = ["SHAPES", "main"]
-
 
 @dataclass(frozen=True)
 class Shape:

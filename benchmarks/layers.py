@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["gemma3", "latent", "qwen2", "qwen35"]
-
 Tensors = dict[str, tuple[int, ...]]
 
 

@@ -184,23 +184,27 @@ def test_no_source_file_is_longer_than_400_lines():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "woolly",
-        *(m.name for m in pkgutil.walk_packages(woolly.__path__, "woolly.") if m.name != "woolly._native"),
-    ],
+    ["woolly", *(m.name for m in pkgutil.walk_packages(woolly.__path__, "woolly.") if m.ispkg)],
 )
 def test_all_is_sorted_complete_and_real(name):
-    module = importlib.import_module(name)
-    names = module.__all__
+    package = importlib.import_module(name)
+    names = package.__all__
     assert len(names) == len(set(names))
     # Constants first, then classes, then the rest, each in order: as ruff sorts.
     kind = {n: 0 if n.isupper() and len(n) > 1 else 1 if n[:1].isupper() else 2 for n in names}
     assert names == sorted(names, key=lambda n: (kind[n], n))
     for exported in names:
-        assert hasattr(module, exported), f"{name}.__all__ names {exported}, which does not exist"
-    own = {n for n, value in vars(module).items() if getattr(value, "__module__", None) == name and n[0] != "_"}
-    own = {n for n in own if isinstance(vars(module)[n], (type, FunctionType))}
+        assert hasattr(package, exported), f"{name}.__all__ names {exported}, which does not exist"
+    own = {n for n, value in vars(package).items() if getattr(value, "__module__", None) == name and n[0] != "_"}
+    own = {n for n in own if isinstance(vars(package)[n], (type, FunctionType))}
     assert own <= set(names), f"public, but not in {name}.__all__"
+
+
+def test_only_packages_have_a_list_of_public_names():
+    """In a module, an underscore says what is private."""
+    assert [
+        str(m) for m in modules() if m.name != "__init__.py" and re.search(r"^__all__\b", m.read_text(), re.M)
+    ] == []
 
 
 def test_the_public_surface_is_exactly_this():

@@ -25,23 +25,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-__all__ = [
-    "CallbackError",
-    "DeviceError",
-    "GGUFError",
-    "KeywordError",
-    "ModelError",
-    "PlanError",
-    "RequestError",
-    "StageError",
-    "StoreError",
-    "TemplateError",
-    "TokenizerError",
-    "ToolError",
-    "UnsupportedError",
-    "WoollyError",
-]
-
 Refusal = TypeVar("Refusal", bound="RequestError")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-__all__ = ["later"]
-
 
 def later(package: str, files: Mapping[str, str]) -> Callable[[str], object]:
     """Returns the `__getattr__` of a package: `files` are the names, separated by spaces, that each file of it has.

@@ -27,8 +27,6 @@ from benchmarks.serving.trace import BLOCK, Asked, ideal_hits, made_up, read_tra
 from benchmarks.versus.plots import Line, line_plot
 from woolly.cluster.routing import Route, Router, Ticket
 
-__all__ = ["POLICIES", "Fleet", "Result", "simulate"]
-
 POLICIES = ("two at random", "hash", "router", "router + disk")
 _ABSENT = 60.0  # seconds until a machine that was lost is back, with an empty cache
 

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BLOCK", "Asked", "ideal_hits", "made_up", "read_trace"]
-
 BLOCK = 512  # tokens that one id of a trace stands for, with all tokens before them
 
 # Mooncake's trace of conversations: 12,031 requests in 59 minutes, 12,035 tokens of a prompt and 343 of an answer on

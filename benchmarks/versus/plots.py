@@ -9,8 +9,6 @@ from xml.sax.saxutils import escape
 
 from woolly.measure.svg import WIDTH, apart, head, label, linear_scale, page, plot_top, segment
 
-__all__ = ["Bar", "Line", "line_plot", "ratio_plot"]
-
 
 @dataclass(frozen=True)
 class Bar:

@@ -17,7 +17,7 @@ import woolly
 _HEAD = """# The Python API
 
 Made from signatures and docstrings by `python docs/tools/api.py > docs/reference/api.md`; a test holds it to that.
-[library.md](../use/library.md) says what to use when. What is not on this page, or not in the `__all__` of a module,
+[library.md](../use/library.md) says what to use when. What is not on this page, or in the `__all__` of a package,
 may change without notice.
 """
 

@@ -9,8 +9,6 @@ from woolly.cli.parse.command import Command
 from woolly.cli.parse.help import sections_of
 from woolly.cli.parse.parameter import shown_default, shown_help, shown_name
 
-__all__ = ["reference"]
-
 _HEAD = """# The command line
 
 Made from the commands' own help by `python docs/tools/cli.py > docs/reference/cli.md`; a test holds it to that.

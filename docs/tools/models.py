@@ -5,8 +5,6 @@ from __future__ import annotations
 from woolly.models import architectures
 from woolly.store import CATALOGUE, Tag, read_catalogue
 
-__all__ = ["reference"]
-
 _HEAD = """# Models by name
 
 Made from the catalogue by `python docs/tools/models.py > docs/reference/models.md`; a test holds it to that.

@@ -8,8 +8,6 @@ from typing import Any
 from woolly.serving.settings.configuration import environment_name
 from woolly.serving.settings.table import groups, in_order
 
-__all__ = ["reference"]
-
 _HEAD = """# Settings of the server
 
 Made from the settings themselves by `python docs/tools/settings.py > docs/reference/settings.md`; a test holds it to

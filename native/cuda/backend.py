@@ -16,22 +16,6 @@ from typing import Any
 
 import compile as compiling  # beside this file: backend-path
 from scikit_build_core import build as _build
-from scikit_build_core.build import (
-    get_requires_for_build_sdist,
-    prepare_metadata_for_build_editable,
-    prepare_metadata_for_build_wheel,
-)
-
-__all__ = [
-    "build_editable",
-    "build_sdist",
-    "build_wheel",
-    "get_requires_for_build_editable",
-    "get_requires_for_build_sdist",
-    "get_requires_for_build_wheel",
-    "prepare_metadata_for_build_editable",
-    "prepare_metadata_for_build_wheel",
-]
 
 NVRTC = (
     "nvidia-cuda-nvrtc-cu12>=12.9,<13; sys_platform == 'linux' "

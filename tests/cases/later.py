@@ -7,8 +7,6 @@ such a module spends seconds on its import.
 import importlib
 from typing import Any
 
-__all__ = ["Later"]
-
 
 class Later:
     """A module by its name."""

@@ -1,7 +1,5 @@
 """Small PDF files, written by hand: pages of text, of drawings alone, of odd sizes."""
 
-__all__ = ["write_pdf"]
-
 
 def write_pdf(texts, box="0 0 612 792", more=b"", trailer=b""):
     """Returns a file with a page for each text; one without text has a drawing alone."""

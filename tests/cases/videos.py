@@ -4,8 +4,6 @@ import io
 
 import numpy as np
 
-__all__ = ["write_video"]
-
 
 def write_video(n=50, rate=10, size=(64, 48), format="mp4", codec="mpeg4"):
     """Returns a file of grey frames, each five steps lighter than the one before."""

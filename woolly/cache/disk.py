@@ -23,8 +23,6 @@ import numpy.typing as npt
 
 from woolly.store.whole import read_plain, written_whole
 
-__all__ = ["PageFile", "PageFolder", "stored_pages"]
-
 Bytes = npt.NDArray[np.uint8]
 
 # magic, version, identity, kind, digest, bytes of the payload, checksum of the payload; then a checksum of these.

@@ -11,8 +11,6 @@ from woolly.cache.prefix import PrefixIndex
 if TYPE_CHECKING:
     from woolly.cache.windows import WindowPool
 
-__all__ = ["PagePool"]
-
 _AHEAD = 4  # reading ahead may take one page in four from others
 
 

@@ -15,8 +15,6 @@ from woolly.runtime import PAGE_SIZE
 if TYPE_CHECKING:
     from woolly.cache.windows import WindowPool
 
-__all__ = ["PrefixIndex", "PrefixReport", "PrefixStats", "page_digest"]
-
 ROOT = b""  # stands before the first page, unless a request has a salt of its own
 
 # A cryptographic digest over all tokens so far: nobody can craft two texts that share a page.

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.cache.prefix import PrefixIndex
 
-__all__ = ["SlotPool"]
-
 
 class SlotPool:
     """Hands out slot numbers and counts their users.

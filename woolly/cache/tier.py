@@ -19,8 +19,6 @@ from woolly.cache.slots import SlotPool
 from woolly.cache.windows import WindowPool
 from woolly.runtime import PAGE_SIZE, PortableState
 
-__all__ = ["DiskStats", "DiskTier"]
-
 Bytes = npt.NDArray[np.uint8]
 
 _THREADS = 2

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from woolly.runtime import PAGE_SIZE
 from woolly.runtime.state import pages_for_window
 
-__all__ = ["WindowPool"]
-
 
 class WindowPool:
     """Maps pages of the PagePool to fewer pages of its own, for the entries of a plan with one window.

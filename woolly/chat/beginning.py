@@ -14,8 +14,6 @@ from woolly.errors import RequestError, TemplateError
 if TYPE_CHECKING:
     from woolly.chat.request import ChatRequest
 
-__all__ = ["Beginning"]
-
 
 class Beginning:
     """Finds out what a prompt would have in common with one of another question.

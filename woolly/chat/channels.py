@@ -7,8 +7,6 @@ from typing import Literal
 
 from woolly.chat.reasoning import Split
 
-__all__ = ["ChannelSplitter"]
-
 _HEADS = ("<|start|>", "<|channel|>", "to=")
 _BODY = "<|message|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")

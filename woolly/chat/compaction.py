@@ -15,8 +15,6 @@ from woolly.sampling import SamplingParams
 if TYPE_CHECKING:
     from woolly.chat.request import ChatRequest
 
-__all__ = ["ASK_FOR_NOTE", "compacting", "note_room", "note_text", "shorter"]
-
 ASK_FOR_NOTE = (
     "The conversation so far will be removed, and only what you write now stays. Write a note to yourself that lets you"
     " go on without it: what the user wants, decisions and reasons, facts, names, numbers, files and code that still"

@@ -13,8 +13,6 @@ from woolly.errors import RequestError
 if TYPE_CHECKING:
     from woolly.chat.reasoning import ReasoningMarks
 
-__all__ = ["Continuation"]
-
 
 @dataclass(frozen=True)
 class Continuation:

@@ -9,8 +9,6 @@ from typing import Any
 
 from woolly.chat.message import Message
 
-__all__ = ["describe_schema"]
-
 _INTRODUCTION = "Answer with JSON that follows this schema:\n"
 
 

@@ -8,19 +8,6 @@ from typing import Literal
 
 from woolly.chat.tools.tool import ToolCall
 
-__all__ = [
-    "CallArguments",
-    "CallStart",
-    "Event",
-    "Finished",
-    "Parts",
-    "Reason",
-    "Reasoning",
-    "Text",
-    "Usage",
-    "gather",
-]
-
 Reason = Literal["stop", "length", "tool_calls", "cancelled", "error"]
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from woolly.chat.sight import Vision
     from woolly.tokens import Tokenizer
 
-__all__ = ["open_files"]
-
 _READING = 60.0  # seconds for all files of a conversation: they hold up the pictures of all clients
 _FETCHING = 30.0  # seconds for what other servers give of them
 _MOST_VIDEOS = 4

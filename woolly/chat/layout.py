@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from woolly.templates import ChatTemplate
     from woolly.tokens import Tokenizer
 
-__all__ = ["Layout", "lay_out", "render_prompt"]
-
 _CHATML_END = "<|im_end|>"
 
 

@@ -13,21 +13,6 @@ from woolly.chat.tools.tool import ToolCall
 from woolly.errors import TemplateError
 from woolly.templates.template import check_messages
 
-__all__ = [
-    "AudioPart",
-    "FilePart",
-    "ImagePart",
-    "Message",
-    "OtherPart",
-    "Part",
-    "TextPart",
-    "VideoPart",
-    "fit_ids",
-    "name_results",
-    "read_arguments",
-    "read_messages",
-]
-
 
 @dataclass(frozen=True)
 class TextPart:

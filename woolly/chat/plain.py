@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from woolly.chat.tools.tool import Tool
     from woolly.tokens import Tokenizer
 
-__all__ = ["plain_results", "plain_tools"]
-
 
 def plain_results(messages: Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
     """Returns the messages without control tokens in the results of calls."""

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from woolly.chat.reasoning import ReasoningSplitter, Split
     from woolly.chat.tools.parser import ToolParser
 
-__all__ = ["Reader"]
-
 
 class Reader:
     """Splits reasoning and calls from the text. How the text is cut into pieces does not change what comes out."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["EFFORTS", "REASONING_MARKS", "ReasoningMarks", "ReasoningSplitter", "Split", "find_reasoning"]
-
 # Most tokens of a thought by the effort that is asked for, of models whose templates have no words for it.
 EFFORTS: dict[str, int | None] = {"minimal": 512, "low": 2048, "medium": 8192, "high": None, "xhigh": None, "max": None}
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.chat.message import Message
     from woolly.chat.sight import Readings
 
-__all__ = ["ChatRequest", "ReasoningOptions"]
-
 
 @dataclass(frozen=True)
 class ReasoningOptions:

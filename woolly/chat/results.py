@@ -11,8 +11,6 @@ from woolly.chat.message import Message
 if TYPE_CHECKING:
     from woolly.chat.tools.tool import ToolCall
 
-__all__ = ["place_results"]
-
 _NOTHING = "no result"
 
 

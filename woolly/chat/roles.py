@@ -14,8 +14,6 @@ from woolly.errors import TemplateError
 if TYPE_CHECKING:
     from woolly.templates import ChatTemplate
 
-__all__ = ["check_roles", "fit_roles"]
-
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 

@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from woolly.senses import EarSettings, Kind, Prepared, TowerSettings
     from woolly.templates import ChatTemplate
 
-__all__ = [
-    "CANNOT_CHAT",
-    "Readings",
-    "SeenPicture",
-    "Vision",
-    "cannot_take",
-    "check_pictures",
-    "find_places",
-    "has_pictures",
-    "read_pictures",
-    "show_pictures",
-    "without_projector",
-]
-
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
 
 _HEARING = " (whisper:base and parakeet write what is said)"

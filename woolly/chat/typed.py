@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.chat.layout import Layout
     from woolly.chat.request import ChatRequest
 
-__all__ = ["ended_otherwise", "settled"]
-
 # The last word may go on. Languages without spaces have no such words: this many characters are held back there.
 _LAST_WORD = re.compile(r"\S{1,24}\Z")
 

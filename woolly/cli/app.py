@@ -21,8 +21,6 @@ from woolly.cli.terminal.plain import PLAIN
 from woolly.cli.terminal.progress import tell
 from woolly.errors import WoollyError
 
-__all__ = ["COMMANDS", "app", "main"]
-
 # Title of each group of --help by its first command.
 _GROUPS = {"run": "Start here", "launch": "More with models", "why": "Look inside", "cluster": "Many machines"}
 

@@ -17,8 +17,6 @@ from woolly.serving.loading.opening import examine, options_for
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 
-__all__ = ["Checked", "check_cluster"]
-
 _MOST_AHEAD = 2.0  # seconds between two clocks; logs of two machines are then still in order
 
 

@@ -20,8 +20,6 @@ from woolly.errors import ModelError
 from woolly.llm.identity import Identity
 from woolly.wire import BadMessage, WireMessage
 
-__all__ = ["Fleet"]
-
 log = logging.getLogger("woolly.cluster")
 
 _MOST_LOST = 3  # replicas that one request may lose before it is taken to be the cause

@@ -24,8 +24,6 @@ from woolly.runtime import PAGE_SIZE
 from woolly.sampling.thought import ThoughtMarks
 from woolly.wire import BadMessage, WireMessage
 
-__all__ = ["AnswerFlight", "Flight", "Given", "ReadingFlight"]
-
 
 @dataclass(frozen=True)
 class Given:

@@ -12,8 +12,6 @@ from woolly.cluster.replica import Replica
 from woolly.errors import RequestError
 from woolly.wire import Connection, Link, greeted, hang_up
 
-__all__ = ["Listening"]
-
 log = logging.getLogger("woolly.cluster")
 
 

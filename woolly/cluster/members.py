@@ -11,8 +11,6 @@ from woolly.cluster.seats import Seat, Started
 from woolly.llm.identity import Identity
 from woolly.runtime import is_gpu_backend
 
-__all__ = ["Member", "Occupancy", "difference"]
-
 
 @dataclass(eq=False)
 class Member:

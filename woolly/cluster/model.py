@@ -23,13 +23,11 @@ from woolly.engine.threads.driver import Listener
 from woolly.errors import RequestError
 from woolly.llm import LLM
 from woolly.llm.identity import Identity
+from woolly.llm.model_options import ModelOptions
 from woolly.llm.requests import Prompt
 from woolly.runtime import is_gpu_backend, parse_at_once
 from woolly.sampling import SamplingParams
-from woolly.serving.settings.options import ModelOptions
 from woolly.store.digest import digest_of
-
-__all__ = ["FleetLLM"]
 
 _PATIENCE = 10.0  # seconds that replicas may take between two of their steps, all of them together
 

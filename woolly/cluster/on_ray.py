@@ -16,8 +16,6 @@ from woolly.cluster.seats import AddressSeat, Seat, Started
 from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
 
-__all__ = ["RaySeat", "ray_seats"]
-
 _CONNECT_SECONDS = 5.0
 _PARTS = 10_000  # of a GPU, which Ray counts in; it rounds to the next, up too, and then one replica finds no room
 _START_SECONDS = 60.0  # until a machine has room for a replica

@@ -37,8 +37,6 @@ from woolly.errors import DeviceError, RequestError, WoollyError
 from woolly.llm import LLM
 from woolly.wire import Connection, Link, WireMessage
 
-__all__ = ["Replica", "main"]
-
 log = logging.getLogger("woolly.cluster")
 
 

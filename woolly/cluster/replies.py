@@ -17,19 +17,6 @@ from woolly.llm.identity import Identity
 from woolly.sampling.logprobs import TokenLogprob
 from woolly.wire import BadMessage, WireMessage
 
-__all__ = [
-    "AnswerEnd",
-    "Hello",
-    "StepReply",
-    "VectorRows",
-    "read_figures",
-    "read_hello",
-    "read_progress",
-    "read_rows",
-    "read_step",
-    "read_thought_end",
-]
-
 Float32 = npt.NDArray[np.float32]
 
 _REASONS = ("stop", "length", "cancelled", "error")

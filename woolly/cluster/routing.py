@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from woolly.runtime import PAGE_SIZE
 
-__all__ = ["Route", "Router", "Ticket"]
-
 _RATE = 100.0  # tokens per second at which a replica computes prompts, before anything is known
 _NEWEST = 0.2  # weight of the newest measure of a rate or a time
 _MEASURED = 64  # tokens; a shorter prompt says little about the rate

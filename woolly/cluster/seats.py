@@ -12,8 +12,6 @@ from contextlib import suppress
 from woolly.errors import RequestError
 from woolly.wire import Connection, Link
 
-__all__ = ["AddressSeat", "ProcessSeat", "Seat", "Started", "local_seats"]
-
 _CONNECT_SECONDS = 10.0
 _END_SECONDS = 5.0
 

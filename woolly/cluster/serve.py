@@ -14,15 +14,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from woolly.cluster.model import FleetLLM
 from woolly.cluster.seats import AddressSeat, Seat, local_seats
+from woolly.llm.model_options import ModelOptions
 from woolly.machine.nodes import numa_nodes
 from woolly.runtime import is_gpu_backend, name_gpus, parse_layers
 from woolly.serving.answers.admission import Admission
 from woolly.serving.life import lifecycle
 from woolly.serving.loading.manager import ModelManager
-from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
-
-__all__ = ["prepare", "run", "seats_of", "update"]
 
 _AT_ONCE = 16  # answers of a replica that has not said how many it computes at once
 _GIVEN_BY_RAY = frozenset({"auto", "cuda"})  # backends and devices whose GPUs Ray hides from those that ask for none

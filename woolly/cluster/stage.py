@@ -36,8 +36,6 @@ from woolly.store import resolve
 from woolly.store.digest import digest_of
 from woolly.wire import Connection, WireMessage, greeted, hang_up
 
-__all__ = ["CompiledLayers", "Stage"]
-
 _PROBE_ROWS = 40
 
 

@@ -15,8 +15,6 @@ from woolly.wire import Connection, LostConnection, WireMessage
 if TYPE_CHECKING:
     from woolly.cluster.stage import Stage
 
-__all__ = ["StageSession"]
-
 _BEAT = 2.0  # seconds between two words of a stage that computes
 _AGAIN = 0.02  # seconds; a run that has not started yet clears the flag of `cancel`
 

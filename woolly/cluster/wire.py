@@ -12,18 +12,6 @@ from woolly.sampling import SamplingParams
 from woolly.sampling.logprobs import TokenLogprob
 from woolly.sampling.thought import ThoughtMarks
 
-__all__ = [
-    "PROTOCOL",
-    "read_error",
-    "read_logprobs",
-    "read_marks",
-    "read_params",
-    "write_error",
-    "write_logprobs",
-    "write_marks",
-    "write_params",
-]
-
 PROTOCOL = 4  # raised when a message changes its meaning; a replica with another one is refused
 
 _DEFAULTS = SamplingParams()

@@ -11,8 +11,6 @@ from woolly.convert.json_files import read_json
 from woolly.convert.safetensors import StoredTensor, read_safetensors
 from woolly.errors import ModelError, UnsupportedError
 
-__all__ = ["Checkpoint", "is_checkpoint", "open_checkpoint"]
-
 _INDEX = "model.safetensors.index.json"
 
 

@@ -26,8 +26,6 @@ from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.quantize import is_kept
 
-__all__ = ["FileDraft", "family_of", "make_draft"]
-
 
 @dataclass(frozen=True)
 class FileDraft:

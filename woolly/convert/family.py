@@ -13,8 +13,6 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.keys import transformer_keys
 from woolly.convert.ops import TensorOp
 
-__all__ = ["CheckpointFamily"]
-
 Keys = dict[str, Any]
 # Changes of one tensor by its GGUF name without the block; the number is that of the block.
 Changes = Callable[[Hyperparameters, str, int], "tuple[TensorOp, ...]"]

@@ -22,8 +22,6 @@ from woolly.gguf.values import ValueType
 from woolly.quant import GGMLType
 from woolly.quantize import MIXES, Change, ImportanceMatrix, Recipe, find_mix, make_recipe
 
-__all__ = ["Written", "choose_types", "write_draft"]
-
 Progress = Callable[[int, int], None]
 
 # Bytes that are converted at a time: what is kept beside the tensor, and how often progress is reported.

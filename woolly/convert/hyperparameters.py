@@ -8,8 +8,6 @@ from typing import Any
 
 from woolly.errors import ModelError
 
-__all__ = ["Hyperparameters"]
-
 
 class Hyperparameters:
     """Typed access to config.json; the part for text if the model also sees or hears, the encoder's if it has one."""

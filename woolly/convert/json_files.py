@@ -8,8 +8,6 @@ from typing import Any
 
 from woolly.errors import ModelError
 
-__all__ = ["parse_json", "read_json"]
-
 # The largest tokenizer.json in use has about 35 MB.
 _MOST_BYTES = 256 << 20
 

@@ -7,8 +7,6 @@ from typing import Any
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.rope import rope_keys
 
-__all__ = ["dense_first", "expert_keys", "head_keys", "layer_kinds", "transformer_keys", "window_keys"]
-
 Keys = dict[str, Any]
 _EPS = ("rms_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon", "layer_norm_eps", "layernorm_epsilon")
 _WINDOWS = ("sliding_attention", "chunked_attention")

@@ -23,8 +23,6 @@ from woolly.gguf import GGUFFile, GGUFWriter, Tensor, text_of
 from woolly.gguf.values import ValueType
 from woolly.quant import GGMLType
 
-__all__ = ["convert_lora", "merge_lora"]
-
 _HALF = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(A|B)(?:\.default)?\.weight")
 _EXPERT = re.compile(r"\.experts\.(\d{1,4})\.")
 Halves = tuple[NDArray[np.float32], NDArray[np.float32]]

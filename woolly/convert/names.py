@@ -12,8 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["BLOCK", "LAYER", "LEFT_OUT", "MTP", "PREFIXES", "TOP", "find_name"]
-
 # Before the name of a layer or table; the longest first.
 PREFIXES = (
     "model.language_model.model.",

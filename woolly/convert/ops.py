@@ -15,24 +15,6 @@ from numpy.typing import NDArray
 
 from woolly.errors import ModelError
 
-__all__ = [
-    "MINUS_EXP",
-    "PLUS_ONE",
-    "SQUEEZED",
-    "SWAPPED",
-    "TRANSPOSED",
-    "TensorOp",
-    "columns_of_heads",
-    "in_pairs",
-    "normalized",
-    "one_of",
-    "picked",
-    "raised",
-    "reshaped",
-    "rows_of_heads",
-    "scaled",
-]
-
 Shape = tuple[int, ...]
 Array = NDArray[Any]
 

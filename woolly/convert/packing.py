@@ -12,17 +12,6 @@ from numpy.typing import NDArray
 
 from woolly.errors import UnsupportedError
 
-__all__ = [
-    "exact_halves",
-    "mxfp4_rows",
-    "nvfp4_rows",
-    "q4_0_rows",
-    "q4_1_rows",
-    "q5_0_rows",
-    "q8_0_rows",
-    "unpack_bits",
-]
-
 Bytes = NDArray[np.uint8]
 Integers = NDArray[Any]
 _BLOCK = 32

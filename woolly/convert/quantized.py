@@ -25,8 +25,6 @@ from woolly.convert.source import Computed, Plain, Source
 from woolly.errors import ModelError, UnsupportedError
 from woolly.quant import GGMLType
 
-__all__ = ["sources_of"]
-
 Parts = dict[str, StoredTensor]
 Maker = Callable[[str, Parts, Hyperparameters], list[Source]]
 # AWQ's order of columns within a word.

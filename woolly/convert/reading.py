@@ -11,8 +11,6 @@ from woolly.convert.safetensors import read_safetensors
 from woolly.convert.source import Plain, Source
 from woolly.errors import UnsupportedError
 
-__all__ = ["dense_sources", "reading_keys"]
-
 # By the names that sentence-transformers gives them, and `pooling_type` of files.
 _POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.errors import UnsupportedError
 
-__all__ = ["rope_keys", "rope_of", "rope_tensors"]
-
 
 def rope_of(config: Hyperparameters, kind: str = "full_attention") -> Hyperparameters:
     """The parameters of one kind of layers: `rope_parameters`, or `rope_theta` with `rope_scaling`."""

@@ -16,8 +16,6 @@ from woolly.convert.json_files import parse_json
 from woolly.errors import GGUFError, ModelError
 from woolly.gguf.map import FileMap
 
-__all__ = ["STORED", "StoredTensor", "read_safetensors"]
-
 # NumPy has neither BF16 nor FP8: their bits are kept in integers.
 STORED: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),

@@ -13,8 +13,6 @@ from woolly.convert.safetensors import StoredTensor
 from woolly.errors import ModelError
 from woolly.quant import GGMLType
 
-__all__ = ["Computed", "Plain", "Source"]
-
 _TYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
 
 

@@ -17,8 +17,6 @@ from woolly.convert.ops import PLUS_ONE, TensorOp, in_pairs, one_of
 from woolly.convert.source import Source
 from woolly.errors import ModelError, UnsupportedError
 
-__all__ = ["Fragment", "Layout", "Target", "lay_out", "output_of_table"]
-
 _EXPERT = re.compile(r"(?:.+\.)?(?:(chunk_)?experts|moe)\.(\d+)\.(\w+)\.(weight|bias)")
 _EXPERT_PARTS = {
     "w1": "gate",

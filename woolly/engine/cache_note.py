@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
-__all__ = ["cache_note"]
-
 _DIVERGED = re.compile(r"diverged at token (\d+)")
 _SHOWN = 16  # tokens of the text at which a prompt diverged
 _CHARACTERS = 60

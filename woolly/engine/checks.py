@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from woolly.runtime import Program
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["RequestChecks", "check_continues", "too_long"]
-
 
 class RequestChecks:
     """Refuses what cannot be served before anything is computed."""

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from woolly.senses import Prompt
     from woolly.tokens import Tokenizer
 
-__all__ = ["Engine"]
-
 Float32 = npt.NDArray[np.float32]
 
 _USUAL = RequestOptions()

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from woolly.tokens import StreamDetokenizer
     from woolly.tokens.stop import StopMatcher
 
-__all__ = ["FinishReason", "Request"]
-
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 _ids = itertools.count()

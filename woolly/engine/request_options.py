@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.sampling.thought import ThoughtMarks
 
-__all__ = ["RequestOptions"]
-
 
 @dataclass(frozen=True)
 class RequestOptions:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CHARACTER_OF_BYTE"]
-
 
 def _byte_characters() -> tuple[str, ...]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -11,8 +11,6 @@ from woolly.errors import GGUFError
 if TYPE_CHECKING:
     from woolly.gguf.map import FileMap
 
-__all__ = ["Cursor", "quote"]
-
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from woolly.gguf.tensor import Tensor
 
-__all__ = ["Described"]
-
 
 class Described(Protocol):
     """Metadata and tensors. An open file is one, and a file that is about to be written."""

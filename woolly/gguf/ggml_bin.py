@@ -21,18 +21,6 @@ from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType, encode_value
 from woolly.quant.types import GGMLType
 
-__all__ = [
-    "MOST_MELS",
-    "Values",
-    "aligned",
-    "is_ggml_bin",
-    "metadata_of",
-    "read_floats",
-    "read_tensors",
-    "read_texts",
-    "token_list",
-]
-
 Values = Mapping[str, tuple[Any, ValueType | None]]
 
 MOST_MELS = 512  # filters of a spectrogram: published models have 80 or 128

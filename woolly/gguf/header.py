@@ -17,20 +17,6 @@ from woolly.quant.types import GGMLType
 if TYPE_CHECKING:
     from woolly.gguf.map import FileMap
 
-__all__ = [
-    "ALIGNMENT_KEY",
-    "DEFAULT_ALIGNMENT",
-    "MAGIC",
-    "MAX_DIMENSIONS",
-    "MAX_ENTRIES",
-    "MAX_NAME",
-    "MAX_NAMES",
-    "MAX_TENSORS",
-    "Header",
-    "ShardAllowance",
-    "read_header",
-]
-
 MAGIC = b"GGUF"
 ALIGNMENT_KEY = "general.alignment"
 DEFAULT_ALIGNMENT = 32

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.gguf.reader import GGUFFile
 
-__all__ = ["main_type"]
-
 
 def main_type(file: GGUFFile) -> str | None:
     """Returns the weight type that most bytes of a file have; None if it has no tensors."""

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from woolly import _native
 from woolly.errors import GGUFError, ModelError
 
-__all__ = ["FileMap", "LateMap", "MemoryMap"]
-
 
 class FileMap:
     """The bytes of a file.

@@ -17,8 +17,6 @@ from woolly.gguf.values import ValueType
 if TYPE_CHECKING:
     from woolly.gguf.map import FileMap
 
-__all__ = ["Entry", "Metadata", "StringArray", "read_entry", "text_of"]
-
 # GGUF allows arrays of arrays without a limit, and no known file nests at all; this bounds the walk.
 _MAX_DEPTH = 4
 _MAX_INNER_ARRAYS = 1 << 16

@@ -8,8 +8,6 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.gguf.metadata import Metadata
 
-__all__ = ["Overlay", "Value", "parse_overrides", "write_overrides"]
-
 Value = int | float | bool | str
 
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}

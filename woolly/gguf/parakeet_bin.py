@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from woolly.gguf.metadata import Metadata
     from woolly.gguf.tensor import Tensor
 
-__all__ = ["BLANK", "is_parakeet_bin", "read_parakeet_bin", "token_type"]
-
 _SIZES = (
     *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer", "n_mels", "ftype", "n_fft"),
     *("subsampling_factor", "n_subsampling_channels", "n_conv_kernel", "n_pred_dim", "n_pred_layers"),

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from woolly.gguf.metadata import Metadata
     from woolly.gguf.tensor import Tensor
 
-__all__ = ["GGUFFile", "open_gguf"]
-
 _SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 # The largest models come in some 200 shards; each costs a map and its path.
 _MAX_SHARDS = 1024

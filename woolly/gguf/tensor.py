@@ -18,8 +18,6 @@ from woolly.quant.types import GGMLType
 if TYPE_CHECKING:
     from woolly.gguf.map import FileMap
 
-__all__ = ["Tensor"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tensor:

@@ -11,8 +11,6 @@ import numpy as np
 
 from woolly.errors import GGUFError
 
-__all__ = ["ValueType", "encode_string", "encode_value"]
-
 
 class ValueType(enum.IntEnum):
     """The declared type of a metadata value, or of an array's elements."""

@@ -37,8 +37,6 @@ from woolly.quant.types import GGMLType
 if TYPE_CHECKING:
     from woolly.gguf.metadata import Metadata
 
-__all__ = ["LANGUAGES", "read_whisper_bin", "special_tokens"]
-
 _SIZES = (
     *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
     *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels", "ftype"),

@@ -33,8 +33,6 @@ from woolly.quant.types import GGMLType
 if TYPE_CHECKING:
     from woolly.gguf.reader import GGUFFile
 
-__all__ = ["GGUFWriter", "copy_gguf"]
-
 
 @dataclass(frozen=True)
 class _Tensor:

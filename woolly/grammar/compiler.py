@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from woolly.tokens import Tokenizer
 
-__all__ = ["Grammar", "GrammarCompiler"]
-
 MAX_CACHED = 32
 STACK = 256 << 20  # virtual; only a hostile grammar touches much of it
 LIMITS: dict[str, Any] = {

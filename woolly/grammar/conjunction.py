@@ -13,8 +13,6 @@ from typing import Any
 
 from woolly.errors import RequestError
 
-__all__ = ["Conjunctions"]
-
 Schema = dict[str, Any]
 Resolve = Callable[[str], Any]
 

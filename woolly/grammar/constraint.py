@@ -14,8 +14,6 @@ from woolly.grammar.source import explain
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-__all__ = ["Allowance", "Constraint"]
-
 # Processor time of the engine's thread that a grammar may take for each token, and how far it may run ahead of that.
 # Sound grammars take less than 0.1 ms, literals of 10,000 characters 2 ms, and ambiguous grammars more with each token.
 SECONDS_PER_TOKEN = 0.003

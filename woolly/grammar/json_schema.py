@@ -11,8 +11,6 @@ from urllib.parse import quote, unquote
 from woolly.errors import RequestError
 from woolly.grammar.conjunction import Conjunctions
 
-__all__ = ["prepare_schema", "prepare_schema_value"]
-
 MAX_SOURCE = 1 << 20
 # A chain of references costs up to 8 KiB of stack per schema while it is compiled, and the stack is 256 MiB.
 MAX_SCHEMAS = 20_000

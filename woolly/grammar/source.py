@@ -9,8 +9,6 @@ from woolly.errors import RequestError
 from woolly.grammar.gbnf.lark import gbnf_to_lark
 from woolly.grammar.json_schema import MAX_LITERAL, prepare_schema, prepare_schema_value
 
-__all__ = ["KINDS", "explain", "read_source"]
-
 # A chain of rules costs up to 1.5 KiB of stack per character while it is compiled, and rules of nested groups take
 # time that grows with the square of their length: 32 KiB of nothing else take 1.5 s.
 MAX_LARK = 32 << 10

@@ -14,8 +14,6 @@ from pathlib import Path
 from woolly.errors import RequestError
 from woolly.machine.child import LIMITS, can_start, run_child
 
-__all__ = ["is_plain", "try_grammar"]
-
 MEMORY = 1 << 30  # of the child's address space, its stack included; costly but sound schemas take 150 MB
 SECONDS = 8  # of processor time; the largest schema within the bounds takes 4.7 on a slow core
 PATIENCE = 60.0  # seconds on the clock of a loaded machine

@@ -12,8 +12,6 @@ import sys
 import threading
 from typing import Any
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Compiles the grammar of the standard input with a vocabulary of single bytes."""

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from woolly.tokens import Tokenizer
 
-__all__ = ["make_vocabulary"]
-
 
 def make_vocabulary(tokenizer: Tokenizer) -> LLTokenizer:
     """The vocabulary of a tokenizer; takes 0.3 s for 49k tokens and 1 s for 152k."""

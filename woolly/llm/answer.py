@@ -10,8 +10,6 @@ from woolly.chat import CallStart, Event, Finished, Layout, Reasoning, Text, Too
 from woolly.engine import Chunk, Completion, EngineDriver, Request, Stream
 from woolly.errors import RequestError
 
-__all__ = ["ChatChunk", "ChatCompletion", "ChatReader", "ChatStream", "read_note", "written_note"]
-
 
 @dataclass(frozen=True)
 class ChatCompletion(Completion):

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from woolly.sampling import SamplingParams
     from woolly.senses.sounds import SoundSource
 
-__all__ = ["AsyncChatStream", "AsyncLLM", "AsyncStream"]
-
 
 class AsyncLLM(PeerCalls):
     """Takes what `LLM` takes, and answers in coroutines. A task that is cancelled cancels its request.

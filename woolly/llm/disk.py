@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from woolly.cache.disk import PageFolder
     from woolly.cache.tier import DiskStats, DiskTier
 
-__all__ = ["DiskCache", "OnDisk", "open_disk", "pages_folder", "pages_name"]
-
 
 @dataclass(frozen=True)
 class DiskCache:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from woolly.engine import Engine, EngineDriver, LoadedModel
     from woolly.gguf import GGUFFile
 
-__all__ = ["ARITHMETIC", "Identified", "Identity", "compute_rate", "device_bytes", "identity_of"]
-
 # Tokens of the probe: more than a page, so that the second page and the first are read together. Pages of zeros before
 # them make the past long enough that attention splits it and merges what the splits found.
 _N_TOKENS = 40

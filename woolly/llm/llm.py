@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine import (
-    Chunk,
     Completion,
     Engine,
     EngineDriver,
@@ -57,8 +56,6 @@ if TYPE_CHECKING:
     from woolly.cache import PrefixStats
     from woolly.llm.options import ChatOptions, GenerateOptions
     from woolly.plan import Plan
-
-__all__ = ["LLM", "Chunk", "Completion", "Stream", "default_ctx"]
 
 
 @with_near_names

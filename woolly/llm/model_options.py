@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 if TYPE_CHECKING:
     from woolly.llm.llm import LLM
 
-__all__ = ["EngineOptions", "ModelOptions", "OpeningOptions", "Row", "Setting", "option", "rows_of", "takes_options"]
-
 Init = TypeVar("Init", bound=Callable[..., None])
 
 _RUNS = "How a model runs"  # the group of settings

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from woolly.engine import LoadedModel
     from woolly.llm.model_options import ModelOptions
 
-__all__ = ["check_opening", "overrides_of", "sight_of", "template_of"]
-
-
 _PLAIN = "{{ messages | map(attribute='content') | join('\n') }}{{ eos_token }}"
 _SCALINGS = ("none", "linear", "yarn")
 _COUNTS = (

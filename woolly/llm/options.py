@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from woolly.chat import Tool
     from woolly.engine import Hook
 
-__all__ = ["ChatOptions", "GenerateOptions", "SharedOptions"]
-
 
 class SharedOptions(SamplingOptions, total=False):
     """Options of `generate` and `chat`; a sampling option replaces that of `params`."""

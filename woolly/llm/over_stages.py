@@ -11,8 +11,6 @@ from woolly.runtime import Stages
 if TYPE_CHECKING:
     from woolly.llm.model_options import ModelOptions
 
-__all__ = ["parse_stages"]
-
 
 def parse_stages(given: ModelOptions, adapters: Mapping[str, object]) -> Stages | None:
     """Returns where the stages are, None without any; refuses what stages do not have."""

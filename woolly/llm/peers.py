@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from woolly.errors import RequestError
 
-__all__ = ["PEER_CALLS", "PeerCalls"]
-
 # llama-cpp-python's and vLLM's names of methods, by what does the same here.
 PEER_CALLS = {
     "create_chat_completion": "llm.chat(messages)",

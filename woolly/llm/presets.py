@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from woolly.chat import ChatRequest
     from woolly.store import Preset
 
-__all__ = ["LOADING_KEYS", "SERVER_KEYS", "defaults_of", "load_of", "with_load", "with_system"]
-
 # The key in presets.toml, and the keyword of LLM that it gives; `adapters` says how much each counts, as in a request.
 LOADING_KEYS: Mapping[str, str] = {
     "kv_type": "kv_type",

@@ -11,8 +11,6 @@ from woolly.errors import RequestError
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
-__all__ = ["check_progress", "progress_bar", "texts_bar"]
-
 
 @contextmanager
 def progress_bar(n_requests: int) -> Iterator[Callable[[Request], None]]:

@@ -13,8 +13,6 @@ from woolly.gguf import open_gguf
 from woolly.models import towers
 from woolly.store import find_projectors, resolve
 
-__all__ = ["ProjectorFile", "check_pair", "choose_projector", "describe_projector", "usable_projector"]
-
 log = logging.getLogger("woolly.llm")
 
 

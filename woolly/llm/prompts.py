@@ -24,16 +24,6 @@ from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.keywords import check_keywords
 from woolly.sampling.schema import read_schema
 
-__all__ = [
-    "Chats",
-    "Messages",
-    "is_list_of_chats",
-    "is_list_of_prompts",
-    "params_of_each",
-    "read_chat",
-    "split_options",
-]
-
 Messages = str | Sequence[Mapping[str, Any]]  # a text is one message of the user
 Chats = list[str] | Sequence[Sequence[Mapping[str, Any]]]
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from woolly.templates import ChatTemplate
     from woolly.tokens import Tokenizer
 
-__all__ = ["Params", "Prompt", "Prompts", "RequestMaker"]
-
 Prompt = str | Sequence[int]
 Prompts = list[str] | list[list[int]] | tuple[str, ...] | tuple[list[int], ...]
 Params = SamplingParams | Sequence[SamplingParams]

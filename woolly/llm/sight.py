@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from woolly.chat import Layout, Vision
     from woolly.senses import EarSettings, Picture, Prompt, Sound, TowerSettings
 
-__all__ = ["encode_layout", "picture_tokens", "sound_tokens"]
-
 
 def encode_layout(layout: Layout, sight: Vision, encode: Callable[[str], Sequence[int]]) -> Prompt:
     """Returns a conversation as tokens, and rows of its pictures and sounds among them."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from woolly.engine import Engine, LoadedModel
     from woolly.runtime import Options
 
-__all__ = ["Opened", "guess_source", "open_draft", "own_draft"]
-
 log = logging.getLogger("woolly.llm")
 
 _NAMES = ("auto", "mtp", "mtp_lookup", "none", "prompt_lookup")

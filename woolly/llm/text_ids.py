@@ -17,8 +17,6 @@ from woolly.errors import RequestError
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
-__all__ = ["CHARACTERS_PER_TOKEN", "TextIds", "TextMaker"]
-
 # More than any text has: one with more characters than this per token that a model takes is refused untokenized.
 CHARACTERS_PER_TOKEN = 256
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from woolly.plan import Pooling
     from woolly.tokens import Tokenizer
 
-__all__ = ["Classification", "Float32", "Text", "TextReader", "given_up", "listed"]
-
 Float32 = npt.NDArray[np.float32]
 Text = str | Sequence[int]  # ids are taken as they are
 

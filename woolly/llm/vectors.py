@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from woolly.errors import RequestError
 
-__all__ = ["check_dimensions", "cut_vectors", "rms_normed", "sigmoid", "softmax"]
-
 Float32 = npt.NDArray[np.float32]
 
 

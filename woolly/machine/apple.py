@@ -6,8 +6,6 @@ import ctypes
 from functools import cache
 from typing import Any
 
-__all__ = ["child_ids", "fast_cores", "footprint", "free_pages"]
-
 _HOST_VM_INFO64 = 4
 _RUSAGE_INFO_V0 = 0
 

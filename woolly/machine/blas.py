@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["import_numpy"]
-
 # What OpenBLAS, which NumPy's wheels bring, reads as it is loaded, the first that is set.
 _SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 

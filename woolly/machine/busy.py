@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["NOTABLE", "Others", "disk_bytes", "waited_seconds"]
-
 # Less than this is what a quiet machine does by itself.
 NOTABLE = 0.1
 

@@ -20,8 +20,6 @@ from woolly.machine.apple import footprint
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["LIMITS", "abandoned", "can_start", "run_child", "wait_for"]
-
 LIMITS = Path(__file__).with_name("limits.py")
 _LOOK = 0.02  # seconds between two looks at a child's memory: enough for 100 MB more at the speed of memory
 _LOOK_FOR_CALLER = 0.25

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from woolly.machine import apple, windows
 
-__all__ = ["default_threads"]
-
 
 def default_threads() -> int:
     """Physical cores that this process may use: affinity and cgroup quota respected, hyper-threads counted once.

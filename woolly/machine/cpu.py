@@ -7,8 +7,6 @@ import platform
 import subprocess
 from pathlib import Path
 
-__all__ = ["cpu_name"]
-
 
 def cpu_name() -> str:
     """The processor's model name, or the name of its instruction set if the system reports no more."""

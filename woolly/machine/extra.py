@@ -8,8 +8,6 @@ import sys
 from importlib import util
 from pathlib import Path
 
-__all__ = ["DISTRIBUTION", "how_to_add", "requirement"]
-
 # `woolly` on the package index is another program, with a package and a command of the same name: no sentence of
 # Woolly may name it to an installer.
 DISTRIBUTION = "woolly-llm"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Fit", "Room"]
-
 Fit = Literal["yes", "tight", "too large"]
 
 # What a model takes beside its weights: the cache of a few thousand tokens, buffers, the process.

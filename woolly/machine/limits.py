@@ -7,8 +7,6 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["limit_process"]
-
 
 def limit_process(memory: int, seconds: int) -> None:
     """Limits the memory and the processor time of this process, and lowers its priority."""

@@ -13,8 +13,6 @@ from pathlib import Path
 from woolly.machine.apple import free_pages
 from woolly.machine.windows import free_bytes, peak_bytes, total_bytes
 
-__all__ = ["available_memory", "peak_mib", "reset_peak", "total_memory"]
-
 
 def available_memory() -> int:
     """Bytes that this process could still take: the machine's, or its cgroup's or its own limit if that is less."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["cpu_list", "numa_nodes"]
-
 _FOLDER = Path("/sys/devices/system/node")
 
 

@@ -14,8 +14,6 @@ from typing import NoReturn
 
 from woolly.machine.apple import child_ids
 
-__all__ = ["can_restart", "end_left_children", "inherited_socket", "restart"]
-
 # systemd's way to hand an open socket to a process: its number, and in the environment for whom it is.
 _SOCKET = 3
 _NAMES = ("LISTEN_PID", "LISTEN_FDS")

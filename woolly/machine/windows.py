@@ -7,8 +7,6 @@ import struct
 import sys
 from typing import Any
 
-__all__ = ["fast_cores", "free_bytes", "peak_bytes", "total_bytes"]
-
 _RELATION_CORE = 0  # RelationProcessorCore
 _THIS_PROCESS = ctypes.c_void_p(-1)  # what GetCurrentProcess returns
 

@@ -7,8 +7,6 @@ from typing import Literal
 
 from woolly.mcp.toolbox import OfferedTool
 
-__all__ = ["POLICIES", "Approvals"]
-
 # What runs without a question: nothing, tools whose server says that they only read, everything.
 POLICIES = ("ask", "read-only", "all")
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from woolly.errors import RequestError
 
-__all__ = ["Config", "ServerSpec", "read_config"]
-
 _TIMEOUT = 30.0  # seconds that starting a server or one call may take
 _KEYS = {"command", "args", "env", "cwd", "url", "headers", "timeout_ms", "type", "transport", "disabled"}
 _HTTP = {"http", "streamable-http", "streamable_http", "streamablehttp"}

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp.types import Tool
 
-__all__ = ["ServerConnection"]
-
 _MOST_PAGES = 50  # of a server's list of tools
 _MOST_TOOLS = 500
 # A line that is no message is logged by the package with a traceback; without a handler Python would print it.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["MAX_DESCRIPTION", "described", "harmless"]
-
 MAX_DESCRIPTION = 2_000  # characters of one description: each is part of every prompt
 
 # Control characters become their pictures (ESC: ␛). Those from 128 on, and marks that reverse the order of what is

@@ -7,8 +7,6 @@ from importlib.util import find_spec
 from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
 
-__all__ = ["check_package"]
-
 
 def check_package() -> None:
     """RequestError if the package is not installed. It names no field: the option was typed rightly."""

@@ -11,8 +11,6 @@ from woolly.mcp.harmless import harmless
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
-__all__ = ["MAX_CHARACTERS", "ToolResult"]
-
 MAX_CHARACTERS = 20_000  # about 5,000 tokens: a longer result would crowd the conversation out of the context
 
 

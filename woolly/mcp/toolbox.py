@@ -23,8 +23,6 @@ from woolly.mcp.result import ToolResult
 if TYPE_CHECKING:
     from mcp.types import Tool as McpTool
 
-__all__ = ["OfferedTool", "ServerStatus", "Toolbox"]
-
 _MAX_NAME = 64  # characters; OpenAI's limit, which models were trained with
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 _CLOSING = 15.0  # seconds that all servers together may take to end

@@ -14,8 +14,6 @@ from woolly.measure.slots import SlotTurns
 from woolly.plan import Load, Step
 from woolly.runtime import PAGE_SIZE, Batch, Program, pages_for
 
-__all__ = ["Bench", "Measured", "StepCost", "StepKind", "Workload", "token_at"]
-
 
 @dataclass(frozen=True)
 class Workload:

@@ -13,8 +13,6 @@ from woolly.measure.probe import Probe
 from woolly.quant import GGMLType
 from woolly.quantize.describe import mean_bits, mixture
 
-__all__ = ["PARTS", "TARGET", "Bounds", "target_bits"]
-
 PARTS = ("qkv", "attention", "recurrence", "output", "gate, up", "down", "experts", "logits", "other")
 
 # The smallest mixture with nearly the quality of the original. Files of this size or less get no advice to shrink.

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Advice", "Kind", "Limits", "Run", "Situation", "StepGroup", "advise", "candidates"]
-
 Kind = Literal["busy", "threads", "kernels", "quantization", "memory", "kv_type", "context", "batch", "nothing"]
 
 # A smaller gain is not worth a person's time, and may be noise.

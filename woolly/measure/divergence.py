@@ -10,8 +10,6 @@ import numpy as np
 from woolly.errors import RequestError
 from woolly.measure.perplexity import Float32, Float64, MeanEstimate, Scorer, log_total, mean_and_error
 
-__all__ = ["Divergence", "Totals", "check_same_vocabulary", "exponential"]
-
 
 @dataclass(frozen=True)
 class Divergence:

@@ -28,8 +28,6 @@ from woolly.quantize.describe import describe_model, mean_bits
 from woolly.runtime import KV_TYPES, Options, Program, choose, kv_types_of
 from woolly.store import resolve
 
-__all__ = ["Examination", "examine"]
-
 _MOST_MEGABYTES = 1024  # of the buffer whose reading is timed
 _MOST_AGAIN = 2 * 10**9  # most bytes of weights that are packed a second time to measure another number of threads
 

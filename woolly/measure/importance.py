@@ -25,8 +25,6 @@ from woolly.runtime.observed import ObservedProgram
 from woolly.store import resolve
 from woolly.tokens import Tokenizer
 
-__all__ = ["collect_importance"]
-
 Progress = Callable[[int, int], None]
 
 

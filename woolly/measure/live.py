@@ -21,8 +21,6 @@ from woolly.measure.slots import SlotTurns
 from woolly.plan import Plan, Step, Tracer
 from woolly.runtime import Batch, Options, Program, State, choose, pages_for
 
-__all__ = ["TEST_TYPES", "Benchmarked", "TestType", "run_benchmark"]
-
 TestType = Literal["prefill", "decode", "matmul", "rms_norm", "attention", "end_to_end"]
 TEST_TYPES: tuple[str, ...] = get_args(TestType)
 

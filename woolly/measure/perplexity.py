@@ -25,8 +25,6 @@ from woolly.machine.cores import default_threads
 from woolly.measure.slots import SlotTurns
 from woolly.runtime import Batch, Options, pages_for
 
-__all__ = ["MeanEstimate", "Scorer", "log_total", "mean_and_error", "windows_of"]
-
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 

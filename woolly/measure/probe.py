@@ -21,8 +21,6 @@ from woolly.plan import Paged, Plan, Tracer
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, Program, State, choose, pages_for
 
-__all__ = ["GpuProbe", "Probe", "cached_columns"]
-
 # Weights per thread: half of a usual L2 cache, because inputs need some of it too.
 _BYTES_PER_THREAD = 512 << 10
 # Minimum panels per thread: a quarter of all is scheduled dynamically, also in the half-size run.

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from woolly.measure.svg import WIDTH, apart, head, label, linear_scale, page, plot_top, segment
 
-__all__ = ["Mark", "Roof", "roofline_plot"]
-
 
 @dataclass(frozen=True)
 class Roof:

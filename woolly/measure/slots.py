@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from woolly.plan import Plan
 
-__all__ = ["SlotTurns"]
-
 
 class SlotTurns:
     """Two slots for each sequence, which take turns: a run writes no slot that it reads."""

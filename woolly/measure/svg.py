@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from xml.sax.saxutils import escape
 
-__all__ = ["WIDTH", "apart", "head", "label", "linear_scale", "page", "plot_top", "segment"]
-
 WIDTH = 860
 _STYLE = """
 .page { fill: #ffffff } .grid { stroke: #d8dee4; stroke-width: 1 } .axis { stroke: #57606a; stroke-width: 1 }

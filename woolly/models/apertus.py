@@ -10,8 +10,6 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 from woolly.plan.exact import exact_softplus
 
-__all__ = ["ApertusParams", "build", "read"]
-
 
 @dataclass(frozen=True)
 class ApertusParams:

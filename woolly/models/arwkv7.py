@@ -9,8 +9,6 @@ from woolly.models.params import read_recurrent
 from woolly.models.rwkv7 import RwkvParams, time_mix
 from woolly.plan import Handle, Tracer
 
-__all__ = ["build", "read"]
-
 
 def read(keys: Keys) -> RwkvParams:
     """Parameters of the file."""

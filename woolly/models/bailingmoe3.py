@@ -18,8 +18,6 @@ from woolly.models.params import (
 )
 from woolly.plan import Handle, Tracer
 
-__all__ = ["BailingMoe3Params", "build", "build_draft", "read"]
-
 _LIMITS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")
 
 

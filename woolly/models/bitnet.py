@@ -7,8 +7,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["build", "read"]
-
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""

@@ -9,8 +9,6 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.models.starcoder2 import build_plain
 from woolly.plan import Tracer
 
-__all__ = ["build", "read"]
-
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. No key says how fast scores fall: 8 is in the paper."""

@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["Cohere2MoeParams", "build", "read"]
-
 
 @dataclass(frozen=True)
 class Cohere2MoeParams:

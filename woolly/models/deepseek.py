@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from woolly.errors import UnsupportedError
-from woolly.models.llama import build
+from woolly.models.llama import build as build
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
-
-__all__ = ["ARCHITECTURES", "build", "read"]
 
 ARCHITECTURES = ("deepseek", "bailingmoe", "deepseek2-ocr")
 

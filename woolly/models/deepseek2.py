@@ -11,8 +11,6 @@ from woolly.plan import Handle, Tracer
 from woolly.plan.exact import exact_log
 from woolly.plan.rope import RopeStyle
 
-__all__ = ["ARCHITECTURES", "DeepseekParams", "build", "build_draft", "read"]
-
 ARCHITECTURES = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
 _INDEXED = ("deepseek32", "glm-dsa")
 _KNOWN = ("attention.kv_lora_rank", "attention.temperature_scale", "attention.temperature_length")

@@ -13,8 +13,6 @@ from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, r
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.basic import Gate
 
-__all__ = ["Deepseek4Params", "build", "read"]
-
 _KNOWN = (
     *(*EXPERT_KEYS, "swiglu_clamp_exp", "swiglu_clamp_shexp", "nextn_predict_layers"),
     "rope.scaling.yarn_log_multiplier",  # which changes nothing: YaRN leaves the magnitude alone

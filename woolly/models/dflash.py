@@ -14,8 +14,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["DFlashParams", "build_draft", "build_features", "read"]
-
 _MOST = 256  # tokens of a block that a file may claim
 
 

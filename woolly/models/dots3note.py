@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, Layer, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["Dots3Params", "build", "read"]
-
 _KNOWN = (*EXPERT_KEYS, "attention.kv_lora_rank", "nextn_predict_layers")
 
 

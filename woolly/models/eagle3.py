@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["Eagle3Params", "build_draft", "build_features", "read"]
-
 
 @dataclass(frozen=True)
 class Eagle3Params:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from woolly.models.llama import build
+from woolly.models.llama import build as build
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan.rope import RopeStyle
-
-__all__ = ["ARCHITECTURES", "build", "read"]
 
 ARCHITECTURES = ("ernie4_5", "ernie4_5-moe", "paddleocr")
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from woolly.models.metadata import Keys
-from woolly.models.olmo2 import build
+from woolly.models.olmo2 import build as build
 from woolly.models.params import TransformerParams, read_transformer
-
-__all__ = ["build", "read"]
 
 
 def read(keys: Keys) -> TransformerParams:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from woolly.models.params import TransformerParams
-from woolly.models.phi2 import build_parallel, read
+from woolly.models.phi2 import build_parallel
+from woolly.models.phi2 import read as read
 from woolly.plan import Tracer
-
-__all__ = ["build", "read"]
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

@@ -11,8 +11,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["Gemma3nParams", "build", "read"]
-
 # Layers with K and V of their own, and gates that are open in the first layers, of files whose keys do not say.
 _OWN, _SPARSE, _DEVIATIONS = 20, 10, 1.6448536269514722
 _KNOWN = ("attention.shared_kv_layers", "embedding_length_per_layer_input", "final_logit_softcapping")

@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, Experts, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["Gemma4Params", "build", "read"]
-
 _KNOWN = ("final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input")
 
 

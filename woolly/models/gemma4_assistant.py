@@ -14,8 +14,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["ARCHITECTURES", "AssistantParams", "build_draft", "read"]
-
 ARCHITECTURES = ("gemma4-assistant",)
 _KNOWN = ("final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input")
 

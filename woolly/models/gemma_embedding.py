@@ -7,8 +7,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["ARCHITECTURES", "build", "read"]
-
 ARCHITECTURES = ("gemma-embedding",)
 
 

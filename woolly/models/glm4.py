@@ -8,8 +8,6 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 from woolly.plan.rope import RopeStyle
 
-__all__ = ["build", "read"]
-
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. The text halves of VL models, which have sections of positions, turn in halves."""

@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["build", "build_draft", "read"]
-
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file. Of text all sections of positions are one: they turn as without sections."""

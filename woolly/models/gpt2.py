@@ -7,8 +7,6 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.models.starcoder2 import build_plain
 from woolly.plan import Tracer
 
-__all__ = ["ARCHITECTURES", "build", "read"]
-
 ARCHITECTURES = ("gpt2", "starcoder")
 
 

@@ -9,8 +9,6 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.models.starcoder2 import build_plain
 from woolly.plan import Tracer
 
-__all__ = ["NeoxParams", "build", "read"]
-
 
 @dataclass(frozen=True)
 class NeoxParams:

@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_recurrence, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["ARCHITECTURES", "GraniteParams", "build", "read", "read_granite", "read_logit_scale"]
-
 ARCHITECTURES = ("granite", "granitehybrid", "granitemoe")
 
 

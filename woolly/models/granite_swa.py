@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from woolly.errors import ModelError
-from woolly.models.granite import GraniteParams, build, read_granite
+from woolly.models.granite import GraniteParams, read_granite
+from woolly.models.granite import build as build
 from woolly.models.metadata import Keys
-
-__all__ = ["build", "read"]
 
 
 def read(keys: Keys) -> GraniteParams:

@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, Experts, TransformerParams, read_experts, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["GrokParams", "build", "read"]
-
 _KNOWN = (
     *("attn_logit_softcapping", "router_logit_softcapping", "final_logit_softcapping"),
     *("embedding_scale", "logit_scale", "attention.temperature_length"),

@@ -12,8 +12,6 @@ from woolly.plan import Tracer
 from woolly.plan.exact import exact_power
 from woolly.plan.rope import RopeStyle
 
-__all__ = ["ARCHITECTURES", "build", "read"]
-
 ARCHITECTURES = ("hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "maincoder")
 
 

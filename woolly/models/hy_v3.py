@@ -7,10 +7,9 @@ from dataclasses import replace
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
-from woolly.models.qwen3 import build, layer
+from woolly.models.qwen3 import build as build
+from woolly.models.qwen3 import layer
 from woolly.plan import Tracer
-
-__all__ = ["ARCHITECTURES", "build", "build_draft", "read"]
 
 ARCHITECTURES = ("hy_v3", "bailingmoe2")
 

@@ -11,8 +11,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["HyV4Params", "build", "read"]
-
 _KNOWN = (*EXPERT_KEYS, "attention.kv_lora_rank", "swiglu_clamp_exp", "nextn_predict_layers")
 _MOST_STREAMS = 16
 

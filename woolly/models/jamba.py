@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_recurrence, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["build", "read"]
-
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""

@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["ARCHITECTURES", "build", "read"]
-
 ARCHITECTURES = ("jina-bert-v2",)
 
 

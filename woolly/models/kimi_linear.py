@@ -16,8 +16,6 @@ from woolly.models.params import (
 )
 from woolly.plan import Tracer
 
-__all__ = ["ARCHITECTURES", "KimiLinearParams", "build", "read"]
-
 ARCHITECTURES = ("kimi-linear",)
 
 

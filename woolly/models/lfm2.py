@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, check_causal, read_experts, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["ARCHITECTURES", "LfmParams", "build", "read"]
-
 ARCHITECTURES = ("lfm2", "lfm2moe")
 
 

@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["ARCHITECTURES", "build", "read"]
-
 ARCHITECTURES = ("llama", "internlm2", "xverse")
 
 

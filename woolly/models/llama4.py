@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, LONGEST, Layer, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["Llama4Params", "build", "read"]
-
 _TEMPER = ("attention.temperature_scale", "attention.temperature_length")
 
 

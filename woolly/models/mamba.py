@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_recurrence, read_recurrent
 from woolly.plan import Tracer
 
-__all__ = ["ARCHITECTURES", "MambaParams", "build", "read"]
-
 ARCHITECTURES = ("mamba", "mamba2")
 
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from woolly.errors import ModelError, UnsupportedError
 
-__all__ = ["Keys"]
-
 
 class Keys:
     """Typed access to the `{architecture}.*` keys of a file."""

@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, like_draft, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["Mimo2Params", "build", "build_draft", "read"]
-
 
 @dataclass(frozen=True)
 class Mimo2Params:

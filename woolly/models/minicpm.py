@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from woolly.models.granite import GraniteParams, build, read_logit_scale
+from woolly.models.granite import GraniteParams, read_logit_scale
+from woolly.models.granite import build as build
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, read_experts, read_transformer
-
-__all__ = ["build", "read"]
 
 
 def read(keys: Keys) -> GraniteParams:

@@ -10,8 +10,6 @@ from woolly.models.params import TransformerParams
 from woolly.models.phi3 import divided, read_divided
 from woolly.plan import Tracer
 
-__all__ = ["MiniCPM3Params", "build", "read"]
-
 _EMBEDDING, _DEPTH, _BASE = 12.0, 1.4, 256  # scalars of the published model, which files do not carry
 
 

@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, check_causal, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["ARCHITECTURES", "MiniMaxParams", "build", "read"]
-
 ARCHITECTURES = ("minimax-01",)
 
 

@@ -11,8 +11,6 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 from woolly.plan.ops.basic import Gate
 
-__all__ = ["ARCHITECTURES", "ModernBertParams", "build", "read"]
-
 ARCHITECTURES = ("modern-bert",)
 _ACTS: dict[str, Gate] = {"gelu": "gelu_erf", "silu": "silu"}
 

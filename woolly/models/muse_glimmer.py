@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["ARCHITECTURES", "MuseParams", "build", "read"]
-
 ARCHITECTURES = ("muse-glimmer",)
 _POST_EPS = 1e-8  # of the norms after attention and feed-forward network, which no key gives
 

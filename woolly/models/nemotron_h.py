@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_recurrence, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["ARCHITECTURES", "NemotronParams", "build", "build_draft", "read"]
-
 ARCHITECTURES = ("nemotron_h", "nemotron_h_moe")
 
 

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
-from woolly.models.qwen3 import build
-
-__all__ = ["build", "read"]
+from woolly.models.qwen3 import build as build
 
 
 def read(keys: Keys) -> TransformerParams:

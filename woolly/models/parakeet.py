@@ -25,8 +25,6 @@ from woolly.senses import EarSettings
 from woolly.senses.ears import Listener, after_conv
 from woolly.senses.sounds.mel import MOST_MELS, mel_filters, nemo_window
 
-__all__ = ["ParakeetParams", "build", "read", "trace_tower"]
-
 _FILTERS, _WINDOW = "a.mel_filters", "a.mel_window"
 _MOST_FRAMES = 12000  # of a window of two minutes
 _FAMILY = Listener(rows=lambda n, its: after_conv(n, 3), most_frames=_MOST_FRAMES)

@@ -15,22 +15,6 @@ if TYPE_CHECKING:
     from woolly.plan.ops.experts import Scoring
     from woolly.plan.rope import RopeStyle
 
-__all__ = [
-    "EXPERT_KEYS",
-    "LONGEST",
-    "Experts",
-    "Layer",
-    "Recurrence",
-    "TransformerParams",
-    "check_causal",
-    "like_draft",
-    "read_experts",
-    "read_recurrence",
-    "read_recurrent",
-    "read_rope",
-    "read_transformer",
-]
-
 # Keys that change the arithmetic: refused if they are set, unless the model says that it knows them, since ignoring one
 # would mean wrong logits.
 _ARITHMETIC = (

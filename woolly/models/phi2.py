@@ -8,8 +8,6 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 from woolly.plan.ops.basic import Act
 
-__all__ = ["ARCHITECTURES", "build", "build_parallel", "read"]
-
 ARCHITECTURES = ("phi2", "gptj")
 
 

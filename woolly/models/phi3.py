@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import LONGEST, TransformerParams, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["build", "divided", "read", "read_divided"]
-
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""

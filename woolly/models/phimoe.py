@@ -10,8 +10,6 @@ from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts
 from woolly.models.phi3 import divided, read_divided
 from woolly.plan import Tracer
 
-__all__ = ["build", "read"]
-
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""

@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_recurrence, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["build", "read"]
-
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""

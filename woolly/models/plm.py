@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["PlmParams", "build", "read"]
-
 
 @dataclass(frozen=True)
 class PlmParams:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from woolly.models.llama import build
+from woolly.models.llama import build as build
 from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
-
-__all__ = ["ARCHITECTURES", "build", "read"]
 
 ARCHITECTURES = ("qwen2", "qwen2vl", "exaone", "pangu-embedded")
 

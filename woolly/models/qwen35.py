@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_recurrence, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["ARCHITECTURES", "build", "build_draft", "read"]
-
 ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next")
 
 

@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_recurrence, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["Ngrams", "Qwen4Params", "build", "read"]
-
 _KNOWN = (
     *(*EXPERT_KEYS, "ssm.state_size", "rope.dimension_sections", "nextn_predict_layers"),
     "embedding_length_per_layer_input",

@@ -24,19 +24,6 @@ if TYPE_CHECKING:
     from woolly.gguf import Described, GGUFFile, Tensor
     from woolly.models.towers.registry import TracedTower
 
-__all__ = [
-    "TracedEncoder",
-    "architectures",
-    "draft_tensors",
-    "is_block",
-    "is_head",
-    "trace",
-    "trace_draft",
-    "trace_encoder",
-    "trace_head",
-    "transcribes",
-]
-
 # What well-known architectures need that no plan can say yet.
 _NEEDS = {
     "residuals that attend to those of earlier layers, and experts with the activation SiTU": "kimi-k3",

@@ -9,8 +9,6 @@ from woolly.models.params import read_recurrent
 from woolly.models.rwkv7 import RwkvParams
 from woolly.plan import Handle, Tracer
 
-__all__ = ["build", "log_decay", "mixed", "read"]
-
 _MIXED = "wkvrg"  # what rows are mixed for, in the order of the tensors
 
 

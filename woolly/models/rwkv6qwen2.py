@@ -11,8 +11,6 @@ from woolly.models.params import TransformerParams, read_recurrent
 from woolly.models.rwkv6 import log_decay, mixed
 from woolly.plan import Handle, Tracer
 
-__all__ = ["DistilledParams", "build", "read"]
-
 
 @dataclass(frozen=True)
 class DistilledParams:

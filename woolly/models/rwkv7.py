@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_recurrent
 from woolly.plan import Handle, Tracer
 
-__all__ = ["RwkvParams", "build", "read", "time_mix"]
-
 
 @dataclass(frozen=True)
 class RwkvParams:

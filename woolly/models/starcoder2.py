@@ -8,8 +8,6 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 from woolly.plan.ops.basic import Act
 
-__all__ = ["ARCHITECTURES", "build", "build_plain", "read"]
-
 ARCHITECTURES = ("starcoder2", "codeshell")
 
 

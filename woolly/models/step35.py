@@ -10,8 +10,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, Layer, TransformerParams, like_draft, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 
-__all__ = ["Step35Params", "build", "build_draft", "read"]
-
 _LIMITS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")
 
 

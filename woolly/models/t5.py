@@ -13,8 +13,6 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams
 from woolly.plan import Handle, Tracer
 
-__all__ = ["T5Params", "build", "build_encoder", "read"]
-
 
 @dataclass(frozen=True)
 class T5Params:

@@ -22,8 +22,6 @@ from woolly.plan.ops.attention import Mask
 from woolly.senses import EarSettings
 from woolly.senses.sounds.mel import MOST_MELS, mel_filters
 
-__all__ = ["WhisperParams", "build", "read", "trace_tower"]
-
 _FILTERS = "a.mel_filters"
 _FRAMES = 3000  # of a window of 30 s
 

@@ -11,8 +11,6 @@ from woolly.plan.plan import Attribute, Plan, Step, Weight
 from woolly.plan.rope import Rope
 from woolly.quant import GGMLType
 
-__all__ = ["plan_digest", "steps_from_data", "steps_to_data"]
-
 
 def steps_to_data(steps: Sequence[Step]) -> list[dict[str, Any]]:
     """The steps as lists, texts and numbers."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from decimal import Decimal, localcontext
 
-__all__ = ["exact_log", "exact_power", "exact_softplus"]
-
 _DIGITS = 40
 _MOST_DIGITS = 400  # 1 plus the least number of f64 has 324
 

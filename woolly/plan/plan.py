@@ -16,8 +16,6 @@ from woolly.plan.state import Paged, Slot
 if TYPE_CHECKING:
     from woolly.quant import GGMLType
 
-__all__ = ["Attribute", "Plan", "Pooling", "Result", "Rows", "Step", "Value", "Weight"]
-
 Rows = Literal["batch", "output"]
 # What the last step makes: a row of logits for each wanted row, or vectors or scores of whole texts.
 Result = Literal["logits", "vectors", "scores"]

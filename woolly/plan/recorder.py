@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from woolly.plan.tracer import Tracer
     from woolly.quant import GGMLType
 
-__all__ = ["Handle", "Recorder", "TensorLike", "Vector"]
-
 # Tensors that no text model reads: towers for images and sound in the same file, and scales for int8 hardware.
 _TOWERS = ("v.", "mm.", "a.")
 _SOUND = ("a.", "mm.a.")  # the other tower of a file, beside that for images

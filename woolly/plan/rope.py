@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from woolly.plan.exact import exact_log, exact_power
 
-__all__ = ["Rope", "RopeStyle", "SectionOrder", "Spectrum", "rope_axes", "rope_frequencies"]
-
 # Which two elements of a head turn together: "adjacent" is (2i, 2i + 1), "halves" is (i, i + n_rot / 2).
 RopeStyle = Literal["adjacent", "halves"]
 # How pairs are dealt out to the sections of a rope with several positions: "runs" one run of pairs each; "turns" one

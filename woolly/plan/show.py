@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step
 
-__all__ = ["show"]
-
 _COLUMNS = ("step", "op", "inputs", "output", "weight", "type", "source", "attributes")
 
 

@@ -14,8 +14,6 @@ from woolly.plan.ops import (
     TowerOps,
 )
 
-__all__ = ["Tracer"]
-
 
 class Tracer(
     BasicOps, AttentionOps, ChoosingOps, CompressingOps, ExpertOps, RecurrentOps, StreamOps, TextOps, TowerOps

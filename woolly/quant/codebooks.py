@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from woolly import _native
 from woolly.quant.types import GGMLType
 
-__all__ = ["CODEBOOK_TYPES", "codebook_of"]
-
 Bytes = NDArray[np.uint8]  # (n_blocks, type_size) or a part of its columns
 Floats = NDArray[np.float32]  # (n_blocks, 256) unless said otherwise
 Whole = NDArray[np.uint32]

@@ -11,8 +11,6 @@ from woolly.errors import GGUFError, UnsupportedError
 from woolly.quant.codebooks import CODEBOOK_TYPES
 from woolly.quant.types import GGMLType
 
-__all__ = ["IQ4_VALUES", "can_dequantize", "dequantize", "unpack_scales_k4"]
-
 Bytes = NDArray[np.uint8]  # (n_blocks, type_size) or a part of its columns
 Floats = NDArray[np.float32]  # (n_blocks, block_size) unless said otherwise
 

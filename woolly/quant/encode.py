@@ -11,8 +11,6 @@ from woolly.errors import GGUFError, UnsupportedError
 from woolly.quant.encode_k import encode_q4_k, encode_q6_k
 from woolly.quant.types import GGMLType
 
-__all__ = ["quantize"]
-
 Bytes = NDArray[np.uint8]  # (n_blocks, type_size) or a part of its columns
 Floats = NDArray[np.float32]  # (n_blocks, block_size)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["encode_q4_k", "encode_q6_k"]
-
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 

@@ -6,8 +6,6 @@ import enum
 
 from woolly.errors import GGUFError
 
-__all__ = ["GGMLType"]
-
 
 class GGMLType(enum.IntEnum):
     """Every type id that ggml assigns and has not withdrawn: id, elements per block, bytes per block."""

@@ -7,8 +7,6 @@ from collections import Counter
 from woolly.gguf import GGUFFile
 from woolly.quantize.mixes import MIXES
 
-__all__ = ["describe_model", "mean_bits", "mixture"]
-
 
 def describe_model(file: GGUFFile) -> str:
     """Architecture, size and mixture of types in a few words, such as `llama 134.52 M Q4_1`."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from woolly.quant import GGMLType
 
-__all__ = ["NEEDS_IMATRIX", "WeightPlace", "choose_few"]
-
 # Types whose few bits must go to the columns that count: without knowing them a model says nothing of use.
 NEEDS_IMATRIX = frozenset(
     {GGMLType.IQ2_XXS, GGMLType.IQ2_XS, GGMLType.IQ2_S, GGMLType.IQ1_S, GGMLType.IQ1_M},

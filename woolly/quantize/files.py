@@ -20,8 +20,6 @@ from woolly.gguf.values import ValueType
 from woolly.quantize.imatrix import ImportanceMatrix
 from woolly.quantize.recipe import Change, Recipe
 
-__all__ = ["Progress", "Summary", "encode_slab", "quantize_file", "write_file"]
-
 Progress = Callable[[int, int], None]
 
 # Bytes of the source that are converted at a time: what is kept in memory, and how often progress is reported.

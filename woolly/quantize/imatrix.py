@@ -21,8 +21,6 @@ from woolly.gguf.values import ValueType
 from woolly.quantize.few_bits import NEEDS_IMATRIX
 from woolly.quantize.recipe import Recipe
 
-__all__ = ["ColumnSums", "ImportanceMatrix", "read_imatrix", "write_imatrix"]
-
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 # Columns that no input reached still count a little: a group of columns without any weight would lose its scale.
 _LEAST = np.float32(1e-6)

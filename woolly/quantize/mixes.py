@@ -12,8 +12,6 @@ from woolly import _native
 from woolly.errors import RequestError
 from woolly.quant import GGMLType
 
-__all__ = ["MIXES", "Mix", "find_mix", "find_tensor_type", "find_type"]
-
 
 @dataclass(frozen=True)
 class Mix:

@@ -19,8 +19,6 @@ from woolly.quant import GGMLType, can_dequantize
 from woolly.quantize.few_bits import NEEDS_IMATRIX, WeightPlace, choose_few
 from woolly.quantize.mixes import Mix
 
-__all__ = ["Change", "Recipe", "is_kept", "is_weight", "make_recipe"]
-
 # Where a row is no multiple of the first type's block.
 _STAND_IN = {
     GGMLType.Q2_K: GGMLType.Q4_0,

@@ -13,8 +13,6 @@ from woolly.quantize.files import Progress, Summary, write_file
 from woolly.quantize.imatrix import ImportanceMatrix
 from woolly.quantize.recipe import Recipe
 
-__all__ = ["quantize_split", "split_paths"]
-
 
 def split_paths(target: Path, n_files: int) -> list[Path]:
     """Names of the files of a model in parts: OUT-00001-of-00003.gguf and so on."""

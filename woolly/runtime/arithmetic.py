@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ARITHMETIC"]
-
 # Raised when a change of the code changes a bit of any logit or of any choice: what was computed before is then not
 # taken for what is computed now.
 ARITHMETIC = 7

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from woolly.runtime.state import PAGE_SIZE, pages_for
 
-__all__ = ["Batch"]
-
 Int32 = npt.NDArray[np.int32]
 # For plans that keep no slots.
 _NO_SLOTS = np.zeros(0, np.int32)

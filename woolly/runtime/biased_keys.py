@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from woolly.gguf import Tensor
     from woolly.plan import Plan
 
-__all__ = ["warn_of_biased_keys"]
-
 log = logging.getLogger("woolly.runtime")
 
 

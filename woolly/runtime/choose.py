@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from woolly.runtime.split import Placement
     from woolly.runtime.stages import Stages
 
-__all__ = ["BACKENDS", "Fallback", "choose", "find_gpu_backend", "plan_placement"]
-
 log = logging.getLogger("woolly.runtime")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from woolly.errors import RequestError
 
-__all__ = ["GPU_KINDS", "TOWER_KINDS", "backend_for", "is_gpu_backend", "parse_devices"]
-
 # Backends of GPUs, which are also the kinds of devices that a number may follow: cuda:1. The first is that of "auto".
 GPU_KINDS = ("cuda", "metal", "vulkan")
 # Those with kernels for towers. All compute texts with rows of pictures.

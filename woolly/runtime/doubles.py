@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["exp2_double", "exp_double", "fades_of", "log_double", "slopes_of"]
-
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 

@@ -9,8 +9,6 @@ import weakref
 from contextlib import suppress
 from typing import Protocol
 
-__all__ = ["leave_in_children"]
-
 
 class _Guest(Protocol):
     """What a process has of a GPU."""

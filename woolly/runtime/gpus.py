@@ -12,8 +12,6 @@ from woolly.runtime.devices import GPU_KINDS, is_gpu_backend
 if TYPE_CHECKING:
     from woolly.runtime.gpu.found import Gpu
 
-__all__ = ["find_gpu", "name_gpus"]
-
 
 def _rooms(kind: str | None) -> Iterator[Any]:
     """The module `gpus` of a kind, or of all kinds, that of "auto" first."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from woolly.runtime.options import Options
     from woolly.runtime.state import State
 
-__all__ = ["ObservedProgram", "SeenRows"]
-
 # Norms, gates and sums stay steps of their own, so that the inputs of all linears are values.
 _PASSES = (fuse_attention, merge_linears)
 # Bytes of experts that are kept in f32 while a batch is computed.

@@ -9,20 +9,6 @@ from dataclasses import dataclass, replace
 from woolly.errors import RequestError
 from woolly.runtime.devices import parse_devices
 
-__all__ = [
-    "KV_TYPES",
-    "USUAL_ROWS",
-    "KvType",
-    "Options",
-    "check_kv_type",
-    "join_kv_types",
-    "kept_as",
-    "kv_types_of",
-    "parse_at_once",
-    "parse_layers",
-    "parse_size",
-]
-
 
 @dataclass(frozen=True)
 class KvType:

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from woolly.runtime.shares import Share
     from woolly.runtime.state import State
 
-__all__ = [
-    "About",
-    "Advances",
-    "Backend",
-    "CancelledRun",
-    "CutsRows",
-    "DraftProgram",
-    "LostState",
-    "Program",
-    "WeightStats",
-    "checked_range",
-]
-
 
 class CancelledRun(RequestError):  # noqa: N818 - the name says what became of the run
     """`Program.cancel` stopped the run. Its results are void; the same batch may run again."""

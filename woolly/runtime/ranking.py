@@ -15,18 +15,6 @@ if TYPE_CHECKING:
     from woolly.runtime.batch import Batch
     from woolly.runtime.state import State
 
-__all__ = [
-    "MOST_RANKED",
-    "PICK",
-    "Following",
-    "LostRows",
-    "Ranking",
-    "Ranks",
-    "RanksAhead",
-    "as_ranks",
-    "as_ranks_ahead",
-]
-
 Float32 = npt.NDArray[np.float32]
 
 # Most logits of a row that are ranked.

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from woolly.errors import RequestError
 
-__all__ = ["Address", "Stages", "parse_address", "read_token"]
-
 Address = tuple[str, int]  # host and port
 
 _SHORTEST = 16  # characters of a token

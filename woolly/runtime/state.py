@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from woolly import _native
 
-__all__ = ["PAGE_SIZE", "PortableState", "State", "pages_for", "pages_for_window"]
-
 # Tokens per page: small, because half a page is lost at the end of a sequence; large enough to be read as a stream.
 PAGE_SIZE: int = _native.PAGE_SIZE
 

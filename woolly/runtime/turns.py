@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from woolly.runtime.batch import Batch
     from woolly.runtime.views import Views
 
-__all__ = ["Turns"]
-
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 

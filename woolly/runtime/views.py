@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from woolly.plan import Plan, Weight
     from woolly.quant import GGMLType
 
-__all__ = ["RowView", "Views", "check_weights"]
-
 
 @dataclass(frozen=True)
 class RowView:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
     from woolly.tokens import Tokenizer
 
-__all__ = ["LogitBias", "find"]
-
 _LARGEST = 3e38
 
 

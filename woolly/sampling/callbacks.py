@@ -14,8 +14,6 @@ from woolly.errors import CallbackError
 if TYPE_CHECKING:
     from woolly.sampling.history import History
 
-__all__ = ["call_processor", "call_sampler", "pass_interrupt"]
-
 Float32 = npt.NDArray[np.float32]
 
 

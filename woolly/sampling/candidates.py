@@ -12,8 +12,6 @@ from woolly._native import draw, largest, logs, weigh
 if TYPE_CHECKING:
     from woolly.sampling.head import RowHead
 
-__all__ = ["Candidates", "NoCandidateError", "ShortHeadError", "log32"]
-
 
 class NoCandidateError(Exception):
     """A row without a token to choose: NaN, plus infinity, or only minus infinities. Never leaves a Sampler."""

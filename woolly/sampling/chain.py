@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.sampling.candidates import Candidates
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["Chain"]
-
 
 class _Chooser(Protocol):
     def choose(self, candidates: Candidates) -> int: ...

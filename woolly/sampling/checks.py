@@ -15,8 +15,6 @@ from woolly.sampling.schema import read_schema
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["check"]
-
 _STRUCTURES = ("json_schema", "json_object", "regex", "choice", "lark", "grammar")
 
 _LARGEST = 3.4e38  # the samplers compute in float32

@@ -9,8 +9,6 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
-__all__ = ["sequence_breakers"]
-
 _LONGEST_TAIL = 20  # tokens; bounds the look back per token
 
 Breakers = Mapping[int, Sequence[tuple[int, ...]]]

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MOST_HEAD", "Row", "RowHead", "kept"]
-
 Float32 = npt.NDArray[np.float32]
 
 # Tokens of the longest head.

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["History"]
-
 
 class History:
     """The tokens of a sequence so far, prompt first, as one array that grows."""

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from woolly.errors import KeywordError
 
-__all__ = ["PEER_NAMES", "check_keywords", "near_name", "with_near_names"]
-
 Class = TypeVar("Class", bound=type)
 
 # Names that other programs give to the same thing, by the name here; a call takes the ones that it knows.

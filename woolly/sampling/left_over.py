@@ -11,8 +11,6 @@ from woolly.sampling.logprobs import TokenLogprob
 if TYPE_CHECKING:
     from woolly.sampling.candidates import Candidates
 
-__all__ = ["left_over"]
-
 
 def left_over(candidates: Candidates, token: int, n_top: int, *, is_greedy: bool) -> TokenLogprob:
     """Returns the log-probability of a token among the candidates, and those of the n_top likeliest that have any."""

@@ -15,8 +15,6 @@ from woolly.errors import ModelError
 if TYPE_CHECKING:
     from woolly.sampling.head import RowHead
 
-__all__ = ["TokenLogprob", "head_log_probabilities", "log_probabilities"]
-
 
 @dataclass(frozen=True)
 class TokenLogprob:

@@ -6,8 +6,6 @@ import random
 
 import numpy as np
 
-__all__ = ["MersenneTwister"]
-
 _N, _FACTOR, _WORD = 624, 1_812_433_253, 0xFFFF_FFFF  # words of its state, and what one becomes the next by
 
 

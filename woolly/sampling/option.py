@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Option", "option", "options_of"]
-
 _KINDS = {"int": int, "float": float, "bool": bool, "str": str}
 
 

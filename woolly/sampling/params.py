@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["SAMPLERS", "SamplingOptions", "SamplingParams"]
-
 # The samplers by name, in the order in which they run unless `samplers` gives another.
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
     from woolly.tokens import Tokenizer
 
-__all__ = ["SamplerContext", "SamplerStep", "find_sampler", "sampler"]
-
 
 @dataclass(frozen=True)
 class SamplerContext:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from woolly.sampling.usual import UsualChain
     from woolly.tokens import Tokenizer
 
-__all__ = ["Choice", "Sampler"]
-
 Float32 = npt.NDArray[np.float32]
 
 

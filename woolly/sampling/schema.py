@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["read_schema"]
-
 
 def read_schema(given: Any) -> Any:
     """Returns the schema of a pydantic class (of anything with `model_json_schema`), and all else as it is."""

@@ -2,8 +2,6 @@
 
 from random import SystemRandom
 
-__all__ = ["draw_seed"]
-
 randbits = SystemRandom().getrandbits  # that of `secrets`, which imports more than it
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from woolly.tokens import StreamDetokenizer, Tokenizer
 
-__all__ = ["Thought", "ThoughtMarks"]
-
 
 @dataclass(frozen=True)
 class ThoughtMarks:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from woolly.sampling.candidates import Candidates
     from woolly.sampling.registry import SamplerStep
 
-__all__ = ["UsualChain", "choose_together"]
-
 Float32 = npt.NDArray[np.float32]
 
 _FEW = 12  # rows that are sooner done one after another

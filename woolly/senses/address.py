@@ -11,17 +11,6 @@ from woolly.errors import RequestError
 from woolly.senses.format import MOST_BYTES, TAKEN
 from woolly.senses.sounds.format import TAKEN as SOUNDS
 
-__all__ = [
-    "check_file_type",
-    "check_sound_type",
-    "check_type",
-    "file_bytes",
-    "picture_bytes",
-    "read_base64",
-    "sound_bytes",
-    "video_bytes",
-]
-
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)((?:;[a-z0-9-]+=[^;,]*)*);base64,", re.IGNORECASE)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 

@@ -12,8 +12,6 @@ from woolly.gguf import text_of
 if TYPE_CHECKING:
     from woolly.senses.prepared import Kind
 
-__all__ = ["LISTENERS", "EarSettings", "Listener", "after_conv", "read_ears"]
-
 
 @dataclass(frozen=True)
 class Listener:

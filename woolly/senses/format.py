@@ -10,8 +10,6 @@ from typing import Any
 
 from woolly.errors import RequestError
 
-__all__ = ["FORMATS", "MOST_BYTES", "MOST_PIXELS", "MOST_SIDE", "TAKEN", "PictureFormat", "sniff", "webp_size"]
-
 MOST_BYTES = 64 * 2**20  # of a file
 MOST_PIXELS = 100_000_000  # 300 MB as RGB
 MOST_SIDE = 65_535  # JPEG's own limit; the filter of a resize takes memory in proportion to the longer side

@@ -24,8 +24,6 @@ from woolly.senses.picture import Picture, PictureSource, read_picture
 from woolly.senses.sounds import Sound, SoundSource, read_sound
 from woolly.senses.video import Frame, Showing, Video, read_video
 
-__all__ = ["GivenFile", "GivenPicture", "GivenSound", "GivenVideo"]
-
 
 @dataclass(frozen=True)
 class GivenPicture:

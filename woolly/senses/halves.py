@@ -10,8 +10,6 @@ from woolly.errors import UnsupportedError
 from woolly.senses.ears import EarSettings, read_ears
 from woolly.senses.settings import TowerSettings, check_projector, read_settings
 
-__all__ = ["Halves", "read_halves"]
-
 
 @dataclass(frozen=True)
 class Halves:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.senses.prepared import Prepared
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["Layout", "Prompt", "Rows", "encode_prompt", "lay_out"]
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:

@@ -27,8 +27,6 @@ from woolly.senses.format import MOST_BYTES
 from woolly.senses.picture import Picture
 from woolly.senses.turn import run_in_turn
 
-__all__ = ["Kept", "Page", "Taken", "is_pdf", "read_file", "read_pages"]
-
 _MOST_CHARACTERS = 4_000_000  # of a conversation: a million tokens
 _SCALE = 2.0  # pixels of a point: 144 per inch, at which print of 8 points can be read
 _MOST_SIDE = 2048  # pixels; a page of 200 inches is drawn smaller, not larger

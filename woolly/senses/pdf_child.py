@@ -14,8 +14,6 @@ import sys
 import zlib
 from typing import Any
 
-__all__ = ["main"]
-
 _OUT = 1  # the pipe to the parent
 _BGR = 2  # FPDFBitmap_BGR: three bytes of a pixel, which are RGB if their order is turned
 

@@ -20,8 +20,6 @@ from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
 from woolly.senses.format import FORMATS, MOST_BYTES, MOST_PIXELS, MOST_SIDE, sniff, webp_size
 
-__all__ = ["Picture", "PictureSource", "check_pillow", "read_picture"]
-
 PictureSource = Any  # a path, the bytes of a file, a PIL image, or a uint8 array [height, width, 3]
 
 # A progressive JPEG may repeat scans of the whole picture: usual ones have ten. 2e9 pixels are decoded in some seconds.

@@ -10,8 +10,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Kind", "Piece", "Prepared"]
-
 Kind = Literal["image", "audio", "text"]
 
 

@@ -22,8 +22,6 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from woolly.errors import RequestError
 from woolly.senses.format import MOST_BYTES
 
-__all__ = ["check_address", "fetch"]
-
 _SECONDS = 20.0  # for one of them
 _MOST_REDIRECTS = 3
 _CHUNK = 2**16

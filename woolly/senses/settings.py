@@ -14,8 +14,6 @@ from woolly.gguf import text_of
 if TYPE_CHECKING:
     from woolly.senses.prepared import Kind
 
-__all__ = ["MOST_PATCHES", "PROJECTORS", "Projector", "TowerSettings", "check_projector", "read_settings"]
-
 # Patches of a piece, also if the file allows more pixels: 16,384 of 14 x 14 are 1,792 x 1,792 pixels.
 MOST_PATCHES = 16384
 

@@ -13,8 +13,6 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.machine.child import LIMITS, run_child
 
-__all__ = ["run_in_turn"]
-
 _LONG = 1.0  # seconds of waiting for a turn, beyond which other requests are at fault
 
 

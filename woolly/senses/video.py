@@ -27,8 +27,6 @@ from woolly.senses.pdf import Kept
 from woolly.senses.picture import Picture, check_pillow
 from woolly.senses.turn import run_in_turn
 
-__all__ = ["Clip", "Frame", "Showing", "Video", "is_video", "read_video"]
-
 TAKEN = "MP4, MOV, WebM or MKV"
 _MOST_SECONDS = 600
 _MOST_PIXELS = 4096 * 2304  # of a frame

@@ -15,8 +15,6 @@ import sys
 import zlib
 from typing import Any
 
-__all__ = ["main"]
-
 _OUT = 1  # the pipe to the parent
 
 

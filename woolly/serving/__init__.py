@@ -4,10 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from woolly.serving.answers.generation import Generation, Generator, Running
+    from woolly.serving.answers.generation import Generation, Generator
+    from woolly.serving.answers.running import Running
     from woolly.serving.errors import ApiError
     from woolly.serving.life.app import create_app
-    from woolly.serving.loading.manager import ModelInfo, ModelManager
+    from woolly.serving.loading.library import ModelInfo
+    from woolly.serving.loading.manager import ModelManager
     from woolly.serving.settings.configuration import read_settings
     from woolly.serving.settings.table import Settings
 

@@ -17,8 +17,6 @@ from woolly.serving.answers.events import event
 from woolly.serving.answers.running import Running
 from woolly.serving.errors import ApiError
 
-__all__ = ["ChatDialect", "Dialect", "Dialects", "Head", "HealthReport", "dialect_of"]
-
 HealthReport = Literal["health", "status", "ready", "live"]  # the function of serving/watch/health.py that answers
 
 

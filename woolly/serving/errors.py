@@ -15,18 +15,6 @@ from woolly.errors import (
     WoollyError,
 )
 
-__all__ = [
-    "ApiError",
-    "answer_cancelled",
-    "device_failed",
-    "error_body",
-    "model_changed",
-    "of_exception",
-    "refuse",
-    "server_stopping",
-    "switched_off",
-]
-
 # OpenAI's `type` by status; others are its invalid_request_error below 500 and server_error from there on.
 _TYPES = {
     401: "authentication_error",

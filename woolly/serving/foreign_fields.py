@@ -17,8 +17,6 @@ from pydantic import BaseModel
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["fields_of", "settle_foreign"]
-
 # Tokens that a model may think: llama-server's and vLLM's names.
 _BUDGETS = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget")
 

@@ -13,9 +13,6 @@ from fastapi.routing import APIRoute
 from woolly.serving.errors import ApiError
 from woolly.serving.foreign_fields import fields_of, settle_foreign
 
-__all__ = ["APIRouter", "ParsedRequest", "ParsedRoute"]
-
-
 _MOST_ROUNDS = 8  # of validating one body whose lists hide unknown fields behind each other
 
 

@@ -12,8 +12,6 @@ from woolly.store.download import Remote, check_source, download
 from woolly.store.folder import models_folder
 from woolly.store.known.forms import is_model_file
 
-__all__ = ["find_address", "is_address", "place_of", "pull_address"]
-
 
 def is_address(spec: str) -> bool:
     """Returns whether `spec` is an address rather than a name or a path."""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from woolly.store.folder import models_folder
 
-__all__ = ["best_block", "best_projector", "find_block", "find_projectors", "is_projector", "is_second"]
-
 _ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _TYPE = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q[0-9]\w*|BF16|F16|F32|FP16|FP32|INT[0-9]+))(?=[-._]|$)", re.IGNORECASE)
 _WORDS = re.compile(r"^(?:mtp|dflash)(?:-|$)|mmproj|projector|model|vision", re.IGNORECASE)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["CATALOGUE", "DEFAULT_MODEL", "Model", "lookup"]
-
 DEFAULT_MODEL = "smollm2"
 
 

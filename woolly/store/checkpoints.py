@@ -11,8 +11,6 @@ from woolly.errors import StoreError
 from woolly.store.download import Remote, download, unreachable
 from woolly.store.hub import HubName
 
-__all__ = ["pull_checkpoint"]
-
 _ENDS = (".safetensors", ".json", ".jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from woolly.store.catalogue import Model
 
-__all__ = ["CHUNK", "hash_of", "is_intact", "remember"]
-
 CHUNK = 1 << 20  # bytes read at a time
 
 

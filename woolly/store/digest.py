@@ -13,8 +13,6 @@ from woolly.store.checksum import hash_of
 from woolly.store.folder import models_folder
 from woolly.store.whole import written_whole
 
-__all__ = ["digest_of"]
-
 
 def digest_of(paths: Sequence[Path]) -> str:
     """Returns the SHA-256 of the files' own SHA-256, in hexadecimal.

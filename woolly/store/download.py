@@ -27,18 +27,6 @@ from woolly.store.whole import put_in_place
 if TYPE_CHECKING:
     from urllib.error import HTTPError
 
-__all__ = [
-    "HUB",
-    "Remote",
-    "check_online",
-    "check_source",
-    "download",
-    "is_offline",
-    "open_url",
-    "source_note",
-    "unreachable",
-]
-
 HUB = "https://huggingface.co"  # unless HF_ENDPOINT names another one
 
 Progress = Callable[[int, int], None]

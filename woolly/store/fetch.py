@@ -31,8 +31,6 @@ from woolly.store.lock import POLL_SECONDS, file_lock
 from woolly.store.names import is_path, remote_name
 from woolly.store.resolve import resolve
 
-__all__ = ["pull"]
-
 Progress = Callable[[int, int], None]
 
 

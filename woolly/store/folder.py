@@ -7,8 +7,6 @@ from pathlib import Path
 
 from woolly.errors import StoreError
 
-__all__ = ["models_folder"]
-
 
 def models_folder() -> Path:
     """Return `$WOOLLY_HOME/models`, else `$XDG_CACHE_HOME/woolly/models`, else `~/.cache/woolly/models`.

@@ -18,8 +18,6 @@ from woolly.store.download import HUB, Remote, check_online, download, unreachab
 from woolly.store.folder import models_folder
 from woolly.store.known.forms import FILE, find_files, is_model_file, is_whisper_file
 
-__all__ = ["HubName", "choose_file", "find_here", "hub_cache", "hub_remotes", "pull_hub", "quant_of", "shards_of"]
-
 # The type that is taken if the name gives none, the usual choice first.
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "BF16", "F16")
 _QUANT = re.compile(

@@ -16,8 +16,6 @@ from woolly.errors import StoreError
 from woolly.store.checksum import CHUNK
 from woolly.store.download import Remote, open_url, unreachable
 
-__all__ = ["fetch_wheel"]
-
 _INDEX = "https://pypi.org/simple"
 _KINDS = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"  # PEP 691
 _MOST = 4 << 20  # bytes of a listing

@@ -21,8 +21,6 @@ from woolly.store.known.forms import find_files
 from woolly.store.names import catalogue_names, is_path, remote_name
 from woolly.store.other_programs import hub_models, lm_studio_models, ollama_models
 
-__all__ = ["find_stored", "list_models", "own_models", "own_names", "remove_model"]
-
 # Side files that are removed with a model. Not the lock: another process may be waiting on it.
 _BESIDE = ("{}.verified", "{}.source.json", "{}.partial", "{}.partial.json")
 

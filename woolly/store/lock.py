@@ -14,8 +14,6 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["POLL_SECONDS", "file_lock"]
-
 POLL_SECONDS = 0.1
 
 

@@ -21,8 +21,6 @@ from woolly.errors import StoreError
 from woolly.store.lock import file_lock
 from woolly.store.presets import PRESETS_FILE, Preset, read_presets
 
-__all__ = ["find_made", "list_made", "remove_made", "write_made"]
-
 MOST_MADE = 256
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 

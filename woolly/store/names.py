@@ -17,18 +17,6 @@ from woolly.store.hub import HubName, quant_of
 from woolly.store.known.families import Tag, all_families
 from woolly.store.known.forms import FILE, is_model_file
 
-__all__ = [
-    "Named",
-    "at_home",
-    "catalogue_names",
-    "find_named",
-    "is_bare_repo",
-    "is_catalogued",
-    "is_path",
-    "known_names",
-    "remote_name",
-]
-
 _REPO = r"[\w-][\w.-]*/[\w-][\w.-]*"
 _TYPE = re.compile(r"(?:^|-)((?:ud-)?(?:i?q\d\w*|tq\d_\d|mxfp4\w*|bf16|fp?16|fp?32))$")
 _KINDS = re.compile(r"-(?:instruct|it|chat|text)$")  # Ollama's tags may say what the family's files are anyway

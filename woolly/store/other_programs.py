@@ -13,8 +13,6 @@ from woolly.store.entry import Stored, describe, is_later_shard
 from woolly.store.hub import hub_cache
 from woolly.store.known.forms import find_files
 
-__all__ = ["hub_models", "lm_studio_models", "ollama_models", "ollama_projector"]
-
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _PROJECTOR_LAYER = "application/vnd.ollama.image.projector"
 

@@ -25,8 +25,6 @@ from woolly.errors import StoreError
 from woolly.store.folder import models_folder
 from woolly.store.inventory import own_names
 
-__all__ = ["NO_PRESET", "PRESETS_FILE", "Preset", "find_preset", "preset_files", "read_presets"]
-
 PRESETS_FILE = "presets.toml"
 NO_PRESET = "none"  # asks for no preset, not even that of the model's name
 

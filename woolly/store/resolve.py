@@ -31,8 +31,6 @@ from woolly.store.names import (
 )
 from woolly.store.presets import Preset
 
-__all__ = ["find_own_made", "is_model_name", "near_models", "resolve"]
-
 
 def resolve(spec: str | os.PathLike[str]) -> Path:
     """Returns the path of a GGUF file: an existing file as it is, or a model on this machine by its name."""

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["opened_plain", "put_in_place", "read_plain", "written_whole"]
-
 _BINARY: int = getattr(os, "O_BINARY", 0)  # Windows would else change the ends of lines
 _AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)  # to open a pipe waits for its writer
 

@@ -22,28 +22,6 @@ from jinja2.utils import Namespace
 
 from woolly.errors import TemplateError
 
-__all__ = [
-    "ACTIVE",
-    "MAX_BITS",
-    "MAX_DEPTH",
-    "NUMBERS",
-    "SIZED",
-    "Budget",
-    "DictItems",
-    "DictKeys",
-    "DictValues",
-    "ListIterator",
-    "check_key",
-    "hold",
-    "join_texts",
-    "paid_iterable",
-    "paid_list",
-    "spend",
-    "text_bytes",
-    "text_of",
-    "weigh",
-]
-
 #: Deeper nesting is refused: comparing, hashing and printing recurse in C.
 MAX_DEPTH = 100
 #: No template needs integers beyond the range of a float, and their arithmetic is not constant time.

@@ -36,8 +36,6 @@ from woolly.templates.budget import (
 )
 from woolly.templates.methods import METHODS, Bound, Function, replace, splitlines
 
-__all__ = ["FILTERS", "FUNCTIONS", "TESTS", "within"]
-
 _TIME_FORMAT = re.compile(r"(?:[^%\x00]|%-?[A-Za-z%]){0,200}")
 _MAX_NUMBER_TEXT = 300
 _MAX_MESSAGE = 2000

@@ -24,8 +24,6 @@ from woolly.templates.budget import (
     weigh,
 )
 
-__all__ = ["METHODS", "OPERATORS", "PROPERTIES", "Bound", "Function", "operate", "replace", "size_of", "splitlines"]
-
 Function = Callable[..., Any]
 
 OPERATORS: dict[str, Function] = {

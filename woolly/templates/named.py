@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-__all__ = ["TEMPLATE_NAMES", "named_template"]
-
 # What is around the text of each role, `…` stands for the text, and how an answer begins. One pair of `any` serves all
 # roles; the role itself is `@`. A name with ! trims the texts.
 _TURNS: Mapping[str, Mapping[str, str]] = {

@@ -26,8 +26,6 @@ from woolly.templates.budget import ACTIVE, Budget, check_key, hold, join_texts,
 from woolly.templates.filters import FILTERS, FUNCTIONS, TESTS, within
 from woolly.templates.methods import METHODS, OPERATORS, PROPERTIES, Bound, operate, size_of
 
-__all__ = ["MAX_CALLS_DEEP", "MAX_SOURCE", "MAX_TOKENS", "CompiledTemplate", "GenerationBlocks", "Sandbox"]
-
 #: About eight and four times the largest template in use; compiling takes up to a second at these limits.
 MAX_SOURCE = 128 * 1024
 MAX_TOKENS = 16_000

@@ -17,8 +17,6 @@ from woolly.errors import TemplateError
 if TYPE_CHECKING:
     from woolly.templates.sandbox import CompiledTemplate
 
-__all__ = ["CHATML", "ChatTemplate", "check_messages"]
-
 #: The fallback for a file without a template: plain ChatML turns, which most chat models have seen.
 CHATML = (
     "{% for message in messages %}"

@@ -17,8 +17,6 @@ from woolly.tokens.vocabulary import SPACE_MARK, Vocabulary
 if TYPE_CHECKING:
     from woolly.tokens.pretokenize import Pretokenizer
 
-__all__ = ["BYTE_OF_CHARACTER", "BytePairEncoder"]
-
 _NEWLINES = re.compile(r"(\n+)")
 _PART = 100_000  # characters that are encoded at once
 _LONGEST_PART = 2_000_000  # the regex engine gives up on a word of ten million characters

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.tokens.tokenizer import Tokenizer
 
-__all__ = ["StreamDetokenizer"]
-
 
 class StreamDetokenizer:
     """Turns a stream of ids into text; the joined results equal `Tokenizer.decode` of the same ids.

@@ -7,8 +7,6 @@ import math
 from woolly.errors import TokenizerError
 from woolly.tokens.vocabulary import BYTE_NAME, TokenType, Vocabulary
 
-__all__ = ["PlamoEncoder"]
-
 _UNKNOWN = 10_000_000  # what a character costs that no piece covers: more than any piece
 _LARGEST = 20_000_000  # a piece that costs this or more is none
 _NO_PIECES = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)

@@ -11,8 +11,6 @@ from difflib import get_close_matches
 
 from woolly.errors import UnsupportedError
 
-__all__ = ["PRETOKENIZERS", "Pretokenizer", "find_pretokenizer"]
-
 
 @dataclass(frozen=True)
 class Pretokenizer:

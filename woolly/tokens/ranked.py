@@ -9,8 +9,6 @@ from typing import Protocol
 
 from woolly.errors import TokenizerError
 
-__all__ = ["LateEncoder", "merges_by_rank"]
-
 _LONGEST = 256  # characters of a token that merges are looked for; the longest of Whisper has 128
 _MOST_WORK = 1 << 24  # characters of all these tokens, squared: several times Whisper's
 

@@ -7,8 +7,6 @@ import re
 from woolly.errors import TokenizerError
 from woolly.tokens.vocabulary import TokenType, Vocabulary
 
-__all__ = ["RwkvEncoder", "unescaped"]
-
 _ESCAPE = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _NAMED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 

@@ -6,8 +6,6 @@ from woolly._native import SentencePieceBPE
 from woolly.errors import TokenizerError
 from woolly.tokens.vocabulary import SPACE_MARK, Vocabulary
 
-__all__ = ["SentencePieceEncoder"]
-
 
 class SentencePieceEncoder:
     """Merges the neighbours that form the piece of highest score; among equals, the leftmost."""

@@ -14,8 +14,6 @@ from woolly._native import SpecialSplitter
 from woolly.errors import TokenizerError
 from woolly.tokens.vocabulary import TokenType, Vocabulary
 
-__all__ = ["SpecialTokens", "make_splitter", "read_special_tokens"]
-
 _DEEPSEEK_END = "<｜end▁of▁sentence｜>"
 
 # Texts that mark a role if the file names no id for it; the first one in the vocabulary is taken.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["StopMatcher"]
-
 
 class StopMatcher:
     """Holds back text that may begin a stop string; the stop string itself is never shown."""

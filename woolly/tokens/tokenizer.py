@@ -17,8 +17,6 @@ from woolly.tokens.ranked import LateEncoder
 from woolly.tokens.special import SpecialTokens, make_splitter, read_special_tokens
 from woolly.tokens.vocabulary import BYTE_NAME, SPACE_MARK, TokenType, Vocabulary, read_vocabulary
 
-__all__ = ["Tokenizer"]
-
 _BYTE_PAIR_MODELS = ("gpt2", "gemma4", "whitespace")
 _MODELS = (*_BYTE_PAIR_MODELS, "llama", "bert", "t5", "rwkv", "plamo2")
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)

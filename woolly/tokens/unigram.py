@@ -12,8 +12,6 @@ from woolly.errors import TokenizerError
 if TYPE_CHECKING:
     from woolly.tokens.vocabulary import Vocabulary
 
-__all__ = ["UnigramEncoder"]
-
 
 class UnigramEncoder:
     """Finds the sequence of pieces with the highest sum of scores, after the vocabulary's own normalization."""

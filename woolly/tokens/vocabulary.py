@@ -17,8 +17,6 @@ from woolly.errors import TokenizerError
 from woolly.gguf import StringArray
 from woolly.tokens.ranked import merges_by_rank
 
-__all__ = ["BYTE_NAME", "SPACE_MARK", "TokenType", "Vocabulary", "read_vocabulary"]
-
 BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPACE_MARK = "\u2581"  # how SentencePiece writes a space
 

@@ -8,8 +8,6 @@ from tokenizers import models, normalizers, pre_tokenizers
 from woolly.errors import TokenizerError
 from woolly.tokens.vocabulary import SPACE_MARK, TokenType, Vocabulary
 
-__all__ = ["WordPieceEncoder"]
-
 
 class WordPieceEncoder:
     """Splits words into the longest known pieces from the left; a word that cannot be split is unknown."""

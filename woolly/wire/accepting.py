@@ -11,8 +11,6 @@ from contextlib import suppress
 
 from woolly.wire.connection import Connection
 
-__all__ = ["greeted", "hang_up"]
-
 _PAUSE = 0.5  # seconds after an error; most end by themselves (too many open files, a client that left)
 _MOST_GREETED = 64  # handshakes at once; one with the token takes milliseconds, so the oldest of more is dropped
 

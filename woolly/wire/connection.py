@@ -20,8 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from woolly.wire.message import BadMessage, WireMessage
 
-__all__ = ["Connection", "LostConnection", "RefusedConnection"]
-
 VERSION = 2  # of frames and of the messages in them
 
 _MAGIC = b"WLYS"

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from woolly.wire.connection import Connection, LostConnection
 from woolly.wire.message import WireMessage
 
-__all__ = ["Link"]
-
 _Parts = Sequence[bytes | memoryview]
 
 

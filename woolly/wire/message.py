@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BadMessage", "WireMessage"]
-
 _HEAD = struct.Struct(">I")  # bytes of JSON that follow
 _TYPES: dict[str, np.dtype[Any]] = {"i4": np.dtype("<i4"), "f4": np.dtype("<f4"), "u1": np.dtype("u1")}
 _MOST_AXES = 3

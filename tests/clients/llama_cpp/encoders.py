@@ -16,8 +16,6 @@ import numpy as np
 
 from woolly.gguf import GGUFWriter
 
-__all__ = ["EMBEDDERS", "RERANKER", "write_encoders"]
-
 _POOLINGS = {"none": 0, "mean": 1, "cls": 2, "last": 3}
 _RANK = 4
 

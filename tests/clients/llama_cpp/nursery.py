@@ -15,8 +15,6 @@ from pathlib import Path
 
 from tests.clients.llama_cpp.server import translate
 
-__all__ = ["start_nursery"]
-
 _PROGRAM = """#!{python} -IS
 import json, os, signal, socket, sys
 line = socket.socket(socket.AF_UNIX)

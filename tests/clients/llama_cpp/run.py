@@ -17,8 +17,6 @@ from tests.clients.llama_cpp.encoders import write_encoders
 from tests.clients.llama_cpp.nursery import start_nursery
 from tests.clients.llama_cpp.stories import write_models
 
-__all__ = ["main"]
-
 _ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from tests.clients.llama_cpp.encoders import EMBEDDERS, RERANKER
 from tests.clients.llama_cpp.stories import FILES
 
-__all__ = ["translate"]
-
 _EMBEDDER = "ggml-org/models/bert-bge-small/ggml-model-f16.gguf"
 _OTHERS = {"ggml-org/models/jina-reranker-v1-tiny-en/ggml-model-f16.gguf": RERANKER}
 

@@ -16,8 +16,6 @@ import numpy as np
 from tests.cases.towers import TOWERS, write_tower
 from woolly.gguf import GGUFWriter
 
-__all__ = ["ADAPTER", "DRAFT", "FILES", "write_models"]
-
 _CONTEXT = 2048  # as the file that the tests download says
 
 # Files by what the tests call them: a repository of the hub.

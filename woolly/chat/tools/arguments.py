@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from woolly.chat.tools.tags import Tags
     from woolly.chat.tools.tool import Tool
 
-__all__ = ["escape", "python_call", "tagged_call"]
-
 Rule = Callable[[str, str], str]  # adds a rule of this name and body, and returns its name
 Literal = Callable[[str], str]  # returns what matches a text, parts of which may be control tokens
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from woolly.chat.tools.values import python_json, to_json
 
-__all__ = ["QUOTE", "BareObject"]
-
 QUOTE = '<|"|>'  # around strings; one token of Gemma 4's vocabulary
 
 

@@ -9,8 +9,6 @@ from woolly.chat.tools.bare import QUOTE
 from woolly.chat.tools.label import Label
 from woolly.chat.tools.tags import Tags
 
-__all__ = ["FORMATS", "Format", "find_format"]
-
 
 @dataclass(frozen=True)
 class Format:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from woolly.chat.tools.tool import Tool, ToolChoice
     from woolly.tokens import Tokenizer
 
-__all__ = ["answer_grammar", "call_grammar"]
-
 MAX_CALLS = 16  # in one answer: a small model that must call would not end otherwise
 MAX_SOURCE = 32 << 10  # of a Lark grammar, as the engine has it
 _MARK = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\]|\{n\})")

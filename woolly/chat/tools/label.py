@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from woolly.chat.tools.bare import BareObject
 from woolly.chat.tools.scanner import ObjectScanner, Status, Unread
 
-__all__ = ["Label", "LabelScanner"]
-
 _MAX_LABEL = 256
 
 

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from woolly.chat.tools.format import Format
     from woolly.tokens import Tokenizer
 
-__all__ = ["mark_ids", "marks_of"]
-
 
 def marks_of(format: Format) -> list[str]:
     """Returns every mark that a parser of the format looks for."""

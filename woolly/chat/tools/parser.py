@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.chat.tools.format import Format
     from woolly.chat.tools.tool import Tool
 
-__all__ = ["ToolParser", "make_call_id"]
-
 _SPACE = frozenset(" \t\r\n")
 _LETTERS = string.ascii_letters + string.digits
 

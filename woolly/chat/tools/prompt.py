@@ -13,8 +13,6 @@ from woolly.chat.message import Message, read_arguments
 if TYPE_CHECKING:
     from woolly.chat.tools.tool import Tool
 
-__all__ = ["describe_tools", "knows_tools"]
-
 _INTRODUCTION = """You can call these functions:
 {tools}
 

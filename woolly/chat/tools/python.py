@@ -7,8 +7,6 @@ from collections.abc import Callable
 from woolly.chat.tools.scanner import Status, Unread
 from woolly.chat.tools.values import python_json, to_json
 
-__all__ = ["PythonScanner"]
-
 _SPACE = frozenset(" \t\r\n")
 _MAX_NAME = 256
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
-__all__ = ["CallScanner", "ObjectScanner", "Scanner", "Status", "Unread"]
-
 _SPACE = frozenset(" \t\r\n")
 _NAME_KEYS = frozenset(["name", "tool_name", "function", "tool"])
 _ARGUMENT_KEYS = frozenset(["arguments", "parameters", "args"])

@@ -9,8 +9,6 @@ from typing import Any
 from woolly.chat.tools.scanner import Status
 from woolly.chat.tools.values import is_text, to_json, typed_json
 
-__all__ = ["TagScanner", "Tags"]
-
 _SPACE = frozenset(" \t\r\n")
 _MAX_NAME = 256
 

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from woolly.errors import RequestError
 from woolly.sampling.schema import read_schema
 
-__all__ = ["Tool", "ToolCall", "ToolChoice"]
-
 _FIELDS = {"name", "description", "parameters", "strict"}
 
 

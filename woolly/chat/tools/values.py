@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-__all__ = ["is_text", "python_json", "to_json", "typed_json"]
-
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 

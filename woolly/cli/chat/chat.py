@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from woolly.llm import LLM, ChatStream
     from woolly.sampling import SamplingParams
 
-__all__ = ["Chat", "writing"]
-
 # From this share of the context on the chat says how full it is.
 _NEARLY_FULL = 0.8
 _SHORTER = "/compact makes a note of the turns so far, /forget N drops the N oldest"

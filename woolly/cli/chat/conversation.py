@@ -12,8 +12,6 @@ from woolly.cli.parse.usage import near
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 
-__all__ = ["Conversation", "changed_settings", "find_setting", "setting_names", "with_parts"]
-
 _ROWS = options_of(SamplingParams)
 _OTHER_NAMES = {
     **{flag[2:].replace("-", "_"): row.name for row in _ROWS.values() for flag in row.flags.split() if flag[1] == "-"},

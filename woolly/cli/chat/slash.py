@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from woolly.chat import Vision
     from woolly.cli.chat.chat import Chat
 
-__all__ = ["COMMANDS", "Slash", "complete", "run_slash"]
-
 # Settings that `/set` always shows.
 _EXAMPLES = {"temperature": "0.2", "top_k": "40", "top_p": "0.9", "min_p": "0.1", "seed": "1", "max_tokens": "100"}
 _USUAL = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens")

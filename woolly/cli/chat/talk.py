@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from woolly.sampling import SamplingParams
     from woolly.store import Preset
 
-__all__ = ["talk"]
-
 
 def talk(
     name: str,

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.mcp import OfferedTool, Toolbox
     from woolly.mcp.approval import Reply
 
-__all__ = ["Tools", "call_message", "open_tools"]
-
 _SHOWN = 400  # characters of results, and of arguments that nobody is asked about, that the terminal shows
 _REFUSED = "The user refused this call. Do not repeat it; continue without it."
 _STOPPED = "The user stopped this call."

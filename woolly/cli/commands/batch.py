@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from woolly.serving.batches import Tally
     from woolly.serving.settings.table import Settings
 
-__all__ = ["batch"]
-
 
 @command(
     Argument("rows", "IN", "File of rows: .jsonl or .parquet.", required=True),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
     from woolly.runtime import Options
 
-__all__ = ["bench"]
-
 # More than the caches of a large server hold, so that it is memory that is measured.
 _BANDWIDTH_MEGABYTES = 1024
 

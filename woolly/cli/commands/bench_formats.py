@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from woolly.measure.bench import Measured, StepKind
 
-__all__ = ["FORMATS", "Record", "write"]
-
 # Columns that the whole table takes.
 _WIDE = 80
 

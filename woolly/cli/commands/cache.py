@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from woolly.cache.disk import PageFile
     from woolly.llm import LLM
 
-__all__ = ["cache"]
-
 _ACTIONS = ("list", "verify", "clear", "pin")
 _COUNTED = ("pages", "windows", "states", "pinned")
 

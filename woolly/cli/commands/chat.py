@@ -28,8 +28,6 @@ from woolly.errors import RequestError
 from woolly.sampling import SamplingParams
 from woolly.store import DEFAULT_MODEL, Preset
 
-__all__ = ["chat"]
-
 _TURNS = "Conversation"  # title in --help
 
 

@@ -15,8 +15,6 @@ from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.errors import RequestError
 
-__all__ = ["cluster"]
-
 _ACTIONS = ("check", "replica")
 _LISTEN = "127.0.0.1:7070"
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from woolly.convert import FileDraft, Written
     from woolly.quantize import ImportanceMatrix, Recipe
 
-__all__ = ["convert", "converted"]
-
 _LIMIT = 1024  # threads
 
 

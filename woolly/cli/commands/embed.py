@@ -17,8 +17,6 @@ from woolly.cli.terminal.sizes import counted
 from woolly.cli.texts.sources import read_texts
 from woolly.cli.texts.vectors import VectorFile, check_format, identity, json_line
 
-__all__ = ["embed"]
-
 _BLOCK = 256  # texts that are lost at most if the command is ended; large enough to be sorted by length
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from woolly.measure.evaluation.rows import Row
     from woolly.measure.evaluation.running import Outcome
 
-__all__ = ["eval"]
-
 
 @command(
     MODEL,

@@ -14,8 +14,6 @@ from woolly.cli.terminal.sizes import counted, size
 from woolly.errors import RequestError
 from woolly.store import resolve
 
-__all__ = ["export"]
-
 
 @command(
     Argument("model", "MODEL", "A GGUF file or a model's name.", required=True),

@@ -16,8 +16,6 @@ from woolly.cli.terminal.progress import steps_bar
 from woolly.cli.terminal.sizes import counted, duration, size
 from woolly.errors import RequestError
 
-__all__ = ["imatrix"]
-
 
 @command(
     MODEL,

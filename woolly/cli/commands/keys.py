@@ -16,8 +16,6 @@ from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.screen import print_table, results
 
-__all__ = ["keys"]
-
 _ACTIONS = ("list", "add", "remove")
 
 

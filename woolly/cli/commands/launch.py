@@ -30,8 +30,6 @@ from woolly.cli.terminal.progress import tell
 from woolly.errors import RequestError
 from woolly.store import DEFAULT_MODEL, models_folder
 
-__all__ = ["launch"]
-
 _CTX = 32_768  # of a server that is started here, if the model's own context is not smaller
 _CACHE_DISK = "20GB"  # of the same: the agent's system prompt is then computed once, not at every start
 _ROOM = 2_048  # tokens beside the agent's first turn, for a question and an answer

@@ -20,8 +20,6 @@ from woolly.errors import WoollyError
 from woolly.machine.blas import import_numpy
 from woolly.store import Stored, list_models, models_folder, quant_of
 
-__all__ = ["list_models_here"]
-
 
 @command(
     Option("--own", "Only those that Woolly keeps.", bool, default=False),

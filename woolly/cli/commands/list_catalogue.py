@@ -14,8 +14,6 @@ from woolly.cli.terminal.screen import print_table, results
 from woolly.machine.fit import Room
 from woolly.store import DEFAULT_MODEL, Tag, find_stored, read_catalogue
 
-__all__ = ["billions", "print_catalogue", "runs_here"]
-
 _COLUMNS = ("name", "size", "parameters", "runs here", "kind", "licence", "quantization", "architecture", "hub")
 # Characters from which on a terminal shows a column; the others always are there.
 _FROM = {"kind": 90, "licence": 112, "quantization": 190, "architecture": 190, "hub": 190}

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from woolly.measure.divergence import Totals
     from woolly.measure.perplexity import MeanEstimate, Scorer
 
-__all__ = ["perplexity"]
-
 
 @command(
     MODEL,

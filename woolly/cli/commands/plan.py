@@ -11,8 +11,6 @@ from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.screen import results
 from woolly.store import resolve
 
-__all__ = ["plan"]
-
 
 @command(
     MODEL,

@@ -24,8 +24,6 @@ from woolly.cli.terminal.sizes import size
 from woolly.errors import RequestError
 from woolly.store import CATALOGUE
 
-__all__ = ["API_KEY", "API_KEY_FILE", "URL", "ask", "models_of", "ps", "server_at"]
-
 _TIMEOUT = 10
 
 

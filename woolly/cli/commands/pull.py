@@ -22,8 +22,6 @@ from woolly.store.known.families import own_catalogue
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["fetched", "pull", "pull_with_progress", "pulled"]
-
 
 @command(
     model_argument(

@@ -24,8 +24,6 @@ from woolly.store import resolve
 if TYPE_CHECKING:
     from woolly.quantize import Recipe, Summary
 
-__all__ = ["quantize"]
-
 
 @command(
     Argument("source", "IN", "A GGUF file in F32, F16 or BF16.", required=True),

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from woolly.measure.pick.picking import Candidate, Picked
     from woolly.quantize import ImportanceMatrix, Recipe
 
-__all__ = ["quantize_to_size", "tell_missing"]
-
 _CTX, _WINDOWS = 256, 4  # tokens of a window, and windows that types are chosen by
 _BAR = 24  # characters of the longest bar
 

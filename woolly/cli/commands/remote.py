@@ -15,8 +15,6 @@ from woolly.store import HubName, Remote, hub_remotes, is_path, open_url, remote
 from woolly.store.download import unreachable
 from woolly.store.hub import shards_of
 
-__all__ = ["is_remote", "remote_header"]
-
 # A header of a large vocabulary has about 10 MB.
 _FIRST, _MOST = 2 << 20, 128 << 20
 

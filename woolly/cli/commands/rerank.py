@@ -13,8 +13,6 @@ from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.texts.sources import read_texts
 
-__all__ = ["rerank"]
-
 
 @command(
     MODEL,

@@ -10,8 +10,6 @@ from woolly.cli.parse.parameter import Argument
 from woolly.cli.terminal.sizes import size
 from woolly.store import remove_model
 
-__all__ = ["rm"]
-
 
 @command(Argument("names", "MODEL...", "Names of `woolly list`.", list, required=True, complete=complete_model))
 def rm(names: tuple[str, ...]) -> None:

@@ -40,8 +40,6 @@ from woolly.store import DEFAULT_MODEL, Preset
 if TYPE_CHECKING:
     from woolly.sampling import SamplingParams
 
-__all__ = ["run"]
-
 
 @command(
     Argument(

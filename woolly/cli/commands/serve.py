@@ -21,8 +21,6 @@ from woolly.errors import RequestError
 from woolly.serving.settings.configuration import environment_name, kind_of, read_settings
 from woolly.serving.settings.table import groups, in_order
 
-__all__ = ["main", "serve"]
-
 # Settings whose flags may have their two parts in two words.
 _PAIRS = ("control_vector_scaled", "control_vector_layer_range")
 

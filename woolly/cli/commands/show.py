@@ -25,8 +25,6 @@ from woolly.store import resolve
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile
 
-__all__ = ["show"]
-
 _LONGEST_VALUE = 100
 _BANDWIDTH_MEGABYTES = 256
 

@@ -10,8 +10,6 @@ from woolly.gguf import GGUFFile
 from woolly.plan import Plan
 from woolly.runtime import Gpu, Options, find_gpu, plan_placement
 
-__all__ = ["find_card", "on_card", "told_of_card"]
-
 
 def find_card() -> tuple[Gpu | None, str]:
     """The GPU that `auto` takes; None and the reason if there is none."""

@@ -13,8 +13,6 @@ from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import tell
 
-__all__ = ["stage"]
-
 
 @command(
     MODEL,

@@ -15,8 +15,6 @@ from woolly.cli.parse.parameter import Argument
 from woolly.cli.parse.usage import near
 from woolly.errors import RequestError
 
-__all__ = ["stop"]
-
 # Seconds that requests which still run may take.
 _PATIENCE = 600
 

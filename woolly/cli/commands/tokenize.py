@@ -16,8 +16,6 @@ from woolly.cli.terminal.sizes import counted
 from woolly.errors import RequestError
 from woolly.store import resolve
 
-__all__ = ["tokenize"]
-
 
 @command(
     MODEL,

@@ -15,8 +15,6 @@ from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.screen import print_table, results
 from woolly.errors import RequestError
 
-__all__ = ["usage"]
-
 
 @command(
     Option("--by", "What to sum up by: some of key, model and day, separated by commas.", default="key,model"),

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from woolly.measure.diagnosis import Advice, Run
     from woolly.measure.examination import Examination
 
-__all__ = ["why"]
-
 _COLUMNS, _NAME, _CELL = 100, 12, 29
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["AGENTS", "Agent", "Endpoint", "Setup"]
-
 _HOUR = 3_600_000  # milliseconds; a long prompt on a CPU takes minutes before the first token
 
 

@@ -19,8 +19,6 @@ from woolly.cli.parse.usage import near
 from woolly.cli.terminal.progress import tell
 from woolly.errors import RequestError
 
-__all__ = ["cannot_write", "find_model", "is_running", "serve_command", "started"]
-
 _ENDING = 40.0  # seconds that a server may take to end, its answers included
 _LOADING = 1800.0  # seconds that a server may take to load its model, as `woolly serve` gives a replica
 _LOCAL = ("127.0.0.1", "localhost")

@@ -20,8 +20,6 @@ from woolly.cli.parse.parameter import TYPED, Bundle, shown_name, typed_name
 from woolly.cli.parse.usage import UsageError, given_twice, no_command, no_option, sentence
 from woolly.errors import RequestError, WoollyError
 
-__all__ = ["Command", "Group", "command"]
-
 
 def command(
     *parameters: click.Parameter | Bundle, kind: type[Command] | None = None, common: str = ""

@@ -11,8 +11,6 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 from woolly.cli.parse.usage import UsageError
 
-__all__ = ["install_completion", "show_completion"]
-
 # By shell: the file that holds the script, and the file that must load it.
 _PLACES = {
     "bash": ("~/.bash_completions/woolly.sh", "~/.bashrc"),

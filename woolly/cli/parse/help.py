@@ -9,8 +9,6 @@ import click
 
 from woolly.cli.parse.parameter import shown_default, shown_help, shown_name
 
-__all__ = ["boxed_help", "sections_of", "write_commands", "write_sections"]
-
 _COMMON, _OTHERS = "Common options", "Options"
 
 

@@ -12,8 +12,6 @@ from typing import Any, ClassVar
 
 from woolly.cli.parse.usage import UsageError
 
-__all__ = ["LLAMA_FLAGS", "LlamaFlag"]
-
 
 @dataclass(frozen=True)
 class LlamaFlag:

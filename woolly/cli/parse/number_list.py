@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from woolly.cli.parse.usage import UsageError
 
-__all__ = ["numbers"]
-
 _RANGE = re.compile(r"(\d+)-(\d+)(?:([+*])(\d+))?")
 # A range is typed by hand: more numbers than this are a mistake.
 _MOST = 1000

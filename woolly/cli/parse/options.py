@@ -13,35 +13,6 @@ from woolly.errors import RequestError, StoreError
 from woolly.llm.model_options import rows_of
 from woolly.store import CATALOGUE, DEFAULT_MODEL, HubName, Purpose, known_names, list_models, models_for
 
-__all__ = [
-    "ANSWER",
-    "AS_JSON",
-    "BACKEND",
-    "DEVICE",
-    "ENGINE",
-    "GPU_LAYERS",
-    "KV_TYPE",
-    "MAX_TOKENS",
-    "MODEL",
-    "NAMED",
-    "SYSTEM",
-    "THREADS",
-    "WEIGHT_MEMORY",
-    "adapter_scales",
-    "answer_limit",
-    "complete_fetched",
-    "complete_model",
-    "complete_pullable",
-    "engine_option",
-    "hub_model",
-    "hub_option",
-    "model_and_text",
-    "model_argument",
-    "one_model",
-    "read_text",
-    "structure",
-]
-
 
 def complete_model(incomplete: str) -> list[str]:
     """Returns names for the Tab key: the default model, and those on this machine."""

@@ -13,18 +13,6 @@ from woolly.cli.parse.usage import UsageError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = [
-    "TYPED",
-    "Argument",
-    "Bundle",
-    "Completer",
-    "Option",
-    "shown_default",
-    "shown_help",
-    "shown_name",
-    "typed_name",
-]
-
 Completer = Callable[[str], list[str]]
 
 TYPED = "woolly.typed"  # key of a context's meta: by parameter, the name under which its option was typed

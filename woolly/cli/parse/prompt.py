@@ -25,8 +25,6 @@ if sys.platform == "win32":
 else:
     import select
 
-__all__ = ["is_conversation", "lacks_prompt", "model_and_prompt", "name_and_words", "naming_files"]
-
 # Names of well-known models, and names with a tag: an answer to one as a prompt would puzzle the person.
 _LIKE_A_MODEL = re.compile(
     r"[\w.-]+:[\w.-]+$|(llama|mistral|mixtral|qwen|gemma|phi|deepseek|granite|codellama|tinyllama|starcoder|falcon|olmo"

@@ -12,8 +12,6 @@ from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 from woolly.store import Preset
 
-__all__ = ["SAMPLING", "sampler_options", "sampling_params"]
-
 _ROWS = options_of(SamplingParams)
 
 # How a value is typed that has another form in Python, and what --help adds about it.

@@ -8,8 +8,6 @@ import click
 
 from woolly.errors import RequestError
 
-__all__ = ["UsageError", "given_twice", "near", "no_command", "no_option", "sentence"]
-
 # Names of commands in other programs.
 _COMMANDS = {
     "ask": "run",

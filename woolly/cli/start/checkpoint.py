@@ -7,8 +7,6 @@ from pathlib import Path
 
 from woolly.errors import UnsupportedError
 
-__all__ = ["check_archive", "of_checkpoint"]
-
 
 def of_checkpoint(name: str) -> str:
     """Returns the name of a model; of a checkpoint's folder, that of the file that it was converted to."""

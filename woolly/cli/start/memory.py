@@ -13,8 +13,6 @@ from woolly.errors import StoreError
 from woolly.store import DEFAULT_MODEL, models_folder, resolve
 from woolly.store.whole import written_whole
 
-__all__ = ["Start", "default_model", "is_here", "read_start", "remember"]
-
 _PAUSE = 3600  # seconds after which a hub that was not reached is asked again
 
 

@@ -23,8 +23,6 @@ from woolly.store.download import HUB, is_offline
 if TYPE_CHECKING:
     from woolly.cli.start.suggestion import Suggestion
 
-__all__ = ["Download", "hint", "next_steps", "offer"]
-
 _PATIENCE = 2.0  # seconds to wait for the hub
 _STAYS = ("s", "S", "n", "N", "q", "\x1b")
 

@@ -10,8 +10,6 @@ from woolly.machine.fit import Room
 from woolly.machine.memory import available_memory, total_memory
 from woolly.store import models_folder
 
-__all__ = ["room_here"]
-
 
 def room_here() -> Room:
     """Returns the room of this machine; the memory of the GPU that `auto` takes counts, for a model may be split."""

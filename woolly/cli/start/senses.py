@@ -8,8 +8,6 @@ from pathlib import Path
 from woolly.errors import RequestError, StoreError
 from woolly.store import CATALOGUE, resolve
 
-__all__ = ["check_files", "find_projector"]
-
 
 def check_files(images: Sequence[str], sounds: Sequence[str]) -> None:
     """RequestError, as the one who reads it would raise, for a file that is not there."""

@@ -10,8 +10,6 @@ from woolly.cli.start.room import room_here
 from woolly.machine.busy import Others
 from woolly.store import Tag, find_named, read_catalogue
 
-__all__ = ["Suggestion", "suggest"]
-
 _ENOUGH = 10.0  # tokens per second: about twice as fast as people read
 _REACHED = 0.7  # part of the memory's bandwidth that answers of one sequence use, by the benchmarks
 _MEGABYTES = 128

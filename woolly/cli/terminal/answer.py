@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.engine import Chunk, Completion
     from woolly.templates import ChatTemplate
 
-__all__ = ["EMPTY", "Timing", "is_assumed_in_vain", "show_markdown", "show_plain", "stats_of", "visible"]
-
 # What to say of an empty answer if `is_assumed_in_vain`.
 EMPTY = "the answer is empty: this file has no chat template, so ChatML is assumed, and it is probably a base model"
 

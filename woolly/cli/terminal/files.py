@@ -7,8 +7,6 @@ from pathlib import Path
 
 from woolly.errors import RequestError
 
-__all__ = ["read_utf8"]
-
 
 def read_utf8(name: str) -> str:
     """The text of a file, or of standard input for `-`, without the newline at its end, as llama.cpp reads it."""

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
 
-__all__ = ["Keyboard", "no_echo"]
-
 _QUOTES = '"""'
 _MOST_ENTRIES = 1000
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 from woolly.cli.terminal.progress import tell
 
-__all__ = ["tell_warnings"]
-
 # The library writes an argument and its flag, as in gpu_layers=99 (-ngl 99): its log has readers of both kinds.
 _BOTH = re.compile(r"\b(\w+)(?:=[^\s()]+)? \((--?[a-z][\w-]*)([^()]*)\)")
 

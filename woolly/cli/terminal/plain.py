@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import codecs
 
-__all__ = ["PLAIN"]
-
 PLAIN = "woolly-plain"  # the name of the error handler, for the `errors` of a stream
 
 # What models write most beyond Latin-1 and ASCII, as a typewriter has it.

@@ -13,8 +13,6 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["bytes_bar", "chatter", "steps_bar", "tell"]
-
 # Columns of a short bar, done and total, rate and time left.
 _FIGURES = 48
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["print_table", "results"]
-
 # The width of a pipe: rows are not wrapped, so that grep and cut find them whole.
 _ENDLESS = 10_000
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "duration", "size"]
-
 
 def size(n_bytes: float) -> str:
     """Bytes with a unit of 1024."""

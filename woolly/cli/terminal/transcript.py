@@ -15,8 +15,6 @@ from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import tell
 from woolly.errors import StoreError
 
-__all__ = ["check_transcript", "find_transcribing", "is_named_transcriber", "transcribe"]
-
 _HONOURED = ("temperature", "seed")
 
 

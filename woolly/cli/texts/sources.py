@@ -13,8 +13,6 @@ from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.sizes import counted
 from woolly.errors import RequestError
 
-__all__ = ["read_texts"]
-
 
 def read_texts(option: str, path: Path | None, key: str) -> list[str]:
     """Returns one text per line of a file; of a .jsonl file, the text under `key` of each object.

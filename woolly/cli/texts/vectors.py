@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["FORMATS", "VectorFile", "check_format", "identity", "json_line"]
-
 FORMATS = (".npy", ".jsonl", ".parquet")
 
 _HEAD = 4096  # bytes of the part file that say what it is a part of

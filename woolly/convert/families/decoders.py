@@ -13,8 +13,6 @@ from woolly.convert.keys import expert_keys, window_keys
 from woolly.convert.ops import TensorOp, in_pairs, picked
 from woolly.convert.rope import rope_of
 
-__all__ = ["FAMILIES", "POST_ATTENTION", "granite_keys"]
-
 Keys = dict[str, Any]
 POST_ATTENTION = {"post_attention_layernorm": "post_attention_norm"}
 

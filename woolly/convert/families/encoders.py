@@ -13,8 +13,6 @@ from woolly.convert.keys import transformer_keys
 from woolly.convert.ops import SWAPPED, TensorOp, picked, reshaped
 from woolly.convert.rope import rope_of
 
-__all__ = ["FAMILIES"]
-
 Keys = dict[str, Any]
 _TABLES = {
     "embeddings.word_embeddings": "token_embd",

@@ -10,8 +10,6 @@ from woolly.convert.keys import expert_keys, layer_kinds, window_keys
 from woolly.convert.ops import TensorOp, reshaped
 from woolly.convert.rope import rope_of
 
-__all__ = ["FAMILIES", "gemma3_keys"]
-
 Keys = dict[str, Any]
 _NORMS = {"post_attention_layernorm": "post_attention_norm"}
 _LOCAL = {"rope_local_base_freq": 10000.0}

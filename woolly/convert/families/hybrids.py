@@ -12,8 +12,6 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.keys import expert_keys, layer_kinds
 from woolly.convert.ops import MINUS_EXP, SQUEEZED, TensorOp, columns_of_heads, picked, reshaped, rows_of_heads, scaled
 
-__all__ = ["FAMILIES"]
-
 Keys = dict[str, Any]
 _QWEN = {
     "linear_attn.in_proj_qkv": "attn_qkv",

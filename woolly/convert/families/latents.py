@@ -12,8 +12,6 @@ from woolly.convert.keys import dense_first, expert_keys, layer_kinds
 from woolly.convert.ops import MINUS_EXP, SWAPPED, TensorOp, picked, reshaped, scaled
 from woolly.convert.rope import rope_of
 
-__all__ = ["FAMILIES"]
-
 Keys = dict[str, Any]
 _KV_B = {"self_attn.kv_b_proj": "attn_k_b*attn_v_b"}
 

@@ -11,8 +11,6 @@ from woolly.convert.keys import dense_first, expert_keys, layer_kinds, window_ke
 from woolly.convert.ops import SWAPPED, TensorOp, one_of, reshaped
 from woolly.convert.rope import rope_of
 
-__all__ = ["FAMILIES"]
-
 Keys = dict[str, Any]
 
 

@@ -12,8 +12,6 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.ops import SWAPPED, TRANSPOSED, TensorOp, picked, reshaped
 from woolly.convert.rope import rope_keys
 
-__all__ = ["FAMILIES"]
-
 Keys = dict[str, Any]
 Changes = Callable[[Hyperparameters, str, int], tuple[TensorOp, ...]]
 

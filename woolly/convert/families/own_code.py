@@ -13,8 +13,6 @@ from woolly.convert.ops import TRANSPOSED, TensorOp, in_pairs, normalized, picke
 from woolly.convert.rope import rope_keys
 from woolly.errors import UnsupportedError
 
-__all__ = ["FAMILIES"]
-
 Keys = dict[str, Any]
 _GATED = ("gate", "up", "down")
 _BAICHUAN2 = 125696  # tokens, by which its second generation is known: rows of its output matrix are normed

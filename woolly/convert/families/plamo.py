@@ -8,8 +8,6 @@ from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.ops import MINUS_EXP, SQUEEZED, TensorOp, columns_of_heads, raised, rows_of_heads
 
-__all__ = ["FAMILIES"]
-
 Keys = dict[str, Any]
 # What PLaMo 2 and 3 add to norms whose weights they store without it.
 _PLAMO_NORMS = {"post_attention_norm": 0.2, "post_ffw_norm": 5**-1.5}

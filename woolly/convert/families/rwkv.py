@@ -10,8 +10,6 @@ from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.ops import SQUEEZED, SWAPPED, TensorOp, reshaped, scaled
 
-__all__ = ["FAMILIES"]
-
 Keys = dict[str, Any]
 _CONTEXT = 1 << 20  # a state has no length
 _SIXTH = {

@@ -11,8 +11,6 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.ops import SQUEEZED, TensorOp, picked
 from woolly.errors import ModelError
 
-__all__ = ["FAMILIES"]
-
 Keys = dict[str, Any]
 
 # What the class of the encoder has if config.json leaves it out.

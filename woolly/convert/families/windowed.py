@@ -15,8 +15,6 @@ from woolly.convert.keys import dense_first, expert_keys, layer_kinds, transform
 from woolly.convert.ops import PLUS_ONE, TensorOp
 from woolly.convert.rope import rope_of, rope_tensors
 
-__all__ = ["FAMILIES"]
-
 Keys = dict[str, Any]
 
 

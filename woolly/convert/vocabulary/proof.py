@@ -10,8 +10,6 @@ from woolly.errors import ModelError, UnsupportedError, WoollyError
 from woolly.tokens import Tokenizer
 from woolly.tokens.pretokenize import PRETOKENIZERS
 
-__all__ = ["Proved", "prove_tokens"]
-
 Proved = tuple[dict[str, Any], int]  # the keys with their split, and the number of lines that were compared
 
 

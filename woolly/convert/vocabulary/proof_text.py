@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import unicodedata
 
-__all__ = ["proof_lines"]
-
 _WORDS = [
     "The",
     "the",

@@ -9,8 +9,6 @@ from typing import Any
 from woolly.errors import ModelError
 from woolly.tokens.vocabulary import TokenType
 
-__all__ = ["find_rwkv", "read_rwkv", "rwkv_ends"]
-
 _MOST_BYTES = 64 << 20
 _END_OF_TURN = r"\n\n"
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from woolly.errors import ModelError
 
-__all__ = ["SentencePieces", "read_sentencepiece"]
-
 _MOST_BYTES = 64 << 20
 
 

@@ -9,8 +9,6 @@ from woolly.convert.checkpoint import Checkpoint
 from woolly.convert.json_files import read_json
 from woolly.errors import ModelError
 
-__all__ = ["special_keys"]
-
 _ROLES = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",

@@ -19,8 +19,6 @@ from woolly.errors import ModelError, UnsupportedError
 from woolly.tokens.pretokenize import PRETOKENIZERS
 from woolly.tokens.vocabulary import BYTE_NAME, TokenType
 
-__all__ = ["Tokens", "read_tokens"]
-
 Keys = dict[str, Any]
 _GPT2 = "gpt-2"
 

@@ -16,8 +16,6 @@ from woolly.runtime import Batch, CancelledRun, Program, State
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
-__all__ = ["AssistantDraft"]
-
 Int32 = npt.NDArray[np.int32]
 
 

@@ -15,8 +15,6 @@ from woolly.runtime import Batch, CancelledRun, Program
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
-__all__ = ["BlockDraft"]
-
 
 class BlockDraft(MtpDraft):
     """Keeps K and V of rows that the model has computed, made of its hidden states; a block is one run over them.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DraftCost"]
-
 _PACE = 0.25  # weight of the latest observation in a moving average
 _EVERY = 64  # steps with guesses after which one without is measured; the first has none
 

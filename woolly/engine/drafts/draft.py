@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
-__all__ = ["Draft", "DraftLength"]
-
 
 class Draft(Protocol):
     """Proposes tokens."""

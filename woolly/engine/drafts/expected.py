@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from woolly.engine.step.work import Work
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["add_known", "check_resumable"]
-
 
 def add_known(work: Work, scheduler: Scheduler, ctx: int) -> None:
     """Adds the next known tokens to requests that generate, as many as the step has rows for."""

@@ -6,8 +6,6 @@ import numpy as np
 
 from woolly.runtime import Batch, DraftProgram, Program, State, as_ranks
 
-__all__ = ["likeliest"]
-
 
 def likeliest(program: Program | DraftProgram, batch: Batch, state: State, first: int = 0) -> list[int]:
     """Runs steps from `first` on; a program that ranks logits keeps them to itself."""

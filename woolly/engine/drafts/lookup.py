@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
-__all__ = ["PromptLookup"]
-
 
 class PromptLookup:
     """Remembers every run of a few tokens in each context."""

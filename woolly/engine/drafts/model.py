@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.tokens import Tokenizer
 
-__all__ = ["DraftModel", "check_vocabulary"]
-
 _HEAD = 4  # first tokens of a context that a shortened one keeps: models look there when nothing else fits
 _FEW = 16  # tokens that are read without asking: about as many as a draft leaves behind
 

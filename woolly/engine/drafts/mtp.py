@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from woolly.engine.step.work import Work
     from woolly.plan import Plan
 
-__all__ = ["MtpDraft"]
-
 Float32 = npt.NDArray[np.float32]
 Pages = Sequence[int] | npt.NDArray[np.int32]
 Rows = tuple[Sequence[int], int, Pages, Float32]  # tokens, first position, pages, hidden states

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.runtime import Program
 
-__all__ = ["MtpLookup"]
-
 _PACE = 0.25  # weight of the latest guess in the share that came true
 _WORTH = 0.5  # share of lookup's guesses from which on it is asked before the block
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
-__all__ = ["Purses"]
-
 _OWED = 0.02  # the share of a request's own steps that guesses may cost it while they spare nothing
 _PROBE = 32  # tokens of a context that may be read on trust, before the first guess
 _PACE = 0.25  # weight of the latest observation in a moving average

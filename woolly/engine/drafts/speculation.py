@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.engine.step.scheduler import Scheduler
     from woolly.engine.step.work import Span, Work
 
-__all__ = ["Speculation"]
-
 _FIRST_GUESSES = 2  # of a request, until one came true: more would be lost with the first
 
 

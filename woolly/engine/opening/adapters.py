@@ -16,8 +16,6 @@ from woolly.plan import Plan, Weight
 from woolly.store import resolve
 from woolly.store.digest import digest_of
 
-__all__ = ["Adapter", "AdapterSet", "adapted", "named_adapters", "open_adapter", "scaled_file", "scales_of"]
-
 _PARTS = (".lora_a", ".lora_b")
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from woolly.gguf import GGUFFile
     from woolly.plan import Plan
 
-__all__ = ["LEAST_CTX", "MOST_CTX", "affordable_ctx", "check_ctx", "context_limit", "default_ctx", "possible_ctx"]
-
 # The default context is the model's own, as far as its cache takes at most this share of the memory that the weights
 # leave. Agents begin with 2,000 to 19,000 tokens, so that a fixed 8192 would refuse most of them.
 _CONTEXT_SHARE = 0.25

@@ -21,8 +21,6 @@ from woolly.plan.passes.steer import steer
 from woolly.quant import GGMLType
 from woolly.store import resolve
 
-__all__ = ["Scaled", "layer_range", "scaled_files", "steered", "vectors_of"]
-
 Float32 = npt.NDArray[np.float32]
 Scaled = Sequence[tuple[str | os.PathLike[str], float]]
 

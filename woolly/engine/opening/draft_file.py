@@ -18,8 +18,6 @@ from woolly.quant import GGMLType
 if TYPE_CHECKING:
     from woolly.plan import Plan
 
-__all__ = ["describe_draft", "guessed_ids", "has_block", "is_draft_file", "open_draft_file", "with_draft"]
-
 
 def is_draft_file(path: Path) -> bool:
     """Returns whether a file is no model, but guesses tokens for the model of another file."""

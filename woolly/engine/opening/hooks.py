@@ -10,8 +10,6 @@ import numpy.typing as npt
 from woolly.errors import CallbackError
 from woolly.sampling.callbacks import pass_interrupt
 
-__all__ = ["Hook", "call_hook"]
-
 # Takes positions [n] of some tokens and a copy of the step's values [n, width] for them.
 Hook = Callable[[npt.NDArray[np.int32], npt.NDArray[np.float32]], None]
 

@@ -34,15 +34,6 @@ if TYPE_CHECKING:
     from woolly.engine.opening.control_vectors import Scaled
     from woolly.plan import Plan, Pooling, Result
 
-__all__ = [
-    "MAX_TEXT",
-    "LoadedModel",
-    "default_breadth",
-    "default_kv_tokens",
-    "default_snapshots",
-    "load_model",
-]
-
 log = logging.getLogger("woolly.engine")
 
 # The longest text, in tokens, of which vectors are read.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
     from woolly.runtime import Gpu
 
-__all__ = ["Estimate", "check_memory", "check_second", "estimate", "shortage", "weight_bytes"]
-
 # Allowance for activations, tables and the interpreter itself.
 _WORKING = 100_000_000
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from woolly.plan import Plan, Step
     from woolly.runtime import Program
 
-__all__ = ["find_norm", "find_step", "has_all_rows"]
-
 
 def find_step(program: Program, name: str | int) -> int:
     """Returns the index in the running plan of a step, by number, weight ("blk.3.ffn_norm") or layer ("blk.3").

@@ -17,8 +17,6 @@ from woolly.runtime import Batch, CancelledRun, LostState, Program, State, pages
 if TYPE_CHECKING:
     from woolly.engine.reading.reading import Reading
 
-__all__ = ["ReadingRunner"]
-
 _MOST_ROWS = 512  # of a batch of several texts: more would be no faster, and hold up answers for longer
 _SLOTS = 16  # of recurrent state: most texts of a batch, if the model keeps such state
 _LEAST_PAGES = 128  # of the reader's own cache: short texts take a page each

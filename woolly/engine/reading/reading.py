@@ -13,8 +13,6 @@ from woolly.errors import RequestError
 if TYPE_CHECKING:
     from woolly.engine.reading.rows import TextRows
 
-__all__ = ["Reading"]
-
 Float32 = npt.NDArray[np.float32]
 
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from woolly.plan import Plan, Pooling
 
-__all__ = ["TextRows", "add_rows"]
-
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 

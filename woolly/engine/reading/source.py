@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from woolly.plan import Pooling
     from woolly.runtime import Program
 
-__all__ = ["find_rows"]
-
 _NORM = "output_norm"  # what a model of logits makes of a token before it scores the vocabulary
 _CHOICES = ("mean", "cls", "last")
 

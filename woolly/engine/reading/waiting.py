@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from woolly.engine.reading.reading import Reading
     from woolly.engine.threads.driver import EngineDriver
 
-__all__ = ["wait_for_reading"]
-
 
 async def wait_for_reading(driver: EngineDriver, reading: Reading) -> None:
     """Runs a reading to its end; cancelling the task ends the reading, and stops its batch."""

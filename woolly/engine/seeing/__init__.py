@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from woolly.engine.seeing.eyes import Eyes, Looking
     from woolly.engine.seeing.memory import tower_bytes
     from woolly.engine.seeing.speller import Speller
-    from woolly.engine.seeing.tower import Sweep, Tower, open_tower, tower_backend
+    from woolly.engine.seeing.sweep import Sweep
+    from woolly.engine.seeing.tower import Tower, open_tower, tower_backend
     from woolly.engine.seeing.view import PlacedRows, View, has_rows, read_prompt
 
 __all__ = [

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
     from woolly.senses import Prompt
 
-__all__ = ["look"]
-
 
 def look(prompt: Prompt, params: SamplingParams, tower: Tower | None, most_whole: int) -> tuple[list[int], View]:
     """A prompt with rows of pictures as tokens and a view; RequestError for pictures that cannot be seen here.

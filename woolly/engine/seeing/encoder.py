@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from woolly.gguf import GGUFFile
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["SoundEncoder", "Source", "TextEncoder", "open_encoder", "source_backend"]
-
 
 class TextEncoder:
     """The encoder of an open model. Belongs to the engine's thread, but for `read`."""

@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from woolly.engine.seeing.encoder import Source
-    from woolly.engine.seeing.tower import Sweep, Tower
+    from woolly.engine.seeing.sweep import Sweep
+    from woolly.engine.seeing.tower import Tower
     from woolly.engine.seeing.view import Key, PlacedRows, View
     from woolly.senses import Piece
-
-__all__ = ["Eyes", "Looking"]
 
 Float32 = npt.NDArray[np.float32]
 

@@ -10,8 +10,6 @@ from woolly.models.towers import TracedTower, trace_towers
 from woolly.plan.passes import fuse
 from woolly.plan.passes.place import place
 
-__all__ = ["tower_bytes", "traced_bytes"]
-
 _FLOAT = 4
 
 

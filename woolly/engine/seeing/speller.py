@@ -14,8 +14,6 @@ from woolly.runtime import Batch, Options, Program, State, choose, pages_for
 if TYPE_CHECKING:
     from woolly.models.towers.speller import SpellerKind, TracedSpeller
 
-__all__ = ["Speller", "open_speller"]
-
 Float32 = npt.NDArray[np.float32]
 
 _ROWS = 256  # frames that are scored in one run

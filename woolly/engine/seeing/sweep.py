@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from woolly.models.towers import Arrangement
     from woolly.plan import Plan
 
-__all__ = ["RunningStage", "Sweep"]
-
 _NOTHING = np.zeros((0, 0), np.float32)
 _MOST_WORKS = 16  # lengths whose work is kept
 _FEWEST_ROWS = 128  # of a part of a step: fewer would open the same panels of weights too often

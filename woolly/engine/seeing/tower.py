@@ -35,8 +35,6 @@ from woolly.store.digest import digest_of
 if TYPE_CHECKING:
     from woolly.plan import Plan
 
-__all__ = ["Sweep", "Tower", "open_tower", "tower_backend"]
-
 log = logging.getLogger("woolly.engine")
 
 # The most that a tower takes of the memory that a GPU has free: layers of the text model gain more by it.

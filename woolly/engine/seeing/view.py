@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from woolly.senses import Prompt, Rows
 
-__all__ = ["PlacedRows", "View", "has_rows", "read_prompt"]
-
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 Key = tuple[bytes, int]  # a picture's digest, and which of its pieces

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from woolly.plan import Load, Plan
 
-__all__ = ["GPU_SLICE", "SLICE", "row_work"]
-
 # Multiply-adds of a slice for each thread: 60 to 80 ms at the 55 Gflop/s that a thread of 2.5 GHz with AVX-512 gives.
 SLICE = 2_000_000_000
 # Those of a slice on a GPU, which computes whole steps: 10 to 70 ms.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.step.work import Work
 
-__all__ = ["Sight"]
-
 Int32 = npt.NDArray[np.int32]
 
 

@@ -16,8 +16,6 @@ from woolly.runtime import PAGE_SIZE, Program, State, pages_for
 if TYPE_CHECKING:
     from woolly.plan import Plan
 
-__all__ = ["CacheSizes"]
-
 # Pools list every page, about 50 bytes each, also of a model that keeps nothing in pages: 210 MB for these.
 _MOST_TOKENS = PAGE_SIZE << 22
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.step.work import Work
 
-__all__ = ["Snapshots"]
-
 # A long prompt keeps a state every 2,048 tokens, or at larger steps, so that one prompt keeps at most 8.
 _STEP = 2048
 _MOST_STEPS = 8

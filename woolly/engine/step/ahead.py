@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from woolly.engine.step.work import Span, Work
     from woolly.sampling.usual import UsualChain
 
-__all__ = ["AheadRunner", "new_runner"]
-
 # A wrong guess costs two steps, as much as some ten right ones save. Exponential back-off: after each miss that comes
 # soon after another, the device waits twice as many tokens for this request, at most 256.
 _SOON, _LONGEST_PAUSE = 64, 256

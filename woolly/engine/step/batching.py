@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.step.work import Work
 
-__all__ = ["Slots", "assemble", "page_table", "turns_after", "with_pictures"]
-
 Int32 = npt.NDArray[np.int32]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["Breadth"]
-
 _GAIN = 1.1  # what twice as many requests must gain in tokens per second
 _STEPS = 24  # steps of one measurement
 _PAUSE = 64  # measurements until a number that did not pay is tried again

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import FinishReason, Request
     from woolly.sampling.head import Row
 
-__all__ = ["End", "choose", "score", "take"]
-
 Float32 = npt.NDArray[np.float32]
 
 

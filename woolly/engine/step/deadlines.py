@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
-__all__ = ["Deadlines"]
-
 
 class Deadlines:
     """Open requests that have a deadline."""

@@ -12,8 +12,6 @@ from woolly.sampling.head import Row, kept
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
-__all__ = ["HeldRows"]
-
 # Time of a step for requests with grammars; 16 sound ones take 20 to 50 ms.
 GRAMMAR_SECONDS = 0.1
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.runtime import Ranking
     from woolly.sampling.sampler import Sampler
 
-__all__ = ["RankedRows", "Rows", "WholeRows"]
-
 Float32 = npt.NDArray[np.float32]
 
 _MANY = 8  # tokens that are looked for one by one in all rows at once

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from woolly.engine.step.scheduler import Scheduler
     from woolly.engine.step.work import Work
 
-__all__ = ["Runner"]
-
 Float32 = npt.NDArray[np.float32]
 
 

@@ -20,8 +20,6 @@ from woolly.engine.step.breadth import Breadth
 from woolly.engine.step.work import Span, Work
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
 
-__all__ = ["Scheduler"]
-
 # A chat template ends a prompt with a few tokens that it leaves out in the next turn, such as the beginning of
 # reasoning: if they cross the last page boundary, a request may continue at the boundary before it.
 _TAIL = 8

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from woolly.engine.step.work import Span, Work
     from woolly.sampling.head import Row
 
-__all__ = ["Settler"]
-
 
 class Settler:
     """Ends requests, and is the only one that does."""

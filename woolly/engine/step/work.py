@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.sampling.sampler import Sampler
 
-__all__ = ["Span", "Work"]
-
 
 class Span:
     """Rows of one request: tokens of its context, then drafts that may follow them.

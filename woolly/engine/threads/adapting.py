@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from woolly.engine.opening.load import LoadedModel
     from woolly.engine.threads.driver import EngineDriver
 
-__all__ = ["Adapting"]
-
 _PATIENCE, _AGAIN = 10.0, 0.02  # seconds that requests with hooks and readings have to end, and between two tries
 
 

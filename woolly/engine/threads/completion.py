@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import FinishReason, Request
     from woolly.sampling.logprobs import TokenLogprob
 
-__all__ = ["Chunk", "Completion", "Score"]
-
 
 @dataclass(frozen=True)
 class Chunk:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from woolly.engine.engine import Engine
     from woolly.engine.reading import Reading
 
-__all__ = ["EngineDriver", "Listener"]
-
 # Receives each chunk of a request after the step that made it. Called by the engine thread, so it must be quick.
 Listener = Callable[[Request, Chunk], None]
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.threads.completion import Chunk
 
-__all__ = ["LoopBell", "LoopMailbox", "Mailbox", "ThreadMailbox"]
-
 _REST = 5.0  # how much longer a bell rests than its readers worked: their most of the interpreter's time is a sixth
 _SHORT, _LONGEST = 0.001, 0.1  # seconds: of work that needs no rest, and of a rest
 _ROUNDS = 3  # of the loop, after which tasks that an event wakes, and tasks that these wake, have had their turn

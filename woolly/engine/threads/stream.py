@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.threads.driver import EngineDriver
 
-__all__ = ["Stream"]
-
 
 class Stream(Iterator[Chunk]):
     """An iterator of chunks. The request starts at the first read, and ends when the stream is closed or dropped.

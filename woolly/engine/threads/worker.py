@@ -8,8 +8,6 @@ import queue
 import threading
 from collections.abc import Callable
 
-__all__ = ["Job", "Worker"]
-
 Job = Callable[[], None]
 
 _LAST_WAIT = 10.0  # seconds that interpreter shutdown waits for a step or a callback

@@ -10,8 +10,6 @@ from woolly.grammar.gbnf.nodes import Alternatives, Characters, Concat, Expressi
 from woolly.grammar.gbnf.parser import parse_gbnf
 from woolly.grammar.gbnf.rules import simplify, unroll_recursion
 
-__all__ = ["gbnf_to_lark"]
-
 MAX_NESTING = 8  # groups in one line of Lark; llguidance accepts 30
 
 

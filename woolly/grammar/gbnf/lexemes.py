@@ -27,8 +27,6 @@ from woolly.grammar.gbnf.nodes import (
 )
 from woolly.grammar.gbnf.rules import regular_rules
 
-__all__ = ["find_lexemes"]
-
 MAX_POSITIONS = 20_000  # in the automata of all lexemes together
 MAX_PAIRS = 2_000_000  # positions that are compared, about 2 s
 

@@ -5,22 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = [
-    "LAST_CHARACTER",
-    "Alternatives",
-    "Characters",
-    "Concat",
-    "Expression",
-    "Lexeme",
-    "Literal",
-    "Reference",
-    "Repeat",
-    "children",
-    "closure",
-    "references",
-    "walk",
-]
-
 LAST_CHARACTER = 0x10FFFF
 
 

@@ -23,8 +23,6 @@ from woolly.grammar.gbnf.nodes import (
     references,
 )
 
-__all__ = ["parse_gbnf"]
-
 MAX_NESTING = 100
 MAX_RULES = 1_000
 MAX_REPEAT = 100_000

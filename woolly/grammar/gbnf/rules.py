@@ -14,8 +14,6 @@ from woolly.grammar.gbnf.nodes import (
     references,
 )
 
-__all__ = ["EMPTY", "regular_rules", "simplify", "unroll_recursion"]
-
 EMPTY = Concat(())
 MAX_TEXT = 64  # characters of a rule that is inlined; rules that double each other would grow exponentially
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from woolly.senses.sounds import SoundSource
     from woolly.tokens import Tokenizer
 
-__all__ = ["Hearing"]
-
 
 class Hearing:
     """The part of LLM that writes what is said in a sound."""

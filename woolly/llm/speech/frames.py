@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from woolly.llm.speech.options import TranscribeOptions
     from woolly.tokens import Tokenizer
 
-__all__ = ["FrameTranscriber"]
-
 Float32 = npt.NDArray[np.float32]
 
 _HOP, _EACH = 160, 8  # samples of a frame of the spectrogram, and such frames of a row

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from woolly.errors import RequestError
 
-__all__ = ["NAMES", "find_language"]
-
 _TABLE = """
 en english zh chinese de german es spanish ru russian ko korean fr french ja japanese pt portuguese tr turkish pl polish
 ca catalan nl dutch ar arabic sv swedish it italian id indonesian hi hindi fi finnish vi vietnamese he hebrew

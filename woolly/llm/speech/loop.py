@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from woolly.llm.speech.steps import Ask, Transcribing, next_step
 from woolly.llm.speech.transcript import SpokenSegment
 
-__all__ = ["transcribed"]
-
 
 async def transcribed(
     transcriber: Transcribing, run: Callable[[Ask], Awaitable[Sequence[int]]]

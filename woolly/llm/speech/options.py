@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from woolly.errors import RequestError
 
-__all__ = ["LADDER", "TranscribeOptions"]
-
 # Temperatures that are tried in turn while a window's text repeats itself or is too unlikely.
 LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 

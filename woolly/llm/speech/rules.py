@@ -11,8 +11,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from woolly.llm.speech.tokens import SpeechTokens
 
-__all__ = ["Rules", "StartRow"]
-
 Float32 = npt.NDArray[np.float32]
 
 _LATEST_START = 50  # steps of 20 ms: the first time is at most 1 s

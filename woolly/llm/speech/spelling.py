@@ -12,8 +12,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from woolly.engine.seeing import Speller
 
-__all__ = ["SpelledToken", "Spelling"]
-
 Float32 = npt.NDArray[np.float32]
 
 _AHEAD = 8  # frames that a transducer without durations scores at once: blanks come in runs

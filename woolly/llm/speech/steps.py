@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.sampling import SamplingParams
     from woolly.senses import Prompt, Sound
 
-__all__ = ["Ask", "Steps", "Transcribing", "next_step"]
-
 
 @dataclass(frozen=True, eq=False)
 class Ask:

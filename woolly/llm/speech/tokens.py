@@ -13,8 +13,6 @@ from woolly.errors import ModelError
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
-__all__ = ["SpeechTokens"]
-
 # Signs that annotate a sound instead of writing it, such as (applause) and [music]; alone, and after a space.
 _SIGNS = [
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',

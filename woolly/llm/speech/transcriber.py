@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from woolly.llm.speech.tokens import SpeechTokens
     from woolly.tokens import Tokenizer
 
-__all__ = ["Transcriber"]
-
 _HOP, _WINDOW = 160, 3000  # samples of a frame, frames of a window
 _ROW = 0.02  # seconds of a row of the encoder
 _TEXT = 448  # positions of the decoder

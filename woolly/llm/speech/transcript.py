@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from woolly.errors import RequestError
 
-__all__ = ["SpokenSegment", "SpokenWord", "Transcript", "cut_window", "subtitles"]
-
 _STEP = 0.02  # seconds of a token of times
 _FRAMES = 2  # of the spectrogram, for each
 

@@ -17,8 +17,6 @@ from woolly.models.whisper import read
 if TYPE_CHECKING:
     from woolly.engine import Hook, LoadedModel
 
-__all__ = ["Aligner", "Looks", "cut_words"]
-
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Accuracy", "Comparison", "accuracy", "compare"]
-
 _RESAMPLES = 4000
 
 

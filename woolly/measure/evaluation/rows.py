@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 from woolly.errors import RequestError
 
-__all__ = ["ChoiceRow", "PromptRow", "Row", "judge", "read_rows", "rows_of"]
-
 Match = Literal["exact", "regex", "number", "json"]
 _MATCHES = ("exact", "regex", "number", "json")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")

@@ -14,8 +14,6 @@ from woolly.llm import LLM
 from woolly.measure.evaluation.rows import ChoiceRow, PromptRow, Row, judge
 from woolly.sampling import SamplingParams
 
-__all__ = ["Outcome", "run_rows"]
-
 # Rows between two writes: enough to fill the batches of a step.
 _PART = 16
 

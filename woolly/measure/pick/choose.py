@@ -9,8 +9,6 @@ import numpy as np
 
 from woolly.quant import GGMLType
 
-__all__ = ["TypeOption", "choose_types"]
-
 # Parts of the size that the table of the best sums has a column for.
 _COLUMNS = 4000
 

@@ -7,8 +7,6 @@ import math
 from woolly.measure.pick.picking import Picked
 from woolly.measure.svg import WIDTH, apart, head, label, linear_scale, page, plot_top, segment
 
-__all__ = ["draw"]
-
 _HEIGHT, _LEFT, _RIGHT = 320, 80, 150
 
 

@@ -12,8 +12,6 @@ from woolly.quant import GGMLType
 from woolly.quantize.few_bits import NEEDS_IMATRIX
 from woolly.quantize.recipe import is_weight
 
-__all__ = ["Types", "WeightGroup", "groups_of", "n_bytes_of", "types_for"]
-
 # The type of each weight by its name.
 Types = Mapping[str, GGMLType]
 

@@ -27,8 +27,6 @@ from woolly.quantize.files import encode_slab
 from woolly.quantize.recipe import Change
 from woolly.runtime import Batch, Options, Program, choose, pages_for
 
-__all__ = ["KlMeter", "Loss"]
-
 Float32 = npt.NDArray[np.float32]
 # Bytes of encoded weights that are kept for later measurements.
 _KEPT = 1 << 30

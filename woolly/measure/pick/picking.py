@@ -14,8 +14,6 @@ from woolly.measure.pick.records import Records
 from woolly.quant import GGMLType
 from woolly.quantize import MIXES, ImportanceMatrix, make_recipe
 
-__all__ = ["Candidate", "GroupLoss", "Picked", "pick"]
-
 Told = Callable[[str, int, int], None]  # what is done, steps done, steps in all
 
 # Mixes that the result is compared with: those that people choose among.

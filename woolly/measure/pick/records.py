@@ -11,8 +11,6 @@ from woolly.errors import RequestError
 from woolly.measure.pick.groups import Types
 from woolly.measure.pick.meter import Loss
 
-__all__ = ["Records"]
-
 
 class Records:
     """Losses by what was changed, of one model, text and way to measure."""

@@ -6,8 +6,6 @@ from woolly.models.params import Layer, TransformerParams
 from woolly.plan import Handle, Tracer
 from woolly.plan.ops.basic import Act
 
-__all__ = ["attend", "gated_attention", "projections", "self_attention", "shared_attention", "turned"]
-
 
 def self_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, qk_norm: bool = False) -> Handle:
     """Grouped-query attention with rotary positions; q and k normed before they turn with `qk_norm`."""

@@ -6,8 +6,6 @@ from woolly.models.params import TransformerParams
 from woolly.models.parts.head import pooling_of
 from woolly.plan import Handle, Tracer
 
-__all__ = ["typed"]
-
 
 def typed(p: Tracer, x: Handle, hp: TransformerParams) -> Handle:
     """X plus the row of its type, if the file has types: the second text of a pair has a type of its own."""

@@ -8,8 +8,6 @@ from woolly.models.params import TransformerParams
 from woolly.models.parts.attention import attend, projections, turned
 from woolly.plan import Handle, Tracer
 
-__all__ = ["FeedForward", "post_norm_layers"]
-
 FeedForward = Callable[[Tracer, Handle, TransformerParams, int], Handle]
 
 

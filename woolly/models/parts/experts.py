@@ -7,8 +7,6 @@ from woolly.models.parts.feed_forward import feed_forward
 from woolly.plan import Handle, Tracer
 from woolly.plan.ops.basic import Act, Gate
 
-__all__ = ["experts", "experts_or_feed_forward"]
-
 
 def experts_or_feed_forward(
     p: Tracer,

@@ -6,8 +6,6 @@ from woolly.models.params import TransformerParams
 from woolly.plan import Handle, Tracer
 from woolly.plan.ops.basic import Act, Gate
 
-__all__ = ["feed_forward", "plain_feed_forward"]
-
 
 def feed_forward(
     p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, act: Gate = "silu", limit: float = 0.0

@@ -8,8 +8,6 @@ from woolly.plan import Handle, Pooling, Tracer
 from woolly.plan.ops.basic import Act
 from woolly.plan.ops.texts import Pool
 
-__all__ = ["logits", "pooling_of", "read_out", "unembedded", "vectors"]
-
 _POOLS: dict[Pooling, Pool] = {"mean": "mean", "cls": "first", "last": "last"}
 
 

@@ -9,8 +9,6 @@ from woolly.models.metadata import Keys
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.rope import RopeStyle
 
-__all__ = ["Index", "indexed", "indexed_blocks", "read_index"]
-
 
 @dataclass(frozen=True)
 class Index:

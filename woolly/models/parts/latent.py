@@ -11,8 +11,6 @@ from woolly.models.params import Layer, TransformerParams
 from woolly.models.parts.attention import turned
 from woolly.plan import Handle, Tracer
 
-__all__ = ["Latent", "latent_attention", "read_latent"]
-
 
 @dataclass(frozen=True)
 class Latent:

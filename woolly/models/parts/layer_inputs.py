@@ -7,8 +7,6 @@ import math
 from woolly.models.params import TransformerParams
 from woolly.plan import Handle, Tracer
 
-__all__ = ["gated_input", "layer_inputs"]
-
 
 def layer_inputs(p: Tracer, x: Handle, hp: TransformerParams, extra: int) -> Handle:
     """Inputs of all layers side by side: a row of a second table, which stays mapped, and a part of the embedding."""

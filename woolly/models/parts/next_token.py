@@ -7,8 +7,6 @@ from collections.abc import Callable
 from woolly.models.params import TransformerParams
 from woolly.plan import Handle, Tracer
 
-__all__ = ["next_token"]
-
 
 def next_token(
     p: Tracer,

@@ -7,8 +7,6 @@ from typing import Literal
 from woolly.models.params import TransformerParams
 from woolly.plan import Handle, Tracer
 
-__all__ = ["gated_delta_net", "kimi_delta_net", "mamba", "mamba2", "short_conv"]
-
 
 def gated_delta_net(
     p: Tracer, h: Handle, hp: TransformerParams, *, gate: Literal["silu", "sigmoid"] = "silu"

@@ -8,8 +8,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Arrangement", "Grid", "Int32", "Kernel", "bilinear", "by_blocks", "lines_and_columns", "stretched"]
-
 Int32 = npt.NDArray[np.int32]
 Grid = tuple[int, int, int]
 Kernel = Literal["bilinear", "bicubic", "antialiased"]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import TowerParams
+from woolly.models.towers.vit import max_patches as max_patches
 from woolly.models.towers.vit import mlp, square, with_class
-from woolly.models.towers.vit import most_of_square as most_patches
 from woolly.plan import Handle, Tracer
-
-__all__ = ["CONSTANTS", "PROJECTORS", "arrange", "build", "most_patches"]
 
 PROJECTORS = ("cogvlm",)
 CONSTANTS = ("v.boi", "v.eoi")  # the rows before and after those of a picture

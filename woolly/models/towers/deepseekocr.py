@@ -19,8 +19,6 @@ from woolly.models.towers.tensors import made
 from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 
-__all__ = ["CONSTANTS", "PROJECTORS", "arrange", "most_patches", "picture_stages", "remake"]
-
 PROJECTORS = ("deepseekocr",)
 CONSTANTS = ("v.image_newline", "v.view_seperator")  # the end of each line, and of the picture
 
@@ -78,7 +76,7 @@ def _rows(p: Tracer, hp: TowerParams) -> None:
     p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "vectors", "none")
 
 
-def most_patches(hp: TowerParams) -> int:
+def max_patches(hp: TowerParams) -> int:
     """Places of the overview with those beyond it that windows have."""
     return _sam(hp).padded(hp.side) ** 2
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from woolly.models.towers.params import TowerParams
-from woolly.models.towers.qwen2vl import arrange, vision_rope
+from woolly.models.towers.qwen2vl import arrange as arrange
+from woolly.models.towers.qwen2vl import vision_rope
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
-
-__all__ = ["PROJECTORS", "arrange", "build"]
 
 PROJECTORS = ("dots_ocr",)
 

@@ -20,8 +20,6 @@ from woolly.models.towers.tensors import made
 from woolly.plan import Handle, Rope, Tracer
 from woolly.senses.ears import after_conv
 
-__all__ = ["arrange_halved", "conformer", "halvings", "remake_conformer"]
-
 _TAPS = 9
 _EACH = ((2, 3), (5, 6))  # filters of each channel alone, and the matrix after them
 _BATCH_EPS = 1e-5  # of the batch's norm

@@ -12,8 +12,6 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["powers", "product", "sines"]
-
 Float64 = npt.NDArray[np.float64]
 
 # A quarter turn in three parts, of which the first two have 33 bits: a whole number of quarters times one is exact.

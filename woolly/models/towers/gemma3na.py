@@ -21,8 +21,6 @@ from woolly.plan import Handle, Tracer
 from woolly.plan.exact import exact_log, exact_softplus
 from woolly.senses.ears import after_conv
 
-__all__ = ["PROJECTORS", "arrange", "constants", "hard_rows", "remake", "stages"]
-
 PROJECTORS = ("gemma3na",)
 
 _EPS = 1e-6  # of all norms of rows: converters wrote another into files

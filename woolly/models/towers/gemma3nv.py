@@ -23,8 +23,6 @@ from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import made
 from woolly.plan import Handle, Tracer
 
-__all__ = ["PROJECTORS", "arrange", "constants", "most_patches", "picture_stages", "remake"]
-
 PROJECTORS = ("gemma3nv",)
 
 _EPS = 1e-6
@@ -193,7 +191,7 @@ def _out(hp: TowerParams, name: str) -> int:
     return hp.tensors[f"{name}.weight"].shape[0]
 
 
-def most_patches(hp: TowerParams) -> int:
+def max_patches(hp: TowerParams) -> int:
     """Rows of the largest stage whose rows read each other: places of 4 pixels."""
     return (hp.settings.image_size // 4) ** 2
 

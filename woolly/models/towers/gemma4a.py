@@ -21,17 +21,6 @@ from woolly.plan import Handle, Tracer
 from woolly.plan.exact import exact_log
 from woolly.senses.ears import after_conv
 
-__all__ = [
-    "PROJECTORS",
-    "arrange",
-    "distance_waves",
-    "feed_forward",
-    "filtered",
-    "halving_filters",
-    "remake",
-    "stages",
-]
-
 PROJECTORS = ("gemma4a",)
 
 _EPS = 1e-6  # of all norms: converters wrote another into some files

@@ -13,8 +13,6 @@ from woolly.models.towers.params import TowerParams
 from woolly.models.towers.tensors import made, picked
 from woolly.plan import Handle, Rope, Tracer
 
-__all__ = ["PROJECTORS", "arrange", "build", "clipped", "most_patches", "remake"]
-
 PROJECTORS = ("gemma4v",)
 
 _TABLE = "v.position_embd.weight"
@@ -96,6 +94,6 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
     return Arrangement(order, outputs, turns=np.stack([columns, lines]), places=places, shares=shares)
 
 
-def most_patches(hp: TowerParams) -> int:
+def max_patches(hp: TowerParams) -> int:
     """Patches of the most rows that its processor allows."""
     return (hp.settings.max_pixels or 280 * (hp.merge * hp.settings.patch_size) ** 2) // hp.settings.patch_size**2

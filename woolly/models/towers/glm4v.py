@@ -12,8 +12,6 @@ from woolly.models.towers.tensors import as_matrix
 from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 
-__all__ = ["PROJECTORS", "arrange", "build", "remake"]
-
 PROJECTORS = ("glm4v",)
 
 _FILTER = "mm.patch_merger.weight"

@@ -15,8 +15,6 @@ from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import made
 from woolly.plan import Handle, Tracer
 
-__all__ = ["PROJECTORS", "arrange", "remake", "stages"]
-
 PROJECTORS = ("granite_speech",)
 
 _NORM = 1e-12  # epsilon of the Q-Former's norms

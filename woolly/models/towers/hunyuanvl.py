@@ -18,8 +18,6 @@ from woolly.models.towers.tensors import made
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
 
-__all__ = ["PROJECTORS", "arrange", "build", "constants", "remake"]
-
 PROJECTORS = ("hunyuanvl",)
 
 _MARGIN = 0.1  # of a side, by which the makers' code takes it to be longer

@@ -5,10 +5,8 @@ from __future__ import annotations
 from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.vit import layer, mlp, square, with_class
-from woolly.models.towers.vit import most_of_square as most_patches
+from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Tracer
-
-__all__ = ["PROJECTORS", "arrange", "build", "most_patches"]
 
 PROJECTORS = ("internvl",)
 

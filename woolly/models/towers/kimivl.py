@@ -13,8 +13,6 @@ from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
 from woolly.senses.preparing.kimi import MOST_OF_SIDE, MOST_PATCHES
 
-__all__ = ["PROJECTORS", "arrange", "build", "most_patches", "remake"]
-
 PROJECTORS = ("kimivl",)
 
 _TAPS = 16
@@ -48,7 +46,7 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
     return Arrangement(order, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)
 
 
-def most_patches(hp: TowerParams) -> int:
+def max_patches(hp: TowerParams) -> int:
     """Patches of the largest picture, with those that fill up a line and a column."""
     pixels = hp.settings.max_pixels
     n = pixels // hp.settings.patch_size**2 if pixels else MOST_PATCHES

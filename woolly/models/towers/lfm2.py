@@ -9,8 +9,6 @@ from woolly.models.towers.params import TowerParams
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
 
-__all__ = ["PROJECTORS", "arrange", "build", "most_patches"]
-
 PROJECTORS = ("lfm2",)
 
 
@@ -39,6 +37,6 @@ def _taps(hp: TowerParams) -> int:
     return 2 * hp.table_side + 2
 
 
-def most_patches(hp: TowerParams) -> int:
+def max_patches(hp: TowerParams) -> int:
     """Patches of a tile of 512, or of the most rows."""
     return max(hp.table_side**2, 1024)

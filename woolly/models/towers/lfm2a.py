@@ -8,8 +8,6 @@ from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.vit import mlp
 from woolly.plan import Tracer
 
-__all__ = ["PROJECTORS", "arrange", "remake", "stages"]
-
 PROJECTORS = ("lfm2a",)
 
 _OF_SPEECH = ("a.position_embd", "a.position_embd_norm", "a.embd_to_logits")  # what the model says, not what it hears

@@ -7,10 +7,8 @@ import numpy as np
 from woolly.models.towers.arrangement import Arrangement, Grid, lines_and_columns
 from woolly.models.towers.params import TowerParams
 from woolly.models.towers.vit import layer, mlp, square, with_class
-from woolly.models.towers.vit import most_of_square as most_patches
+from woolly.models.towers.vit import max_patches as max_patches
 from woolly.plan import Rope, Tracer
-
-__all__ = ["PROJECTORS", "arrange", "build", "most_patches"]
 
 PROJECTORS = ("llama4",)
 

@@ -15,8 +15,6 @@ from woolly.models.towers.tensors import made
 from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 
-__all__ = ["PROJECTORS", "arrange", "build", "most_patches", "remake"]
-
 PROJECTORS = ("resampler",)
 
 _HEAD = 128  # columns of a head of the resampler
@@ -77,6 +75,6 @@ def _bucket(at: Int32, length: int, side: int) -> npt.NDArray[np.intp]:
     return np.asarray(np.searchsorted(edges, shares, side="right"), np.intp)
 
 
-def most_patches(hp: TowerParams) -> int:
+def max_patches(hp: TowerParams) -> int:
     """Patches of a slice, whose sides are rounded to whole patches."""
     return 2 * hp.side**2

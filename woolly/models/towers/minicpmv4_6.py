@@ -16,8 +16,6 @@ from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Handle, Tracer
 
-__all__ = ["PROJECTORS", "arrange", "most_patches", "picture_stages"]
-
 PROJECTORS = ("minicpmv4_6",)
 
 _BLOCK = 4  # patches that become one, twice
@@ -93,6 +91,6 @@ def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
     return patches, Arrangement(merged, np.arange(0, len(merged), _BLOCK, dtype=np.int32))
 
 
-def most_patches(hp: TowerParams) -> int:
+def max_patches(hp: TowerParams) -> int:
     """Patches of a slice, whose sides are rounded to whole rows."""
     return 2 * hp.side**2

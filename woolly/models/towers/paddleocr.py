@@ -10,8 +10,6 @@ from woolly.models.towers.qwen2vl import vision_rope
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
 
-__all__ = ["PROJECTORS", "arrange", "build"]
-
 PROJECTORS = ("paddleocr",)
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from woolly.plan.ops.basic import Act
     from woolly.senses import EarSettings, TowerSettings
 
-__all__ = ["EarParams", "Encoder", "TowerParams", "read_ear", "read_tower"]
-
 _MAX_BLOCKS = 1024
 
 

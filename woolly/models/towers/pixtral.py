@@ -9,8 +9,6 @@ from woolly.models.towers.params import TowerParams
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Rope, Tracer
 
-__all__ = ["PROJECTORS", "arrange", "build", "most_patches"]
-
 PROJECTORS = ("pixtral", "lightonocr")
 
 
@@ -37,7 +35,7 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
     return Arrangement(order, outputs, turns=lines_and_columns(grid, order))
 
 
-def most_patches(hp: TowerParams) -> int:
+def max_patches(hp: TowerParams) -> int:
     """Patches of a picture within the longest side, whose sides are filled up to whole rows."""
     longest = hp.settings.preproc_image_size or hp.settings.image_size
     return (longest // hp.settings.patch_size + hp.merge) ** 2

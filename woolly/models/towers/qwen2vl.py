@@ -13,8 +13,6 @@ from woolly.models.towers.vit import Norm, layer, mlp, normed
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.attention import Mask
 
-__all__ = ["PROJECTORS", "arrange", "both_frames", "build", "patches", "vision_rope"]
-
 PROJECTORS = ("qwen2vl_merger", "qwen2.5vl_merger", "qwen2.5o")
 
 _WINDOW = 112  # pixels of a side

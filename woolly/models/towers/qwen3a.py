@@ -15,8 +15,6 @@ from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
 from woolly.senses.ears import after_conv
 
-__all__ = ["PROJECTORS", "arrange", "stages"]
-
 PROJECTORS = ("qwen3a",)
 
 _CHUNK = 100  # frames that filters do not leave

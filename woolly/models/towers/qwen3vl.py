@@ -10,8 +10,6 @@ from woolly.models.towers.qwen2vl import both_frames, patches, vision_rope
 from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Handle, Tracer
 
-__all__ = ["PROJECTORS", "arrange", "build"]
-
 PROJECTORS = ("qwen3vl_merger",)
 
 

@@ -4,7 +4,7 @@ Every module of this folder that has `PROJECTORS` is a family of towers; it list
 says the plan of a tower for pictures, or `picture_stages` several, `stages` those of a tower for sound, and `arrange`
 how patches, or frames, go through it. Both may have `remake`, tensors that steps read in another form, and
 `constants`, which computes rows of the prompt from the file alone. A tower for pictures may have `CONSTANTS`, names of
-rows that the file holds as they come into the prompt, and `most_patches`, its largest piece.
+rows that the file holds as they come into the prompt, and `max_patches`, its largest piece.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from woolly.gguf import GGUFFile, Tensor
     from woolly.models.towers.arrangement import Arrangement, Grid
     from woolly.models.towers.speller import TracedSpeller
-
-__all__ = ["TracedTower", "trace_ear", "trace_towers"]
-
 
 _SOUND = ("a.", "mm.a.")  # how the names of a tower for sound begin
 _MOST_OF_ONE = 8 * MOST_PATCHES  # rows of one run for a picture
@@ -88,7 +85,7 @@ def _trace_sight(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedT
         tensors |= module.remake(params)
     one = hasattr(module, "build")
     builders = (StageBuilder(module.build, ("",)),) if one else module.picture_stages(params)
-    n_rows = _most_patches(module, params) + 1 + settings.n_queries
+    n_rows = _max_patches(module, params) + 1 + settings.n_queries
     if n_rows > _MOST_OF_ONE:
         raise ModelError(f"the largest picture would have {n_rows} rows of the tower; at most {_MOST_OF_ONE} are taken")
     left, stages = dict(tensors), list[TowerStage]()
@@ -127,10 +124,10 @@ def _within_tables(plan: Plan, arranged: Arrangement) -> Arrangement:
     return arranged
 
 
-def _most_patches(module: ModuleType, hp: TowerParams) -> int:
+def _max_patches(module: ModuleType, hp: TowerParams) -> int:
     """Patches of the largest piece: what the family says, else as many pixels as the file allows, within a bound."""
-    if hasattr(module, "most_patches"):
-        return int(module.most_patches(hp))
+    if hasattr(module, "max_patches"):
+        return int(module.max_patches(hp))
     pixels = hp.settings.max_pixels
     return max(hp.side**2, min(pixels // hp.settings.patch_size**2 if pixels else MOST_PATCHES, MOST_PATCHES))
 

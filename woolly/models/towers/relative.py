@@ -17,8 +17,6 @@ from woolly.models.towers.fixed import product, sines
 from woolly.models.towers.tensors import made
 from woolly.plan import Handle, Rope, Tracer
 
-__all__ = ["Turned", "turned_tensors", "waves_of"]
-
 Float64 = npt.NDArray[np.float64]
 
 _STILL = np.float32(1e30)  # divides the frequency of the wave that stays

@@ -25,8 +25,6 @@ from woolly.models.towers.vit import mlp
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.attention import Mask
 
-__all__ = ["EPS", "Sam", "around", "read_sam", "resized"]
-
 Float64 = npt.NDArray[np.float64]
 
 EPS = 1e-6

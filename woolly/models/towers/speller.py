@@ -11,8 +11,6 @@ from woolly.plan import Handle, Plan, Tracer
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
 
-__all__ = ["SpellerKind", "TracedSpeller", "trace_speller"]
-
 SpellerKind = Literal["ctc", "rnnt", "tdt"]
 
 

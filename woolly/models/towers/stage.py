@@ -12,8 +12,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from woolly.plan import Plan, Tracer
 
-__all__ = ["StageBuilder", "TowerStage", "filter_rows"]
-
 Int32 = npt.NDArray[np.int32]
 
 

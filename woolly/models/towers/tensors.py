@@ -11,8 +11,6 @@ import numpy.typing as npt
 from woolly.gguf import MemoryMap, Tensor
 from woolly.quant import GGMLType
 
-__all__ = ["as_matrix", "made", "picked", "transposed"]
-
 
 def made(name: str, array: npt.NDArray[np.floating]) -> Tensor:
     """Returns a tensor of f32 that no file has."""

@@ -13,8 +13,6 @@ from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.attention import Mask
 from woolly.plan.ops.basic import Act
 
-__all__ = ["Norm", "layer", "mlp", "most_of_square", "normed", "square", "with_class"]
-
 Norm = Literal["layer", "rms"]
 
 
@@ -77,7 +75,7 @@ def with_class(p: Tracer, x: Handle) -> Handle:
     return p.blend(x, "v.class_embd", first=1)
 
 
-def most_of_square(hp: TowerParams) -> int:
+def max_patches(hp: TowerParams) -> int:
     """Patches of a piece, for families whose pieces have the trained size, or fit into it."""
     return hp.side**2
 

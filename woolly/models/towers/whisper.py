@@ -16,8 +16,6 @@ from woolly.models.towers.vit import layer, mlp
 from woolly.plan import Tracer
 from woolly.senses.ears import after_conv
 
-__all__ = ["PROJECTORS", "arrange", "stages"]
-
 PROJECTORS = ("ultravox", "qwen2a", "voxtral", "qwen2.5o")
 
 _CHUNK = 200  # frames that Qwen 2.5 Omni hears at once

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step, Weight
     from woolly.plan.rope import Rope
 
-__all__ = ["AttentionOps", "Mask"]
-
 _ATTENTION = (
     *("entry", "head_dim", "scale", "mask?", "window?", "softcap?"),
     *("temper?", "temper_length?", "temper_offset?", "alibi?", "roles?", "chosen?", "block?"),

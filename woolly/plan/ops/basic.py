@@ -11,8 +11,6 @@ from woolly.plan.recorder import Handle, Recorder, Vector
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step, Weight
 
-__all__ = ["Act", "BasicOps", "Gate"]
-
 Gate = Literal["silu", "gelu", "gelu_erf", "relu", "clamped", "clipped"]
 Act = Literal["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu2", "sigmoid", "softplus", "tanh", "exp", "root"]
 

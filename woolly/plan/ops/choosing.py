@@ -11,8 +11,6 @@ from woolly.plan.state import Paged
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step
 
-__all__ = ["ChoosingOps"]
-
 _CHOICE = ("entry", "head_dim", "n", "block", "local?", "every?", "whole?")
 
 

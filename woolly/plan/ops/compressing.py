@@ -12,8 +12,6 @@ from woolly.plan.state import Paged, Slot
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step
 
-__all__ = ["CompressingOps"]
-
 _STATE = "state {entry}"
 
 

@@ -11,8 +11,6 @@ from woolly.plan.recorder import Handle, Recorder
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step, Weight
 
-__all__ = ["ExpertOps", "Scoring"]
-
 Scoring = Literal["softmax", "sigmoid", "sparsemixer", "sqrt_softplus"]
 
 

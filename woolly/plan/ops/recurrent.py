@@ -14,8 +14,6 @@ from woolly.plan.state import Slot
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step, Weight
 
-__all__ = ["HeadOrder", "RecurrentOps", "slot_cost"]
-
 # Which head of k serves head j of v: "mod" is j % n_k, "div" is j // (n_v / n_k).
 HeadOrder = Literal["mod", "div"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from woolly.plan.ops.table import op
 from woolly.plan.recorder import Handle, Recorder
 
-__all__ = ["StreamOps"]
-
 
 class StreamOps(Recorder):
     """What a model file says of streams."""

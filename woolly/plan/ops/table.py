@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step
 
-__all__ = ["OPS", "Cost", "Load", "Op", "op", "weights_cost"]
-
 
 @dataclass(frozen=True)
 class Load:

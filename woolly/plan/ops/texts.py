@@ -7,8 +7,6 @@ from typing import Literal, get_args
 from woolly.plan.ops.table import op
 from woolly.plan.recorder import Handle, Recorder
 
-__all__ = ["Pool", "TextOps"]
-
 Pool = Literal["mean", "first", "last"]
 
 

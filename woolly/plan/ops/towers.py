@@ -11,8 +11,6 @@ from woolly.plan.recorder import Handle, Recorder
 if TYPE_CHECKING:
     from woolly.plan.plan import Rows
 
-__all__ = ["Fold", "TowerOps"]
-
 Fold = Literal["join", "columns", "mean"]
 
 

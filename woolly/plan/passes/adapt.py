@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from woolly.errors import ModelError
 from woolly.plan.plan import Plan, Step, Value, Weight
 
-__all__ = ["LowRank", "adapt"]
-
 
 @dataclass(frozen=True)
 class LowRank:

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from woolly.plan.plan import Plan, Step, Value
 
-__all__ = ["append"]
-
 
 def append(plan: Plan, more: Plan) -> Plan:
     """The steps of both plans; values of the second are counted on from those of the first.

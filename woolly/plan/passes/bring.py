@@ -7,8 +7,6 @@ from dataclasses import replace
 from woolly.errors import ModelError, UnsupportedError
 from woolly.plan.plan import Plan, Step, Value
 
-__all__ = ["bring"]
-
 
 def bring(plan: Plan, width: int) -> Plan:
     """The plan with `place` after its embedding, for rows of `width` columns.

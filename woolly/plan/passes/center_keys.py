@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step, Weight
     from woolly.plan.rope import Rope
 
-__all__ = ["center_keys", "keeps_biases"]
-
 
 def center_keys(plan: Plan) -> Plan:
     """Store and attend of keys with a bias -> store that leaves it out, attend that adds it. After `fuse_attention`.

@@ -9,8 +9,6 @@ from woolly.errors import RequestError, UnsupportedError
 from woolly.plan.plan import Plan, Step, Weight
 from woolly.plan.state import Paged, Slot
 
-__all__ = ["cut", "cut_points", "join", "layer_bytes", "part", "possible_cuts", "shares"]
-
 
 def cut_points(plan: Plan) -> list[int]:
     """Indices of the steps before which a plan may be cut: exactly one value, of all rows, is then needed from before.

@@ -8,8 +8,6 @@ from dataclasses import replace
 from woolly.errors import ModelError
 from woolly.plan.plan import Plan, Step, Value
 
-__all__ = ["feed"]
-
 
 def feed(plan: Plan, features: Plan, layers: Sequence[int]) -> Plan:
     """The plan with the steps of `features` as soon as the inputs of these layers are there, side by side.

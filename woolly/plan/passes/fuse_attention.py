@@ -10,8 +10,6 @@ from woolly.plan.plan import Attribute, Plan, Step, Weight
 if TYPE_CHECKING:
     from woolly.plan.rope import Rope
 
-__all__ = ["fuse_attention"]
-
 _CHOICE = ("chosen", "block")  # attributes of attention to chosen positions alone
 
 

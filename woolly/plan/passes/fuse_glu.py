@@ -10,8 +10,6 @@ from woolly.plan.passes.rewrite import changed, rebuilt, users
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step
 
-__all__ = ["fuse_glu"]
-
 
 def fuse_glu(plan: Plan) -> Plan:
     """`linears` of two outputs, then glu of them -> the epilogue of the linears."""

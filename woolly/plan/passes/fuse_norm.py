@@ -10,8 +10,6 @@ from woolly.plan.passes.rewrite import changed, rebuilt, users
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step
 
-__all__ = ["fuse_norm"]
-
 
 def fuse_norm(plan: Plan) -> Plan:
     """rms_norm over whole rows, read by one `linears` or `moe` step -> that step's prologue."""

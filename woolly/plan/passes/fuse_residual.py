@@ -10,8 +10,6 @@ from woolly.plan.passes.rewrite import changed, rebuilt, users
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan, Step
 
-__all__ = ["fuse_residual"]
-
 
 def fuse_residual(plan: Plan) -> Plan:
     """`linears` of one output or `moe`, then scale, then add -> the scale and the epilogue of that step."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from woolly.plan.passes.rewrite import rebuilt
 from woolly.plan.plan import Attribute, Plan, Step, Weight
 
-__all__ = ["merge_linears"]
-
 
 def merge_linears(plan: Plan) -> Plan:
     """Runs of neighbouring linears that read one value -> one `linears` step with several outputs."""

@@ -7,8 +7,6 @@ from dataclasses import replace
 from woolly.plan.passes.rewrite import users
 from woolly.plan.plan import Plan, Step
 
-__all__ = ["narrow"]
-
 
 def narrow(plan: Plan) -> Plan:
     """The plan with `output_rows` moved to behind the last step that mixes rows: attention, a scan, a convolution.

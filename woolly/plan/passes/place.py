@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.plan.plan import Plan
 
-__all__ = ["ArenaLayout", "barriers", "place"]
-
 _BYTES = 4  # values are f32
 
 

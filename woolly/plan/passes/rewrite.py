@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.plan.plan import Attribute, Plan, Step
 
-__all__ = ["changed", "rebuilt", "users"]
-
 
 def users(plan: Plan) -> dict[int, list[int]]:
     """For each value the indices of the steps that read it; the plan's result counts as read by no step."""

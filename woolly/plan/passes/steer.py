@@ -8,8 +8,6 @@ from dataclasses import replace
 from woolly.errors import ModelError
 from woolly.plan.plan import Plan, Step, Value, Weight
 
-__all__ = ["steer"]
-
 
 def steer(plan: Plan, directions: Mapping[str, Weight]) -> Plan:
     """The plan with a `shift` after each layer ("blk.3") that has a direction; ModelError for one that does not fit."""

@@ -7,8 +7,6 @@ from pathlib import Path
 import woolly
 from woolly import _native
 
-__all__ = ["advice_if_old"]
-
 
 def advice_if_old(sources: Path | None = None, library: Path | None = None) -> str:
     """What to add to a refusal of native code: how to build it, or nothing where the library is not older.

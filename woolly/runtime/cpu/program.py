@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from woolly.runtime.batch import Batch
     from woolly.runtime.state import State
 
-__all__ = ["CpuBackend", "CpuDraft", "CpuProgram", "kernel_level"]
-
 Float32 = npt.NDArray[np.float32]
 
 # Positions that scratch memory is sized for; the system grants it page by page as it is used.

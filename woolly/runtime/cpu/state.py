@@ -12,8 +12,6 @@ from woolly.errors import RequestError, UnsupportedError
 from woolly.plan import Paged, Plan
 from woolly.runtime.state import PAGE_SIZE
 
-__all__ = ["CpuState", "check_heads"]
-
 Bytes = npt.NDArray[np.uint8]
 
 _LARGEST_HEAD = 576

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from woolly.plan import Plan, Step
     from woolly.runtime.turns import Turns
 
-__all__ = ["NativeSteps"]
-
 
 class NativeSteps:
     """What a native program was given: ids of its values and matrices, and the arrays that it points into."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from woolly.gguf import Tensor
     from woolly.runtime.views import RowView, Views
 
-__all__ = ["PackedWeights"]
-
 
 class PackedWeights:
     """Memory for packed panels; native code fills it."""

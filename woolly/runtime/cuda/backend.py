@@ -13,8 +13,6 @@ from woolly.runtime.gpu.backend import GpuBackend
 if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Device
 
-__all__ = ["CudaBackend"]
-
 log = logging.getLogger("woolly.runtime")
 
 

@@ -19,8 +19,6 @@ from woolly.runtime.cuda.libcuda import Driver
 from woolly.runtime.cuda.workshop import Unit, Workshop
 from woolly.runtime.forks import leave_in_children
 
-__all__ = ["MAJOR", "MINOR", "OLDEST", "Context", "check_number", "forget_current", "memory_bandwidth"]
-
 # The oldest generation with the tensor-core instructions of the kernels.
 OLDEST = 80
 

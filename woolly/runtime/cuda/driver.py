@@ -19,8 +19,6 @@ from woolly.runtime.cuda.workshop import Workshop
 from woolly.runtime.gpu.device import Address, Argument, too_large
 from woolly.runtime.gpu.kernels import Kernels
 
-__all__ = ["OLDEST", "CudaDevice", "find_level", "open_device"]
-
 # The first generation whose kernels may begin before the one before them ends.
 _EARLY = 90
 

@@ -4,7 +4,5 @@ from __future__ import annotations
 
 from woolly.runtime.gpu.kernels import Emitters
 
-__all__ = ["EMITTERS", "emits"]
-
 EMITTERS = Emitters()
 emits = EMITTERS.enter

@@ -11,8 +11,6 @@ from typing import Any
 
 from woolly.errors import DeviceError, RequestError, WoollyError
 
-__all__ = ["EARLY", "NOT_READY", "Driver", "LaunchConfig", "open_driver"]
-
 # Cubins of a 12.x compiler load on every driver of CUDA 12.
 _OLDEST = 12_000
 

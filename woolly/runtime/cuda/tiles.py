@@ -13,18 +13,6 @@ from woolly.runtime.gpu.codebooks import points_of
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.emit import Emitter, TensorPart
 
-__all__ = [
-    "KINDS",
-    "TILE_COLUMNS",
-    "TILE_ROWS",
-    "Tiles",
-    "can_pack",
-    "kind_of",
-    "packed_bytes",
-    "tile_bytes",
-    "tiles_of",
-]
-
 TILE_ROWS, TILE_COLUMNS = 16, 256
 _WARPS = 8  # of a block that packs
 _MOST_MATRICES = 65535  # of one launch

@@ -34,8 +34,6 @@ from woolly.machine.cores import default_threads
 from woolly.runtime.cuda.archive import COMPILES_PTX
 from woolly.store.folder import models_folder
 
-__all__ = ["Stock", "Unit", "Workshop"]
-
 log = logging.getLogger("woolly.runtime")
 
 # The sources of a clone, else those that an installation has beside its native module.

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from woolly.runtime.gpu.device import Address, Argument, Number
 
-__all__ = ["MOST_PUSHED", "PushedArguments"]
-
 MOST_PUSHED = 128  # bytes of arguments, which every driver of Vulkan takes
 _ROOM = 1 << 14  # bytes of structs that are allocated at once: more than most models have
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Device
     from woolly.runtime.gpu.program import GpuProgram
 
-__all__ = ["GpuBackend"]
-
 
 class GpuBackend:
     """Compiles plans for one GPU. Opens the driver when it is first asked for something."""

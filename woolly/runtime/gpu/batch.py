@@ -18,8 +18,6 @@ from woolly.runtime.gpu.pictures import PictureNeeds
 from woolly.runtime.state import PAGE_SIZE
 from woolly.runtime.turns import Turns
 
-__all__ = ["BATCH", "MAX_CONTEXT", "BatchSlot", "Places", "bucket", "check_batch", "is_apart"]
-
 MAX_CONTEXT = 1 << 20
 
 # struct Batch of native/cuda/primitives/common.cuh.

@@ -9,8 +9,6 @@ from woolly.quant import GGMLType, codebook_of
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter
 
-__all__ = ["points_of"]
-
 
 def points_of(e: Emitter, type: GGMLType) -> Address:
     """Where the points of a type's codebook are; 0 if it has none. Packing of later weights may read them."""

@@ -32,8 +32,6 @@ from woolly.runtime.state import State
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views, check_weights
 
-__all__ = ["Core", "Meanwhile"]
-
 Float32 = npt.NDArray[np.float32]
 Meanwhile = Callable[[], None] | None
 # Rows of a batch and of output; whether it is far, and its sequences apart; rows in front of tiles.

@@ -13,8 +13,6 @@ from woolly.errors import RequestError
 if TYPE_CHECKING:
     from woolly.runtime.gpu.kernels import Kernels
 
-__all__ = ["Address", "Argument", "Device", "Number", "too_large"]
-
 
 class Address(int):
     """A place in the device's memory. Kernels take it as 64 bits; of other numbers, an int as int32, a float as f32."""

@@ -20,8 +20,6 @@ from woolly.runtime.gpu.device import Address, Argument, Device
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 
-__all__ = ["Address", "Array", "Emit", "Emitter", "Fill", "GridRows", "Launch", "TensorPart"]
-
 
 @dataclass(frozen=True)
 class GridRows:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from woolly.runtime.gpu.measure import RESERVE
 
-__all__ = ["Gpu"]
-
 
 @dataclass(frozen=True)
 class Gpu:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Address, Device
     from woolly.runtime.gpu.emit import Emit
 
-__all__ = ["Emitters", "Kernels", "LogitRanker"]
-
 
 class LogitRanker(Protocol):
     """What finds the largest logits of each row of output."""

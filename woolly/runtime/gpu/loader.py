@@ -18,8 +18,6 @@ from woolly.runtime.gpu.emit import Array, Fill, TensorPart
 from woolly.runtime.program import CancelledRun
 from woolly.runtime.views import Views
 
-__all__ = ["Loader"]
-
 # Bytes of the file that a thread has on the device at a time, before they are packed.
 _STAGED = 16 << 20
 # One thread copies at 6 to 10 GB/s, and the bus takes 50.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from woolly.gguf import Tensor
     from woolly.plan import Plan
 
-__all__ = ["ALIGNMENT", "RESERVE", "USUAL_ROWS", "Needs", "measure"]
-
 ALIGNMENT = 256  # of values and of memory
 # Bytes for what is allocated later: staging of weights, tables of angles, graphs.
 RESERVE = 512 << 20

@@ -9,8 +9,6 @@ from typing import Any
 
 from woolly.errors import RequestError
 
-__all__ = ["Block", "BlockMemory"]
-
 _ALIGNMENT = 256  # the most that Vulkan lets a driver ask for (minStorageBufferOffsetAlignment)
 
 

@@ -7,8 +7,6 @@ import numpy as np
 from woolly.plan import Plan, Step
 from woolly.runtime.batch import Batch
 
-__all__ = ["PictureNeeds"]
-
 
 class PictureNeeds:
     """Steps of a plan that read places, shares, rows in place of tokens, or what rows see."""

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from woolly.errors import DeviceError
 from woolly.runtime.gpu.device import Address, Argument, Device
 
-__all__ = ["NAMES", "OWN_HALVES", "TINY", "differences", "lost_in_trial", "refusal", "results"]
-
 _N = 4096  # a guess: enough random numbers to meet each way of rounding
 TINY = "numbers next to zero"
 OWN_HALVES = "halves by the driver"  # kernels convert them by whole numbers if it is not exact

@@ -24,8 +24,6 @@ from woolly.runtime.ranking import Following, Ranking
 from woolly.runtime.state import State
 from woolly.runtime.views import Views
 
-__all__ = ["GpuDraft", "GpuProgram", "RankingDraft", "RankingProgram"]
-
 Float32 = npt.NDArray[np.float32]
 
 

@@ -22,8 +22,6 @@ from woolly.runtime.gpu.device import Address, Argument, too_large
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.gpu.memory import BlockMemory
 
-__all__ = ["GpuContext", "GpuCopies", "GpuStream", "QueuedDevice"]
-
 # Launches of one piece of a recorded list, which has no rate yet: a guess, below 2 s if each takes up to 30 ms.
 _PIECE = 64
 # Launches of a submission until a rate is known: a guess for GPUs that are ten times slower than that.

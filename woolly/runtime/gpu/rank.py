@@ -10,8 +10,6 @@ import numpy.typing as npt
 from woolly.runtime.gpu.device import Address, Argument, Device
 from woolly.runtime.ranking import MOST_RANKED
 
-__all__ = ["Head", "Ranker"]
-
 # Sizes of native/cuda/rows/rank.cu.
 _PART, _PART_THREADS, _ROW_THREADS, _FEED_THREADS = 4096, 512, 1024, 64
 _PART_BYTES = 16

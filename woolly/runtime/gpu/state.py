@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from woolly.plan import Paged, Plan
     from woolly.runtime.gpu.device import Address, Device
 
-__all__ = ["ENTRY", "GpuState", "check_heads", "head_bytes", "page_bytes", "room"]
-
 Bytes = npt.NDArray[np.uint8]
 
 _LARGEST_HEAD = 576

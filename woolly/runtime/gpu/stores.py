@@ -7,8 +7,6 @@ from woolly.runtime.gpu.device import Address, Number
 from woolly.runtime.gpu.emit import Emitter
 from woolly.runtime.gpu.state import room
 
-__all__ = ["store_arguments"]
-
 _NONE = Address(0)
 
 

@@ -10,8 +10,6 @@ from woolly.runtime.gpu.backend import GpuBackend
 if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Device
 
-__all__ = ["MetalBackend"]
-
 
 def _open(number: int = 0) -> Device:
     from woolly.runtime.metal.driver import open_device  # few machines need it

@@ -13,8 +13,6 @@ from woolly.runtime.metal.libobjc import ObjectiveC
 from woolly.runtime.metal.memory import MetalMemory
 from woolly.runtime.vulkan.archive import SpirvArchive
 
-__all__ = ["MetalContext", "Pipeline", "name_of"]
-
 _LANGUAGE = 3 << 16  # Metal 3.0, the first with addresses of buffers: macOS 13
 _SAFE = 0  # MTLMathMode: nothing is reordered, fused or taken for finite
 _PRECISE = 1  # MTLMathFloatingPointFunctions

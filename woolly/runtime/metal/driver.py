@@ -18,8 +18,6 @@ from woolly.runtime.metal.stream import MetalStream
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.bandwidth import COPIED, measure_bandwidth
 
-__all__ = ["LEVEL", "MetalDevice", "find_device", "find_level", "memory_of", "open_device"]
-
 LEVEL = "metal"  # one arithmetic: that of the cpu backend, whatever the chip
 
 

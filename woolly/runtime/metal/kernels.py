@@ -6,6 +6,4 @@ from dataclasses import replace
 
 from woolly.runtime.vulkan.ops import KERNELS as VULKAN
 
-__all__ = ["KERNELS"]
-
 KERNELS = replace(VULKAN, backend="metal")

@@ -16,8 +16,6 @@ from typing import Any
 
 from woolly.errors import DeviceError
 
-__all__ = ["ObjectiveC", "Range", "Size", "open_driver"]
-
 _LIBRARY = "/usr/lib/libobjc.A.dylib"
 _METAL = "/System/Library/Frameworks/Metal.framework/Metal"
 

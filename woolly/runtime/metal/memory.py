@@ -8,8 +8,6 @@ from woolly.errors import RequestError
 from woolly.runtime.gpu.memory import Block, BlockMemory
 from woolly.runtime.metal.libobjc import ObjectiveC
 
-__all__ = ["MetalMemory"]
-
 _SHARED = 0  # storage mode
 
 

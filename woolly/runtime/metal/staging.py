@@ -13,8 +13,6 @@ from woolly.runtime.gpu.memory import Block
 from woolly.runtime.metal.context import MetalContext
 from woolly.runtime.metal.stream import MetalStream
 
-__all__ = ["MetalStaging"]
-
 _STAGE = 8 << 20  # bytes of each of two buffers that uploads wait in: while one is copied from, the other is filled
 _UNIT = 4  # bytes: offsets and lengths of the GPU's copies are multiples
 

@@ -18,8 +18,6 @@ from woolly.runtime.gpu.memory import Block
 from woolly.runtime.metal.context import MetalContext, Pipeline
 from woolly.runtime.metal.libobjc import Range, Size
 
-__all__ = ["MetalStream"]
-
 _SIDE_BY_SIDE = 1  # MTLDispatchTypeConcurrent
 _BUFFERS = 1  # MTLBarrierScopeBuffers
 _READ_WRITE = 3  # MTLResourceUsage

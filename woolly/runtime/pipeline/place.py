@@ -17,8 +17,6 @@ from woolly.runtime.program import About, CancelledRun, WeightStats
 from woolly.runtime.stages import Address
 from woolly.wire import Connection, LostConnection, RefusedConnection, WireMessage
 
-__all__ = ["Place"]
-
 Float32 = npt.NDArray[np.float32]
 
 _DIAL = 5.0  # seconds until an address that does not answer is given up

@@ -31,8 +31,6 @@ from woolly.runtime.stages import Stages
 from woolly.runtime.state import State
 from woolly.wire import LostConnection, WireMessage
 
-__all__ = ["PipelineBackend", "PipelineProgram", "PipelineState"]
-
 Float32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Result = TypeVar("Result")

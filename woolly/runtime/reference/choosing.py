@@ -9,8 +9,6 @@ from woolly.plan import Step
 from woolly.runtime.reference.ops import Float32, OpContext, reference, store_cache
 from woolly.runtime.state import PAGE_SIZE
 
-__all__ = ["best_positions", "pick"]
-
 
 @reference("choose")
 def _choose(c: OpContext, step: Step, q: Float32, k: Float32, *weights: Float32) -> Float32:

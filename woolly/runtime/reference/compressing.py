@@ -10,8 +10,6 @@ from woolly.runtime.reference.ops import Float32, OpContext, reference, softmax,
 from woolly.runtime.reference.scans import scanned
 from woolly.runtime.state import PAGE_SIZE
 
-__all__ = ["attend_kept"]
-
 
 @reference("compress")
 def _compress(c: OpContext, step: Step, kv: Float32, gate: Float32) -> Float32:

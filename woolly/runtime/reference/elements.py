@@ -10,8 +10,6 @@ import numpy as np
 from woolly.plan import Step
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
-__all__ = ["apply_act", "apply_glu"]
-
 
 def _sigmoid(x: Float32) -> Float32:
     y: Float32 = np.float32(1) / (np.float32(1) + np.exp(-x))

@@ -17,8 +17,6 @@ from woolly.runtime.reference.ops import (
     store_cache,
 )
 
-__all__ = ["linears", "store"]
-
 
 @reference("linears")
 def linears(c: OpContext, step: Step, x: Float32, *residual: Float32) -> Float32 | tuple[Float32, ...]:

@@ -12,8 +12,6 @@ from woolly.plan import Step
 from woolly.runtime.reference.elements import apply_act, apply_glu
 from woolly.runtime.reference.ops import Float32, OpContext, apply_linear, apply_rms_norm, reference, scaled
 
-__all__ = ["ExpertRows", "expert_rows", "expert_weights", "moe"]
-
 # Added to the divisor of the weights: all sigmoids of a row may be 0.
 _LEAST = np.float32(1e-20)
 # A logit takes part in a turn of the sparse mixer if it is below the best one by at most this part of the larger

@@ -15,22 +15,6 @@ from woolly.runtime.reference.state import ReferenceState
 from woolly.runtime.reference.weights import WeightStore
 from woolly.runtime.state import PAGE_SIZE
 
-__all__ = [
-    "REFERENCE_OPS",
-    "OpContext",
-    "alibi_slopes",
-    "apply_linear",
-    "apply_rms_norm",
-    "apply_rope",
-    "attend_cache",
-    "distance_buckets",
-    "reference",
-    "scaled",
-    "softmax",
-    "store_cache",
-    "turned",
-]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 Float32 = npt.NDArray[np.float32]
 Meaning = Callable[..., Float32 | tuple[Float32, ...]]  # (context, step, *inputs) -> outputs

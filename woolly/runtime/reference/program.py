@@ -23,8 +23,6 @@ from woolly.runtime.reference.weights import WeightStore
 from woolly.runtime.state import State
 from woolly.runtime.views import Views, check_weights
 
-__all__ = ["ReferenceBackend", "ReferenceProgram"]
-
 Float32 = npt.NDArray[np.float32]
 
 

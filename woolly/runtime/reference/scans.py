@@ -11,8 +11,6 @@ from woolly.plan import Step
 from woolly.runtime.reference.elements import apply_act
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
-__all__ = ["scanned"]
-
 
 def scanned(c: OpContext, step: Step, shape: tuple[int, ...], advance: Callable[[int, Float32], Float32]) -> None:
     """Calls advance(row, state) for the rows of each sequence in order; it returns the state after the row."""

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from woolly.plan import Plan
 from woolly.runtime.state import PAGE_SIZE
 
-__all__ = ["ReferenceState"]
-
 Float32 = npt.NDArray[np.float32]
 
 

@@ -8,8 +8,6 @@ from woolly.plan import Step
 from woolly.runtime.reference.elements import apply_act
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
-__all__ = ["hyper", "match", "mix", "peaks"]
-
 
 @reference("mix")
 def mix(c: OpContext, step: Step, x: Float32, coefs: Float32) -> Float32:

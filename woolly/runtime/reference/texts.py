@@ -7,8 +7,6 @@ import numpy as np
 from woolly.plan import Step
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
-__all__ = ["embed_type", "pool"]
-
 
 @reference("embed_position")
 def _embed_position(c: OpContext, step: Step, x: Float32) -> Float32:

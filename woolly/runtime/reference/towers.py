@@ -8,8 +8,6 @@ from woolly.plan import Step
 from woolly.runtime.reference.elements import apply_act
 from woolly.runtime.reference.ops import Float32, OpContext, reference
 
-__all__ = ["blend", "conv_around", "conv_at", "fold", "given", "place", "running_norm"]
-
 
 @reference("given")
 def given(c: OpContext, step: Step) -> Float32:

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from woolly.runtime.program import WeightStats
 from woolly.runtime.views import Views
 
-__all__ = ["WeightStore"]
-
 Float32 = npt.NDArray[np.float32]
 
 

@@ -7,7 +7,8 @@ from woolly.later import later
 if TYPE_CHECKING:
     from woolly.runtime.split.backend import SplitBackend
     from woolly.runtime.split.placement import Placement
-    from woolly.runtime.split.program import Segment, SplitProgram, SplitState
+    from woolly.runtime.split.program import Segment, SplitProgram
+    from woolly.runtime.split.state import SplitState
 
 __all__ = ["Placement", "Segment", "SplitBackend", "SplitProgram", "SplitState"]
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from woolly.runtime.gpu.backend import GpuBackend
     from woolly.runtime.program import Program
 
-__all__ = ["SplitBackend"]
-
 log = logging.getLogger("woolly.runtime")
 
 _ALL = 1 << 30  # more layers than any model has

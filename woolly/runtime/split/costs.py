@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Device
     from woolly.runtime.options import Options
 
-__all__ = ["Atom", "Costs", "atoms_of", "cache_bytes", "kv_type_of"]
-
 
 @dataclass(frozen=True)
 class Atom:

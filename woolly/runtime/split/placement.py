@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Device
     from woolly.runtime.options import Options
 
-__all__ = ["Card", "Placement", "place_layers"]
-
 _CTX_STEP = 256  # rounds the context that would fit
 
 Home = dict[Atom, int]  # the GPU of each atom; those of the CPU are missing

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from woolly.runtime.batch import Batch
     from woolly.runtime.state import State
 
-__all__ = ["Segment", "SplitProgram", "SplitState", "check_segments"]
-
 Float32 = npt.NDArray[np.float32]
 
 

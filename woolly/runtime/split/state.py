@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from woolly.runtime.state import PortableState, State
 
-__all__ = ["SplitState"]
-
 Bytes = npt.NDArray[np.uint8]
 
 

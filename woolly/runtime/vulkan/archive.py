@@ -19,8 +19,6 @@ from pathlib import Path
 from woolly import _native
 from woolly.errors import DeviceError
 
-__all__ = ["ARCHIVE", "PackedForm", "SpirvArchive", "open_archive"]
-
 # Beside this file, or, if Woolly is installed editable, beside the native module.
 _PLACES = (Path(__file__).parent, Path(_native.__file__).parent / "runtime" / "vulkan")
 ARCHIVE = next((found for place in _PLACES if (found := place / "kernels.bin").exists()), _PLACES[0] / "kernels.bin")

@@ -13,8 +13,6 @@ from woolly.runtime.vulkan.level import find_level
 if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Device
 
-__all__ = ["VulkanBackend"]
-
 log = logging.getLogger("woolly.runtime")
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from woolly.runtime.gpu.queued import QueuedDevice
     from woolly.runtime.vulkan.driver import VulkanDevice
 
-__all__ = ["COPIED", "find_bandwidth", "measure_bandwidth"]
-
 COPIED = 128 << 20  # bytes: more than the caches of most GPUs
 _ROOM = 8  # times as much must be free
 _TIMES = 3

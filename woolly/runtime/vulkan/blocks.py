@@ -14,8 +14,6 @@ from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.emit import Emitter, TensorPart
 from woolly.runtime.vulkan.archive import open_archive
 
-__all__ = ["Blocks", "blocks_of", "columns_of"]
-
 _THREADS, _MOST_GROUPS = 64, 32768  # of native/gpu/weights/pack.slang
 
 

@@ -33,8 +33,6 @@ from woolly.runtime.vulkan.structs import (
 )
 from woolly.store.folder import models_folder
 
-__all__ = ["COMPUTE", "VulkanContext"]
-
 COMPUTE = 0x20  # the stage of shaders
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from woolly.runtime.gpu.device import Address
     from woolly.runtime.gpu.kernels import Kernels
 
-__all__ = ["VulkanDevice", "choose_variant", "open_device"]
-
 # GPUs of this process that were lost while their matrix units were tried, by number and identity.
 _lost_units: set[tuple[int, str]] = set()
 

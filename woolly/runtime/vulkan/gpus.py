@@ -11,8 +11,6 @@ from woolly.runtime.vulkan.libvulkan import open_driver
 if TYPE_CHECKING:
     from woolly.runtime.gpu.found import Gpu
 
-__all__ = ["count_gpus", "find_gpu"]
-
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
     """The GPU of that number. DeviceError if there is none that can be used, RequestError if none has that number.

@@ -6,8 +6,6 @@ from woolly.errors import DeviceError
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.libvulkan import open_driver
 
-__all__ = ["LEVEL", "find_level"]
-
 # One arithmetic: that of the cpu backend, whatever the GPU.
 LEVEL = "vulkan"
 

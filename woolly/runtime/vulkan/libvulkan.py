@@ -11,8 +11,6 @@ from typing import Any
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.vulkan.structs import AppInfo, InstanceInfo, reference
 
-__all__ = ["NOT_READY", "TIMEOUT", "VulkanLibrary", "open_driver"]
-
 # The loader, then drivers that can do without it: servers with NVIDIA's often have no loader.
 _NAMES = {
     "win32": ("vulkan-1.dll",),

@@ -17,8 +17,6 @@ from woolly.runtime.vulkan.structs import MatrixProperties
 if TYPE_CHECKING:
     from woolly.runtime.vulkan.driver import VulkanDevice
 
-__all__ = ["EXTENSION", "FEATURES", "KERNELS", "SIZES_TYPE", "TYPES", "has_units", "is_exact"]
-
 EXTENSION = b"VK_KHR_cooperative_matrix"
 FEATURES = ("cooperativeMatrix", "shaderFloat16", "vulkanMemoryModel", "vulkanMemoryModelDeviceScope")
 # Sides of a tile, what is multiplied, what is added, that nothing saturates, and who shares a tile: halves, summed as

@@ -11,8 +11,6 @@ from woolly.runtime.vulkan.libvulkan import VulkanLibrary
 from woolly.runtime.vulkan.physical import Physical
 from woolly.runtime.vulkan.structs import AddressInfo, AllocateFlags, AllocateInfo, BufferInfo, Requirements, reference
 
-__all__ = ["Memory"]
-
 # Drivers grant 4096 allocations in all, and one has at most 2 to 4 GiB: 1 TB in blocks of this size.
 _BLOCK = 256 << 20
 _SMALL_BLOCK = 32 << 20  # of software devices, whose memory is the machine's: tests open many

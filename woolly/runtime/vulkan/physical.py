@@ -20,8 +20,6 @@ from woolly.runtime.vulkan.structs import (
     reference,
 )
 
-__all__ = ["FEATURES", "Physical", "features_chain", "find_physical", "list_physical"]
-
 _OLDEST, _WITH_DOTS = 1 << 22 | 2 << 12, 1 << 22 | 3 << 12  # Vulkan 1.2, and 1.3, which has dots without an extension
 _SOFTWARE = 4  # a device type: the CPU itself
 _KINDS = ("other", "integrated", "discrete", "virtual", "software")

@@ -9,8 +9,6 @@ from woolly.runtime.gpu.device import Address, Argument, Device
 from woolly.runtime.gpu.rank import Head
 from woolly.runtime.ranking import MOST_RANKED
 
-__all__ = ["KeyRanker"]
-
 # Sizes of native/gpu/rows/rank.slang.
 _SIZE, _THREADS, _FEED_THREADS = 1024, 256, 64
 _KEY_BYTES = 8

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["CONTROLS", "with_modes"]
-
 # Properties of Vulkan for f32, each with the capability and the execution mode that ask for it: numbers next to zero
 # stay what they are, infinity and NaN count, sums and products are rounded to even.
 CONTROLS = {

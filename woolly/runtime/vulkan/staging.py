@@ -14,8 +14,6 @@ from woolly.runtime.vulkan.context import VulkanContext
 from woolly.runtime.vulkan.stream import CommandStream
 from woolly.runtime.vulkan.structs import BufferCopy
 
-__all__ = ["Staging"]
-
 _INLINE = 1 << 16  # bytes that a command itself may carry: Vulkan's limit for vkCmdUpdateBuffer
 # Copies go through two buffers of this size: while one is on its way, the other is filled. A guess: 0.3 ms at 25 GB/s,
 # far longer than a submission takes.

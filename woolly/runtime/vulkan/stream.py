@@ -26,8 +26,6 @@ from woolly.runtime.vulkan.structs import (
     reference,
 )
 
-__all__ = ["CommandStream"]
-
 _ONCE, _AGAIN = 1, 4  # how often command buffers are submitted
 _RESETTABLE = 2
 _TIMELINE = 1

@@ -5,43 +5,6 @@ from __future__ import annotations
 import ctypes as c
 from typing import Any
 
-__all__ = [
-    "AddressInfo",
-    "AllocateFlags",
-    "AllocateInfo",
-    "AppInfo",
-    "Barrier",
-    "BeginInfo",
-    "BufferCopy",
-    "BufferInfo",
-    "CacheInfo",
-    "CommandInfo",
-    "DeviceInfo",
-    "FeaturesInfo",
-    "InstanceInfo",
-    "LayoutInfo",
-    "MatrixProperties",
-    "MemoryBudget",
-    "MemoryProperties",
-    "MemoryProperties2",
-    "ModuleInfo",
-    "PipelineInfo",
-    "PoolInfo",
-    "PushRange",
-    "QueryInfo",
-    "QueueFamily",
-    "QueueInfo",
-    "Requirements",
-    "SemaphoreInfo",
-    "SemaphoreType",
-    "StageInfo",
-    "Submit",
-    "TimelineSubmit",
-    "WaitInfo",
-    "constants",
-    "reference",
-]
-
 _P, _U32, _U64 = c.c_void_p, c.c_uint32, c.c_uint64
 
 

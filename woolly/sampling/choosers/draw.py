@@ -11,8 +11,6 @@ from woolly.sampling.mt19937 import MersenneTwister
 if TYPE_CHECKING:
     from woolly.sampling.candidates import Candidates
 
-__all__ = ["Draw", "first_possible"]
-
 
 class Draw:
     """Takes the first candidate at which the sum of the weights reaches u times their total."""

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from woolly.sampling.candidates import Candidates
 
-__all__ = ["Greedy"]
-
 
 class Greedy:
     """Takes the likeliest, the first of equals."""

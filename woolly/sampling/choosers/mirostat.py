@@ -12,8 +12,6 @@ from woolly.sampling.candidates import Candidates, log32
 from woolly.sampling.choosers.draw import first_possible
 from woolly.sampling.mt19937 import MersenneTwister
 
-__all__ = ["Mirostat"]
-
 _HEAD = 100  # likeliest tokens from which version 1 estimates the steepness
 
 

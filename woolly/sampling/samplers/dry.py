@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from woolly.sampling.history import History
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["Dry"]
-
 _LARGEST = np.finfo(np.float32).max
 
 

@@ -14,8 +14,6 @@ from woolly.sampling.registry import SamplerContext, sampler
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["MinP"]
-
 
 @sampler("min_p")
 class MinP:

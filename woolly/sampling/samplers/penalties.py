@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from woolly.sampling.history import History
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["RepetitionPenalty"]
-
 _LARGEST = np.finfo(np.float32).max
 
 

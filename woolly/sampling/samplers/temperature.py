@@ -13,8 +13,6 @@ from woolly.sampling.registry import SamplerContext, sampler
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["Temperature"]
-
 
 @sampler("temperature")
 class Temperature:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from woolly.sampling.candidates import Candidates
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["TopK"]
-
 
 @sampler("top_k")
 @dataclass(frozen=True)

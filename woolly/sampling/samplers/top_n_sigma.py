@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from woolly.sampling.candidates import Candidates
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["TopNSigma"]
-
 
 @sampler("top_n_sigma")
 class TopNSigma:

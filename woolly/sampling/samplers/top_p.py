@@ -15,8 +15,6 @@ from woolly.sampling.registry import SamplerContext, sampler
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["TopP"]
-
 _FIRST_LOOK = 256  # likeliest tokens that mostly reach top_p, found without sorting them all
 _HALF = 2.0**-24  # what rounding to float32 changes at most, as a share
 

@@ -12,8 +12,6 @@ from woolly.sampling.registry import SamplerContext, sampler
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["Typical"]
-
 
 @sampler("typ_p")
 class Typical:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.sampling.candidates import Candidates
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["Xtc"]
-
 
 @sampler("xtc")
 class Xtc:

@@ -12,8 +12,6 @@ from woolly.senses.prepared import Piece, Prepared
 if TYPE_CHECKING:
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["Cut"]
-
 
 @dataclass(frozen=True)
 class Cut:

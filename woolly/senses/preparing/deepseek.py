@@ -15,8 +15,6 @@ from woolly.senses.preparing.pixels import Pixels, piece_of, resize, tiles_of
 if TYPE_CHECKING:
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["cut", "prepare"]
-
 _LEAST, _MOST = 2, 9  # tiles, if the file does not say
 
 

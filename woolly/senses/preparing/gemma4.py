@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from woolly.senses.picture import Picture
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["cut", "prepare"]
-
 _MOST_ROWS = 280  # as the processor has it; files do not say
 
 

@@ -23,8 +23,6 @@ from woolly.senses.sounds import (
 )
 from woolly.senses.sounds.sound import RATE
 
-__all__ = ["HEARING", "measure_sound", "prepare_sound"]
-
 Float32 = npt.NDArray[np.float32]
 
 _HOP = 160  # samples from one frame to the next

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.senses.picture import Picture
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["cut", "prepare"]
-
 _MOST_SIDE = 4096  # as the processor has it
 _TILES = 4  # of the longest side, if the file does not give its length
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from woolly.senses.picture import Picture
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["choose_grid", "cut", "prepare"]
-
 _LEAST, _MOST = 1, 12  # tiles, if the file does not say
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from woolly.senses.picture import Picture
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["MOST_OF_SIDE", "MOST_PATCHES", "cut", "prepare"]
-
 MOST_PATCHES = 4096  # the processor's, if the file gives no pixels
 MOST_OF_SIDE = 511  # patches of a line or column, as the processor has it
 

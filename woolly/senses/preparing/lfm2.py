@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from woolly.senses.picture import Picture
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["cut", "prepare"]
-
 _LEAST_ROWS, _MOST_ROWS = 64, 256  # of the whole picture; the processor's, files do not say
 _TILE, _LEAST_TILES, _MOST_TILES = 512, 2, 10
 _TOLERANCE = 2.0  # a picture of as many times the most rows is still whole

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from woolly.senses.picture import Picture
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["cut", "prepare"]
-
 _MOST_TILES = 16
 
 

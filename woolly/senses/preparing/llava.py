@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from woolly.senses.picture import Picture
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["best_size", "cut", "prepare"]
-
 _MOST_SIDE = 14_142  # of the square: 600 MB. 100 million pixels of 2 to 1 fit; a line of 65,535 would take 12.9 GB
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from woolly.senses.picture import Picture
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["cut", "prepare"]
-
 _MOST_SLICES = 9
 _MOST_AREAS = 2  # of a piece, in squares of the tower's side: what its table of positions was made for
 

@@ -13,8 +13,6 @@ from woolly.senses.prepared import Piece
 if TYPE_CHECKING:
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["Filter", "Pixels", "piece_of", "resize", "tiles_of"]
-
 Pixels = npt.NDArray[np.uint8]  # [height, width, 3]
 Filter = Literal["bilinear", "bicubic", "lanczos"]
 

@@ -14,8 +14,6 @@ from woolly.senses.settings import MOST_PATCHES, TowerSettings
 if TYPE_CHECKING:
     from woolly.senses.picture import Picture
 
-__all__ = ["MOST_RATIO", "cut", "fit_sides", "most_pixels", "prepare"]
-
 MOST_RATIO = 200  # of the sides, as the processor has it
 
 # Rows of a picture if the file gives no pixels. The processors' own limits are up to 16,384 rows, of which a photo of

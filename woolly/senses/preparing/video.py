@@ -20,8 +20,6 @@ from woolly.senses.video import Clip, Frame, Showing
 if TYPE_CHECKING:
     from woolly.senses.settings import TowerSettings
 
-__all__ = ["SMOLVLM", "measure_frames", "prepare_clip", "prepare_frame", "showing_of"]
-
 _SMOLVLM_FRAMES = 64  # at most, one of a second
 _SMOLVLM_SIDE = 1024  # of a frame as it is handed on: twice what SmolVLM reads
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from woolly.errors import RequestError
 
-__all__ = ["LEAST_RATE", "MOST_BYTES", "MOST_FRAMES", "MOST_SECONDS", "TAKEN", "check_bounds", "sniff"]
-
 MOST_BYTES = 64 * 2**20  # of a file
 MOST_SECONDS = 30 * 60
 MOST_FRAMES = 90_000_000  # samples of one channel: half an hour of 48 kHz, 360 MB

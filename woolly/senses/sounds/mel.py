@@ -8,19 +8,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "MOST_MELS",
-    "Scale",
-    "log_mel",
-    "log_mel_gemma",
-    "log_mel_granite",
-    "log_mel_nemo",
-    "log_mel_usm",
-    "log_mel_whisper",
-    "mel_filters",
-    "nemo_window",
-]
-
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 

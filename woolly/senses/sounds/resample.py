@@ -8,8 +8,6 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["resample"]
-
 Float32 = npt.NDArray[np.float32]
 
 # The filter reaches 64 zeros of the sinc to each side. It passes what is below 0.90 of the lower of the two limits

@@ -19,8 +19,6 @@ from woolly.senses.sounds.format import MOST_BYTES, MOST_FRAMES, MOST_SECONDS, c
 from woolly.senses.sounds.resample import resample
 from woolly.senses.sounds.wav import decode_wav
 
-__all__ = ["AT_WORK", "RATE", "Sound", "SoundSource", "read_sound"]
-
 # A path, the bytes of a file, or an array with its rate: float from -1 to 1 or int16, [n] or [n, channels].
 SoundSource = Any
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from woolly.errors import RequestError
 from woolly.senses.sounds.format import check_bounds
 
-__all__ = ["decode_wav"]
-
 Float32 = npt.NDArray[np.float32]
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE

@@ -7,8 +7,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
-__all__ = ["NO_LIMITS", "Account", "KeyLimits", "asking", "may_use"]
-
 
 @dataclass(frozen=True)
 class KeyLimits:

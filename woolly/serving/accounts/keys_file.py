@@ -32,8 +32,6 @@ from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account, KeyLimits
 from woolly.store.lock import file_lock
 
-__all__ = ["TABLE", "NamedKey", "add_key", "default_file", "hash_of", "read_keys", "remove_key"]
-
 TABLE = "keys"
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

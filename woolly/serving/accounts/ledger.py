@@ -20,8 +20,6 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.serving.watch.logs import log
 
-__all__ = ["GROUPS", "Ledger", "Used", "read_usage"]
-
 GROUPS = ("key", "model", "day")  # what usage may be summed up by
 _EVERY = 2.0  # seconds between two writes: what the process loses if it is killed
 _WAIT = 10.0  # seconds for another process that writes

@@ -8,8 +8,6 @@ from woolly.serving.accounts.account import Account
 from woolly.serving.accounts.ledger import Ledger, Used
 from woolly.serving.accounts.quotas import Quotas
 
-__all__ = ["ANYONE", "Meter"]
-
 ANYONE = "-"  # the key of requests that needed none
 
 

@@ -22,8 +22,6 @@ from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account
 from woolly.serving.watch.logs import log
 
-__all__ = ["OIDC_OWNER", "Issuer", "check_issuer"]
-
 OIDC_OWNER = "oidc:"  # begins the name of a user, and the owner of what it has stored; no name of a key has a colon
 
 # Signed with a key that the issuer alone has. HMAC is not here: a server that checks such a token could issue one.

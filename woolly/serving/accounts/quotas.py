@@ -11,8 +11,6 @@ from math import ceil
 from woolly.serving.accounts.account import Account
 from woolly.serving.errors import ApiError
 
-__all__ = ["Quotas"]
-
 _SECONDS = {"minute": 60, "day": 86_400}
 
 

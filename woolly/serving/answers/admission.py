@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from woolly.serving.errors import ApiError, server_stopping
 
-__all__ = ["Admission", "Admitted"]
-
 
 @dataclass
 class Admitted:

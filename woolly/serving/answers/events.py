@@ -10,8 +10,6 @@ from typing import Any
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["EventStream", "TextFrame", "event", "named_event"]
-
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _MARK = "\ue000text\ue000"  # of the private use area: in no name and no id
 

@@ -41,8 +41,6 @@ from woolly.serving.watch.logs import log
 from woolly.serving.watch.metrics import Stats
 from woolly.store import find_preset
 
-__all__ = ["Generation", "Generator", "Running", "turn", "urgency"]
-
 # Priority of the requests of the current task: rows of a batch go behind what people wait for.
 urgency: ContextVar[int] = ContextVar("woolly_urgency", default=0)
 

@@ -17,8 +17,6 @@ from contextlib import AsyncExitStack, suppress
 from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError, refuse
 
-__all__ = ["Begin", "KeptStream", "KeptStreams"]
-
 # Opens an answer: enters what it needs in the stack, such as its model, and returns its frames.
 Begin = Callable[[AsyncExitStack], Awaitable[AsyncIterator[bytes]]]
 

@@ -20,8 +20,6 @@ from woolly.serving.answers.reading_turns import ReadingTurn
 from woolly.serving.answers.running import Running
 from woolly.serving.loading.loaded import Loaded
 
-__all__ = ["SettledPrompt", "read_ahead", "settled_prompt"]
-
 _LOWEST = -(1 << 30)  # behind rows of batches
 
 # Tokens of one request to the engine. What it has not finished is lost when it gives way, and fewer rows at once are

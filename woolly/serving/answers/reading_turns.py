@@ -11,8 +11,6 @@ from woolly.serving.answers.admission import Admission
 from woolly.serving.answers.running import Running
 from woolly.serving.errors import ApiError
 
-__all__ = ["ReadingTurn", "ReadingTurns"]
-
 End = Literal["busy", "replaced", "unloaded", "media", "full", "limit"]
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from woolly.serving.loading.library import ModelInfo
     from woolly.tokens import Tokenizer
 
-__all__ = ["Running"]
-
 
 class Running(AsyncIterator[Chunk]):
     """A request in the engine. Chunks of n answers come interleaved; `Chunk.index` says which answer.

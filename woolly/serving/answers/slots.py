@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from woolly.serving.errors import refuse
 
-__all__ = ["HeldSlot", "SlotTable"]
-
 
 @dataclass(frozen=True)
 class HeldSlot:

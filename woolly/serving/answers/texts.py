@@ -27,8 +27,6 @@ from woolly.serving.loading.manager import ModelManager
 from woolly.serving.watch.logs import log
 from woolly.store import Purpose, models_for
 
-__all__ = ["ReadTexts", "read_texts"]
-
 _VERBS: dict[Capability, tuple[str, Purpose]] = {
     "completion": ("write", "chat"),
     "embedding": ("make vectors of texts", "embed"),

@@ -12,8 +12,6 @@ from typing import Any, Generic, TypeVar
 
 from woolly.machine.child import abandoned
 
-__all__ = ["Shared", "run_held", "start_task"]
-
 T = TypeVar("T")
 
 

@@ -12,8 +12,6 @@ from woolly.errors import RequestError
 from woolly.sampling import SamplingParams
 from woolly.tokens import Tokenizer
 
-__all__ = ["NOTHING", "Wants"]
-
 Float32 = npt.NDArray[np.float32]
 
 

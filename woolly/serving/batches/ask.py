@@ -19,8 +19,6 @@ from woolly.serving.errors import ApiError, error_body, of_exception
 from woolly.serving.watch.kept_requests import answers
 from woolly.serving.watch.logs import ignored, log, request_id
 
-__all__ = ["Busy", "RowReply", "ask"]
-
 _FULL = 429
 _LATER = (_FULL, 503)
 _SPENT = "rate_limit_exceeded"  # code of accounts/quotas.py; each dialect words its errors in another way

@@ -17,8 +17,6 @@ from woolly.serving.errors import ApiError
 from woolly.serving.gate.json_guard import parse_json
 from woolly.store.whole import written_whole
 
-__all__ = ["check_input", "check_output", "count_rows", "read_rows", "write_lines"]
-
 _LINES = (".jsonl", ".ndjson")
 _TABLE = ".parquet"
 _LONGEST = 64 << 20  # bytes of one line

@@ -25,8 +25,6 @@ from woolly.serving.loading.library import Capability
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.settings.table import Settings
 
-__all__ = ["Job", "Source", "Tally"]
-
 _PATIENCE = 900.0  # seconds without an answer, such as of a model that does not fit into memory
 
 _groups = itertools.count(1)  # below 0 when used: ids of requests are above

@@ -17,8 +17,6 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.store.lock import file_lock
 
-__all__ = ["Journal", "JournalTaken", "Note"]
-
 _SYNC = 1.0  # seconds between two syncs: what a power cut may take is computed again
 
 # How a first record begins that was cut short by a kill, or by a power cut (zeros).

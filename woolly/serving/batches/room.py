@@ -6,8 +6,6 @@ import time
 
 from woolly.serving.batches.store import BatchStore
 
-__all__ = ["JournalRoom"]
-
 _EVERY = 1.0  # seconds between two looks at the disk: other requests of the owner take room too
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from woolly.serving.errors import ApiError, refuse
 
-__all__ = ["CHAT", "EMBEDDINGS", "ENDPOINTS", "MESSAGES", "TEXT", "BadRow", "BatchRow", "id_of", "read_row"]
-
 CHAT, TEXT, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 MESSAGES = "/v1/messages"
 ENDPOINTS = (CHAT, TEXT, EMBEDDINGS, MESSAGES)

@@ -17,8 +17,6 @@ from woolly.errors import RequestError
 from woolly.serving.errors import ApiError
 from woolly.store.whole import read_plain, written_whole
 
-__all__ = ["ENDED", "BatchStore"]
-
 Data = dict[str, Any]
 
 ENDED = ("completed", "failed", "expired", "cancelled")

@@ -23,8 +23,6 @@ from woolly.serving.batches.store import ENDED, BatchStore
 from woolly.serving.errors import ApiError
 from woolly.serving.watch.logs import log
 
-__all__ = ["BatchWorker", "worker_of"]
-
 _EVERY = 1.0  # seconds between two writes of a batch's counts
 _PAUSE = 30.0  # seconds until a batch is tried again that another server runs, or that the disk has no room for
 

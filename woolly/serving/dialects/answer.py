@@ -26,17 +26,6 @@ from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.watch.logs import ignore, log
 
-__all__ = [
-    "answer_chat",
-    "chat_frames",
-    "json_bytes",
-    "json_reply",
-    "lay_out_chat",
-    "open_chat",
-    "settle_error",
-    "stream_reply",
-]
-
 
 async def answer_chat(
     connection: HTTPConnection,

@@ -6,8 +6,6 @@ import json
 import re
 from typing import Any
 
-__all__ = ["Arguments", "arguments_object"]
-
 _MAX_DEPTH = 100
 _MAX_NUMBER = 300  # characters; Python refuses to read integers of thousands of digits
 _CLOSERS = {"{": "}", "[": "]"}

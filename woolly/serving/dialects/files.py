@@ -10,8 +10,6 @@ from woolly.senses.given import GivenFile, GivenPicture, GivenVideo
 from woolly.senses.pdf import is_pdf
 from woolly.senses.video import is_video
 
-__all__ = ["file_part", "file_text", "seen_part"]
-
 
 def file_part(data: str, name: str, where: str) -> Part:
     """Returns a file that is sent as a data: URL: plain text with its name, or a PDF file, which is not read."""

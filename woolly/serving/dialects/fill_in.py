@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from woolly.serving.errors import ApiError
 from woolly.tokens import Tokenizer
 
-__all__ = ["fill_in"]
-
 _REPOSITORY = "myproject"  # what llama-server calls it
 
 

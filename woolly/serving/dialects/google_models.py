@@ -6,9 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from woolly.serving.loading.manager import ModelInfo
-
-__all__ = ["google_model", "is_google"]
+from woolly.serving.loading.library import ModelInfo
 
 
 def is_google(request: Request) -> bool:

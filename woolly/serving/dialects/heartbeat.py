@@ -7,8 +7,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-__all__ = ["with_heartbeats"]
-
 SECONDS = 15.0  # clients give up after 300 s without data, proxies after 60 s
 
 

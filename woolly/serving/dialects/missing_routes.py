@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 
-__all__ = ["ROUTES", "no_such_route", "why_absent"]
-
 # Routes that people type. Those of the app would have to be collected: its description takes seconds to make.
 ROUTES = (
     *("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/embeddings", "/v1/responses", "/v1/messages"),

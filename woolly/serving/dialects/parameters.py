@@ -12,8 +12,6 @@ from woolly.sampling import SamplingParams, options_of
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["Items", "Metadata", "Sampling", "body_of"]
-
 Item = TypeVar("Item")
 
 # A list whose first wrong item is the error: one error for each of many would take longer than the answer.

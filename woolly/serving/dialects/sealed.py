@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 
-__all__ = ["seal", "unseal"]
-
 _OURS = b"woolly:"  # begins each sealed text of this server
 
 

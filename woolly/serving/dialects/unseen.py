@@ -1,6 +1,4 @@
 """Notes that a model reads in place of an image or a file in the result of a call."""
 
-__all__ = ["UNSEEN_FILE", "UNSEEN_IMAGE"]
-
 UNSEEN_IMAGE = "[an image, which this model cannot see]"
 UNSEEN_FILE = "[a file, which cannot be read in the result of a tool]"

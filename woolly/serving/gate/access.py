@@ -18,8 +18,6 @@ from woolly.serving.gate.paths import Paths
 from woolly.serving.gate.rates import Guesses, RateLimiter
 from woolly.serving.settings.table import Settings
 
-__all__ = ["Access", "identify_again"]
-
 _READING = ("GET", "HEAD", "OPTIONS")
 
 

@@ -19,8 +19,6 @@ from woolly.serving.accounts.keys_file import NamedKey, hash_of
 from woolly.serving.accounts.oidc import OIDC_OWNER, Issuer
 from woolly.serving.errors import ApiError
 
-__all__ = ["Authority", "Client"]
-
 _ALGORITHM = "HS256"  # the only one: a token cannot choose how it is checked
 _MAX_TOKEN = 4096
 # PyJWT reads base64 loosely. The last character of an HS256 signature has two unused bits, which must be 0, so that

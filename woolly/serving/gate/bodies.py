@@ -14,8 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.json_guard import parse_json
 
-__all__ = ["Bodies", "BodyBudget", "read_body"]
-
 _RETRY = 1.0  # seconds after which other requests may have released their bodies
 _FORM = "multipart/form-data"
 _FORM_PATHS = ("/files", "/audio/transcriptions", "/audio/translations")  # ends of paths that take a form

@@ -16,9 +16,6 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from woolly.serving.errors import ApiError, error_body
 
-__all__ = ["connection_class", "socket_class"]
-
-
 _LENGTHS = {b"content-length", b"transfer-encoding"}  # of a body; a reader may heed one or the other
 _FIRST_LOOK, _LOOK = 0.02, 0.5  # seconds between looks whether a client that has sent its last byte is still there
 

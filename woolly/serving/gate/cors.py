@@ -8,8 +8,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from woolly.serving.gate.origins import Origins
 
-__all__ = ["Cors"]
-
 _METHODS = "GET, POST, DELETE, OPTIONS"
 _EXPOSED = "x-request-id, retry-after, x-woolly-ignored, x-woolly-cache"
 _SECONDS = "600"  # that a browser may remember the reply to its question

@@ -10,8 +10,6 @@ from woolly.serving.errors import server_stopping
 from woolly.serving.watch.health import Health
 from woolly.serving.watch.logs import log
 
-__all__ = ["Disconnect"]
-
 
 class Disconnect:
     """Expects the whole body as one message, as `Bodies` gives it; then watches for the client's end.

@@ -8,8 +8,6 @@ from woolly.serving.errors import server_stopping
 from woolly.serving.gate.paths import Paths
 from woolly.serving.watch.health import Health
 
-__all__ = ["Draining"]
-
 
 class Draining:
     """ApiError 503 from the first signal on, except for health, the page's files, tokens and metrics."""

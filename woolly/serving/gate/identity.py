@@ -21,8 +21,6 @@ from woolly.serving.watch.logs import ignored, log, request_id
 from woolly.serving.watch.metrics import Stats
 from woolly.serving.watch.traces import Traces
 
-__all__ = ["RequestIdentity", "check_admin", "client_of", "owner_of"]
-
 _SOUND_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _GONE = 499  # logged if the client goes away before the reply starts
 

@@ -8,8 +8,6 @@ from typing import Any
 from woolly.serving.answers.threads import run_held
 from woolly.serving.errors import ApiError
 
-__all__ = ["parse_json"]
-
 MAX_DEPTH = 64
 MAX_VALUES = 200_000  # of a body in all; a prompt of as many token ids fits no model
 MAX_KEYS = 10_000  # of one object

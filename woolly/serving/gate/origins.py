@@ -6,8 +6,6 @@ import re
 
 from woolly.serving.settings.table import Settings
 
-__all__ = ["Origins"]
-
 _LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["Prefix"]
-
 
 class Prefix:
     """Serves the routes below a prefix; every other path is a 404."""

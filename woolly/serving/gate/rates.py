@@ -11,8 +11,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.paths import Paths
 
-__all__ = ["Guesses", "RateLimiter", "Rates"]
-
 _WRONG_KEYS = 20  # per minute and address
 _AHEAD = "/chat/completions/read_ahead"
 _MAX_CLIENTS = 10_000  # remembered at once; the limiter forgets the longest quiet one first

@@ -12,8 +12,6 @@ from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.watch.logs import log
 from woolly.serving.watch.metrics import Stats
 
-__all__ = ["Refusals"]
-
 
 class Refusals:
     """Sends an error in the shape of the dialect; closes a WebSocket. Logs what is not an ApiError."""

@@ -55,8 +55,6 @@ from woolly.serving.watch.kept_requests import KeptRequests
 from woolly.serving.watch.metrics import DeviceMetrics, EngineFigures, EngineMetrics, Stats
 from woolly.serving.watch.traces import open_traces
 
-__all__ = ["DIALECTS", "create_app"]
-
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 # What a body has in place of a field that it lacks, and where that belongs.
 _OTHER_WORDS = {

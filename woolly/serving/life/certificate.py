@@ -19,8 +19,6 @@ from woolly.errors import RequestError
 from woolly.serving.settings.table import Settings
 from woolly.store import models_folder
 
-__all__ = ["Certificate", "certificate_of", "make_certificate"]
-
 _DAYS = 825  # the longest that Apple's systems accept
 _SPARE = 30 * 86_400  # seconds before its end at which a certificate that Woolly made is made anew
 _OPENSSL = 60  # seconds that the command may take

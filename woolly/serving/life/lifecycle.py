@@ -29,8 +29,6 @@ from woolly.serving.loading.manager import NO_MODEL
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import log
 
-__all__ = ["run"]
-
 _KEEP_ALIVE = 15  # seconds that an idle connection stays open for a further request
 _HANDSHAKE = 5.0  # seconds for a client's TLS handshake at most: until its end, --max-connections does not count it
 _LAST_WORDS = 2.0  # seconds for cancelled replies to send their error

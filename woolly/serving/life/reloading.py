@@ -12,8 +12,6 @@ from woolly.serving.settings.checks import check_keys
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import log
 
-__all__ = ["Reloader", "has_terminal", "key_files"]
-
 Stamp = tuple[int, int, int] | None  # inode, time and size of a file; None: it cannot be looked at
 
 

@@ -21,8 +21,6 @@ from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import log
 from woolly.store import Preset
 
-__all__ = ["AddedAdapters"]
-
 T = TypeVar("T")
 Use = Callable[[ModelInfo], AbstractAsyncContextManager[Loaded]]
 

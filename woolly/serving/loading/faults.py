@@ -6,8 +6,6 @@ from woolly.errors import DeviceError
 from woolly.serving.errors import device_failed
 from woolly.serving.watch.logs import log
 
-__all__ = ["Faults"]
-
 
 class Faults:
     """Belongs to the event loop's thread."""

@@ -15,8 +15,6 @@ from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import ignore
 from woolly.store import Preset
 
-__all__ = ["NO_MODEL", "RESERVED", "Finder", "is_allowed"]
-
 NO_MODEL = "there is no model here; run `woolly pull smollm2`, or put a GGUF file into the models folder"
 
 RESERVED = ("loaded", "current")  # the model that was used last, of those that can do what is asked if there is one

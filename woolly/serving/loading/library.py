@@ -25,8 +25,6 @@ from woolly.serving.watch.logs import log
 from woolly.store import Preset, find_preset, is_second, own_names, quant_of, resolve
 from woolly.store.known.forms import find_files
 
-__all__ = ["Capability", "Kind", "Library", "ModelInfo", "name_taken", "same_file"]
-
 # token_embedding: a vector for each token, of a model whose file names no pooling.
 Kind = Literal["completion", "embedding", "rerank", "transcription"]
 Capability = Kind | Literal["chat", "tools", "token_embedding", "classify"]

@@ -7,14 +7,12 @@ import math
 import time
 from dataclasses import dataclass, field
 
+from woolly.engine.opening.memory import Estimate
 from woolly.llm import LLM
 from woolly.serving.errors import answer_cancelled
 from woolly.serving.loading.library import ModelInfo
-from woolly.serving.loading.memory import Estimate
 from woolly.serving.loading.names import Stay
 from woolly.serving.settings.table import Settings
-
-__all__ = ["Loaded"]
 
 
 @dataclass(eq=False)

@@ -11,25 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from woolly.engine.opening.memory import Estimate
 from woolly.errors import DeviceError, WoollyError
 from woolly.llm import LLM
+from woolly.llm.model_options import ModelOptions
 from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError, server_stopping
 from woolly.serving.loading.added import AddedAdapters
 from woolly.serving.loading.faults import Faults
-from woolly.serving.loading.finding import NO_MODEL, Finder, is_allowed
+from woolly.serving.loading.finding import NO_MODEL as NO_MODEL
+from woolly.serving.loading.finding import Finder, is_allowed
 from woolly.serving.loading.library import Capability, Library, ModelInfo, name_taken, same_file
 from woolly.serving.loading.loaded import Loaded
-from woolly.serving.loading.memory import Estimate
 from woolly.serving.loading.names import Names, Stay
 from woolly.serving.loading.opening import configured, examine, has_scales, open_model, options_for, tell_template
 from woolly.serving.loading.room import check_exchange, choose_leaving
-from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import log
 from woolly.store import Preset
-
-__all__ = ["NO_MODEL", "ModelInfo", "ModelManager"]
 
 _RETRY = 2.0  # seconds after which a client may ask again for a model that loads or unloads
 

@@ -9,14 +9,12 @@ from woolly.engine.opening import memory
 from woolly.engine.opening.memory import Estimate
 from woolly.engine.seeing import source_backend
 from woolly.gguf import open_gguf
+from woolly.llm.model_options import ModelOptions
 from woolly.llm.projector import choose_projector
 from woolly.llm.speculation import own_draft
 from woolly.models import trace
 from woolly.runtime import Options, parse_size
 from woolly.serving.errors import ApiError
-from woolly.serving.settings.options import ModelOptions
-
-__all__ = ["Estimate", "check_memory", "estimate"]
 
 
 def estimate(path: Path, options: ModelOptions) -> Estimate:

@@ -27,8 +27,6 @@ from woolly.serving.loading.library import ModelInfo
 from woolly.serving.watch.logs import log
 from woolly.store import Preset, find_preset, list_made, read_presets
 
-__all__ = ["TABLE", "Names", "Stay", "reasoning_of"]
-
 TABLE = "models"
 _REASONING = ("auto", "on", "off")
 

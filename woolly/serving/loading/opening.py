@@ -7,22 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from woolly.engine.opening.memory import Estimate
 from woolly.errors import RequestError
 from woolly.llm import LLM
-from woolly.llm.model_options import rows_of
+from woolly.llm.model_options import ModelOptions, rows_of
 from woolly.llm.presets import with_load
 from woolly.runtime import Options, parse_size
 from woolly.serving.errors import ApiError
-from woolly.serving.loading.memory import Estimate, estimate
+from woolly.serving.loading.memory import estimate
 from woolly.serving.loading.sight import given_projector
 from woolly.serving.settings.configuration import checked_value
-from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import log
 from woolly.store import Preset, find_preset, resolve
 from woolly.templates import ChatTemplate
-
-__all__ = ["configured", "examine", "has_scales", "open_model", "options_for", "tell_template"]
 
 # Settings that a client may choose for a model, and llama.cpp's second names of two of them. Not the template, which
 # would speak for all other clients.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from woolly.engine.opening.memory import Estimate
 from woolly.serving.errors import ApiError
 from woolly.serving.loading.loaded import Loaded
-from woolly.serving.loading.memory import Estimate, check_memory
-
-__all__ = ["check_exchange", "check_second", "choose_leaving"]
+from woolly.serving.loading.memory import check_memory
 
 
 def choose_leaving(

@@ -14,8 +14,6 @@ from woolly.serving.loading.loaded import Loaded
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 
-__all__ = ["claims", "given_projector", "input_kinds", "takes_videos"]
-
 
 def given_projector(path: Path, settings: Settings) -> str | None:
     """Returns the projector of --mmproj for a model's file: a file is for --model alone, "none" for all."""

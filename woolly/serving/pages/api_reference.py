@@ -18,8 +18,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, Response
 
-__all__ = ["add_reference", "is_reference", "render"]
-
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
     "details{border-top:1px solid color-mix(in srgb,currentcolor 20%,transparent);padding:.35rem 0}"

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from starlette.staticfiles import StaticFiles
 
-__all__ = ["Folder"]
-
 
 class Folder(StaticFiles):
     """Files below a folder; a folder in it is shown by its index.html. Links that lead out are not followed."""

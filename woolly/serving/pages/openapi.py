@@ -7,8 +7,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-__all__ = ["describe"]
-
 _ERRORS = {
     "400": "The request cannot be served; the message says why.",
     "401": "A key or token is missing or wrong.",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from woolly.serving.accounts.keys_file import NamedKey
     from woolly.serving.settings.table import Settings
 
-__all__ = ["check_keys", "check_settings", "has_replicas", "is_reference", "late_swap", "read_aliases", "reads_ahead"]
-
 _CHOICES = {
     **{row.setting_name: row.choices for row in rows_of().values() if row.choices},
     "log_level": ("debug", "info", "warning", "error"),

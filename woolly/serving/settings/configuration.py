@@ -18,8 +18,6 @@ from woolly.errors import RequestError
 from woolly.serving.settings.table import Settings
 from woolly.store import at_home
 
-__all__ = ["FILE_NAME", "TABLE", "checked_value", "environment_name", "kind_of", "read_settings"]
-
 FILE_NAME = "woolly.toml"  # of the working folder; WOOLLY_CONFIG or --config names another
 TABLE = "serve"
 log = logging.getLogger("woolly.serving")

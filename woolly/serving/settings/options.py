@@ -10,8 +10,6 @@ from woolly.runtime.options import join_kv_types
 if TYPE_CHECKING:
     from woolly.serving.settings.table import Settings
 
-__all__ = ["ModelOptions", "options_from"]
-
 
 def _kv_type(settings: Settings) -> str | None:
     """The types of K and V in one word, one for both if they are the same; None: the backend decides."""

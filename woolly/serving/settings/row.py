@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-__all__ = ["setting"]
-
 
 def setting(default: Any, flags: str, help: str, shown: str | None = None, *, group: str | None = None) -> Any:
     """Returns a field with its flags and help; `shown` describes the default if the value itself does not.

@@ -16,8 +16,6 @@ from woolly.store import models_folder
 if TYPE_CHECKING:
     from woolly.sampling import SamplingParams
 
-__all__ = ["Settings", "groups", "in_order"]
-
 # Title of each group by its first setting: the panels of --help and the tables of docs/reference/settings.md.
 _GROUPS = {
     "model": "Models",

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from woolly.serving.accounts.keys_file import NamedKey
     from woolly.serving.accounts.oidc import Issuer
 
-__all__ = ["TeamSettings"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TeamSettings:

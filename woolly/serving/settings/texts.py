@@ -9,8 +9,6 @@ from pathlib import Path
 
 from woolly.errors import RequestError
 
-__all__ = ["Texts"]
-
 
 class Texts:
     """The part of Settings that reads texts and files."""

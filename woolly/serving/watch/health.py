@@ -13,8 +13,6 @@ from woolly import __version__
 from woolly.serving.dialect import Dialect
 from woolly.serving.router import APIRouter
 
-__all__ = ["Health", "health", "health_router", "live", "ready", "status"]
-
 
 class Health:
     """Loading, ready, draining or failed; lifecycle.py sets it, routes and the gate read it."""

@@ -8,8 +8,6 @@ from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["KeptRequests", "answers", "note_answer", "redacted"]
-
 # What the answers of the current task's request took; None outside of a request.
 answers: ContextVar[list[dict[str, Any]] | None] = ContextVar("woolly_answers", default=None)
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from woolly.errors import RequestError
 
-__all__ = ["ignore", "ignored", "log", "request_id", "set_up_logs"]
-
 log = logging.getLogger("woolly.serving")
 
 # Id of the request that the current task serves; "-" outside of a request.

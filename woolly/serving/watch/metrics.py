@@ -20,8 +20,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from woolly.serving.watch.vllm_names import VllmNames
 
-__all__ = ["DeviceMetrics", "EngineFigures", "EngineMetrics", "Stats", "WorkDone"]
-
 _RECENT = 1024  # answers that the percentiles cover
 
 # To an hour: the first token of an agent's prompt takes minutes on a CPU.

@@ -15,8 +15,6 @@ from starlette.datastructures import Headers
 
 from woolly.errors import RequestError
 
-__all__ = ["Traces", "check_telemetry", "open_traces"]
-
 # Ends of paths, and the operation that they are.
 _OPERATIONS = {
     "/chat/completions": "chat",

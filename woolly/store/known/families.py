@@ -21,18 +21,6 @@ from typing import Any, Literal, get_args
 from woolly.errors import StoreError
 from woolly.store.folder import models_folder
 
-__all__ = [
-    "Catalogue",
-    "Family",
-    "Purpose",
-    "Tag",
-    "all_families",
-    "models_for",
-    "own_catalogue",
-    "parse_catalogue",
-    "read_catalogue",
-]
-
 Purpose = Literal["chat", "base", "embed", "rerank", "transcribe"]
 
 _FORMAT = 1

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["FILE", "find_files", "is_model_file", "is_whisper_file", "misses_magic"]
-
 FILE = r"[^\\:]+\.gguf|(?:[^\\:]+/)?ggml-[^\\:/]+\.bin"  # a path in a repository, in any case
 _WHISPER = re.compile(r"(?:.*/)?ggml-[^/]+\.bin", re.IGNORECASE)
 

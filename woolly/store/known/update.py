@@ -16,8 +16,6 @@ from woolly.store.download import HUB, Remote, open_url, unreachable
 from woolly.store.known.families import Catalogue, own_catalogue, parse_catalogue, read_catalogue
 from woolly.store.whole import written_whole
 
-__all__ = ["FoundCatalogue", "find_catalogue", "take_catalogue"]
-
 _REPO = "woolly-llm/catalogue"
 _MOST = 4 << 20  # bytes; what ships has 50 thousand
 

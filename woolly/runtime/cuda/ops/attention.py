@@ -20,8 +20,6 @@ from woolly.runtime.gpu.stores import store_arguments
 from woolly.runtime.options import KV_TYPES, kept_as, kv_types_of
 from woolly.runtime.reference.ops import distance_buckets
 
-__all__ = ["FAR", "MOST_OF_FEW", "PART_BYTES", "QUERIES", "is_far", "joined"]
-
 # Most memory for units of 256 positions that are computed apart and merged by a kernel of their own.
 PART_BYTES = 64 << 20
 

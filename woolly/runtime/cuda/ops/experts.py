@@ -36,10 +36,8 @@ from woolly.runtime.cuda.ops.mixtures import (
 from woolly.runtime.cuda.ops.products import NULL
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
 from woolly.runtime.cuda.tiles import TILE_ROWS, tiles_of
-from woolly.runtime.gpu.device import Argument
-from woolly.runtime.gpu.emit import Address, Emitter, GridRows
-
-__all__: list[str] = []
+from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.gpu.emit import Emitter, GridRows
 
 _SCORING = ("softmax", "sigmoid", "sparsemixer")
 # Constants of the kernels.

@@ -10,8 +10,6 @@ from woolly.runtime.cuda.tiles import Tiles
 from woolly.runtime.gpu.device import Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
-__all__ = ["few_rows", "heads_of_rows", "most_few"]
-
 _WARPS = 16
 # Barriers, reductions and sums of linear_one.cu, of linear_heads.cu, and of linear_few.cu.
 _ONE_FIXED = 2048 + 2 * 8 * 16 * 16 * 4

@@ -20,9 +20,8 @@ from woolly.runtime.cuda.ops.products import NULL, Finish, Input, Matrices, flat
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
 from woolly.runtime.cuda.ops.some import most_some, some_rows
 from woolly.runtime.cuda.tiles import Tiles, tiles_of
-from woolly.runtime.gpu.emit import Address, Emitter, GridRows
-
-__all__: list[str] = []
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.emit import Emitter, GridRows
 
 _EPILOGUES = {"none": 0, "residual": 1, "glu": 2}
 

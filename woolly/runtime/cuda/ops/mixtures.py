@@ -9,14 +9,8 @@ from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.ops.products import NULL, tile_bytes
 from woolly.runtime.cuda.tiles import TILE_COLUMNS, Tiles, tiles_of
-from woolly.runtime.gpu.device import Argument
-from woolly.runtime.gpu.emit import Address, Emitter, GridRows
-
-__all__ = [
-    *("FEW_ITEM_ROWS", "ITEM_ROWS", "MOST_FEW", "PLACES_APART", "Mixed", "Mixture"),
-    *("few_hidden", "few_pairs", "few_rows", "many_rows", "n_items", "one_summed", "padded", "prepared", "vector"),
-    *("wide_pairs", "wide_rows"),
-]
+from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.gpu.emit import Emitter, GridRows
 
 # Few rows: those of each launch at most, and how many a block takes that routes them.
 _FEW = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 2), (64, 4))

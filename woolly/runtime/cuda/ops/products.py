@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from woolly.runtime.cuda.tiles import Tiles
-from woolly.runtime.gpu.emit import Address, Emitter
-
-__all__ = ["NULL", "Finish", "Input", "Matrices", "flat", "prepared", "tile_bytes"]
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.emit import Emitter
 
 NULL = Address(0)
 

@@ -11,8 +11,6 @@ from woolly.runtime.gpu.codebooks import points_of
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
-__all__ = ["ACTIVATIONS", "threads_for"]
-
 # Numbers of native/cuda/primitives/activations.cuh, in order.
 ACTIVATIONS = (
     *("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick", "exp"),

@@ -10,8 +10,6 @@ from woolly.runtime.doubles import fades_of
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
-__all__: list[str] = []
-
 # As in native/cuda/rows/scans.cu.
 _LANES, _COLUMNS = 8, 16
 _EACH = (2, 4, 8, 16, 32)  # keys of a lane

@@ -11,8 +11,6 @@ from woolly.runtime.cuda.ops.products import Finish, Input, Matrices, flat, tile
 from woolly.runtime.cuda.tiles import Tiles
 from woolly.runtime.gpu.emit import Emitter
 
-__all__ = ["most_some", "some_rows"]
-
 # Generations that have these kernels: their registers and shared memory hold enough, and blocks work in pairs.
 _GENERATIONS = (90,)
 _WIDTHS = (16, 32)

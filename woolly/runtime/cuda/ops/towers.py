@@ -8,8 +8,6 @@ from woolly.runtime.cuda.ops.rows import threads_for
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
-__all__: list[str] = []
-
 
 def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, weights: tuple[Address, ...] = ()) -> None:
     """A kernel over the elements of the step's value: inputs, weights, output, width, then `args`."""

@@ -24,8 +24,6 @@ from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS, is_plain_cache, merged_form, quantized_places
 
-__all__ = ["KINDS", "is_far", "joined", "n_front"]
-
 # "causal": never later rows, which rows of a picture see with ""; "block": those alone that the batch says.
 _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
 _COLUMNS = (128, 256, 640)  # of V that kernels take

@@ -13,8 +13,6 @@ from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.attention import KINDS
 from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS
 
-__all__: list[str] = []
-
 # As in pick.slang: threads, groups that share the candidates of a row, and columns of a head.
 _THREADS, _SHARERS, _MOST_COLUMNS = 256, 128, 256
 _SCORES = 16 << 20  # for many rows at once: 64 MB, as the cpu backend has

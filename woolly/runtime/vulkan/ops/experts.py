@@ -10,8 +10,6 @@ from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.linears import MOST_OF_FEW, InputRows, Product, Routes, normed, products
 from woolly.runtime.vulkan.ops.rows import activation, elements
 
-__all__: list[str] = []
-
 _SCORINGS = ("softmax", "sigmoid", "sparsemixer", "sqrt_softplus")
 _NONE = Address(0)
 # Experts, those of a row, and threads, as in native/gpu/experts.

@@ -14,19 +14,6 @@ from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.matrices import TYPES as TILED_TYPES
 from woolly.runtime.vulkan.ops.rows import activation, elements, norm
 
-__all__ = [
-    "MOST_OF_FEW",
-    "MOST_SPLIT_ROWS",
-    "InputRows",
-    "Product",
-    "Routes",
-    "is_plain_cache",
-    "merged_form",
-    "normed",
-    "products",
-    "quantized_places",
-]
-
 _NONE = Address(0)
 # GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
 _ROWS, _FEW, _TILE, _FLOAT_ROWS = 16, 4, 64, 64

@@ -14,8 +14,6 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.blocks import blocks_of
 from woolly.runtime.vulkan.emitters import emits
 
-__all__ = ["activation", "elements", "norm"]
-
 # Numbers of native/gpu/primitives/activations.slang, in order; "clamped" and "clipped" are gates alone.
 _ACTIVATIONS = (
     *("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick", "exp"),

@@ -11,8 +11,6 @@ from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.emitters import emits
 
-__all__: list[str] = []
-
 # As in native/gpu/scans: threads, each a column, keys of a state, and sequences that have groups of their own.
 _THREADS, _MOST_KEYS, _AT_ONCE = 64, 512, 16
 _NONE = Address(0)

@@ -23,18 +23,6 @@ from woolly.serving.errors import ApiError, refuse
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.router import APIRouter
 
-__all__ = [
-    "BatchRequest",
-    "MessageBatchBody",
-    "cancel_batch",
-    "create_batch",
-    "delete_batch",
-    "get_batch",
-    "get_results",
-    "list_batches",
-    "router",
-]
-
 router = APIRouter()
 
 Data = dict[str, Any]

@@ -16,8 +16,6 @@ from woolly.serving.dialects.anthropic.tools import ToolChoiceSpec, ToolSpec, re
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import refuse
 
-__all__ = ["CountBody", "MessagesBody", "OutputConfig", "Thinking"]
-
 # Anthropic's efforts, and the words that templates know.
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _HARMLESS = "Accepted; nothing depends on it."

@@ -13,19 +13,6 @@ from pydantic_core import PydanticCustomError
 from woolly.serving.dialects.anthropic.messages import Block, Message
 from woolly.serving.dialects.parameters import Items
 
-__all__ = [
-    "AllTurns",
-    "ClearThinking",
-    "ClearToolUses",
-    "ContextManagement",
-    "Count",
-    "Edited",
-    "InputTokens",
-    "ThinkingTurns",
-    "ToolUses",
-    "edit_messages",
-]
-
 _CLEARED = "[The result of this call was left out to save room.]"
 
 Count = Callable[[Sequence[Message]], Awaitable[int]]

@@ -16,8 +16,6 @@ from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["Block", "Message", "read_messages"]
-
 # Claude Code's first block of the system prompt. It differs between conversations, whose prompts could then share no
 # beginning, and says nothing to the model.
 _BILLING = "x-anthropic-billing-header"

@@ -16,8 +16,6 @@ from woolly.serving.dialects.arguments import Arguments
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.sealed import seal
 
-__all__ = ["Blocks", "Form", "frames", "whole"]
-
 Data = dict[str, Any]
 
 # The field of a block that a delta extends, and that of the delta.

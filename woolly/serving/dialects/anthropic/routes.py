@@ -22,8 +22,6 @@ from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import request_id
 
-__all__ = ["count_tokens", "messages", "router"]
-
 router = APIRouter()
 
 

@@ -12,8 +12,6 @@ from woolly.chat import Tool, ToolChoice
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["ToolChoiceSpec", "ToolSpec", "read_choice"]
-
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 

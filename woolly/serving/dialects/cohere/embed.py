@@ -18,13 +18,6 @@ from woolly.serving.errors import refuse
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import ignore
 
-__all__ = [
-    "EmbedBody",
-    "EmbedReply",
-    "embed",
-    "router",
-]
-
 router = APIRouter()
 
 

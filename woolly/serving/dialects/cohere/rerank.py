@@ -6,7 +6,5 @@ from woolly.serving.dialects.vectors.ranking import rerank
 from woolly.serving.dialects.vectors.replies import RankedText, RerankReply
 from woolly.serving.router import APIRouter
 
-__all__ = ["router"]
-
 router = APIRouter()
 router.post("/v2/rerank", responses={200: {"model": RerankReply | list[RankedText]}}, response_model=None)(rerank)

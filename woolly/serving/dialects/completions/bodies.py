@@ -17,17 +17,6 @@ from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = [
-    "ChatBody",
-    "CompletionBody",
-    "JsonSchema",
-    "OpenAIBody",
-    "ReasoningSpec",
-    "ResponseFormat",
-    "StreamOptions",
-    "ThinkingSpec",
-]
-
 MAX_CHOICES = 128
 MAX_PROMPTS = 256
 MAX_TOP = 20  # alternatives to a token, as OpenAI has it

@@ -21,8 +21,6 @@ from woolly.serving.dialects.completions.envelope import Envelope, timings_of, u
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, chat_logprobs, prompt_logprobs
 from woolly.serving.dialects.heartbeat import with_heartbeats
 
-__all__ = ["DONE", "FIELDS", "Choice", "Form", "chat_completions", "delta", "figures", "frames", "message_of", "whole"]
-
 DONE = "[DONE]"
 
 FIELDS = {

@@ -10,8 +10,6 @@ from typing import Any
 from woolly.sampling import TokenLogprob
 from woolly.tokens import StreamDetokenizer, Tokenizer
 
-__all__ = ["LogprobTrack", "PlacedLogprob", "chat_logprobs", "completion_logprobs", "place_prompt", "prompt_logprobs"]
-
 _LOWEST = -9999.0  # what OpenAI gives for tokens that cannot come; JSON has no infinity
 
 

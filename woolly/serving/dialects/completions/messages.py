@@ -16,8 +16,6 @@ from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["FunctionCall", "Message", "MessageCall", "Part", "read_messages"]
-
 
 class Part(BaseModel):
     """A part of a message: text, image_url, input_audio or file; others are refused by their type."""

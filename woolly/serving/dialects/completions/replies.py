@@ -6,27 +6,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = [
-    "AnswerDetails",
-    "ChatChoice",
-    "ChatLogprobs",
-    "ChatReply",
-    "CompletionChoice",
-    "CompletionLogprobs",
-    "CompletionReply",
-    "PromptToken",
-    "Reply",
-    "ReplyCall",
-    "ReplyFunction",
-    "ReplyMessage",
-    "ReplyModel",
-    "ReplyModels",
-    "TokenAlternative",
-    "TokenEntry",
-    "Usage",
-    "UsageDetails",
-]
-
 
 class Reply(BaseModel):
     """What all replies are."""

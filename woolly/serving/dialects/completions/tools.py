@@ -12,8 +12,6 @@ from woolly.chat.tools.tool import Tool, ToolChoice
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
 
-__all__ = ["AllowedTools", "ChoiceSpec", "FunctionName", "FunctionSpec", "ToolName", "ToolSpec", "read_choice"]
-
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 

@@ -16,8 +16,6 @@ from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["CountBody", "EmbedBodies", "EmbedBody", "GenerateBody", "GenerationConfig", "ThinkingConfig"]
-
 MAX_CANDIDATES = 8  # as Google has it
 MAX_TOP = 20
 _JSON, _ENUM, _PLAIN = "application/json", "text/x.enum", "text/plain"

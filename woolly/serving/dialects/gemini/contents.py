@@ -15,8 +15,6 @@ from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.errors import refuse
 
-__all__ = ["Camel", "Content", "FunctionCall", "FunctionResponse", "Part", "read_contents", "text_of"]
-
 
 class Camel(BaseModel):
     """A body whose names are in camel case; Google takes snake case as well."""

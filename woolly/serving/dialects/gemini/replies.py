@@ -16,8 +16,6 @@ from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLog
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.sealed import seal
 
-__all__ = ["Form", "frames", "whole"]
-
 Data = dict[str, Any]
 _LOWEST = -9999.0  # of tokens that cannot come; JSON has no infinity
 

@@ -23,8 +23,6 @@ from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["count", "embed", "embed_all", "generate", "list_models", "one_model", "router", "stream"]
-
 router = APIRouter()
 
 _MODELS = "/v1beta/models"

@@ -7,8 +7,6 @@ from typing import Any
 
 from woolly.serving.errors import refuse
 
-__all__ = ["json_schema"]
-
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _SAME = ("title", "description", "default", "enum", "pattern", "minimum", "maximum", "required")

@@ -15,8 +15,6 @@ from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["FunctionCallingConfig", "FunctionDeclaration", "ToolConfig", "ToolSpec", "read_choice"]
-
 _NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
 _MODES = ("AUTO", "ANY", "NONE", "VALIDATED")
 

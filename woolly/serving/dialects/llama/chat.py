@@ -18,8 +18,6 @@ from woolly.serving.gate.identity import owner_of
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 
-__all__ = ["Control", "control", "count_input", "router"]
-
 router = APIRouter()
 router.post("/chat/completions", responses={200: {"model": ChatReply}}, response_model=None)(chat_completions)
 

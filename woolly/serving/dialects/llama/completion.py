@@ -18,7 +18,8 @@ from woolly.engine import Chunk, Completion
 from woolly.sampling import SamplingParams, TokenLogprob
 from woolly.serving.answers.admission import Admitted
 from woolly.serving.answers.events import event
-from woolly.serving.answers.generation import Generation, Generator, Running
+from woolly.serving.answers.generation import Generation, Generator
+from woolly.serving.answers.running import Running
 from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.answer import stream_reply
 from woolly.serving.dialects.llama.marked import MarkedPrompt, marked_layout
@@ -29,8 +30,6 @@ from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.tokens import Tokenizer
-
-__all__ = ["answer", "complete", "router"]
 
 router = APIRouter()
 

@@ -27,14 +27,6 @@ from woolly.serving.errors import refuse
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 
-__all__ = [
-    "EmbeddingBody",
-    "LlamaEmbedding",
-    "embedding",
-    "embeddings_by_shape",
-    "router",
-]
-
 router = APIRouter()
 
 _LARGEST = 32760.0  # of numbers that embd_normalize=0 makes, as 16 bits hold them

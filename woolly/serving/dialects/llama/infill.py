@@ -15,8 +15,6 @@ from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter
 
-__all__ = ["Extra", "InfillBody", "infill", "router"]
-
 router = APIRouter()
 
 

@@ -14,8 +14,6 @@ from woolly.serving.errors import ApiError
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.router import APIRouter
 
-__all__ = ["list_adapters", "router", "scale_adapters"]
-
 router = APIRouter()
 
 

@@ -18,8 +18,6 @@ from woolly.senses.given import GivenPicture, GivenSound
 from woolly.senses.sounds.format import sniff
 from woolly.serving.errors import refuse
 
-__all__ = ["MARK", "MarkedPrompt", "marked_layout", "read_marked", "seen_prompt"]
-
 MARK = "<__media__>"  # of llama-server, which tells it at /props
 _FIRST = 16  # characters of base64, whose 12 bytes tell the format of a sound
 

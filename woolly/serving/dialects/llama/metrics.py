@@ -7,8 +7,6 @@ from starlette.datastructures import State
 from woolly.serving.answers.generation import Generator
 from woolly.serving.watch.metrics import Stats
 
-__all__ = ["metrics_text"]
-
 # By name: the kind, and what it counts.
 _HELP = {
     "prompt_tokens_total": ("counter", "Tokens of prompts that were computed."),

@@ -9,11 +9,10 @@ from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict
 
 from woolly.serving.gate.identity import check_admin
-from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.library import ModelInfo
+from woolly.serving.loading.manager import ModelManager
 from woolly.serving.loading.sight import claims
 from woolly.serving.router import APIRouter
-
-__all__ = ["ModelBody", "list_models", "load_model", "router", "unload_model"]
 
 router = APIRouter()
 

@@ -12,8 +12,6 @@ from woolly.serving.dialects.llama.marked import MarkedPrompt, read_marked
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import ApiError
 
-__all__ = ["CompletionBody", "Prompt", "generation_settings", "prompts_of"]
-
 # Text, ids, or both mixed; or an object with the text, as for multimodal prompts.
 Prompt = str | Items[int | str] | dict[str, Any]
 

@@ -15,8 +15,6 @@ from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
 from woolly.serving.router import APIRouter
 
-__all__ = ["Predictions", "predict", "router"]
-
 router = APIRouter()
 
 _FORMAT = "@requestFormat"

@@ -21,8 +21,6 @@ from woolly.serving.settings.checks import reads_ahead
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["change_props", "props", "router"]
-
 router = APIRouter()
 
 

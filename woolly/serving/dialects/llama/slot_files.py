@@ -21,8 +21,6 @@ from woolly.serving.errors import ApiError, refuse
 from woolly.serving.loading.library import ModelInfo
 from woolly.store.whole import opened_plain, read_plain, written_whole
 
-__all__ = ["read_slot", "slot_path", "write_slot"]
-
 _MAGIC = b"WOOLSLOT"
 _HEAD = struct.Struct("<8sI16sII")  # magic, version, digest of the owner, bytes of the model's mark, tokens
 _VERSION = 2

@@ -25,8 +25,6 @@ from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 
-__all__ = ["SlotFile", "change_slot", "router", "slots"]
-
 router = APIRouter()
 
 

@@ -14,8 +14,6 @@ from woolly.serving.errors import refuse
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.router import APIRouter
 
-__all__ = ["Conversations", "look_up", "read_stream", "router", "stop_stream"]
-
 router = APIRouter()
 
 

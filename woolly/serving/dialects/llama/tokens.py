@@ -25,16 +25,6 @@ from woolly.serving.errors import refuse
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 
-__all__ = [
-    "Detokenize",
-    "Template",
-    "Tokenize",
-    "apply_template",
-    "detokenize",
-    "router",
-    "tokenize",
-]
-
 router = APIRouter()
 
 

@@ -13,8 +13,6 @@ from woolly.serving.gate.identity import check_admin
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 
-__all__ = ["LoadBody", "UnloadBody", "add_adapter", "load", "remove_adapter", "router", "tokenizer_info", "version"]
-
 router = APIRouter()
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp.types import CallToolResult, ListToolsResult
 
-__all__ = ["Endpoint", "McpRoute"]
-
 _ABOUT = "Language models that run on this machine. They cost nothing per token: give them bulk work."
 
 

@@ -19,8 +19,6 @@ from woolly.serving.gate.auth import Authority
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import log
 
-__all__ = ["CallBody", "PageTools", "StartBody", "call_tool", "is_off", "list_tools", "router", "start_server"]
-
 router = APIRouter()
 
 

@@ -21,18 +21,6 @@ from woolly.serving.dialects.vectors.embeddings import embed_texts
 from woolly.serving.dialects.vectors.ranking import rank
 from woolly.serving.loading.manager import ModelManager
 
-__all__ = [
-    "TOOLS",
-    "ChatBody",
-    "CountBody",
-    "EmbedBody",
-    "GenerateBody",
-    "ListBody",
-    "OrderBody",
-    "ServerTool",
-    "TurnBody",
-]
-
 _Model = Annotated[
     str | None, Field(description="Name of the model, as list_models has it; by default the loaded one.")
 ]

@@ -13,8 +13,6 @@ from woolly.serving.gate.auth import Authority
 from woolly.serving.gate.rates import Guesses
 from woolly.serving.router import APIRouter
 
-__all__ = ["TokenBody", "ValidateBody", "issue_token", "router", "validate_token"]
-
 router = APIRouter(prefix="/auth")
 
 

@@ -18,8 +18,6 @@ from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
 from woolly.serving.foreign_fields import fields_of, settle_foreign
 
-__all__ = ["InferenceBody", "validated"]
-
 Body = TypeVar("Body", bound=BaseModel)
 
 # Ole's names, and what the same is called elsewhere.

@@ -18,8 +18,6 @@ from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 from woolly.store import models_folder, read_catalogue
 
-__all__ = ["list_catalogue", "router"]
-
 router = APIRouter()
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-__all__ = ["is_ole", "wrapped"]
-
 
 def is_ole(connection: HTTPConnection) -> bool:
     """Whether the request comes from Ole, which says so by a header or in its user agent."""

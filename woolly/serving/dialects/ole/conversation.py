@@ -17,8 +17,6 @@ from woolly.serving.dialects.ole.store import Session, SessionStore
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.identity import owner_of
 
-__all__ = ["Conversation", "conversation"]
-
 
 class Conversation:
     """The messages to answer: those of the session, if one is named, and those that were sent."""

@@ -15,8 +15,6 @@ from woolly.runtime import PAGE_SIZE
 from woolly.serving.settings.checks import is_reference
 from woolly.serving.settings.table import Settings
 
-__all__ = ["Bandwidth", "engine_figures", "memory_mb", "optimizations"]
-
 # Well beyond the caches of a small machine; measuring takes some tenths of a second, once.
 _MEGABYTES = 256
 

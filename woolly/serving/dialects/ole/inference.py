@@ -22,8 +22,6 @@ from woolly.serving.dialects.ole.conversation import conversation
 from woolly.serving.errors import refuse
 from woolly.serving.router import APIRouter
 
-__all__ = ["answer_chat", "answer_prompt", "answer_stream", "open_reply", "router"]
-
 router = APIRouter()
 
 _EITHER: dict[int | str, dict[str, Any]] = {200: {"model": ChatReply | CompletionReply}}

@@ -14,11 +14,10 @@ from woolly.machine.memory import available_memory, total_memory
 from woolly.runtime import choose
 from woolly.serving.dialects.ole.client import wrapped
 from woolly.serving.gate.identity import check_admin
-from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.library import ModelInfo
+from woolly.serving.loading.manager import ModelManager
 from woolly.serving.loading.sight import input_kinds, takes_videos
 from woolly.serving.router import APIRouter
-
-__all__ = ["LoadBody", "get_model", "list_models", "load_model", "room_of", "router", "unload_model"]
 
 _SENSES = (("image", "vision"), ("audio", "audio"))  # what a model takes, and what it is called here
 

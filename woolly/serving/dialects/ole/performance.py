@@ -14,12 +14,11 @@ from woolly.measure.live import Benchmarked, TestType, run_benchmark
 from woolly.serving.answers.threads import Shared, run_held
 from woolly.serving.dialects.ole.figures import Bandwidth, engine_figures, memory_mb, optimizations
 from woolly.serving.errors import ApiError
-from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.library import ModelInfo
+from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.metrics import Stats
-
-__all__ = ["BenchmarkBody", "Look", "benchmark", "look_at", "router", "stats"]
 
 Look = tuple[ModelInfo | None, list[str], dict[str, Any]]  # the loaded model, what speeds it up, its engine's figures
 

@@ -10,8 +10,6 @@ from woolly.serving.errors import ApiError, switched_off
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.kept_requests import KeptRequests
 
-__all__ = ["list_requests", "router", "show_request"]
-
 router = APIRouter(prefix="/requests")
 
 

@@ -7,8 +7,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Reserve"]
-
 _N_BYTES = 1 << 20  # as much as the log of SQLite may hold
 
 

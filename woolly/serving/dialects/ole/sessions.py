@@ -14,8 +14,6 @@ from woolly.serving.gate.identity import owner_of
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 
-__all__ = ["SessionBody", "create_session", "delete_session", "get_session", "list_sessions", "router", "timestamp"]
-
 router = APIRouter(prefix="/sessions")
 
 

@@ -22,8 +22,6 @@ from woolly.serving.dialects.ole.reserve import Reserve
 from woolly.serving.errors import ApiError
 from woolly.serving.watch.logs import log
 
-__all__ = ["Session", "SessionStore"]
-
 Message = Mapping[str, Any]
 Result = TypeVar("Result")
 

@@ -12,8 +12,6 @@ from woolly.serving.accounts.ledger import Ledger
 from woolly.serving.errors import of_exception, switched_off
 from woolly.serving.router import APIRouter
 
-__all__ = ["router", "show_usage"]
-
 router = APIRouter()
 
 

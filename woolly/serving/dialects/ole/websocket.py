@@ -39,8 +39,6 @@ from woolly.serving.gate.json_guard import parse_json
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import ignored, log, request_id
 
-__all__ = ["router", "talk"]
-
 router = APIRouter()
 
 _MOST_CHATS = 16  # of one connection, at once

@@ -7,8 +7,6 @@ from fastapi import Request
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 _SENTENCES = {

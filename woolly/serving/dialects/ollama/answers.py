@@ -25,11 +25,10 @@ from woolly.serving.dialects.ollama.options import read_options
 from woolly.serving.dialects.ollama.replies import Form, at_once
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.identity import check_admin, client_of, owner_of
-from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.library import ModelInfo
+from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import ignore
-
-__all__ = ["chat", "generate", "router"]
 
 router = APIRouter()
 

@@ -19,9 +19,6 @@ from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["AnswerBody", "ChatBody", "Function", "GenerateBody", "Message", "MessageCall"]
-
-
 _MOST_TOP = 20  # as Ollama has it
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")  # as Go writes it: 1h30m
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}

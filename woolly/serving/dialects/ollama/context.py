@@ -12,8 +12,6 @@ from woolly.serving.answers.generation import Generator
 from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.loading.loaded import Loaded
 
-__all__ = ["lay_out_turn"]
-
 
 async def lay_out_turn(
     generator: Generator, chat: ChatRequest, context: Sequence[int], slot: Loaded

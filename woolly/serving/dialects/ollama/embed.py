@@ -16,17 +16,6 @@ from woolly.serving.dialects.vectors.embeddings import embed_texts
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import ignore
 
-__all__ = [
-    "EmbedBody",
-    "EmbedReply",
-    "EmbeddingBody",
-    "EmbeddingReply",
-    "ModelBody",
-    "embed",
-    "embed_prompt",
-    "router",
-]
-
 router = APIRouter()
 
 _LATER = "the operator sets it by --keep-alive"

@@ -27,8 +27,6 @@ from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import ignore, log
 from woolly.store import Preset, remove_made, write_made
 
-__all__ = ["CopyBody", "CreateBody", "DeleteBody", "copy", "create", "delete", "router"]
-
 router = APIRouter()
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,79}(:[A-Za-z0-9._-]{1,79})?")

@@ -20,12 +20,11 @@ from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.ollama.names import find_model, tagged
 from woolly.serving.dialects.ollama.replies import moment
 from woolly.serving.loading.finding import is_allowed
-from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.library import ModelInfo
+from woolly.serving.loading.manager import ModelManager
 from woolly.serving.loading.sight import input_kinds
 from woolly.serving.router import APIRouter
 from woolly.store import Preset, quant_of
-
-__all__ = ["ShowBody", "can_think", "list_loaded", "list_models", "router", "show", "version"]
 
 router = APIRouter()
 

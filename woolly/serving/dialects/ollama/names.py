@@ -5,10 +5,8 @@ from __future__ import annotations
 from fastapi import Request
 
 from woolly.serving.errors import ApiError
-from woolly.serving.loading.library import Capability
-from woolly.serving.loading.manager import ModelInfo, ModelManager
-
-__all__ = ["find_model", "tagged"]
+from woolly.serving.loading.library import Capability, ModelInfo
+from woolly.serving.loading.manager import ModelManager
 
 
 def tagged(name: str) -> str:

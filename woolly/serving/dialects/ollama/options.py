@@ -12,8 +12,6 @@ from woolly.serving.dialects.parameters import Sampling
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["read_made_options", "read_options"]
-
 _WHOLE = ("top_k", "repeat_last_n", "seed", "mirostat")
 _SAME = (
     *_WHOLE, "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty",

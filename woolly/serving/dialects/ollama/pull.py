@@ -22,8 +22,6 @@ from woolly.serving.settings.table import Settings
 from woolly.store import HubName, is_catalogued, is_path, models_folder, remote_name
 from woolly.store import pull as fetch
 
-__all__ = ["PullBody", "pull", "router"]
-
 router = APIRouter()
 
 _SUCCESS = {"status": "success"}

@@ -15,8 +15,6 @@ from woolly.serving.dialects.arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logprobs
 from woolly.serving.dialects.heartbeat import with_heartbeats
 
-__all__ = ["Form", "Lines", "at_once", "frames", "line", "moment", "whole"]
-
 Data = dict[str, Any]
 
 

@@ -24,8 +24,6 @@ from woolly.serving.dialects.openai.transcripts import TranscriptReply, frames, 
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.router import APIRouter
 
-__all__ = ["router", "transcribe", "translate"]
-
 router = APIRouter()
 
 _TEXT = {"type": "string"}

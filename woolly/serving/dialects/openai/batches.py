@@ -16,16 +16,6 @@ from woolly.serving.dialects.parameters import Metadata
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.router import APIRouter
 
-__all__ = [
-    "BatchBody",
-    "cancel_batch",
-    "create_batch",
-    "delete_batch",
-    "get_batch",
-    "list_batches",
-    "router",
-]
-
 router = APIRouter()
 
 

@@ -13,8 +13,6 @@ from woolly.serving.dialects.vectors.replies import (
 )
 from woolly.serving.router import APIRouter
 
-__all__ = ["router"]
-
 router = APIRouter()
 router.post("/v1/embeddings", responses={200: {"model": EmbeddingsReply}}, response_model=None)(embeddings)
 for _path in ("/v1/rerank", "/v1/reranking"):

@@ -15,17 +15,6 @@ from woolly.serving.errors import ApiError, refuse
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.router import APIRouter
 
-__all__ = [
-    "create_file",
-    "delete_file",
-    "get_content",
-    "get_file",
-    "list_files",
-    "router",
-    "shown",
-    "store_of",
-]
-
 router = APIRouter()
 
 _PURPOSE = "batch"

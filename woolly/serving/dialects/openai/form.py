@@ -9,8 +9,6 @@ from email.policy import HTTP
 
 from woolly.serving.errors import ApiError
 
-__all__ = ["read_form"]
-
 _MOST_PARTS = 64
 _MOST_HEAD = 8192  # bytes of the headers of a part
 _PLAIN = ("", "7bit", "8bit", "binary")  # encodings of a content that leave it as it is

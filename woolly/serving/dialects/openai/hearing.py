@@ -6,11 +6,10 @@ from fastapi import Request
 
 from woolly.serving.errors import ApiError
 from woolly.serving.loading.finding import RESERVED
-from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.library import ModelInfo
+from woolly.serving.loading.manager import ModelManager
 from woolly.serving.loading.sight import input_kinds
 from woolly.serving.watch.logs import ignore
-
-__all__ = ["check_hears", "find_hearing"]
 
 
 async def find_hearing(request: Request, name: str | None) -> tuple[str | None, bool]:

@@ -10,11 +10,9 @@ from fastapi import Request, Response
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import ReplyModel, ReplyModels
 from woolly.serving.dialects.google_models import google_model, is_google
-from woolly.serving.loading.manager import ModelInfo
+from woolly.serving.loading.library import ModelInfo
 from woolly.serving.loading.sight import claims, input_kinds, takes_videos
 from woolly.serving.router import APIRouter
-
-__all__ = ["list_models", "one_model", "router"]
 
 router = APIRouter()
 

@@ -26,8 +26,6 @@ from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.checks import reads_ahead
 
-__all__ = ["ReadAheadReply", "read_typed", "router"]
-
 router = APIRouter()
 
 

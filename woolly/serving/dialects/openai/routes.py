@@ -12,8 +12,6 @@ from woolly.serving.dialects.completions.text import text_completions
 from woolly.serving.errors import refuse
 from woolly.serving.router import APIRouter
 
-__all__ = ["answer", "complete", "router"]
-
 router = APIRouter()
 
 

@@ -26,8 +26,6 @@ from woolly.serving.errors import of_exception
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.watch.logs import log
 
-__all__ = ["answer_speech"]
-
 _PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["FORMATS", "TIMED", "TranscriptForm", "read_transcript_form"]
-
 # What a model is asked after the sound. One wording for all families: they are chat models, which follow it.
 _TRANSCRIBE = (
     "Transcribe this recording word for word, in the language that is spoken. Answer with the transcript alone."

@@ -17,8 +17,6 @@ from woolly.serving.dialects.completions.replies import Reply
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
 
-__all__ = ["TranscriptReply", "TranscriptUsage", "frames", "whole"]
-
 
 class TranscriptUsage(Reply):
     """Tokens that were read and written; of verbose_json, the seconds that were heard, too."""

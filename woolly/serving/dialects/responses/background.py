@@ -18,8 +18,6 @@ from woolly.serving.dialects.responses.replies import Form, begun, failure
 from woolly.serving.errors import refuse
 from woolly.serving.gate.identity import owner_of
 
-__all__ = ["answer_later", "stream_again"]
-
 
 async def answer_later(
     request: Request,

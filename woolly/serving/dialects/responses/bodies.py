@@ -15,8 +15,6 @@ from woolly.serving.dialects.responses.tools import RequestTools, read_choice, r
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["ConversationChoice", "ResponseBody", "ResponseReasoning", "ResponseText"]
-
 _HARMLESS = "Accepted; nothing depends on it."
 _MAX_TOP = 20  # alternatives to a token, as OpenAI has it
 _LOGPROBS = "message.output_text.logprobs"

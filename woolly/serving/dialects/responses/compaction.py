@@ -25,8 +25,6 @@ from woolly.serving.dialects.sealed import seal
 from woolly.serving.errors import ApiError, of_exception, refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["NoteOutput", "compacted", "kept_questions", "noting", "refuse_with_trigger", "without_trigger"]
-
 Data = dict[str, Any]
 
 _TRIGGER = "compaction_trigger"

@@ -14,22 +14,6 @@ from woolly.serving.dialects.responses.store import store_of
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.router import APIRouter
 
-__all__ = [
-    "ConversationBody",
-    "ItemsBody",
-    "MetadataBody",
-    "add_items",
-    "create",
-    "delete",
-    "get",
-    "get_item",
-    "list_items",
-    "page_of",
-    "remove_item",
-    "router",
-    "update",
-]
-
 router = APIRouter()
 
 Data = dict[str, Any]

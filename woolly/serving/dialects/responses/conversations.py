@@ -16,8 +16,6 @@ from woolly.serving.dialects.responses.items import read_items
 from woolly.serving.dialects.responses.shelf import Shelf
 from woolly.serving.errors import ApiError, refuse
 
-__all__ = ["ConversationStore", "KeptConversation", "conversations_of", "new_items"]
-
 Data = dict[str, Any]
 
 _MOST = 1000  # conversations

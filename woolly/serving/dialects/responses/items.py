@@ -15,8 +15,6 @@ from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["read_items"]
-
 Item = Mapping[str, Any]
 
 _ROLES = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}

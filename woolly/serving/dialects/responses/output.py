@@ -14,8 +14,6 @@ from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logp
 from woolly.serving.dialects.responses.tools import split_name
 from woolly.serving.dialects.sealed import seal
 
-__all__ = ["Output"]
-
 Data = dict[str, Any]
 
 

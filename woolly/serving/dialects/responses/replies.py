@@ -22,8 +22,6 @@ from woolly.serving.dialects.responses.store import ResponseStore
 from woolly.serving.dialects.responses.tools import RequestTools
 from woolly.serving.errors import ApiError
 
-__all__ = ["Form", "begun", "failed_frames", "failure", "frames", "whole"]
-
 Data = dict[str, Any]
 
 

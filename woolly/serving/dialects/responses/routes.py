@@ -25,8 +25,6 @@ from woolly.serving.gate.identity import owner_of
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 
-__all__ = ["ResponseReply", "cancel", "compact", "count", "create", "delete", "list_items", "retrieve", "router"]
-
 router = APIRouter()
 
 Data = dict[str, Any]

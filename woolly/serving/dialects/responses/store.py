@@ -13,8 +13,6 @@ from woolly.serving.dialects.answer import json_bytes
 from woolly.serving.dialects.responses.shelf import Shelf
 from woolly.serving.errors import ApiError, refuse
 
-__all__ = ["Kept", "ResponseStore", "store_of"]
-
 Data = dict[str, Any]
 
 _MOST = 1000  # responses

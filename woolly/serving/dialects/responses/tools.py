@@ -11,8 +11,6 @@ from woolly.chat import Tool, ToolChoice
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["RequestTools", "read_choice", "read_tools", "split_name"]
-
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 

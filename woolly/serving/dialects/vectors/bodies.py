@@ -9,18 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
 
-__all__ = [
-    "ClassifyBody",
-    "Document",
-    "EmbeddingsBody",
-    "Input",
-    "RerankBody",
-    "ScoreBody",
-    "TextBody",
-    "as_texts",
-    "read_truncate",
-]
-
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Input = str | Items[str] | Ids | Annotated[list[str | Ids], Field(fail_fast=True)]
 

@@ -18,8 +18,6 @@ from woolly.serving.dialects.answer import json_bytes
 from woolly.serving.dialects.vectors.bodies import EmbeddingsBody, as_texts
 from woolly.serving.dialects.vectors.envelope import told
 
-__all__ = ["embed_texts", "embeddings", "vectors_of"]
-
 Float32 = npt.NDArray[np.float32]
 
 

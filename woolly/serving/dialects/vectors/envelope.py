@@ -8,8 +8,6 @@ from typing import Any
 
 from woolly.serving.answers.texts import ReadTexts
 
-__all__ = ["enveloped", "told"]
-
 
 def told(read: ReadTexts) -> dict[str, Any]:
     """Returns the usage, and which texts were cut if some were."""

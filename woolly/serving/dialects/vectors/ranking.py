@@ -16,8 +16,6 @@ from woolly.serving.dialects.vectors.bodies import ClassifyBody, RerankBody, Sco
 from woolly.serving.dialects.vectors.envelope import enveloped
 from woolly.serving.errors import refuse
 
-__all__ = ["classify", "rank", "rerank", "score"]
-
 
 async def rerank(body: RerankBody, request: Request) -> Response:
     """Documents by how well they answer a query, the best first."""

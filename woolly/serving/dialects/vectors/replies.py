@@ -6,19 +6,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-__all__ = [
-    "Classified",
-    "ClassifyReply",
-    "Embedding",
-    "EmbeddingsReply",
-    "RankedDocument",
-    "RankedText",
-    "RerankReply",
-    "ScoreReply",
-    "Scored",
-    "TextUsage",
-]
-
 
 class TextUsage(BaseModel):
     """The tokens that were read."""

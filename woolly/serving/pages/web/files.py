@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["Asset", "Assets"]
-
 FOLDER = Path(__file__).parent / "static"
 
 # Files with other endings are not served.

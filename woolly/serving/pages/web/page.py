@@ -13,8 +13,6 @@ from woolly import __version__
 from woolly.serving.pages.web.files import Asset, Assets
 from woolly.serving.router import APIRouter
 
-__all__ = ["create_router", "is_public"]
-
 # Only this server's own files and answers, no code from text: markup that a model writes stays text.
 _POLICY = "; ".join(
     (
