@@ -32,10 +32,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tiny text model
 
 from woolly.engine.seeing import Tower, open_tower
 from woolly.gguf import GGUFWriter
+from woolly.multimodal import Piece
 from woolly.quant import GGMLType
 from woolly.quant.encode import quantize
 from woolly.runtime import Options
-from woolly.senses import Piece
 
 TEXT = 64  # width of the text model: its own work does not count
 Took = tuple[float, float]  # seconds of the clock, and of the processor

@@ -29,7 +29,7 @@ SOURCES = {".py", ".pyi", *NATIVE}
 LADDER = (
     ("machine", "quant", "wire"),
     ("gguf", "store"),
-    ("tokens", "templates", "quantize", "senses"),
+    ("tokens", "templates", "quantize", "multimodal"),
     ("grammar", "plan"),
     ("sampling", "models"),
     ("chat", "convert", "runtime"),
@@ -253,7 +253,7 @@ def test_functions_of_c_are_counted_whole():
 
 def test_a_public_class_has_a_name_of_its_own():
     """Dialects apart, which use the words of their APIs."""
-    # click's option with our defaults, and a sampler's row; two words of senses/ that other rooms have
+    # click's option with our defaults, and a sampler's row; two words of multimodal/ that other rooms have
     known = {"Option", "Rows", "Layout"}
     found = {}
     for path in modules():
@@ -299,7 +299,7 @@ def test_a_run_imports_only_what_a_text_model_on_the_cpu_needs(tmp_path):
     others = {"asyncio", "http.client", "ssl", "urllib.request", "numpy.random", "rich", "pydantic", "huggingface_hub"}
     assert not (others | {"jinja2"}) & opening and not others & running
     rooms = "woolly.serving woolly.cluster woolly.measure woolly.convert woolly.mcp woolly.grammar woolly.wire"
-    files = "woolly.senses.given woolly.senses.pdf woolly.senses.preparing woolly.models.towers.registry"
+    files = "woolly.multimodal.given woolly.multimodal.pdf woolly.multimodal.processing woolly.models.towers.registry"
     files += " woolly.engine.seeing.tower woolly.engine.drafts.model woolly.llm.speech.transcriber woolly.cache.tier"
     files += " woolly.runtime.cuda woolly.runtime.vulkan woolly.runtime.metal woolly.runtime.split woolly.tokens.rwkv"
     assert not {*rooms.split(), *files.split()} & running

@@ -11,10 +11,10 @@ import numpy as np
 
 from tests.cases.towers import TEXT, matrix, norm
 from woolly.gguf import GGUFWriter
+from woolly.multimodal import Prepared, Sound
+from woolly.multimodal.ears import EarSettings
+from woolly.multimodal.processing.hearing import prepare_sound
 from woolly.quant import GGMLType
-from woolly.senses import Prepared, Sound
-from woolly.senses.ears import EarSettings
-from woolly.senses.preparing.hearing import prepare_sound
 
 WIDTH, FFN, CHANNELS, LETTERS = 32, 48, 6, 13
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.cases.whisper import Drawer, drawers, sound
-from woolly.senses.sounds.mel import mel_filters, nemo_window
+from woolly.multimodal.audio.mel import mel_filters, nemo_window
 
 WIDTH, HEADS, FFN, N_LAYERS, CHANNELS, N_MELS, KERNEL = 32, 2, 64, 2, 8, 80, 9
 PREDICTED, N_PREDICTOR, DURATIONS, SYMBOLS = 16, 2, (0, 1, 2, 3, 4), 10

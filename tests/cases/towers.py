@@ -12,8 +12,8 @@ import numpy as np
 from tests.cases.mobilenets import mobilenet
 from tests.cases.shapes import PATCH, matrix, norm, sam
 from woolly.gguf import GGUFWriter
+from woolly.multimodal import Piece, Prepared
 from woolly.quant import GGMLType
-from woolly.senses import Piece, Prepared
 
 SIDE = 8  # patches of a side of the trained picture
 N_PATCH = 3 * PATCH**2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from woolly.senses.sounds.mel import mel_filters
+from woolly.multimodal.audio.mel import mel_filters
 
 WIDTH, HEADS, FFN, N_ENCODER, N_DECODER = 32, 2, 128, 1, 2
 ENGLISH, MULTILINGUAL, LARGE_V3 = 51864, 51865, 51866

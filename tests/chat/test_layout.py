@@ -20,8 +20,8 @@ from woolly.chat import (
 )
 from woolly.chat.message import FilePart, OtherPart, TextPart, read_messages
 from woolly.errors import RequestError, TemplateError
+from woolly.multimodal.given import GivenFile
 from woolly.sampling import SamplingParams
-from woolly.senses.given import GivenFile
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
 
@@ -81,7 +81,7 @@ def test_a_call_ends_an_answer_as_one(tokenizer):
 
 def test_what_the_template_or_the_request_rules_out_is_refused_with_its_field(tokenizer, monkeypatch):
     fetched = []
-    monkeypatch.setattr("woolly.senses.remote.fetch", lambda *given, **_: fetched.append(given) or b"no file")
+    monkeypatch.setattr("woolly.multimodal.remote.fetch", lambda *given, **_: fetched.append(given) or b"no file")
     template = ChatTemplate(TURNS)
     with pytest.raises(RequestError) as caught:
         lay_out(ChatRequest(HI, reasoning=ReasoningOptions("high")), template, tokenizer)

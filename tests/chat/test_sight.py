@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tests.cases.tiny import byte_vocabulary
-from woolly import senses
+from woolly import multimodal
 from woolly.chat import ChatRequest, ImagePart, Message, TextPart, Vision, lay_out, render_prompt
 from woolly.chat.compaction import compacting, shorter
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError, TemplateError
-from woolly.senses import TowerSettings
-from woolly.senses.given import GivenPicture
+from woolly.multimodal import TowerSettings
+from woolly.multimodal.given import GivenPicture
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
 
@@ -185,8 +185,8 @@ def test_a_picture_that_a_family_does_not_take_names_its_field(tokenizer):
 def test_pictures_that_the_context_cannot_hold_are_refused_before_they_are_prepared(tokenizer, monkeypatch):
     """A picture of 56 x 56 is one row of this tower: four of them do not fit beside a token of text."""
     small, prepared = replace(EYES, ctx=4), []
-    whole = senses.prepare
-    monkeypatch.setattr(senses, "prepare", lambda *a: prepared.append(1) or whole(*a))
+    whole = multimodal.prepare
+    monkeypatch.setattr(multimodal, "prepare", lambda *a: prepared.append(1) or whole(*a))
     parts = [picture(1, f"images[{i}]") for i in range(6)]
     assert len(lay_out(asked(*parts[:3]), ChatTemplate(PARTS), tokenizer, small).pictures) == 3
     prepared.clear()

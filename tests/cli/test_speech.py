@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.whisper import sound, write_whisper
-from tests.senses.test_sound import wav
+from tests.multimodal.test_sound import wav
 from woolly.cli.app import app
 from woolly.cli.commands import launch
 from woolly.cli.parse import prompt

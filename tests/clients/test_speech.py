@@ -7,7 +7,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.whisper import sound, write_whisper
 from tests.clients.conftest import listening
-from tests.senses.test_sound import wav
+from tests.multimodal.test_sound import wav
 from woolly.llm.speech import transcriber
 from woolly.serving import Settings, create_app
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cases.ears import EARS, samples, write_ear
 from tests.cases.tiny import TINY, write_tiny
 from tests.clients.conftest import Scripted, listening
-from tests.senses.test_sound import wav
+from tests.multimodal.test_sound import wav
 from woolly.serving import Settings, create_app
 from woolly.serving.accounts.keys_file import add_key
 

@@ -13,9 +13,9 @@ from tests.engine.test_seeing import GREEDY, finish, said
 from woolly.engine import Engine, load_model
 from woolly.errors import RequestError
 from woolly.gguf import GGUFWriter, open_gguf
+from woolly.multimodal import Prepared, Rows, lay_out
 from woolly.quant import GGMLType
 from woolly.runtime import Options
-from woolly.senses import Prepared, Rows, lay_out
 
 GRID, PATCH = (1, 16, 16), 16
 TOWER = replace(

@@ -13,8 +13,8 @@ from tests.engine.test_seeing import GREEDY, QWEN2, finish, prompt, said
 from woolly.cache.disk import PageFolder
 from woolly.engine import Engine, load_model
 from woolly.errors import RequestError
+from woolly.multimodal import Rows
 from woolly.runtime import Options
-from woolly.senses import Rows
 
 # The text model beside each tower. Omni's turns by three positions, which are one for a sound.
 PAIRS = {"ultravox": TINY["llama"], "qwen2a": TINY["qwen2"], "qwen2.5o": QWEN2, "qwen3a": QWEN2,

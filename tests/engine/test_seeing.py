@@ -20,10 +20,10 @@ from woolly.engine.seeing import tower_bytes
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
+from woolly.multimodal import Piece, Prepared, Rows, lay_out
 from woolly.plan.passes import bring
 from woolly.runtime import PAGE_SIZE, Options
 from woolly.sampling.params import SamplingParams
-from woolly.senses import Piece, Prepared, Rows, lay_out
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=2)

@@ -13,7 +13,7 @@ from tests.cases.whisper import FFN, HEADS, MULTILINGUAL, N_DECODER, N_ENCODER, 
 from tests.goldens.make import HERE
 from woolly.gguf.whisper_bin import LANGUAGES
 from woolly.llm.speech.tokens import _signs
-from woolly.senses.sounds import log_mel_whisper
+from woolly.multimodal.audio import log_mel_whisper
 
 N_NEW = 12  # tokens of a window
 EVERY = 50  # rows of the encoder that the golden holds

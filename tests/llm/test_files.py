@@ -16,8 +16,8 @@ from woolly import LLM
 from woolly.chat import ChatRequest, FilePart, ImagePart, Message, TextPart, VideoPart, lay_out
 from woolly.chat.files import open_files
 from woolly.errors import RequestError
-from woolly.senses import pdf
-from woolly.senses.given import GivenFile, GivenVideo
+from woolly.multimodal import pdf
+from woolly.multimodal.given import GivenFile, GivenVideo
 from woolly.serving import Settings, create_app
 from woolly.serving.dialects.anthropic import messages as anthropic
 from woolly.serving.dialects.anthropic.messages import Block

@@ -9,16 +9,16 @@ from fastapi.testclient import TestClient
 
 from tests.cases.ears import EARS, heard, samples, write_ear
 from tests.cases.tiny import TINY, write_tiny
-from tests.senses.test_sound import wav
+from tests.multimodal.test_sound import wav
 from woolly import LLM
 from woolly.chat import AudioPart, Vision, lay_out
 from woolly.chat.message import Message, TextPart
 from woolly.chat.request import ChatRequest
 from woolly.errors import RequestError, TemplateError
+from woolly.multimodal import Sound, TowerSettings, read_sound
+from woolly.multimodal.given import GivenSound
+from woolly.multimodal.processing.hearing import prepare_sound
 from woolly.sampling import SamplingParams
-from woolly.senses import Sound, TowerSettings, read_sound
-from woolly.senses.given import GivenSound
-from woolly.senses.preparing.hearing import prepare_sound
 from woolly.serving import Settings, create_app
 from woolly.templates import ChatTemplate
 
@@ -114,7 +114,7 @@ def test_a_template_shows_parts_or_the_mark_is_written_into_the_text(llm):
 def test_pictures_and_sounds_keep_their_order(llm):
     pytest.importorskip("PIL.Image")
     from woolly.chat import ImagePart
-    from woolly.senses.given import GivenPicture
+    from woolly.multimodal.given import GivenPicture
 
     sound, image = AudioPart(GivenSound((HEARD, 16000))), ImagePart(GivenPicture(np.zeros((56, 56, 3), np.uint8)))
     layout = asked(llm, PARTS, sound, image, sound, sight=BOTH)
@@ -130,7 +130,9 @@ def test_a_sound_that_the_template_hides_is_an_error(llm):
 def test_sounds_that_the_context_cannot_hold_are_refused_before_they_are_prepared(llm, monkeypatch):
     sounds = [(samples(n), 16000) for n in (8_500, 16_000, 480_000)]
     prepared = []
-    monkeypatch.setattr("woolly.senses.prepare_sound", lambda *given: prepared.append(given) or prepare_sound(*given))
+    monkeypatch.setattr(
+        "woolly.multimodal.prepare_sound", lambda *given: prepared.append(given) or prepare_sound(*given)
+    )
     with pytest.raises(RequestError, match=r"^the sounds up to audio\[2\] take 788 tokens, but the context holds 512"):
         llm.chat("What?", audio=sounds)
     assert len(prepared) == 2
@@ -138,7 +140,7 @@ def test_sounds_that_the_context_cannot_hold_are_refused_before_they_are_prepare
 
 def test_an_hour_of_sounds_is_the_most(llm, monkeypatch):
     monkeypatch.setattr("woolly.chat.sight._MOST_SECONDS", 1)
-    monkeypatch.setattr("woolly.senses.prepare_sound", Mock(side_effect=[heard(EARS["qwen2a"], 8_500)]))
+    monkeypatch.setattr("woolly.multimodal.prepare_sound", Mock(side_effect=[heard(EARS["qwen2a"], 8_500)]))
     sound = AudioPart(GivenSound((HEARD, 16000), where="audio[1]"))
     with pytest.raises(RequestError, match=r"audio\[1\]: the sounds of the conversation have more than 0 minutes"):
         asked(llm, PARTS, sound, sound)

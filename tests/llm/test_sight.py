@@ -8,9 +8,9 @@ from woolly import LLM
 from woolly.chat import Vision, lay_out
 from woolly.errors import RequestError
 from woolly.llm.prompts import read_chat
+from woolly.multimodal import Rows, TowerSettings
+from woolly.multimodal.picture import Picture
 from woolly.sampling import SamplingParams
-from woolly.senses import Rows, TowerSettings
-from woolly.senses.picture import Picture
 from woolly.templates import ChatTemplate
 
 TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"

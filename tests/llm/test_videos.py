@@ -15,8 +15,8 @@ from tests.cli.terminal import woolly
 from woolly import LLM
 from woolly.cli.chat.chat import Chat
 from woolly.cli.chat.conversation import Conversation
+from woolly.multimodal import video
 from woolly.sampling import SamplingParams
-from woolly.senses import video
 from woolly.serving import Settings, create_app
 
 pytest.importorskip("av")

@@ -13,9 +13,9 @@ from woolly.engine.seeing import open_tower
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.models.towers import trace_towers
+from woolly.multimodal import LISTENERS, Piece
 from woolly.quant import GGMLType
 from woolly.runtime import Options
-from woolly.senses import LISTENERS, Piece
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 # Of rows against transformers: at most 1.1e-6 was measured.

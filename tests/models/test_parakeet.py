@@ -23,9 +23,9 @@ from woolly.llm.speech.frames import FrameTranscriber, _windows
 from woolly.llm.speech.spelling import SpelledToken, Spelling
 from woolly.models import Keys, trace, transcribes
 from woolly.models.parakeet import read, trace_tower
+from woolly.multimodal import Piece, Sound
+from woolly.multimodal.audio import log_mel_nemo
 from woolly.quant.types import GGMLType
-from woolly.senses import Piece, Sound
-from woolly.senses.sounds import log_mel_nemo
 from woolly.tokens import Tokenizer
 
 GOLDEN = np.load(Path(__file__).parent.parent / "goldens" / "parakeet.npz")

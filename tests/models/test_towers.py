@@ -13,10 +13,10 @@ from woolly.engine.seeing.work import row_work
 from woolly.errors import ModelError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models.towers import trace_towers
+from woolly.multimodal import PROJECTORS
 from woolly.quant import GGMLType
 from woolly.runtime import CancelledRun, Options
 from woolly.runtime.reference.ops import REFERENCE_OPS
-from woolly.senses import PROJECTORS
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 

@@ -18,10 +18,10 @@ from woolly.llm.speech.steps import Ask
 from woolly.llm.speech.tokens import SpeechTokens
 from woolly.llm.speech.transcriber import Transcriber
 from woolly.models import trace, trace_encoder
+from woolly.multimodal import Piece, Prepared, Rows, Sound
+from woolly.multimodal.audio import log_mel_whisper
 from woolly.runtime import Options
 from woolly.sampling import SamplingParams
-from woolly.senses import Piece, Prepared, Rows, Sound
-from woolly.senses.sounds import log_mel_whisper
 
 GOLDEN = np.load(Path(__file__).parent.parent / "goldens" / "whisper.npz")
 PROMPT = (50258, 50259, 50359, 50364, 1000, 2000, 50414)

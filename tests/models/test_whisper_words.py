@@ -13,9 +13,9 @@ from woolly.llm.speech import transcriber
 from woolly.llm.speech.alignment import align, alignment_heads, warp
 from woolly.llm.speech.steps import Ask
 from woolly.llm.speech.words import Aligner, cut_words
+from woolly.multimodal import Piece, Prepared, Rows
+from woolly.multimodal.audio import log_mel_whisper
 from woolly.sampling import SamplingParams
-from woolly.senses import Piece, Prepared, Rows
-from woolly.senses.sounds import log_mel_whisper
 
 GOLDEN = np.load(Path(__file__).parent.parent / "goldens" / "whisper.npz")
 SPOKEN = (50258, 50259, 50359, 50363, 259, 900, 4000, 261, 13, 700, 5000, 50257)

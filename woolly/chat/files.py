@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from woolly.chat.message import FilePart, ImagePart, Message, Part, TextPart, VideoPart
 from woolly.errors import RequestError
-from woolly.senses.given import GivenFile, GivenPicture, GivenVideo
-from woolly.senses.pdf import Page, Taken
-from woolly.senses.preparing.video import SMOLVLM, showing_of
-from woolly.senses.video import Clip, Video
+from woolly.multimodal.given import GivenFile, GivenPicture, GivenVideo
+from woolly.multimodal.pdf import Page, Taken
+from woolly.multimodal.processing.video import SMOLVLM, showing_of
+from woolly.multimodal.video import Clip, Video
 
 if TYPE_CHECKING:
     from woolly.chat.sight import Vision

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from woolly import senses  # its names, as senses.NAME: conversations without pictures import none of its files
+from woolly import multimodal  # its names, as multimodal.NAME: conversations without pictures import none of its files
 from woolly.chat.tools.tool import ToolCall
 from woolly.errors import TemplateError
 from woolly.templates.template import check_messages
@@ -32,28 +32,28 @@ class OtherPart:
 class ImagePart:
     """A picture, which is decoded when the prompt is laid out."""
 
-    picture: senses.GivenPicture
+    picture: multimodal.GivenPicture
 
 
 @dataclass(frozen=True)
 class AudioPart:
     """A sound, which is decoded when the prompt is laid out."""
 
-    sound: senses.GivenSound
+    sound: multimodal.GivenSound
 
 
 @dataclass(frozen=True)
 class FilePart:
     """A PDF file, whose pages become parts when the prompt is laid out."""
 
-    file: senses.GivenFile
+    file: multimodal.GivenFile
 
 
 @dataclass(frozen=True)
 class VideoPart:
     """A video, whose frames become parts when the prompt is laid out."""
 
-    video: senses.GivenVideo
+    video: multimodal.GivenVideo
 
 
 Part = TextPart | ImagePart | AudioPart | FilePart | VideoPart | OtherPart
@@ -177,50 +177,50 @@ def _read_part(part: Mapping[str, Any]) -> Part:
     return OtherPart(part) if picture is None else ImagePart(picture)
 
 
-def _sound(part: Mapping[str, Any]) -> senses.GivenSound | None:
+def _sound(part: Mapping[str, Any]) -> multimodal.GivenSound | None:
     """Returns the sound of a part in OpenAI's words, or in those of transformers; None if it holds none."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "input_audio" and isinstance(given, Mapping) and isinstance(given.get("data"), str):
-        return senses.GivenSound(base64=given["data"], where="input_audio")
+        return multimodal.GivenSound(base64=given["data"], where="input_audio")
     if kind == "audio_url":
         url = given.get("url") if isinstance(given, Mapping) else given
-        return senses.GivenSound(address=url, where="audio_url") if isinstance(url, str) else None
-    return senses.GivenSound(given, where="audio") if kind == "audio" and given is not None else None
+        return multimodal.GivenSound(address=url, where="audio_url") if isinstance(url, str) else None
+    return multimodal.GivenSound(given, where="audio") if kind == "audio" and given is not None else None
 
 
-def _file(part: Mapping[str, Any]) -> senses.GivenFile | None:
+def _file(part: Mapping[str, Any]) -> multimodal.GivenFile | None:
     """Returns the PDF file of a part: in OpenAI's words, as `{"type": "file", "file": PATH}`, or given as a picture."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "file" and isinstance(given, Mapping) and isinstance(data := given.get("file_data"), str):
         name = given.get("filename")
-        return senses.GivenFile(data=data, name=name if isinstance(name, str) else "", where="file")
+        return multimodal.GivenFile(data=data, name=name if isinstance(name, str) else "", where="file")
     if kind == "file" and given is not None and not isinstance(given, Mapping):
-        return senses.GivenFile(given, where="file")
-    return senses.GivenFile(given, where="image") if kind == "image" and senses.is_pdf(given) else None
+        return multimodal.GivenFile(given, where="file")
+    return multimodal.GivenFile(given, where="image") if kind == "image" and multimodal.is_pdf(given) else None
 
 
-def _video(part: Mapping[str, Any]) -> senses.GivenVideo | None:
+def _video(part: Mapping[str, Any]) -> multimodal.GivenVideo | None:
     """Returns the video of a part: in vLLM's words, in those of transformers, or given as a picture."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "video_url":
         url = given.get("url") if isinstance(given, Mapping) else given
-        return senses.GivenVideo(data=url, where="video_url") if isinstance(url, str) else None
-    is_given = (kind == "video" and given is not None) or (kind == "image" and senses.is_video(given))
-    return senses.GivenVideo(given, where=str(kind)) if is_given else None
+        return multimodal.GivenVideo(data=url, where="video_url") if isinstance(url, str) else None
+    is_given = (kind == "video" and given is not None) or (kind == "image" and multimodal.is_video(given))
+    return multimodal.GivenVideo(given, where=str(kind)) if is_given else None
 
 
-def _picture(part: Mapping[str, Any]) -> senses.GivenPicture | None:
+def _picture(part: Mapping[str, Any]) -> multimodal.GivenPicture | None:
     """Returns the picture of a part in OpenAI's words, or in those of transformers; None if it holds none."""
     kind = part.get("type")
     if kind == "image_url":
         url = part.get("image_url")
         url = url.get("url") if isinstance(url, Mapping) else url
-        return senses.GivenPicture(address=url, where="image_url") if isinstance(url, str) else None
+        return multimodal.GivenPicture(address=url, where="image_url") if isinstance(url, str) else None
     if kind == "image" and part.get("image") is not None:
-        return senses.GivenPicture(part["image"], where="image")
+        return multimodal.GivenPicture(part["image"], where="image")
     return None
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.chat.tools.tool import ToolChoice
 from woolly.errors import RequestError
+from woolly.multimodal import MOST_PAGES
 from woolly.sampling import SamplingParams
-from woolly.senses import MOST_PAGES
 
 if TYPE_CHECKING:
     from woolly.chat.message import Message

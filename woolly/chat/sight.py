@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from woolly import senses  # its names, as senses.NAME: conversations without pictures import none of its files
+from woolly import multimodal  # its names, as multimodal.NAME: conversations without pictures import none of its files
 from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
 from woolly.errors import RequestError, TemplateError
 
 if TYPE_CHECKING:
-    from woolly.senses import EarSettings, Kind, Prepared, TowerSettings
+    from woolly.multimodal import EarSettings, Kind, Prepared, TowerSettings
     from woolly.templates import ChatTemplate
 
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
@@ -69,7 +69,7 @@ class SeenPicture:
 class _Reading:
     """A picture, or a sound, that was read for a tower."""
 
-    given: senses.GivenPicture | senses.GivenSound
+    given: multimodal.GivenPicture | multimodal.GivenSound
     settings: TowerSettings | EarSettings
     prepared: Prepared
     n_rows: int
@@ -83,7 +83,7 @@ class Readings:
     left: float = _FETCHING  # seconds
     _read: dict[int, _Reading] = field(default_factory=dict)  # by the identity of what was given
 
-    def find(self, given: senses.GivenPicture | senses.GivenSound, sight: Vision) -> _Reading | None:
+    def find(self, given: multimodal.GivenPicture | multimodal.GivenSound, sight: Vision) -> _Reading | None:
         """Returns what was read of this; None if nothing was, or if the tower is another one."""
         found = self._read.get(_identity(given))
         is_same = found is not None and found.settings in (sight.tower, sight.ears)
@@ -95,10 +95,10 @@ class Readings:
         return reading
 
 
-def _identity(given: senses.GivenPicture | senses.GivenSound) -> int:
+def _identity(given: multimodal.GivenPicture | multimodal.GivenSound) -> int:
     """Returns what tells one given thing from another; pages of a file that is opened again are the same."""
-    source = given.source.frames[0] if isinstance(given.source, senses.Clip) else given.source
-    return id(source if isinstance(source, (senses.Page, senses.Frame)) else given)
+    source = given.source.frames[0] if isinstance(given.source, multimodal.Clip) else given.source
+    return id(source if isinstance(source, (multimodal.Page, multimodal.Frame)) else given)
 
 
 def has_pictures(messages: Sequence[Message]) -> bool:
@@ -108,7 +108,9 @@ def has_pictures(messages: Sequence[Message]) -> bool:
     )
 
 
-def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[senses.GivenPicture | senses.GivenSound]:
+def check_pictures(
+    messages: Sequence[Message], sight: Vision | None
+) -> list[multimodal.GivenPicture | multimodal.GivenSound]:
     """Returns the pictures and sounds of a conversation, none of them read.
 
     RequestError if they are too many, or if the model takes none, or holds no conversations.
@@ -122,7 +124,8 @@ def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[se
             raise _given(part).refusal(cannot_take(kind, sight))
     for one, name in ((ImagePart, "pictures"), (AudioPart, "sounds")):
         n = sum(
-            isinstance(part, one) and not isinstance(_given(part).source, (senses.Page, senses.Frame, senses.Clip))
+            isinstance(part, one)
+            and not isinstance(_given(part).source, (multimodal.Page, multimodal.Frame, multimodal.Clip))
             for part in parts
         )
         if n > _MOST_PICTURES:
@@ -134,7 +137,7 @@ def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[se
     return [_given(part) for part in parts]
 
 
-def _given(part: ImagePart | AudioPart) -> senses.GivenPicture | senses.GivenSound:
+def _given(part: ImagePart | AudioPart) -> multimodal.GivenPicture | multimodal.GivenSound:
     return part.picture if isinstance(part, ImagePart) else part.sound
 
 
@@ -175,7 +178,7 @@ def read_pictures(
         n_rows, seconds = n_rows + its.n_rows, seconds + its.seconds
         _check_seconds(seconds, one)  # of what was read before, too
         _check_rows(n_rows, one, sight)
-        n_pixels += its.prepared.size[0] * its.prepared.size[1] if isinstance(one, senses.GivenPicture) else 0
+        n_pixels += its.prepared.size[0] * its.prepared.size[1] if isinstance(one, multimodal.GivenPicture) else 0
         prepared.append(its.prepared)
         if n_pixels > _MOST_PIXELS:
             raise one.refusal(
@@ -186,10 +189,14 @@ def read_pictures(
 
 
 def _read(
-    given: senses.GivenPicture | senses.GivenSound, sight: Vision, n_before: int, before: float, readings: Readings
+    given: multimodal.GivenPicture | multimodal.GivenSound,
+    sight: Vision,
+    n_before: int,
+    before: float,
+    readings: Readings,
 ) -> _Reading:
     """Returns a picture, or a sound, as the tower reads it; `n_before` rows and `before` seconds come before it."""
-    if isinstance(given, senses.GivenSound):
+    if isinstance(given, multimodal.GivenSound):
         its, n_rows, seconds = _heard(given, sight, n_before, before)
         return _Reading(given, sight.settings_of("audio"), its, n_rows - n_before, seconds - before)
     begun = time.monotonic()
@@ -198,51 +205,51 @@ def _read(
     return _Reading(given, sight.settings_of("image"), its, n_rows - n_before, 0.0)
 
 
-def _prepared(given: senses.GivenPicture, sight: Vision, n_before: int, deadline: float) -> tuple[Prepared, int]:
+def _prepared(given: multimodal.GivenPicture, sight: Vision, n_before: int, deadline: float) -> tuple[Prepared, int]:
     """Returns a picture as the tower reads it, and its rows with those of the pictures and sounds before it.
 
     Rows are counted first: RequestError for those that the context cannot hold, before any of them takes memory.
     """
     tower, source = sight.tower, given.source
     assert tower is not None
-    is_video = isinstance(source, (senses.Frame, senses.Clip))
+    is_video = isinstance(source, (multimodal.Frame, multimodal.Clip))
     picture = None if is_video else given.read(allows_remote=sight.allows_remote, deadline=deadline)
     try:
-        if isinstance(source, (senses.Frame, senses.Clip)):
-            n_rows = n_before + senses.measure_frames(
-                source.frames if isinstance(source, senses.Clip) else [source], tower
+        if isinstance(source, (multimodal.Frame, multimodal.Clip)):
+            n_rows = n_before + multimodal.measure_frames(
+                source.frames if isinstance(source, multimodal.Clip) else [source], tower
             )
             _check_rows(n_rows, given, sight)
-            return senses.prepare_frame(source, tower) if isinstance(source, senses.Frame) else senses.prepare_clip(
-                source, tower
-            ), n_rows
+            return multimodal.prepare_frame(source, tower) if isinstance(
+                source, multimodal.Frame
+            ) else multimodal.prepare_clip(source, tower), n_rows
         assert picture is not None
-        n_rows = n_before + senses.measure(picture.size, tower).n_rows
+        n_rows = n_before + multimodal.measure(picture.size, tower).n_rows
         _check_rows(n_rows, given, sight)
-        return senses.prepare(picture, tower), n_rows
+        return multimodal.prepare(picture, tower), n_rows
     except RequestError as error:
         raise error if error.code == "context_length" else given.refusal(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
         raise given.refusal(f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})") from error
 
 
-def _heard(given: senses.GivenSound, sight: Vision, n_before: int, before: float) -> tuple[Prepared, int, float]:
+def _heard(given: multimodal.GivenSound, sight: Vision, n_before: int, before: float) -> tuple[Prepared, int, float]:
     """Returns a sound, and its rows and seconds with those before it; both are checked before it is prepared."""
     sound = given.read()
     assert sight.ears is not None
     seconds = before + sound.seconds
     _check_seconds(seconds, given)
     try:
-        n_rows = n_before + senses.measure_sound(sound, sight.ears).n_rows
+        n_rows = n_before + multimodal.measure_sound(sound, sight.ears).n_rows
         _check_rows(n_rows, given, sight)
-        return senses.prepare_sound(sound, sight.ears), n_rows, seconds
+        return multimodal.prepare_sound(sound, sight.ears), n_rows, seconds
     except RequestError as error:
         raise error if error.code == "context_length" else given.refusal(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
         raise given.refusal(f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})") from error
 
 
-def _check_seconds(seconds: float, last: senses.GivenPicture | senses.GivenSound) -> None:
+def _check_seconds(seconds: float, last: multimodal.GivenPicture | multimodal.GivenSound) -> None:
     """RequestError if the sounds of a conversation up to `last` are too long."""
     if seconds > _MOST_SECONDS:
         raise last.refusal(
@@ -250,11 +257,11 @@ def _check_seconds(seconds: float, last: senses.GivenPicture | senses.GivenSound
         )
 
 
-def _check_rows(n_rows: int, last: senses.GivenPicture | senses.GivenSound, sight: Vision) -> None:
+def _check_rows(n_rows: int, last: multimodal.GivenPicture | multimodal.GivenSound, sight: Vision) -> None:
     """RequestError if the context cannot hold the rows of what a conversation shows up to `last`."""
     if sight.ctx is None or n_rows < sight.ctx:
         return
-    what, smaller = ("sounds", "shorter") if isinstance(last, senses.GivenSound) else ("pictures", "smaller")
+    what, smaller = ("sounds", "shorter") if isinstance(last, multimodal.GivenSound) else ("pictures", "smaller")
     where = f" up to {last.where}" if last.where else ""
     raise RequestError(
         f"the {what}{where} take {n_rows} tokens, but the context holds {sight.ctx}, of which text and answer"

@@ -16,8 +16,8 @@ from woolly.engine.drafts.expected import check_resumable
 from woolly.engine.opening.step_names import find_step, has_all_rows
 from woolly.engine.request import Request
 from woolly.errors import RequestError
+from woolly.multimodal import Prompt, Rows
 from woolly.sampling.sampler import Sampler
-from woolly.senses import Prompt, Rows
 from woolly.tokens import StreamDetokenizer, Tokenizer
 from woolly.tokens.stop import StopMatcher
 

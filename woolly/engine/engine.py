@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from woolly.engine.step.breadth import Breadth
     from woolly.engine.step.rows import Rows
     from woolly.engine.step.work import Work
+    from woolly.multimodal import Prompt
     from woolly.sampling.params import SamplingParams
-    from woolly.senses import Prompt
     from woolly.tokens import Tokenizer
 
 Float32 = npt.NDArray[np.float32]

@@ -19,7 +19,7 @@ from woolly.llm.peers import PeerCalls
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.speech.loop import transcribed
 from woolly.llm.texts import Classification, Float32, Text, listed
-from woolly.senses import read_sound
+from woolly.multimodal import read_sound
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from woolly.llm.options import ChatOptions, GenerateOptions
     from woolly.llm.requests import Params, Prompt, Prompts
     from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
+    from woolly.multimodal.audio import SoundSource
     from woolly.plan import Pooling
     from woolly.sampling import SamplingParams
-    from woolly.senses.sounds import SoundSource
 
 
 class AsyncLLM(PeerCalls):

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from woolly import senses
+from woolly import multimodal
 from woolly.errors import GGUFError, ModelError, StoreError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf
 from woolly.models import towers
@@ -22,7 +22,7 @@ class ProjectorFile:
 
     path: Path
     n_bytes: int
-    halves: senses.Halves | None  # None: it cannot be used
+    halves: multimodal.Halves | None  # None: it cannot be used
     reason: str = ""  # why not
 
     @property
@@ -55,7 +55,7 @@ def describe_projector(model: Path, given: str | os.PathLike[str] | None = None)
         return None
     try:
         with open_gguf(path) as file:
-            return ProjectorFile(path, file.n_bytes, senses.read_halves(file.metadata))
+            return ProjectorFile(path, file.n_bytes, multimodal.read_halves(file.metadata))
     except (WoollyError, OSError) as error:
         return ProjectorFile(path, 0, None, str(error).removeprefix(f"{path}: "))
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from woolly import senses
+from woolly import multimodal
 from woolly.chat import (
     AudioPart,
     ChatRequest,
@@ -117,11 +117,11 @@ def _with_media(
         for i, one in enumerate(given):
             where = f"{name}[{i}]"
             if name == "audio":
-                parts.append(AudioPart(senses.GivenSound(one, where=where)))
-            elif senses.is_pdf(one):
-                parts.append(FilePart(senses.GivenFile(one, where=where)))
-            elif senses.is_video(one):
-                parts.append(VideoPart(senses.GivenVideo(one, where=where)))
+                parts.append(AudioPart(multimodal.GivenSound(one, where=where)))
+            elif multimodal.is_pdf(one):
+                parts.append(FilePart(multimodal.GivenFile(one, where=where)))
+            elif multimodal.is_video(one):
+                parts.append(VideoPart(multimodal.GivenVideo(one, where=where)))
             else:
-                parts.append(ImagePart(senses.GivenPicture(one, where=where)))
+                parts.append(ImagePart(multimodal.GivenPicture(one, where=where)))
     return (*talk[:-1], replace(talk[-1], content=(*parts, *talk[-1].parts))) if parts else talk

@@ -30,7 +30,7 @@ from woolly.sampling import SamplingParams
 from woolly.sampling.seeds import draw_seed
 
 if TYPE_CHECKING:
-    from woolly.senses import Picture, Rows, Sound
+    from woolly.multimodal import Picture, Rows, Sound
     from woolly.store import Preset
     from woolly.templates import ChatTemplate
     from woolly.tokens import Tokenizer

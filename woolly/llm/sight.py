@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from woolly import senses
+from woolly import multimodal
 
 if TYPE_CHECKING:
     from woolly.chat import Layout, Vision
-    from woolly.senses import EarSettings, Picture, Prompt, Sound, TowerSettings
+    from woolly.multimodal import EarSettings, Picture, Prompt, Sound, TowerSettings
 
 
 def encode_layout(layout: Layout, sight: Vision, encode: Callable[[str], Sequence[int]]) -> Prompt:
     """Returns a conversation as tokens, and rows of its pictures and sounds among them."""
-    parts: list[str | senses.Rows] = []
+    parts: list[str | multimodal.Rows] = []
     end = 0
     for index, seen in enumerate(layout.pictures):
         parts.append(layout.text[end : seen.start])
-        parts += senses.lay_out(seen.picture, sight.settings_of(seen.picture.kind), index).parts
+        parts += multimodal.lay_out(seen.picture, sight.settings_of(seen.picture.kind), index).parts
         end = seen.end
-    return senses.encode_prompt([*parts, layout.text[end:]], encode)
+    return multimodal.encode_prompt([*parts, layout.text[end:]], encode)
 
 
 def picture_tokens(picture: Picture, tower: TowerSettings, encode: Callable[[str], Sequence[int]]) -> int:
     """Returns how many tokens of a context a picture takes, with the marks around it."""
-    return _count(senses.measure(picture.size, tower), encode)
+    return _count(multimodal.measure(picture.size, tower), encode)
 
 
 def sound_tokens(sound: Sound, ears: EarSettings, encode: Callable[[str], Sequence[int]]) -> int:
     """Returns how many tokens of a context a sound takes, with the marks around it."""
-    return _count(senses.measure_sound(sound, ears), encode)
+    return _count(multimodal.measure_sound(sound, ears), encode)
 
 
-def _count(layout: senses.Layout, encode: Callable[[str], Sequence[int]]) -> int:
+def _count(layout: multimodal.Layout, encode: Callable[[str], Sequence[int]]) -> int:
     return sum(len(encode(part)) if isinstance(part, str) else part.n for part in layout.parts)

@@ -20,10 +20,10 @@ from woolly.models.towers.params import EarParams
 from woolly.models.towers.registry import TracedTower, trace_ear
 from woolly.models.towers.speller import SpellerKind, trace_speller
 from woolly.models.towers.stage import StageBuilder
+from woolly.multimodal import EarSettings
+from woolly.multimodal.audio.mel import MOST_MELS, mel_filters, nemo_window
+from woolly.multimodal.ears import Listener, after_conv
 from woolly.plan import Tracer
-from woolly.senses import EarSettings
-from woolly.senses.ears import Listener, after_conv
-from woolly.senses.sounds.mel import MOST_MELS, mel_filters, nemo_window
 
 _FILTERS, _WINDOW = "a.mel_filters", "a.mel_window"
 _MOST_FRAMES = 12000  # of a window of two minutes

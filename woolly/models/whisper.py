@@ -17,10 +17,10 @@ from woolly.models.metadata import Keys
 from woolly.models.towers.params import EarParams
 from woolly.models.towers.registry import TracedTower, trace_ear
 from woolly.models.towers.whisper import arrange, stages
+from woolly.multimodal import EarSettings
+from woolly.multimodal.audio.mel import MOST_MELS, mel_filters
 from woolly.plan import Handle, Tracer
 from woolly.plan.ops.attention import Mask
-from woolly.senses import EarSettings
-from woolly.senses.sounds.mel import MOST_MELS, mel_filters
 
 _FILTERS = "a.mel_filters"
 _FRAMES = 3000  # of a window of 30 s

@@ -64,7 +64,7 @@ def test_rows_of_a_tower_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
     give_room(monkeypatch)
     monkeypatch.setattr("woolly.models.towers.gemma3nv._SIDE", 4)
-    monkeypatch.setattr("woolly.senses.settings._GEMMA3N_SIDE", 4)
+    monkeypatch.setattr("woolly.multimodal.settings._GEMMA3N_SIDE", 4)
     path = tmp_path / "tower.gguf"
     if name in SHORT_EARS:
         write_ear(EARS[name], path)

@@ -5,8 +5,8 @@ import base64
 import pytest
 
 from woolly import chat
+from woolly.multimodal.given import GivenFile, GivenPicture
 from woolly.sampling import SamplingParams
-from woolly.senses.given import GivenFile, GivenPicture
 from woolly.serving.dialects.anthropic import messages as anthropic
 from woolly.serving.dialects.completions import messages as openai
 from woolly.serving.dialects.gemini import contents as gemini

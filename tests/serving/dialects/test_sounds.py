@@ -5,7 +5,7 @@ import pytest
 from tests.serving.dialects.test_pictures import said
 from woolly import chat
 from woolly.errors import RequestError
-from woolly.senses.given import GivenSound
+from woolly.multimodal.given import GivenSound
 from woolly.serving.dialects.completions import messages as openai
 from woolly.serving.dialects.gemini import contents as gemini
 from woolly.serving.dialects.responses.items import read_items

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cases.parakeet import write_parakeet
 from tests.cases.whisper import sound, write_whisper
-from tests.senses.test_sound import wav
+from tests.multimodal.test_sound import wav
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.openai import audio
 from woolly.serving.watch.logs import log

@@ -198,9 +198,9 @@ def _read(chat: Chat, name: str) -> str:
 
 def _image(chat: Chat, name: str) -> str:
     from woolly.chat.sight import cannot_take
-    from woolly.senses import read_picture
-    from woolly.senses.pdf import is_pdf
-    from woolly.senses.video import is_video
+    from woolly.multimodal import read_picture
+    from woolly.multimodal.pdf import is_pdf
+    from woolly.multimodal.video import is_video
 
     if not name:
         raise RequestError("a picture was expected, for instance: /image photo.jpg")
@@ -219,7 +219,7 @@ def _image(chat: Chat, name: str) -> str:
 
 
 def _pdf(chat: Chat, path: Path) -> str:
-    from woolly.senses.pdf import read_file, read_pages
+    from woolly.multimodal.pdf import read_file, read_pages
 
     sees = chat.llm.sight is not None and chat.llm.sight.tower is not None
     pages = read_pages(read_file(path), path.name, sees=sees)
@@ -231,8 +231,8 @@ def _pdf(chat: Chat, path: Path) -> str:
 
 
 def _video(chat: Chat, path: Path, sight: Vision) -> str:
-    from woolly.senses.given import GivenVideo
-    from woolly.senses.preparing.video import measure_frames, showing_of
+    from woolly.multimodal.given import GivenVideo
+    from woolly.multimodal.processing.video import measure_frames, showing_of
 
     assert sight.tower is not None
     showing = showing_of(sight.tower, hears=sight.ears is not None)
@@ -246,7 +246,7 @@ def _video(chat: Chat, path: Path, sight: Vision) -> str:
 
 
 def _audio(chat: Chat, name: str) -> str:
-    from woolly.senses import read_sound
+    from woolly.multimodal import read_sound
 
     if not name:
         raise RequestError("a sound was expected, for instance: /audio talk.mp3")

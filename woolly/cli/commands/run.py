@@ -30,8 +30,8 @@ from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.start.checkpoint import of_checkpoint
 from woolly.cli.start.memory import default_model
+from woolly.cli.start.multimodal import check_files, find_projector
 from woolly.cli.start.offer import hint, next_steps, offer
-from woolly.cli.start.senses import check_files, find_projector
 from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.sizes import counted
 from woolly.machine.blas import import_numpy

@@ -9,8 +9,8 @@ from woolly.errors import RequestError
 
 if TYPE_CHECKING:
     from woolly.engine.seeing.tower import Tower
+    from woolly.multimodal import Prompt
     from woolly.sampling.params import SamplingParams
-    from woolly.senses import Prompt
 
 
 def look(prompt: Prompt, params: SamplingParams, tower: Tower | None, most_whole: int) -> tuple[list[int], View]:

@@ -16,8 +16,8 @@ from woolly.engine.seeing.work import SLICE, row_work
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.models import TracedEncoder
 from woolly.models.towers import Arrangement, TracedTower
+from woolly.multimodal import Piece, Prepared, Prompt, Rows
 from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
-from woolly.senses import Piece, Prepared, Prompt, Rows
 
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from woolly.engine.seeing.sweep import Sweep
     from woolly.engine.seeing.tower import Tower
     from woolly.engine.seeing.view import Key, PlacedRows, View
-    from woolly.senses import Piece
+    from woolly.multimodal import Piece
 
 Float32 = npt.NDArray[np.float32]
 

@@ -17,6 +17,7 @@ from woolly.engine.seeing.work import GPU_SLICE, SLICE, row_work
 from woolly.errors import DeviceError, ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models.towers import TracedTower, trace_towers
+from woolly.multimodal import EarSettings, Kind, Piece, TowerSettings, read_halves
 from woolly.runtime import (
     TOWER_KINDS,
     GpuBackend,
@@ -29,7 +30,6 @@ from woolly.runtime import (
     is_gpu_backend,
     parse_devices,
 )
-from woolly.senses import EarSettings, Kind, Piece, TowerSettings, read_halves
 from woolly.store.digest import digest_of
 
 if TYPE_CHECKING:

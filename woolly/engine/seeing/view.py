@@ -12,7 +12,7 @@ from typing import TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from woolly.senses import Prompt, Rows
+from woolly.multimodal import Prompt, Rows
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from woolly import senses
+from woolly import multimodal
 from woolly.engine import RequestOptions, seeing
 from woolly.errors import KeywordError, RequestError
 from woolly.llm import speech  # its names, as speech.NAME: most models transcribe nothing
@@ -14,8 +14,8 @@ from woolly.llm import speech  # its names, as speech.NAME: most models transcri
 if TYPE_CHECKING:
     from woolly.engine import EngineDriver, LoadedModel, Request
     from woolly.llm.speech import Aligner, Ask, SpeechTokens, SpokenSegment, Transcribing, Transcript
-    from woolly.senses import Sound
-    from woolly.senses.sounds import SoundSource
+    from woolly.multimodal import Sound
+    from woolly.multimodal.audio import SoundSource
     from woolly.tokens import Tokenizer
 
 
@@ -51,7 +51,7 @@ class Hearing:
         the text of those before it. `seed` is for temperatures above 0. With `words`, segments have the times of their
         words, which those of a Parakeet model always have.
         """
-        transcriber = self.prepare_transcript(senses.read_sound(sound), **options)
+        transcriber = self.prepare_transcript(multimodal.read_sound(sound), **options)
         segments = self._transcribed(transcriber)
         if stream:
             return segments

@@ -16,10 +16,10 @@ from woolly.errors import RequestError
 from woolly.llm.speech.spelling import SpelledToken, Spelling
 from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript
+from woolly.multimodal import Piece, Prepared, Rows, Sound
+from woolly.multimodal.audio import AT_WORK, log_mel_nemo
+from woolly.multimodal.ears import after_conv
 from woolly.sampling import SamplingParams
-from woolly.senses import Piece, Prepared, Rows, Sound
-from woolly.senses.ears import after_conv
-from woolly.senses.sounds import AT_WORK, log_mel_nemo
 
 if TYPE_CHECKING:
     from woolly.engine.seeing import Speller

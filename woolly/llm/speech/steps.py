@@ -10,8 +10,8 @@ from woolly.llm.speech.transcript import SpokenSegment, Transcript
 
 if TYPE_CHECKING:
     from woolly.engine import Hook
+    from woolly.multimodal import Prompt, Sound
     from woolly.sampling import SamplingParams
-    from woolly.senses import Prompt, Sound
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,9 @@ from woolly.llm.speech.rules import Rules, StartRow
 from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript, cut_window
 from woolly.llm.speech.words import Aligner, cut_words
+from woolly.multimodal import Piece, Prepared, Prompt, Rows, Sound
+from woolly.multimodal.audio import AT_WORK, log_mel_whisper
 from woolly.sampling import SamplingParams
-from woolly.senses import Piece, Prepared, Prompt, Rows, Sound
-from woolly.senses.sounds import AT_WORK, log_mel_whisper
 
 if TYPE_CHECKING:
     from woolly.engine import Hook

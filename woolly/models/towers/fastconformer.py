@@ -17,8 +17,8 @@ from woolly.models.towers.gemma4a import halving_filters
 from woolly.models.towers.params import EarParams
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import made
+from woolly.multimodal.ears import after_conv
 from woolly.plan import Handle, Rope, Tracer
-from woolly.senses.ears import after_conv
 
 _TAPS = 9
 _EACH = ((2, 3), (5, 6))  # filters of each channel alone, and the matrix after them

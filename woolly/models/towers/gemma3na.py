@@ -17,9 +17,9 @@ from woolly.models.towers.params import EarParams
 from woolly.models.towers.relative import Turned
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import as_matrix, made
+from woolly.multimodal.ears import after_conv
 from woolly.plan import Handle, Tracer
 from woolly.plan.exact import exact_log, exact_softplus
-from woolly.senses.ears import after_conv
 
 PROJECTORS = ("gemma3na",)
 

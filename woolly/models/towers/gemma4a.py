@@ -17,9 +17,9 @@ from woolly.models.towers.gemma4v import clipped
 from woolly.models.towers.params import EarParams
 from woolly.models.towers.relative import Turned, turned_tensors, waves_of
 from woolly.models.towers.stage import StageBuilder, filter_rows
+from woolly.multimodal.ears import after_conv
 from woolly.plan import Handle, Tracer
 from woolly.plan.exact import exact_log
-from woolly.senses.ears import after_conv
 
 PROJECTORS = ("gemma4a",)
 

@@ -10,8 +10,8 @@ from woolly.models.towers.params import TowerParams
 from woolly.models.towers.qwen2vl import vision_rope
 from woolly.models.towers.tensors import picked
 from woolly.models.towers.vit import layer, mlp
+from woolly.multimodal.processing.kimi import MOST_OF_SIDE, MOST_PATCHES
 from woolly.plan import Tracer
-from woolly.senses.preparing.kimi import MOST_OF_SIDE, MOST_PATCHES
 
 PROJECTORS = ("kimivl",)
 

@@ -12,8 +12,8 @@ from woolly.errors import ModelError
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
     from woolly.models.metadata import Keys
+    from woolly.multimodal import EarSettings, TowerSettings
     from woolly.plan.ops.basic import Act
-    from woolly.senses import EarSettings, TowerSettings
 
 _MAX_BLOCKS = 1024
 

@@ -26,8 +26,8 @@ from woolly.models.metadata import Keys
 from woolly.models.towers.params import EarParams, TowerParams, read_ear, read_tower
 from woolly.models.towers.stage import StageBuilder, TowerStage
 from woolly.models.towers.tensors import as_matrix, made, transposed
+from woolly.multimodal import MOST_PATCHES, EarSettings, TowerSettings, read_halves
 from woolly.plan import Plan, Tracer
-from woolly.senses import MOST_PATCHES, EarSettings, TowerSettings, read_halves
 
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile, Tensor

@@ -13,8 +13,8 @@ from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import EarParams
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.models.towers.vit import layer, mlp
+from woolly.multimodal.ears import after_conv
 from woolly.plan import Tracer
-from woolly.senses.ears import after_conv
 
 PROJECTORS = ("ultravox", "qwen2a", "voxtral", "qwen2.5o")
 

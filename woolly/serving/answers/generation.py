@@ -21,8 +21,8 @@ from woolly.errors import RequestError, StoreError
 from woolly.llm import LLM
 from woolly.llm.presets import defaults_of, with_system
 from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
+from woolly.multimodal import Prompt
 from woolly.sampling import SamplingParams
-from woolly.senses import Prompt
 from woolly.serving.accounts.account import asking
 from woolly.serving.accounts.meter import Meter
 from woolly.serving.answers.admission import Admission, Admitted

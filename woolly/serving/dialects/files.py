@@ -6,9 +6,9 @@ import base64
 import binascii
 
 from woolly.chat import FilePart, ImagePart, Part, TextPart, VideoPart
-from woolly.senses.given import GivenFile, GivenPicture, GivenVideo
-from woolly.senses.pdf import is_pdf
-from woolly.senses.video import is_video
+from woolly.multimodal.given import GivenFile, GivenPicture, GivenVideo
+from woolly.multimodal.pdf import is_pdf
+from woolly.multimodal.video import is_video
 
 
 def file_part(data: str, name: str, where: str) -> Part:

@@ -8,7 +8,7 @@ from typing import Any
 
 from woolly.errors import RequestError
 from woolly.llm.projector import describe_projector
-from woolly.senses.preparing.video import showing_of
+from woolly.multimodal.processing.video import showing_of
 from woolly.serving.loading.library import ModelInfo
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.settings.table import Settings

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
-from woolly.senses.given import GivenFile, GivenPicture
+from woolly.multimodal.given import GivenFile, GivenPicture
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE

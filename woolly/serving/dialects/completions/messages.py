@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
-from woolly.senses.given import GivenPicture, GivenSound, GivenVideo
+from woolly.multimodal.given import GivenPicture, GivenSound, GivenVideo
 from woolly.serving.dialects.files import file_part
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE

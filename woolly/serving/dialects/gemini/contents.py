@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from woolly import chat
-from woolly.senses.given import GivenFile, GivenPicture, GivenSound, GivenVideo
+from woolly.multimodal.given import GivenFile, GivenPicture, GivenSound, GivenVideo
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.errors import refuse

@@ -12,10 +12,10 @@ from woolly.chat import Layout, Message, ToolChoice, Vision
 from woolly.chat.message import AudioPart, ImagePart
 from woolly.chat.sight import SeenPicture, find_places, read_pictures
 from woolly.errors import RequestError
+from woolly.multimodal.address import read_base64
+from woolly.multimodal.audio.format import sniff
+from woolly.multimodal.given import GivenPicture, GivenSound
 from woolly.sampling import SamplingParams
-from woolly.senses.address import read_base64
-from woolly.senses.given import GivenPicture, GivenSound
-from woolly.senses.sounds.format import sniff
 from woolly.serving.errors import refuse
 
 MARK = "<__media__>"  # of llama-server, which tells it at /props

@@ -19,7 +19,7 @@ from woolly.serving.loading.manager import ModelManager
 from woolly.serving.loading.sight import input_kinds, takes_videos
 from woolly.serving.router import APIRouter
 
-_SENSES = (("image", "vision"), ("audio", "audio"))  # what a model takes, and what it is called here
+_MODALITIES = (("image", "vision"), ("audio", "audio"))  # what a model takes, and what it is called here
 
 router = APIRouter(prefix="/models")
 
@@ -84,9 +84,9 @@ async def _shape(info: ModelInfo, request: Request, room: Room | None = None) ->
     state = request.app.state
     slot = state.models.ready(info.name)
     kinds = await input_kinds(info, state.settings, slot)
-    senses = [word for kind, word in _SENSES if kind in kinds]
+    modalities = [word for kind, word in _MODALITIES if kind in kinds]
     if "image" in kinds and await takes_videos(info, state.settings, slot):
-        senses.append("video")
+        modalities.append("video")
     return {
         "name": info.name,
         "aliases": list(info.aliases),
@@ -103,6 +103,6 @@ async def _shape(info: ModelInfo, request: Request, room: Room | None = None) ->
         "fits": None if room is None else room.fit(info.size_bytes, is_here=True),
         "architecture": info.architecture,
         "context_length": info.context_length,
-        "capabilities": [*info.capabilities, *senses],
+        "capabilities": [*info.capabilities, *modalities],
         "metadata": dict(info.metadata),
     }

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from woolly.chat import AudioPart, ChatRequest, Message, ReasoningOptions, TextPart
 from woolly.errors import RequestError
-from woolly.senses.given import GivenSound
+from woolly.multimodal.given import GivenSound
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of

@@ -14,7 +14,7 @@ from woolly.errors import RequestError
 from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
 from woolly.llm.speech.languages import NAMES
 from woolly.llm.speech.loop import transcribed
-from woolly.senses.given import GivenSound
+from woolly.multimodal.given import GivenSound
 from woolly.serving.answers.events import event
 from woolly.serving.answers.generation import Generation, Generator
 from woolly.serving.answers.threads import run_held

@@ -8,7 +8,7 @@ from typing import Any
 
 from woolly.chat import AudioPart, FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from woolly.chat.compaction import note_text
-from woolly.senses.given import GivenFile, GivenPicture, GivenSound
+from woolly.multimodal.given import GivenFile, GivenPicture, GivenSound
 from woolly.serving.dialects.files import file_part, file_text
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE

@@ -1,0 +1,220 @@
+"""What a picture becomes in a prompt, by family."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.multimodal import (
+    PROJECTORS,
+    EarSettings,
+    Piece,
+    Prepared,
+    Rows,
+    TowerSettings,
+    encode_prompt,
+    lay_out,
+    read_halves,
+    read_settings,
+)
+from woolly.multimodal.processing import PREPARING
+
+KEYS = {
+    "general.architecture": "clip",
+    "clip.has_vision_encoder": True,
+    "clip.projector_type": "gemma3",
+    "clip.vision.image_size": 56,
+    "clip.vision.patch_size": 7,
+    "clip.vision.image_mean": [0.5, 0.5, 0.5],
+    "clip.vision.image_std": [0.5, 0.5, 0.5],
+}
+
+
+def picture(*grids, tiles=(0, 0), fill=0.0):
+    pieces = [Piece(np.full((int(np.prod(grid)), 12), fill, np.float32), grid) for grid in grids]
+    return Prepared.of("image", pieces, tiles=tiles)
+
+
+def settings(projector, merge):
+    return TowerSettings("image", projector, 28, 14, (0.5,) * 3, (0.5,) * 3, merge)
+
+
+def shown(layout):
+    return [part if isinstance(part, str) else (part.piece, part.first, part.n) for part in layout.parts]
+
+
+def test_gemma_3_has_marks_and_rows_that_see_each_other():
+    layout = lay_out(picture((1, 8, 8)), settings("gemma3", 4))
+    assert shown(layout) == ["\n\n<start_of_image>", (0, 0, 4), "<end_of_image>\n\n"]
+    assert layout.parts[1].sees_all and layout.parts[1].grid is None
+
+
+def test_qwen_has_rows_with_lines_and_columns():
+    layout = lay_out(picture((1, 4, 6)), settings("qwen2vl_merger", 2))
+    assert shown(layout) == ["<|vision_start|>", (0, 0, 6), "<|vision_end|>"]
+    assert layout.parts[1].grid == (1, 2, 3) and not layout.parts[1].sees_all
+
+
+def test_pixtral_ends_each_line():
+    layout = lay_out(picture((1, 4, 6)), settings("pixtral", 2))
+    assert shown(layout) == [(0, 0, 3), "[IMG_BREAK]", (0, 3, 3), "[IMG_END]"]
+
+
+def test_idefics_3_names_each_tile():
+    grid, fence = (1, 4, 4), "<fake_token_around_image>"
+    whole = lay_out(picture(grid), settings("idefics3", 2))
+    assert shown(whole) == [f"{fence}<global-img>", (0, 0, 4), fence]
+    tiles = lay_out(picture(grid, grid, grid, tiles=(1, 2)), settings("idefics3", 2))
+    assert shown(tiles) == [
+        f"{fence}<row_1_col_1>", (0, 0, 4), f"{fence}<row_1_col_2>", (1, 0, 4),
+        f"\n\n{fence}<global-img>", (2, 0, 4), fence,
+    ]  # fmt: skip
+
+
+def test_texts_that_follow_one_another_are_encoded_as_one():
+    rows = Rows(picture((1, 2, 2)), 0, 0, 4)
+    seen = []
+
+    def encode(text):
+        seen.append(text)
+        return [len(text)]
+
+    assert encode_prompt(("a\n", "\nb", rows, "", "c"), encode) == (4, rows, 1)
+    assert seen == ["a\n\nb", "c"]
+
+
+def test_the_digest_is_of_all_that_a_tower_reads():
+    one = picture((1, 2, 2))
+    assert one.digest == picture((1, 2, 2)).digest
+    others = (picture((1, 2, 2), fill=1.0), picture((1, 1, 4)), picture((1, 2, 2), tiles=(1, 1)))
+    assert len({one.digest, *(other.digest for other in others)}) == 4
+
+
+def test_settings_are_read_from_the_keys_of_the_file():
+    read = read_settings({**KEYS, "clip.vision.projector.scale_factor": 2, "clip.vision.image_max_pixels": 99})
+    assert (read.projector, read.merge, read.max_pixels, read.min_pixels) == ("gemma3", 2, 99, None)
+    assert read_settings(KEYS).merge == PROJECTORS["gemma3"].merge == 4
+    assert read.row_grid((1, 8, 8)) == (1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"general.architecture": "llama"}, ModelError, "holds no projector"),
+        ({"clip.has_vision_encoder": False}, UnsupportedError, "no tower for pictures"),
+        ({"clip.projector_type": "unheard_of"}, UnsupportedError, "unheard_of"),
+        ({"clip.vision.patch_size": 0}, ModelError, "patch_size is 0"),
+        ({"clip.vision.image_mean": [0.5]}, ModelError, "image_mean has 1 numbers"),
+        ({"clip.vision.image_std": [0.5, 0, 0.5]}, ModelError, "above 0"),
+        ({"clip.vision.projector.scale_factor": 0}, ModelError, "scale_factor is 0"),
+        ({"clip.vision.image_grid_pinpoints": [56, 60]}, ModelError, "multiples of the image_size 56"),
+        ({"clip.projector_type": "resampler"}, UnsupportedError, "minicpmv_version is 2; 3"),
+        ({"clip.vision.patch_size": 1 << 31}, ModelError, "a whole number from 1 to 2147483647"),
+        ({"clip.vision.image_mean": ["a", "b", "c"]}, ModelError, "image_mean is no array of numbers"),
+        ({"clip.vision.image_mean": 0.5}, ModelError, "image_mean is no array of numbers"),
+        ({"clip.vision.image_std": [0.5, float("nan"), 0.5]}, ModelError, "image_std is no array of numbers"),
+        ({"clip.vision.image_grid_pinpoints": [float("inf"), 56]}, ModelError, "pinpoints is no array of numbers"),
+        # Arrays compare with a text element by element, and have no truth.
+        ({"general.architecture": np.zeros(2)}, ModelError, "holds no projector"),
+        ({"clip.has_vision_encoder": np.ones(2)}, UnsupportedError, "no tower for pictures"),
+        ({"clip.projector_type": np.ones(2)}, UnsupportedError, "the projector type '' is not supported"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(change, error, says):
+    for read in (read_settings, read_halves):
+        with pytest.raises(error, match=says):
+            read({**KEYS, **change})
+
+
+def test_llava_1_6_goes_line_by_line_through_its_tiles_without_padding():
+    grid = (1, 2, 2)
+    tiles = Prepared.of("image", [Piece(np.zeros((4, 12), np.float32), grid)] * 3, tiles=(1, 2), size=(10, 40))
+    tiled = TowerSettings("image", "mlp", 28, 14, (0.5,) * 3, (0.5,) * 3, pinpoints=((28, 56),))
+    end = (0, 4, 1)  # the row of the file after the overview's own
+    # 4 to 1 in 4 x 2 patches: one line of the middle is the picture, and half a line is cut from neither side.
+    assert shown(lay_out(tiles, tiled)) == [(0, 0, 4), (1, 0, 2), (2, 0, 2), end, (1, 2, 2), (2, 2, 2), end]
+    high = Prepared.of("image", tiles.pieces, tiles=(2, 1), size=(90, 30))
+    assert shown(lay_out(high, tiled))[:3] == [(0, 0, 4), (1, 0, 2), end]
+
+
+def test_deepseek_ocr_goes_line_by_line_through_its_tiles_then_shows_all():
+    tile, whole = (1, 4, 8), (1, 8, 4)
+    seen = settings("deepseekocr", 4)
+    end, last = (2, 2, 1), (2, 3, 1)  # rows of the file after the overview's own
+    tiled = lay_out(picture(tile, tile, whole, tiles=(1, 2)), seen)
+    assert shown(tiled) == [(0, 0, 2), (1, 0, 2), end, (2, 0, 1), end, (2, 1, 1), end, last]
+    assert shown(lay_out(picture(whole), seen)) == [(0, 0, 1), (0, 2, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
+
+
+def test_files_of_deepseek_ocr_with_sizes_of_clip_are_read_with_those_of_sam():
+    own = {"clip.projector_type": "deepseekocr", "clip.vision.projector.scale_factor": 1}
+    sizes = {"clip.vision.image_size": 224, "clip.vision.patch_size": 14}
+    found = read_settings({**KEYS, **own, **sizes})
+    assert (found.image_size, found.patch_size, found.tile_size, found.merge) == (1024, 16, 640, 4)
+    # A page of 1,700 x 2,200 pixels: six tiles, 20 lines of 20 rows and more, each line with its end, and an overview.
+    cut = PREPARING["deepseekocr"].cut(2200, 1700, found)
+    assert cut.tiles == (3, 2) and cut.sizes[-1] == (1024, 1024) and set(cut.sizes[:-1]) == {(640, 640)}
+    assert lay_out(cut.emptied((2200, 1700), found), found).n_rows == 30 * 21 + 16 * 17 + 1
+    assert PREPARING["deepseekocr"].cut(640, 500, found).sizes == ((1024, 1024),)
+
+
+def test_hunyuan_vl_begins_and_ends_pictures_and_lines_with_rows_that_know_their_cell():
+    laid = lay_out(picture((1, 4, 6)), settings("hunyuanvl", 2), 3)
+    begin, end, line = (0, 7, 1), (0, 8, 1), (0, 6, 1)  # rows of the file after the picture's own
+    marks = ["<｜hy_place▁holder▁no▁100｜>", "<｜hy_place▁holder▁no▁101｜>"]
+    assert shown(laid) == [marks[0], begin, (0, 0, 3), line, (0, 3, 3), line, end, marks[1]]
+    assert [part.cell for part in laid.parts if isinstance(part, Rows)] == [
+        None, (0, 0, 3), (0, 3, 3), (1, 0, 3), (1, 3, 3), None
+    ]  # fmt: skip
+
+
+def test_lightonocr_has_rows_alone_within_the_longest_side_that_its_file_says():
+    assert shown(lay_out(picture((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
+    own = settings("lightonocr", 2)
+    longest = 20 * own.patch_size
+    larger, smaller = (PREPARING["lightonocr"].cut(9000, 4500, one).sizes[0] for one in (
+        replace(own, preproc_image_size=longest), replace(own, image_size=longest // 2)))  # fmt: skip
+    assert larger == (longest, longest // 2) and max(smaller) == longest // 2
+
+
+def test_gemma_3n_fills_each_piece_of_a_sound_up_and_ends_it_with_a_row():
+    ears = EarSettings("audio", "gemma3na", 16)
+    frames = [Piece(np.zeros((n, 16), np.float32), (1, 1, n)) for n in (2997, 33)]
+    mark, after = "\n\n<start_of_audio>", "\n\n"
+    assert shown(lay_out(Prepared.of("audio", frames), ears)) == [
+        mark, (0, 0, 188), (0, 189, 1), after + mark, (1, 0, 3), *[(1, 3, 1)] * 185, (1, 4, 1), after
+    ]  # fmt: skip
+
+
+def test_tiles_of_other_families_have_their_marks():
+    grid = (1, 4, 4)
+    four = picture(grid, grid, grid, tiles=(1, 2))
+    assert shown(lay_out(four, settings("lfm2", 2))) == [
+        "<|image_start|><|img_row_1_col_1|>", (0, 0, 4), "<|img_row_1_col_2|>", (1, 0, 4), "<|img_thumbnail|>",
+        (2, 0, 4), "<|image_end|>",
+    ]  # fmt: skip
+    assert shown(lay_out(picture(grid), settings("lfm2", 2))) == ["<|image_start|>", (0, 0, 4), "<|image_end|>"]
+    assert shown(lay_out(four, settings("llama4", 2))) == [
+        "<|image_start|>", (0, 0, 4), "<|tile_x_separator|>", (1, 0, 4), "<|tile_y_separator|><|image|>", (2, 0, 4),
+        "<|image_end|>",
+    ]  # fmt: skip
+    assert shown(lay_out(picture(grid), settings("llama4", 2)))[0] == "<|image_start|><|image|>"
+    sliced = replace(settings("resampler", 1), n_queries=7)
+    assert shown(lay_out(picture(*[grid] * 3, tiles=(2, 1)), sliced, 3)) == [
+        "<image_id>3</image_id><image>", (0, 0, 7), "</image><slice>", (1, 0, 7), "</slice>\n<slice>", (2, 0, 7),
+        "</slice>",
+    ]  # fmt: skip
+    newer = picture((1, 4, 8), grid, grid, tiles=(1, 2))  # each has as many rows as its patches make
+    assert shown(lay_out(newer, settings("minicpmv4_6", 4), 1)) == [
+        "<image_id>1</image_id><image>", (0, 0, 2), "</image><slice>", (1, 0, 1), "</slice><slice>", (2, 0, 1),
+        "</slice>",
+    ]  # fmt: skip
+    kimi, omni = (lay_out(picture((1, 4, 6)), settings(name, 2)) for name in ("kimivl", "qwen2.5o"))
+    assert shown(kimi) == ["<|media_start|>image<|media_content|>", (0, 0, 6), "<|media_end|>"]
+    assert shown(omni) == ["<|vision_bos|>", (0, 0, 6), "<|vision_eos|>"]
+    assert shown(lay_out(picture((1, 4, 6)), settings("dots_ocr", 2))) == ["<|img|>", (0, 0, 6), "<|endofimg|>"]
+    assert kimi.parts[1].grid is None and omni.parts[1].grid == (1, 2, 3)
+    assert shown(lay_out(picture((1, 4, 6)), settings("glm4v", 2)))[0] == "<|begin_of_image|>"
+    gemma = lay_out(picture((1, 6, 6)), settings("gemma4v", 3))
+    assert shown(gemma) == ["<|image>", (0, 0, 4), "<image|>"] and gemma.parts[1].sees_all

@@ -1,0 +1,229 @@
+"""PDF files: pages as text and pictures, bounds that hold before pixels are drawn, faults in one sentence."""
+
+import json
+import random
+import threading
+import time
+import zlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.cases.pdfs import write_pdf
+from tests.multimodal.fuzz import mutated
+from woolly.chat import FilePart, Message
+from woolly.chat.files import open_files
+from woolly.errors import RequestError
+from woolly.multimodal import pdf
+from woolly.multimodal.given import GivenFile
+from woolly.multimodal.pdf import is_pdf, read_file, read_pages
+from woolly.serving.errors import of_exception
+
+pytest.importorskip("pypdfium2")
+
+ENCRYPTED = b"/Encrypt << /Filter /Standard /V 2 /R 3 /Length 128 /P -4 /O <%s> /U <%s> >> /ID [<61><61>]"
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(pdf, "_kept", pdf.Kept(1 << 20))
+
+
+def test_a_page_is_its_text_and_its_picture():
+    first, second = read_pages(write_pdf(["Hello (world)", ""]), sees=True)
+    assert (first.number, first.text, second.text) == (1, "Hello (world)", "")
+    picture = second.picture
+    assert picture.size == (1584, 1224)  # 144 pixels per inch
+    assert picture.pixels[1400, 200].tolist() == [255, 0, 0] and picture.pixels[0, 0].tolist() == [255, 255, 255]
+    dark = np.argwhere(first.picture.pixels.min(axis=2) < 100)
+    assert 130 < dark[:, 0].min() < dark[:, 0].max() < 200 and 140 < dark[:, 1].min() < 160  # where the text stands
+
+
+def test_a_model_that_sees_nothing_has_no_pixels_drawn():
+    (page,) = read_pages(write_pdf(["a"]), sees=False)
+    assert page.text == "a" and not page.packed
+
+
+@pytest.mark.parametrize(
+    ("box", "size"),
+    [
+        ("0 0 14400 14400", (2048, 2048)),  # 200 inches
+        ("0 0 1e30 1e30", (1584, 1224)),  # pdfium takes a letter instead
+        ("0 0 -5 0", (1584, 1224)),
+        ("0 0 14400 0.01", (1, 2048)),
+        ("0 0 100 50", (100, 200)),
+    ],
+)
+def test_a_size_that_lies_bounds_no_more_than_the_scale(box, size):
+    (page,) = read_pages(write_pdf(["a"], box), sees=True)
+    assert page.picture.size == size
+
+
+GOOD = write_pdf(["a"])
+FAULTS = {
+    "none": (b"hello", "x.pdf is no PDF file"),
+    "cut": (GOOD[:200], "x.pdf is a damaged PDF file"),
+    "empty": (write_pdf([]), "x.pdf is a damaged PDF file"),
+    "many": (write_pdf(["a"] * 10_000), "x.pdf has 10000 pages, and at most 50 are taken"),
+    "password": (write_pdf(["a"], trailer=ENCRYPTED % (b"61" * 32, b"62" * 32)), "x.pdf is encrypted, and needs"),
+    "large": (b"%PDF" + bytes(64 << 20), "x.pdf has more than 64 MiB"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_file_that_cannot_be_read_is_one_sentence(case):
+    data, reason = FAULTS[case]
+    with pytest.raises(RequestError, match=reason):
+        read_pages(data, "x.pdf", sees=True)
+
+
+def test_a_file_that_is_too_costly_is_refused(monkeypatch):
+    monkeypatch.setattr(pdf, "_SECONDS", 1)
+    lines = " ".join(f"{i % 600} 0 m {i % 599} 700 l S" for i in range(400_000))
+    costly = GOOD.replace(b"BT /F1", b"%s BT /F1" % lines.encode())
+    with pytest.raises(RequestError, match="damaged, or too costly to read: 1 s and 1 GB are the limits"):
+        read_pages(costly, "x.pdf", sees=True)
+    monkeypatch.setattr(pdf, "_SECONDS", 40)
+    monkeypatch.setattr(pdf, "_PATIENCE", 0.001)
+    with pytest.raises(RequestError, match="too costly"):
+        read_pages(GOOD, "x.pdf", sees=True)
+
+
+def test_the_same_file_is_read_once(monkeypatch):
+    pages = read_pages(GOOD, sees=True)
+    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: pytest.fail("read again"))
+    assert read_pages(bytes(GOOD), "other.pdf", sees=True) is pages
+    with pytest.raises(RequestError, match="has 1 pages, and at most 0"):
+        read_pages(GOOD, sees=True, most=0)
+
+
+def test_pages_that_were_not_used_for_long_are_dropped_first():
+    kept = pdf.Kept(25)
+    for name in (b"a", b"b", b"a", b"c"):
+        if kept.find(name) is None:
+            kept.keep(name, (pdf.Page(1, "", 1, 1, bytes(10)),))
+    assert kept.find(b"a") and kept.find(b"c") and kept.find(b"b") is None
+
+
+def test_without_the_package_the_command_is_named(monkeypatch):
+    monkeypatch.setattr(pdf, "find_spec", lambda name: None)
+    with pytest.raises(RequestError, match=r"^PDF files need the package pypdfium2: .*pypdfium2"):
+        read_pages(GOOD, sees=True)
+
+
+def test_text_of_a_layer_has_no_control_characters():
+    assert pdf._plain("a\r\nb\x00\x07c \ud800\n\n") == "a\nbc"
+
+
+def test_a_file_is_known_by_its_first_bytes(tmp_path):
+    (tmp_path / "a").write_bytes(GOOD)
+    assert is_pdf(tmp_path / "a") and is_pdf(GOOD) and not is_pdf(tmp_path / "b") and not is_pdf(b"x") and not is_pdf(3)
+    assert read_file(tmp_path / "a") == GOOD
+    with pytest.raises(RequestError, match=r"the file .*b cannot be read \(No such file"):
+        read_file(tmp_path / "b")
+
+
+def test_a_given_file_names_the_field_at_fault():
+    for given, reason in (
+        (GivenFile(data="data:text/html;base64,AAAA", where="a.b"), "a.b: its type is 'text/html'; a PDF file"),
+        (GivenFile(data="AAAA", media_type="image/png", where="a.b"), "a.b: its type is 'image/png'"),
+        (GivenFile(data="https://x/a.pdf", where="a.b"), "a.b: files are not fetched from other servers"),
+        (GivenFile(data="file:///etc/passwd", where="a.b"), "a.b: 'file:///etc/passwd' is no file"),
+        (GivenFile(data="AAAA", name="x.pdf", where="a.b"), "a.b: x.pdf is no PDF file"),
+        (GivenFile(data="!", where="a.b"), "a.b: the file is no base64"),
+        (GivenFile(3, where="a.b"), "a.b: the file is a int; a path or bytes"),
+    ):
+        with pytest.raises(RequestError) as error:
+            given.read(sees=False, most=50)
+        assert str(error.value).startswith(reason) and error.value.field == "a.b"
+
+
+def test_files_of_other_servers_are_fetched_if_the_operator_allows_it(monkeypatch):
+    asked = []
+
+    def fetch(url, what, *, deadline):
+        now = time.monotonic()
+        asked.append((url, what, deadline - now))
+        monkeypatch.setattr(time, "monotonic", lambda: now + 20)
+        return GOOD
+
+    monkeypatch.setattr("woolly.multimodal.remote.fetch", fetch)
+    tokenizer = SimpleNamespace(break_marks=lambda text: text)
+    urls = ("https://x/of%20a.pdf?b=1", "HTTP://x/b.pdf")
+    message = Message("user", tuple(FilePart(GivenFile(data=url, where="a.b")) for url in urls))
+    with pytest.raises(RequestError, match=r"^a\.b: files are not fetched .*--allow-remote-images"):
+        open_files([message], None, tokenizer, 50)
+    assert not asked
+    (opened,) = open_files([message], None, tokenizer, 50, allows_remote=True)
+    assert opened.content == "[of a.pdf, page 1 of 1]\na\n\n[b.pdf, page 1 of 1]\na\n"
+    assert [one[:2] for one in asked] == [(url, "file") for url in urls]
+    assert [round(left) for *_, left in asked] == [30, 10]  # seconds for all of a conversation
+    with pytest.raises(
+        RequestError, match=r"^a\.b: .* is not on the public internet, and only servers there are asked"
+    ):
+        monkeypatch.undo()
+        GivenFile(data="http://127.0.0.1/a.pdf", where="a.b").fetched(time.monotonic() + 9)
+
+
+def test_mutated_files_are_pages_or_one_sentence():
+    chance = random.Random(1)
+    seeds = [write_pdf(["Hello", ""]), write_pdf(["x" * 50], "0 0 300 300")]
+    for _ in range(25):  # `python -m tests.multimodal.fuzz_pdf 5000` reads more
+        try:
+            for page in read_pages(mutated(chance.choice(seeds), chance), sees=True):
+                assert page.picture.size == (page.height, page.width)
+        except RequestError as error:
+            assert str(error).count("\n") == 0
+
+
+def test_files_of_a_conversation_share_pages_characters_and_time(monkeypatch):
+    with pytest.raises(RequestError, match="the PDF files of the conversation have more than 50 pages together"):
+        read_pages(GOOD, sees=False, before=pdf.Taken(n_pages=50))
+    for data in (GOOD, GOOD + b" "):  # kept, and not
+        with pytest.raises(
+            RequestError, match="of the conversation have more than 4000000 characters of text together"
+        ):
+            read_pages(data, sees=False, before=pdf.Taken(n_characters=4_000_000))
+    with pytest.raises(RequestError, match="the files of the conversation take too long to read together"):
+        read_pages(GOOD + b"  ", sees=False, deadline=0.0)
+    monkeypatch.setattr(pdf, "_SLOTS", threading.BoundedSemaphore(1))
+    with pdf._SLOTS, pytest.raises(RequestError, match="because other files are being read; try again") as error:
+        read_pages(GOOD + b"  ", sees=False, deadline=time.monotonic() + 0.05)
+    assert error.value.code == "busy" and of_exception(error.value).status == 503
+
+
+def test_pages_are_drawn_up_to_a_sum_of_pixels(monkeypatch):
+    pages = write_pdf(["a", "b"], "0 0 60 40")
+    for name, most in (("_MOST_PIXELS", 120 * 80 * 2 - 1), ("_MOST_PACKED", 100)):
+        with monkeypatch.context() as patched:
+            patched.setattr(pdf, name, most)
+            with pytest.raises(RequestError, match=r"the pages of x\.pdf have more than"):
+                read_pages(pages, "x.pdf", sees=True)
+    assert len(read_pages(pages, sees=True)) == 2
+
+
+def _page(width: int | str = 1, height: int = 1, n_bytes: int = 3, packed: bytes = b"abc") -> bytes:
+    line = {"text": "", "width": width, "height": height, "bytes": n_bytes}
+    return b'{"pages": 1}\n' + json.dumps(line).encode() + b"\n" + packed
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(b"", b"[]\n", b'{"pages": 1}\n{}\n', b'{"pages": "a"}\n', b"{\n", b"[" * 100_000 + b"\n"),
+        *(_page(-1), _page(10**6), _page("many"), _page(n_bytes=-5), _page().replace(b"3", b"1e999")),
+    ],
+)
+def test_what_a_child_should_not_write_is_a_damaged_file(written, monkeypatch):
+    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: written)
+    with pytest.raises(RequestError, match=r"x\.pdf is a damaged PDF file"):
+        read_pages(GOOD + written[:100] + b"#", "x.pdf", sees=True)
+
+
+@pytest.mark.parametrize("packed", [b"abc", zlib.compress(b"a"), zlib.compress(b"")])
+def test_pixels_that_no_page_has_are_a_damaged_file(packed, monkeypatch):
+    monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: _page(n_bytes=len(packed), packed=packed))
+    (page,) = read_pages(GOOD + packed + b"#", sees=True)
+    with pytest.raises(RequestError, match="the file is a damaged PDF file"):
+        _ = page.picture

@@ -1,0 +1,201 @@
+"""Pictures: what is decoded, and what is refused before it is."""
+
+import resource
+import struct
+import subprocess
+import sys
+import zlib
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from woolly.errors import RequestError
+from woolly.multimodal.format import MOST_BYTES
+from woolly.multimodal.picture import read_picture
+
+Image = pytest.importorskip("PIL.Image")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def made(width=5, height=3):
+    return np.random.default_rng(3).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def saved(image, kind="PNG", **options):
+    file = BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def refusal(source, name="the picture"):
+    with pytest.raises(RequestError) as error:
+        read_picture(source, name)
+    return str(error.value)
+
+
+def png(width, height, body=b""):
+    """A PNG file that claims a size."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(body)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP"])
+def test_a_lossless_file_is_its_pixels(kind):
+    options = {"lossless": True, "exact": True} if kind == "WEBP" else {}
+    picture = read_picture(saved(Image.fromarray(made()), kind, **options))
+    assert np.array_equal(picture.pixels, made())
+    assert (picture.width, picture.height, picture.note) == (5, 3, "")
+
+
+def test_a_path_bytes_an_image_and_an_array_are_one_picture(tmp_path):
+    image = Image.fromarray(made())
+    path = tmp_path / "a.png"
+    path.write_bytes(saved(image))
+    read = [read_picture(source) for source in (path, str(path), path.read_bytes(), image, made())]
+    assert len({picture.digest for picture in read}) == 1
+    other = made()
+    other[0, 0, 0] ^= 1
+    assert read_picture(other).digest != read[0].digest
+    assert read_picture(made().reshape(5, 3, 3)).digest != read[0].digest  # same bytes, other sides
+
+
+def test_an_array_is_copied():
+    given = made()
+    picture = read_picture(given)
+    given[:] = 0
+    assert np.array_equal(picture.pixels, made())
+
+
+def test_exif_turns_a_picture():
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: the picture must be turned by 90 degrees to the right
+    pixels = np.zeros((16, 32, 3), np.uint8)
+    pixels[:, :16] = 255
+    picture = read_picture(saved(Image.fromarray(pixels), "JPEG", exif=exif, quality=95))
+    assert (picture.width, picture.height) == (16, 32)
+    assert picture.pixels[:15].mean() > 250
+    assert picture.pixels[17:].mean() < 5
+
+
+def test_transparency_is_over_white():
+    pixels = np.zeros((1, 3, 4), np.uint8)
+    pixels[0, :, 3] = (0, 128, 255)
+    for source in (saved(Image.fromarray(pixels)), Image.fromarray(pixels), pixels):
+        assert read_picture(source).pixels[0, :, 0].tolist() == [255, 127, 0]
+
+
+def test_a_palette_with_transparency_is_over_white():
+    image = Image.new("P", (2, 1), 0)
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putpixel((1, 0), 1)
+    read = read_picture(saved(image, transparency=b"\x00\xff"))
+    assert read.pixels.tolist() == [[[255, 255, 255], [40, 50, 60]]]
+    assert read_picture(saved(image)).pixels.tolist() == [[[10, 20, 30], [40, 50, 60]]]
+
+
+def test_grey_of_16_bits_keeps_its_upper_half():
+    grey = np.array([[0, 255, 256, 0x8001, 0xFFFF]], np.uint16)
+    assert read_picture(saved(Image.fromarray(grey))).pixels[0, :, 1].tolist() == [0, 0, 1, 0x80, 255]
+
+
+def test_cmyk_grey_and_one_bit_become_rgb():
+    assert read_picture(saved(Image.new("CMYK", (8, 8), (0, 0, 0, 0)), "JPEG")).pixels.min() >= 254
+    assert read_picture(saved(Image.new("L", (2, 2), 77))).pixels.tolist() == [[[77] * 3] * 2] * 2
+    assert read_picture(saved(Image.new("1", (1, 1), 1))).pixels.tolist() == [[[255] * 3]]
+    assert read_picture(np.full((2, 2), 7, np.uint8)).pixels.shape == (2, 2, 3)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_an_animation_is_its_first_frame_and_says_so(kind):
+    frames = [Image.new("RGB", (4, 4), color) for color in ((255, 0, 0), (0, 0, 255))]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    picture = read_picture(saved(frames[0], kind, save_all=True, append_images=frames[1:], **options), "cat")
+    assert picture.pixels[0, 0].tolist() == [255, 0, 0]
+    assert picture.note == "cat is an animation: the model sees its first frame"
+
+
+def test_sizes_are_refused_before_anything_is_decoded():
+    assert refusal(png(20_000, 20_000)) == (
+        "the picture has 20000 x 20000 pixels, and at most 100 million are taken; send a smaller one"
+    )
+    assert "a side of at most 65535" in refusal(png(100_000, 1))
+    frames = [Image.new("RGB", (8, 8)), Image.new("RGB", (8, 8), "white")]
+    webp = bytearray(saved(frames[0], "WEBP", save_all=True, append_images=frames[1:]))
+    webp[24:30] = b"\xff\xff\xff\xff\xff\xff"
+    assert "16777216 x 16777216 pixels" in refusal(bytes(webp))
+    assert "more than 64 MiB" in refusal(b"\x89PNG\r\n\x1a\n" + bytes(MOST_BYTES))
+
+
+def test_a_jpeg_of_a_thousand_scans_is_refused():
+    data = saved(Image.new("RGB", (4000, 3000)), "JPEG")
+    assert "1001 scans" in refusal(data[:-2] + b"\xff\xda" * 1000 + data[-2:])
+    read_picture(saved(Image.new("RGB", (40, 30)), "JPEG", progressive=True))
+
+
+@pytest.mark.parametrize("compression", [1, 2])
+def test_a_bmp_of_run_lengths_is_refused_by_name(compression):
+    data = bytearray(saved(Image.new("P", (4, 4)), "BMP"))
+    struct.pack_into("<I", data, 30, compression)
+    assert refusal(bytes(data)) == (
+        "the picture is a BMP file with RLE compression, which is not taken; send it as PNG or JPEG"
+    )
+    old = b"BM" + struct.pack("<IHHI", 34, 0, 0, 26) + struct.pack("<IHHHH", 12, 1, 2, 1, 24)  # OS/2, without the field
+    pixels = struct.pack("<II", 0, compression)
+    assert read_picture(old + pixels).pixels[0, 0].tolist() == [0, 0, compression]
+
+
+def test_damaged_files_are_refused_in_one_sentence():
+    whole = saved(Image.fromarray(made(64, 64)), "JPEG")
+    assert refusal(whole[:300], "cat.jpg").startswith("cat.jpg is a damaged JPEG file (")
+    assert "is a damaged PNG file" in refusal(png(8, 8))  # it claims pixels that it does not have
+    assert "is a damaged WebP file" in refusal(b"RIFF\0\0\0\0WEBPVP8L")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "the picture is an SVG file"),
+        (b"\xef\xbb\xbf<?xml version='1.0'?>\n<svg/>", "is an SVG file"),
+        (b"II*\0" + bytes(20), "is a TIFF file"),
+        (b"\0\0\0\x18ftypheic" + bytes(20), "is a HEIC file"),
+        (b"%PDF-1.7", "is a PDF file"),
+        (b"hello", "is no picture of a known format; PNG, JPEG, WebP, GIF or BMP was expected"),
+        (b"", "is empty"),
+    ],
+)
+def test_other_formats_are_refused_by_their_names(data, said):
+    assert said in refusal(data)
+
+
+def test_what_is_no_picture_is_refused(tmp_path):
+    assert "cannot be read (No such file or directory)" in refusal(tmp_path / "none.png")
+    assert "is an array of float64; uint8" in refusal(np.zeros((2, 2, 3)))
+    assert "is an array of 3 x 2 x 2; height x width x 3" in refusal(np.zeros((3, 2, 2), np.uint8))
+    assert "is a int; a path, bytes" in refusal(3)
+
+
+def test_mutated_pictures_are_read_or_refused():
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+    command = [sys.executable, "-W", "error", "-m", "tests.multimodal.fuzz", "400"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("400 read")
+
+
+def test_no_picture_loads_no_pillow():
+    command = "import sys, woolly, woolly.multimodal.picture; sys.exit('PIL' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", command], cwd=ROOT).returncode == 0
+
+
+def test_a_missing_pillow_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert "pictures need the package pillow: " in refusal(png(1, 1))

@@ -1,0 +1,171 @@
+"""Preparing against what transformers' processors make of the same pictures, recorded in tests/goldens."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.goldens.pictures import CASES, FILE, MEAN, PINPOINTS, STD, made, sampled
+from woolly.errors import RequestError
+from woolly.multimodal import MOST_PATCHES, PROJECTORS, TowerSettings, lay_out
+from woolly.multimodal.picture import Picture
+from woolly.multimodal.processing import PREPARING, measure, prepare
+from woolly.multimodal.processing.qwen import fit_sides
+
+pytest.importorskip("PIL.Image")
+
+HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+OWN = {"mean": tuple(MEAN), "std": tuple(STD)}
+SETTINGS = {
+    "gemma3": TowerSettings("image", "gemma3", 56, 14, **HALF, merge=4),
+    "llava": TowerSettings("image", "mlp", 56, 14, **OWN),
+    "qwen2": TowerSettings(
+        "image", "qwen2vl_merger", 56, 14, **OWN, merge=2, min_pixels=56 * 56, max_pixels=28 * 28 * 40
+    ),
+    "qwen3": TowerSettings(
+        "image", "qwen3vl_merger", 64, 16, **HALF, merge=2, min_pixels=64 * 64, max_pixels=32 * 32 * 30
+    ),
+    "pixtral": TowerSettings("image", "pixtral", 128, 16, **OWN),
+    "mistral3": TowerSettings("image", "pixtral", 140, 14, **OWN, merge=2),
+    "idefics3": TowerSettings("image", "idefics3", 32, 16, **HALF, merge=2, preproc_image_size=128),
+    "smolvlm": TowerSettings("image", "idefics3", 32, 16, **HALF, merge=2),
+    "internvl": TowerSettings("image", "internvl", 56, 14, **OWN, merge=2, max_tiles=6),
+    "llava1.6": TowerSettings("image", "mlp", 56, 14, **OWN, pinpoints=tuple(map(tuple, PINPOINTS))),
+    "gemma4": TowerSettings("image", "gemma4v", 48, 4, (0.0,) * 3, (1.0,) * 3, merge=3, max_pixels=70 * 144),
+    "glm4v": TowerSettings("image", "glm4v", 56, 14, **OWN, merge=2, min_pixels=28 * 28 * 8, max_pixels=28 * 28 * 40),
+    "paddleocr": TowerSettings(
+        "image", "paddleocr", 56, 14, **OWN, merge=2, min_pixels=28 * 28 * 6, max_pixels=28 * 28 * 40
+    ),
+    "lfm2": TowerSettings("image", "lfm2", 256, 16, **HALF, merge=2),
+    "llama4": TowerSettings("image", "llama4", 56, 14, **HALF, merge=2),
+    "minicpmv": TowerSettings("image", "resampler", 56, 14, **HALF, n_queries=64),
+    "minicpmv4.6": TowerSettings("image", "minicpmv4_6", 112, 14, **HALF, merge=4),
+    "dots_ocr": TowerSettings("image", "dots_ocr", 0, 14, **OWN, merge=2, max_pixels=28 * 28 * 40),
+    "hunyuanvl": TowerSettings(
+        "image", "hunyuanvl", 64, 16, **OWN, merge=2, min_pixels=32 * 32 * 6, max_pixels=32 * 32 * 40
+    ),
+    "deepseekocr": TowerSettings("image", "deepseekocr", 128, 4, **HALF, merge=4, tile_size=80),
+    "kimivl": TowerSettings("image", "kimivl", 896, 14, **HALF, merge=2, max_pixels=60 * 14**2),
+}
+
+
+def picture_of(piece, patch):
+    """The picture [3, height, width] that patches make up."""
+    _, height, width = piece.grid
+    cut = piece.values.reshape(height, width, 3, patch, patch).transpose(2, 0, 3, 1, 4)
+    return cut.reshape(3, height * patch, width * patch)
+
+
+@pytest.fixture(scope="module")
+def record():
+    with np.load(FILE) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize(("family", "size"), CASES)
+def test_a_picture_is_prepared_as_by_transformers(record, family, size):
+    settings = SETTINGS[family]
+    prepared = prepare(Picture(made(*size)), settings)
+    wanted = {name: values for name, values in record.items() if name.startswith(f"{family} {size[0]}x{size[1]} ")}
+    assert len(wanted) == len(prepared.pieces)
+    step = 1.01 / 255 / min(settings.std)  # one of 256 values: Pillow's versions may round differently
+    for number, piece in enumerate(prepared.pieces):
+        shown = picture_of(piece, settings.patch_size)
+        values = wanted[f"{family} {size[0]}x{size[1]} {number} {shown.shape[1]}x{shown.shape[2]}"]
+        apart = np.abs(sampled(shown) - values)
+        assert apart.max() <= step
+        assert (apart == 0).mean() > 0.95  # to the last bit, but for such roundings
+    assert prepared.size == (size[1], size[0])
+    n_rows = lay_out(prepared, settings).n_rows
+    assert n_rows == measure(prepared.size, settings).n_rows
+    if not settings.pinpoints and family not in (
+        "deepseekocr",
+        "hunyuanvl",
+    ):  # whose padding is left out, and whose lines have ends
+        assert n_rows == sum(np.prod(piece.grid) for piece in prepared.pieces) // settings.merge**2
+
+
+def test_every_projector_that_can_be_laid_out_is_prepared():
+    assert PREPARING.keys() == PROJECTORS.keys()
+
+
+def test_tiles_are_counted_in_lines_and_columns():
+    assert prepare(Picture(made(300, 180)), SETTINGS["idefics3"]).tiles == (3, 4)
+    assert prepare(Picture(made(90, 400)), SETTINGS["internvl"]).tiles == (5, 1)
+    assert prepare(Picture(made(64, 64)), SETTINGS["internvl"]).tiles == (0, 0)
+
+
+def test_one_picture_has_one_digest():
+    one, again, other = (prepare(Picture(made(*size)), SETTINGS["qwen2"]) for size in ((90, 40), (90, 40), (40, 90)))
+    assert one.digest == again.digest != other.digest
+
+
+def test_a_photo_without_limits_of_the_file_takes_at_most_4096_rows():
+    assert fit_sides(3024, 4032, 28, 4 * 28**2, 4096 * 28**2) == (1540, 2044)
+    bare = TowerSettings("image", "qwen2.5vl_merger", 560, 14, **OWN, merge=2)
+    assert lay_out(prepare(Picture(np.zeros((2000, 3000, 3), np.uint8)), bare), bare).n_rows <= 4096
+
+
+def test_a_file_that_allows_more_pixels_than_the_tower_takes_is_bounded():
+    wide = TowerSettings("image", "qwen2vl_merger", 64, 2, **OWN, merge=2, max_pixels=10**9)
+    (piece,) = prepare(Picture(made(300, 280)), wide).pieces
+    assert 16_000 < len(piece.values) <= MOST_PATCHES
+
+
+def test_shapes_that_a_family_does_not_take_are_refused():
+    with pytest.raises(RequestError, match="300 x 1 pixels, and this model takes sides of at most 1 to 200"):
+        prepare(Picture(made(300, 1)), SETTINGS["qwen2"])
+    for size in ((65_535, 1), (328, 65_535)):
+        with pytest.raises(RequestError, match="fills it up to a square, takes sides of at most 14142"):
+            prepare(Picture(np.broadcast_to(np.uint8(0), (size[1], size[0], 3))), SETTINGS["llava"])
+    with pytest.raises(RequestError, match="20 x 20 pixels, which give no row"):
+        prepare(Picture(made(20, 20)), replace(SETTINGS["gemma4"], max_pixels=100))
+    with pytest.raises(RequestError, match="10 x 4000 pixels, which is too long for its width"):
+        measure((4000, 10), replace(SETTINGS["minicpmv4.6"], image_size=448))
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+@pytest.mark.parametrize("size", [(1, 1), (1, 150), (150, 1), (33, 31)])
+def test_small_and_thin_pictures_are_prepared(family, size):
+    settings = SETTINGS[family]
+    if family.startswith("minicpmv"):  # which bounds shapes by the size of its tower
+        settings = replace(settings, image_size=448)
+    prepare(Picture(made(*size)), settings)
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+@pytest.mark.parametrize("size", [(40, 30), (1100, 700)])
+def test_rows_are_counted_without_pixels(family, size):
+    settings = SETTINGS[family]
+    counted = measure((size[1], size[0]), settings)
+    prepared = prepare(Picture(np.zeros((size[1], size[0], 3), np.uint8)), settings)
+    shown = lay_out(prepared, settings)
+    assert [part if isinstance(part, str) else (part.piece, part.first, part.n) for part in counted.parts] == [
+        part if isinstance(part, str) else (part.piece, part.first, part.n) for part in shown.parts
+    ]
+
+
+def test_pictures_are_cut_as_their_processors_say():
+    """By examples of the processors' own rules, which need torchvision or are not in transformers."""
+    llama, lfm, mini = (SETTINGS[name] for name in ("llama4", "lfm2", "minicpmv"))
+    assert PREPARING["llama4"].cut(50, 50, llama).tiles == (0, 0)
+    assert PREPARING["llama4"].cut(100, 300, llama).tiles == (2, 6)
+    assert PREPARING["lfm2"].cut(300, 500, lfm).sizes == ((288, 512),)
+    assert PREPARING["lfm2"].cut(1000, 2000, lfm).sizes == ((512, 512),) * 8 + ((352, 704),)
+    assert PREPARING["lfm2"].cut(1000, 2000, lfm).tiles == (2, 4)
+    kimi = replace(SETTINGS["kimivl"], max_pixels=None)
+    assert PREPARING["kimivl"].cut(30, 60, kimi).sizes == ((56, 84),)
+    assert PREPARING["kimivl"].cut(2000, 1000, kimi).sizes == ((1288, 644),)
+    (piece,) = prepare(Picture(np.full((30, 60, 3), 255, np.uint8)), kimi).pieces
+    shown = picture_of(piece, 14)
+    assert (shown[:, :30, :60] == 1).all() and (shown[:, 30:] == -1).all() and (shown[:, :, 60:] == -1).all()
+    with pytest.raises(RequestError, match="8000 x 30 pixels, and this model takes sides of at most 7154"):
+        PREPARING["kimivl"].cut(30, 8000, kimi)
+    assert PREPARING["resampler"].cut(30, 40, mini).sizes == ((42, 70),)
+    assert PREPARING["resampler"].cut(100, 150, mini).tiles == (2, 3)
+
+
+def test_values_are_rounded_as_in_bfloat16():
+    (piece,) = prepare(Picture(np.full((56, 56, 3), 100, np.uint8)), SETTINGS["llama4"]).pieces
+    assert set(piece.values.view(np.uint32).reshape(-1) & 0xFFFF) == {0}
+    assert abs(piece.values[0, 0] - (100 / 255 - 0.5) / 0.5) < 0.004

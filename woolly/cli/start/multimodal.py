@@ -1,0 +1,46 @@
+"""Senses: whether a model takes the pictures and sounds that come with a prompt, before anything is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from woolly.errors import RequestError, StoreError
+from woolly.store import CATALOGUE, resolve
+
+
+def check_files(images: Sequence[str], sounds: Sequence[str]) -> None:
+    """RequestError, as the one who reads it would raise, for a file that is not there."""
+    for kind, files in (("picture", images), ("sound", sounds)):
+        for file in files:
+            try:
+                Path(file).expanduser().stat()  # not open: a pipe can be opened once
+            except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
+                reason = getattr(error, "strerror", None) or error
+                raise RequestError(f"the {kind} {file} cannot be read ({reason})") from None
+
+
+def find_projector(
+    name: str, images: Sequence[str], sounds: Sequence[str], mmproj: str | Path | None
+) -> str | Path | None:
+    """Returns the projector to open with a model: the given one, or the one beside it; None if text is all it needs.
+
+    RequestError if no projector is known by which it would see the pictures or hear the sounds. A model that is not
+    here is left to those who fetch it, but for the default one, which only reads text.
+    """
+    from woolly.chat.sight import without_projector
+    from woolly.llm.projector import choose_projector
+    from woolly.multimodal.pdf import is_pdf
+
+    sees = not all(is_pdf(image) for image in images)
+    if mmproj not in (None, "none") or not (sees or sounds):
+        return mmproj  # opening says what it lacks
+    try:
+        found = choose_projector(resolve(name), mmproj)
+    except StoreError:
+        if name not in CATALOGUE:
+            return mmproj
+        found = None
+    if found is None:
+        raise RequestError(without_projector("audio" if sounds else "image", name))
+    return found

@@ -1,0 +1,88 @@
+"""IMAGES AND AUDIO: pictures and sound as neutral data, from a caller's file to rows of a prompt.
+
+A picture or a sound is decoded, prepared for a tower (`Prepared`: pieces of patches, or of frames), and laid out
+(`Layout`: marks and rows, in the order of the prompt). The engine runs the tower on the pieces and puts its rows among
+the tokens.
+"""
+
+from typing import TYPE_CHECKING
+
+from woolly.later import later
+
+if TYPE_CHECKING:
+    from woolly.multimodal.audio import Sound, read_sound
+    from woolly.multimodal.ears import LISTENERS, EarSettings, Listener
+    from woolly.multimodal.given import GivenFile, GivenPicture, GivenSound, GivenVideo
+    from woolly.multimodal.halves import Halves, read_halves
+    from woolly.multimodal.layout import Layout, Prompt, Rows, encode_prompt, lay_out
+    from woolly.multimodal.pdf import Page, is_pdf
+    from woolly.multimodal.picture import Picture, read_picture
+    from woolly.multimodal.prepared import Kind, Piece, Prepared
+    from woolly.multimodal.processing import measure, prepare
+    from woolly.multimodal.processing.hearing import measure_sound, prepare_sound
+    from woolly.multimodal.processing.video import measure_frames, prepare_clip, prepare_frame
+    from woolly.multimodal.settings import MOST_PATCHES, PROJECTORS, Projector, TowerSettings, read_settings
+    from woolly.multimodal.video import Clip, Frame, is_video
+
+__all__ = [
+    "LISTENERS",
+    "MOST_PAGES",
+    "MOST_PATCHES",
+    "PROJECTORS",
+    "Clip",
+    "EarSettings",
+    "Frame",
+    "GivenFile",
+    "GivenPicture",
+    "GivenSound",
+    "GivenVideo",
+    "Halves",
+    "Kind",
+    "Layout",
+    "Listener",
+    "Page",
+    "Picture",
+    "Piece",
+    "Prepared",
+    "Projector",
+    "Prompt",
+    "Rows",
+    "Sound",
+    "TowerSettings",
+    "encode_prompt",
+    "is_pdf",
+    "is_video",
+    "lay_out",
+    "measure",
+    "measure_frames",
+    "measure_sound",
+    "prepare",
+    "prepare_clip",
+    "prepare_frame",
+    "prepare_sound",
+    "read_halves",
+    "read_picture",
+    "read_settings",
+    "read_sound",
+]
+
+MOST_PAGES = 50  # of the PDF files of a conversation, unless the caller says otherwise
+
+__getattr__ = later(
+    __name__,
+    {
+        "ears": "LISTENERS EarSettings Listener",
+        "given": "GivenFile GivenPicture GivenSound GivenVideo",
+        "halves": "Halves read_halves",
+        "layout": "Layout Prompt Rows encode_prompt lay_out",
+        "pdf": "Page is_pdf",
+        "picture": "Picture read_picture",
+        "prepared": "Kind Piece Prepared",
+        "processing": "measure prepare",
+        "processing.hearing": "measure_sound prepare_sound",
+        "processing.video": "measure_frames prepare_clip prepare_frame",
+        "settings": "MOST_PATCHES PROJECTORS Projector TowerSettings read_settings",
+        "audio": "Sound read_sound",
+        "video": "Clip Frame is_video",
+    },
+)

@@ -1,0 +1,119 @@
+"""Addresses of pictures and sounds: data: URLs, base64 and, if the operator allows it, http and https."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+
+from woolly.errors import RequestError
+from woolly.multimodal.audio.format import TAKEN as SOUNDS
+from woolly.multimodal.format import MOST_BYTES, TAKEN
+
+_DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)((?:;[a-z0-9-]+=[^;,]*)*);base64,", re.IGNORECASE)
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
+
+
+def picture_bytes(address: str, *, allows_remote: bool = False, deadline: float = math.inf) -> bytes:
+    """Returns the bytes of the file that an address of a client means.
+
+    data: URLs of base64 are taken, http and https if `allows_remote`, until `deadline`; files of this machine never
+    are.
+    """
+    found = _SCHEME.match(address)
+    scheme = found[1].lower() if found else ""
+    if scheme == "data":
+        head = _DATA.match(address[:256])
+        if head is None:
+            raise RequestError("the data: URL is malformed; expected data:image/png;base64,... or another type")
+        check_type(head[1])
+        return read_base64(address[head.end() :])
+    if scheme in ("http", "https"):
+        if not allows_remote:
+            raise RequestError(
+                "pictures are not fetched from other servers here (--allow-remote-images allows it); send a data: URL"
+            )
+        from woolly.multimodal.remote import fetch
+
+        return fetch(address, deadline=deadline)
+    if scheme == "file":
+        raise RequestError("files of the server are not read for a client; send the picture as a data: URL")
+    raise RequestError(f"{address[:40]!r} is no address of a picture; expected data:image/png;base64,...")
+
+
+def sound_bytes(address: str) -> bytes:
+    """Returns the bytes of the file in a data: URL of base64; sounds are never fetched."""
+    head = _DATA.match(address[:256])
+    if head is None:
+        raise RequestError(
+            f"{address[:40]!r} is no address of a sound; expected data:audio/wav;base64,... (sounds are not fetched)"
+        )
+    check_sound_type(head[1])
+    return read_base64(address[head.end() :], "sound")
+
+
+def file_bytes(data: str) -> bytes:
+    """Returns the bytes of a PDF file in a data: URL, or in base64 alone; another server's are fetched before."""
+    if (found := _SCHEME.match(data[:64])) is None:
+        return read_base64(data, "file")
+    if (head := _DATA.match(data[:256])) is None:
+        if found[1].lower() in ("http", "https"):
+            raise RequestError(
+                "files are not fetched from other servers here (--allow-remote-images allows it); send"
+                " data:application/pdf;base64,..."
+            )
+        raise RequestError(f"{data[:40]!r} is no file; expected data:application/pdf;base64,...")
+    check_file_type(head[1])
+    return read_base64(data[head.end() :], "file")
+
+
+def check_file_type(type: str) -> None:
+    """RequestError if a media type is not that of a PDF file."""
+    if type.lower() not in ("application/pdf", "application/x-pdf", "application/octet-stream"):
+        raise RequestError(f"its type is {type[:60]!r}; a PDF file was expected, application/pdf")
+
+
+def video_bytes(data: str) -> bytes:
+    """Returns the bytes of a video in a data: URL, or in base64 alone; another server's are fetched before."""
+    if (found := _SCHEME.match(data[:64])) is None:
+        return read_base64(data, "video")
+    if (head := _DATA.match(data[:256])) is None or head[1].lower().partition("/")[0] != "video":
+        if found[1].lower() in ("http", "https"):
+            raise RequestError(
+                "videos are not fetched from other servers here (--allow-remote-images allows it); send"
+                " data:video/mp4;base64,..."
+            )
+        raise RequestError(f"{data[:40]!r} is no video; expected data:video/mp4;base64,...")
+    return read_base64(data[head.end() :], "video")
+
+
+def check_sound_type(type: str) -> None:
+    """RequestError if a media type is that of no sound."""
+    kind = type.lower().partition("/")[0]
+    if kind not in ("audio", "application"):  # application/ogg is a name of OGG files
+        raise RequestError(f"its type is {type[:60]!r}; a sound was expected, as {SOUNDS}")
+
+
+def check_type(type: str) -> None:
+    """RequestError if a media type is that of no picture, or of one that is not taken."""
+    kind, _, name = type.lower().partition("/")
+    if kind != "image":
+        raise RequestError(f"its type is {type[:60]!r}; a picture was expected, as {TAKEN}")
+    if name.startswith("svg"):
+        raise RequestError("it is an SVG file, which is not taken; send it as PNG or JPEG")
+
+
+def read_base64(text: str, what: str = "picture") -> bytes:
+    """Returns the bytes of base64 text; RequestError if it is not exactly that, or too long."""
+    if len(text) > MOST_BYTES * 4 // 3 + 4:
+        raise RequestError(
+            f"the {what} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
+            limit=MOST_BYTES,
+        )
+    if not text:
+        raise RequestError(f"the {what} is empty; a file in base64 was expected")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise RequestError(f"the {what} is no base64; the bytes of a file in base64 were expected") from None

@@ -1,0 +1,186 @@
+"""GivenPicture, GivenSound, GivenFile, GivenVideo: as a request brings them, to be decoded for its prompt."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from woolly.errors import RequestError
+from woolly.multimodal.address import (
+    check_file_type,
+    check_sound_type,
+    check_type,
+    file_bytes,
+    picture_bytes,
+    read_base64,
+    sound_bytes,
+    video_bytes,
+)
+from woolly.multimodal.audio import Sound, SoundSource, read_sound
+from woolly.multimodal.pdf import Page, Taken, read_file, read_pages
+from woolly.multimodal.picture import Picture, PictureSource, read_picture
+from woolly.multimodal.video import Frame, Showing, Video, read_video
+
+
+@dataclass(frozen=True)
+class GivenPicture:
+    """One of a source, an address and base64 text. Nothing of it was read: that takes a while, and may fail."""
+
+    source: PictureSource = field(default=None, repr=False)  # what `read_picture` takes, a Page or a Frame
+    address: str = field(default="", repr=False)  # a data: URL, or that of another server
+    base64: str = field(default="", repr=False)
+    media_type: str = ""  # of base64 text, if the client names it
+    where: str = ""  # the field of the request that holds it, for messages
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it comes from another server."""
+        return _is_http(self.address)
+
+    def read(self, *, allows_remote: bool = False, deadline: float = math.inf) -> Picture:
+        """Returns the decoded picture; RequestError, with the field at fault, if it cannot be used.
+
+        One of another server must be here at `deadline`, by time.monotonic().
+        """
+        try:
+            if isinstance(self.source, (Page, Frame)):
+                return self.source.picture
+            if self.source is not None:
+                return read_picture(self.source)
+            if self.media_type:
+                check_type(self.media_type)
+            if self.address:
+                return read_picture(picture_bytes(self.address, allows_remote=allows_remote, deadline=deadline))
+            return read_picture(read_base64(self.base64))
+        except RequestError as error:
+            raise self.refusal(str(error)) from None
+
+    def refusal(self, message: str) -> RequestError:
+        """Returns the error of this picture."""
+        return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
+
+
+@dataclass(frozen=True)
+class GivenSound:
+    """One of a source, an address and base64 text. Nothing of it was read: that takes a while, and may fail."""
+
+    source: SoundSource = field(default=None, repr=False)  # what `read_sound` takes
+    address: str = field(default="", repr=False)  # a data: URL
+    base64: str = field(default="", repr=False)
+    media_type: str = ""  # of base64 text, if the client names it
+    where: str = ""  # the field of the request that holds it, for messages
+
+    def read(self) -> Sound:
+        """Returns the decoded sound; RequestError, with the field at fault, if it cannot be used."""
+        try:
+            if self.source is not None:
+                return read_sound(self.source)
+            if self.media_type:
+                check_sound_type(self.media_type)
+            return read_sound(sound_bytes(self.address) if self.address else read_base64(self.base64, "sound"))
+        except RequestError as error:
+            raise self.refusal(str(error)) from None
+
+    def refusal(self, message: str) -> RequestError:
+        """Returns the error of this sound."""
+        return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
+
+
+@dataclass(frozen=True)
+class GivenFile:
+    """A PDF file: one of a source and data. Nothing of it was read: that takes a while, and may fail."""
+
+    source: Any = field(default=None, repr=False)  # a path, or bytes
+    data: str = field(default="", repr=False)  # a data: URL, base64, or an address of another server
+    media_type: str = ""  # of base64, if the client names it
+    name: str = ""  # of the file, as the model reads it
+    where: str = ""  # the field of the request that holds it, for messages
+
+    @property
+    def shown_name(self) -> str:
+        """What the file is called in the prompt."""
+        return self.name or (Path(self.source).name if isinstance(self.source, (str, Path)) else "document.pdf")
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it comes from another server."""
+        return self.source is None and _is_http(self.data)
+
+    def fetched(self, deadline: float) -> GivenFile:
+        """Returns it with the bytes that another server gives until `deadline`; RequestError if there are none."""
+        try:
+            name = self.name or PurePosixPath(unquote(urlsplit(self.data).path)).name[:80]
+            return replace(self, source=_fetch(self.data, "file", deadline), data="", name=name)
+        except RequestError as error:
+            raise self.refusal(str(error)) from None
+
+    def read(
+        self, *, sees: bool, most: int, before: Taken | None = None, deadline: float = math.inf
+    ) -> tuple[Page, ...]:
+        """Returns its pages, with their pixels if `sees`; RequestError, with the field at fault, if there are none.
+
+        `most` pages may be there with those of the files `before`; they are here at `deadline`, by time.monotonic().
+        """
+        try:
+            if self.source is not None:
+                data = read_file(self.source)
+            else:
+                if self.media_type:
+                    check_file_type(self.media_type)
+                data = file_bytes(self.data)
+            name, before = self.shown_name[:80], before or Taken()
+            return read_pages(data, name, sees=sees, most=most, before=before, deadline=deadline)
+        except RequestError as error:
+            raise self.refusal(str(error), error.code) from None
+
+    def refusal(self, message: str, code: str | None = None) -> RequestError:
+        """Returns the error of this file."""
+        said = f"{self.where}: {message}" if self.where else message
+        return RequestError(said, field=self.where or None, code=code)
+
+
+@dataclass(frozen=True)
+class GivenVideo:
+    """A video: one of a source and data. Nothing of it was read: that takes a while, and may fail."""
+
+    source: Any = field(default=None, repr=False)  # a path, or bytes
+    data: str = field(default="", repr=False)  # a data: URL, base64, or an address of another server
+    where: str = ""  # the field of the request that holds it, for messages
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it comes from another server."""
+        return self.source is None and _is_http(self.data)
+
+    def fetched(self, deadline: float) -> GivenVideo:
+        """Returns it with the bytes that another server gives until `deadline`; RequestError if there are none."""
+        try:
+            return replace(self, source=_fetch(self.data, "video", deadline), data="")
+        except RequestError as error:
+            raise self.refusal(str(error)) from None
+
+    def read(self, showing: Showing, *, deadline: float = math.inf) -> Video:
+        """Returns its frames, here at `deadline`; RequestError, with the field at fault, if it cannot be used."""
+        try:
+            data = video_bytes(self.data) if self.source is None else read_file(self.source)
+            return read_video(data, showing, deadline=deadline)
+        except RequestError as error:
+            raise self.refusal(str(error), error.code) from None
+
+    def refusal(self, message: str, code: str | None = None) -> RequestError:
+        """Returns the error of this video."""
+        said = f"{self.where}: {message}" if self.where else message
+        return RequestError(said, field=self.where or None, code=code)
+
+
+def _is_http(address: str) -> bool:
+    return address[:8].lower().startswith(("http:", "https:"))
+
+
+def _fetch(address: str, what: str, deadline: float) -> bytes:
+    from woolly.multimodal.remote import fetch  # with the standard library's clients, which few need
+
+    return fetch(address, what, deadline=deadline)

@@ -1,0 +1,242 @@
+"""The Layout: what comes into a prompt in place of a picture or a sound, marks and rows, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from woolly import multimodal
+
+if TYPE_CHECKING:
+    from woolly.multimodal.ears import EarSettings
+    from woolly.multimodal.prepared import Prepared
+    from woolly.multimodal.settings import TowerSettings
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows that a tower makes of a piece, in place of tokens."""
+
+    source: Prepared
+    piece: int  # the index in `source.pieces`
+    first: int  # the first of the piece's rows
+    n: int
+    # Frames, height and width of all rows of the piece, if each row has a position of its line and column; the text
+    # goes on after the largest of them. None: rows have positions as tokens do.
+    grid: tuple[int, int, int] | None = None
+    sees_all: bool = False  # each row sees all of them, also later ones
+    # Line, first column and number of the picture, if rows turn by these beside their place in the text (XD-RoPE).
+    cell: tuple[int, int, int] | None = None
+    # The number of frames of a video, and what they turn by in time. Lines and columns of all of them begin where
+    # those of the first do, and the text goes on after the largest position.
+    moment: tuple[int, int] | None = None
+    is_point: bool = False  # all of them have one position, as one token has
+    is_visual: bool = False  # the text model has matrices of their own for them
+
+
+# What the engine takes: tokens, and rows among them.
+Prompt = tuple[int | Rows, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Texts and rows in order. Texts are special tokens as the vocabulary writes them, or plain characters."""
+
+    parts: tuple[str | Rows, ...]
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all pieces."""
+        return sum(part.n for part in self.parts if isinstance(part, Rows))
+
+
+def encode_prompt(parts: Iterable[str | Rows], encode: Callable[[str], Sequence[int]]) -> Prompt:
+    """Texts and rows as the engine takes them; `encode` knows special tokens and adds none.
+
+    Texts that follow one another are encoded as one: a tokenizer may join their characters. So callers give the
+    conversation's text and the parts of layouts in one sequence.
+    """
+    out: list[int | Rows] = []
+    for part in _joined(parts):
+        out.extend(encode(part) if isinstance(part, str) else [part])
+    return tuple(out)
+
+
+def lay_out(prepared: Prepared, settings: TowerSettings | EarSettings, index: int = 0) -> Layout:
+    """What a picture or a sound becomes in a prompt; `index` counts the pictures before it."""
+    if isinstance(settings, multimodal.EarSettings) and settings.family.filled:
+        return Layout(_joined(part for i in range(len(prepared.pieces)) for part in _filled(prepared, i, settings)))
+    if isinstance(settings, multimodal.EarSettings):
+        own = (Rows(prepared, i, 0, settings.row_grid(one.grid)[2]) for i, one in enumerate(prepared.pieces))
+        return Layout(_joined((settings.family.begin, *own, settings.family.end)))
+    family = settings.family
+    if settings.projector in _MARKED:
+        parts = _MARKED[settings.projector](prepared, settings)
+    elif settings.projector in _NUMBERED:
+        parts = _NUMBERED[settings.projector](prepared, settings, index)
+    elif settings.pinpoints:
+        parts = _unpadded(prepared, settings)
+    elif family.line_end:
+        parts = [part for i in range(len(prepared.pieces)) for part in _lines(prepared, i, settings)]
+    else:
+        parts = [_whole(prepared, i, settings) for i in range(len(prepared.pieces))]
+    return Layout(_joined((family.begin, *parts, family.end)))
+
+
+def _filled(prepared: Prepared, piece: int, settings: EarSettings) -> list[str | Rows]:
+    """Gemma 3n: rows of a piece, filled up with the first row of the file itself; the second ends them."""
+    family, n = settings.family, settings.row_grid(prepared.pieces[piece].grid)[2]
+    own = [Rows(prepared, piece, 0, n), *[Rows(prepared, piece, n, 1)] * (family.filled - n)]
+    return [family.begin, *own, Rows(prepared, piece, n + 1, 1), family.end]
+
+
+def _whole(prepared: Prepared, piece: int, settings: TowerSettings) -> Rows:
+    """All rows of a piece."""
+    frames, height, width = grid = settings.row_grid(prepared.pieces[piece].grid)
+    family = settings.family
+    n = frames * height * width
+    moment = (piece, prepared.moments[piece]) if prepared.moments else None
+    return Rows(prepared, piece, 0, n, grid if family.is_grid else None, family.sees_all, moment=moment)
+
+
+def _lines(prepared: Prepared, piece: int, settings: TowerSettings) -> list[str | Rows]:
+    """Rows line by line, with a text after each line but the last."""
+    _, height, width = settings.row_grid(prepared.pieces[piece].grid)
+    lines = [Rows(prepared, piece, y * width, width) for y in range(height)]
+    return [part for line in lines for part in (line, settings.family.line_end)][:-1]
+
+
+def _unpadded(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+    """LLaVA 1.6: the overview, then lines that go through all tiles, without those that show the padding.
+
+    A row that the tower's file has ends each line: it comes after the rows of a piece.
+    """
+    _, side, _ = settings.row_grid(prepared.pieces[0].grid)
+    high, wide = (one * side for one in prepared.tiles)
+    height, width = prepared.size
+    top = left = 0
+    if width / height > wide / high:
+        top = (high - int(round(height * (wide / width), 7))) // 2
+    else:
+        left = (wide - int(round(width * (high / height), 7))) // 2
+    parts: list[str | Rows] = [_whole(prepared, 0, settings)]
+    for y in range(top, high - top):
+        for column in range(prepared.tiles[1]):
+            first, last = max(left, column * side), min(wide - left, (column + 1) * side)
+            if first < last:
+                piece = 1 + y // side * prepared.tiles[1] + column
+                parts.append(Rows(prepared, piece, y % side * side + first % side, last - first))
+        parts.append(Rows(prepared, 0, side * side, 1))
+    return parts
+
+
+def _with_tile_marks(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+    """Idefics 3: each tile after its line and column, the overview last, or a whole picture as overview alone."""
+    fence, overview = "<fake_token_around_image>", "<global-img>"
+    lines, columns = prepared.tiles
+    parts: list[str | Rows] = []
+    for y in range(lines):
+        for x in range(columns):
+            parts += [f"{fence}<row_{y + 1}_col_{x + 1}>", _whole(prepared, y * columns + x, settings)]
+        parts.append("\n")
+    last = _whole(prepared, len(prepared.pieces) - 1, settings)
+    return [*parts, "\n" * bool(lines), f"{fence}{overview}", last, fence]
+
+
+def _with_numbered_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+    """LFM2-VL: each tile after its line and column, then the overview; a whole picture has no mark."""
+    lines, columns = prepared.tiles
+    parts: list[str | Rows] = []
+    for i in range(lines * columns):
+        parts += [f"<|img_row_{i // columns + 1}_col_{i % columns + 1}|>", _whole(prepared, i, settings)]
+    return [*parts, "<|img_thumbnail|>" * bool(lines), _whole(prepared, len(prepared.pieces) - 1, settings)]
+
+
+def _with_separators(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+    """Llama 4: tiles with a mark between columns and one after each line, then the overview after its own."""
+    lines, columns = prepared.tiles
+    parts: list[str | Rows] = []
+    for i in range(lines * columns):
+        is_last = i % columns == columns - 1
+        parts += [_whole(prepared, i, settings), "<|tile_y_separator|>" if is_last else "<|tile_x_separator|>"]
+    return [*parts, "<|image|>", _whole(prepared, len(prepared.pieces) - 1, settings)]
+
+
+def _sliced(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Rows]:
+    """MiniCPM-V: the picture's number, the overview, then slices with a line end after each line but the last."""
+    lines, columns = prepared.tiles
+    parts: list[str | Rows] = [f"<image_id>{index}</image_id><image>", _whole(prepared, 0, settings), "</image>"]
+    for i in range(lines * columns):
+        parts += ["\n" * (i > 0 and i % columns == 0) + "<slice>", _whole(prepared, i + 1, settings), "</slice>"]
+    return parts
+
+
+def _with_cells(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Rows]:
+    """Hunyuan VL: rows of the tower's file before and after the picture, and at each line's end."""
+    _, height, width = settings.row_grid(prepared.pieces[0].grid)
+    n = height * width
+    parts: list[str | Rows] = [Rows(prepared, 0, n + 1, 1)]
+    for y in range(height):
+        parts.append(Rows(prepared, 0, y * width, width, cell=(y, 0, index)))
+        parts.append(Rows(prepared, 0, n, 1, cell=(y, width, index)))
+    return [*parts, Rows(prepared, 0, n + 2, 1)]
+
+
+# Families whose rows, or marks, know how many pictures came before.
+_NUMBERED = {"resampler": _sliced, "minicpmv4_6": _sliced, "hunyuanvl": _with_cells}
+
+
+# Families whose tiles have marks of their own.
+def _with_end(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+    """Gemma 3n: all rows, then the one of the tower's file that ends them."""
+    rows = _whole(prepared, 0, settings)
+    return [rows, Rows(prepared, 0, rows.n, 1)]
+
+
+def _with_lines_of_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+    """DeepSeek-OCR: lines through all tiles, then those of the overview, each with a row of the tower's file after it.
+
+    A second row of that file ends the picture. Both come after the rows of a piece.
+    """
+    lines, columns = prepared.tiles
+    last = len(prepared.pieces) - 1
+    _, height, width = settings.row_grid(prepared.pieces[last].grid)
+    end = Rows(prepared, last, height * width, 1)
+    parts: list[str | Rows] = []
+    for i in range(lines):
+        _, high, wide = settings.row_grid(prepared.pieces[i * columns].grid)
+        for y in range(high):
+            parts += [Rows(prepared, i * columns + x, y * wide, wide) for x in range(columns)]
+            parts.append(end)
+    for y in range(height):
+        parts += [Rows(prepared, last, y * width, width), end]
+    return [*parts, Rows(prepared, last, height * width + 1, 1)]
+
+
+def _between_ends(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+    """CogVLM: all rows between two of the tower's file. Those of patches have one position; the last is as a token."""
+    rows = _whole(prepared, 0, settings)
+    first, last = (Rows(prepared, 0, rows.n + i, 1, is_visual=i == 0) for i in range(2))
+    return [first, replace(rows, is_point=True, is_visual=True), last]
+
+
+_MARKED = {
+    "cogvlm": _between_ends,
+    "deepseekocr": _with_lines_of_tiles,
+    "gemma3nv": _with_end,
+    "idefics3": _with_tile_marks,
+    "lfm2": _with_numbered_tiles,
+    "llama4": _with_separators,
+}
+
+
+def _joined(parts: Iterable[str | Rows]) -> tuple[str | Rows, ...]:
+    """Parts without empty texts, and with texts that follow one another as one."""
+    out: list[str | Rows] = []
+    for part in parts:
+        if isinstance(part, str) and out and isinstance(out[-1], str):
+            out[-1] += part
+        elif part:
+            out.append(part)
+    return tuple(out)

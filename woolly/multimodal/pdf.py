@@ -1,0 +1,294 @@
+"""The Page of a PDF file: its text layer and its picture.
+
+pdfium reads the file, in a child process with limits: hostile files have crashed every reader of this format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import threading
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from woolly.errors import RequestError
+from woolly.machine.child import can_start
+from woolly.machine.extra import how_to_add
+from woolly.multimodal import MOST_PAGES
+from woolly.multimodal.format import MOST_BYTES
+from woolly.multimodal.picture import Picture
+from woolly.multimodal.turn import run_in_turn
+
+_MOST_CHARACTERS = 4_000_000  # of a conversation: a million tokens
+_SCALE = 2.0  # pixels of a point: 144 per inch, at which print of 8 points can be read
+_MOST_SIDE = 2048  # pixels; a page of 200 inches is drawn smaller, not larger
+_MOST_PIXELS = 200_000_000  # of a file: what the pictures of a conversation may have
+_MOST_PACKED = 128 << 20  # bytes of a file's compressed pages: 30 photos, or a thousand pages of print
+_MOST_OUTPUT = _MOST_PACKED + (32 << 20)  # bytes that the child writes: a character takes 6 of them, or 12
+
+_MEMORY = 1 << 30  # of the child; pages of scans take 150 MB
+_SECONDS = 40  # of processor time; 50 scanned pages take 10
+_PATIENCE = 120.0  # seconds on the clock of a loaded machine
+_SLOTS = threading.BoundedSemaphore(2)  # children at once
+
+_KEPT = 256 << 20  # bytes of compressed pages: a page of print takes 100 KB, one of a photo 4 MB
+_PASSWORD, _SECURITY = 4, 5  # FPDF_ERR_*
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """A page as it was read."""
+
+    number: int  # from 1
+    text: str  # of its text layer; a scan has none
+    width: int = 0  # pixels; 0: nobody asked for them, or the page has no size
+    height: int = 0
+    packed: bytes = field(default=b"", repr=False)
+
+    @property
+    def picture(self) -> Picture:
+        """The page as it is printed."""
+        n_bytes = self.width * self.height * 3
+        try:
+            pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
+            return Picture(np.frombuffer(pixels, np.uint8, n_bytes).reshape(self.height, self.width, 3))
+        except (ValueError, zlib.error):  # the process that read the file wrote something else
+            raise _damaged("the file") from None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the files before one took of what a conversation may have."""
+
+    n_pages: int = 0
+    n_characters: int = 0
+
+    def more(self, pages: tuple[Page, ...]) -> Taken:
+        """Returns the sum with the pages of one more file."""
+        return Taken(self.n_pages + len(pages), self.n_characters + sum(len(page.text) for page in pages))
+
+
+_NOTHING = Taken()
+
+
+class _Packed(Protocol):
+    @property
+    def packed(self) -> bytes: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+Held = TypeVar("Held", bound=_Packed)
+
+
+class Kept(Generic[Held]):
+    """Pages, or frames, of the files that were read last, by a digest: each turn brings its files again."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._files: OrderedDict[bytes, tuple[Held, ...]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, digest: bytes) -> tuple[Held, ...] | None:
+        """Returns what was read of a file, None if it is not kept."""
+        with self._lock:
+            if digest in self._files:
+                self._files.move_to_end(digest)
+            return self._files.get(digest)
+
+    def keep(self, digest: bytes, pages: tuple[Held, ...]) -> None:
+        """Keeps what was read, and drops what was not used for longest."""
+        with self._lock:
+            self._files[digest] = pages
+            while sum(map(_size, self._files.values())) > self._room:
+                self._files.popitem(last=False)
+
+
+_kept: Kept[Page] = Kept(_KEPT)
+
+
+def is_pdf(source: Any) -> bool:
+    """Whether a path or the bytes of a file are those of a PDF file, by its first bytes."""
+    try:
+        if isinstance(source, (str, os.PathLike)):
+            with Path(source).expanduser().open("rb") as file:
+                return file.read(4) == b"%PDF"
+        return isinstance(source, (bytes, bytearray, memoryview)) and bytes(source[:4]) == b"%PDF"
+    except (OSError, ValueError, RuntimeError):  # who reads it all says why it cannot be read
+        return False
+
+
+def read_file(source: Any) -> bytes:
+    """Returns the bytes of a path, or bytes as they are, at most one more than are taken."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source)
+    if not isinstance(source, (str, os.PathLike)):
+        raise RequestError(f"the file is a {type(source).__name__}; a path or bytes were expected")
+    try:
+        with Path(source).expanduser().open("rb") as file:
+            return file.read(MOST_BYTES + 1)
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
+        reason = getattr(error, "strerror", None) or error
+        raise RequestError(f"the file {source} cannot be read ({reason})") from None
+
+
+def read_pages(
+    data: bytes,
+    name: str = "the file",
+    *,
+    sees: bool,
+    most: int = MOST_PAGES,
+    before: Taken = _NOTHING,
+    deadline: float = math.inf,
+) -> tuple[Page, ...]:
+    """Returns the pages of a PDF file, with their pixels if `sees`.
+
+    RequestError if it is none, damaged, encrypted, too long or too costly, if it has more than `most` pages with those
+    of the files `before`, or if it is not read at `deadline`, by time.monotonic(). `name` begins the sentence.
+    """
+    _check(data, name)
+    digest = hashlib.blake2b(data, digest_size=32, person=b"woolly pdf", salt=b"sees" if sees else b"text").digest()
+    pages = _kept.find(digest)
+    if pages is None:
+        pages = _read(data, name, before, sees=sees, most=most, deadline=deadline)
+        _kept.keep(digest, pages)
+    _check_number(len(pages), name, most, before)
+    if before.more(pages).n_characters > _MOST_CHARACTERS:
+        raise _too_long(name, before)
+    return pages
+
+
+def _check(data: bytes, name: str) -> None:
+    if len(data) > MOST_BYTES:
+        raise RequestError(
+            f"{name} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
+            limit=MOST_BYTES,
+        )
+    if b"%PDF" not in data[:1024]:  # other bytes may come before it, as readers of this format allow
+        raise RequestError(f"{name} is no PDF file, which was expected")
+
+
+def _check_number(n_pages: int, name: str, most: int, before: Taken) -> None:
+    if n_pages < 1:
+        raise RequestError(f"{name} has no pages; send another one")
+    if before.n_pages and before.n_pages + n_pages > most:
+        raise RequestError(f"the PDF files of the conversation have more than {most} pages together; send fewer")
+    if n_pages > most:
+        raise RequestError(
+            f"{name} has {n_pages} pages, and at most {most} are taken; send some of them", limit=most, given=n_pages
+        )
+
+
+def _too_long(name: str, before: Taken) -> RequestError:
+    if before.n_characters:
+        many = f"the PDF files of the conversation have more than {_MOST_CHARACTERS} characters of text together"
+        return RequestError(f"{many}; send fewer")
+    return RequestError(f"{name} has more than {_MOST_CHARACTERS} characters of text; send some of its pages")
+
+
+def _read(data: bytes, name: str, before: Taken, *, sees: bool, most: int, deadline: float) -> tuple[Page, ...]:
+    order = {
+        "memory": _MEMORY,
+        "seconds": _SECONDS,
+        "path": _packages(),
+        "sees": sees,
+        "most_pages": most - before.n_pages,
+        "most_characters": _MOST_CHARACTERS - before.n_characters,
+        "most_pixels": _MOST_PIXELS,
+        "most_packed": _MOST_PACKED,
+        "scale": _SCALE,
+        "most_side": _MOST_SIDE,
+    }
+    if not can_start():
+        raise RequestError("PDF files are read by a process of Python, which cannot be started here; send pictures")
+    written = run_in_turn(
+        *("pdf_child.py", order, data, _SLOTS),
+        name=name,
+        patience=_PATIENCE,
+        deadline=deadline,
+        most_output=_MOST_OUTPUT,
+    )
+    if written is None:
+        raise RequestError(
+            f"{name} is damaged, or too costly to read: {_SECONDS} s and {_MEMORY >> 30} GB are the limits; save it"
+            " again, or send its pages as pictures"
+        )
+    try:
+        return _parsed(written, name, most, before)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise _damaged(name) from None  # the file took over what reads it, perhaps
+
+
+def _packages() -> list[str]:
+    """Returns the folders that have pdfium; it is not imported here, so that no file can reach this process by it."""
+    found = [find_spec(package) for package in ("pypdfium2", "pypdfium2_raw")]
+    places = [
+        str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None
+    ]
+    if len(places) < len(found):
+        raise RequestError(f"PDF files need the package pypdfium2: {how_to_add('pdf')}")
+    return sorted(set(places))
+
+
+def _parsed(written: bytes, name: str, most: int, before: Taken) -> tuple[Page, ...]:
+    """Returns the pages that a child wrote."""
+    line, place = _line(written, 0)
+    if "fault" in line:
+        raise _refusal(line, name)
+    n_pages = line["pages"]
+    _check_number(n_pages, name, most, before)
+    pages: list[Page] = []
+    while len(pages) < n_pages:
+        line, place = _line(written, place)
+        if line.get("fault") == "characters":
+            raise _too_long(name, before)
+        if line.get("fault") == "pixels":
+            raise RequestError(
+                f"the pages of {name} have more than {_MOST_PIXELS // 1_000_000} million pixels, or"
+                f" {_MOST_PACKED >> 20} MB of them when compressed; send some of its pages"
+            )
+        if "fault" in line:
+            raise RequestError(f"{name} is a damaged PDF file (page {len(pages) + 1}); save it again, or send another")
+        width, height, n_bytes = (int(line[key]) for key in ("width", "height", "bytes"))
+        if n_bytes < 0 or not (0 <= width <= _MOST_SIDE and 0 <= height <= _MOST_SIDE):
+            raise ValueError("a size that no page has")
+        packed = written[place : place + n_bytes]
+        place += n_bytes
+        pages.append(Page(len(pages) + 1, _plain(line["text"]), width, height, packed))
+    return tuple(pages)
+
+
+def _line(written: bytes, place: int) -> tuple[dict[str, Any], int]:
+    end = written.index(b"\n", place)
+    return json.loads(written[place:end]), end + 1
+
+
+def _refusal(line: dict[str, Any], name: str) -> RequestError:
+    if line["code"] == _PASSWORD:
+        return RequestError(f"{name} is encrypted, and needs a password; save it without one")
+    if line["code"] == _SECURITY:
+        return RequestError(f"{name} is encrypted in a way that is not supported; save it without")
+    return _damaged(name)
+
+
+def _damaged(name: str) -> RequestError:
+    return RequestError(f"{name} is a damaged PDF file; save it again, or send another one")
+
+
+def _plain(text: str) -> str:
+    """Returns the text of a layer without control characters and halves of characters."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "ignore").decode().split("\n")
+    return "\n".join("".join(c for c in line if c.isprintable() or c == "\t").rstrip() for line in lines).strip()
+
+
+def _size(pages: tuple[_Packed, ...]) -> int:
+    return sum(len(page.packed) + 4 * len(page.text) for page in pages)

@@ -1,0 +1,209 @@
+"""The Picture: RGB pixels of what a caller gives; its bounds are checked before anything is decoded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import RequestError
+from woolly.machine.extra import how_to_add
+from woolly.multimodal.format import FORMATS, MOST_BYTES, MOST_PIXELS, MOST_SIDE, sniff, webp_size
+
+PictureSource = Any  # a path, the bytes of a file, a PIL image, or a uint8 array [height, width, 3]
+
+# A progressive JPEG may repeat scans of the whole picture: usual ones have ten. 2e9 pixels are decoded in some seconds.
+_MOST_SCANS = 16
+_MOST_SCANNED = 2_000_000_000
+
+# Pictures that are decoded at once: the largest takes 700 MB until it is RGB.
+_DECODING = threading.BoundedSemaphore(2)
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A decoded picture."""
+
+    pixels: npt.NDArray[np.uint8] = field(repr=False)  # [height, width, 3]: red, green, blue
+    note: str = ""  # what is not shown, such as the other frames of an animation
+
+    @property
+    def width(self) -> int:
+        """Pixels from left to right."""
+        return int(self.pixels.shape[1])
+
+    @property
+    def height(self) -> int:
+        """Pixels from top to bottom."""
+        return int(self.pixels.shape[0])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of size and pixels: equal for equal pictures, whatever the file."""
+        hashed = hashlib.blake2b(f"{self.width}x{self.height} RGB".encode(), digest_size=32, person=b"woolly picture")
+        hashed.update(np.ascontiguousarray(self.pixels).data)
+        return hashed.digest()
+
+
+def check_pillow() -> None:
+    """RequestError with the command that installs Pillow, if it is missing."""
+    try:
+        import PIL  # noqa: F401
+    except ImportError:
+        raise RequestError(f"pictures need the package pillow: {how_to_add('pictures')}") from None
+
+
+def read_picture(source: PictureSource, name: str = "the picture") -> Picture:
+    """Returns the picture of a path, the bytes of a file, a PIL image or an array.
+
+    As transformers reads it: turned as its EXIF data say, transparency over white, the first frame of an animation.
+    RequestError if it is none, too large, damaged, or of a format that is not taken; `name` begins the sentence.
+    """
+    if isinstance(source, Picture):
+        return source
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        return _decode(_read_file(path), path.name)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _decode(bytes(source), name)
+    if isinstance(source, np.ndarray):
+        return _from_array(source, name)
+    images = sys.modules.get("PIL.Image")
+    if images is not None and isinstance(source, images.Image):
+        _check_size(source.width, source.height, name)
+        return _held(lambda: _guarded(lambda: _to_picture(source, name), "PIL", name))
+    kind = type(source).__name__
+    raise RequestError(f"{name} is a {kind}; a path, bytes, a PIL image or an array of uint8 was expected")
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        with path.expanduser().open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
+        reason = getattr(error, "strerror", None) or error
+        raise RequestError(f"the picture {path} cannot be read ({reason})") from None
+    return data
+
+
+def _decode(data: bytes, name: str) -> Picture:
+    kind = sniff(data, name)
+    check_pillow()
+    if kind == "WebP":  # its plugin allocates all pixels when it opens a file
+        _check_size(*webp_size(data, name), name)
+
+    def decode() -> Picture:
+        # The plugin itself, not Image.open: that warns of pictures above 89 megapixels, and tries other formats.
+        image = FORMATS[kind].plugin()(BytesIO(data))
+        _check_size(image.width, image.height, name)
+        if kind == "JPEG":
+            _check_scans(data.count(b"\xff\xda"), image.width * image.height, name)
+        return _to_picture(image, name)
+
+    return _held(lambda: _guarded(decode, kind, name))
+
+
+def _held(decode: Callable[[], Picture]) -> Picture:
+    with _DECODING:
+        return decode()
+
+
+def _guarded(decode: Callable[[], Picture], kind: str, name: str) -> Picture:
+    try:
+        return decode()
+    except RequestError:
+        raise
+    except MemoryError:
+        raise RequestError(f"{name} does not fit into the memory; send a smaller one") from None
+    except Exception as error:  # a damaged file raises errors of any class in Pillow's plugins
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise RequestError(f"{name} is a damaged {kind} file ({reason}); send it again, or another one") from None
+
+
+def _check_size(width: int, height: int, name: str) -> None:
+    if width < 1 or height < 1:
+        raise RequestError(f"{name} has {width} x {height} pixels; at least one was expected")
+    if width * height > MOST_PIXELS:
+        most = MOST_PIXELS // 1_000_000
+        raise RequestError(
+            f"{name} has {width} x {height} pixels, and at most {most} million are taken; send a smaller one",
+            limit=MOST_PIXELS,
+            given=width * height,
+        )
+    if max(width, height) > MOST_SIDE:
+        raise RequestError(
+            f"{name} has {width} x {height} pixels, and a side of at most {MOST_SIDE} is taken; send a smaller one",
+            limit=MOST_SIDE,
+            given=max(width, height),
+        )
+
+
+def _check_scans(n_scans: int, n_pixels: int, name: str) -> None:
+    if n_scans > _MOST_SCANS and n_scans * n_pixels > _MOST_SCANNED:
+        raise RequestError(f"{name} is a JPEG file of {n_scans} scans, which takes too long; save it again as PNG")
+
+
+def _to_picture(image: Any, name: str) -> Picture:
+    """Decodes a PIL image and returns it as RGB."""
+    from PIL import ImageOps
+
+    note = f"{name} is an animation: the model sees its first frame" if getattr(image, "is_animated", False) else ""
+    image.load()
+    turned = ImageOps.exif_transpose(image) if _is_turned(image) else image
+    return Picture(_rgb(turned), note)
+
+
+def _is_turned(image: Any) -> bool:
+    """Whether EXIF data ask for another orientation; damaged EXIF data ask for nothing."""
+    try:
+        return int(image.getexif().get(0x0112, 1)) in range(2, 9)
+    except Exception:
+        return False
+
+
+def _rgb(image: Any) -> npt.NDArray[np.uint8]:
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # 16 bits of grey: their upper half, as Pillow reads colours of 16 bits
+        grey = np.asarray(image).astype(np.int64) >> 8
+        return np.repeat(np.clip(grey, 0, 255).astype(np.uint8)[..., None], 3, axis=2)
+    has_alpha = "A" in image.getbands() or "a" in image.getbands() or image.info.get("transparency") is not None
+    if has_alpha:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, image)
+    return np.asarray(image.convert("RGB"))
+
+
+def _from_array(array: npt.NDArray[Any], name: str) -> Picture:
+    shape = " x ".join(map(str, array.shape))
+    if array.dtype != np.uint8:
+        raise RequestError(f"{name} is an array of {array.dtype}; uint8, from 0 to 255, was expected")
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
+        raise RequestError(f"{name} is an array of {shape}; height x width x 3 was expected, channels last")
+    _check_size(array.shape[1], array.shape[0], name)
+    if array.shape[2] == 1:
+        return Picture(np.repeat(array, 3, axis=2))
+    if array.shape[2] == 4:
+        check_pillow()
+        from PIL import Image
+
+        return Picture(_rgb(Image.fromarray(np.ascontiguousarray(array), "RGBA")))
+    return Picture(np.array(array))  # a copy: the caller may write to his

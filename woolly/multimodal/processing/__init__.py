@@ -1,0 +1,79 @@
+"""PREPARING: what the processor of each family makes of a picture before its tower reads it, one file per family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from woolly.multimodal.layout import Layout, lay_out
+from woolly.multimodal.processing import (
+    deepseek,
+    gemma3,
+    gemma4,
+    idefics3,
+    internvl,
+    kimi,
+    lfm2,
+    llama4,
+    llava,
+    minicpm,
+    pixtral,
+    qwen,
+)
+
+if TYPE_CHECKING:
+    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.prepared import Prepared
+    from woolly.multimodal.processing.cut import Cut
+    from woolly.multimodal.settings import TowerSettings
+
+__all__ = ["PREPARING", "Preparing", "measure", "prepare"]
+
+
+class Preparing(Protocol):
+    """A file of this folder."""
+
+    def cut(self, height: int, width: int, settings: TowerSettings) -> Cut:
+        """Returns the pieces of a picture of this size; RequestError for a shape that the family does not take."""
+
+    def prepare(self, picture: Picture, settings: TowerSettings) -> Prepared:
+        """Returns the picture in these pieces."""
+
+
+# By `clip.projector_type`.
+PREPARING: Mapping[str, Preparing] = {
+    "gemma3": gemma3,
+    "gemma3nv": gemma3,
+    "gemma4v": gemma4,
+    "mlp": llava,
+    "cogvlm": gemma3,
+    "qwen2vl_merger": qwen,
+    "qwen2.5vl_merger": qwen,
+    "qwen2.5o": qwen,
+    "qwen3vl_merger": qwen,
+    "pixtral": pixtral,
+    "lightonocr": pixtral,
+    "idefics3": idefics3,
+    "internvl": internvl,
+    "lfm2": lfm2,
+    "llama4": llama4,
+    "glm4v": qwen,
+    "paddleocr": qwen,
+    "resampler": minicpm,
+    "minicpmv4_6": minicpm,
+    "kimivl": kimi,
+    "dots_ocr": qwen,
+    "hunyuanvl": qwen,
+    "deepseekocr": deepseek,
+}
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns a picture as the tower reads it; RequestError if the family cannot take one of its shape."""
+    return PREPARING[settings.projector].prepare(picture, settings)
+
+
+def measure(size: tuple[int, int], settings: TowerSettings) -> Layout:
+    """Returns what a picture of this height and width becomes in a prompt; nothing of it is computed, nor held."""
+    cut = PREPARING[settings.projector].cut(*size, settings)
+    return lay_out(cut.emptied(size, settings), settings)

@@ -1,0 +1,41 @@
+"""The Cut: which pieces a picture becomes, known before any of its pixels is resized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from woolly.multimodal.prepared import Piece, Prepared
+
+if TYPE_CHECKING:
+    from woolly.multimodal.settings import TowerSettings
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Height and width of each piece in pixels, in the order of the prompt, and lines and columns of tiles."""
+
+    sizes: tuple[tuple[int, int], ...]
+    tiles: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def into_tiles(cls, lines: int, columns: int, size: int, *, is_overview_first: bool = False) -> Cut:
+        """Returns square tiles and an overview of the same size; one tile alone needs no overview.
+
+        An overview that comes first is there for one tile, too.
+        """
+        if (lines, columns) == (1, 1) and not is_overview_first:
+            return cls(((size, size),))
+        return cls(((size, size),) * (lines * columns + 1), (lines, columns))
+
+    def emptied(self, size: tuple[int, int], settings: TowerSettings) -> Prepared:
+        """Returns what a picture of this height and width becomes, without its values: for counting its rows."""
+        patch = settings.patch_size
+        pieces = []
+        for height, width in self.sizes:
+            grid = (1, height // patch, width // patch)
+            nothing = np.broadcast_to(np.float32(0), (grid[1] * grid[2], 3 * patch**2))  # takes no memory
+            pieces.append(Piece(nothing, grid))
+        return Prepared("image", tuple(pieces), b"", self.tiles, size)

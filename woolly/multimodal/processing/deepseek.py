@@ -1,0 +1,46 @@
+"""DeepSeek-OCR: a large picture is stretched over tiles, then all of it stands in the middle of a grey square."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from woolly.multimodal.picture import Picture, check_pillow
+from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processing.cut import Cut
+from woolly.multimodal.processing.internvl import choose_grid
+from woolly.multimodal.processing.pixels import Pixels, piece_of, resize, tiles_of
+
+if TYPE_CHECKING:
+    from woolly.multimodal.settings import TowerSettings
+
+_LEAST, _MOST = 2, 9  # tiles, if the file does not say
+
+
+def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    """Returns tiles if the picture is larger than one, and an overview, which is larger than a tile."""
+    tile, overview = settings.tile_size, (settings.image_size,) * 2
+    if max(height, width) <= tile:
+        return Cut((overview,))
+    columns, lines = choose_grid(height, width, tile, settings.min_tiles or _LEAST, settings.max_tiles or _MOST)
+    return Cut(((tile, tile),) * (lines * columns) + (overview,), (lines, columns))
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns the pieces of `cut`."""
+    (lines, columns), tile = cut(picture.height, picture.width, settings).tiles, settings.tile_size
+    tiles = tiles_of(resize(picture.pixels, lines * tile, columns * tile, "bicubic"), tile) if lines else []
+    shown = [*tiles, _within(picture.pixels, settings)]
+    pieces = [piece_of(one, settings) for one in shown]
+    return Prepared.of("image", pieces, tiles=(lines, columns), size=picture.size)
+
+
+def _within(pixels: Pixels, settings: TowerSettings) -> Pixels:
+    """Returns the picture in its own shape in the middle of a square, filled with the mean colour."""
+    check_pillow()
+    from PIL import Image, ImageOps
+
+    side, colour = settings.image_size, tuple(int(one * 255) for one in settings.mean)
+    filled = ImageOps.pad(Image.fromarray(pixels), (side, side), Image.Resampling.BICUBIC, color=colour)
+    return np.asarray(filled)

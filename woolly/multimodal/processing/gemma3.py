@@ -1,0 +1,28 @@
+"""Gemma 3 and CogVLM: a picture is squashed to a square.
+
+Pan and scan, which the processor of Gemma 3 leaves off, is left off here too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processing.cut import Cut
+from woolly.multimodal.processing.pixels import piece_of, resize
+
+if TYPE_CHECKING:
+    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.settings import TowerSettings
+
+
+def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    """Returns one square, whatever the picture."""
+    return Cut(((settings.image_size, settings.image_size),))
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns the picture as one square piece."""
+    side = settings.image_size
+    square = resize(picture.pixels, side, side, "bicubic" if settings.projector == "cogvlm" else "bilinear")
+    return Prepared.of("image", [piece_of(square, settings)], size=picture.size)

@@ -1,0 +1,39 @@
+"""Gemma 4: a picture keeps its shape and fills a number of rows; pixels go from 0 to 1, the tower does the rest."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from woolly.errors import RequestError
+from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processing.cut import Cut
+from woolly.multimodal.processing.pixels import piece_of, resize
+
+if TYPE_CHECKING:
+    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.settings import TowerSettings
+
+_MOST_ROWS = 280  # as the processor has it; files do not say
+
+
+def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    """Returns one piece of the most rows that its shape allows."""
+    side = settings.patch_size * settings.merge
+    most = settings.max_pixels or _MOST_ROWS * side**2
+    grow = math.sqrt(most / (height * width))
+    high, wide = int(grow * height // side), int(grow * width // side)
+    if high == wide == 0:
+        raise RequestError(f"the picture has {width} x {height} pixels, which give no row; send a larger one")
+    longest = most // side**2
+    if high == 0:
+        high, wide = 1, min(width // height, longest)
+    elif wide == 0:
+        high, wide = min(height // width, longest), 1
+    return Cut(((high * side, wide * side),))
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns the picture as one piece."""
+    pixels = resize(picture.pixels, *cut(picture.height, picture.width, settings).sizes[0], "bicubic")
+    return Prepared.of("image", [piece_of(pixels, settings)], size=picture.size)

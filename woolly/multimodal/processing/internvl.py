@@ -1,0 +1,51 @@
+"""InternVL: a picture is stretched over the grid of tiles whose shape is nearest to its own, then an overview."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processing.cut import Cut
+from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
+
+if TYPE_CHECKING:
+    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.settings import TowerSettings
+
+_LEAST, _MOST = 1, 12  # tiles, if the file does not say
+
+
+def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    """Returns tiles and an overview."""
+    least, most = settings.min_tiles or _LEAST, settings.max_tiles or _MOST
+    columns, lines = choose_grid(height, width, settings.image_size, least, most)
+    return Cut.into_tiles(lines, columns, settings.image_size)
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns tiles, then the whole picture as a tile; the latter alone if one tile holds all of it."""
+    size = settings.image_size
+    tiles = cut(picture.height, picture.width, settings).tiles
+    lines, columns = tiles if any(tiles) else (1, 1)
+    pixels = resize(picture.pixels, lines * size, columns * size, "bicubic")
+    if not any(tiles):
+        return Prepared.of("image", [piece_of(pixels, settings)], size=picture.size)
+    shown = [*tiles_of(pixels, size), resize(picture.pixels, size, size, "bicubic")]
+    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=tiles, size=picture.size)
+
+
+def choose_grid(height: int, width: int, size: int, least: int, most: int) -> tuple[int, int]:
+    """Returns columns and lines of the grid with the nearest ratio of sides.
+
+    If several are equally near, the largest counts that has less than twice the pixels of the picture.
+    """
+    numbers = range(1, most + 1)
+    grids = [(columns, lines) for columns in numbers for lines in numbers if least <= columns * lines <= most]
+    best, nearest = (1, 1), float("inf")
+    for columns, lines in sorted(grids, key=lambda grid: grid[0] * grid[1]):
+        distance = abs(width / height - columns / lines)
+        if distance < nearest:
+            best, nearest = (columns, lines), distance
+        elif distance == nearest and height * width > 0.5 * size * size * columns * lines:
+            best = (columns, lines)
+    return best

@@ -1,0 +1,51 @@
+"""Kimi-VL: a picture keeps its shape and size within a number of patches; black fills its sides up to whole rows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from woolly.errors import RequestError
+from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processing.cut import Cut
+from woolly.multimodal.processing.pixels import piece_of, resize
+
+if TYPE_CHECKING:
+    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.settings import TowerSettings
+
+MOST_PATCHES = 4096  # the processor's, if the file gives no pixels
+MOST_OF_SIDE = 511  # patches of a line or column, as the processor has it
+
+
+def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    """Returns one piece; RequestError for one that is too long."""
+    row = settings.patch_size * settings.merge
+    high, wide = (-(-one // row) * row for one in _shrunk(height, width, settings))
+    if max(high, wide) > MOST_OF_SIDE * settings.patch_size:
+        raise RequestError(
+            f"the picture has {width} x {height} pixels, and this model takes sides of at most"
+            f" {MOST_OF_SIDE * settings.patch_size} of them; cut it"
+        )
+    return Cut(((high, wide),))
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns the picture as one piece, with black below and to its right."""
+    high, wide = cut(picture.height, picture.width, settings).sizes[0]
+    pixels = resize(picture.pixels, *_shrunk(picture.height, picture.width, settings), "bicubic")
+    filled = np.zeros((high, wide, 3), np.uint8)
+    filled[: len(pixels), : pixels.shape[1]] = pixels
+    return Prepared.of("image", [piece_of(filled, settings)], size=picture.size)
+
+
+def _shrunk(height: int, width: int, settings: TowerSettings) -> tuple[int, int]:
+    """Returns the sides of a picture of no more than the most whole patches."""
+    patch = settings.patch_size
+    most = (settings.max_pixels or MOST_PATCHES * patch**2) // patch**2
+    if (n := (height // patch) * (width // patch)) <= most:
+        return height, width
+    scale = math.sqrt(most / n)
+    return max(1, int(height * scale)), max(1, int(width * scale))

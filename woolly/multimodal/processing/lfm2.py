@@ -1,0 +1,45 @@
+"""LFM2-VL: a picture keeps its shape within some rows; a large one is cut into tiles of 512, then an overview."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processing.cut import Cut
+from woolly.multimodal.processing.internvl import choose_grid
+from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
+from woolly.multimodal.processing.qwen import fit_sides
+
+if TYPE_CHECKING:
+    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.settings import TowerSettings
+
+_LEAST_ROWS, _MOST_ROWS = 64, 256  # of the whole picture; the processor's, files do not say
+_TILE, _LEAST_TILES, _MOST_TILES = 512, 2, 10
+_TOLERANCE = 2.0  # a picture of as many times the most rows is still whole
+
+
+def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    """Returns the picture whole, or tiles and an overview."""
+    side = settings.patch_size * settings.merge
+    least = settings.min_pixels or _LEAST_ROWS * side**2
+    most = settings.max_pixels or _MOST_ROWS * side**2
+    high, wide = (round(one / side) * side for one in (height, width))
+    whole = max(side, high), max(side, wide)
+    if not least <= whole[0] * whole[1] <= most:
+        whole = fit_sides(height, width, side, least, most)
+    if max(settings.patch_size, high) * max(settings.patch_size, wide) <= most * _TOLERANCE:
+        return Cut((whole,))
+    least_tiles, most_tiles = settings.min_tiles or _LEAST_TILES, settings.max_tiles or _MOST_TILES
+    columns, lines = choose_grid(height, width, _TILE, least_tiles, most_tiles)
+    return Cut(((_TILE, _TILE),) * (lines * columns) + (whole,), (lines, columns))
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns the pieces of `cut`."""
+    found = cut(picture.height, picture.width, settings)
+    shown = [resize(picture.pixels, *found.sizes[-1], "bilinear")]
+    if any(found.tiles):
+        lines, columns = found.tiles
+        shown = [*tiles_of(resize(picture.pixels, lines * _TILE, columns * _TILE, "bilinear"), _TILE), *shown]
+    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=picture.size)

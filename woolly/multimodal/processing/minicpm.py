@@ -1,0 +1,76 @@
+"""MiniCPM-V: an overview in the picture's shape, and for a large one slices of a grid whose shape is nearest to it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from woolly.errors import RequestError
+from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processing.cut import Cut
+from woolly.multimodal.processing.pixels import piece_of, resize
+
+if TYPE_CHECKING:
+    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.settings import TowerSettings
+
+_MOST_SLICES = 9
+_MOST_AREAS = 2  # of a piece, in squares of the tower's side: what its table of positions was made for
+
+
+def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    """Returns the overview, then the slices, line by line; RequestError for a picture that is too long for its width.
+
+    Sides are rounded to whole rows, so that a long thin piece becomes larger than the tower takes.
+    """
+    found = _cut(height, width, settings)
+    if any(high * wide > _MOST_AREAS * settings.image_size**2 for high, wide in found.sizes):
+        raise RequestError(
+            f"the picture has {width} x {height} pixels, which is too long for its width; cut it into shorter ones"
+        )
+    return found
+
+
+def _cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    size, patch = settings.image_size, settings.patch_size * settings.merge
+    n = min(math.ceil(width * height / size**2), settings.max_tiles or _MOST_SLICES)
+    if n <= 1:
+        return Cut((_fit(height, width, size, patch, grows=True),))
+    lines, columns = _grid(height, width, n, settings.max_tiles or _MOST_SLICES)
+    high, wide = _whole(height, lines) / lines, _whole(width, columns) / columns
+    one = _fit(high, wide, size, patch, grows=True)
+    overview = _fit(height, width, size, patch, grows=False)
+    return Cut((overview, *([one] * (lines * columns))), (lines, columns))
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns the pieces of `cut`."""
+    found = cut(picture.height, picture.width, settings)
+    shown = [resize(picture.pixels, *found.sizes[0], "bicubic")]
+    if any(found.tiles):
+        (lines, columns), (high, wide) = found.tiles, found.sizes[1]
+        pixels = resize(picture.pixels, lines * high, columns * wide, "bicubic")
+        shown += [
+            pixels[y * high : (y + 1) * high, x * wide : (x + 1) * wide] for y in range(lines) for x in range(columns)
+        ]
+    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=picture.size)
+
+
+def _grid(height: int, width: int, n: int, most: int) -> tuple[int, int]:
+    """Returns lines and columns of n slices, one fewer or one more, in the shape that is nearest to the picture's."""
+    counts = [i for i in (n - 1, n, n + 1) if 1 < i <= most]
+    grids = [(i // columns, columns) for i in counts for columns in range(1, i + 1) if i % columns == 0]
+    return min(grids, key=lambda grid: abs(math.log(width / height) - math.log(grid[1] / grid[0])), default=(1, 1))
+
+
+def _fit(height: float, width: float, size: int, patch: int, *, grows: bool) -> tuple[int, int]:
+    """Returns the sides in multiples of `patch`, of about size x size pixels; small ones stay unless it `grows`."""
+    if height * width > size**2 or grows:
+        ratio = width / height
+        height = int(size / math.sqrt(ratio))
+        width = int(height * ratio)
+    return _whole(height, patch), _whole(width, patch)
+
+
+def _whole(length: float, of: int) -> int:
+    return max(round(length / of) * of, of)

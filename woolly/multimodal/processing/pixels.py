@@ -1,0 +1,62 @@
+"""What all families do with pixels: resize, cut into tiles, normalize, cut into patches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.multimodal.picture import check_pillow
+from woolly.multimodal.prepared import Piece
+
+if TYPE_CHECKING:
+    from woolly.multimodal.settings import TowerSettings
+
+Pixels = npt.NDArray[np.uint8]  # [height, width, 3]
+Filter = Literal["bilinear", "bicubic", "lanczos"]
+
+
+def resize(pixels: Pixels, height: int, width: int, filter: Filter) -> Pixels:
+    """Returns the pixels in another size, by Pillow's filter: wide when it shrinks, so that nothing is skipped."""
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    check_pillow()
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling[filter.upper()]))
+
+
+def tiles_of(pixels: Pixels, size: int) -> list[Pixels]:
+    """Returns the tiles of `size` x `size` pixels, line by line."""
+    height, width = pixels.shape[:2]
+    return [pixels[y : y + size, x : x + size] for y in range(0, height, size) for x in range(0, width, size)]
+
+
+def piece_of(pixels: Pixels, settings: TowerSettings, *, in_bfloat16: bool = False) -> Piece:
+    """Returns pixels from 0 to 1, less the mean, by the deviation, as patches line by line.
+
+    In float32, and divided by 255 first: the order of transformers, so that the last bits are the same. `in_bfloat16`
+    rounds each result to 8 bits, as one of its processors does.
+    """
+    patch = settings.patch_size
+    height, width = pixels.shape[0] // patch, pixels.shape[1] // patch
+    scaled = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)
+    mean, std = (np.array(one, np.float32) for one in (settings.mean, settings.std))
+    # What each of 256 values becomes, for red, green and blue.
+    table = _rounded(_rounded(_rounded(scaled, in_bfloat16)[:, None] - mean, in_bfloat16) / std, in_bfloat16)
+    cut = pixels[: height * patch, : width * patch].reshape(height, patch, width, patch, 3)
+    cut = cut.transpose(0, 2, 4, 1, 3).reshape(height * width, 3, patch * patch)
+    values = np.empty(cut.shape, np.float32)
+    for colour in range(3):
+        values[:, colour] = table[cut[:, colour], colour]
+    return Piece(values.reshape(height * width, -1), (1, height, width))
+
+
+def _rounded(values: npt.NDArray[np.float32], in_bfloat16: bool) -> npt.NDArray[np.float32]:
+    """Returns numbers, or these rounded to the upper half of a float32, to even if two are equally near."""
+    if not in_bfloat16:
+        return values
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    upper: npt.NDArray[np.uint32] = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
+    return upper.view(np.float32)

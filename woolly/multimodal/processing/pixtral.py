@@ -1,0 +1,29 @@
+"""Pixtral, Mistral 3, LightOnOCR: a picture keeps its shape within a longest side, filled up to whole rows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from woolly.multimodal.prepared import Prepared
+from woolly.multimodal.processing.cut import Cut
+from woolly.multimodal.processing.pixels import piece_of, resize
+
+if TYPE_CHECKING:
+    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.settings import TowerSettings
+
+
+def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    """Returns one piece within the longest side."""
+    side = settings.patch_size * settings.merge
+    shrink = max(height, width) / (settings.preproc_image_size or settings.image_size)
+    if shrink > 1:
+        height, width = math.floor(height / shrink), math.floor(width / shrink)
+    return Cut(((max(1, math.ceil(height / side)) * side, max(1, math.ceil(width / side)) * side),))
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns the picture as one piece."""
+    pixels = resize(picture.pixels, *cut(picture.height, picture.width, settings).sizes[0], "bicubic")
+    return Prepared.of("image", [piece_of(pixels, settings)], size=picture.size)

@@ -1,0 +1,173 @@
+"""Frames of videos: which ones the processor of a family takes, in what size, and what a tower reads of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from woolly.errors import RequestError
+from woolly.multimodal.prepared import Piece, Prepared
+from woolly.multimodal.processing import measure, prepare
+from woolly.multimodal.processing.pixels import piece_of
+from woolly.multimodal.processing.qwen import MOST_RATIO, fit_sides, most_pixels
+from woolly.multimodal.video import Clip, Frame, Showing
+
+if TYPE_CHECKING:
+    from woolly.multimodal.settings import TowerSettings
+
+_SMOLVLM_FRAMES = 64  # at most, one of a second
+_SMOLVLM_SIDE = 1024  # of a frame as it is handed on: twice what SmolVLM reads
+
+_QWEN_FPS = 2.0
+_QWEN_LEAST_FRAMES, _QWEN_MOST_FRAMES = 4, 768
+# Pixels of all frames, as the checkpoints' configurations have them, and rows of one frame at most.
+_QWEN_LEAST_PIXELS, _QWEN_MOST_PIXELS = 4096, 25_165_824
+_QWEN_MOST_ROWS = 768
+# Rows of a frame at least, and of all pairs of frames at most, with Qwen 2 and 2.5. Files do not say how many positions
+# of 2.5 are a second; all checkpoints have 2.
+_QWEN2_LEAST_ROWS, _QWEN2_MOST_ROWS = 128, int(128_000 * 0.9)
+_QWEN25_PER_SECOND = 2
+
+
+def showing_of(settings: TowerSettings, *, hears: bool = False) -> Showing:
+    """Returns how a family sees videos; RequestError if it takes them in a form that is not known here, or not at all.
+
+    Qwen 3 Omni has the tower of Qwen 3 VL, but lays sound among the frames: `hears` tells them apart.
+    """
+    if settings.projector == "idefics3":
+        return SMOLVLM
+    if settings.projector == "qwen3vl_merger" and not hears:
+        side, most = settings.patch_size * settings.merge, most_pixels(settings)
+        return Showing(f"qwen3vl {side} {most}", _choose_qwen, partial(_fit_qwen, side, most), depth=2, by_pillow=True)
+    if settings.projector in ("qwen2vl_merger", "qwen2.5vl_merger") and not hears:
+        side, most = settings.patch_size * settings.merge, most_pixels(settings)
+        fit = partial(_fit_qwen2, side, most)
+        return Showing(f"qwen2vl {side} {most}", _choose_qwen2, fit, depth=2, by_pillow=True, is_whole=True)
+    kind = f"{settings.projector} that also hear" if hears else settings.projector
+    raise RequestError(
+        f"videos are taken by SmolVLM and Qwen 2 to 3.6 VL, not by models with a projector of type {kind}; send"
+        " frames as pictures"
+    )
+
+
+def measure_frames(frames: Sequence[Frame], settings: TowerSettings) -> int:
+    """Returns the rows that frames become."""
+    return sum(_measured(frame, settings) for frame in frames)
+
+
+def _measured(frame: Frame, settings: TowerSettings) -> int:
+    if frame.depth == 1:
+        return measure((frame.height, frame.width), _one_tile(settings)).n_rows
+    side = settings.patch_size * settings.merge
+    return (frame.height // side) * (frame.width // side)
+
+
+def prepare_frame(frame: Frame, settings: TowerSettings) -> Prepared:
+    """Returns frames as the tower reads them: one as a picture, two as both halves of one piece's patches."""
+    if frame.depth == 1:
+        return prepare(frame.picture, _one_tile(settings))
+    return Prepared.of("image", [_both(frame, settings)], size=(frame.height, frame.width))
+
+
+def prepare_clip(clip: Clip, settings: TowerSettings) -> Prepared:
+    """Returns all frames of a video: a piece for each two, and the moment of each.
+
+    Those of Qwen 2.5 are seconds, whatever the rate of the chosen frames; Qwen 2 counts the pairs.
+    """
+    pieces = [_both(frame, settings) for frame in clip.frames]
+    first, numbers = clip.frames[0], np.arange(len(pieces), dtype=np.float32)
+    if settings.projector == "qwen2.5vl_merger":
+        numbers *= np.float32(_QWEN25_PER_SECOND) * np.float32(first.depth / first.rate)  # f32, as the processor's
+    moments = tuple(numbers.astype(np.int64).tolist())
+    size = sum(frame.depth * frame.height for frame in clip.frames), first.width
+    return Prepared.of("image", pieces, size=size, moments=moments)
+
+
+def _both(frame: Frame, settings: TowerSettings) -> Piece:
+    pieces = [piece_of(one.pixels, settings) for one in frame.pictures]
+    _, height, width = pieces[0].grid
+    return Piece(np.concatenate([one.values for one in pieces]), (len(pieces), height, width))
+
+
+def _one_tile(settings: TowerSettings) -> TowerSettings:
+    return replace(settings, preproc_image_size=settings.image_size)
+
+
+def _choose_smolvlm(n_frames: int, rate: float) -> list[int]:
+    """Returns one frame of a second, evenly from the first to the last.
+
+    The first and the last second of a long video are left out.
+    """
+    seconds = n_frames / rate
+    n = max(1, min(round(seconds), _SMOLVLM_FRAMES))
+    first, last = 0, n_frames - 1
+    if seconds - 2 > _SMOLVLM_FRAMES:
+        first, last = int(rate), min(int(n_frames - rate), last)
+    if first >= last:
+        first, last = 0, n_frames - 1
+    step = (last - first) / max(n - 1, 1)
+    return sorted({int(first + i * step) for i in range(n - 1)} | {last if n > 1 else first})
+
+
+def _fit_smolvlm(n: int, height: int, width: int) -> tuple[int, int]:
+    scale = min(1.0, _SMOLVLM_SIDE / max(width, height))
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+SMOLVLM = Showing("smolvlm", _choose_smolvlm, _fit_smolvlm)
+
+
+def _choose_qwen(n_frames: int, rate: float) -> list[int]:
+    """Returns two frames of a second, evenly from the first to the last."""
+    if n_frames < 2:
+        raise RequestError("the video has one frame, and this model takes at least 2; send it as a picture")
+    n = min(max(int(n_frames / rate * _QWEN_FPS), _QWEN_LEAST_FRAMES), _QWEN_MOST_FRAMES, n_frames)
+    return [int(one) for one in np.linspace(0, n_frames - 1, n).round()]
+
+
+def _choose_qwen2(n_frames: int, rate: float) -> list[int]:
+    """Returns two frames of a second, evenly from the first on, in pairs."""
+    if n_frames < 2:
+        raise RequestError("the video has one frame, and this model takes at least 2; send it as a picture")
+    n = min(max(n_frames / rate * _QWEN_FPS, _QWEN_LEAST_FRAMES), _QWEN_MOST_FRAMES, n_frames)
+    even = math.floor(n / 2) * 2
+    step = n_frames / even
+    return [int(np.float32(i * step)) for i in range(even)]  # the processor counts in f32
+
+
+def _fit_qwen(side: int, most_of_frame: int, n: int, height: int, width: int) -> tuple[int, int]:
+    """Returns the sides as multiples of `side`, in nearly the same ratio, so that all frames keep to the limits."""
+    of_frame = min(_QWEN_MOST_ROWS * side**2, most_of_frame, _QWEN_MOST_PIXELS // n)
+    most = max(of_frame, int(_QWEN_LEAST_PIXELS * 1.05)) * n
+    if min(height, width) < side:
+        scale = max(side / height, side / width)
+        height, width = int(height * scale), int(width * scale)
+    _check_ratio(height, width)
+    high, wide, even = round(height / side) * side, round(width / side) * side, round(n / 2) * 2
+    if even * high * wide > most:
+        shrink = math.sqrt(n * height * width / most)
+        return max(side, math.floor(height / shrink / side) * side), max(side, math.floor(width / shrink / side) * side)
+    if even * high * wide < _QWEN_LEAST_PIXELS:
+        grow = math.sqrt(_QWEN_LEAST_PIXELS / (n * height * width))
+        return math.ceil(height * grow / side) * side, math.ceil(width * grow / side) * side
+    return high, wide
+
+
+def _fit_qwen2(side: int, most_of_frame: int, n: int, height: int, width: int) -> tuple[int, int]:
+    """Returns the sides as multiples of `side`; each frame has its share of all rows."""
+    least = _QWEN2_LEAST_ROWS * side**2
+    share = min(_QWEN_MOST_ROWS * side**2, _QWEN2_MOST_ROWS * side**2 * 2 // n)
+    _check_ratio(height, width)
+    return fit_sides(height, width, side, least, min(max(share, int(least * 1.05)), most_of_frame))
+
+
+def _check_ratio(height: int, width: int) -> None:
+    if max(height, width) > MOST_RATIO * min(height, width):
+        raise RequestError(
+            f"the video has {width} x {height} pixels, and this model takes sides of at most 1 to {MOST_RATIO}; cut it"
+        )

@@ -1,0 +1,171 @@
+"""Fetches a picture, a PDF file or a video from another server, which must be on the public internet.
+
+A client chooses the address and the server fetches it, so a client could make it ask machines that only it can reach
+(SSRF). Each name is resolved once, all its addresses are checked, and the connection goes to a checked address, so that
+a second answer of a name server changes nothing. Redirects are checked alike. No proxy is used.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import ipaddress
+import math
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from woolly.errors import RequestError
+from woolly.multimodal.format import MOST_BYTES
+
+_SECONDS = 20.0  # for one of them
+_MOST_REDIRECTS = 3
+_CHUNK = 2**16
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+# What servers are asked for, by what a client means.
+_ACCEPTED = {"picture": "image/*", "file": "application/pdf", "video": "video/*"}
+
+Resolve = Callable[[str, int], list[str]]
+
+
+def fetch(
+    url: str,
+    what: str = "picture",
+    *,
+    deadline: float = math.inf,
+    resolve: Resolve | None = None,
+    checks: bool = True,
+) -> bytes:
+    """Returns what an http or https address serves; RequestError if it may not be asked, or does not answer.
+
+    `what` is a picture, a file or a video, for messages. It ends at `deadline`, by time.monotonic(), or after 20
+    seconds if these end first. `resolve` and `checks` are for tests, which have a server on this machine alone.
+    """
+    deadline = min(deadline, time.monotonic() + _SECONDS)
+    for _ in range(_MOST_REDIRECTS + 1):
+        parts = _split(url)
+        try:
+            answer = _ask(parts, resolve or _addresses, deadline, _ACCEPTED[what], checks=checks)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = " ".join(str(error).split())[:120] or type(error).__name__
+            raise RequestError(f"the {what} at {parts.hostname} cannot be fetched ({reason})") from None
+        if isinstance(answer, bytes):
+            return answer
+        there = urljoin(url, answer)
+        if url.lower().startswith("https:") and not there.lower().startswith("https:"):
+            raise RequestError(f"the {what} at {parts.hostname} is redirected from https to http; send a data: URL")
+        url = there
+    raise RequestError(f"the {what} is redirected more than {_MOST_REDIRECTS} times; send a data: URL")
+
+
+def check_address(address: str, host: str) -> None:
+    """RequestError if an IP address is not one of the public internet."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    inner = [ip]
+    if isinstance(ip, ipaddress.IPv6Address):  # forms that carry an address of version 4
+        inner += [one for one in (ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())) if one is not None]
+        if ip in ipaddress.ip_network("64:ff9b::/96"):
+            inner.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
+    if any(not one.is_global or one.is_multicast or one.is_reserved for one in inner[1:] or inner):
+        raise RequestError(f"{host} is not on the public internet, and only servers there are asked")
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise RequestError(f"{url[:60]!r} is no address; expected https://host/picture.png") from None
+    if parts.scheme.lower() not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
+        raise RequestError(f"{url[:60]!r} is no address; expected https://host/picture.png")
+    if parts.username is not None or parts.password is not None:
+        raise RequestError("the address holds a name or password; leave it out")
+    return parts
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+def _ask(parts: SplitResult, resolve: Resolve, deadline: float, accepted: str, *, checks: bool) -> bytes | str:
+    """Returns the body, or the address of a redirect."""
+    host, is_tls = parts.hostname or "", parts.scheme.lower() == "https"
+    port = parts.port or (443 if is_tls else 80)
+    addresses = resolve(host, port)
+    if not addresses:
+        raise OSError("its name has no address")
+    for address in addresses if checks else ():
+        check_address(address, host)
+    connection = http.client.HTTPConnection(host, port)
+    connection.sock = socket.create_connection((addresses[0], port), timeout=_left(deadline))
+    with closing(connection):
+        connection.sock.settimeout(_left(deadline))  # a handshake ends within it, however slow its bytes are
+        if is_tls:
+            connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
+            connection.sock.settimeout(_left(deadline))
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.putrequest("GET", target, skip_host=True, skip_accept_encoding=True)
+        named = f"[{host}]" if ":" in host else host
+        connection.putheader("Host", named if parts.port is None else f"{named}:{parts.port}")
+        connection.putheader("Accept", accepted)
+        connection.putheader("Accept-Encoding", "identity")
+        connection.putheader("User-Agent", "woolly")
+        connection.endheaders()
+        with closing(_response(connection.sock, deadline)) as response:
+            if response.status in _REDIRECTS and (there := response.getheader("Location")):
+                return there
+            if response.status != 200:
+                raise OSError(f"it answers {response.status}")
+            if response.getheader("Content-Encoding", "identity").lower() != "identity":
+                raise OSError("it answers in an encoding that was not asked for")
+            return _body(response, deadline)
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads a socket until the deadline: a timeout of the socket alone starts again with each byte of a slow server."""
+
+    def __init__(self, connected: socket.socket, deadline: float) -> None:
+        self._socket = connected
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._socket.settimeout(_left(self._deadline))
+        return self._socket.recv_into(buffer)
+
+
+def _response(connected: socket.socket, deadline: float) -> http.client.HTTPResponse:
+    """Returns the answer to a request that was sent, with its head read."""
+    response = http.client.HTTPResponse(connected, method="GET")
+    response.fp.close()
+    response.fp = io.BufferedReader(_TimedReader(connected, deadline))
+    response.begin()
+    return response
+
+
+def _body(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    chunks: list[bytes] = []
+    n_bytes = 0
+    while True:
+        chunk = response.read1(_CHUNK)
+        _left(deadline)
+        if not chunk:
+            return b"".join(chunks)
+        n_bytes += len(chunk)
+        if n_bytes > MOST_BYTES:
+            raise OSError(f"it has more than {MOST_BYTES >> 20} MiB")
+        chunks.append(chunk)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise OSError("it took too long")
+    return left

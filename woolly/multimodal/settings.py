@@ -1,0 +1,244 @@
+"""The TowerSettings: what a projector's file (`mmproj`) says of preparing and laying out, by the `clip.*` keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf import text_of
+
+if TYPE_CHECKING:
+    from woolly.multimodal.prepared import Kind
+
+# Patches of a piece, also if the file allows more pixels: 16,384 of 14 x 14 are 1,792 x 1,792 pixels.
+MOST_PATCHES = 16384
+
+_MOST = (1 << 31) - 1  # of any whole number: pixels, tiles, rows
+
+
+@dataclass(frozen=True)
+class Projector:
+    """One family of towers: the marks around its rows, and how rows stand in the prompt."""
+
+    begin: str = ""  # text before the rows of a picture, as the model's processor writes it
+    end: str = ""
+    # What chat templates write in place of a picture, longest first. The layout replaces it, marks and all.
+    written: tuple[str, ...] = ()
+    merge: int = 1  # patches of each side that make one row, if the file does not say
+    merge_key: str = "projector.scale_factor"
+    line_end: str = ""  # text after each line of rows but the last
+    sees_all: bool = False  # rows of one picture see each other, also later ones
+    is_grid: bool = False  # rows have positions of their line and column (M-RoPE)
+    depth: int = 1  # frames of a video that a patch may show
+
+
+_QWEN = Projector(
+    "<|vision_start|>",
+    "<|vision_end|>",
+    ("<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"),
+    merge=2,
+    merge_key="spatial_merge_size",
+    is_grid=True,
+)
+
+# By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has a file for each.
+PROJECTORS: Mapping[str, Projector] = {
+    "gemma3": Projector("\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge=4, sees_all=True),
+    # The row that ends a picture is of the tower's file.
+    "gemma3nv": Projector("\n\n<start_of_image>", "\n\n", ("<image_soft_token>",)),
+    "gemma4v": Projector("<|image>", "<image|>", ("<|image|>",), merge=3, sees_all=True),
+    "mlp": Projector(written=("<image>",)),
+    # The rows before and after a picture are of the tower's file.
+    "cogvlm": Projector(written=("<image>",)),
+    "qwen2vl_merger": replace(_QWEN, depth=2),
+    "qwen2.5vl_merger": replace(_QWEN, depth=2),
+    "qwen2.5o": replace(
+        _QWEN,
+        begin="<|vision_bos|>",
+        end="<|vision_eos|>",
+        written=("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
+    ),
+    "qwen3vl_merger": replace(_QWEN, depth=2),
+    "idefics3": Projector(written=("<image>",), merge=2),
+    "pixtral": Projector("", "[IMG_END]", ("[IMG]",), merge_key="spatial_merge_size", line_end="[IMG_BREAK]"),
+    "lightonocr": Projector(written=("<|image_pad|>",), merge_key="spatial_merge_size"),
+    "lfm2": Projector("<|image_start|>", "<|image_end|>", ("<image>",), merge=2),
+    "llama4": Projector("<|image_start|>", "<|image_end|>", ("<|image|>",), merge=2),
+    "glm4v": Projector(
+        "<|begin_of_image|>",
+        "<|end_of_image|>",
+        ("<|begin_of_image|><|image|><|end_of_image|>", "<|image|>"),
+        merge=2,
+        merge_key="spatial_merge_size",
+        is_grid=True,
+    ),
+    "paddleocr": Projector(
+        "<|IMAGE_START|>",
+        "<|IMAGE_END|>",
+        ("<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>", "<|IMAGE_PLACEHOLDER|>"),
+        merge=2,
+        merge_key="spatial_merge_size",
+        is_grid=True,
+    ),
+    "resampler": Projector(written=("(<image>./</image>)",)),
+    "minicpmv4_6": Projector(written=("(<image>./</image>)", "<|image_pad|>"), merge=4),
+    "dots_ocr": Projector("<|img|>", "<|endofimg|>", ("<|img|><|imgpad|><|endofimg|>", "<|imgpad|>"), merge=2),
+    "kimivl": Projector(
+        "<|media_start|>image<|media_content|>",
+        "<|media_end|>",
+        ("<|media_start|>image<|media_content|><|media_pad|><|media_end|>", "<|media_pad|>"),
+        merge=2,
+    ),
+    "internvl": Projector("<img>", "</img>", ("<IMG_CONTEXT>", "<image>"), merge=2),
+    "hunyuanvl": Projector(
+        "<｜hy_place▁holder▁no▁100｜>",
+        "<｜hy_place▁holder▁no▁101｜>",
+        (
+            "<｜hy_place▁holder▁no▁100｜><｜hy_place▁holder▁no▁102｜><｜hy_place▁holder▁no▁101｜>",
+            "<｜hy_place▁holder▁no▁102｜>",
+        ),
+        merge=2,
+        merge_key="spatial_merge_size",
+    ),
+    # Rows that end lines and the picture are of the tower's file.
+    "deepseekocr": Projector(written=("<image>",), merge=4),
+}
+
+
+_GEMMA3N_SIDE = 16  # rows of each side of a picture; converters wrote another patch_size, which its tower has not
+# Files of DeepSeek-OCR have the sizes of CLIP, whose own patches are not read: these are SAM's.
+_SAM_SIZES, _CLIP_SIZES = (1024, 16), (224, 14)
+_ANY_SIZE = ("dots_ocr",)  # files say 0: no size was trained with
+
+
+@dataclass(frozen=True)
+class TowerSettings:
+    """How pictures are prepared for a tower. None: the file does not say, the family's usual value counts."""
+
+    kind: Kind
+    projector: str  # `clip.projector_type`, a key of PROJECTORS
+    image_size: int  # of a side of a picture, or of a tile, in pixels
+    patch_size: int
+    mean: tuple[float, ...]  # of red, green and blue
+    std: tuple[float, ...]
+    merge: int = 1  # patches of each side that make one row
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    min_tiles: int | None = None
+    max_tiles: int | None = None
+    preproc_image_size: int | None = None  # the longest side of a picture, before it is cut into tiles if it is
+    pinpoints: tuple[tuple[int, int], ...] = ()  # height and width of what tiles may form, of LLaVA 1.6
+    merge_type: str = ""  # `mm_patch_merge_type`
+    n_queries: int = 0  # rows of each piece, however many patches it has; 0: they follow from the patches
+    tile_size: int = 0  # of a side of a tile in pixels; 0: as an overview
+
+    @property
+    def family(self) -> Projector:
+        """The row of the table of projectors."""
+        return PROJECTORS[self.projector]
+
+    def row_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Frames, height and width of the rows that a tower makes of a piece of this grid."""
+        if self.n_queries:
+            return 1, 1, self.n_queries
+        frames, height, width = grid
+        if height % self.merge or width % self.merge:
+            raise ValueError(f"a grid of {height} x {width} patches cannot be merged by {self.merge}")
+        return -(-frames // self.family.depth), height // self.merge, width // self.merge
+
+
+def check_projector(metadata: Mapping[str, Any]) -> None:
+    """ModelError if a file's metadata are those of no projector."""
+    if text_of(metadata, "general.architecture") != "clip":
+        raise ModelError("the file holds no projector: it is a model of another kind; give an mmproj file")
+
+
+def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
+    """The settings of the vision tower in a file's metadata; ModelError or UnsupportedError if there is none."""
+    check_projector(metadata)
+    if metadata.get("clip.has_vision_encoder") is not True:
+        raise UnsupportedError("the file holds no tower for pictures (clip.has_vision_encoder)")
+    projector = text_of(metadata, "clip.vision.projector_type") or text_of(metadata, "clip.projector_type")
+    if projector not in PROJECTORS:
+        raise UnsupportedError(
+            f"the projector type {projector!r:.60} is not supported yet; these are: {', '.join(sorted(PROJECTORS))}"
+        )
+    family = PROJECTORS[projector]
+    pinpoints = [int(one) for one in _listed(metadata, "image_grid_pinpoints")]
+    settings = TowerSettings(
+        kind="image",
+        projector=projector,
+        image_size=_whole(metadata, "image_size", 0 if projector in _ANY_SIZE else 1),
+        patch_size=_whole(metadata, "patch_size", 1),
+        mean=_colours(metadata, "image_mean"),
+        std=_colours(metadata, "image_std"),
+        merge=_optional(metadata, family.merge_key, 1) or family.merge,
+        min_pixels=_optional(metadata, "image_min_pixels"),
+        max_pixels=_optional(metadata, "image_max_pixels"),
+        min_tiles=_optional(metadata, "preproc_min_tiles"),
+        max_tiles=_optional(metadata, "preproc_max_tiles"),
+        preproc_image_size=_optional(metadata, "preproc_image_size"),
+        pinpoints=tuple(zip(pinpoints[::2], pinpoints[1::2], strict=False)),
+        merge_type=text_of(metadata, "clip.vision.mm_patch_merge_type"),
+        n_queries=_queries(metadata) if projector == "resampler" else 0,
+    )
+    if projector == "gemma3nv":
+        settings = replace(settings, patch_size=max(1, settings.image_size // _GEMMA3N_SIDE))
+    if projector == "deepseekocr":
+        if (settings.image_size, settings.patch_size) == _CLIP_SIZES:
+            settings = replace(settings, image_size=_SAM_SIZES[0], patch_size=_SAM_SIZES[1])
+        # The scale_factor of files is that of CLIP, too. Tiles are 640 pixels beside an overview of 1,024: whole rows.
+        row = family.merge * settings.patch_size
+        settings = replace(settings, merge=family.merge, tile_size=settings.image_size * 5 // 8 // row * row)
+    if any(side < 1 or side % settings.image_size for pair in settings.pinpoints for side in pair):
+        raise ModelError(
+            f"metadata key clip.vision.image_grid_pinpoints is {pinpoints!r:.60}; multiples of the image_size"
+            f" {settings.image_size} were expected"
+        )
+    if min(settings.std) <= 0:
+        raise ModelError(f"metadata key clip.vision.image_std is {list(settings.std)}; numbers above 0 were expected")
+    return settings
+
+
+def _queries(metadata: Mapping[str, Any]) -> int:
+    """Rows that MiniCPM-V makes of a piece; UnsupportedError for versions that lay pictures out otherwise."""
+    version = metadata.get("clip.minicpmv_version", 2)
+    if not isinstance(version, int) or version < 3:
+        raise UnsupportedError(f"clip.minicpmv_version is {version!r:.60}; 3 (MiniCPM-V 2.6) and later are supported")
+    number = metadata.get("clip.minicpmv_query_num", 0)
+    if not isinstance(number, int) or not 0 <= number <= MOST_PATCHES:
+        raise ModelError(f"metadata key clip.minicpmv_query_num is {number!r:.60}; a number of rows was expected")
+    return number or 64
+
+
+def _whole(metadata: Mapping[str, Any], name: str, least: int) -> int:
+    value = metadata.get(f"clip.vision.{name}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+        raise ModelError(
+            f"metadata key clip.vision.{name} is {value!r:.60}; a whole number from {least} to {_MOST} was expected"
+        )
+    return value
+
+
+def _optional(metadata: Mapping[str, Any], name: str, least: int = 0) -> int | None:
+    return _whole(metadata, name, least) if f"clip.vision.{name}" in metadata else None
+
+
+def _colours(metadata: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    values = _listed(metadata, name)
+    if len(values) < 3:
+        raise ModelError(f"metadata key clip.vision.{name} has {len(values)} numbers; one for each of 3 was expected")
+    return tuple(float(one) for one in values[:3])
+
+
+def _listed(metadata: Mapping[str, Any], name: str) -> list[float]:
+    value = metadata.get(f"clip.vision.{name}", ())
+    is_array = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
+    values: list[Any] = list(value) if is_array else [None]
+    if not all(isinstance(one, (int, float, np.number)) and abs(float(one)) <= _MOST for one in values):
+        raise ModelError(f"metadata key clip.vision.{name} is no array of numbers, which was expected")
+    return [float(one) for one in values]

@@ -1,0 +1,241 @@
+"""The Video: some frames of a file as pictures, with their times.
+
+FFmpeg reads the file, in a child process with limits, as pdfium reads PDF files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from woolly.errors import RequestError
+from woolly.machine.child import can_start
+from woolly.machine.extra import how_to_add
+from woolly.multimodal.format import MOST_BYTES
+from woolly.multimodal.pdf import Kept
+from woolly.multimodal.picture import Picture, check_pillow
+from woolly.multimodal.turn import run_in_turn
+
+TAKEN = "MP4, MOV, WebM or MKV"
+_MOST_SECONDS = 600
+_MOST_PIXELS = 4096 * 2304  # of a frame
+_MOST_HEAD = 4096  # bytes of what a child writes of the length and the size, or of a fault
+
+_MEMORY = 2 << 30
+_SECONDS = 60  # of processor time: ten minutes of 1080p at 200 frames per second
+_PATIENCE = 180.0
+_SLOTS = threading.BoundedSemaphore(1)
+
+# The brands of pictures, whose files begin as videos do.
+_STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1", b"M4A ")
+
+
+@dataclass(frozen=True)
+class Showing:
+    """How a family sees a video: which frames, and in what size."""
+
+    name: str  # equal if all else is
+    choose: Callable[[int, float], list[int]]  # by the number of frames and their rate; RequestError for too few
+    fit: Callable[[int, int, int], tuple[int, int]]  # height and width, by the number of chosen frames and theirs
+    depth: int = 1  # frames that the tower reads as one; the last is repeated to fill up
+    by_pillow: bool = False  # what resizes: Pillow's bicubic filter, as for pictures; False: FFmpeg
+    is_whole: bool = False  # all frames come into the prompt as one run of rows; False: each after its time
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A frame as it was read, or several that a tower reads as one."""
+
+    seconds: float  # from the beginning; the middle of several
+    width: int
+    height: int
+    packed: bytes = field(repr=False)
+    depth: int = 1  # frames
+    length: float = 0.0  # seconds of the video
+    rate: float = 0.0  # chosen frames of a second
+    text: str = ""
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """The frames, in order; RequestError if the process that read the file wrote something else."""
+        n_bytes = self.depth * self.width * self.height * 3
+        shape = self.depth, self.height, self.width, 3
+        try:
+            pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
+            return [Picture(one) for one in np.frombuffer(pixels, np.uint8, n_bytes).reshape(shape)]
+        except (ValueError, zlib.error):
+            raise _damaged("the video", "what reads it failed") from None
+
+    @property
+    def picture(self) -> Picture:
+        """The first of the frames."""
+        return self.pictures[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """All frames of a video, for families that lay them out as one run of rows."""
+
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class Video:
+    """Frames of a file, in order."""
+
+    seconds: float
+    frames: tuple[Frame, ...]
+
+
+_kept: Kept[Frame] = Kept(128 << 20)
+
+
+def is_video(source: Any) -> bool:
+    """Whether a path or the bytes of a file are those of a video that is taken, by its first bytes."""
+    try:
+        if isinstance(source, (str, os.PathLike)):
+            with Path(source).expanduser().open("rb") as file:
+                return _format(file.read(12)) is not None
+        return isinstance(source, (bytes, bytearray, memoryview)) and _format(bytes(source[:12])) is not None
+    except (OSError, ValueError, RuntimeError):  # who reads it all says why it cannot be read
+        return False
+
+
+def read_video(data: bytes, showing: Showing, name: str = "the video", *, deadline: float = math.inf) -> Video:
+    """Returns a video.
+
+    RequestError if it is none, damaged, too long, too large or too costly, or not read at `deadline`, by
+    time.monotonic().
+    """
+    if len(data) > MOST_BYTES:
+        raise RequestError(
+            f"{name} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a shorter one",
+            limit=MOST_BYTES,
+        )
+    format = _format(data[:12])
+    if format is None:
+        raise RequestError(f"{name} is no video of a known format; {TAKEN} was expected")
+    digest = hashlib.blake2b(data, digest_size=32, key=showing.name.encode()[:64], person=b"woolly video").digest()
+    frames = _kept.find(digest)
+    if frames is None:
+        frames = _read(data, format, showing, name, deadline)
+        _kept.keep(digest, frames)
+    return Video(frames[0].length, frames)
+
+
+def _format(first: bytes) -> str | None:
+    if first[4:8] == b"ftyp" and first[8:12] not in _STILL:
+        return "mp4"
+    return "matroska" if first[:4] == b"\x1a\x45\xdf\xa3" else None
+
+
+def _read(data: bytes, format: str, showing: Showing, name: str, deadline: float) -> tuple[Frame, ...]:
+    """Asks a child for the length and the size, then another one for the frames that these lead to."""
+    packages = _packages(showing)
+    try:
+        said, _ = _line(_run(data, {"format": format, "path": packages}, name, deadline, _MOST_HEAD), 0)
+        n_frames, rate, width, height = _measured(said, name)
+        wanted = showing.choose(n_frames, rate)
+        height, width = showing.fit(len(wanted), height, width)
+        order = {"format": format, "path": packages, "wanted": wanted, "width": width, "height": height}
+        order |= {"depth": showing.depth, "by_pillow": showing.by_pillow}
+        most = (len(wanted) + showing.depth) * (width * height * 3 + width * height // 64 + _MOST_HEAD)
+        written = _run(data, order, name, deadline, most)
+        length = n_frames / rate
+        like = Frame(0.0, width, height, b"", showing.depth, length, len(wanted) / length)
+        return _parsed(written, name, rate, like, len(wanted))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        # The file took over what reads it, perhaps.
+        raise _damaged(name, "what reads it failed") from None
+
+
+def _packages(showing: Showing) -> list[str]:
+    """Returns the folders of what reads videos; it is not imported here, so that no file can reach this process."""
+    if showing.by_pillow:
+        check_pillow()
+    found = [find_spec(package) for package in (("av", "PIL") if showing.by_pillow else ("av",))]
+    places = [
+        str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None
+    ]
+    if len(places) < len(found):
+        raise RequestError(f"videos need the package av: {how_to_add('video')}")
+    if not can_start():
+        raise RequestError("videos are read by a process of Python, which cannot be started here; send pictures")
+    return sorted(set(places))
+
+
+def _run(data: bytes, order: Mapping[str, Any], name: str, deadline: float, most_output: int) -> bytes:
+    """Returns what a child writes."""
+    written = run_in_turn(
+        *("video_child.py", {**order, "memory": _MEMORY, "seconds": _SECONDS}, data, _SLOTS),
+        name=name,
+        patience=_PATIENCE,
+        deadline=deadline,
+        most_output=most_output,
+    )
+    if written is None:
+        raise RequestError(
+            f"{name} is damaged, or too costly to read: {_SECONDS} s and {_MEMORY >> 30} GB are the limits; send a"
+            " shorter or smaller one"
+        )
+    return written
+
+
+def _measured(head: Mapping[str, Any], name: str) -> tuple[int, float, int, int]:
+    """Returns the number of frames, their rate, width and height, which are within the bounds."""
+    if "fault" in head:
+        raise _damaged(name, str(head["fault"]))
+    n_frames, width, height = (int(head[key]) for key in ("n_frames", "width", "height"))
+    rate = float(head["rate"])
+    if n_frames < 1 or not 0.01 <= rate <= 1000 or min(width, height) < 1:
+        raise _damaged(name, f"{n_frames} frames of {width} x {height} pixels, {rate} per second")
+    if n_frames / rate > _MOST_SECONDS:
+        raise RequestError(
+            f"{name} has {n_frames / rate:.0f} s, and at most {_MOST_SECONDS} are taken; cut it", limit=_MOST_SECONDS
+        )
+    if width * height > _MOST_PIXELS:
+        raise RequestError(
+            f"{name} has frames of {width} x {height} pixels, and at most {_MOST_PIXELS} are taken; send a smaller one",
+            limit=_MOST_PIXELS,
+        )
+    return n_frames, rate, width, height
+
+
+def _parsed(written: bytes, name: str, rate: float, like: Frame, n_wanted: int) -> tuple[Frame, ...]:
+    """Returns the frames that a child wrote."""
+    frames: list[Frame] = []
+    place = 0
+    while len(frames) * like.depth < n_wanted:
+        line, place = _line(written, place)
+        if "fault" in line:
+            raise _damaged(name, str(line["fault"]))
+        if "end" in line:
+            break
+        packed = written[place : place + line["bytes"]]
+        place += line["bytes"]
+        first, last = (int(line["numbers"][i]) / rate for i in (0, -1))
+        frames.append(replace(like, seconds=(first + last) / 2, packed=packed))
+    if not frames:
+        raise _damaged(name, "no frames")
+    return tuple(frames)
+
+
+def _line(written: bytes, place: int) -> tuple[dict[str, Any], int]:
+    end = written.index(b"\n", place)
+    return json.loads(written[place:end]), end + 1
+
+
+def _damaged(name: str, reason: str) -> RequestError:
+    said = " ".join(reason.split())
+    return RequestError(f"{name} is a damaged video ({said}); send it again, or another one")
