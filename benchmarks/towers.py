@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tiny text models of the tests
 
-from woolly.engine.seeing import Tower, open_tower
+from woolly.engine.multimodal import Tower, open_tower
 from woolly.gguf import GGUFWriter
 from woolly.multimodal import Piece
 from woolly.quant import GGMLType

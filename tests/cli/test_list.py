@@ -17,7 +17,7 @@ from woolly.cli.app import app
 from woolly.cli.commands import pull as pulling
 from woolly.cli.parse.options import complete_model, complete_pullable
 from woolly.cli.parse.usage import UsageError
-from woolly.engine.seeing import tower_bytes
+from woolly.engine.multimodal import tower_bytes
 from woolly.errors import StoreError, UnsupportedError
 from woolly.llm import projector
 from woolly.models import architectures

@@ -14,9 +14,9 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cases.towers import TOWERS, picture, piece, write_tower
 from woolly.cache.disk import PageFolder
 from woolly.engine import Engine, load_model
+from woolly.engine.multimodal import tower_bytes
 from woolly.engine.opening import memory
 from woolly.engine.request_options import RequestOptions
-from woolly.engine.seeing import tower_bytes
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace

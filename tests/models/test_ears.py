@@ -9,7 +9,7 @@ import pytest
 from tests.cases.ears import EARS, heard, tensors, write_ear
 from tests.cases.towers import TOWERS, piece
 from tests.cases.towers import tensors as tower_tensors
-from woolly.engine.seeing import open_tower
+from woolly.engine.multimodal import open_tower
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.models.towers import trace_towers

@@ -14,7 +14,7 @@ from woolly import LLM
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
 from woolly.convert.families.speech import FAMILIES
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.engine.seeing.speller import Speller
+from woolly.engine.multimodal.speller import Speller
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import Tensor, open_gguf, parakeet_bin
 from woolly.llm.speech import TranscribeOptions

@@ -10,9 +10,9 @@ from fastapi.testclient import TestClient
 from tests.cases.readers import ANSWER, EVERY, READERS, SOURCE, START, STRIDE
 from tests.cases.tiny import write_tiny
 from woolly import LLM
+from woolly.engine.multimodal import source_backend
 from woolly.engine.opening.load import load_model
 from woolly.engine.reading.source import find_rows
-from woolly.engine.seeing import source_backend
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_encoder

@@ -8,8 +8,8 @@ import pytest
 
 from tests.cases.ears import EARS, heard, write_ear
 from tests.cases.towers import PATCH, SIDE, TOWERS, piece, tensors, write_tower
-from woolly.engine.seeing import open_tower, tower_bytes
-from woolly.engine.seeing.work import row_work
+from woolly.engine.multimodal import open_tower, tower_bytes
+from woolly.engine.multimodal.work import row_work
 from woolly.errors import ModelError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models.towers import trace_towers

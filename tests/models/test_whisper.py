@@ -9,7 +9,7 @@ import pytest
 
 from tests.cases.whisper import sound, write_whisper
 from woolly import LLM, AsyncLLM
-from woolly.engine.seeing import encoder
+from woolly.engine.multimodal import encoder
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.llm.speech import SpokenSegment, TranscribeOptions, transcriber

@@ -31,7 +31,7 @@ from woolly.chat import ImagePart, Message, TextPart, VideoPart, Vision
 from woolly.chat.files import _words, open_files
 from woolly.chat.message import Message as ReadMessage
 from woolly.chat.sight import read_pictures
-from woolly.engine.seeing.view import read_prompt
+from woolly.engine.multimodal.view import read_prompt
 from woolly.errors import RequestError
 from woolly.multimodal import TowerSettings, lay_out, video
 from woolly.multimodal.given import GivenVideo

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.engine import seeing
+from woolly.engine import multimodal
 from woolly.engine.drafts.expected import check_resumable
 from woolly.engine.opening.step_names import find_step, has_all_rows
 from woolly.engine.request import Request
@@ -42,9 +42,9 @@ class RequestChecks:
         ctx_limit: int,
         adapters: AdapterSet,
         salt: bytes = b"",
-        tower: seeing.Tower | None = None,
+        tower: multimodal.Tower | None = None,
         most_whole: int = 0,
-        source: seeing.Source | None = None,
+        source: multimodal.Source | None = None,
     ) -> None:
         """`most_whole` are the rows of one picture that see each other which a step has room for."""
         self._source = source
@@ -72,15 +72,15 @@ class RequestChecks:
     def new_request(self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions) -> Request:
         """A request that is not queued yet."""
         self.check_writes()
-        view: seeing.View | None = None
+        view: multimodal.View | None = None
         said: Sequence[int] | None = None  # what penalties know: rows of pictures are no tokens
         if self._source is not None:
             self.check_tokens([part for part in prompt if not isinstance(part, Rows)])
             prompt, view = self._source.read(prompt, params)
             said = prompt[view.n_source :]
-        elif seeing.has_rows(prompt):
+        elif multimodal.has_rows(prompt):
             said = [part for part in prompt if not isinstance(part, Rows)]
-            prompt, view = seeing.look(prompt, params, self._tower, self._most_whole)
+            prompt, view = multimodal.look(prompt, params, self._tower, self._most_whole)
             self.check_tokens(said)
         self.check_tokens(prompt)
         max_tokens = 0 if options.score_only else self._max_tokens(len(prompt), params)

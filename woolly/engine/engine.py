@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine import drafts, seeing
+from woolly.engine import drafts, multimodal
 from woolly.engine.checks import RequestChecks, check_continues, too_long
 from woolly.engine.drafts.expected import add_known
 from woolly.engine.drafts.speculation import Speculation
@@ -65,8 +65,8 @@ class Engine:
         disk: PageFolder | None = None,
         compute_rate: float = 0.0,
         salt: bytes = b"",
-        tower: seeing.Tower | None = None,
-        source: seeing.Source | None = None,
+        tower: multimodal.Tower | None = None,
+        source: multimodal.Source | None = None,
     ) -> None:
         """`ctx` bounds one request; `kv_tokens` is what the cache holds for all requests (None: one context).
 
@@ -120,7 +120,7 @@ class Engine:
             source=source,
         )
         maker = tower or source
-        self.eyes = None if maker is None else seeing.Eyes(maker, check_file)
+        self.eyes = None if maker is None else multimodal.Eyes(maker, check_file)
         self._speculation = Speculation(draft, draft_tokens, ctx, self.scheduler, self.runner)
         self._settler = Settler(self.scheduler, self.runner, self._speculation, ctx)
         self.n_steps = 0  # that computed something

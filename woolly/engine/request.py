@@ -14,8 +14,8 @@ from woolly.cache.prefix import PrefixReport, page_digest
 from woolly.runtime import PAGE_SIZE
 
 if TYPE_CHECKING:
+    from woolly.engine.multimodal.view import View
     from woolly.engine.opening.hooks import Hook
-    from woolly.engine.seeing.view import View
     from woolly.plan import Plan
     from woolly.sampling.logprobs import TokenLogprob
     from woolly.sampling.params import SamplingParams

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from woolly.chat import Vision
-from woolly.engine import seeing
+from woolly.engine import multimodal
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Value, parse_overrides
 from woolly.runtime import parse_at_once
@@ -50,7 +50,7 @@ def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
 def sight_of(loaded: LoadedModel, ctx: int) -> Vision | None:
     """Returns by what a model sees and hears: its projector, or the encoder of one that transcribes."""
     source = loaded.source
-    tower = source if source is not None and isinstance(source, seeing.SoundEncoder) else loaded.tower
+    tower = source if source is not None and isinstance(source, multimodal.SoundEncoder) else loaded.tower
     if tower is None:
         return None
     return Vision(tower.sight, ears=tower.ears, ctx=ctx, transcribes=tower is loaded.source)

@@ -12,8 +12,8 @@ from tests.engine.test_seeing import GREEDY, PAIRS, finish, prompt, seen
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.towers import check
 from woolly.engine import Engine, load_model
-from woolly.engine.seeing import open_tower, tower_backend, tower_bytes
-from woolly.engine.seeing import tower as module
+from woolly.engine.multimodal import open_tower, tower_backend, tower_bytes
+from woolly.engine.multimodal import tower as module
 from woolly.gguf import open_gguf
 from woolly.models.towers import trace_towers
 from woolly.plan.passes import fuse

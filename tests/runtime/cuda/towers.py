@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.cases.ears import EARS, heard, write_ear
 from tests.cases.towers import TOWERS, piece, write_tower
-from woolly.engine.seeing import open_tower
+from woolly.engine.multimodal import open_tower
 from woolly.runtime import Options
 
 ERROR = 2e-3  # of a row's norm: weights, rows and powers of scores have 11 bits

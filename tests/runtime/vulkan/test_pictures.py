@@ -11,7 +11,7 @@ from tests.cases.tiny import write_tiny
 from tests.cases.towers import TOWERS, piece, write_tower
 from tests.engine.test_seeing import GREEDY, PAIRS, finish, prompt, seen
 from woolly.engine import Engine, load_model
-from woolly.engine.seeing import open_tower
+from woolly.engine.multimodal import open_tower
 from woolly.errors import UnsupportedError
 from woolly.gguf import MemoryMap, Tensor
 from woolly.plan import Tracer
@@ -30,8 +30,8 @@ FEWER = replace(
 
 def give_room(monkeypatch):
     """The CPU in place of a GPU has little memory: batches of few rows take less of it, and less time."""
-    monkeypatch.setattr("woolly.engine.seeing.tower._GPU_SHARE", 1.0)
-    monkeypatch.setattr("woolly.engine.seeing.tower._GPU_ROWS", 256)
+    monkeypatch.setattr("woolly.engine.multimodal.tower._GPU_SHARE", 1.0)
+    monkeypatch.setattr("woolly.engine.multimodal.tower._GPU_ROWS", 256)
 
 
 # Rows that see each other, beside windows; the same in some layers alone; lines and columns, and rows that are added in

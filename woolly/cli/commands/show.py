@@ -88,7 +88,7 @@ def _here(model: str) -> Path | None:
 
 def _pictures(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
     """What the projector beside a model is, nothing if there is none; its tower is added to what the model takes."""
-    from woolly.engine.seeing import tower_backend, tower_bytes
+    from woolly.engine.multimodal import tower_backend, tower_bytes
     from woolly.llm.projector import describe_projector
 
     projector = describe_projector(path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine import seeing
+from woolly.engine import multimodal
 from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
 from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, context_limit
 from woolly.engine.opening.draft_file import guessed_ids, open_draft_file, with_draft
@@ -66,8 +66,8 @@ class LoadedModel:
     program: Program
     adapters: tuple[Adapter, ...] = ()
     salt: bytes = b""  # of all pages: what the control vectors and the given metadata are
-    tower: seeing.Tower | None = None  # what makes rows of pictures
-    source: seeing.Source | None = None  # what reads prompts, if a decoder reads an encoder
+    tower: multimodal.Tower | None = None  # what makes rows of pictures
+    source: multimodal.Source | None = None  # what reads prompts, if a decoder reads an encoder
     # The model compiled with other adapters; None: its state is on a device, which one program alone can use.
     compile: Callable[[Sequence[Adapter | None]], Program] | None = None
     weight_bytes: int = 0  # that its prepared weights take at most
@@ -131,13 +131,13 @@ def load_model(
     other: GGUFFile | None = None
     program: Program | None = None
     opened: list[Adapter] = []
-    tower: seeing.Tower | None = None
-    source: seeing.Source | None = None
+    tower: multimodal.Tower | None = None
+    source: multimodal.Source | None = None
     try:
         file.overlay(metadata or {})
         plan = trace(file, result, pooling, ctx)
         if plan.has_source:
-            backend = seeing.source_backend(backend, options)
+            backend = multimodal.source_backend(backend, options)
         if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         other = open_draft_file(file, draft_file, draft)
@@ -161,7 +161,7 @@ def load_model(
             most = min(max(ctx or 0, context_limit(file, plan)), MAX_TEXT)
             traced = trace_encoder(file, plan, ctx)
             its, options = _divided(options, traced.plans, plan)
-            source = seeing.open_encoder(file, traced, backend, its, most)
+            source = multimodal.open_encoder(file, traced, backend, its, most)
             plan = bring(plan, source.width)
         opened += (open_adapter(name, its, plan) for name, its in (adapters or {}).items())
         salt = "".join(write_overrides(metadata or {})).encode()
@@ -248,11 +248,11 @@ def _compiled(
 
 def _with_tower(
     plan: Plan, projector: Path, backend: str, options: Options, *, is_needed: bool
-) -> tuple[Plan, seeing.Tower | None]:
+) -> tuple[Plan, multimodal.Tower | None]:
     """The plan that takes rows of pictures, and the tower that makes them; without both as `load_model` explains."""
-    tower: seeing.Tower | None = None
+    tower: multimodal.Tower | None = None
     try:
-        tower = seeing.open_tower(projector, backend, options)
+        tower = multimodal.open_tower(projector, backend, options)
         return bring(plan, tower.width), tower
     except BaseException as error:
         if tower is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from woolly import _native
-from woolly.engine import seeing
+from woolly.engine import multimodal
 from woolly.engine.opening.context import possible_ctx
 from woolly.errors import DeviceError, RequestError
 from woolly.machine.memory import available_memory
@@ -75,7 +75,7 @@ def estimate(
         weights=weight_bytes(file, plan, backend, options),
         cache=int(sum(part.context_bytes(kv_tokens or n_ctx, _native.kv_value_bytes(kind)) for part in parts)),
         n_ctx=n_ctx,
-        tower=0 if projector is None or gpus else seeing.tower_bytes(projector),
+        tower=0 if projector is None or gpus else multimodal.tower_bytes(projector),
     )
 
 

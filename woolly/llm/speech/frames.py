@@ -22,7 +22,7 @@ from woolly.multimodal.ears import after_conv
 from woolly.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from woolly.engine.seeing import Speller
+    from woolly.engine.multimodal import Speller
     from woolly.llm.speech.options import TranscribeOptions
     from woolly.tokens import Tokenizer
 

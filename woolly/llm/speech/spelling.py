@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from woolly.engine.seeing import Speller
+    from woolly.engine.multimodal import Speller
 
 Float32 = npt.NDArray[np.float32]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from woolly.engine import describe_draft, possible_ctx
+from woolly.engine.multimodal import source_backend
 from woolly.engine.opening import memory
 from woolly.engine.opening.memory import Estimate
-from woolly.engine.seeing import source_backend
 from woolly.gguf import open_gguf
 from woolly.llm.model_options import ModelOptions
 from woolly.llm.projector import choose_projector

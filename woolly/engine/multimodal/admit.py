@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from woolly.engine.seeing.view import View, read_prompt
+from woolly.engine.multimodal.view import View, read_prompt
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
-    from woolly.engine.seeing.tower import Tower
+    from woolly.engine.multimodal.tower import Tower
     from woolly.multimodal import Prompt
     from woolly.sampling.params import SamplingParams
 

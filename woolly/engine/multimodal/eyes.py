@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from woolly.engine.seeing.encoder import Source
-    from woolly.engine.seeing.sweep import Sweep
-    from woolly.engine.seeing.tower import Tower
-    from woolly.engine.seeing.view import Key, PlacedRows, View
+    from woolly.engine.multimodal.encoder import Source
+    from woolly.engine.multimodal.sweep import Sweep
+    from woolly.engine.multimodal.tower import Tower
+    from woolly.engine.multimodal.view import Key, PlacedRows, View
     from woolly.multimodal import Piece
 
 Float32 = npt.NDArray[np.float32]

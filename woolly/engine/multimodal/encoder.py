@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.engine.seeing.speller import Speller, open_speller
-from woolly.engine.seeing.sweep import RunningStage, Sweep
-from woolly.engine.seeing.tower import Tower
-from woolly.engine.seeing.view import View, has_rows, read_prompt
-from woolly.engine.seeing.work import SLICE, row_work
+from woolly.engine.multimodal.speller import Speller, open_speller
+from woolly.engine.multimodal.sweep import RunningStage, Sweep
+from woolly.engine.multimodal.tower import Tower
+from woolly.engine.multimodal.view import View, has_rows, read_prompt
+from woolly.engine.multimodal.work import SLICE, row_work
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.models import TracedEncoder
 from woolly.models.towers import Arrangement, TracedTower

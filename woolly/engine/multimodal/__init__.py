@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from woolly.later import later
 
 if TYPE_CHECKING:
-    from woolly.engine.seeing.admit import look
-    from woolly.engine.seeing.encoder import SoundEncoder, Source, TextEncoder, open_encoder, source_backend
-    from woolly.engine.seeing.eyes import Eyes, Looking
-    from woolly.engine.seeing.memory import tower_bytes
-    from woolly.engine.seeing.speller import Speller
-    from woolly.engine.seeing.sweep import Sweep
-    from woolly.engine.seeing.tower import Tower, open_tower, tower_backend
-    from woolly.engine.seeing.view import PlacedRows, View, has_rows, read_prompt
+    from woolly.engine.multimodal.admit import look
+    from woolly.engine.multimodal.encoder import SoundEncoder, Source, TextEncoder, open_encoder, source_backend
+    from woolly.engine.multimodal.eyes import Eyes, Looking
+    from woolly.engine.multimodal.memory import tower_bytes
+    from woolly.engine.multimodal.speller import Speller
+    from woolly.engine.multimodal.sweep import Sweep
+    from woolly.engine.multimodal.tower import Tower, open_tower, tower_backend
+    from woolly.engine.multimodal.view import PlacedRows, View, has_rows, read_prompt
 
 __all__ = [
     "Eyes",
