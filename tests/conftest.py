@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from tests.cases.slow import LONGEST, SLOW
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, store
-from woolly.engine.drafts.purse import Purses
+from woolly.engine.drafts.speculation_budget import SpeculationBudget
 from woolly.engine.request import Request
 from woolly.errors import StoreError
 
@@ -182,13 +182,13 @@ class FreeDrafts:
         pass
 
 
-class FreePurses(Purses):
-    """Purses that are always full."""
+class UnlimitedBudget(SpeculationBudget):
+    """A budget that is never exhausted."""
 
-    def seconds(self, request: Request) -> float:
+    def available_seconds(self, request: Request) -> float:
         return math.inf
 
-    def n_readable(self, request: Request) -> int:
+    def max_prefill_tokens(self, request: Request) -> int:
         return 1 << 30
 
 
@@ -203,7 +203,7 @@ def _steady() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("woolly.sampling.seeds.randbits", lambda n_bits: 20 % 2**n_bits)
         patch.setattr("woolly.engine.drafts.speculation.DraftCost", FreeDrafts)
-        patch.setattr("woolly.engine.drafts.speculation.Purses", FreePurses)
+        patch.setattr("woolly.engine.drafts.speculation.SpeculationBudget", UnlimitedBudget)
         patch.setattr("woolly.cache.tier._FLUSHING", 120.0)
         yield
 

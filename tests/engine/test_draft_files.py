@@ -13,7 +13,7 @@ from woolly.cli.commands.show import _facts
 from woolly.engine import MtpDraft, MtpLookup
 from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import DraftLength
-from woolly.engine.drafts.purse import Purses
+from woolly.engine.drafts.speculation_budget import SpeculationBudget
 from woolly.engine.opening.load import load_model
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.runtime import Batch, Options
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 def free(monkeypatch):
     """Guesses cost nothing, and two are always made: how many are right does not depend on a clock."""
     monkeypatch.setattr(DraftCost, "is_due", lambda self, n: False)
-    monkeypatch.setattr(Purses, "may_guess", lambda self, request: True)
+    monkeypatch.setattr(SpeculationBudget, "may_draft", lambda self, request: True)
     monkeypatch.setattr(DraftLength, "next", lambda self, cost: 2)
 
 

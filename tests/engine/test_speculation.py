@@ -12,8 +12,8 @@ from woolly import LLM, RequestError, SamplingParams
 from woolly.engine import DraftModel, Engine, PromptLookup, check_vocabulary
 from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import DraftLength
-from woolly.engine.drafts.purse import Purses
 from woolly.engine.drafts.speculation import Speculation
+from woolly.engine.drafts.speculation_budget import SpeculationBudget
 
 KINDS = {
     "greedy": {"temperature": 0},
@@ -230,7 +230,7 @@ def test_what_guesses_cost_decides_how_many_are_made_and_no_token(llm, monkeypat
         ran(self, work)
 
     monkeypatch.setattr("woolly.engine.drafts.speculation.DraftCost", DraftCost)
-    monkeypatch.setattr("woolly.engine.drafts.speculation.Purses", Purses)
+    monkeypatch.setattr("woolly.engine.drafts.speculation.SpeculationBudget", SpeculationBudget)
     monkeypatch.setattr("woolly.engine.drafts.speculation.time", Mock(perf_counter=lambda: now[0]))
     monkeypatch.setattr(Speculation, "ran", ran)
     guessed, n_guessed = run(llm, params, Slow(plain.output))
@@ -242,39 +242,39 @@ def test_what_guesses_cost_decides_how_many_are_made_and_no_token(llm, monkeypat
         assert 0 < guessed.n_drafted < 40 and n_guessed > n_plain * 0.7
 
 
-def test_a_request_loses_a_fiftieth_of_its_time_to_guesses_and_may_spend_what_they_spare():
-    purses, request, later = Purses(0.5), Mock(), Mock()
-    assert purses.is_trusted(request) and purses.n_readable(request) == 32  # on trust: guesses usually come true
-    purses.read(request, 64, 0.064)
-    purses.saw(request, 2, 0)
-    assert not purses.may_guess(request) and purses.n_readable(request) == 0
-    purses.worked([request], 10.0)
-    assert purses.seconds(request) == pytest.approx(0.2 - 0.064) and purses.n_readable(request) == 136
-    purses.spend(request, -0.3)  # that is what guesses spared
-    assert purses.n_readable(request) == 436
-    purses.forget(request)
-    assert purses.seconds(later) == 0.0  # what another gained is lent when a guess came true
-    purses.saw(later, 1, 1)
-    assert purses.seconds(later) == pytest.approx(0.25 * (0.3 - 0.064))
+def test_speculation_costs_at_most_two_percent_of_a_request_plus_what_it_saved():
+    budget, request, later = SpeculationBudget(0.5), Mock(), Mock()
+    assert budget.is_trial(request) and budget.max_prefill_tokens(request) == 32  # on trust: guesses usually come true
+    budget.spend_prefill(request, 64, 0.064)
+    budget.record(request, 2, 0)
+    assert not budget.may_draft(request) and budget.max_prefill_tokens(request) == 0
+    budget.add_step_time([request], 10.0)
+    assert budget.available_seconds(request) == pytest.approx(0.2 - 0.064) and budget.max_prefill_tokens(request) == 136
+    budget.spend(request, -0.3)  # that is what guesses spared
+    assert budget.max_prefill_tokens(request) == 436
+    budget.forget(request)
+    assert budget.available_seconds(later) == 0.0  # what another gained is lent when a guess came true
+    budget.record(later, 1, 1)
+    assert budget.available_seconds(later) == pytest.approx(0.25 * (0.3 - 0.064))
     for _ in range(8):
-        purses.saw(later, 1, 0)
-    assert not purses.may_guess(Mock())  # nor is a guess made on trust while hardly one comes true
+        budget.record(later, 1, 0)
+    assert not budget.may_draft(Mock())  # nor is a guess made on trust while hardly one comes true
 
 
-class Allowed:
-    """Purses that let a draft model read a number of tokens."""
+class FixedBudget:
+    """A budget that lets a draft model prefill a fixed number of tokens."""
 
     def __init__(self, n):
-        self.n, self.n_read = n, 0
+        self.n, self.n_prefilled = n, 0
 
-    def n_readable(self, request):
+    def max_prefill_tokens(self, request):
         return self.n
 
-    def read(self, request, n_tokens, seconds):
-        self.n_read += n_tokens
+    def spend_prefill(self, request, n_tokens, seconds):
+        self.n_prefilled += n_tokens
 
 
-def test_a_draft_model_reads_as_much_of_a_context_as_pays_and_finds_what_was_read_before(llm):
+def test_a_draft_model_prefills_within_its_budget_and_reuses_cached_pages(llm):
     program = llm.engine.program
     engine = Engine(program, llm.tokenizer, ctx=256)
     context = [(7 * i) % 256 for i in range(200)]
@@ -284,38 +284,38 @@ def test_a_draft_model_reads_as_much_of_a_context_as_pays_and_finds_what_was_rea
         return engine.new_request(context, SamplingParams(temperature=0, max_tokens=30))
 
     draft, request, other = DraftModel(program, 512, 256), asked(), asked()
-    draft.purses = allowed = Allowed(8)
-    assert draft.propose([(request, 3)]) == [[]] and allowed.n_read == 0  # too little to guess from
+    draft.budget = allowed = FixedBudget(8)
+    assert draft.propose([(request, 3)]) == [[]] and allowed.n_prefilled == 0  # too little to guess from
     allowed.n = 40
-    assert len(draft.propose([(request, 3)])[0]) == 3 and allowed.n_read == 44
+    assert len(draft.propose([(request, 3)])[0]) == 3 and allowed.n_prefilled == 44
     assert draft._tracks[request].tokens[:44] == context[:4] + context[-40:]
     request.context += [1, 2]
-    assert len(draft.propose([(request, 3)])[0]) == 3 and allowed.n_read == 44  # what is new is a guess's own cost
+    assert len(draft.propose([(request, 3)])[0]) == 3 and allowed.n_prefilled == 44  # what is new is a guess's own cost
     del request.context[-2:]
     allowed.n = 200
-    assert draft.propose([(request, 3)]) == [list(wanted)] and allowed.n_read == 244
+    assert draft.propose([(request, 3)]) == [list(wanted)] and allowed.n_prefilled == 244
     request.context += range(42)
     allowed.n = 40  # a shortened context would cost 44
-    assert len(draft.propose([(request, 3)])[0]) == 3 and allowed.n_read == 286
+    assert len(draft.propose([(request, 3)])[0]) == 3 and allowed.n_prefilled == 286
     assert draft._tracks[request].n_skipped == 0
     draft.forget(request)
-    allowed.n, allowed.n_read = 200, 244
-    assert draft.propose([(other, 3)]) == [list(wanted)] and allowed.n_read == 244  # six pages, and eight tokens
+    allowed.n, allowed.n_prefilled = 200, 244
+    assert draft.propose([(other, 3)]) == [list(wanted)] and allowed.n_prefilled == 244  # six pages, and eight tokens
     draft.forget(other)
     assert draft._pages.n_free == draft._pages.n_pages
 
 
-def test_purses_that_open_at_random_change_no_text_and_keep_no_page(llm, monkeypatch):
+def test_random_speculation_budgets_change_no_text_and_leak_no_page(llm, monkeypatch):
     draw = random.Random(7)
 
-    class Fickle(Purses):
-        def may_guess(self, request):
+    class RandomBudget(SpeculationBudget):
+        def may_draft(self, request):
             return draw.random() < 0.7
 
-        def n_readable(self, request):
+        def max_prefill_tokens(self, request):
             return draw.choice((0, 15, 16, 24, 48, 1 << 30))
 
-    monkeypatch.setattr("woolly.engine.drafts.speculation.Purses", Fickle)
+    monkeypatch.setattr("woolly.engine.drafts.speculation.SpeculationBudget", RandomBudget)
     prompts = [[(5 * i + j) % 250 for j in range(30 + 20 * i)] for i in range(4)]
     params = SamplingParams(temperature=0, max_tokens=80, ignore_eos=True, context_shift=True, n_keep=3)
 

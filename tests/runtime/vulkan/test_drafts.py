@@ -12,7 +12,7 @@ from woolly import LLM, SamplingParams
 from woolly.engine import AssistantDraft, MtpDraft
 from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import DraftLength
-from woolly.engine.drafts.purse import Purses
+from woolly.engine.drafts.speculation_budget import SpeculationBudget
 
 PROMPT = np.random.RandomState(5).randint(0, 256, 40).tolist()
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -21,7 +21,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 @pytest.mark.parametrize(("name", "draft"), [("eagle3", MtpDraft), ("gemma4-assistant", AssistantDraft)])
 def test_a_head_guesses_and_changes_no_text(name, draft, vulkan, tmp_path, monkeypatch):
     monkeypatch.setattr(DraftCost, "is_due", lambda self, n: False)
-    monkeypatch.setattr(Purses, "may_guess", lambda self, request: True)
+    monkeypatch.setattr(SpeculationBudget, "may_draft", lambda self, request: True)
     case = FAMILIES["gemma4"] if draft is AssistantDraft else TARGET
     model = write_tiny(case, tmp_path / "tiny.gguf")
     if draft is AssistantDraft:

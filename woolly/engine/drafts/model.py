@@ -14,7 +14,7 @@ from woolly.errors import RequestError
 from woolly.runtime import PAGE_SIZE, Batch, Program, pages_for
 
 if TYPE_CHECKING:
-    from woolly.engine.drafts.purse import Purses
+    from woolly.engine.drafts.speculation_budget import SpeculationBudget
     from woolly.engine.request import Request
     from woolly.tokens import Tokenizer
 
@@ -53,8 +53,8 @@ class DraftModel:
     """Proposes the most likely token each time. It has a cache of its own; rejected tokens are overwritten in place.
 
     Full pages of contexts are found again by later requests that begin alike. A context is read when the first guess is
-    wanted, and as much of it as `purses` allow: the first tokens and the last ones. That costs guesses, no text. It is
-    read from its beginning once that pays. Without purses all is read.
+    wanted, and as much of it as `budget` allow: the first tokens and the last ones. That costs guesses, no text. It is
+    read from its beginning once that pays. Without budget all is read.
 
     It prefills at most `program.max_rows` tokens per step, so a long prompt does not delay others. A request gets no
     proposals until its context is fully prefilled, nor if the cache is full. If the small model has recurrent state,
@@ -68,7 +68,7 @@ class DraftModel:
         self._slots = SlotPool(3 * max_running if program.plan.slots else 0, self._pages.index)
         self._state = program.new_state(self._pages.n_pages, self._slots.n_slots)
         self._tracks: dict[Request, _Track] = {}
-        self.purses: Purses | None = None
+        self.budget: SpeculationBudget | None = None
         self.read_seconds = 0.0  # that the latest proposals took to read contexts
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
@@ -112,12 +112,12 @@ class DraftModel:
                 self._slots.give_back(slot)
 
     def _choose(self, request: Request) -> _Track | None:
-        """The request's track, as long as its purse can pay for; None if that is too little to guess from."""
+        """The request's track, as long as its budget can pay for; None if that is too little to guess from."""
         track = self._follow(request)
         n_unread = len(request.context) - track.n_skipped - len(track.tokens)
-        if self.purses is None or track.is_reading:
+        if self.budget is None or track.is_reading:
             return track
-        n_may = self.purses.n_readable(request)
+        n_may = self.budget.max_prefill_tokens(request)
         if track.n_skipped and len(request.context) <= n_may:  # reads all, at last
             return self._begin(request)
         if n_unread <= max(n_may, _FEW):
@@ -165,8 +165,8 @@ class DraftModel:
             request = wanted[i][0]
             track.n_sure = len(track.tokens)
             track.is_reading = bool(track.unread(request.context))
-            if self.purses is not None and len(tokens) > _FEW:
-                self.purses.read(request, len(tokens), seconds * len(tokens))
+            if self.budget is not None and len(tokens) > _FEW:
+                self.budget.spend_prefill(request, len(tokens), seconds * len(tokens))
                 self.read_seconds += seconds * len(tokens)
             if not track.n_skipped and not self._slots.n_slots:
                 self._publish(request, track)

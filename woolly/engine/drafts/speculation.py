@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from woolly.engine import drafts
 from woolly.engine.drafts.cost import DraftCost
 from woolly.engine.drafts.draft import Draft, DraftLength
-from woolly.engine.drafts.purse import Purses
+from woolly.engine.drafts.speculation_budget import SpeculationBudget
 
 if TYPE_CHECKING:
     from woolly.engine.request import Request
@@ -36,10 +36,10 @@ class Speculation:
         self._worth = DraftLength.WORTH_WITH_REPLAY if has_replay else DraftLength.WORTH
         self._lengths: dict[Request, DraftLength] = {}
         self._cost = DraftCost()
-        self._purses = Purses(self._worth)
+        self._budget = SpeculationBudget(self._worth)
         self._accepted: dict[Request, int] = {}  # guesses of the step under way that came true
         if draft is not None and isinstance(draft, drafts.DraftModel):
-            draft.purses = self._purses
+            draft.budget = self._budget
 
     def add_to(self, work: Work) -> None:
         """Adds drafts to requests that are generating, as long as rows are left and drafts are worth a row."""
@@ -58,10 +58,10 @@ class Speculation:
             room = self._ctx - len(request.context) - 1
             if request.max_tokens is not None:
                 room = min(room, request.max_tokens - len(request.output) - 1)
-            if not self._purses.may_guess(request):
+            if not self._budget.may_draft(request):
                 continue
             if (length := self._lengths.get(request)) is None:
-                length = self._lengths[request] = DraftLength(self._most, self._worth, self._purses.usual)
+                length = self._lengths[request] = DraftLength(self._most, self._worth, self._budget.acceptance_rate)
             n = min(room, left, length.next(cost), self._most if request.n_accepted else _FIRST_GUESSES)
             if n > 0 and scheduler.room_for(request, n):  # a draft may write into the pages, too
                 wanted.append((span, n))
@@ -80,7 +80,7 @@ class Speculation:
         for (span, _), tokens in zip(wanted, guesses, strict=True):
             if tokens:
                 span.add(tokens)
-                self._purses.spend(span.request, seconds * len(tokens) / n_guesses)
+                self._budget.spend(span.request, seconds * len(tokens) / n_guesses)
 
     def ran(self, work: Work) -> None:
         """Lets a draft read what the step computed, after its tokens are chosen, and learns what the step took."""
@@ -96,21 +96,21 @@ class Speculation:
             request.n_accepted += n_accepted
             if request in self._lengths:
                 self._lengths[request].saw(n_drafted, n_accepted)
-                self._purses.saw(request, n_drafted, n_accepted)
+                self._budget.record(request, n_drafted, n_accepted)
                 self._accepted[request] = n_accepted
 
     def forget(self, request: Request) -> None:
         """Drops what was kept for a request that has ended."""
         self._lengths.pop(request, None)
         self._accepted.pop(request, None)
-        self._purses.forget(request)
+        self._budget.forget(request)
         if self.draft is not None:
             self.draft.forget(request)
 
     def _account(self, work: Work) -> None:
         """Learns what a step took, and what guesses cost and spared in it."""
         alive = [span.request for span in work.spans if span.request.finish_reason is None]
-        self._purses.worked(alive, work.seconds)
+        self._budget.add_step_time(alive, work.seconds)
         accepted, self._accepted = self._accepted, {}
         if not _has_answers_alone(work):
             return
@@ -120,7 +120,7 @@ class Speculation:
             for span in work.spans:
                 if span.drafts and span.request.finish_reason is None:
                     spared = accepted.get(span.request, 0) * plain / n_answers
-                    self._purses.spend(span.request, row * len(span.drafts) - spared)
+                    self._budget.spend(span.request, row * len(span.drafts) - spared)
         self._cost.stepped(n_answers, n_guesses, work.seconds)
 
 
