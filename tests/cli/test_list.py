@@ -21,7 +21,7 @@ from woolly.engine.multimodal import tower_bytes
 from woolly.errors import StoreError, UnsupportedError
 from woolly.llm import projector
 from woolly.models import architectures
-from woolly.serving.loading.library import Library
+from woolly.serving.model_manager.library import Library
 from woolly.store import all_families
 
 
@@ -194,7 +194,7 @@ def test_a_repository_is_fetched_as_llama_cpp_does(folder, model, monkeypatch, f
         result = CliRunner().invoke(app, ["chat", flag, "org/wool-GGUF:q4_k_m", "-n", "2"], input="hi\n")
         assert (result.exit_code, result.stderr) == (0, ""), result.output
         settings = []
-        monkeypatch.setattr("woolly.serving.life.lifecycle.run", lambda given, end: settings.append(given))
+        monkeypatch.setattr("woolly.serving.lifecycle.lifecycle.run", lambda given, end: settings.append(given))
         CliRunner().invoke(app, ["serve", flag, "org/wool-GGUF:Q4_K_M", "--models-dir", str(folder)])
         assert settings[0].model == "hf:org/wool-GGUF:Q4_K_M"
         assert len(hub.sent("cdn/")) == 1

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from tests.clients.test_responses import FIELDS, connect, events_of
-from woolly.serving.answers import kept_streams
+from woolly.serving.generation import kept_streams
 
 LATER = {**FIELDS, "background": True}
 

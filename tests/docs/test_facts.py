@@ -14,7 +14,7 @@ from tests.test_house import LADDER
 from woolly import LLM, SamplingParams
 from woolly.models import architectures
 from woolly.quantize import MIXES
-from woolly.serving.life.app import DIALECTS
+from woolly.serving.lifecycle.app import DIALECTS
 
 README = (ROOT / "README.md").read_text()
 LIBRARY = (ROOT / "docs" / "use" / "library.md").read_text()

@@ -16,7 +16,7 @@ import pytest
 
 from tests.cases import ready
 from tests.serving.conftest import SLOW_MAIN, WAIT, serving
-from woolly.serving.life import lifecycle
+from woolly.serving.lifecycle import lifecycle
 
 LONG = {"prompt": "sheep", "max_tokens": 200, "ignore_eos": True, "stream": True}
 

@@ -9,9 +9,9 @@ import pytest
 import uvicorn
 
 from woolly.serving import Settings
-from woolly.serving.life.app import create_app
-from woolly.serving.life.lifecycle import _Server
-from woolly.serving.loading.manager import NO_MODEL
+from woolly.serving.lifecycle.app import create_app
+from woolly.serving.lifecycle.lifecycle import _Server
+from woolly.serving.model_manager.manager import NO_MODEL
 
 
 @pytest.fixture

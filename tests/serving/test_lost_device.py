@@ -14,8 +14,8 @@ from tests.serving.conftest import WAIT, serving
 from woolly.errors import DeviceError
 from woolly.runtime.cpu import CpuProgram
 from woolly.serving.accounts.ledger import read_usage
-from woolly.serving.life import lifecycle
-from woolly.serving.loading import manager
+from woolly.serving.lifecycle import lifecycle
+from woolly.serving.model_manager import manager
 
 ASKED = {"model": "tiny", "prompt": "sheep", "max_tokens": 6, "temperature": 0}
 SENTENCE = "the GPU failed: an illegal memory access was encountered"
@@ -25,7 +25,7 @@ SENTENCE = "the GPU failed: an illegal memory access was encountered"
 FAULTY_MAIN = f"""
 import os, subprocess
 from pathlib import Path
-from woolly.serving.life import lifecycle
+from woolly.serving.lifecycle import lifecycle
 make = lifecycle.create_app
 def made(settings):
     # As an MCP server: it ends when its input does, and is waited for by nobody after a restart.

@@ -12,8 +12,8 @@ from woolly.serving import Settings
 from woolly.serving.accounts import keys_file
 from woolly.serving.accounts.keys_file import add_key
 from woolly.serving.gate.auth import Authority
-from woolly.serving.life import lifecycle
-from woolly.serving.life.reloading import Reloader
+from woolly.serving.lifecycle import lifecycle
+from woolly.serving.lifecycle.reloading import Reloader
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.serving.conftest import WAIT, serving
 BODY = {"prompt": "sheep", "max_tokens": 2}
 STUCK = """
 import time
-from woolly.serving.answers.generation import Generator
+from woolly.serving.generation.generator import Generator
 Generator._prepare = lambda *_: time.sleep(1200)
 from woolly.cli import main
 main()

@@ -12,8 +12,8 @@ from woolly.cluster.model import FleetLLM
 from woolly.cluster.serve import seats_of
 from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError
-from woolly.serving.loading.memory import check_memory
-from woolly.serving.loading.opening import examine, options_for
+from woolly.serving.model_manager.memory import check_memory
+from woolly.serving.model_manager.opening import examine, options_for
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 

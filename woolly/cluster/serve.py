@@ -17,9 +17,9 @@ from woolly.cluster.seats import AddressSeat, Seat, local_seats
 from woolly.llm.model_options import ModelOptions
 from woolly.machine.nodes import numa_nodes
 from woolly.runtime import is_gpu_backend, name_gpus, parse_layers
-from woolly.serving.answers.admission import Admission
-from woolly.serving.life import lifecycle
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.admission import Admission
+from woolly.serving.lifecycle import lifecycle
+from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.settings.table import Settings
 
 _AT_ONCE = 16  # answers of a replica that has not said how many it computes at once

@@ -4,12 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from woolly.serving.answers.generation import Generation, Generator
-    from woolly.serving.answers.running import Running
     from woolly.serving.errors import ApiError
-    from woolly.serving.life.app import create_app
-    from woolly.serving.loading.library import ModelInfo
-    from woolly.serving.loading.manager import ModelManager
+    from woolly.serving.generation.generator import Generation, Generator
+    from woolly.serving.generation.running import Running
+    from woolly.serving.lifecycle.app import create_app
+    from woolly.serving.model_manager.library import ModelInfo
+    from woolly.serving.model_manager.manager import ModelManager
     from woolly.serving.settings.configuration import read_settings
     from woolly.serving.settings.table import Settings
 
@@ -28,13 +28,13 @@ __all__ = [
 # Imported when first asked for: the command line reads the settings without FastAPI.
 _LAZY = {
     "ApiError": "errors",
-    "Generation": "answers.generation",
-    "Generator": "answers.generation",
-    "ModelInfo": "loading.manager",
-    "ModelManager": "loading.manager",
-    "Running": "answers.generation",
+    "Generation": "generation.generator",
+    "Generator": "generation.generator",
+    "ModelInfo": "model_manager.manager",
+    "ModelManager": "model_manager.manager",
+    "Running": "generation.generator",
     "Settings": "settings.table",
-    "create_app": "life.app",
+    "create_app": "lifecycle.app",
     "read_settings": "settings.configuration",
 }
 

@@ -13,11 +13,13 @@ from starlette.requests import HTTPConnection
 
 from woolly.chat import Layout
 from woolly.llm import ChatChunk
-from woolly.serving.answers.events import event
-from woolly.serving.answers.running import Running
 from woolly.serving.errors import ApiError
+from woolly.serving.generation.events import event
+from woolly.serving.generation.running import Running
 
-HealthReport = Literal["health", "status", "ready", "live"]  # the function of serving/watch/health.py that answers
+HealthReport = Literal[
+    "health", "status", "ready", "live"
+]  # the function of serving/observability/health.py that answers
 
 
 class Dialect(Protocol):

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 # Tokens that a model may think: llama-server's and vLLM's names.
 _BUDGETS = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget")

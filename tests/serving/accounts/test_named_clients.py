@@ -8,7 +8,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from woolly.serving.accounts.keys_file import add_key, remove_key
 from woolly.serving.accounts.ledger import read_usage
-from woolly.serving.life.reloading import Reloader
+from woolly.serving.lifecycle.reloading import Reloader
 
 BODIES = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},

@@ -14,7 +14,6 @@ from woolly.engine.step.scheduler import Scheduler
 from woolly.errors import ModelError
 from woolly.serving.accounts.keys_file import add_key
 from woolly.serving.accounts.quotas import Quotas
-from woolly.serving.answers.running import Running
 from woolly.serving.batches import ask as ask_module
 from woolly.serving.batches import worker as worker_module
 from woolly.serving.batches.job import Job
@@ -22,6 +21,7 @@ from woolly.serving.batches.journal import Journal
 from woolly.serving.batches.store import BatchStore
 from woolly.serving.dialects.openai import files
 from woolly.serving.errors import ApiError
+from woolly.serving.generation.running import Running
 
 
 def create(client, values=None, headers=None):

@@ -10,7 +10,7 @@ from tests.docs.blocks import blocks_of
 from woolly.serving import Settings, create_app
 from woolly.serving.dialect import Dialects
 from woolly.serving.dialects.answer import stream_reply
-from woolly.serving.life.app import DIALECTS
+from woolly.serving.lifecycle.app import DIALECTS
 
 
 @pytest.fixture(scope="module")

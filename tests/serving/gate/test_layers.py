@@ -19,9 +19,9 @@ from woolly.serving.gate.identity import RequestIdentity
 from woolly.serving.gate.paths import Paths
 from woolly.serving.gate.rates import Guesses, RateLimiter, Rates
 from woolly.serving.gate.refusals import Refusals
+from woolly.serving.observability.health import Health
+from woolly.serving.observability.metrics import Stats
 from woolly.serving.router import ParsedRequest
-from woolly.serving.watch.health import Health
-from woolly.serving.watch.metrics import Stats
 
 PATHS = Paths(
     frozenset({"/health"}), frozenset(), frozenset(), frozenset(), lambda _: None, lambda *_: False, lambda *_: False

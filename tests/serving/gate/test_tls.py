@@ -17,9 +17,9 @@ import uvicorn
 
 from woolly.errors import RequestError
 from woolly.serving.gate.connections import connection_class, socket_class
-from woolly.serving.life import certificate as certificates
-from woolly.serving.life import lifecycle
-from woolly.serving.life.certificate import Certificate, make_certificate
+from woolly.serving.lifecycle import certificate as certificates
+from woolly.serving.lifecycle import lifecycle
+from woolly.serving.lifecycle.certificate import Certificate, make_certificate
 from woolly.serving.settings.table import Settings
 
 WAIT = 60

@@ -106,7 +106,7 @@ async def _run(settings: Settings, source: Path, target: Path, failed: Path) -> 
     from woolly.serving.batches import Job, Journal
     from woolly.serving.batches.files import count_rows, read_rows, write_lines
     from woolly.serving.errors import ApiError
-    from woolly.serving.life.app import create_app
+    from woolly.serving.lifecycle.app import create_app
 
     n_rows = count_rows(source)
     app = create_app(settings)

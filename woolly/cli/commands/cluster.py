@@ -83,7 +83,7 @@ def _replica(secret: str | None, listen: str) -> None:
             " WOOLLY_CLUSTER_SECRET, the same as its front; without it anyone in the network could use it"
         )
     from woolly.cluster.listening import Listening
-    from woolly.serving.watch.logs import set_up_logs
+    from woolly.serving.observability.logs import set_up_logs
 
     set_up_logs("info", False)
     listening = Listening(listen, secret)

@@ -80,8 +80,8 @@ _GROUPS = groups()
 def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server and others: woolly serve smollm2."""
     # Imported late: the other commands and --help do without a web framework.
+    from woolly.serving.observability.logs import log, set_up_logs
     from woolly.serving.settings.checks import has_replicas, late_swap
-    from woolly.serving.watch.logs import log, set_up_logs
 
     flags = dict(flags)
     repo = flags.pop("hf_repo", None)
@@ -116,7 +116,7 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     if has_replicas(settings):
         from woolly.cluster.serve import run
     else:
-        from woolly.serving.life.lifecycle import run
+        from woolly.serving.lifecycle.lifecycle import run
 
     raise click.exceptions.Exit(run(settings, end=os._exit))
 

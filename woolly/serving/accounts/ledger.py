@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import RequestError
-from woolly.serving.watch.logs import log
+from woolly.serving.observability.logs import log
 
 GROUPS = ("key", "model", "day")  # what usage may be summed up by
 _EVERY = 2.0  # seconds between two writes: what the process loses if it is killed

@@ -20,7 +20,7 @@ import jwt
 
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account
-from woolly.serving.watch.logs import log
+from woolly.serving.observability.logs import log
 
 OIDC_OWNER = "oidc:"  # begins the name of a user, and the owner of what it has stored; no name of a key has a colon
 

@@ -13,11 +13,11 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import Message
 
 from woolly.serving.accounts.account import asking
-from woolly.serving.answers.generation import turn, urgency
 from woolly.serving.batches.rows import BatchRow
 from woolly.serving.errors import ApiError, error_body, of_exception
-from woolly.serving.watch.kept_requests import answers
-from woolly.serving.watch.logs import ignored, log, request_id
+from woolly.serving.generation.generator import turn, urgency
+from woolly.serving.observability.kept_requests import answers
+from woolly.serving.observability.logs import ignored, log, request_id
 
 _FULL = 429
 _LATER = (_FULL, 503)

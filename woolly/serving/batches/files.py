@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
-from woolly.serving.answers.threads import run_held
 from woolly.serving.batches.rows import BadRow, BatchRow, id_of, read_row
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.json_guard import parse_json
+from woolly.serving.generation.threads import run_held
 from woolly.store.whole import written_whole
 
 _LINES = (".jsonl", ".ndjson")

@@ -16,13 +16,13 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from woolly.serving.answers.threads import run_held, start_task
 from woolly.serving.batches.ask import Busy, RowReply, ask
 from woolly.serving.batches.journal import Journal
 from woolly.serving.batches.rows import EMBEDDINGS, BadRow, BatchRow
 from woolly.serving.errors import ApiError, error_body
-from woolly.serving.loading.library import Capability
-from woolly.serving.loading.loaded import Loaded
+from woolly.serving.generation.threads import run_held, start_task
+from woolly.serving.model_manager.library import Capability
+from woolly.serving.model_manager.loaded import Loaded
 from woolly.serving.settings.table import Settings
 
 _PATIENCE = 900.0  # seconds without an answer, such as of a model that does not fit into memory

@@ -13,7 +13,6 @@ from fastapi import FastAPI
 from starlette.requests import HTTPConnection
 
 from woolly.errors import RequestError, WoollyError
-from woolly.serving.answers.threads import run_held, start_task
 from woolly.serving.batches.ask import Busy
 from woolly.serving.batches.files import count_rows, read_rows, write_lines
 from woolly.serving.batches.job import Job, Tally
@@ -21,7 +20,8 @@ from woolly.serving.batches.journal import Journal, JournalTaken
 from woolly.serving.batches.room import JournalRoom
 from woolly.serving.batches.store import ENDED, BatchStore
 from woolly.serving.errors import ApiError
-from woolly.serving.watch.logs import log
+from woolly.serving.generation.threads import run_held, start_task
+from woolly.serving.observability.logs import log
 
 _EVERY = 1.0  # seconds between two writes of a batch's counts
 _PAUSE = 30.0  # seconds until a batch is tried again that another server runs, or that the disk has no room for

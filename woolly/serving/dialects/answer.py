@@ -15,16 +15,16 @@ from starlette.requests import HTTPConnection
 from woolly.chat import ChatRequest, Layout
 from woolly.errors import RequestError
 from woolly.llm import ChatChunk, ChatReader
-from woolly.serving.answers.admission import Admitted
-from woolly.serving.answers.events import EventStream
-from woolly.serving.answers.generation import Generation, Generator
-from woolly.serving.answers.kept_streams import KeptStreams
-from woolly.serving.answers.wants import NOTHING
 from woolly.serving.dialect import ChatDialect, Dialect, Head
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.identity import client_of, owner_of
-from woolly.serving.loading.loaded import Loaded
-from woolly.serving.watch.logs import ignore, log
+from woolly.serving.generation.admission import Admitted
+from woolly.serving.generation.events import EventStream
+from woolly.serving.generation.generator import Generation, Generator
+from woolly.serving.generation.kept_streams import KeptStreams
+from woolly.serving.generation.wants import NOTHING
+from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.observability.logs import ignore, log
 
 
 async def answer_chat(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from woolly.sampling import SamplingParams, options_of
 from woolly.serving.errors import ApiError, refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 Item = TypeVar("Item")
 

@@ -7,8 +7,8 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from woolly.serving.errors import server_stopping
-from woolly.serving.watch.health import Health
-from woolly.serving.watch.logs import log
+from woolly.serving.observability.health import Health
+from woolly.serving.observability.logs import log
 
 
 class Disconnect:

@@ -6,7 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from woolly.serving.errors import server_stopping
 from woolly.serving.gate.paths import Paths
-from woolly.serving.watch.health import Health
+from woolly.serving.observability.health import Health
 
 
 class Draining:

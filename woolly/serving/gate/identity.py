@@ -16,10 +16,10 @@ from woolly.serving.accounts.account import asking
 from woolly.serving.accounts.quotas import Quotas
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.paths import Paths
-from woolly.serving.watch.kept_requests import KeptRequests, answers
-from woolly.serving.watch.logs import ignored, log, request_id
-from woolly.serving.watch.metrics import Stats
-from woolly.serving.watch.traces import Traces
+from woolly.serving.observability.kept_requests import KeptRequests, answers
+from woolly.serving.observability.logs import ignored, log, request_id
+from woolly.serving.observability.metrics import Stats
+from woolly.serving.observability.traces import Traces
 
 _SOUND_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _GONE = 499  # logged if the client goes away before the reply starts

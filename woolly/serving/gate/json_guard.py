@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from woolly.serving.answers.threads import run_held
 from woolly.serving.errors import ApiError
+from woolly.serving.generation.threads import run_held
 
 MAX_DEPTH = 64
 MAX_VALUES = 200_000  # of a body in all; a prompt of as many token ids fits no model

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from woolly.serving.dialect import Dialects
 from woolly.serving.errors import ApiError, of_exception
-from woolly.serving.watch.logs import log
-from woolly.serving.watch.metrics import Stats
+from woolly.serving.observability.logs import log
+from woolly.serving.observability.metrics import Stats
 
 
 class Refusals:

@@ -76,7 +76,7 @@ def check_settings(settings: Settings) -> None:
     """Refuses values that no server can use; values that depend on the model are refused when it is loaded."""
     from woolly.runtime import check_kv_type, parse_at_once, parse_layers, parse_size
     from woolly.runtime.options import join_kv_types
-    from woolly.serving.watch.traces import check_telemetry
+    from woolly.serving.observability.traces import check_telemetry
 
     parse_at_once("parallel", settings.parallel)
     for name, low in _LEAST.items():

@@ -5,8 +5,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
-from woolly.serving.answers import kept_streams
-from woolly.serving.loading import manager
+from woolly.serving.generation import kept_streams
+from woolly.serving.model_manager import manager
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 12, "stream": True, "temperature": 0}
 NAMED = {"X-Conversation-Id": "talk::org/model"}

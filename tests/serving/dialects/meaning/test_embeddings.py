@@ -12,7 +12,7 @@ from tests.cases.encoders import ENCODERS
 from tests.cases.tiny import write_tiny
 from woolly import LLM
 from woolly.engine.reading.reader import ReadingRunner
-from woolly.serving.answers import texts
+from woolly.serving.generation import texts
 from woolly.store import models_for
 
 TEXTS = ["sheep", "a goat on the hill"]

@@ -7,7 +7,7 @@ import pytest
 
 from woolly.llm.text_ids import TextMaker
 from woolly.llm.texts import given_up
-from woolly.serving.answers.threads import run_held
+from woolly.serving.generation.threads import run_held
 from woolly.tokens.tokenizer import Tokenizer
 
 LONG = "a " * 400_000  # characters; the models take 512 tokens

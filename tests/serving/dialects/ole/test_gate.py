@@ -3,7 +3,7 @@
 import pytest
 
 from woolly.serving.dialects.ole import catalogue
-from woolly.serving.life import app as app_module
+from woolly.serving.lifecycle import app as app_module
 
 invalid = app_module._invalid
 

@@ -4,7 +4,7 @@ import pytest
 
 from woolly.serving.dialects.openai.transcript_form import read_transcript_form
 from woolly.serving.errors import ApiError
-from woolly.serving.watch.logs import ignored
+from woolly.serving.observability.logs import ignored
 
 WAV = ("talk.wav", b"RIFF")
 

@@ -13,7 +13,7 @@ from woolly.chat.described import describe_schema
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.responses.compaction import kept_questions
 from woolly.serving.dialects.sealed import seal, unseal
-from woolly.serving.loading.library import Library
+from woolly.serving.model_manager.library import Library
 
 TALK = [
     {"role": "user", "content": "wool " * 4},

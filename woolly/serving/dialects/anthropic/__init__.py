@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from woolly.llm import ChatChunk
-from woolly.serving.answers.events import named_event
 from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.anthropic import batches, replies, routes
 from woolly.serving.errors import ApiError
+from woolly.serving.generation.events import named_event
+from woolly.serving.observability.logs import request_id
 from woolly.serving.router import APIRouter
-from woolly.serving.watch.logs import request_id
 
 __all__ = ["DIALECT", "Anthropic"]
 

@@ -13,7 +13,6 @@ from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly.serving.answers.threads import run_held
 from woolly.serving.batches.rows import MESSAGES
 from woolly.serving.batches.store import ENDED
 from woolly.serving.batches.worker import worker_of
@@ -21,6 +20,7 @@ from woolly.serving.dialects.answer import json_bytes
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.gate.identity import owner_of
+from woolly.serving.generation.threads import run_held
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

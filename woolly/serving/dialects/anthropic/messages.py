@@ -14,7 +14,7 @@ from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 # Claude Code's first block of the system prompt. It differs between conversations, whose prompts could then share no
 # beginning, and says nothing to the model.

@@ -10,11 +10,11 @@ from typing import Any
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
-from woolly.serving.answers.events import named_event
 from woolly.serving.dialect import Head
 from woolly.serving.dialects.arguments import Arguments
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.sealed import seal
+from woolly.serving.generation.events import named_event
 
 Data = dict[str, Any]
 

@@ -10,7 +10,6 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from woolly.errors import RequestError
-from woolly.serving.answers.generation import Generator
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, lay_out_chat
 from woolly.serving.dialects.anthropic.bodies import CountBody, MessagesBody
@@ -18,9 +17,10 @@ from woolly.serving.dialects.anthropic.context import Edited, edit_messages
 from woolly.serving.dialects.anthropic.messages import Message
 from woolly.serving.dialects.anthropic.replies import Form
 from woolly.serving.errors import of_exception
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.generator import Generator
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.observability.logs import request_id
 from woolly.serving.router import APIRouter
-from woolly.serving.watch.logs import request_id
 
 router = APIRouter()
 

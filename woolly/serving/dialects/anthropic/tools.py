@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.chat import Tool, ToolChoice
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 

@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly import chat
 from woolly.chat import ChatRequest, ReasoningOptions, ToolChoice
 from woolly.sampling import SamplingParams
-from woolly.serving.answers.wants import Wants
 from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ChoiceSpec, FunctionName, FunctionSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import ApiError, refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.generation.wants import Wants
+from woolly.serving.observability.logs import ignore
 
 MAX_CHOICES = 128
 MAX_PROMPTS = 256

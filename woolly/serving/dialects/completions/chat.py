@@ -12,14 +12,14 @@ from fastapi.responses import Response
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text, ToolCall, gather
 from woolly.llm import ChatChunk
-from woolly.serving.answers.events import TextFrame, event
-from woolly.serving.answers.wants import NOTHING, Wants
 from woolly.serving.dialect import Head, dialect_of
 from woolly.serving.dialects.answer import answer_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, chat_logprobs, prompt_logprobs
 from woolly.serving.dialects.heartbeat import with_heartbeats
+from woolly.serving.generation.events import TextFrame, event
+from woolly.serving.generation.wants import NOTHING, Wants
 
 DONE = "[DONE]"
 

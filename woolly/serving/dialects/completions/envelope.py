@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from woolly import __version__
-from woolly.serving.answers.running import Running
+from woolly.serving.generation.running import Running
 
 BUILD = f"b{__version__}-woolly"  # clients of llama-server read a build number after the b
 

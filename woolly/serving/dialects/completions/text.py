@@ -14,10 +14,6 @@ from fastapi.responses import Response
 
 from woolly.engine import Chunk
 from woolly.sampling import SamplingParams
-from woolly.serving.answers.events import TextFrame, event
-from woolly.serving.answers.generation import Generation, Generator
-from woolly.serving.answers.running import Running
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.completions.bodies import CompletionBody
 from woolly.serving.dialects.completions.chat import DONE
@@ -32,7 +28,11 @@ from woolly.serving.dialects.completions.logprobs import (
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.gate.identity import client_of, owner_of
-from woolly.serving.loading.loaded import Loaded
+from woolly.serving.generation.events import TextFrame, event
+from woolly.serving.generation.generator import Generation, Generator
+from woolly.serving.generation.running import Running
+from woolly.serving.generation.threads import run_held
+from woolly.serving.model_manager.loaded import Loaded
 
 
 async def text_completions(body: CompletionBody, request: Request) -> Response:

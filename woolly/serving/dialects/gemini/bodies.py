@@ -14,7 +14,7 @@ from woolly.serving.dialects.gemini.schema import json_schema
 from woolly.serving.dialects.gemini.tools import ToolConfig, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 MAX_CANDIDATES = 8  # as Google has it
 MAX_TOP = 20

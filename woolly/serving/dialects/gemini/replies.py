@@ -9,12 +9,12 @@ from typing import Any
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
-from woolly.serving.answers.events import event
 from woolly.serving.dialect import Head
 from woolly.serving.dialects.arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.sealed import seal
+from woolly.serving.generation.events import event
 
 Data = dict[str, Any]
 _LOWEST = -9999.0  # of tokens that cannot come; JSON has no infinity

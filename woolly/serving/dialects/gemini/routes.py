@@ -10,7 +10,6 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from woolly.errors import RequestError
-from woolly.serving.answers.generation import Generator
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat
 from woolly.serving.dialects.gemini.bodies import CountBody, EmbedBodies, EmbedBody, GenerateBody
@@ -19,9 +18,10 @@ from woolly.serving.dialects.gemini.replies import Form
 from woolly.serving.dialects.google_models import google_model
 from woolly.serving.dialects.vectors.embeddings import embed_texts
 from woolly.serving.errors import of_exception, refuse
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.generator import Generator
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
-from woolly.serving.watch.logs import ignore
 
 router = APIRouter()
 

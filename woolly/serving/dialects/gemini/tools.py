@@ -13,7 +13,7 @@ from woolly.serving.dialects.gemini.contents import Camel
 from woolly.serving.dialects.gemini.schema import json_schema
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 _NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
 _MODES = ("AUTO", "ANY", "NONE", "VALIDATED")

@@ -8,14 +8,14 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.errors import RequestError
-from woolly.serving.answers.generation import Generator
 from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS, chat_completions
 from woolly.serving.dialects.completions.replies import ChatReply
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.identity import owner_of
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.generator import Generator
+from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

@@ -16,18 +16,18 @@ from fastapi.responses import JSONResponse, Response
 from woolly.chat import Layout
 from woolly.engine import Chunk, Completion
 from woolly.sampling import SamplingParams, TokenLogprob
-from woolly.serving.answers.admission import Admitted
-from woolly.serving.answers.events import event
-from woolly.serving.answers.generation import Generation, Generator
-from woolly.serving.answers.running import Running
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.answer import stream_reply
 from woolly.serving.dialects.llama.marked import MarkedPrompt, marked_layout
 from woolly.serving.dialects.llama.parameters import CompletionBody, generation_settings, prompts_of
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.identity import client_of, owner_of
-from woolly.serving.loading.loaded import Loaded
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.admission import Admitted
+from woolly.serving.generation.events import event
+from woolly.serving.generation.generator import Generation, Generator
+from woolly.serving.generation.running import Running
+from woolly.serving.generation.threads import run_held
+from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.tokens import Tokenizer
 

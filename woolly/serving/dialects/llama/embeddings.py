@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 
 from woolly.engine.reading import Reading
 from woolly.llm import LLM
-from woolly.serving.answers.texts import read_texts
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.vectors.bodies import EmbeddingsBody, Input, TextBody, as_texts
 from woolly.serving.dialects.vectors.embeddings import embeddings
@@ -24,7 +23,8 @@ from woolly.serving.dialects.vectors.replies import (
     ScoreReply,
 )
 from woolly.serving.errors import refuse
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.texts import read_texts
+from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

@@ -8,10 +8,10 @@ from fastapi import Request
 
 from woolly.engine.opening.adapters import scales_of
 from woolly.errors import RequestError
-from woolly.serving.answers.generation import Generator
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.identity import check_admin
+from woolly.serving.generation.generator import Generator
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.datastructures import State
 
-from woolly.serving.answers.generation import Generator
-from woolly.serving.watch.metrics import Stats
+from woolly.serving.generation.generator import Generator
+from woolly.serving.observability.metrics import Stats
 
 # By name: the kind, and what it counts.
 _HELP = {

@@ -9,9 +9,9 @@ from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict
 
 from woolly.serving.gate.identity import check_admin
-from woolly.serving.loading.library import ModelInfo
-from woolly.serving.loading.manager import ModelManager
-from woolly.serving.loading.sight import claims
+from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.sight import claims
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

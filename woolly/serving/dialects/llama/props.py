@@ -7,19 +7,19 @@ from typing import Any
 from fastapi import Request
 
 from woolly.sampling import SamplingParams, options_of
-from woolly.serving.answers.generation import Generator
 from woolly.serving.dialects.completions.envelope import BUILD
 from woolly.serving.dialects.llama.marked import MARK
 from woolly.serving.dialects.llama.parameters import generation_settings
 from woolly.serving.dialects.llama.vocabulary import read_vocabulary
 from woolly.serving.errors import ApiError, switched_off
 from woolly.serving.gate.identity import check_admin
-from woolly.serving.loading.manager import ModelManager
-from woolly.serving.loading.sight import input_kinds
+from woolly.serving.generation.generator import Generator
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.sight import input_kinds
+from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.checks import reads_ahead
 from woolly.serving.settings.table import Settings
-from woolly.serving.watch.logs import ignore
 
 router = APIRouter()
 

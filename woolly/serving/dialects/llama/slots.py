@@ -15,13 +15,13 @@ from pydantic import BaseModel, ConfigDict
 from woolly.engine import Engine
 from woolly.engine import Request as EngineRequest
 from woolly.runtime import PAGE_SIZE
-from woolly.serving.answers.generation import Generation, Generator
-from woolly.serving.answers.slots import HeldSlot
 from woolly.serving.dialects.llama.parameters import generation_settings
 from woolly.serving.dialects.llama.slot_files import read_slot, slot_path, write_slot
 from woolly.serving.errors import ApiError, refuse, switched_off
 from woolly.serving.gate.identity import client_of, owner_of
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.generator import Generation, Generator
+from woolly.serving.generation.slots import HeldSlot
+from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 

@@ -8,10 +8,10 @@ from fastapi import Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
-from woolly.serving.answers.kept_streams import KeptStreams
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
 from woolly.serving.gate.identity import owner_of
+from woolly.serving.generation.kept_streams import KeptStreams
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

@@ -14,15 +14,15 @@ from woolly.chat import ChatRequest, Vision, render_prompt
 from woolly.chat.files import open_files
 from woolly.chat.sight import has_pictures
 from woolly.llm import LLM
-from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ToolSpec, read_choice
 from woolly.serving.dialects.llama.marked import seen_prompt
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.generator import Generator
+from woolly.serving.generation.threads import run_held
+from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

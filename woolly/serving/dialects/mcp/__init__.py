@@ -12,8 +12,8 @@ from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.mcp import page_tools
 from woolly.serving.dialects.mcp.endpoint import Endpoint, McpRoute
 from woolly.serving.errors import ApiError, error_body
+from woolly.serving.observability.logs import log
 from woolly.serving.router import APIRouter
-from woolly.serving.watch.logs import log
 
 __all__ = ["DIALECT", "Mcp"]
 

@@ -17,7 +17,7 @@ from woolly.errors import WoollyError
 from woolly.machine.extra import how_to_add, requirement
 from woolly.serving.dialects.mcp.tools import TOOLS
 from woolly.serving.errors import ApiError, of_exception
-from woolly.serving.watch.logs import log
+from woolly.serving.observability.logs import log
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager

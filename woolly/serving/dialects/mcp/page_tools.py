@@ -13,11 +13,11 @@ from pydantic import BaseModel, Field
 from woolly.chat import ToolCall
 from woolly.errors import ToolError
 from woolly.mcp import Toolbox, read_config
-from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.auth import Authority
+from woolly.serving.generation.threads import start_task
+from woolly.serving.observability.logs import log
 from woolly.serving.router import APIRouter
-from woolly.serving.watch.logs import log
 
 router = APIRouter()
 

@@ -12,14 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.chat import ChatRequest, Message
 from woolly.llm import LLM
-from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import lay_out_chat, open_chat
 from woolly.serving.dialects.vectors.bodies import RerankBody
 from woolly.serving.dialects.vectors.embeddings import embed_texts
 from woolly.serving.dialects.vectors.ranking import rank
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.generator import Generator
+from woolly.serving.generation.threads import run_held
+from woolly.serving.model_manager.manager import ModelManager
 
 _Model = Annotated[
     str | None, Field(description="Name of the model, as list_models has it; by default the loaded one.")

@@ -13,7 +13,7 @@ from fastapi import Request
 from woolly.machine.fit import Room
 from woolly.models import architectures
 from woolly.serving.dialects.ole.models import room_of
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 from woolly.store import models_folder, read_catalogue

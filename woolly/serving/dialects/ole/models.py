@@ -14,9 +14,9 @@ from woolly.machine.memory import available_memory, total_memory
 from woolly.runtime import choose
 from woolly.serving.dialects.ole.client import wrapped
 from woolly.serving.gate.identity import check_admin
-from woolly.serving.loading.library import ModelInfo
-from woolly.serving.loading.manager import ModelManager
-from woolly.serving.loading.sight import input_kinds, takes_videos
+from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.sight import input_kinds, takes_videos
 from woolly.serving.router import APIRouter
 
 _MODALITIES = (("image", "vision"), ("audio", "audio"))  # what a model takes, and what it is called here

@@ -11,14 +11,14 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.measure.live import Benchmarked, TestType, run_benchmark
-from woolly.serving.answers.threads import Shared, run_held
 from woolly.serving.dialects.ole.figures import Bandwidth, engine_figures, memory_mb, optimizations
 from woolly.serving.errors import ApiError
-from woolly.serving.loading.library import ModelInfo
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.threads import Shared, run_held
+from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.observability.metrics import Stats
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
-from woolly.serving.watch.metrics import Stats
 
 Look = tuple[ModelInfo | None, list[str], dict[str, Any]]  # the loaded model, what speeds it up, its engine's figures
 

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import Request
 
 from woolly.serving.errors import ApiError, switched_off
+from woolly.serving.observability.kept_requests import KeptRequests
 from woolly.serving.router import APIRouter
-from woolly.serving.watch.kept_requests import KeptRequests
 
 router = APIRouter(prefix="/requests")
 

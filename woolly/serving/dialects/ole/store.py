@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from woolly.errors import RequestError
 from woolly.serving.dialects.ole.reserve import Reserve
 from woolly.serving.errors import ApiError
-from woolly.serving.watch.logs import log
+from woolly.serving.observability.logs import log
 
 Message = Mapping[str, Any]
 Result = TypeVar("Result")

@@ -36,8 +36,8 @@ from woolly.serving.dialects.ole.inference import open_reply
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.access import identify_again
 from woolly.serving.gate.json_guard import parse_json
+from woolly.serving.observability.logs import ignored, log, request_id
 from woolly.serving.router import APIRouter
-from woolly.serving.watch.logs import ignored, log, request_id
 
 router = APIRouter()
 

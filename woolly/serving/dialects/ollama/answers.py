@@ -13,7 +13,6 @@ from woolly.chat import Layout, ToolChoice
 from woolly.errors import RequestError
 from woolly.llm import ChatReader
 from woolly.sampling import SamplingParams
-from woolly.serving.answers.generation import Generation, Generator
 from woolly.serving.dialect import Head, dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, stream_reply
 from woolly.serving.dialects.fill_in import fill_in
@@ -25,10 +24,11 @@ from woolly.serving.dialects.ollama.options import read_options
 from woolly.serving.dialects.ollama.replies import Form, at_once
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.identity import check_admin, client_of, owner_of
-from woolly.serving.loading.library import ModelInfo
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.generator import Generation, Generator
+from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
-from woolly.serving.watch.logs import ignore
 
 router = APIRouter()
 

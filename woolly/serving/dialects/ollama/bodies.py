@@ -17,7 +17,7 @@ from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read
 from woolly.serving.dialects.files import seen_part
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 _MOST_TOP = 20  # as Ollama has it
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")  # as Go writes it: 1h30m

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from woolly.chat import ChatRequest, Layout, Message
 from woolly.errors import RequestError
-from woolly.serving.answers.generation import Generator
 from woolly.serving.dialects.answer import lay_out_chat
-from woolly.serving.loading.loaded import Loaded
+from woolly.serving.generation.generator import Generator
+from woolly.serving.model_manager.loaded import Loaded
 
 
 async def lay_out_turn(

@@ -13,8 +13,8 @@ from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.ollama.names import find_model
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.vectors.embeddings import embed_texts
+from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
-from woolly.serving.watch.logs import ignore
 
 router = APIRouter()
 

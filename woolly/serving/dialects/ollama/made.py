@@ -21,10 +21,10 @@ from woolly.serving.dialects.ollama.options import read_made_options
 from woolly.serving.dialects.ollama.replies import line
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.gate.identity import check_admin
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.observability.logs import ignore, log
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
-from woolly.serving.watch.logs import ignore, log
 from woolly.store import Preset, remove_made, write_made
 
 router = APIRouter()

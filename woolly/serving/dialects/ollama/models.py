@@ -19,10 +19,10 @@ from woolly.gguf import open_gguf
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.ollama.names import find_model, tagged
 from woolly.serving.dialects.ollama.replies import moment
-from woolly.serving.loading.finding import is_allowed
-from woolly.serving.loading.library import ModelInfo
-from woolly.serving.loading.manager import ModelManager
-from woolly.serving.loading.sight import input_kinds
+from woolly.serving.model_manager.finding import is_allowed
+from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.sight import input_kinds
 from woolly.serving.router import APIRouter
 from woolly.store import Preset, quant_of
 

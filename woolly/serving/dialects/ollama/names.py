@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import Request
 
 from woolly.serving.errors import ApiError
-from woolly.serving.loading.library import Capability, ModelInfo
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.model_manager.library import Capability, ModelInfo
+from woolly.serving.model_manager.manager import ModelManager
 
 
 def tagged(name: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.parameters import Sampling
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 _WHOLE = ("top_k", "repeat_last_n", "seed", "mirostat")
 _SAME = (

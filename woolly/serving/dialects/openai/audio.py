@@ -12,8 +12,6 @@ from fastapi.responses import Response
 from woolly.chat import AudioPart, ChatRequest, Message, ReasoningOptions, TextPart
 from woolly.errors import RequestError
 from woolly.multimodal.given import GivenSound
-from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import open_chat, stream_reply
 from woolly.serving.dialects.openai.form import read_form
@@ -22,6 +20,8 @@ from woolly.serving.dialects.openai.speech import answer_speech
 from woolly.serving.dialects.openai.transcript_form import FORMATS, TIMED, TranscriptForm, read_transcript_form
 from woolly.serving.dialects.openai.transcripts import TranscriptReply, frames, whole
 from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.generation.generator import Generator
+from woolly.serving.generation.threads import run_held
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

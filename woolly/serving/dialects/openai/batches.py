@@ -8,12 +8,12 @@ from typing import Any, Literal
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly.serving.answers.threads import run_held
 from woolly.serving.batches.rows import MESSAGES
 from woolly.serving.batches.worker import worker_of
 from woolly.serving.dialects.openai.files import shown, store_of
 from woolly.serving.dialects.parameters import Metadata
 from woolly.serving.gate.identity import owner_of
+from woolly.serving.generation.threads import run_held
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

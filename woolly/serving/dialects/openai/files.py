@@ -8,11 +8,11 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.responses import FileResponse
 
-from woolly.serving.answers.threads import run_held
 from woolly.serving.batches.store import BatchStore
 from woolly.serving.dialects.openai.form import read_form
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.gate.identity import owner_of
+from woolly.serving.generation.threads import run_held
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

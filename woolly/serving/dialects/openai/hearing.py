@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import Request
 
 from woolly.serving.errors import ApiError
-from woolly.serving.loading.finding import RESERVED
-from woolly.serving.loading.library import ModelInfo
-from woolly.serving.loading.manager import ModelManager
-from woolly.serving.loading.sight import input_kinds
-from woolly.serving.watch.logs import ignore
+from woolly.serving.model_manager.finding import RESERVED
+from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.sight import input_kinds
+from woolly.serving.observability.logs import ignore
 
 
 async def find_hearing(request: Request, name: str | None) -> tuple[str | None, bool]:

@@ -10,8 +10,8 @@ from fastapi import Request, Response
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import ReplyModel, ReplyModels
 from woolly.serving.dialects.google_models import google_model, is_google
-from woolly.serving.loading.library import ModelInfo
-from woolly.serving.loading.sight import claims, input_kinds, takes_videos
+from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.sight import claims, input_kinds, takes_videos
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

@@ -12,17 +12,17 @@ from woolly.chat.sight import has_pictures
 from woolly.chat.typed import ended_otherwise
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import asking
-from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.reading_ahead import read_ahead, settled_prompt
-from woolly.serving.answers.reading_turns import ReadingTurn
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS
 from woolly.serving.errors import ApiError, of_exception, switched_off
 from woolly.serving.gate.identity import owner_of
-from woolly.serving.loading.loaded import Loaded
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.generator import Generator
+from woolly.serving.generation.reading_ahead import read_ahead, settled_prompt
+from woolly.serving.generation.reading_turns import ReadingTurn
+from woolly.serving.generation.threads import run_held
+from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.checks import reads_ahead
 

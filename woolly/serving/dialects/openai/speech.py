@@ -15,16 +15,16 @@ from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
 from woolly.llm.speech.languages import NAMES
 from woolly.llm.speech.loop import transcribed
 from woolly.multimodal.given import GivenSound
-from woolly.serving.answers.events import event
-from woolly.serving.answers.generation import Generation, Generator
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
 from woolly.serving.errors import of_exception
 from woolly.serving.gate.identity import client_of, owner_of
-from woolly.serving.watch.logs import log
+from woolly.serving.generation.events import event
+from woolly.serving.generation.generator import Generation, Generator
+from woolly.serving.generation.threads import run_held
+from woolly.serving.observability.logs import log
 
 _PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 # What a model is asked after the sound. One wording for all families: they are chat models, which follow it.
 _TRANSCRIBE = (

@@ -10,12 +10,12 @@ from fastapi.responses import Response
 
 from woolly.chat import Finished, Text
 from woolly.llm import ChatChunk
-from woolly.serving.answers.events import event
 from woolly.serving.dialect import Head
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import Reply
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
+from woolly.serving.generation.events import event
 
 
 class TranscriptUsage(Reply):

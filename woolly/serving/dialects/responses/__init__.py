@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from woolly.llm import ChatChunk
-from woolly.serving.answers.events import named_event
 from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.responses import conversation_routes, replies, routes
 from woolly.serving.errors import ApiError, error_body
+from woolly.serving.generation.events import named_event
 from woolly.serving.router import APIRouter
 
 __all__ = ["DIALECT", "Responses"]

@@ -9,14 +9,14 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from woolly.chat import ChatRequest
-from woolly.serving.answers.events import EventStream
-from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.kept_streams import KeptStreams
 from woolly.serving.dialect import ChatDialect, dialect_of
 from woolly.serving.dialects.answer import chat_frames, json_reply, open_chat, settle_error
 from woolly.serving.dialects.responses.replies import Form, begun, failure
 from woolly.serving.errors import refuse
 from woolly.serving.gate.identity import owner_of
+from woolly.serving.generation.events import EventStream
+from woolly.serving.generation.generator import Generator
+from woolly.serving.generation.kept_streams import KeptStreams
 
 
 async def answer_later(

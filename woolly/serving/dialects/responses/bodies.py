@@ -13,7 +13,7 @@ from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.dialects.responses.items import read_items
 from woolly.serving.dialects.responses.tools import RequestTools, read_choice, read_tools
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 _HARMLESS = "Accepted; nothing depends on it."
 _MAX_TOP = 20  # alternatives to a token, as OpenAI has it

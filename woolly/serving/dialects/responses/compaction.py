@@ -16,14 +16,14 @@ from woolly.chat.compaction import compacting, note_room, shorter
 from woolly.errors import RequestError
 from woolly.llm import ChatChunk
 from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
-from woolly.serving.answers.generation import Generator
-from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import Head, dialect_of
 from woolly.serving.dialects.answer import lay_out_chat, open_chat
 from woolly.serving.dialects.responses.output import Output
 from woolly.serving.dialects.sealed import seal
 from woolly.serving.errors import ApiError, of_exception, refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.generation.generator import Generator
+from woolly.serving.generation.threads import run_held
+from woolly.serving.observability.logs import ignore
 
 Data = dict[str, Any]
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from woolly.llm import ChatChunk
-from woolly.serving.answers.events import named_event
 from woolly.serving.dialect import Head
 from woolly.serving.dialects.answer import settle_error
 from woolly.serving.dialects.heartbeat import with_heartbeats
@@ -21,6 +20,7 @@ from woolly.serving.dialects.responses.output import Output
 from woolly.serving.dialects.responses.store import ResponseStore
 from woolly.serving.dialects.responses.tools import RequestTools
 from woolly.serving.errors import ApiError
+from woolly.serving.generation.events import named_event
 
 Data = dict[str, Any]
 

@@ -11,7 +11,6 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
 
 from woolly.errors import RequestError
-from woolly.serving.answers.generation import Generator
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat, stream_reply
 from woolly.serving.dialects.responses.background import answer_later, stream_again
@@ -22,7 +21,8 @@ from woolly.serving.dialects.responses.replies import Form, failed_frames
 from woolly.serving.dialects.responses.store import store_of
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.identity import owner_of
-from woolly.serving.loading.manager import ModelManager
+from woolly.serving.generation.generator import Generator
+from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 
 router = APIRouter()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from woolly.chat import Tool, ToolChoice
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
+from woolly.serving.observability.logs import ignore
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 

@@ -13,10 +13,10 @@ from fastapi import Request, Response
 
 from woolly.engine.reading import Reading
 from woolly.llm import LLM
-from woolly.serving.answers.texts import ReadTexts, read_texts
 from woolly.serving.dialects.answer import json_bytes
 from woolly.serving.dialects.vectors.bodies import EmbeddingsBody, as_texts
 from woolly.serving.dialects.vectors.envelope import told
+from woolly.serving.generation.texts import ReadTexts, read_texts
 
 Float32 = npt.NDArray[np.float32]
 

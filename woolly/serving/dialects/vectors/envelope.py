@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Any
 
-from woolly.serving.answers.texts import ReadTexts
+from woolly.serving.generation.texts import ReadTexts
 
 
 def told(read: ReadTexts) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from fastapi import Request, Response
 
 from woolly.engine.reading import Reading
 from woolly.llm import LLM
-from woolly.serving.answers.texts import ReadTexts, read_texts
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.vectors.bodies import ClassifyBody, RerankBody, ScoreBody, as_texts
 from woolly.serving.dialects.vectors.envelope import enveloped
 from woolly.serving.errors import refuse
+from woolly.serving.generation.texts import ReadTexts, read_texts
 
 
 async def rerank(body: RerankBody, request: Request) -> Response:

@@ -1,0 +1,106 @@
+"""A model on a GPU counts against the memory of that GPU, not against the system's."""
+
+import pytest
+
+from woolly.engine.opening import memory
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime import Gpu
+from woolly.serving.errors import ApiError
+from woolly.serving.model_manager import room
+from woolly.serving.model_manager.library import Library
+from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.memory import Estimate, check_memory, estimate
+from woolly.serving.settings.options import ModelOptions
+from woolly.serving.settings.table import Settings
+
+GB = 10**9
+GPUS = [Gpu(number, "NVIDIA Fake", "sm_90", free, 80 * GB, 3e12) for number, free in enumerate((20 * GB, 40 * GB))]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Two GPUs, the same for every kind that is asked for, and a system with next to no memory; gives those kinds."""
+    kinds = []
+    monkeypatch.setattr(memory, "find_gpu", lambda number, kind: kinds.append(kind) or GPUS[number])
+    monkeypatch.setattr(memory, "available_memory", lambda: GB)
+    return kinds
+
+
+def needs(gpus, n_bytes, **more):
+    return Estimate(n_bytes, 0, 512, tuple(gpus), **more)
+
+
+def test_the_estimate_names_the_gpu_that_would_have_the_model(folder, machine):
+    for options, kinds, gpus, may_split in (
+        (ModelOptions(ctx=64), [None], GPUS[:1], True),
+        (ModelOptions(ctx=64, backend="cuda"), ["cuda"], GPUS[:1], False),
+        (ModelOptions(ctx=64, device="cuda:1"), ["cuda"], GPUS[1:], False),
+        (ModelOptions(ctx=64, device="cuda:0,1"), ["cuda", "cuda"], GPUS, False),
+        (ModelOptions(ctx=64, device="vulkan:1"), ["vulkan"], GPUS[1:], False),
+        (ModelOptions(ctx=64, backend="cpu"), [], [], False),
+    ):
+        machine.clear()
+        found = estimate(folder / "one.gguf", options)
+        assert (machine, list(found.gpus), found.may_split) == (kinds, gpus, may_split)
+
+
+def test_without_a_gpu_the_system_has_the_model_unless_someone_insists(folder, monkeypatch):
+    def none(number, kind):
+        raise DeviceError("no NVIDIA GPU was found", code="no_driver")
+
+    monkeypatch.setattr(memory, "find_gpu", none)
+    assert estimate(folder / "one.gguf", ModelOptions(ctx=64)).gpus == ()
+    with pytest.raises(DeviceError, match="no NVIDIA GPU"):
+        estimate(folder / "one.gguf", ModelOptions(ctx=64, device="cuda"))
+
+
+def test_what_a_gpu_cannot_hold_is_refused_with_its_name(machine):
+    check_memory("one", needs(GPUS[:1], 19 * GB))
+    with pytest.raises(ApiError, match=r"takes about 25\.00 GB .*, but 19\.46 GB are available on NVIDIA Fake$") as no:
+        check_memory("one", needs(GPUS[:1], 25 * GB))
+    assert (no.value.status, no.value.code) == (503, "insufficient_memory")
+    check_memory("one", needs(GPUS, 50 * GB))
+    check_memory("one", needs(GPUS[:1], 20 * GB, may_split=True))  # the system has the rest
+    with pytest.raises(ApiError, match=r"but 20\.46 GB are available on NVIDIA Fake and here$"):
+        check_memory("one", needs(GPUS[:1], 25 * GB, may_split=True))
+
+
+def test_models_leave_the_memory_that_is_needed_and_no_other(folder, machine):
+    info = Library(folder).find("one")
+    on_first, on_second, on_cpu = (
+        Loaded(info, Settings(), "ready", needs=needs(gpus, 15 * GB)) for gpus in (GPUS[:1], GPUS[1:], [])
+    )
+    wanted = Loaded(info, Settings(), needs=needs(GPUS[:1], 30 * GB))
+    assert room.choose_leaving(wanted, [on_second, on_cpu, on_first], models_max=4) == [on_first]
+    with pytest.raises(ApiError, match="available on NVIDIA Fake"):
+        room.choose_leaving(wanted, [on_second, on_cpu], models_max=4)
+
+
+def test_all_models_together_keep_to_the_cap_of_their_memory(folder, machine, monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 100 * GB)
+    info = Library(folder).find("one")
+    old, newer, on_gpu = (Loaded(info, Settings(), "ready", needs=needs(gpus, 9 * GB)) for gpus in ([], [], GPUS[:1]))
+    old.last_used, newer.last_used = 1, 2
+    wanted = Loaded(info, Settings(), needs=needs([], 6 * GB))
+    loaded = [newer, on_gpu, old]
+    for cap, leaving in ((None, []), (26 * GB, []), (20 * GB, [old]), (7 * GB, [old, newer])):
+        assert room.choose_leaving(wanted, loaded, None, cap) == leaving
+    newer.users = 1  # no answer is cut off
+    with pytest.raises(
+        ApiError, match=r"one takes about 6\.10 GB beside 9\.10 GB of other models, but models_memory is 7"
+    ):
+        room.choose_leaving(wanted, loaded, None, 7 * GB)
+    with pytest.raises(ApiError, match=r"takes about 6\.10 GB, but models_memory is 6\.00 GB$"):
+        room.choose_leaving(wanted, [], None, 6 * GB)
+    newer.users = 0
+    room.check_exchange(old, needs([], 12 * GB), loaded, 13 * GB)
+    with pytest.raises(ApiError, match="models_memory is 12"):
+        room.check_exchange(old, needs([], 12 * GB), loaded, 12 * GB)
+
+
+def test_a_cap_of_memory_takes_the_place_of_a_number_of_models():
+    assert Settings().most_models == 1 and Settings(models_memory="24GB").most_models is None
+    assert Settings(models_max=0).most_models is None and Settings(models_max=3, models_memory="24GB").most_models == 3
+    assert Settings(models_memory="24GB").models_bytes == 24 * GB
+    with pytest.raises(RequestError, match="models_memory is 'much'; bytes were expected"):
+        Settings(models_memory="much")

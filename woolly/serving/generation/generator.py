@@ -1,0 +1,390 @@
+"""The Generator: turns a request of any dialect into the chunks of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+from woolly.chat import ChatRequest, Layout, ReasoningOptions, Vision, lay_out
+from woolly.chat.sight import has_pictures
+from woolly.engine import Hook, Request
+from woolly.engine.threads.mailbox import LoopBell
+from woolly.errors import RequestError, StoreError
+from woolly.llm import LLM
+from woolly.llm.presets import defaults_of, with_system
+from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
+from woolly.multimodal import Prompt
+from woolly.sampling import SamplingParams
+from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.meter import Meter
+from woolly.serving.errors import ApiError, answer_cancelled
+from woolly.serving.generation.admission import Admission, Admitted
+from woolly.serving.generation.reading_turns import ReadingTurns
+from woolly.serving.generation.running import Running
+from woolly.serving.generation.slots import SlotTable
+from woolly.serving.generation.threads import run_held, start_task
+from woolly.serving.generation.wants import NOTHING, Wants
+from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.model_manager.names import reasoning_of
+from woolly.serving.observability.kept_requests import answers, note_answer
+from woolly.serving.observability.logs import log
+from woolly.serving.observability.metrics import Stats
+from woolly.serving.settings.table import Settings
+from woolly.store import find_preset
+
+# Priority of the requests of the current task: rows of a batch go behind what people wait for.
+urgency: ContextVar[int] = ContextVar("woolly_urgency", default=0)
+
+# Group of the requests of the current task (`Request.group`); None: each request has a turn of its own.
+turn: ContextVar[int | None] = ContextVar("woolly_turn", default=None)
+
+# Fields that hold pictures, sounds and files in the bodies of dialects: their characters are no tokens.
+_PICTURES = frozenset(
+    {
+        *("image_url", "source", "images", "inlineData", "inline_data", "input_audio", "audio_url"),
+        *("file", "file_data", "video_url"),
+    }
+)
+
+_AT_ONCE = 16  # answers at once before a model is loaded that says how many
+
+_DECODING = 4  # requests whose pictures are decoded at once
+
+_TEXTS = 2  # requests that only tokenize or render, at once; they take no place among the answers
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A request in no dialect's words: a prompt as text, as ids or laid out from a conversation, and how to answer."""
+
+    params: SamplingParams  # a layout's own, if the prompt is one
+    prompt: str | Prompt | Layout  # rows of a sound may be among the ids
+    model: str | None = None  # None: the loaded one
+    score_only: bool = False  # generate nothing; for params.prompt_logprobs
+    client: str = ""  # its name in the log
+    owner: str = ""  # whose prefixes it may reuse; see --share-prefixes
+    reports_progress: bool = False  # chunks tell how much of the prompt is computed
+    id_slot: int = -1  # the slot that remembers its tokens; -1: any
+    wants: Wants = NOTHING
+    before: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows
+    hooks: Mapping[str | int, Hook] | None = None  # what reads values of steps; not of a layout
+    is_part: bool = False  # one of several for a reply that has a line of the log itself
+
+
+class Generator:
+    """Admits requests, prepares them off the event loop, and hands them to the engine's thread.
+
+    A request holds what it needs in a fixed order, and releases it in reverse: its bytes (gate/bodies.py), its place
+    (`place`), its model's slot (`ModelManager.use`), its running answers (`open`). One request takes one slot, however
+    many prompts it has: unloading a model waits for the users of its slot, and a second `use` waits for the unload to
+    end, so that a request with a slot per prompt would wait for itself (deadlock).
+    """
+
+    def __init__(self, settings: Settings, models: ModelManager, stats: Stats, meter: Meter | None = None) -> None:
+        self.meter = Meter() if meter is None else meter
+        self._settings = settings
+        self._models = models
+        self._stats = stats
+        self._bell: LoopBell | None = None
+        self._running: set[Running] = set()
+        self._defaults = settings.defaults()  # of models without a preset
+        self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # of requests that name none
+        self.slots = SlotTable(self.at_once)
+        self.admission = Admission(self.at_once, settings.max_queue)
+        self.turns = ReadingTurns(self.admission)
+        # Pictures are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
+        # with pictures would hold up the ones with text alone.
+        self.pictures = ThreadPoolExecutor(_DECODING, "woolly-pictures")
+        self.texts = asyncio.Semaphore(_TEXTS)  # held by requests that only tokenize or render
+
+    def at_once(self) -> int:
+        """Returns the most answers that run at once: what --parallel says, or the loaded model with the most."""
+        if (most := self._settings.parallel) is not None:
+            return int(most)
+        loaded = [slot.llm for slot in self._models.all_loaded if slot.llm is not None and not slot.llm.is_closed]
+        return max((llm.engine.scheduler.max_running for llm in loaded), default=_AT_ONCE)
+
+    @property
+    def running(self) -> tuple[Running, ...]:
+        """Returns the requests that the engine has at present."""
+        return tuple(self._running)
+
+    def stop(self) -> None:
+        """Cancels all running requests; their readers get a 503."""
+        self.turns.give_way()
+        for running in self.running:
+            running.cancel()
+
+    @contextmanager
+    def place(self, n: int = 1, *, n_prompts: int = 1) -> Iterator[Admitted]:
+        """Holds room for n answers to each prompt; taken before any work is done for them.
+
+        ApiError 429 or 503 at once if there is none, or the account has reached a limit; 400 if the server could never
+        hold as many.
+        """
+        with self.admission.place(n, self._stats.seconds_per_answer, n_prompts=n_prompts) as admitted:
+            self.meter.admit(asking.get())
+            self.turns.give_way()
+            yield admitted
+
+    @asynccontextmanager
+    async def open(
+        self, generation: Generation, place: Admitted | None = None, slot: Loaded | None = None
+    ) -> AsyncIterator[Running]:
+        """Runs a request while the block runs; cancels what has not finished at its end.
+
+        The caller holds `place` and `slot` until then; if None, `open` takes them. Pass the same slot when opening
+        several: with one slot each, unloading waits for the first while the second waits for the unload (deadlock).
+        ApiError 400 for a request that cannot be served.
+        """
+        async with AsyncExitStack() as held:
+            if place is None:
+                place = held.enter_context(self.place(generation.params.n))
+            if slot is None:
+                slot = await held.enter_async_context(self._models.use(generation.model))
+            yield await held.enter_async_context(self._run(generation, place, slot))
+
+    async def as_named(self, chat: ChatRequest, model: str | None, slot: Loaded) -> ChatRequest:
+        """Returns the conversation with what a made name says, unless the request does: system prompt, reasoning."""
+        made = await self._models.made(model)
+        return with_system(made, self._as_thinking(chat, slot, reasoning_of(made)))
+
+    async def lay_out(self, chat: ChatRequest, slot: Loaded) -> Layout:
+        """Returns the conversation as the model's template lays it out, off the event loop."""
+        llm, asked = slot.model, self.as_set(chat, slot)
+        pool = self.pictures if has_pictures(asked.messages) else None
+        return await run_held(lay_out, asked, llm.template, llm.tokenizer, self.sight_of(llm), pool=pool)
+
+    def sight_of(self, llm: LLM) -> Vision | None:
+        """Returns by what a model sees, with the server's rule of addresses; None if it sees nothing."""
+        sight = llm.sight
+        return None if sight is None else replace(sight, allows_remote=self._settings.allow_remote_images)
+
+    def as_set(self, chat: ChatRequest, slot: Loaded) -> ChatRequest:
+        """Returns the conversation with what the server's settings and the model's preset say if the request does not.
+
+        A switch of --chat-template-kwargs that the template does not read is left out: models have different ones.
+        """
+        settings, llm, wanted = self._settings, slot.model, chat.reasoning
+        template = llm.template.for_tools if chat.tools.mode != "none" else llm.template
+        chat = self._as_thinking(chat, slot, settings.reasoning)
+        effort, is_split, variables = chat.reasoning.effort, wanted.is_split, dict(chat.variables)
+        if is_split is None:
+            is_split = settings.reasoning_format != "none"
+        for name, value in settings.template_variables.items():
+            if template.reads(name):
+                variables.setdefault(name, value)
+        asked = replace(
+            chat,
+            reasoning=ReasoningOptions(effort, is_split),
+            variables=variables,
+            pdf_pages=settings.pdf_pages,
+            allows_remote=settings.allow_remote_images,
+        )
+        return with_system(llm.preset, asked)
+
+    def _as_thinking(self, chat: ChatRequest, slot: Loaded, reasoning: str) -> ChatRequest:
+        """Returns the conversation with reasoning on or off, unless it says so itself or the word is auto."""
+        if reasoning == "auto" or chat.reasoning.effort is not None or "enable_thinking" in chat.variables:
+            return chat
+        if reasoning == "off":
+            return replace(chat, reasoning=replace(chat.reasoning, effort="none"))
+        template = slot.model.template.for_tools if chat.tools.mode != "none" else slot.model.template
+        if not template.reads("enable_thinking"):
+            return chat
+        return replace(chat, variables={**chat.variables, "enable_thinking": True})
+
+    async def defaults_for(self, model: str | None) -> SamplingParams:
+        """Returns the parameters of a request that sets none: the preset's of the model, else the server's."""
+        info = await self._models.answering(model)
+        slot = self._models.ready(info.name)
+        try:
+            # A loaded model keeps the preset of its load: its system prompt and context were read then.
+            preset = await asyncio.to_thread(find_preset, info.path) if slot is None else slot.model.preset
+            return defaults_of(await self._models.made(model), defaults_of(preset, self._defaults))
+        except StoreError as error:
+            raise ApiError(422, "model_not_loadable", str(error), param="model") from None
+
+    @property
+    def bell(self) -> LoopBell:
+        """Returns what wakes the readers of answers; only while the event loop runs."""
+        if self._bell is None:
+            self._bell = LoopBell()
+        return self._bell
+
+    async def prepare(self, generation: Generation, slot: Loaded) -> list[Request]:
+        """Returns the engine's requests, which are not queued yet; prepared off the event loop."""
+        with _cancelled_if_closed(slot.model):
+            return await run_held(self._prepare, slot.model, self._scaled(generation, slot))
+
+    @asynccontextmanager
+    async def _run(self, generation: Generation, place: Admitted, slot: Loaded) -> AsyncIterator[Running]:
+        llm, account, noted = slot.model, asking.get(), answers.get()
+        requests = await self.prepare(generation, slot)
+        requests[0].reports_progress = generation.reports_progress
+        running = Running(llm.driver, llm.tokenizer, slot.info, requests, self.bell, place.arrived, generation.owner)
+        running.id_slot = self.slots.assign(generation.id_slot)
+        self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
+        self._running.add(running)
+        watch = None
+        try:
+            with _cancelled_if_closed(llm):
+                running.start()
+            watch = start_task(running.watch(seconds)) if (seconds := self._settings.request_timeout) else None
+            yield running
+        finally:
+            if watch is not None:
+                watch.cancel()
+            self._running.discard(running)
+            running.cancel()
+            self._settle(generation, running)
+            usage = running.usage()
+            self.meter.charge(account, running.model.name, usage, n_requests=0 if place.is_counted else 1)
+            place.is_counted = True
+            note_answer(noted, model=running.model.name, reasons=running.reasons(), **usage, **running.timings())
+            if running.lost_its_file:
+                self._models.discard(slot)
+
+    def check_characters(self, llm: LLM, values: Iterable[Any]) -> None:
+        """ApiError 400 if the texts among JSON values are too long for any prompt, before work is done for them.
+
+        Texts that are slightly too long pass: tokenizing them shows by how much.
+        """
+        n = _n_characters(values)
+        _check_length(f"has {n} characters", n // CHARACTERS_PER_TOKEN, self._most(llm))
+
+    def check_text(self, llm: LLM, text: str) -> None:
+        """ApiError 400 if a prompt is too long for its tokens to be counted: texts of files come with its layout."""
+        _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, self._most(llm))
+
+    async def count_tokens(self, layout: Layout, slot: Loaded) -> int:
+        """Returns the tokens of a layout, counted off the event loop; errors as `check_text`."""
+        self.check_text(slot.model, layout.text)
+        return await run_held(slot.model.count_tokens, layout)
+
+    def _most(self, llm: LLM) -> int:
+        """Returns the most tokens that a prompt may have."""
+        return min(self._settings.max_prompt or llm.ctx, llm.ctx)
+
+    def _settle(self, generation: Generation, running: Running) -> None:
+        usage, timings = running.usage(), running.timings()
+        first = running.requests[0]
+        kept = first.context[: max(len(first.prompt), len(first.context) - 1)]  # the last token was never computed
+        # Every page in the cache has its digest here already.
+        digests, has_source = (None, False) if first.view is None else (first.digests, first.view.n_source > 0)
+        name, owner = running.model.name, generation.owner
+        self.slots.keep(running.id_slot, name, owner, kept, first.salt, digests, has_source=has_source)
+        longest = max(len(request.output) for request in running.requests)
+        self._stats.answered(running.model.name, running.reasons(), usage, timings, running.queue_seconds, longest)
+        drafted = [(request.n_drafted, request.n_accepted) for request in running.requests]
+        self._stats.worked(*running.engine_steps, usage, timings, drafted)
+        log.log(
+            logging.DEBUG if generation.is_part else logging.INFO,
+            "answered",
+            extra={
+                "client": generation.client or None,
+                "model": running.model.name,
+                "prompt_tokens": usage["prompt_tokens"],
+                "cached_tokens": usage["cached_tokens"],
+                "cache": running.cache_note(has_text=self._settings.log_prompts) or None,
+                "completion_tokens": usage["completion_tokens"],
+                "first_token_ms": timings["prompt_ms"],
+                "reason": ",".join(running.reasons()),
+            },
+        )
+        if self._settings.log_prompts:
+            for request in running.requests:
+                self._log_text(generation, "answer", request.text)
+
+    def _log_text(self, generation: Generation, what: str, text: str) -> None:
+        if self._settings.log_prompts:
+            log.info(what, extra={"client": generation.client or None, "text": text})
+
+    def salt_of(self, owner: str) -> bytes:
+        """Returns what separates the prefixes of clients: how much of a prompt was cached tells what others sent."""
+        if self._settings.shares_prefixes or not owner:
+            return b""
+        return hashlib.blake2b(owner.encode(), digest_size=20, person=b"woolly prefixes").digest()
+
+    def _scaled(self, generation: Generation, slot: Loaded) -> Generation:
+        """Returns a request with the server's scales of the adapters, if it says nothing about them."""
+        layout = generation.prompt if isinstance(generation.prompt, Layout) else None
+        params = generation.params if layout is None else layout.params
+        if params.adapters is not None or not slot.has_scales:
+            return generation
+        params = replace(params, adapters=dict(enumerate(self.adapter_scales)))
+        prompt = generation.prompt if layout is None else replace(layout, params=params)
+        return replace(generation, params=params, prompt=prompt)
+
+    def _prepare(self, llm: LLM, generation: Generation) -> list[Request]:
+        """Tokenizes and checks; on a thread of the pool, because a long prompt takes a while."""
+        prompt, most, wants = generation.prompt, self._most(llm), generation.wants
+        options = {
+            "score_only": generation.score_only,
+            "salt": self.salt_of(generation.owner),
+            "priority": urgency.get(),  # the thread has the context of its task
+            "group": turn.get(),
+        }
+        if not isinstance(prompt, tuple):
+            self.check_text(llm, prompt if isinstance(prompt, str) else prompt.text)
+        if isinstance(prompt, Layout):
+            layout = replace(prompt, params=wants.bind(prompt.params, llm.tokenizer))
+            _check_length(f"has {len(generation.before)} tokens", len(generation.before), most)
+            requests = llm.prepare_layout(layout, generation.before, partial(wants.cut, most=most), **options)
+        else:
+            if isinstance(prompt, str):
+                prompt = tuple(llm.tokenize(prompt))
+            ids = tuple(wants.cut(cast("tuple[int, ...]", prompt), most))  # rows of a sound pass as ids do
+            _check_length(f"has {len(ids)} tokens", len(ids), most)
+            params = wants.bind(generation.params, llm.tokenizer)
+            (requests,) = llm.prepare(ids, params, hooks=generation.hooks, **options)
+        _check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
+        return requests
+
+
+@contextmanager
+def _cancelled_if_closed(llm: LLM) -> Iterator[None]:
+    """Raises `answer_cancelled` if the model was freed under the request, which is not the request's fault."""
+    try:
+        yield
+    except RequestError:
+        try:
+            _ = llm.engine
+        except RequestError:
+            raise answer_cancelled() from None
+        raise
+
+
+def _n_characters(values: Iterable[Any]) -> int:
+    """Returns the number of characters of all texts in JSON values."""
+    n = 0
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            n += len(value)
+        elif isinstance(value, Mapping):
+            stack += (one for key, one in value.items() if key not in _PICTURES)
+        elif isinstance(value, (list, tuple)):
+            stack += value
+    return n
+
+
+def _check_length(what: str, n_tokens: int, most: int) -> None:
+    if n_tokens > most:
+        raise ApiError(
+            400,
+            "context_length_exceeded",
+            f"the prompt {what}, and this server takes at most {most} tokens; shorten it",
+            param="prompt",
+            exceeds=(n_tokens, most),
+        )

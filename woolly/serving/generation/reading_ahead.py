@@ -1,0 +1,104 @@
+"""ReadAhead: reads what is being typed into the cache while the server has nothing else to do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from woolly.chat import Layout
+from woolly.chat.typed import settled
+from woolly.engine import Engine, Request
+from woolly.llm import LLM
+from woolly.runtime import PAGE_SIZE, pages_for
+from woolly.sampling import SamplingParams
+from woolly.serving.accounts.account import asking
+from woolly.serving.generation.generator import Generation, Generator, urgency
+from woolly.serving.generation.reading_turns import ReadingTurn
+from woolly.serving.generation.running import Running
+from woolly.serving.model_manager.loaded import Loaded
+
+_LOWEST = -(1 << 30)  # behind rows of batches
+
+# Tokens of one request to the engine. What it has not finished is lost when it gives way, and fewer rows at once are
+# slower to read. A model that continues from kept states keeps one for each request, and has room for few.
+_PIECE, _PIECE_OF_STATES = 4 * PAGE_SIZE, 16 * PAGE_SIZE
+_TAIL = 8  # tokens behind the last page, with which the scheduler keeps the state at its end
+
+
+@dataclass(frozen=True)
+class SettledPrompt:
+    """A prompt whose end may change."""
+
+    ids: Sequence[int]  # all of it
+    n_settled: int  # first ids that no further typing changes
+    params: SamplingParams  # of the request
+
+
+def settled_prompt(llm: LLM, layout: Layout, other: Layout) -> SettledPrompt:
+    """Returns the prompt of a layout, and how much of it another end of its last message leaves as it is."""
+    ids, first = llm.tokenize_layout(layout), llm.tokenize_layout(settled(layout, other))
+    alike = (a == b for a, b in zip(ids, first, strict=False))
+    n_settled = next((i for i, is_alike in enumerate(alike) if not is_alike), min(len(ids), len(first)))
+    return SettledPrompt(ids, n_settled, layout.params)
+
+
+async def read_ahead(generator: Generator, slot: Loaded, prompt: SettledPrompt, turn: ReadingTurn) -> None:
+    """Reads the pages of a prompt that no further typing changes, as far as the turn lasts, which notes them."""
+    llm = slot.model
+    if llm.engine.program.plan.has_source:
+        return  # an encoder reads a prompt at once, and its rows depend on all of it
+    urgency.set(_LOWEST)
+    n_pages = prompt.n_settled // PAGE_SIZE
+    end = min(prompt.n_settled, n_pages * PAGE_SIZE + _TAIL)
+    if not n_pages or turn.ended:
+        return
+    params = SamplingParams(adapters=prompt.params.adapters)
+    generation = Generation(params, tuple(prompt.ids[:end]), slot.info.name, score_only=True, owner=turn.owner)
+    last = await generator.prepare(generation, slot)
+    n_found = await asyncio.to_thread(llm.driver.call, partial(_count_found, last[0], n_pages))
+    turn.found(n_found * PAGE_SIZE)
+    n_before = turn.n_cached
+    for piece in _ends(llm, n_found, end) if n_found < n_pages else ():
+        ids = tuple(prompt.ids[:piece])
+        requests = last if piece == end else await generator.prepare(replace(generation, prompt=ids), slot)
+        requests[0].is_early = True
+        async with generator.turns.reading:
+            if not await asyncio.to_thread(llm.driver.call, partial(_has_room, requests[0])):
+                turn.end("full")
+            if slot.state != "ready":
+                turn.end("unloaded")
+            if not generator.meter.has_left(account := asking.get()):
+                turn.end("limit")
+            if turn.ended:
+                return
+            # Before it is computed: a client that goes away would otherwise have it for nothing.
+            generator.meter.charge(account, slot.info.name, {"prompt_tokens": piece - n_before}, n_requests=0)
+            n_before = piece
+            arrived = time.monotonic()
+            running = Running(llm.driver, llm.tokenizer, slot.info, requests, generator.bell, arrived, turn.owner)
+            if await turn.run(running):
+                turn.read(piece // PAGE_SIZE * PAGE_SIZE)
+
+
+def _count_found(request: Request, n_pages: int, engine: Engine) -> int:
+    """Returns how many pages of a prompt the cache has."""
+    return len(engine.scheduler.pages.index.find(request.digests_to(n_pages)))
+
+
+def _has_room(request: Request, engine: Engine) -> bool:
+    """Whether the cache has pages for a request that takes none that answers need."""
+    pages = engine.scheduler.pages
+    found = pages.index.find(request.digests_to(request.n_reusable // PAGE_SIZE))
+    return pages_for(len(request.context)) - len(found) <= pages.room_ahead(found)
+
+
+def _ends(llm: LLM, n_found: int, end: int) -> Iterator[int]:
+    """Yields the number of tokens after which each piece of a prompt ends."""
+    scheduler = llm.engine.scheduler
+    has_states = scheduler.snapshots is not None or scheduler.sight.is_bounded
+    piece, tail = (_PIECE_OF_STATES, _TAIL) if has_states else (_PIECE, 0)
+    yield from range(n_found * PAGE_SIZE + piece + tail, end, piece)
+    yield end

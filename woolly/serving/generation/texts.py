@@ -1,0 +1,167 @@
+"""Texts: reads what a request sends with the model that it asks for, and waits off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import HTTPConnection
+
+from woolly.engine.reading import Reading
+from woolly.engine.reading.waiting import wait_for_reading
+from woolly.errors import ModelError, RequestError
+from woolly.llm import LLM
+from woolly.llm.texts import given_up
+from woolly.serving.accounts.account import asking
+from woolly.serving.errors import ApiError, answer_cancelled, model_changed, of_exception
+from woolly.serving.gate.identity import client_of
+from woolly.serving.generation.generator import Generator
+from woolly.serving.generation.threads import run_held, start_task
+from woolly.serving.model_manager.library import Capability, ModelInfo
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.observability.logs import log
+from woolly.store import Purpose, models_for
+
+_VERBS: dict[Capability, tuple[str, Purpose]] = {
+    "completion": ("write", "chat"),
+    "embedding": ("make vectors of texts", "embed"),
+    "token_embedding": ("make vectors of tokens", "embed"),
+    "rerank": ("rank documents", "rerank"),
+    "classify": ("classify texts", "rerank"),
+}
+
+
+@dataclass(frozen=True)
+class ReadTexts:
+    """Texts that a model has read, and what a reply says beside the result."""
+
+    result: Any  # of `finish`
+    model: ModelInfo
+    n_tokens: int
+    cut: tuple[int, ...]  # texts that were shortened, by their index
+    load_seconds: float
+    seconds: float  # since the request arrived
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Returns the header that names shortened texts, if there are any."""
+        return {"x-woolly-truncated": ",".join(map(str, self.cut))[:1000]} if self.cut else {}
+
+
+async def read_texts(
+    connection: HTTPConnection,
+    model: str | None,
+    can: Sequence[Capability],
+    prepare: Callable[[LLM], Reading],
+    finish: Callable[[LLM, Reading], Any],
+    *,
+    field: str,
+) -> ReadTexts:
+    """Returns what a model that can do one of `can` makes of texts; `field` is their name in the body.
+
+    `prepare` and `finish` run on a thread. ApiError 400 if the model cannot, with the names of models here that can.
+    """
+    state = connection.app.state
+    generator: Generator = state.generator
+    models: ModelManager = state.models
+    if "embedding" in can and state.settings.pooling is not None:
+        can = (*can, "completion")  # with a pooling, a model that writes makes vectors, too
+    async with AsyncExitStack() as held:
+        place = held.enter_context(generator.place())
+        info = await _find(models, model, can)
+        slot = await held.enter_async_context(models.use(info))
+        loaded = time.monotonic()
+        llm = slot.model
+        try:
+            gone = threading.Event()
+            given_up.set(gone.is_set)
+            reading = await run_held(prepare, llm, give_up=gone.set)
+            await _wait(llm, reading, state.settings.request_timeout)
+            result = await run_held(finish, llm, reading)
+        except RequestError as error:
+            if llm.is_closed:
+                raise answer_cancelled() from None
+            raise of_exception(error, {"prompt": field}) from error
+        except ModelError as error:
+            if error.code != "file_changed":
+                raise
+            models.discard(slot)
+            raise model_changed() from error
+        seconds = time.monotonic() - place.arrived
+        generator.meter.charge(asking.get(), info.name, {"prompt_tokens": reading.n_tokens})
+        state.stats.read(len(reading.texts), reading.n_tokens, reading.n_batches, seconds)
+        log.info(
+            "read",
+            extra={
+                "client": client_of(connection) or None,
+                "model": info.name,
+                "texts": len(reading.texts),
+                "prompt_tokens": reading.n_tokens,
+                "seconds": seconds,
+            },
+        )
+        cut = tuple(index for index, n in enumerate(reading.n_cut) if n)
+        return ReadTexts(result, slot.info, reading.n_tokens, cut, loaded - place.arrived, seconds)
+
+
+async def _find(models: ModelManager, name: str | None, can: Sequence[Capability]) -> ModelInfo:
+    """Returns the model that answers to a name; ApiError if it can do nothing of `can`."""
+    for one in can[:-1]:
+        with suppress(ApiError):
+            if one in (info := await models.answering(name, one)).capabilities:
+                return info
+    try:
+        info = await models.answering(name, can[-1])
+    except ApiError as error:
+        if error.code != "model_not_found" or name is None:
+            raise
+        raise await _no_such_model(models, name, can) from None
+    if not set(can) & set(info.capabilities):
+        raise await _wrong_model(models, info, can)
+    return info
+
+
+async def _wait(llm: LLM, reading: Reading, seconds: float) -> None:
+    """Waits for a reading. ApiError 504 if no batch of it is computed for that long; waiting for a turn counts."""
+    waiting = start_task(wait_for_reading(llm.driver, reading))
+    try:
+        before, since = reading.n_batches, time.monotonic()
+        while not (await asyncio.wait([waiting], timeout=seconds / 8 or None))[0]:
+            if (now := reading.n_batches) != before:
+                before, since = now, time.monotonic()
+            elif time.monotonic() - since >= seconds:
+                message = "the texts made no progress for longer than this server allows; try again later"
+                raise ApiError(504, "request_timeout", message)
+        await waiting
+    finally:
+        if waiting.cancel():  # it then ends the reading
+            await asyncio.wait([waiting])
+
+
+async def _no_such_model(models: ModelManager, name: str, can: Sequence[Capability]) -> ApiError:
+    """Returns the refusal of a name that no model has, such as that of a cloud: no chat model can stand in for it."""
+    verb, purpose = _VERBS[can[0]]
+    able = [one.name for one in await models.list() if set(can) & set(one.capabilities)]
+    if able:
+        message, remedy = f"there is no model named {name[:200]!r}", f"those that can {verb}: {', '.join(able)}"
+    else:
+        known = models_for(purpose)[0]
+        message, remedy = f"no model here can {verb}", f"run `woolly pull {known}`, then ask for {known}"
+    return ApiError(404, "model_not_found", message, param="model", suggestion=remedy)
+
+
+async def _wrong_model(models: ModelManager, info: ModelInfo, can: Sequence[Capability]) -> ApiError:
+    """Returns the refusal of a model that was made for something else."""
+    verb, purpose = _VERBS[can[0]]
+    others = [one.name for one in await models.list() if set(can) & set(one.capabilities)]
+    names = ", ".join(others[:4])
+    remedy = (
+        f"ask for {names}" if others else f"the operator gets one that can by `woolly pull {models_for(purpose)[0]}`"
+    )
+    why = info.unsupported or "it was not made for that"
+    return ApiError(400, "wrong_model", f"{info.name} cannot {verb}: {why}", param="model", suggestion=remedy)

@@ -1,0 +1,315 @@
+"""The app: its routes, the layers of its gate, and the state that they share."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.datastructures import State
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from woolly import __version__
+from woolly.llm.identity import device_bytes
+from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.ledger import Ledger
+from woolly.serving.accounts.meter import Meter
+from woolly.serving.batches.store import BatchStore
+from woolly.serving.batches.worker import BatchWorker
+from woolly.serving.dialect import Dialect, Dialects
+from woolly.serving.dialects import anthropic, cohere, gemini, llama, mcp, ole, ollama, openai, responses
+from woolly.serving.dialects.missing_routes import no_such_route, why_absent
+from woolly.serving.errors import ApiError, of_exception, switched_off
+from woolly.serving.gate.access import Access
+from woolly.serving.gate.auth import Authority
+from woolly.serving.gate.bodies import Bodies, BodyBudget
+from woolly.serving.gate.cors import Cors
+from woolly.serving.gate.disconnect import Disconnect
+from woolly.serving.gate.draining import Draining
+from woolly.serving.gate.identity import RequestIdentity
+from woolly.serving.gate.origins import Origins
+from woolly.serving.gate.paths import Paths
+from woolly.serving.gate.prefix import Prefix
+from woolly.serving.gate.rates import Guesses, RateLimiter, Rates
+from woolly.serving.gate.refusals import Refusals
+from woolly.serving.generation.generator import Generator
+from woolly.serving.generation.kept_streams import KeptStreams
+from woolly.serving.model_manager.manager import ModelManager
+from woolly.serving.observability.health import Health, health_router
+from woolly.serving.observability.kept_requests import KeptRequests
+from woolly.serving.observability.metrics import DeviceMetrics, EngineFigures, EngineMetrics, Stats
+from woolly.serving.observability.traces import open_traces
+from woolly.serving.pages import web
+from woolly.serving.pages.api_reference import add_reference, is_reference
+from woolly.serving.pages.folder import Folder
+from woolly.serving.pages.openapi import describe
+from woolly.serving.router import APIRouter
+from woolly.serving.settings.checks import check_keys
+from woolly.serving.settings.table import Settings
+
+_CODES = {404: "not_found", 405: "method_not_allowed"}
+# What a body has in place of a field that it lacks, and where that belongs.
+_OTHER_WORDS = {
+    "messages": ("prompt", "prompt belongs to POST /v1/completions"),
+    "prompt": ("messages", "messages belong to POST /v1/chat/completions"),
+}
+_CLOSING = 5.0  # seconds that models may take to end when the app stops
+
+DIALECTS: tuple[Dialect, ...] = (
+    openai.DIALECT,
+    responses.DIALECT,
+    anthropic.DIALECT,
+    ollama.DIALECT,
+    ole.DIALECT,
+    mcp.DIALECT,
+    cohere.DIALECT,
+    gemini.DIALECT,
+    llama.DIALECT,
+)
+
+
+def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> FastAPI:
+    """Returns the server as an ASGI app; `app.state` holds what its routes share.
+
+    lifecycle.py loads models at the start; otherwise the first request that needs one does.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        ledger: Ledger | None = app.state.meter.ledger
+        works = [one.run() for one in (ledger, app.state.authority.issuer) if one is not None]
+        tasks = [asyncio.create_task(work) for work in works]
+        end_traces: Callable[[], None] | None = None
+        if (endpoint := settings.otlp_endpoint) is not None:
+            app.state.traces, end_traces = open_traces(endpoint, __version__)
+        yield
+        app.state.generator.stop()
+        app.state.generator.pictures.shutdown(wait=False, cancel_futures=True)
+        await app.state.batches.stop()
+        await app.state.streams.close()
+        # A model that loads or computes cannot be interrupted; the session file must be closed in any case.
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(app.state.models.close(), _CLOSING)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if ledger is not None:
+            await ledger.flush()
+        if end_traces is not None:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(end_traces), _CLOSING)
+
+    # pages/api_reference.py answers /docs and /openapi.json.
+    app = FastAPI(title="Woolly", version=__version__, lifespan=lifespan, openapi_url=None)
+    app.state.settings = settings
+    app.state.traces = None  # while the app runs, if they are sent
+    has_vllm = settings.metrics_names == "vllm"
+    app.state.stats = stats = Stats(has_vllm)
+    app.state.kept = KeptRequests(settings.keep_requests, settings.keep_texts)
+    plain, admins, named = check_keys(settings)
+    app.state.authority = Authority(
+        plain, settings.signing_secret, settings.token_lifetime, admins, named, settings.issuer
+    )
+    usage = settings.usage_path
+    app.state.meter = meter = Meter(ledger=None if usage is None else Ledger(usage))
+    app.state.models = ModelManager(settings)
+    app.state.generator = generator = Generator(settings, app.state.models, stats, meter)
+    app.state.streams = KeptStreams()
+    app.state.batches = BatchWorker(app, BatchStore(settings.batches_path, settings.max_files_bytes))
+    app.state.health = Health()
+    app.state.health.find_fault = app.state.models.faults.first
+    app.state.dialects = Dialects(dialects)
+    app.state.rates = RateLimiter(settings.rate_limit)
+    app.state.guesses = Guesses()
+    app.state.bodies = BodyBudget(settings.max_bodies_bytes)
+    stats.watch("woolly_answers_open", "Answers that run or wait.", lambda: generator.admission.n_open)
+    stats.watch("woolly_answers_waiting", "Answers that wait.", lambda: generator.admission.n_waiting)
+    stats.watch("woolly_models_loaded", "Models that are loaded.", lambda: len(app.state.models.all_loaded))
+
+    _watch_disk(stats, app.state.models)
+    stats.registry.register(DeviceMetrics(lambda: _devices(app.state.models)))
+    stats.registry.register(EngineMetrics(lambda: _engines(app.state.models), has_vllm))
+
+    for kind in (ApiError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _reply)
+    app.include_router(health_router(dialects))
+    app.include_router(_metrics_router(dialects))
+    for dialect in dialects:
+        app.include_router(dialect.router)
+    folder = None if settings.path is None else Folder(settings.path)
+    if folder is None:
+        app.include_router(web.create_router(has_page=settings.webui))
+    describe(app)
+    add_reference(app)
+
+    if folder is not None:
+        app.mount("/", folder)  # last: what no route answers may be a file
+
+    app.user_middleware = _layers(app.state, web.is_public if folder is None else folder.is_public)
+    return app
+
+
+def _watch_disk(stats: Stats, models: ModelManager) -> None:
+    """Adds gauges of what --cache-disk keeps, summed up over the loaded models."""
+
+    def total(field: str) -> float:
+        found = (slot.llm.known_disk_stats for slot in models.all_loaded if slot.llm is not None)
+        return float(sum(getattr(one, field) for one in found if one is not None))
+
+    for name, field, help in (
+        ("woolly_cache_disk_files", "n_files", "Pages and states of prompts on disk."),
+        ("woolly_cache_disk_tokens_read", "read_tokens", "Tokens of prompts that came from disk."),
+        ("woolly_cache_disk_bytes_written", "written_bytes", "Bytes written to disk."),
+        ("woolly_cache_disk_damaged", "n_damaged", "Files that were damaged, and removed."),
+    ):
+        stats.watch(name, help, partial(total, field))
+
+
+def _devices(models: ModelManager) -> Iterator[tuple[str, str, int | None]]:
+    """Yields the model, what computes it, and its bytes if that is a GPU."""
+    for slot in models.all_loaded:
+        if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
+            yield slot.info.name, slot.llm.place, device_bytes(slot.llm.engine)
+
+
+def _engines(models: ModelManager) -> Iterator[EngineFigures]:
+    """Yields what the engines of this process hold; lengths, which may be read while the engine's thread works."""
+    for slot in models.all_loaded:
+        if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
+            scheduler = getattr(slot.llm.engine, "scheduler", None)  # replicas have theirs in other processes
+            if scheduler is not None:
+                used = scheduler.pages.n_pages - scheduler.pages.n_free
+                counts = (len(scheduler.running), len(scheduler.waiting), scheduler.pages.n_pages, used)
+                yield EngineFigures(slot.info.name, *counts)
+
+
+def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middleware]:
+    """Returns what a request passes before its route, outermost first."""
+    settings: Settings = state.settings
+    dialects: Dialects = state.dialects
+    paths = Paths(
+        health=frozenset(path for dialect in dialects for path in dialect.health),
+        tokens=frozenset(path for dialect in dialects for path in dialect.tokens),
+        metrics=frozenset(path for dialect in dialects for path in dialect.metrics),
+        polled=frozenset(path for dialect in dialects for path in dialect.polled),
+        query_key=lambda path: dialects.of(path).query_key,
+        is_page=is_page,
+        is_reference=is_reference,
+    )
+    layers = [
+        Middleware(
+            RequestIdentity,
+            stats=state.stats,
+            paths=paths,
+            quotas=state.meter.quotas,
+            kept=state.kept,
+            traces=lambda: state.traces,
+        ),
+        Middleware(Refusals, stats=state.stats, dialects=dialects),
+        Middleware(
+            Access,
+            settings=settings,
+            authority=state.authority,
+            rates=state.rates,
+            guesses=state.guesses,
+            paths=paths,
+        ),
+        Middleware(Rates, rates=state.rates, paths=paths),
+        Middleware(Draining, health=state.health, paths=paths),
+        Middleware(
+            Bodies,
+            budget=state.bodies,
+            most=settings.max_body_bytes,
+            seconds=settings.timeout,
+            takes_any=lambda path: dialects.of(path).takes_any_type,
+        ),
+        Middleware(Disconnect, health=state.health),
+    ]
+    layers.insert(0, Middleware(Cors, origins=Origins(settings)))
+    if settings.api_prefix:
+        layers.insert(0, Middleware(Prefix, prefix=settings.api_prefix))
+    return layers
+
+
+def _metrics_router(dialects: Sequence[Dialect]) -> APIRouter:
+    router = APIRouter(tags=["metrics"])
+    for path in (path for dialect in dialects for path in dialect.metrics):
+        router.get(path, response_class=Response)(_prometheus)
+    return router
+
+
+async def _prometheus(request: Request) -> Response:
+    """Metrics since the start, in Prometheus' text format; a key of some models sees the lines of these."""
+    if not request.app.state.settings.metrics:
+        raise switched_off("GET /metrics", "--metrics")
+    state = request.app.state
+    account = asking.get()
+    # A model that a key may not use is as one that is not there: its name and its load are not shown either.
+    shown = {one.name for one in await state.models.list()} if account is not None and account.models else None
+    text = state.stats.text(shown) + state.dialects.of(request.url.path).more_metrics(state).encode()
+    started = {"Process-Start-Time-Unix": str(int(state.stats.started_at))}
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8", headers=started)
+
+
+async def _reply(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, RequestValidationError):
+        refusal = _invalid(error)
+    elif isinstance(error, HTTPException):
+        refusal = _of_status(request, error)
+    else:
+        refusal = of_exception(error)
+    request.app.state.stats.refused(refusal.code)
+    request.state.reason = refusal.reason
+    headers = {**refusal.headers, **(getattr(error, "headers", None) or {})}
+    return JSONResponse(request.app.state.dialects.of(request.url.path).error(refusal), refusal.status, headers)
+
+
+def _of_status(request: Request, error: HTTPException) -> ApiError:
+    code, reason = _CODES.get(error.status_code, "invalid_request"), error.detail
+    if error.status_code == 404 and reason == HTTPStatus.NOT_FOUND.phrase:  # no route said more
+        absent = why_absent(request.url.path)
+        code = code if absent is None else "not_supported"
+        reason = absent or no_such_route(request.url.path)
+    allowed = (error.headers or {}).get("Allow") if error.status_code == 405 else None
+    if allowed:
+        reason = f"this route takes no {request.method}; send {' or '.join(sorted(allowed.split(', ')))}"
+    return ApiError(error.status_code, code, f"{request.method} {request.url.path[:200]}: {reason}")
+
+
+def _invalid(error: RequestValidationError) -> ApiError:
+    """Returns one sentence about the first error; those of unknown fields come last."""
+    first: Any = min(error.errors(), key=lambda one: one["type"] == "extra_forbidden")
+    place = _place(first)
+    if first["type"] in ("missing", "model_attributes_type") and not place:
+        return ApiError(
+            400,
+            "invalid_request",
+            "a JSON object was expected as the body",
+        )
+    message = first["msg"][:1].lower() + first["msg"][1:].replace(" after validation", "")
+    if first["type"] == "missing" and place in _OTHER_WORDS:
+        given, says = _OTHER_WORDS[place]
+        message += f"; {says}" * any(_place(one) == given for one in error.errors())
+    return ApiError(400, "invalid_request", f"{place or 'the body'}: {message}", param=place or None)
+
+
+# Names that pydantic gives to members of a union.
+_TYPE_NAMES = frozenset({"bool", "bytes", "dict", "float", "int", "list", "none", "str", "tuple"})
+
+
+def _place(problem: Any) -> str:
+    """Returns the path of the field, without the member of a union that pydantic appends."""
+    parts = itertools.takewhile(_is_of_the_request, problem["loc"][1:])
+    return ".".join(str(part) for part in parts)[:200]
+
+
+def _is_of_the_request(part: Any) -> bool:
+    return not isinstance(part, str) or not (part in _TYPE_NAMES or "[" in part or "-" in part)

@@ -1,0 +1,361 @@
+"""The life of a server: it loads, serves, drains and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from woolly.errors import RequestError
+from woolly.machine.restart import can_restart, end_left_children, inherited_socket, restart
+from woolly.serving.errors import ApiError
+from woolly.serving.gate.connections import connection_class, socket_class
+from woolly.serving.lifecycle.app import create_app
+from woolly.serving.lifecycle.certificate import certificate_of
+from woolly.serving.lifecycle.reloading import Reloader, has_terminal
+from woolly.serving.model_manager.manager import NO_MODEL
+from woolly.serving.observability.logs import log
+from woolly.serving.settings.table import Settings
+
+_KEEP_ALIVE = 15  # seconds that an idle connection stays open for a further request
+_HANDSHAKE = 5.0  # seconds for a client's TLS handshake at most: until its end, --max-connections does not count it
+_LAST_WORDS = 2.0  # seconds for cancelled replies to send their error
+_LAST_BYTES = 0.2  # seconds for replies that have ended to be sent
+_CLOSING = 2.0  # seconds for models and threads to end after that
+_LOOK = 2.0  # seconds between two looks whether a file of keys or certificates has changed
+_SPARE_FILES = 256  # in addition to connections: models, the log, the database
+
+
+def run(
+    settings: Settings, end: Callable[[int], Any] | None = None, prepare: Callable[[FastAPI], None] | None = None
+) -> int:
+    """Serves until a signal stops it; returns the exit code. RequestError or StoreError if it cannot serve.
+
+    `end` ends the process at once with an exit code, as `os._exit` does. The server calls it at the second signal, and
+    if a thread does not end, because a thread cannot be cancelled. Without `end`, the interpreter waits for the thread.
+    `prepare` gets the app before it serves. The caller has set up the logs.
+    """
+    _outlive_clients()
+    end_left_children()
+    n_connections = _fit_connections(settings.max_connections)
+    certificate = certificate_of(settings)
+    app = create_app(settings)
+    if app.state.authority.issuer is not None:
+        app.state.authority.issuer.refresh()
+    if prepare is not None:
+        prepare(app)
+    listener = _listen(settings.host, settings.port)
+    host, port = listener.getsockname()[:2]
+    _warn_if_public(settings, host)
+    config = uvicorn.Config(
+        app,
+        http=connection_class(n_connections, settings.timeout),
+        ws=socket_class(settings.timeout),
+        ws_max_size=min(settings.max_body_bytes, 1 << 20),
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=int(_LAST_WORDS),
+        backlog=2048,
+    )
+    config.load()
+    config.ssl = None if certificate is None else certificate.context  # uvicorn's own could not be read again
+    server = _Server(config, app, settings, listener, end)
+    if certificate is not None:
+        server.reloader.add("certificate", certificate.files, certificate.read)
+        log.info("certificate", extra={"file": str(certificate.files[0]), "sha256": certificate.fingerprint})
+    _heed_hangup(server)
+    log.info("listening", extra={"url": _url(host, port, settings)})
+    server.run(sockets=[listener])
+    log.info("stopped", extra={"clean": server.failure is None})
+    if server.failure is not None:
+        raise server.failure
+    return 0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which still answers health requests while it drains."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: FastAPI,
+        settings: Settings,
+        listener: socket.socket,
+        end: Callable[[int], Any] | None,
+    ) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self._state = app.state
+        self._settings = settings
+        self._end = end
+        self._pool = ThreadPoolExecutor(thread_name_prefix="woolly-pool")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self._is_restarting = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.failure: Exception | None = None
+        self.reloader = Reloader(settings, app.state.authority)
+        self._had_terminal = sys.platform != "win32" and has_terminal()
+        if end is not None:
+            app.state.models.on_lost = self._begin_to_restart
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Opens the port before models are loaded, so that health can report it."""
+        self._loop = asyncio.get_running_loop()
+        if self.config.ssl is not None:
+            # uvicorn has no option for this: asyncio would wait a minute for a client that sends nothing, and counts
+            # the connection only after the handshake.
+            seconds = min(self._settings.timeout, _HANDSHAKE)
+            opens = partial(self._loop.create_server, ssl_handshake_timeout=seconds)
+            self._loop.create_server = opens  # type: ignore[method-assign]
+        await super().startup(sockets)
+        self._loop.set_default_executor(self._pool)
+        self._loop.set_exception_handler(_LoopErrors())
+        self._tasks.append(asyncio.create_task(self._load()))
+        self._tasks.append(asyncio.create_task(self._unload_idle()))
+        if self.reloader.is_needed:
+            self._tasks.append(asyncio.create_task(self._look_for_changes()))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Cancels running answers and shuts down as uvicorn does; ends the process if a thread still works then."""
+        for task in self._tasks:
+            task.cancel()
+        self._state.health.set("draining", "the server is about to stop")
+        self._state.generator.stop()
+        await super().shutdown(sockets)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        until = time.monotonic() + _CLOSING
+        while (self.server_state.connections or _working()) and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        if self._end is not None and (working := _working()):
+            log.warning("stopped", extra={"clean": False, "threads_at_work": ", ".join(working)})
+            self._end(0 if self.failure is None else 1)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drains at the first signal, ends the process at the second; the code is 0 if that cuts off no answer."""
+        if self._is_stopping:
+            self.force_exit = self.should_exit = True
+            if self._end is not None:
+                self._end(128 + sig if self._state.generator.admission.n_open else 0)
+            return
+        self._is_stopping = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_to_drain)
+        else:
+            self.should_exit = True
+
+    def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
+        """Reads files of keys and certificates again; stops if the terminal is gone, or there is no such file."""
+        is_gone = self._had_terminal and not has_terminal()
+        if is_gone or not self.reloader.is_needed or self._loop is None:
+            self.handle_exit(sig, frame)
+        else:
+            self.handle_reload(sig, frame)
+
+    def handle_reload(self, sig: int, frame: FrameType | None) -> None:
+        """Reads files of keys and certificates again, on the event loop: a signal comes in the midst of any line."""
+        if self._loop is not None:  # before that, `_look_for_changes` will see a change
+            self._loop.call_soon_threadsafe(self.reloader.reload)
+
+    async def _look_for_changes(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK)
+            self.reloader.check()
+
+    def _begin_to_drain(self) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(self._drain()))
+
+    def _begin_to_restart(self) -> bool:
+        """Returns whether it restarts: not if it never was ready, nor where it cannot, nor after several in vain."""
+        if not self._is_restarting and self._state.health.is_ready and can_restart():
+            self._is_restarting = True
+            self._tasks.append(asyncio.get_running_loop().create_task(self._restart()))
+        return self._is_restarting
+
+    async def _restart(self) -> None:
+        """Begins the process anew when what runs has ended, at the latest after the grace period."""
+        state = self._state
+        end = asyncio.get_running_loop().time() + self._settings.grace
+        while state.generator.admission.n_open and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.05)
+        if self._is_stopping:
+            return
+        state.generator.stop()
+        await state.batches.stop()
+        end = asyncio.get_running_loop().time() + _LAST_WORDS
+        while state.generator.admission.n_open and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)  # answers that are cut off count what they have used
+        await asyncio.sleep(_LAST_BYTES)  # also for the error of replies that are cut off
+        if state.meter.ledger is not None:
+            await state.meter.ledger.flush()  # the new process reads what keys have used today
+        if not self._is_stopping:
+            log.warning("the server restarts: no other way leads back to a GPU that failed")
+            try:
+                restart(self._listener)
+            except OSError as error:
+                log.error("the server cannot restart", extra={"reason": error.strerror or str(error)})
+                assert self._end is not None
+                self._end(1)  # at once: files that the loop works with may be closed by now
+
+    async def _load(self) -> None:
+        models = self._state.models
+        names = [*([models.main] if models.main is not None else []), *self._settings.preload]
+        name = ""
+        try:
+            for name in dict.fromkeys(names):
+                await models.load(name)
+        except ApiError as error:
+            message = error.message if name == models.main else f"--preload {name}: {error.message}"
+            if error.code == "insufficient_memory" and error.suggestion is not None:  # others are for clients
+                message = f"{message}; {error.suggestion}"
+            self._state.health.set("failed", message)
+            # A flag is named as it was typed, if its value is at fault.
+            told = error.__cause__ if isinstance(error.__cause__, RequestError) else RequestError(message)
+            self.failure = told.retold(message, RequestError)
+            self.should_exit = True
+            return
+        if not self._is_stopping:
+            if self._settings.webui:
+                host, port = self._listener.getsockname()[:2]
+                log.info(f"open {_url(_reachable(host), port, self._settings)} in your browser")
+            self._state.health.set("ready")
+            log.info("ready")
+            if not await models.has_any():
+                log.warning(NO_MODEL)
+            self._state.batches.wake()  # those that the last run of the server left
+
+    async def _unload_idle(self) -> None:
+        while True:
+            await asyncio.sleep(min(5.0, self._settings.keep_alive / 4 or 5.0))
+            with contextlib.suppress(ApiError):
+                await self._state.models.unload_idle()
+
+    async def _drain(self) -> None:
+        """Admits no further answers; running ones have the grace period to finish."""
+        state = self._state
+        state.health.set("draining", "the server is about to stop")
+        state.generator.admission.is_draining = True
+        log.info("draining", extra={"answers": state.generator.admission.n_open, "grace": self._settings.grace})
+        end = asyncio.get_running_loop().time() + self._settings.grace
+        while state.generator.admission.n_open and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.05)
+        self.should_exit = True
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if (given := inherited_socket()) is not None:
+        given.setblocking(False)
+        return given
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio switches Nagle's algorithm off only if the protocol is named. With Nagle, each event of a stream waits for
+    # the client's acknowledgement of the previous one, which kernels delay by 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    if sys.platform != "win32":  # on Windows it would let two servers share a port
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise RequestError(f"cannot listen at {host} port {port} ({reason}): choose another --host or --port") from None
+    listener.setblocking(False)
+    return listener
+
+
+def _warn_if_public(settings: Settings, host: str) -> None:
+    if not settings.has_keys and not host.startswith("127.") and host != "::1":
+        log.warning(
+            "ANYONE WHO CAN REACH THIS ADDRESS CAN USE THIS SERVER: it listens beyond this machine and asks for no key;"
+            " give --keys-file or --api-key-file, or --host 127.0.0.1",
+            extra={"host": host},
+        )
+
+
+def _outlive_clients() -> None:
+    """Ignores SIGPIPE, so that a write to a client that is gone fails; by default the signal ends the process."""
+    if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def _heed_hangup(server: _Server) -> None:
+    """Treats SIGHUP, the end of the terminal, as SIGTERM, unless `nohup` has made the process ignore it.
+
+    A server that has files to read again does that, also under `nohup`, as long as its terminal is there.
+    """
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, server.handle_hangup)
+    elif server.reloader.is_needed:
+        signal.signal(signal.SIGHUP, server.handle_reload)
+
+
+def _fit_connections(wanted: int) -> int:
+    """Returns how many connections may be open: `wanted`, or fewer with a warning if the file limit is too low."""
+    if sys.platform == "win32":  # no such limit on sockets
+        return wanted
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted + _SPARE_FILES:
+        limit = wanted + _SPARE_FILES if hard == resource.RLIM_INFINITY else min(wanted + _SPARE_FILES, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            soft = limit
+        fitting = max(1, soft - min(_SPARE_FILES, soft // 2))
+        if fitting < wanted:
+            log.warning("max_connections is lowered to fit the file limit", extra={"to": fitting, "file_limit": soft})
+            return fitting
+    return wanted
+
+
+def _working() -> list[str]:
+    """Returns the names of threads that the interpreter would wait for, or whose memory it would free."""
+    threads = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
+    return [thread.name for thread in threads if not thread.daemon or thread.name.startswith("woolly-")]
+
+
+class _LoopErrors:
+    """Logs errors of the event loop; those of accepting connections at most once a second.
+
+    asyncio tries each waiting connection when the process has no file descriptor left, and reports every failure.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or "accept" not in context.get("message", ""):
+            loop.default_exception_handler(context)
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + 1.0
+            log.error("a connection could not be accepted", extra={"reason": error.strerror})
+
+
+def _url(host: str, port: int, settings: Settings) -> str:
+    scheme = "https" if settings.has_tls else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _reachable(host: str) -> str:
+    """Returns an address at which this machine reaches itself."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

@@ -1,0 +1,145 @@
+"""Finding: which model a name means, and which one answers a request that names none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from woolly.errors import StoreError
+from woolly.serving.accounts.account import asking, may_use
+from woolly.serving.errors import ApiError
+from woolly.serving.model_manager.library import Capability, Library, ModelInfo
+from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.names import Names
+from woolly.serving.observability.logs import ignore
+from woolly.serving.settings.table import Settings
+from woolly.store import Preset
+
+NO_MODEL = "there is no model here; run `woolly pull smollm2`, or put a GGUF file into the models folder"
+
+RESERVED = ("loaded", "current")  # the model that was used last, of those that can do what is asked if there is one
+
+_RANKS = {"unloading": 0, "loading": 1, "ready": 2}
+
+_LATEST = ":latest"  # Ollama's tag of a name without one
+
+
+def is_allowed(info: ModelInfo) -> bool:
+    """Whether the account that asks may use a model."""
+    return may_use(_names(info))
+
+
+def _names(info: ModelInfo) -> tuple[str, ...]:
+    return (info.name, *info.aliases, *info.given_names)
+
+
+def _check(names: Sequence[str]) -> None:
+    """ApiError 403 if the account that asks may not use the model with these names."""
+    account = asking.get()
+    if account is not None and not account.allows(names):
+        raise ApiError(
+            403,
+            "model_not_allowed",
+            f"the key {account.name} may not use {names[0]}; it may use {', '.join(account.models)}",
+            param="model",
+        )
+
+
+class Finder:
+    """Looks for models among those that are loaded, then in the library. Belongs to the event loop's thread."""
+
+    def __init__(self, settings: Settings, library: Library, names: Names, loaded: Mapping[str, Loaded]) -> None:
+        self._settings = settings
+        self._known = names
+        self._library = library
+        self._loaded = loaded
+
+    async def made(self, name: str | None) -> Preset | None:
+        """Returns the preset of a made name (names.py, /api/create), None for other names."""
+        return None if name is None else await asyncio.to_thread(self._known.find, name)
+
+    def _current(self, can: Capability | None = None) -> ModelInfo | None:
+        """Returns the loaded model that was used last; one that is unloading only if there is no other."""
+        allowed = [slot for slot in self._loaded.values() if is_allowed(slot.info)]
+        slots = [slot for slot in allowed if can is None or can in slot.info.capabilities]
+        best = max(slots, key=lambda slot: (_RANKS[slot.state], slot.last_used), default=None)
+        return None if best is None else best.info
+
+    async def find(self, name: str | None, can: Capability = "completion") -> ModelInfo:
+        """Returns a model by name, the default one for None. ApiError 404 if there is none, 403 if it is not allowed.
+
+        An account may use a made name without its model: the model is looked for then, and not checked.
+        """
+        if name is None:
+            return await self._default(can)
+        if name in RESERVED:
+            current = self._current(can) or self._current()
+            if current is None:
+                raise ApiError(404, "model_not_found", "no model is loaded", suggestion="load one, or ask by its name")
+            return current
+        if (made := await self.made(name)) is not None and made.base is not None:
+            _check((made.name,))
+            return await self._of_made(made, await self._named(made.base))
+        info = await self._named(name)
+        _check(_names(info))
+        return info
+
+    async def _of_made(self, made: Preset, base: ModelInfo) -> ModelInfo:
+        try:
+            info = await asyncio.to_thread(self._known.loaded_as, made, base)
+        except StoreError as error:
+            raise ApiError(422, "model_not_loadable", str(error), param="model") from None
+        slot = self._loaded.get(info.name)
+        return info if slot is None else slot.info
+
+    async def _named(self, name: str) -> ModelInfo:
+        """Returns the model of a name that is its own, or an alias of it."""
+        slot = self._loaded.get(name)
+        if slot is not None:
+            return slot.info
+        try:
+            return await asyncio.to_thread(self._library.find, name)
+        except ApiError as error:
+            if error.code != "model_not_found" or not name.endswith(_LATEST):
+                raise
+        return await self.find(name.removesuffix(_LATEST))
+
+    async def _default(self, can: Capability) -> ModelInfo:
+        """Returns the model of a request that names none: a loaded one, that of --model, or the only one there is.
+
+        If none can do what is asked, a model that cannot is returned as well: its refusal names what to do.
+        """
+        found = self._current(can) or await self._only(can)
+        if found is not None:
+            return found
+        models = await self.usable()
+        able = [one for one in models if can in one.capabilities]
+        if able or not models:
+            known = ", ".join(model.name for model in able)
+            message = f"no model is named; known: {known}" if known else NO_MODEL
+            raise ApiError(400, "model_required", message, param="model")
+        return self._current() or (models[0] if self._library.main is None else await self.find(self._library.main))
+
+    async def usable(self) -> Sequence[ModelInfo]:
+        """Returns the models that can be run, and that the account may use."""
+        found = await asyncio.to_thread(self._library.list)
+        return [one for one in found if one.unsupported is None and is_allowed(one)]
+
+    async def _only(self, can: Capability) -> ModelInfo | None:
+        """Returns the model of --model if it can do what is asked, or the only one of the folder that can."""
+        main = None if self._library.main is None else await self._named(self._library.main)
+        if main is not None and can in main.capabilities and is_allowed(main):
+            return main
+        able = [one for one in await self.usable() if can in one.capabilities]
+        return able[0] if len(able) == 1 else None
+
+    async def answering(self, name: str | None, can: Capability = "completion") -> ModelInfo:
+        """Returns the model that answers to a name, as `ModelManager.answering` describes it."""
+        try:
+            return await self.find(name, can)
+        except ApiError as error:
+            served = None if self._settings.strict_models else await self._only(can)
+            if error.code != "model_not_found" or name is None or served is None:
+                raise
+            ignore(f"model ({name[:60]} is not here; {served.name} answers)")
+            return served

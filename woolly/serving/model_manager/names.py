@@ -1,0 +1,185 @@
+"""Names: what clients may call models by beside the names of files, each with settings of its own.
+
+[models.think]              # in woolly.toml; in presets.toml of the models folder the table is [think]
+from = "qwen3:4b"           # names with the same loading settings share one loaded model
+reasoning = "on"
+[models.long]
+from = "qwen3:4b"           # a name of here takes what that has, but for its own settings
+ctx = 65536                 # a loading setting: this name has a loaded model of its own
+kv_type = "q8_0"
+pin = true                  # never makes room for another model
+keep_alive = 3600           # seconds that it stays loaded after its last use
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from woolly.errors import StoreError
+from woolly.llm.presets import defaults_of, load_of
+from woolly.sampling import SamplingParams
+from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.observability.logs import log
+from woolly.store import Preset, find_preset, list_made, read_presets
+
+TABLE = "models"
+_REASONING = ("auto", "on", "off")
+
+
+@dataclass(frozen=True)
+class Stay:
+    """How long a model stays loaded."""
+
+    is_pinned: bool = False
+    seconds: float | None = None  # after its last use; None: as the server's settings say
+
+
+class Names:
+    """The names of presets.toml in the models folder and of --names-file. Files are read again when they change.
+
+    Thread-safe.
+    """
+
+    def __init__(self, folder: Path, file: Path | None = None) -> None:
+        self._folder = folder
+        self._file = file
+        self._given: dict[str, Preset] = {}  # while the server runs; replaced as a whole, since threads read it
+
+    def give(self, preset: Preset) -> None:
+        """Takes a name that is in no file."""
+        self._given = {**self._given, preset.name: preset}
+
+    def take(self, name: str) -> None:
+        """Forgets a name that was given."""
+        self._given = {known: preset for known, preset in self._given.items() if known != name}
+
+    def check(self) -> None:
+        """StoreError if --names-file is not as it should be; names of presets.toml are refused when they are used."""
+        if self._file is not None:
+            for preset in read_presets(self._file, TABLE):
+                _check(preset)
+
+    def all(self) -> tuple[Preset, ...]:
+        """Returns all names, each with the model that it stands for in the end, and the settings of names between.
+
+        StoreError if a file is not as it should be.
+        """
+        own = () if self._file is None else read_presets(self._file, TABLE)
+        known: dict[str, Preset] = {}
+        for preset in (*own, *list_made(self._folder), *self._given.values()):
+            known.setdefault(preset.name.lower(), preset)
+        return tuple(_whole(preset, known) for preset in known.values())
+
+    def find(self, name: str) -> Preset | None:
+        """Returns what a name stands for, None for other names."""
+        wanted = name.removesuffix(":latest").lower()
+        with suppress(StoreError):  # a file of presets that is wrong is refused when a model is used
+            return next((one for one in self.all() if one.name.lower() == wanted), None)
+        return None
+
+    def loaded_as(self, preset: Preset, base: ModelInfo) -> ModelInfo:
+        """Returns the model that a name is answered by: its model, or that with the name's loading settings.
+
+        The first name with these settings gives the loaded model its name. StoreError for a wrong setting.
+        """
+        _check(preset)
+        load = load_of(preset)
+        if not load:
+            return base
+        first = next((one for one in self.all() if base.has_name(one.base or "") and _loads(one, load)), preset)
+        return replace(base, name=first.name, aliases=(), given_names=(), base=base.name, loading=first)
+
+    def shown(self, models: Sequence[ModelInfo]) -> Iterator[tuple[ModelInfo, str]]:
+        """Yields the names as models, each with the name of the loaded model that answers it."""
+        with suppress(StoreError):
+            for preset in self.all():
+                base = next((one for one in models if preset.base and one.has_name(preset.base)), None)
+                if base is not None:
+                    with suppress(StoreError):
+                        found = self.loaded_as(preset, base)
+                        ctx = preset.ctx or base.context_length
+                        own = replace(base, name=preset.name, aliases=(), given_names=(), base=base.name)
+                        yield replace(own, context_length=ctx), found.name
+
+    def stay_of(self, info: ModelInfo) -> Stay:
+        """Returns how long a loaded model stays: as long as the name says that keeps it longest.
+
+        A name with a wrong setting says nothing but a line of the log: its model answers by other names.
+        """
+        said = [] if info.base is not None else [find_preset(info.path)]
+        for preset in self.all():
+            base = info if info.base is None else replace(info, name=info.base)
+            if preset.base and base.has_name(preset.base) and _loads(preset, load_of(info.loading)):
+                said.append(preset)
+        tables: list[Mapping[str, Any]] = []
+        for one in said:
+            if one is not None:
+                try:
+                    _check_stay(one)
+                    tables.append(one.sampling)
+                except StoreError as error:
+                    log.warning("name left out", extra={"model": info.name, "reason": str(error)})
+        kept = [_seconds(table["keep_alive"]) for table in tables if "keep_alive" in table]
+        return Stay(any(table.get("pin") is True for table in tables), max(kept, default=None))
+
+
+def reasoning_of(preset: Preset | None) -> str:
+    """Returns whether a name makes its model think: on, off, or auto as its template has it."""
+    return "auto" if preset is None else str(preset.sampling.get("reasoning", "auto"))
+
+
+def _seconds(value: float) -> float:
+    return math.inf if value < 0 else float(value)
+
+
+def _loads(preset: Preset, load: Mapping[str, Any]) -> bool:
+    """Whether a name has these loading settings; a wrong one has none, and is refused when it is used."""
+    with suppress(StoreError):
+        return load_of(preset) == load
+    return False
+
+
+def _whole(preset: Preset, known: Mapping[str, Preset]) -> Preset:
+    """Returns a name that stands for a model, with the settings of names between, unless it says otherwise."""
+    seen = {preset.name.lower()}
+    while preset.base is not None:
+        wanted = preset.base.removesuffix(":latest").lower()
+        if wanted not in known or wanted in seen:  # a name may be that of its own model
+            break
+        seen.add(wanted)
+        other = known[wanted]
+        sampling = {**other.sampling, **preset.sampling}
+        if "lora" in other.sampling and "lora" not in preset.sampling:
+            with suppress(StoreError):  # a wrong one is refused when the name is used
+                sampling["lora"] = list(load_of(other)["adapters"])  # by the folder of that name's file
+        system, ctx = preset.system if preset.system is not None else other.system, preset.ctx or other.ctx
+        preset = replace(preset, base=other.base, system=system, ctx=ctx, sampling=sampling)
+    return preset
+
+
+def _check(preset: Preset) -> None:
+    where = f"{preset.file}: [{preset.name}]"
+    if preset.base is None:
+        raise StoreError(f'{where} names no model; from = "smollm2" was expected')
+    load_of(preset)
+    _check_stay(preset)
+    table = preset.sampling
+    if table.get("reasoning", "auto") not in _REASONING:
+        raise StoreError(f"{where}: reasoning is {table['reasoning']!r}; choose one of: {', '.join(_REASONING)}")
+    defaults_of(preset, SamplingParams())
+
+
+def _check_stay(preset: Preset) -> None:
+    where, table = f"{preset.file}: [{preset.name}]", preset.sampling
+    if not isinstance(table.get("pin", False), bool):
+        raise StoreError(f"{where}: pin is {table['pin']!r}; true or false was expected")
+    kept = table.get("keep_alive", 0)
+    if isinstance(kept, bool) or not isinstance(kept, (int, float)):
+        raise StoreError(
+            f"{where}: keep_alive is {kept!r}; seconds were expected, or -1 for as long as the server runs"
+        )

@@ -1,0 +1,90 @@
+"""Opening: estimates and checks a model first, then loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from woolly.engine.opening.memory import Estimate
+from woolly.errors import RequestError
+from woolly.llm import LLM
+from woolly.llm.model_options import ModelOptions, rows_of
+from woolly.llm.presets import with_load
+from woolly.runtime import Options, parse_size
+from woolly.serving.errors import ApiError
+from woolly.serving.model_manager.memory import estimate
+from woolly.serving.model_manager.sight import given_projector
+from woolly.serving.observability.logs import log
+from woolly.serving.settings.configuration import checked_value
+from woolly.serving.settings.table import Settings
+from woolly.store import Preset, find_preset, resolve
+from woolly.templates import ChatTemplate
+
+# Settings that a client may choose for a model, and llama.cpp's second names of two of them. Not the template, which
+# would speak for all other clients.
+_OF_A_MODEL = (
+    *(row.setting_name for row in rows_of().values() if row.setting is not None and row.setting.clients),
+    *("ubatch_size", "cache_type_v"),
+)
+
+
+def options_for(path: Path, settings: Settings, loading: Preset | None = None) -> ModelOptions:
+    """Returns how a model is opened: by the settings, by its preset for what they leave open, by the name it has."""
+    options = settings.model_options()
+    own = options.adapters or options.control_vectors or options.stages
+    if own and settings.model is not None and resolve(settings.model) != path:
+        options = replace(
+            options, adapters=(), control_vectors=(), control_vector_layers=None, stages=()
+        )  # they are for that model alone
+    if options.mmproj is not None:
+        options = replace(options, mmproj=given_projector(path, settings))
+    return with_load(with_load(options, find_preset(path)), loading, replaces=True)
+
+
+def has_scales(options: ModelOptions, settings: Settings, loading: Preset | None) -> bool:
+    """Whether the adapters of a model are those of --lora and --lora-scaled, not those of a preset or of its name."""
+    is_own = loading is not None and "lora" in loading.sampling
+    return bool(options.adapters) and not is_own and options.adapters == settings.model_options().adapters
+
+
+def configured(settings: Settings, config: Mapping[str, Any]) -> Settings:
+    """Returns the settings with those that a client chose for a model; ApiError 400 for others."""
+    unknown = sorted(set(config) - set(_OF_A_MODEL))
+    if unknown:
+        raise ApiError(
+            400,
+            "invalid_request",
+            f"config has {', '.join(unknown)}; a model takes {', '.join(_OF_A_MODEL)}",
+            param="config",
+        )
+    try:
+        values = {name: checked_value(f"config.{name}", name, value) for name, value in config.items()}
+        return replace(settings, **values)
+    except RequestError as error:
+        raise ApiError(400, "invalid_request", str(error), param="config") from None
+
+
+def examine(path: Path, options: ModelOptions) -> Estimate:
+    """Returns what the model would take.
+
+    Raises the errors of the file and of the options, before another model is unloaded for this one.
+    """
+    if options.chat_template is not None:
+        ChatTemplate(options.chat_template)
+    weight_memory = parse_size("weight_memory", options.weight_memory)
+    Options(options.threads, weight_memory, options.kv_type, device=options.device, gpu_layers=options.gpu_layers)
+    return estimate(path, options)
+
+
+def open_model(path: Path, options: ModelOptions) -> LLM:
+    """Returns the model, ready to answer; takes as long as reading its file."""
+    return LLM(path, **vars(options) | {"check_memory": False})  # it was checked, with what other models free
+
+
+def tell_template(name: str, llm: LLM) -> None:
+    """Warns in the log if a model that writes has no chat template: a base model answers chats with nothing."""
+    if llm.plan.result == "logits" and llm.template.is_fallback:
+        reason = "its file has none, so chats are laid out as ChatML; a base model continues text (/v1/completions)"
+        log.warning("chat template assumed", extra={"model": name, "reason": reason})

@@ -1,0 +1,93 @@
+"""Room: which models leave memory so that another one fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from woolly.engine.opening.memory import Estimate
+from woolly.serving.errors import ApiError
+from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.memory import check_memory
+
+
+def choose_leaving(
+    slot: Loaded, others: Sequence[Loaded], models_max: int | None, most_bytes: int | None = None
+) -> list[Loaded]:
+    """Returns the models to unload before `slot` is loaded: the longest unused first, those in use last.
+
+    `models_max` counts models of one kind: a model that makes vectors stays beside one that writes. `most_bytes` bounds
+    all models of a memory together. Pinned models stay; `models_max` does not count them, `most_bytes` does.
+    Includes models that are unloading, because they hold their memory until they are gone. ApiError 503 if the memory
+    would not suffice; then nothing needs to be unloaded.
+    """
+    assert slot.needs is not None
+    leaving = [other for other in others if other.state == "unloading"]
+    ready = sorted(
+        (other for other in others if other is not slot and other.state == "ready" and not other.stay.is_pinned),
+        key=lambda other: (other.users > 0, other.last_used),
+    )
+    alike = [other for other in ready if other.info.kind == slot.info.kind]
+    too_many = [] if models_max is None else alike[: max(0, len(alike) + 1 - models_max)]
+    leaving += too_many
+    staying = [other for other in ready if other not in too_many and _helps(slot.needs, other)]
+    while True:
+        try:
+            _check(slot, slot.needs, others, leaving, most_bytes)
+            return leaving
+        except ApiError:
+            # Idle models may leave too, but no answer is cut off for lack of memory.
+            if not staying or not staying[0].is_idle:
+                raise
+            leaving.append(staying.pop(0))
+
+
+def check_exchange(slot: Loaded, needs: Estimate, others: Sequence[Loaded], most_bytes: int | None = None) -> None:
+    """ApiError 503 if a loaded model could not be loaded again with other settings, which take `needs`."""
+    leaving = [other for other in others if other is slot or other.state == "unloading" or other.is_idle]
+    _check(slot, needs, others, leaving, most_bytes)
+
+
+def check_second(slot: Loaded, others: Sequence[Loaded], most_bytes: int | None) -> None:
+    """ApiError 503 if models would take over `most_bytes` while the weights of a loaded one are prepared twice."""
+    if most_bytes is None or slot.needs is None or slot.needs.gpus:  # a GPU changes no adapters
+        return
+    held = _freed(slot.needs, others)
+    if held + slot.needs.weights > most_bytes:
+        raise ApiError(
+            503,
+            "insufficient_memory",
+            f"other adapters for {slot.info.name} take about {slot.needs.weights / 1e9:.2f} GB while its weights are"
+            f" prepared a second time, beside {held / 1e9:.2f} GB of models, but models_memory is"
+            f" {most_bytes / 1e9:.2f} GB",
+            suggestion="unload another model, lower weight_memory, raise models_memory, or start with --lora",
+        )
+
+
+def _check(
+    slot: Loaded, needs: Estimate, others: Sequence[Loaded], leaving: Sequence[Loaded], most_bytes: int | None
+) -> None:
+    """ApiError 503 if the model fits neither into the memory nor into the share of it that models may take."""
+    check_memory(slot.info.name, needs, _freed(needs, leaving))
+    if most_bytes is None:
+        return
+    staying = [other for other in others if other is not slot and other not in leaving]
+    held = _freed(needs, staying)
+    if needs.total + held > most_bytes:
+        beside = f" beside {held / 1e9:.2f} GB of other models" if held else ""
+        raise ApiError(
+            503,
+            "insufficient_memory",
+            f"{slot.info.name} takes about {needs.total / 1e9:.2f} GB{beside}, but models_memory is"
+            f" {most_bytes / 1e9:.2f} GB",
+            suggestion="unload another model, lower ctx_size, or raise models_memory",
+        )
+
+
+def _freed(needs: Estimate, leaving: Sequence[Loaded]) -> int:
+    """Returns the bytes that models leave in the memory that is needed."""
+    return sum(other.n_bytes for other in leaving if _helps(needs, other))
+
+
+def _helps(needs: Estimate, other: Loaded) -> bool:
+    """Whether a model holds memory of the kind that is needed: a GPU's, or the system's."""
+    return other.needs is None or needs.shares_memory(other.needs)

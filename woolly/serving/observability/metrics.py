@@ -1,0 +1,323 @@
+"""Stats: counts what the server did, for Prometheus and for /performance/stats."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from woolly.serving.observability.vllm_names import VllmNames
+
+_RECENT = 1024  # answers that the percentiles cover
+
+# To an hour: the first token of an agent's prompt takes minutes on a CPU.
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+# Times at which series began are half of all lines, and no dashboard shows them.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """How fast one request was."""
+
+    model: str
+    first_token_s: float
+    answer_s: float
+    prompt_per_second: float
+    predicted_per_second: float
+
+
+@dataclass
+class WorkDone:
+    """What answers took, summed up."""
+
+    prompt_tokens: int = 0  # computed
+    cached_tokens: int = 0
+    prompt_seconds: float = 0.0
+    predicted_tokens: int = 0
+    predicted_seconds: float = 0.0
+    steps: int = 0  # of engines
+    most_tokens: int = 0  # of one answer and its prompt
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    drafted_answers: int = 0
+
+    def add(self, usage: dict[str, int], timings: dict[str, float], drafted: Sequence[tuple[int, int]]) -> None:
+        """Adds a request; `drafted` has the guessed tokens and the right ones of each answer."""
+        self.prompt_tokens += usage["prompt_tokens"] - usage["cached_tokens"]
+        self.cached_tokens += usage["cached_tokens"]
+        self.prompt_seconds += timings["prompt_ms"] / 1000
+        self.predicted_tokens += usage["completion_tokens"]
+        self.predicted_seconds += timings["predicted_ms"] / 1000
+        self.most_tokens = max(self.most_tokens, usage["total_tokens"])
+        self.drafted_tokens += sum(guessed for guessed, _ in drafted)
+        self.accepted_tokens += sum(right for _, right in drafted)
+        self.drafted_answers += sum(guessed > 0 for guessed, _ in drafted)
+
+
+class Stats:
+    """Counters since the start. Belongs to the event loop's thread."""
+
+    def __init__(self, has_vllm_names: bool = False) -> None:
+        self.started = time.monotonic()
+        self.started_at = time.time()
+        self.work = WorkDone()  # since the start
+        self._recent = WorkDone()  # since `take_recent`
+        self._steps: dict[int, int] = {}  # of each engine, by its identity, as last seen
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "woolly_http_requests", "HTTP requests by status class.", ["status"], registry=self.registry
+        )
+        # Names of models are those of files and of the operator's tables, never a client's.
+        self._answers = Counter(
+            "woolly_answers", "Answers by how they ended.", ["reason", "model"], registry=self.registry
+        )
+        self._prompt = Counter("woolly_prompt_tokens", "Tokens of prompts.", ["model"], registry=self.registry)
+        self._cached = Counter(
+            "woolly_prompt_tokens_cached", "Tokens of prompts that the cache held.", ["model"], registry=self.registry
+        )
+        self._predicted = Counter("woolly_predicted_tokens", "Tokens of answers.", ["model"], registry=self.registry)
+        self._texts = Counter("woolly_texts", "Texts read for vectors, ranks and labels.", registry=self.registry)
+        self._text_tokens = Counter("woolly_text_tokens", "Tokens of such texts.", registry=self.registry)
+        self._first = self._histogram("woolly_first_token_seconds", "From arrival to the first token.", _SECONDS)
+        self._whole = self._histogram("woolly_answer_seconds", "From arrival to the end.", _SECONDS)
+        self._token = self._histogram("woolly_token_seconds", "Per token of an answer after the first.", _TOKEN_SECONDS)
+        self._vllm = VllmNames(self.registry, _SECONDS, _TOKEN_SECONDS) if has_vllm_names else None
+        self._refused = Counter("woolly_refused", "Requests refused, by code.", ["code"], registry=self.registry)
+        # Without the names as labels: clients choose them.
+        self._ignored = Counter("woolly_ignored_fields", "Fields taken without effect.", registry=self.registry)
+        self._ahead = Counter(
+            "woolly_read_ahead", "Messages read ahead, by how reading ended.", ["state"], registry=self.registry
+        )
+        self._ahead_tokens = Counter("woolly_read_ahead_tokens", "Tokens read ahead.", registry=self.registry)
+        self.recent: deque[_Answer] = deque(maxlen=_RECENT)
+        self.totals = {
+            "requests": 0, "answers": 0, "errors": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0,
+        }  # fmt: skip
+
+    def _histogram(self, name: str, help: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, help, ["model"], buckets=tuple(buckets), registry=self.registry)
+
+    def watch(self, name: str, help: str, read: Callable[[], float]) -> None:
+        """Adds a gauge that calls `read` whenever the metrics are read."""
+        Gauge(name, help, registry=self.registry).set_function(read)
+
+    def replied(self, status: int) -> None:
+        """Counts a reply."""
+        self.totals["requests"] += 1
+        self._requests.labels(f"{status // 100}xx").inc()
+        if status >= 500:
+            self.totals["errors"] += 1
+
+    def refused(self, code: str) -> None:
+        """Counts a refused request."""
+        self._refused.labels(code).inc()
+
+    def ignored(self, n_fields: int) -> None:
+        """Counts fields that were taken without effect."""
+        self._ignored.inc(n_fields)
+
+    def read(self, n_texts: int, n_tokens: int, n_steps: int, seconds: float) -> None:
+        """Counts texts that became vectors, ranks or labels: prompts without an answer, which `n_steps` computed."""
+        self._texts.inc(n_texts)
+        self._text_tokens.inc(n_tokens)
+        self.work.steps += n_steps
+        for work in (self.work, self._recent):
+            work.prompt_tokens += n_tokens
+            work.prompt_seconds += seconds
+
+    def ahead(self, state: str, n_tokens: int) -> None:
+        """Counts a message that was read ahead; `state` says how that ended."""
+        self._ahead.labels(state).inc()
+        self._ahead_tokens.inc(n_tokens)
+
+    def worked(
+        self,
+        engine: int,
+        n_steps: int,
+        usage: dict[str, int],
+        timings: dict[str, float],
+        drafted: Sequence[tuple[int, int]],
+    ) -> None:
+        """Adds up what a request took; `n_steps` are all steps so far of the engine with this identity."""
+        before = self._steps.get(engine, 0)
+        # An engine that has done less than before is another one at the same address.
+        self.work.steps += n_steps - before if n_steps >= before else n_steps
+        self._steps[engine] = n_steps
+        for work in (self.work, self._recent):
+            work.add(usage, timings, drafted)
+
+    def take_recent(self) -> WorkDone:
+        """Returns what was added since the last call."""
+        recent, self._recent = self._recent, WorkDone()
+        return recent
+
+    def answered(
+        self,
+        model: str,
+        reasons: list[str],
+        usage: dict[str, int],
+        timings: dict[str, float],
+        queued: float = 0.0,
+        longest: int = 0,
+    ) -> None:
+        """Counts a request that ran in the engine of a model; `timings` are those of `Running.timings`.
+
+        `queued` are the seconds that it waited for a place, `longest` the tokens of its longest answer.
+        """
+        for reason in reasons:
+            self._answers.labels(reason, model).inc()
+        self.totals["answers"] += len(reasons)
+        for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+            self.totals[name] += usage[name]
+        self._prompt.labels(model).inc(usage["prompt_tokens"])
+        self._cached.labels(model).inc(usage["cached_tokens"])
+        self._predicted.labels(model).inc(usage["completion_tokens"])
+        if self._vllm is not None:
+            self._vllm.answered(model, reasons, usage, timings, queued, longest)
+        if usage["completion_tokens"] > len(reasons):
+            self._token.labels(model).observe(timings["predicted_per_token_ms"] / 1000)
+        if usage["completion_tokens"]:
+            first, last = timings["prompt_ms"] / 1000, (timings["prompt_ms"] + timings["predicted_ms"]) / 1000
+            self._first.labels(model).observe(first)
+            self._whole.labels(model).observe(last)
+            self.recent.append(
+                _Answer(model, first, last, timings["prompt_per_second"], timings["predicted_per_second"])
+            )
+
+    @property
+    def seconds_per_answer(self) -> float:
+        """Returns the mean time of recent answers; 1 if there are none."""
+        taken = [one.answer_s for one in self.recent]
+        return sum(taken) / len(taken) if taken else 1.0
+
+    def snapshot(self, model: str | None = None) -> dict[str, Any]:
+        """Returns the figures as one mapping; times in milliseconds, over those of the last 1024 answers that `model`
+        gave, or all of them."""
+        recent = [one for one in self.recent if model in (None, one.model)]
+        first = sorted(one.first_token_s for one in recent)
+        return {
+            "uptime_seconds": time.monotonic() - self.started,
+            **self.totals,
+            "first_token_ms": {f"p{share}": 1000 * _percentile(first, share) for share in (50, 95, 99)},
+            "prompt_tokens_per_second": _mean([one.prompt_per_second for one in recent]),
+            "predicted_tokens_per_second": _mean([one.predicted_per_second for one in recent]),
+        }
+
+    def text(self, models: Container[str] | None = None) -> bytes:
+        """Returns the metrics in Prometheus' text format; with `models`, the lines of other models are left out."""
+        shown: Any = self.registry if models is None else _Shown(self.registry, models)
+        return generate_latest(shown)
+
+
+class _Shown:
+    """What a registry collects, without the lines of other models."""
+
+    def __init__(self, registry: CollectorRegistry, models: Container[str]) -> None:
+        self._registry = registry
+        self._models = models
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields the metrics with the samples that may be seen."""
+        for metric in self._registry.collect():
+            metric.samples = [one for one in metric.samples if self._is_shown(one.labels)]
+            yield metric
+
+    def _is_shown(self, labels: Mapping[str, str]) -> bool:
+        name = labels.get("model", labels.get("model_name"))
+        return name is None or name in self._models
+
+
+class DeviceMetrics:
+    """What computes each model, read when Prometheus asks. `read` gives model, device and bytes on it, None: a CPU."""
+
+    def __init__(self, read: Callable[[], Iterable[tuple[str, str, int | None]]]) -> None:
+        self._read = read
+
+    def describe(self) -> list[Metric]:
+        """Returns nothing: which metrics there are is not asked at registration."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields a metric with the names, and one with the bytes."""
+        labels = ["model", "device"]
+        info = GaugeMetricFamily("woolly_device_info", "What computes a model.", labels=labels)
+        memory = GaugeMetricFamily("woolly_device_memory_bytes", "Bytes of a model on a GPU.", labels=labels)
+        for model, device, n_bytes in self._read():
+            info.add_metric([model, device], 1)
+            if n_bytes is not None:
+                memory.add_metric([model, device], n_bytes)
+        yield info
+        yield memory
+
+
+@dataclass(frozen=True)
+class EngineFigures:
+    """What the engine of a model holds at a moment."""
+
+    model: str
+    running: int  # requests
+    waiting: int
+    pages: int  # of the cache
+    pages_used: int
+
+
+class EngineMetrics:
+    """How full the cache of each model is, and what its engine runs, read when Prometheus asks."""
+
+    def __init__(self, read: Callable[[], Iterable[EngineFigures]], has_vllm_names: bool = False) -> None:
+        self._read = read
+        self._has_vllm_names = has_vllm_names
+
+    def describe(self) -> list[Metric]:
+        """Returns nothing: which metrics there are is not asked at registration."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields the gauges of all models."""
+        names = {
+            "woolly_engine_running": "Requests that the engine of a model runs.",
+            "woolly_engine_waiting": "Requests that wait for it.",
+            "woolly_kv_cache_pages": "Pages of its cache.",
+            "woolly_kv_cache_pages_used": "Pages that running requests use.",
+        }
+        gauges = [GaugeMetricFamily(name, help, labels=["model"]) for name, help in names.items()]
+        vllm = {
+            "vllm:num_requests_running": "Requests that run.",
+            "vllm:num_requests_waiting": "Requests that wait.",
+            "vllm:kv_cache_usage_perc": "Share of the cache that is used, up to 1.",
+            "vllm:gpu_cache_usage_perc": "The same under its older name.",
+        }
+        theirs = [GaugeMetricFamily(name, help, labels=["model_name"]) for name, help in vllm.items()]
+        for one in self._read():
+            for gauge, value in zip(gauges, (one.running, one.waiting, one.pages, one.pages_used), strict=True):
+                gauge.add_metric([one.model], value)
+            fill = one.pages_used / one.pages if one.pages else 0.0
+            for gauge, share in zip(theirs, (one.running, one.waiting, fill, fill), strict=True):
+                gauge.add_metric([one.model], share)
+        yield from gauges
+        if self._has_vllm_names:
+            yield from theirs
+
+
+def _percentile(values: list[float], share: int) -> float:
+    return values[min(len(values) - 1, len(values) * share // 100)] if values else 0.0
+
+
+def _mean(values: list[float]) -> float:
+    known = [value for value in values if value > 0]
+    return sum(known) / len(known) if known else 0.0
