@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from woolly import multimodal
 from woolly.engine import RequestOptions
-from woolly.engine.multimodal import SoundEncoder
+from woolly.engine import multimodal as encoders  # its names, as encoders.NAME: most models need none of its files
 from woolly.errors import KeywordError, RequestError
 from woolly.llm import speech  # its names, as speech.NAME: most models transcribe nothing
 
@@ -71,7 +71,7 @@ class Hearing:
                 names=(),
             )
         source = self._loaded[0].source
-        assert isinstance(source, SoundEncoder) and source.ears is not None
+        assert isinstance(source, encoders.SoundEncoder) and source.ears is not None
         names = speech.TranscribeOptions.__annotations__
         for name in options.keys() - names.keys():
             raise KeywordError(f"transcribe takes no {name!r}; it takes {', '.join(names)} and stream", field=name)
