@@ -1,6 +1,7 @@
 """Compiles the kernels of this folder by NVRTC into one archive, which woolly/runtime/cuda/archive.py reads.
 
-A build without an archive has this file and the sources: woolly/runtime/cuda/workshop.py compiles what a model needs.
+A build without an archive ships this file and the sources: woolly/runtime/cuda/kernel_compiler.py compiles what a
+model needs.
 
     python native/cuda/compile.py                        for the GPUs of this machine
     python native/cuda/compile.py --targets all          for all, as a release has it

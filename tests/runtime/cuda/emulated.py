@@ -212,7 +212,7 @@ class EmulatedDevice:
         self._check(address, n_bytes)
         ctypes.memset(int(address), 0, n_bytes)
 
-    def gather(self, kernels) -> None:
+    def precompile(self, kernels) -> None:
         pass
 
     def prepare(self, kernel: str, shared: int) -> None:

@@ -24,7 +24,7 @@ def kernels(tmp_path, monkeypatch):
     path = tmp_path / "kernels.bin"
     path.write_bytes(archive({"sm_90a": [(b"cubin", ["scale_rows"])], "compute_80": [(b"ptx\0", ["scale_rows"])]}))
     monkeypatch.setattr(module, "Archive", lambda: Archive(path))
-    monkeypatch.setattr(module.Workshop, "find", lambda: None)
+    monkeypatch.setattr(module.KernelCompiler, "find", lambda: None)
 
 
 @pytest.fixture

@@ -122,12 +122,12 @@ class Archive:
         """The images of a target."""
         return self._images[target]
 
-    def stock(self, target: str) -> Shelf:
+    def kernels_of(self, target: str) -> ArchiveKernels:
         """The kernels of a target."""
-        return Shelf(self._images[target])
+        return ArchiveKernels(self._images[target])
 
 
-class Shelf:
+class ArchiveKernels:
     """Kernels of one target. All are there: nothing is compiled."""
 
     def __init__(self, images: Iterable[Image]) -> None:
@@ -137,5 +137,5 @@ class Shelf:
         """The image of a kernel; None if there is none."""
         return self._of.get(kernel)
 
-    def gather(self, kernels: Iterable[str]) -> None:
+    def precompile(self, kernels: Iterable[str]) -> None:
         """Does nothing."""

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.archive import Archive, Image
+from woolly.runtime.cuda.kernel_compiler import KernelCompiler, Unit
 from woolly.runtime.cuda.libcuda import Driver
-from woolly.runtime.cuda.workshop import Unit, Workshop
 from woolly.runtime.forks import leave_in_children
 
 # The oldest generation with the tensor-core instructions of the kernels.
@@ -49,7 +49,7 @@ class _Life:
 class Context:
     """A GPU as one program uses it. A fault ends all that the process has on the GPU, and only its end mends that."""
 
-    def __init__(self, driver: Driver, index: int, archive: Archive | Workshop) -> None:
+    def __init__(self, driver: Driver, index: int, archive: Archive | KernelCompiler) -> None:
         self.driver = driver
         check_number(index, driver.n_devices())
         number = ctypes.c_int()
@@ -67,7 +67,7 @@ class Context:
         self.shared_bytes = driver.attribute(_SHARED_BYTES, self.number)
         self.bandwidth = memory_bandwidth(driver, self.number)
         target = archive.target(self.architecture, driver.version)
-        self.stock = archive.stock(target)
+        self.kernels = archive.kernels_of(target)
         self.kernels_for = int(target.partition("_")[2].rstrip("a"))
         self.context = ctypes.c_void_p()
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.number)
@@ -119,7 +119,7 @@ class Context:
         return found
 
     def _load(self, kernel: str) -> ctypes.c_void_p:
-        image = self.stock.find(kernel)
+        image = self.kernels.find(kernel)
         if image is None:
             raise DeviceError(f"this build of Woolly has no kernel {kernel}: install it again", code="no_kernels")
         # Unpacked before the lock is taken: others go on meanwhile.

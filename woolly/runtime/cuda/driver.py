@@ -14,8 +14,8 @@ import numpy.typing as npt
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.context import MAJOR, MINOR, OLDEST, Context, check_number
+from woolly.runtime.cuda.kernel_compiler import KernelCompiler
 from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, open_driver
-from woolly.runtime.cuda.workshop import Workshop
 from woolly.runtime.gpu.device import Address, Argument, too_large
 from woolly.runtime.gpu.kernels import Kernels
 
@@ -164,9 +164,9 @@ class CudaDevice:
         """Queues zeros."""
         self._call("cuMemsetD8Async", int(address), 0, n_bytes, self._stream)
 
-    def gather(self, kernels: Iterable[str]) -> None:
+    def precompile(self, kernels: Iterable[str]) -> None:
         """Has these kernels compiled, if this build compiles them at their first use."""
-        self._shared.stock.gather(kernels)
+        self._shared.kernels.precompile(kernels)
 
     def prepare(self, kernel: str, shared: int) -> None:
         """Loads a kernel."""
@@ -339,18 +339,18 @@ def find_level(index: int = 0) -> str:
     return f"sm_{architecture}"
 
 
-def _kernels(architecture: int, version: int) -> Archive | Workshop:
-    """The archive of this build, or, if that has no kernels for a generation, the workshop that compiles them."""
+def _kernels(architecture: int, version: int) -> Archive | KernelCompiler:
+    """The archive of this build, or, if that has no kernels for a generation, the compiler of its sources."""
     try:
         archive = Archive()
         archive.target(architecture, version)
         return archive
     except DeviceError as error:
-        workshop = Workshop.find() if error.code in ("no_kernels", "old_driver") else None
-        if workshop is None:
+        kernel_compiler = KernelCompiler.find() if error.code in ("no_kernels", "old_driver") else None
+        if kernel_compiler is None:
             raise
-    workshop.target(architecture, version)
-    return workshop
+    kernel_compiler.target(architecture, version)
+    return kernel_compiler
 
 
 def open_device(index: int = 0, driver: Driver | None = None, limit_s: float = 120.0) -> CudaDevice:

@@ -91,7 +91,7 @@ class Core:
         )
         self._emitter.emit()
         kernels = self._kernels()
-        device.gather(kernels)
+        device.precompile(kernels)
         self.loader = Loader(device, views, list(self._emitter.weights.values()), kernels)
         weakref.finalize(self, self.loader.end)  # the last comes first: no thread fills what the device gave back
         numbers = {key: n for n, key in enumerate(self._emitter.weights, 1)}

@@ -92,7 +92,7 @@ class Device(Protocol):
     def zero(self, address: Address, n_bytes: int) -> None:
         """Queues zeros."""
 
-    def gather(self, kernels: Iterable[str]) -> None:
+    def precompile(self, kernels: Iterable[str]) -> None:
         """Has kernels of these names ready before any is loaded: some may have to be compiled."""
 
     def prepare(self, kernel: str, shared: int) -> None:

@@ -195,7 +195,7 @@ class QueuedDevice(ABC):
         """Queues a copy inside of its memory."""
 
     @abstractmethod
-    def gather(self, kernels: Iterable[str]) -> None:
+    def precompile(self, kernels: Iterable[str]) -> None:
         """Has kernels of these names ready."""
 
     @abstractmethod

@@ -85,7 +85,7 @@ class MetalDevice(QueuedDevice):
             (a, at), (b, place) = (self._shared.memory.find(int(one)) for one in (source, to))
         self._queue.copy(a, at, b, place, n_bytes)
 
-    def gather(self, kernels: Iterable[str]) -> None:
+    def precompile(self, kernels: Iterable[str]) -> None:
         """Nothing: the archive has all kernels, and the driver compiles each when it is prepared."""
 
     def mark(self) -> int:

@@ -105,7 +105,7 @@ class VulkanDevice(QueuedDevice):
             (a, at), (b, place) = (self._shared.memory.find(int(one)) for one in (source, to))
         self._commands.record("vkCmdCopyBuffer", a.buffer, b.buffer, 1, c.byref(BufferCopy(at, place, n_bytes)))
 
-    def gather(self, kernels: Iterable[str]) -> None:
+    def precompile(self, kernels: Iterable[str]) -> None:
         """Nothing: the archive has all kernels, and the driver compiles each when it is prepared."""
 
     def beside(self) -> VulkanDevice:

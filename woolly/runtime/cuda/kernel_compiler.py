@@ -1,4 +1,4 @@
-"""The Workshop: compiles the kernels that a model launches when it is first opened, and keeps them for the next time.
+"""KernelCompiler: JIT compilation of the kernels that a model launches, cached on disk.
 
 A build from source has no archive of kernels: all of one generation take eight minutes of a processor's time, and those
 of one model a fraction of that. It has the sources instead (native/cuda), and NVRTC compiles them in units: a file, or
@@ -37,15 +37,17 @@ from woolly.store.folder import models_folder
 log = logging.getLogger("woolly.runtime")
 
 # The sources of a clone, else those that an installation has beside its native module.
-_PLACES = (
+_SOURCE_FOLDERS = (
     Path(__file__).resolve().parents[3] / "native" / "cuda",
     Path(_native.__file__).parent / "runtime" / "cuda" / "sources",
 )
 _MARK = b"woollyu1"
 # Kernels that every model launches, but no step of a plan: packing of weights, and ranking of logits.
-_ALWAYS = ("pack_q8_0", "rank_parts")
-_SECONDS = 10  # between lines of progress
-_OTHERS = 3  # folders that are kept beside the one in use: two clones and a release do not remove each other's units
+_ALWAYS_COMPILED = ("pack_q8_0", "rank_parts")
+_PROGRESS_SECONDS = 10  # between lines of progress
+_MAX_OLD_FOLDERS = (
+    3  # folders that are kept beside the one in use: two clones and a release do not remove each other's units
+)
 
 
 @dataclass(frozen=True)
@@ -60,30 +62,30 @@ class Unit:
         return self.image
 
 
-class Workshop:
+class KernelCompiler:
     """The sources of the kernels, and their compiler."""
 
     def __init__(self, folder: Path, cache: Path | None = None) -> None:
         """Units are kept below `cache`; None: the user's cache."""
-        self._compiling = _module(folder / "compile.py")
+        self._compile_module = _module(folder / "compile.py")
         self._folder = folder
         self._cache = cache
 
     @classmethod
-    def find(cls) -> Workshop | None:
+    def find(cls) -> KernelCompiler | None:
         """That of this installation; None if it has no sources."""
-        return next((cls(place) for place in _PLACES if (place / "compile.py").exists()), None)
+        return next((cls(place) for place in _SOURCE_FOLDERS if (place / "compile.py").exists()), None)
 
     def target(self, architecture: int, version: int = COMPILES_PTX) -> str:
         """The target for a generation; DeviceError if there is no compiler, or the driver is too old for it."""
-        if self._compiling.find_nvrtc() is None:
+        if self._compile_module.find_nvrtc() is None:
             raise DeviceError(
                 "this build of Woolly compiles CUDA kernels at their first use, by NVRTC, which was not found:"
                 " `pip install nvidia-cuda-nvrtc-cu12`, set CUDA_NVRTC to the library, or use backend='cpu'",
                 code="no_kernels",
             )
         exact = (f"sm_{architecture}a", f"sm_{architecture}")
-        target = next((one for one in self._compiling.KNOWN if one in exact), str(self._compiling.PORTABLE))
+        target = next((one for one in self._compile_module.KNOWN if one in exact), str(self._compile_module.PORTABLE))
         if target.startswith("compute_") and version < COMPILES_PTX:
             raise DeviceError(
                 f"kernels for sm_{architecture} are PTX, which needs driver 575 or later; or use backend='cpu'",
@@ -91,13 +93,13 @@ class Workshop:
             )
         return target
 
-    def stock(self, target: str) -> Stock:
+    def kernels_of(self, target: str) -> JitKernels:
         """The kernels of a target; DeviceError if the compiler cannot be used."""
-        path = self._compiling.find_nvrtc()
+        path = self._compile_module.find_nvrtc()
         try:
-            compiler = self._compiling.Compiler(path)
+            compiler = self._compile_module.Compiler(path)
             version = compiler.version
-        except (OSError, AttributeError, self._compiling.CompileError) as error:
+        except (OSError, AttributeError, self._compile_module.CompileError) as error:
             raise DeviceError(
                 f"{path} cannot be used as NVRTC, which compiles CUDA kernels: {error}; set CUDA_NVRTC to the library"
                 " of CUDA 12.9, unset it to take that of nvidia-cuda-nvrtc-cu12, or use backend='cpu'",
@@ -107,10 +109,10 @@ class Workshop:
             cache = self._cache or models_folder().parent / "kernels"
         except StoreError as error:
             log.warning("CUDA kernels are compiled again at the next start, for they cannot be kept: %s", error)
-            return Stock(self._compiling, compiler, target, None)
+            return JitKernels(self._compile_module, compiler, target, None)
         folder = cache / self._digest(version)
-        _remove_others(folder)
-        return Stock(self._compiling, compiler, target, folder / target)
+        _evict_old(folder)
+        return JitKernels(self._compile_module, compiler, target, folder / target)
 
     def _digest(self, version: str) -> str:
         digest = hashlib.sha256(version.encode())
@@ -120,34 +122,34 @@ class Workshop:
         return digest.hexdigest()[:24]
 
 
-class Stock:
+class JitKernels:
     """Units of one target: those of the cache, and those that are compiled when a kernel of them is asked for."""
 
     def __init__(self, compiling: ModuleType, compiler: object, target: str, folder: Path | None) -> None:
         """Units are kept in `folder`; None: by this process alone."""
-        self._compiling = compiling
+        self._compile_module = compiling
         self._compiler = compiler
         self._target = target
         self._folder = folder
         self._units: dict[tuple[Path, str], Unit] = {}
         self._lock = threading.Lock()
         self._locks: dict[tuple[Path, str], threading.Lock] = {}
-        self._is_told = False
+        self._has_warned = False
 
     def find(self, kernel: str) -> Unit | None:
         """The unit of a kernel, compiled if need be; None if no source has the kernel."""
-        key = self._compiling.unit_of(kernel)
+        key = self._compile_module.unit_of(kernel)
         unit = None if key is None else self._unit(key)
         return unit if unit is not None and kernel in unit.kernels else None
 
-    def gather(self, kernels: Iterable[str]) -> None:
+    def precompile(self, kernels: Iterable[str]) -> None:
         """Compiles what the cache lacks of these kernels, as many units at a time as there are cores."""
-        keys = dict.fromkeys(self._compiling.unit_of(kernel) for kernel in (*kernels, *_ALWAYS))
-        missing = [key for key in keys if key is not None and self._kept(key) is None]
+        keys = dict.fromkeys(self._compile_module.unit_of(kernel) for kernel in (*kernels, *_ALWAYS_COMPILED))
+        missing = [key for key in keys if key is not None and self._load(key) is None]
         if not missing:
             return
         # The longest first, so that no core waits for one of them at the end.
-        missing.sort(key=lambda key: key[0].stem not in self._compiling.BY_KIND)
+        missing.sort(key=lambda key: key[0].stem not in self._compile_module.BY_KIND)
         log.warning(
             "compiling CUDA kernels of this model for %s: %d units%s",
             self._target,
@@ -156,13 +158,13 @@ class Stock:
         )
         from concurrent.futures import ThreadPoolExecutor, as_completed  # machines without a GPU import this file, too
 
-        began = told = time.monotonic()
+        began = reported = time.monotonic()
         pool = ThreadPoolExecutor(min(len(missing), default_threads()), "woolly-compile")
         try:
             for n, future in enumerate(as_completed([pool.submit(self._unit, key) for key in missing]), 1):
                 future.result()
-                if time.monotonic() - told > _SECONDS:
-                    told = time.monotonic()
+                if time.monotonic() - reported > _PROGRESS_SECONDS:
+                    reported = time.monotonic()
                     log.warning("%d of %d units of CUDA kernels are compiled", n, len(missing))
         finally:
             pool.shutdown(cancel_futures=True)
@@ -172,17 +174,17 @@ class Stock:
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:  # two threads that want one unit compile it once
-            unit = self._kept(key)
+            unit = self._load(key)
             if unit is None:
                 self._units[key] = unit = self._compile(key)
-                self._keep(key, unit)
+                self._save(key, unit)
             return unit
 
     def _compile(self, key: tuple[Path, str]) -> Unit:
         source, kind = key
         try:
             image, kernels, _ = self._compiler.compile(source, self._target, kind)  # type: ignore[attr-defined]
-        except self._compiling.CompileError as error:
+        except self._compile_module.CompileError as error:
             text = f"NVRTC refuses a kernel of Woolly: {error}; install Woolly again, or use backend='cpu'"
             raise DeviceError(text, code="no_kernels") from None
         return Unit(tuple(kernels), image)
@@ -191,7 +193,7 @@ class Stock:
         source, kind = key
         return folder / f"{source.stem}{'-' * bool(kind)}{kind}.bin"
 
-    def _kept(self, key: tuple[Path, str]) -> Unit | None:
+    def _load(self, key: tuple[Path, str]) -> Unit | None:
         """A unit that this process or the cache has."""
         if key not in self._units and self._folder is not None:
             with suppress(OSError):
@@ -200,7 +202,7 @@ class Stock:
                     self._units[key] = unit
         return self._units.get(key)
 
-    def _keep(self, key: tuple[Path, str], unit: Unit) -> None:
+    def _save(self, key: tuple[Path, str], unit: Unit) -> None:
         if self._folder is None:
             return
         path = self._path(self._folder, key)
@@ -216,12 +218,12 @@ class Stock:
                     Path(name).unlink()
                 raise
         except OSError as error:
-            if not self._is_told:
-                self._is_told = True
+            if not self._has_warned:
+                self._has_warned = True
                 log.warning("CUDA kernels are compiled again at the next start, for they cannot be kept: %s", error)
 
 
-def _remove_others(folder: Path) -> None:
+def _evict_old(folder: Path) -> None:
     """Marks `folder` as used at this time, and removes folders of other sources but the last used."""
     with suppress(OSError):
         os.utime(folder)
@@ -232,7 +234,7 @@ def _remove_others(folder: Path) -> None:
             with suppress(OSError):
                 if other != folder and re.fullmatch("[0-9a-f]{24}", other.name):
                     used.append((other.stat().st_mtime_ns, other))
-    for _, other in sorted(used, reverse=True)[_OTHERS:]:
+    for _, other in sorted(used, reverse=True)[_MAX_OLD_FOLDERS:]:
         shutil.rmtree(other, ignore_errors=True)
 
 

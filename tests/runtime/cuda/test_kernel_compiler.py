@@ -15,8 +15,8 @@ from woolly.runtime.cuda import driver as module
 from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.backend import CudaBackend, _warn
 from woolly.runtime.cuda.driver import find_level, open_device
+from woolly.runtime.cuda.kernel_compiler import KernelCompiler
 from woolly.runtime.cuda.libcuda import Driver
-from woolly.runtime.cuda.workshop import Workshop
 from woolly.runtime.gpu.device import Address
 
 SOURCES = {
@@ -58,14 +58,14 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def workshop(folder, tmp_path, monkeypatch):
-    """A workshop over a few sources and a compiler that needs no NVRTC; `made` has what was compiled."""
-    workshop = Workshop(folder, tmp_path / "cache")
-    FakeCompiler.all, FakeCompiler.error = [], workshop._compiling.CompileError
+def kernel_compiler(folder, tmp_path, monkeypatch):
+    """A kernel compiler over a few sources and a compiler that needs no NVRTC; `made` has what was compiled."""
+    kernel_compiler = KernelCompiler(folder, tmp_path / "cache")
+    FakeCompiler.all, FakeCompiler.error = [], kernel_compiler._compile_module.CompileError
     monkeypatch.setattr(FakeCompiler, "refused", None)
-    monkeypatch.setattr(workshop._compiling, "find_nvrtc", lambda: Path("libnvrtc.so"))
-    monkeypatch.setattr(workshop._compiling, "Compiler", FakeCompiler)
-    return workshop
+    monkeypatch.setattr(kernel_compiler._compile_module, "find_nvrtc", lambda: Path("libnvrtc.so"))
+    monkeypatch.setattr(kernel_compiler._compile_module, "Compiler", FakeCompiler)
+    return kernel_compiler
 
 
 ALWAYS = [("pack", ""), ("rank", "")]
@@ -75,69 +75,69 @@ def files(tmp_path):
     return sorted(path.name for path in (tmp_path / "cache").rglob("*") if path.is_file())
 
 
-def test_a_models_kernels_are_compiled_once(workshop, tmp_path, caplog):
-    stock = workshop.stock("sm_90a")
-    stock.gather(["add", "linear_one__q4_k", "linear_one__q4_k_long", "scale"])
+def test_a_models_kernels_are_compiled_once(kernel_compiler, tmp_path, caplog):
+    jit = kernel_compiler.kernels_of("sm_90a")
+    jit.precompile(["add", "linear_one__q4_k", "linear_one__q4_k_long", "scale"])
     assert sorted(FakeCompiler.all) == sorted([("linear_one", "q4_k"), ("rows", ""), *ALWAYS])
     assert "compiling CUDA kernels of this model for sm_90a: 4 units" in caplog.text
     assert files(tmp_path) == ["linear_one-q4_k.bin", "pack.bin", "rank.bin", "rows.bin"]
-    image = stock.find("linear_one__q4_k_long").data()
+    image = jit.find("linear_one__q4_k_long").data()
     assert image.startswith(b"linear_one q4_k sm_90a")
     # The next process compiles nothing and says nothing; another kind of weights compiles that kind alone.
     caplog.clear()
     FakeCompiler.all.clear()
-    later = workshop.stock("sm_90a")
-    later.gather(["add", "linear_one__q4_k"])
+    later = kernel_compiler.kernels_of("sm_90a")
+    later.precompile(["add", "linear_one__q4_k"])
     assert FakeCompiler.all == [] and caplog.text == "" and later.find("linear_one__q4_k").data() == image
-    later.gather(["linear_one__q8_0", "add"])
+    later.precompile(["linear_one__q8_0", "add"])
     assert FakeCompiler.all == [("linear_one", "q8_0")]
 
 
-def test_a_kernel_that_nobody_announced_is_compiled_when_it_is_wanted(workshop):
-    stock = workshop.stock("sm_90a")
-    assert stock.find("scale").kernels == ("add", "scale") and stock.find("add") is stock.find("scale")
+def test_a_kernel_that_nobody_announced_is_compiled_when_it_is_wanted(kernel_compiler):
+    jit = kernel_compiler.kernels_of("sm_90a")
+    assert jit.find("scale").kernels == ("add", "scale") and jit.find("add") is jit.find("scale")
     assert FakeCompiler.all == [("rows", "")]
-    assert stock.find("no_such_kernel") is None and stock.find("linear_one__none") is None
+    assert jit.find("no_such_kernel") is None and jit.find("linear_one__none") is None
 
 
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:50] + b"x" + data[51:]]
 )
-def test_a_damaged_file_is_compiled_anew(damage, workshop, tmp_path):
-    workshop.stock("sm_90a").find("add")
+def test_a_damaged_file_is_compiled_anew(damage, kernel_compiler, tmp_path):
+    kernel_compiler.kernels_of("sm_90a").find("add")
     (path,) = (tmp_path / "cache").rglob("rows.bin")
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
-    assert workshop.stock("sm_90a").find("add").data().startswith(b"rows")
+    assert kernel_compiler.kernels_of("sm_90a").find("add").data().startswith(b"rows")
     assert FakeCompiler.all == [("rows", "")] * 2 and path.read_bytes() == whole
 
 
-def test_other_sources_targets_and_compilers_have_their_own_files(workshop, folder, monkeypatch):
-    workshop.stock("sm_90a").find("add")
-    workshop.stock("sm_80").find("add")
+def test_other_sources_targets_and_compilers_have_their_own_files(kernel_compiler, folder, monkeypatch):
+    kernel_compiler.kernels_of("sm_90a").find("add")
+    kernel_compiler.kernels_of("sm_80").find("add")
     monkeypatch.setattr(FakeCompiler, "version", "13.0")
-    workshop.stock("sm_90a").find("add")
+    kernel_compiler.kernels_of("sm_90a").find("add")
     (folder / "weights" / "tile.cuh").write_text(SOURCES["weights/tile.cuh"] + "// changed\n")
-    workshop.stock("sm_90a").find("add")
+    kernel_compiler.kernels_of("sm_90a").find("add")
     assert len(FakeCompiler.all) == 4
 
 
-def test_units_of_the_sources_used_last_are_kept_and_others_removed(workshop, tmp_path, monkeypatch):
+def test_units_of_the_sources_used_last_are_kept_and_others_removed(kernel_compiler, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     stranger = cache / "notes"
     stranger.mkdir(parents=True)
     folders = {}
     for day, version in enumerate(["12.1", "12.2", "12.3", "12.4"]):
         monkeypatch.setattr(FakeCompiler, "version", version)
-        stock = workshop.stock("sm_90a")
-        stock.find("add")
+        jit = kernel_compiler.kernels_of("sm_90a")
+        jit.find("add")
         (folders[version],) = {path for path in cache.iterdir() if path != stranger} - set(folders.values())
         os.utime(folders[version], (day, day))
     # The oldest was used again.
     monkeypatch.setattr(FakeCompiler, "version", "12.1")
-    old = workshop.stock("sm_90a")
+    old = kernel_compiler.kernels_of("sm_90a")
     monkeypatch.setattr(FakeCompiler, "version", "12.5")
-    workshop.stock("sm_90a").find("add")
+    kernel_compiler.kernels_of("sm_90a").find("add")
     left = set(cache.iterdir())
     assert stranger in left and folders["12.2"] not in left
     assert {folders["12.1"], folders["12.3"], folders["12.4"]} < left and len(left) == 5
@@ -146,10 +146,10 @@ def test_units_of_the_sources_used_last_are_kept_and_others_removed(workshop, tm
     assert old.find("add").data().startswith(b"rows") and (folders["12.1"] / "sm_90a" / "rows.bin").exists()
 
 
-def test_several_at_once_leave_whole_files(workshop, tmp_path):
-    stocks = [workshop.stock("sm_90a") for _ in range(4)]
+def test_several_at_once_leave_whole_files(kernel_compiler, tmp_path):
+    jits = [kernel_compiler.kernels_of("sm_90a") for _ in range(4)]
     threads = [
-        threading.Thread(target=stock.gather, args=(["add", "linear_one__q8_0"],)) for stock in stocks for _ in range(2)
+        threading.Thread(target=jit.precompile, args=(["add", "linear_one__q8_0"],)) for jit in jits for _ in range(2)
     ]
     for thread in threads:
         thread.start()
@@ -157,11 +157,11 @@ def test_several_at_once_leave_whole_files(workshop, tmp_path):
         thread.join()
     assert files(tmp_path) == ["linear_one-q8_0.bin", "pack.bin", "rank.bin", "rows.bin"]
     FakeCompiler.all.clear()
-    assert workshop.stock("sm_90a").find("add").data().startswith(b"rows") and FakeCompiler.all == []
+    assert kernel_compiler.kernels_of("sm_90a").find("add").data().startswith(b"rows") and FakeCompiler.all == []
 
 
-def test_two_threads_that_want_one_unit_compile_it_once(workshop, monkeypatch):
-    stock, begun = workshop.stock("sm_90a"), threading.Event()
+def test_two_threads_that_want_one_unit_compile_it_once(kernel_compiler, monkeypatch):
+    jit, begun = kernel_compiler.kernels_of("sm_90a"), threading.Event()
     compile, entered = FakeCompiler.compile, []
 
     def slow(self, *arguments):
@@ -170,7 +170,7 @@ def test_two_threads_that_want_one_unit_compile_it_once(workshop, monkeypatch):
         return compile(self, *arguments)
 
     monkeypatch.setattr(FakeCompiler, "compile", slow)
-    threads = [threading.Thread(target=stock.find, args=("add",)) for _ in range(3)]
+    threads = [threading.Thread(target=jit.find, args=("add",)) for _ in range(3)]
     for thread in threads:
         thread.start()
     begun.set()
@@ -179,41 +179,41 @@ def test_two_threads_that_want_one_unit_compile_it_once(workshop, monkeypatch):
     assert len(entered) == 1
 
 
-def test_a_cache_that_cannot_be_written_is_told_once(workshop, tmp_path, caplog):
+def test_unwritable_cache_warns_once(kernel_compiler, tmp_path, caplog):
     (tmp_path / "cache").write_text("no folder")
-    stock = workshop.stock("sm_90a")
+    jit = kernel_compiler.kernels_of("sm_90a")
     with caplog.at_level(logging.WARNING):
-        stock.gather(["add", "scale"])
+        jit.precompile(["add", "scale"])
     assert caplog.text.count("they cannot be kept") == 1
-    assert stock.find("add").data().startswith(b"rows") and len(FakeCompiler.all) == 3
+    assert jit.find("add").data().startswith(b"rows") and len(FakeCompiler.all) == 3
 
 
-def test_what_the_compiler_refuses_is_one_sentence(workshop, monkeypatch):
+def test_what_the_compiler_refuses_is_one_sentence(kernel_compiler, monkeypatch):
     monkeypatch.setattr(FakeCompiler, "refused", "rows")
     with pytest.raises(DeviceError, match=r"NVRTC refuses a kernel of Woolly: rows.cu\(1\): error: wrong") as caught:
-        workshop.stock("sm_90a").gather(["add"])
+        kernel_compiler.kernels_of("sm_90a").precompile(["add"])
     assert caught.value.code == "no_kernels"
 
 
 @pytest.mark.parametrize(
     ("architecture", "target"), [(90, "sm_90a"), (86, "sm_86"), (120, "sm_120a"), (121, "compute_80")]
 )
-def test_each_generation_has_its_target(architecture, target, workshop):
-    assert workshop.target(architecture) == target
+def test_each_generation_has_its_target(architecture, target, kernel_compiler):
+    assert kernel_compiler.target(architecture) == target
 
 
-def test_an_old_driver_takes_no_ptx(workshop):
-    assert workshop.target(90, 12_000) == "sm_90a"
+def test_an_old_driver_takes_no_ptx(kernel_compiler):
+    assert kernel_compiler.target(90, 12_000) == "sm_90a"
     with pytest.raises(DeviceError, match="needs driver 575 or later"):
-        workshop.target(121, 12_000)
+        kernel_compiler.target(121, 12_000)
 
 
 @pytest.fixture
-def library(workshop, tmp_path, monkeypatch):
+def library(kernel_compiler, tmp_path, monkeypatch):
     """The driver of a machine whose build has no archive."""
     library = FakeLibrary()
     monkeypatch.setattr(module, "Archive", lambda: Archive(tmp_path / "none.bin"))
-    monkeypatch.setattr(module.Workshop, "find", lambda: workshop)
+    monkeypatch.setattr(module.KernelCompiler, "find", lambda: kernel_compiler)
     monkeypatch.setattr(module, "open_driver", lambda: Driver(library))
     return library
 
@@ -221,7 +221,7 @@ def library(workshop, tmp_path, monkeypatch):
 def test_a_device_without_an_archive_launches_what_was_compiled(library):
     assert find_level() == "sm_90"
     device = open_device(0, Driver(library))
-    device.gather(["add"])
+    device.precompile(["add"])
     assert sorted(FakeCompiler.all) == sorted([("rows", ""), *ALWAYS]) and library.calls["cuModuleLoadData"] == 0
     device.launch("add", (1,), 32, 0, (Address(0),))
     device.launch("scale", (1,), 32, 0, (Address(0),))
@@ -229,16 +229,16 @@ def test_a_device_without_an_archive_launches_what_was_compiled(library):
     device.close()
 
 
-def test_without_a_compiler_the_sentence_says_how_to_get_it(library, workshop, monkeypatch):
-    monkeypatch.setattr(workshop._compiling, "find_nvrtc", lambda: None)
+def test_without_a_compiler_the_sentence_says_how_to_get_it(library, kernel_compiler, monkeypatch):
+    monkeypatch.setattr(kernel_compiler._compile_module, "find_nvrtc", lambda: None)
     for ask in (find_level, lambda: open_device(0, Driver(library))):
         with pytest.raises(DeviceError, match="pip install nvidia-cuda-nvrtc-cu12") as caught:
             ask()
         assert caught.value.code == "no_kernels"
 
 
-def test_a_gpu_that_lacks_only_kernels_is_not_passed_over_in_silence(library, workshop, monkeypatch, caplog):
-    monkeypatch.setattr(workshop._compiling, "find_nvrtc", lambda: None)
+def test_a_gpu_that_lacks_only_kernels_is_not_passed_over_in_silence(library, kernel_compiler, monkeypatch, caplog):
+    monkeypatch.setattr(kernel_compiler._compile_module, "find_nvrtc", lambda: None)
     _warn.cache_clear()
     with caplog.at_level(logging.WARNING, "woolly.runtime"):
         assert not any(CudaBackend(level=find_level).is_available() for _ in range(2))
@@ -256,39 +256,39 @@ def _no_gpu():
 
 
 def test_a_library_that_is_no_nvrtc_is_one_sentence(folder, tmp_path, monkeypatch):
-    workshop = Workshop(folder, tmp_path / "cache")
+    kernel_compiler = KernelCompiler(folder, tmp_path / "cache")
     monkeypatch.setenv("CUDA_NVRTC", str(tmp_path / "libnothing.so"))
     with pytest.raises(DeviceError, match=r"libnothing.so cannot be used as NVRTC.*set CUDA_NVRTC") as caught:
-        workshop.stock("sm_90a")
+        kernel_compiler.kernels_of("sm_90a")
     assert caught.value.code == "no_kernels"
 
 
-def test_a_compiler_that_fails_to_say_its_version_is_one_sentence(workshop, monkeypatch):
+def test_a_compiler_that_fails_to_say_its_version_is_one_sentence(kernel_compiler, monkeypatch):
     def version(_):
         raise FakeCompiler.error("NVRTC failed: internal error")
 
     monkeypatch.setattr(FakeCompiler, "version", property(version))
     with pytest.raises(DeviceError, match=r"cannot be used as NVRTC.*internal error") as caught:
-        workshop.stock("sm_90a")
+        kernel_compiler.kernels_of("sm_90a")
     assert caught.value.code == "no_kernels"
 
 
-def test_without_a_home_kernels_are_compiled_for_this_process_alone(workshop, monkeypatch, caplog):
+def test_without_a_home_kernels_are_compiled_for_this_process_alone(kernel_compiler, monkeypatch, caplog):
     def no_home():
         raise StoreError("there is no home folder")
 
-    monkeypatch.setattr("woolly.runtime.cuda.workshop.models_folder", no_home)
-    workshop._cache = None
+    monkeypatch.setattr("woolly.runtime.cuda.kernel_compiler.models_folder", no_home)
+    kernel_compiler._cache = None
     with caplog.at_level(logging.WARNING, "woolly.runtime"):
-        stock = workshop.stock("sm_90a")
-        stock.gather(["add"])
+        jit = kernel_compiler.kernels_of("sm_90a")
+        jit.precompile(["add"])
     assert "cannot be kept: there is no home folder" in caplog.text
     n_made = len(FakeCompiler.all)
-    assert "add" in stock.find("add").kernels and len(FakeCompiler.all) == n_made
+    assert "add" in jit.find("add").kernels and len(FakeCompiler.all) == n_made
 
 
 def test_a_build_without_sources_says_so(library, monkeypatch):
-    monkeypatch.setattr(module.Workshop, "find", lambda: None)
+    monkeypatch.setattr(module.KernelCompiler, "find", lambda: None)
     with pytest.raises(DeviceError, match="no CUDA kernels, nor their sources"):
         find_level()
 
@@ -301,5 +301,5 @@ def test_an_old_gpu_is_refused_before_anything_is_compiled(library, monkeypatch)
 
 
 def test_a_clone_has_the_sources():
-    workshop = Workshop.find()
-    assert workshop is not None and workshop._folder.samefile(compiling.HERE)
+    kernel_compiler = KernelCompiler.find()
+    assert kernel_compiler is not None and kernel_compiler._folder.samefile(compiling.HERE)
