@@ -112,7 +112,7 @@ SLOW = (
     "tests/measure/test_gpu.py",
     "tests/measure/test_pick.py::test_a_result_fits_the_size_and_loses_no_more_than_known_mixes",
     "tests/measure/test_plots.py",
-    "tests/models/test_ears.py::test_a_tower_gives_what_transformers_gives",
+    "tests/models/test_audio_towers.py::test_a_tower_gives_what_transformers_gives",
     "tests/models/test_goldens.py::test_smollm2",
     "tests/models/test_parakeet.py::test_a_checkpoint_of_the_hub_spells_as_transformers",
     "tests/models/test_towers.py::test_a_tower_gives_what_transformers_gives",

@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from tests.cases.ears import EARS, samples, write_ear
+from tests.cases.audio_towers import AUDIO_TOWERS, samples, write_audio_tower
 from tests.cases.tiny import TINY, write_tiny
 from tests.clients.conftest import Scripted, listening
 from tests.multimodal.test_sound import wav
@@ -28,7 +28,7 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("transcripts")
     for name in ("hears", "deaf"):
         write_tiny(TINY["qwen2"], folder / f"{name}.gguf")
-    write_ear(EARS["qwen2a"], folder / "mmproj-hears.gguf")
+    write_audio_tower(AUDIO_TOWERS["qwen2a"], folder / "mmproj-hears.gguf")
     file = folder / "keys.toml"
     given = {"anna": {"is_admin": True}, "ole": {"models": ("deaf",)}, "eva": {"limits": {"requests_per_day": 1}}}
     keys = {name: add_key(file, name, **{"limits": {}, **one}) for name, one in given.items()}

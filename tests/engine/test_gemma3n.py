@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cases.ears import EARS, heard, write_ear
+from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
 from tests.cases.streams import GEMMA3N
 from tests.cases.tiny import write_tiny
 from tests.cases.towers import TOWERS, piece, write_tower
@@ -28,8 +28,8 @@ TOWER = replace(
 def write_both(folder):
     """One file with both towers, as converters write it."""
     writer, keys = GGUFWriter(folder / "both.gguf"), {}
-    eyes, ears = write_tower(TOWER, folder / "v.gguf"), write_ear(FITTED["gemma3na"], folder / "a.gguf")
-    for path, kind in ((eyes, "vision"), (ears, "audio")):
+    eyes, audio = write_tower(TOWER, folder / "v.gguf"), write_audio_tower(FITTED["gemma3na"], folder / "a.gguf")
+    for path, kind in ((eyes, "vision"), (audio, "audio")):
         with open_gguf(path) as file:
             keys |= {key: value for key, value in file.metadata.items() if key != "clip.projector_type"}
             keys[f"clip.{kind}.projector_type"] = file.metadata["clip.projector_type"]
@@ -60,7 +60,7 @@ def prompt(engine, *parts):
     """Tokens of texts, pictures and sounds; marks are spelled by bytes."""
     tower, out = engine.eyes.tower, []
     for part in parts:
-        settings = tower.ears if isinstance(part, Prepared) and part.kind == "audio" else tower.sight
+        settings = tower.audio if isinstance(part, Prepared) and part.kind == "audio" else tower.sight
         for one in [part] if isinstance(part, str) else lay_out(part, settings).parts:
             out += [one] if isinstance(one, Rows) else [byte % 256 for byte in one.encode()]
     return tuple(out)
@@ -68,7 +68,7 @@ def prompt(engine, *parts):
 
 def test_a_picture_and_a_sound_have_the_same_bits_alone_together_in_chunks_and_from_the_cache(opened):
     engine = opened()
-    one, two, sound = shown(0), shown(7), heard(EARS["gemma3na"], 8_500)
+    one, two, sound = shown(0), shown(7), prepared_audio(AUDIO_TOWERS["gemma3na"], 8_500)
     first = prompt(engine, "a sheep " * 8, one, "bleats ", sound, "What is it?")
     second = prompt(engine, "Listen: ", sound, "Look: ", two, "Which?")
     alone = [finish(opened(), each)[0] for each in (first, second)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cases.ears import EARS, WIDTH, heard, write_ear
+from tests.cases.audio_towers import AUDIO_TOWERS, WIDTH, prepared_audio, write_audio_tower
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.streams import GEMMA3N
 from tests.cases.tiny import TINY, write_tiny
@@ -22,7 +22,7 @@ PAIRS = {"ultravox": TINY["llama"], "qwen2a": TINY["qwen2"], "qwen2.5o": QWEN2, 
 
 # A tower whose rows are as wide as its text model.
 NARROW = matrix("mm.a.input_projection", GEMMA3N.width, WIDTH, False)
-FITTED = {"gemma3na": replace(EARS["gemma3na"], root=EARS["gemma3na"].root | NARROW)}
+FITTED = {"gemma3na": replace(AUDIO_TOWERS["gemma3na"], root=AUDIO_TOWERS["gemma3na"].root | NARROW)}
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +32,9 @@ def opened(tmp_path_factory):
 
     def make(name, **options):
         if name not in loaded:
-            folder = tmp_path_factory.mktemp("ear")
+            folder = tmp_path_factory.mktemp("audio")
             text = write_tiny(PAIRS[name], folder / "text.gguf")
-            tower = write_ear(FITTED.get(name, EARS[name]), folder / "e.gguf")
+            tower = write_audio_tower(FITTED.get(name, AUDIO_TOWERS[name]), folder / "e.gguf")
             loaded[name] = load_model(text, "cpu", Options(threads=2), projector=tower)
         one = loaded[name]
         return Engine(one.program, one.tokenizer, tower=one.tower, **{"ctx": 512, "kv_tokens": 2048} | options)
@@ -46,8 +46,8 @@ def opened(tmp_path_factory):
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_sound_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(name, opened):
-    engine, ear = opened(name), EARS[name]
-    one, two = heard(ear, 8_500), heard(ear, 12_000, seed=3)
+    engine, tiny = opened(name), AUDIO_TOWERS[name]
+    one, two = prepared_audio(tiny, 8_500), prepared_audio(tiny, 12_000, seed=3)
     first = prompt(engine, "a sheep bleats " * 6, one, "What is it? " * 3)
     second = prompt(engine, "Listen: ", two, "and ", one, "Which?")
     alone = [finish(opened(name), each)[0] for each in (first, second)]
@@ -67,7 +67,7 @@ def test_pages_of_sounds_outlive_the_process_on_disk(opened, tmp_path):
     for _ in range(2):
         engine = opened("qwen2a", disk=PageFolder(tmp_path / "pages", "identity", 1 << 30))
         n_sweeps = engine.eyes.tower.n_sweeps
-        texts += finish(engine, prompt(engine, "x" * 64, heard(EARS["qwen2a"], 8_500), "y" * 70))
+        texts += finish(engine, prompt(engine, "x" * 64, prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500), "y" * 70))
         engine.close()
     assert texts[0] == texts[1]
     assert engine.disk_stats().read_tokens > 64

@@ -1,11 +1,11 @@
-"""Conformers of transformers with the weights of tiny towers for sound: what make_ears.py makes goldens with."""
+"""Conformers of transformers with the weights of tiny towers for sound: used by make_audio_towers.py."""
 
 import numpy as np
 import torch
 import transformers
 from transformers import models
 
-from tests.cases.ears import CHANNELS, FFN, WIDTH
+from tests.cases.audio_towers import CHANNELS, FFN, WIDTH
 from tests.cases.towers import TEXT
 from tests.goldens.make_towers import load
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.cases.ears import EARS, heard, samples, write_ear
+from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, samples, write_audio_tower
 from tests.cases.tiny import TINY, write_tiny
 from tests.multimodal.test_sound import wav
 from woolly import LLM
@@ -17,7 +17,7 @@ from woolly.chat.request import ChatRequest
 from woolly.errors import RequestError, TemplateError
 from woolly.multimodal import Sound, TowerSettings, read_sound
 from woolly.multimodal.given import GivenSound
-from woolly.multimodal.processing.hearing import prepare_sound
+from woolly.multimodal.processing.audio import prepare_sound
 from woolly.sampling import SamplingParams
 from woolly.serving import Settings, create_app
 from woolly.templates import ChatTemplate
@@ -29,16 +29,17 @@ PARTS = (
     "{% endfor %}"
 )
 PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}"
-EARS_ALONE = Vision(None, ears=EARS["qwen2a"].settings)
+AUDIO_ONLY = Vision(None, audio=AUDIO_TOWERS["qwen2a"].settings)
 BOTH = Vision(
-    TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2), ears=EARS["qwen2a"].settings
+    TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2),
+    audio=AUDIO_TOWERS["qwen2a"].settings,
 )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hearing")
-    write_ear(EARS["qwen2a"], folder / "mmproj-tiny.gguf")
+    write_audio_tower(AUDIO_TOWERS["qwen2a"], folder / "mmproj-tiny.gguf")
     write_tiny(TINY["qwen2"], folder / "tiny.gguf")
     return folder
 
@@ -70,7 +71,7 @@ def test_paths_bytes_arrays_and_base64_give_the_same_answer(llm, tmp_path):
     assert answer("What?", audio=[(samples(8_500, 5), 16000)]) not in answers
     assert (
         llm.sound_tokens(Sound(HEARD))
-        > EARS["qwen2a"].settings.row_grid(heard(EARS["qwen2a"], 8_500).pieces[0].grid)[2]
+        > AUDIO_TOWERS["qwen2a"].settings.row_grid(prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500).pieces[0].grid)[2]
     )
 
 
@@ -96,7 +97,7 @@ def test_a_model_without_ears_says_so(llm, monkeypatch):
         llm.sound_tokens(Sound(HEARD))
 
 
-def asked(llm, template, *parts, sight=EARS_ALONE):
+def asked(llm, template, *parts, sight=AUDIO_ONLY):
     request = ChatRequest((Message("user", parts),), SamplingParams())
     return lay_out(request, ChatTemplate(template), llm.tokenizer, sight)
 
@@ -140,7 +141,9 @@ def test_sounds_that_the_context_cannot_hold_are_refused_before_they_are_prepare
 
 def test_an_hour_of_sounds_is_the_most(llm, monkeypatch):
     monkeypatch.setattr("woolly.chat.sight._MOST_SECONDS", 1)
-    monkeypatch.setattr("woolly.multimodal.prepare_sound", Mock(side_effect=[heard(EARS["qwen2a"], 8_500)]))
+    monkeypatch.setattr(
+        "woolly.multimodal.prepare_sound", Mock(side_effect=[prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500)])
+    )
     sound = AudioPart(GivenSound((HEARD, 16000), where="audio[1]"))
     with pytest.raises(RequestError, match=r"audio\[1\]: the sounds of the conversation have more than 0 minutes"):
         asked(llm, PARTS, sound, sound)

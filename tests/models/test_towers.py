@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cases.ears import EARS, heard, write_ear
+from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
 from tests.cases.towers import PATCH, SIDE, TOWERS, piece, tensors, write_tower
 from woolly.engine.multimodal import open_tower, tower_bytes
 from woolly.engine.multimodal.work import row_work
@@ -92,8 +92,8 @@ def swept(sweep):
 def test_rows_are_the_same_after_a_run_that_is_cancelled_when_its_steps_are_computed(name, tmp_path, monkeypatch):
     monkeypatch.setattr("woolly.models.towers.registry._MOST_ROWS", 77)
     path = tmp_path / "tower.gguf"
-    if name in EARS:
-        (seen, *_), _ = heard(EARS[name], 4000).pieces, write_ear(EARS[name], path)
+    if name in AUDIO_TOWERS:
+        (seen, *_), _ = prepared_audio(AUDIO_TOWERS[name], 4000).pieces, write_audio_tower(AUDIO_TOWERS[name], path)
     else:
         seen, _ = piece((1, 16, 12)), write_tower(TOWERS[name], path)
     one = open_tower(path, "cpu", Options(threads=1))

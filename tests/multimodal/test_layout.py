@@ -8,7 +8,7 @@ import pytest
 from woolly.errors import ModelError, UnsupportedError
 from woolly.multimodal import (
     PROJECTORS,
-    EarSettings,
+    AudioSettings,
     Piece,
     Prepared,
     Rows,
@@ -179,10 +179,10 @@ def test_lightonocr_has_rows_alone_within_the_longest_side_that_its_file_says():
 
 
 def test_gemma_3n_fills_each_piece_of_a_sound_up_and_ends_it_with_a_row():
-    ears = EarSettings("audio", "gemma3na", 16)
+    audio = AudioSettings("audio", "gemma3na", 16)
     frames = [Piece(np.zeros((n, 16), np.float32), (1, 1, n)) for n in (2997, 33)]
     mark, after = "\n\n<start_of_audio>", "\n\n"
-    assert shown(lay_out(Prepared.of("audio", frames), ears)) == [
+    assert shown(lay_out(Prepared.of("audio", frames), audio)) == [
         mark, (0, 0, 188), (0, 189, 1), after + mark, (1, 0, 3), *[(1, 3, 1)] * 185, (1, 4, 1), after
     ]  # fmt: skip
 

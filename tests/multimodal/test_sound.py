@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cases.ears import EARS, samples
+from tests.cases.audio_towers import AUDIO_TOWERS, samples
 from woolly.errors import RequestError
 from woolly.multimodal import Sound, lay_out, read_sound
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.multimodal.audio.resample import resample
-from woolly.multimodal.processing import hearing
-from woolly.multimodal.processing.hearing import measure_sound, prepare_sound
+from woolly.multimodal.processing import audio
+from woolly.multimodal.processing.audio import measure_sound, prepare_sound
 
 LONG = samples(500_001)
 FRAMES = np.load(Path(__file__).parent.parent / "goldens" / "frames.npz")
@@ -189,36 +189,36 @@ def test_mutated_files_are_heard_or_refused_by_one_sentence(kind):
     assert n_refused
 
 
-@pytest.mark.parametrize("name", EARS)
+@pytest.mark.parametrize("name", AUDIO_TOWERS)
 def test_a_sound_is_laid_out_between_its_marks(name):
-    ear = EARS[name]
-    prepared = prepare_sound(Sound(np.tile(LONG, 2) if name == "granite_speech" else LONG), ear.settings)
+    tiny = AUDIO_TOWERS[name]
+    prepared = prepare_sound(Sound(np.tile(LONG, 2) if name == "granite_speech" else LONG), tiny.settings)
     assert len(prepared.pieces) > 1
-    parts = lay_out(prepared, ear.settings).parts
-    family = ear.settings.family
+    parts = lay_out(prepared, tiny.settings).parts
+    family = tiny.settings.family
     texts = [part for part in parts if isinstance(part, str)]
     n_marked = len(prepared.pieces) if family.filled else 1  # each piece, or all together
     assert "".join(texts) == (family.begin + family.end) * n_marked
     assert [part.n for part in parts if not isinstance(part, str) and part.first == 0] == [
-        ear.settings.row_grid(piece.grid)[2] for piece in prepared.pieces
+        tiny.settings.row_grid(piece.grid)[2] for piece in prepared.pieces
     ]
-    short = [prepare_sound(Sound(samples(3_000, seed)), ear.settings).digest for seed in (0, 0, 1)]
+    short = [prepare_sound(Sound(samples(3_000, seed)), tiny.settings).digest for seed in (0, 0, 1)]
     assert short[0] == short[1] != short[2]
 
 
 def test_a_sound_that_is_too_short_is_refused():
     with pytest.raises(RequestError, match=r"has 0\.049 s; at least 0\.05 s"):
-        prepare_sound(Sound(samples(790)), EARS["qwen2a"].settings)
-    for ear in EARS.values():
-        prepared = prepare_sound(Sound(samples(800)), ear.settings)
-        assert all(ear.settings.row_grid(piece.grid)[2] >= 1 for piece in prepared.pieces)
+        prepare_sound(Sound(samples(790)), AUDIO_TOWERS["qwen2a"].settings)
+    for tiny in AUDIO_TOWERS.values():
+        prepared = prepare_sound(Sound(samples(800)), tiny.settings)
+        assert all(tiny.settings.row_grid(piece.grid)[2] >= 1 for piece in prepared.pieces)
 
 
-@pytest.mark.parametrize("name", EARS)
+@pytest.mark.parametrize("name", AUDIO_TOWERS)
 def test_rows_are_counted_by_the_length_alone(name, monkeypatch):
-    ear = EARS[name].settings
-    monkeypatch.setattr(hearing, "log_mel_whisper", lambda sound, n: np.zeros((len(sound) // 160, n), np.float32))
-    piece = 160 * ear.family.most_frames
+    tiny = AUDIO_TOWERS[name].settings
+    monkeypatch.setattr(audio, "log_mel_whisper", lambda sound, n: np.zeros((len(sound) // 160, n), np.float32))
+    piece = 160 * tiny.family.most_frames
     for n in (
         800,
         959,
@@ -231,23 +231,23 @@ def test_rows_are_counted_by_the_length_alone(name, monkeypatch):
         2 * piece + 1,
     ):
         sound = Sound(np.zeros(n, np.float32))
-        grids = [one.grid for one in prepare_sound(sound, ear).pieces]
-        parts = [part for part in measure_sound(sound, ear).parts if not isinstance(part, str)]
+        grids = [one.grid for one in prepare_sound(sound, tiny).pieces]
+        parts = [part for part in measure_sound(sound, tiny).parts if not isinstance(part, str)]
         measured = [part for part in parts if part.first == 0]  # Gemma 3n has others of its file after them
         assert [one.source.pieces[one.piece].grid for one in measured] == grids, n
-        assert [one.n for one in measured] == [ear.row_grid(grid)[2] for grid in grids], n
+        assert [one.n for one in measured] == [tiny.row_grid(grid)[2] for grid in grids], n
     with pytest.raises(RequestError, match=r"at least 0\.05 s"):
-        measure_sound(Sound(samples(790)), ear)
+        measure_sound(Sound(samples(790)), tiny)
 
 
 def test_a_sound_is_prepared_within_the_bound_of_those_that_are_decoded(monkeypatch):
-    monkeypatch.setattr(hearing, "AT_WORK", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(audio, "AT_WORK", threading.BoundedSemaphore(1))
 
     def busy(sound, n_mels):
-        assert not hearing.AT_WORK.acquire(blocking=False)
+        assert not audio.AT_WORK.acquire(blocking=False)
         return log_mel_whisper(sound, n_mels)
 
-    monkeypatch.setattr(hearing, "log_mel_whisper", busy)
-    for ear in EARS.values():
-        prepare_sound(Sound(samples(3_000)), ear.settings)
-    assert hearing.AT_WORK.acquire(blocking=False)
+    monkeypatch.setattr(audio, "log_mel_whisper", busy)
+    for tiny in AUDIO_TOWERS.values():
+        prepare_sound(Sound(samples(3_000)), tiny.settings)
+    assert audio.AT_WORK.acquire(blocking=False)

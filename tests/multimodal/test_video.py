@@ -313,7 +313,7 @@ def test_models_that_take_videos_otherwise_refuse_them_by_name(clip):
     with pytest.raises(RequestError, match=r"of type qwen2\.5o;"):
         showing_of(replace(SMOL, projector="qwen2.5o"))
     with pytest.raises(RequestError, match="of type qwen3vl_merger that also hear; send frames"):  # Qwen 3 Omni
-        showing_of(QWEN, hears=True)
+        showing_of(QWEN, has_audio=True)
     with pytest.raises(RequestError, match=r"^a\.b: this model sees no pictures, and so no video"):
         opened(given, None)
     for data, reason in (("https://x/a.mp4", "videos are not fetched"), ("data:image/png;base64,AAAA", "is no video")):

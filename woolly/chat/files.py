@@ -115,7 +115,7 @@ def _framed(video: GivenVideo, sight: Vision | None, deadline: float, fetches: _
     if sight is None or sight.tower is None:
         raise video.refusal("this model sees no pictures, and so no video; choose a model that does")
     try:
-        showing = showing_of(sight.tower, hears=sight.ears is not None)
+        showing = showing_of(sight.tower, has_audio=sight.audio is not None)
     except RequestError as error:
         raise video.refusal(str(error)) from None
     seen = fetches.local(video).read(showing, deadline=deadline)

@@ -13,7 +13,7 @@ from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPa
 from woolly.errors import RequestError, TemplateError
 
 if TYPE_CHECKING:
-    from woolly.multimodal import EarSettings, Kind, Prepared, TowerSettings
+    from woolly.multimodal import AudioSettings, Kind, Prepared, TowerSettings
     from woolly.templates import ChatTemplate
 
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
@@ -38,20 +38,20 @@ class Vision:
 
     tower: TowerSettings | None
     allows_remote: bool = False  # whether pictures may be fetched from other servers
-    ears: EarSettings | None = None
+    audio: AudioSettings | None = None
     ctx: int | None = None  # tokens that a prompt may have; None: any number
     transcribes: bool = False  # writes what it hears, and holds no conversations
 
-    def settings_of(self, kind: Kind) -> TowerSettings | EarSettings:
+    def settings_of(self, kind: Kind) -> TowerSettings | AudioSettings:
         """How pictures, or sounds, are prepared and laid out; RequestError if the model takes none."""
-        settings = self.tower if kind == "image" else self.ears
+        settings = self.tower if kind == "image" else self.audio
         if settings is None:
             raise RequestError(cannot_take(kind, self))
         return settings
 
     def mark(self, kind: Kind) -> re.Pattern[str]:
         """What chat templates write in place of a picture, or of a sound."""
-        settings = self.tower if kind == "image" else self.ears
+        settings = self.tower if kind == "image" else self.audio
         written = () if settings is None else settings.family.written
         return re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))) or r"(?!)")
 
@@ -70,7 +70,7 @@ class _Reading:
     """A picture, or a sound, that was read for a tower."""
 
     given: multimodal.GivenPicture | multimodal.GivenSound
-    settings: TowerSettings | EarSettings
+    settings: TowerSettings | AudioSettings
     prepared: Prepared
     n_rows: int
     seconds: float  # of a sound
@@ -86,7 +86,7 @@ class Readings:
     def find(self, given: multimodal.GivenPicture | multimodal.GivenSound, sight: Vision) -> _Reading | None:
         """Returns what was read of this; None if nothing was, or if the tower is another one."""
         found = self._read.get(_identity(given))
-        is_same = found is not None and found.settings in (sight.tower, sight.ears)
+        is_same = found is not None and found.settings in (sight.tower, sight.audio)
         return found if is_same else None
 
     def keep(self, reading: _Reading) -> _Reading:
@@ -120,7 +120,7 @@ def check_pictures(
     parts = [part for message in messages for part in message.parts if isinstance(part, (ImagePart, AudioPart))]
     for part in parts:
         kind: Kind = "image" if isinstance(part, ImagePart) else "audio"
-        if sight is None or (sight.tower if kind == "image" else sight.ears) is None:
+        if sight is None or (sight.tower if kind == "image" else sight.audio) is None:
             raise _given(part).refusal(cannot_take(kind, sight))
     for one, name in ((ImagePart, "pictures"), (AudioPart, "sounds")):
         n = sum(
@@ -236,13 +236,13 @@ def _prepared(given: multimodal.GivenPicture, sight: Vision, n_before: int, dead
 def _heard(given: multimodal.GivenSound, sight: Vision, n_before: int, before: float) -> tuple[Prepared, int, float]:
     """Returns a sound, and its rows and seconds with those before it; both are checked before it is prepared."""
     sound = given.read()
-    assert sight.ears is not None
+    assert sight.audio is not None
     seconds = before + sound.seconds
     _check_seconds(seconds, given)
     try:
-        n_rows = n_before + multimodal.measure_sound(sound, sight.ears).n_rows
+        n_rows = n_before + multimodal.measure_sound(sound, sight.audio).n_rows
         _check_rows(n_rows, given, sight)
-        return multimodal.prepare_sound(sound, sight.ears), n_rows, seconds
+        return multimodal.prepare_sound(sound, sight.audio), n_rows, seconds
     except RequestError as error:
         raise error if error.code == "context_length" else given.refusal(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:

@@ -53,7 +53,7 @@ def sight_of(loaded: LoadedModel, ctx: int) -> Vision | None:
     tower = source if source is not None and isinstance(source, multimodal.SoundEncoder) else loaded.tower
     if tower is None:
         return None
-    return Vision(tower.sight, ears=tower.ears, ctx=ctx, transcribes=tower is loaded.source)
+    return Vision(tower.sight, audio=tower.audio, ctx=ctx, transcribes=tower is loaded.source)
 
 
 def overrides_of(given: ModelOptions) -> dict[str, Value]:

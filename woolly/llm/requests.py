@@ -186,9 +186,9 @@ class RequestMaker:
 
     def sound_tokens(self, sound: Sound) -> int:
         """Returns how many tokens a sound takes of a context; RequestError if the model hears none."""
-        if self.sight is None or self.sight.ears is None:
+        if self.sight is None or self.sight.audio is None:
             raise RequestError(cannot_take("audio", self.sight))
-        return sound_tokens(sound, self.sight.ears, self._encode)
+        return sound_tokens(sound, self.sight.audio, self._encode)
 
     def prepare_score(self, prompt: Prompt) -> Request:
         """As `prepare`, for `Score.of`."""

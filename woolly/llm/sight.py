@@ -9,7 +9,7 @@ from woolly import multimodal
 
 if TYPE_CHECKING:
     from woolly.chat import Layout, Vision
-    from woolly.multimodal import EarSettings, Picture, Prompt, Sound, TowerSettings
+    from woolly.multimodal import AudioSettings, Picture, Prompt, Sound, TowerSettings
 
 
 def encode_layout(layout: Layout, sight: Vision, encode: Callable[[str], Sequence[int]]) -> Prompt:
@@ -28,9 +28,9 @@ def picture_tokens(picture: Picture, tower: TowerSettings, encode: Callable[[str
     return _count(multimodal.measure(picture.size, tower), encode)
 
 
-def sound_tokens(sound: Sound, ears: EarSettings, encode: Callable[[str], Sequence[int]]) -> int:
+def sound_tokens(sound: Sound, audio: AudioSettings, encode: Callable[[str], Sequence[int]]) -> int:
     """Returns how many tokens of a context a sound takes, with the marks around it."""
-    return _count(multimodal.measure_sound(sound, ears), encode)
+    return _count(multimodal.measure_sound(sound, audio), encode)
 
 
 def _count(layout: multimodal.Layout, encode: Callable[[str], Sequence[int]]) -> int:

@@ -16,28 +16,28 @@ from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.models.metadata import Keys
 from woolly.models.towers.fastconformer import arrange_halved, conformer, halvings, remake_conformer
-from woolly.models.towers.params import EarParams
-from woolly.models.towers.registry import TracedTower, trace_ear
+from woolly.models.towers.params import AudioParams
+from woolly.models.towers.registry import TracedTower, trace_audio_tower
 from woolly.models.towers.speller import SpellerKind, trace_speller
 from woolly.models.towers.stage import StageBuilder
-from woolly.multimodal import EarSettings
+from woolly.multimodal import AudioSettings
 from woolly.multimodal.audio.mel import MOST_MELS, mel_filters, nemo_window
-from woolly.multimodal.ears import Listener, after_conv
+from woolly.multimodal.audio.settings import AudioProjector, after_conv
 from woolly.plan import Tracer
 
 _FILTERS, _WINDOW = "a.mel_filters", "a.mel_window"
 _MOST_FRAMES = 12000  # of a window of two minutes
-_FAMILY = Listener(rows=lambda n, its: after_conv(n, 3), most_frames=_MOST_FRAMES)
+_FAMILY = AudioProjector(rows=lambda n, its: after_conv(n, 3), most_frames=_MOST_FRAMES)
 _MOST_LAYERS = 1024
 _MOST_DURATION = 64
 
 
 @dataclass(frozen=True)
-class _Ears(EarSettings):
+class _AudioSettings(AudioSettings):
     """Ears that belong to the model's own file, and to no projector."""
 
     @property
-    def family(self) -> Listener:
+    def family(self) -> AudioProjector:
         """How many rows frames become."""
         return _FAMILY
 
@@ -98,14 +98,16 @@ def trace_tower(tensors: Mapping[str, Tensor], hp: ParakeetParams) -> TracedTowe
     """The encoder, with what its rows are added by, and the speller."""
     own = {name: one for name, one in tensors.items() if name.startswith("a.") and name not in (_FILTERS, _WINDOW)}
     _check_mel(tensors, hp.n_mels)
-    params = EarParams(_Ears("audio", "parakeet", hp.n_mels), hp.width, hp.n_layers, hp.heads, hp.eps, hp.keys, own)
+    params = AudioParams(
+        _AudioSettings("audio", "parakeet", hp.n_mels), hp.width, hp.n_layers, hp.heads, hp.eps, hp.keys, own
+    )
     builders = (*halvings(), StageBuilder(partial(_encoder, model=hp), ("a.",)))
-    traced = trace_ear(own, params, builders, partial(arrange_halved, params), remake_conformer)
+    traced = trace_audio_tower(own, params, builders, partial(arrange_halved, params), remake_conformer)
     speller = trace_speller(hp.speller, tensors, hp.n_predictor, hp.durations, hp.most_symbols)
     return replace(traced, speller=speller)
 
 
-def _encoder(p: Tracer, hp: EarParams, model: ParakeetParams) -> None:
+def _encoder(p: Tracer, hp: AudioParams, model: ParakeetParams) -> None:
     x = p.output_rows(conformer(p, hp, scale=model.scale))
     p.output(
         x if model.speller == "ctc" else p.linear(x, "a.joint_enc", width=p.rows("a.joint_enc")), "vectors", "none"

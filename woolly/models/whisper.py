@@ -14,10 +14,10 @@ import numpy as np
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.models.metadata import Keys
-from woolly.models.towers.params import EarParams
-from woolly.models.towers.registry import TracedTower, trace_ear
+from woolly.models.towers.params import AudioParams
+from woolly.models.towers.registry import TracedTower, trace_audio_tower
 from woolly.models.towers.whisper import arrange, stages
-from woolly.multimodal import EarSettings
+from woolly.multimodal import AudioSettings
 from woolly.multimodal.audio.mel import MOST_MELS, mel_filters
 from woolly.plan import Handle, Tracer
 from woolly.plan.ops.attention import Mask
@@ -85,9 +85,9 @@ def trace_tower(tensors: Mapping[str, Tensor], hp: WhisperParams) -> TracedTower
         given, known = tensors[_FILTERS].dequantize(), mel_filters(hp.n_mels, 400, 16000).T
         if given.shape != known.shape or not np.abs(given - known).max() <= 1e-4 * known.max():
             raise UnsupportedError("the file has filters of a spectrogram other than Whisper's")
-    settings = EarSettings("audio", "ultravox", hp.n_mels)
-    params = EarParams(settings, hp.width, hp.n_encoder, hp.heads, hp.eps, hp.keys, own)
-    return trace_ear(own, params, stages(params)[:2], lambda grid: arrange(params, grid)[:2])
+    settings = AudioSettings("audio", "ultravox", hp.n_mels)
+    params = AudioParams(settings, hp.width, hp.n_encoder, hp.heads, hp.eps, hp.keys, own)
+    return trace_audio_tower(own, params, stages(params)[:2], lambda grid: arrange(params, grid)[:2])
 
 
 def _attend(p: Tracer, h: Handle, hp: WhisperParams, name: str, source: Handle | None = None) -> Handle:

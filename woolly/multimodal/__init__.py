@@ -11,7 +11,7 @@ from woolly.later import later
 
 if TYPE_CHECKING:
     from woolly.multimodal.audio import Sound, read_sound
-    from woolly.multimodal.ears import LISTENERS, EarSettings, Listener
+    from woolly.multimodal.audio.settings import AUDIO_PROJECTORS, AudioProjector, AudioSettings
     from woolly.multimodal.given import GivenFile, GivenPicture, GivenSound, GivenVideo
     from woolly.multimodal.halves import Halves, read_halves
     from woolly.multimodal.layout import Layout, Prompt, Rows, encode_prompt, lay_out
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
     from woolly.multimodal.picture import Picture, read_picture
     from woolly.multimodal.prepared import Kind, Piece, Prepared
     from woolly.multimodal.processing import measure, prepare
-    from woolly.multimodal.processing.hearing import measure_sound, prepare_sound
+    from woolly.multimodal.processing.audio import measure_sound, prepare_sound
     from woolly.multimodal.processing.video import measure_frames, prepare_clip, prepare_frame
     from woolly.multimodal.settings import MOST_PATCHES, PROJECTORS, Projector, TowerSettings, read_settings
     from woolly.multimodal.video import Clip, Frame, is_video
 
 __all__ = [
-    "LISTENERS",
+    "AUDIO_PROJECTORS",
     "MOST_PAGES",
     "MOST_PATCHES",
     "PROJECTORS",
+    "AudioProjector",
+    "AudioSettings",
     "Clip",
-    "EarSettings",
     "Frame",
     "GivenFile",
     "GivenPicture",
@@ -39,7 +40,6 @@ __all__ = [
     "Halves",
     "Kind",
     "Layout",
-    "Listener",
     "Page",
     "Picture",
     "Piece",
@@ -71,7 +71,7 @@ MOST_PAGES = 50  # of the PDF files of a conversation, unless the caller says ot
 __getattr__ = later(
     __name__,
     {
-        "ears": "LISTENERS EarSettings Listener",
+        "audio.settings": "AUDIO_PROJECTORS AudioProjector AudioSettings",
         "given": "GivenFile GivenPicture GivenSound GivenVideo",
         "halves": "Halves read_halves",
         "layout": "Layout Prompt Rows encode_prompt lay_out",
@@ -79,7 +79,7 @@ __getattr__ = later(
         "picture": "Picture read_picture",
         "prepared": "Kind Piece Prepared",
         "processing": "measure prepare",
-        "processing.hearing": "measure_sound prepare_sound",
+        "processing.audio": "measure_sound prepare_sound",
         "processing.video": "measure_frames prepare_clip prepare_frame",
         "settings": "MOST_PATCHES PROJECTORS Projector TowerSettings read_settings",
         "audio": "Sound read_sound",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from woolly import multimodal
 
 if TYPE_CHECKING:
-    from woolly.multimodal.ears import EarSettings
+    from woolly.multimodal.audio.settings import AudioSettings
     from woolly.multimodal.prepared import Prepared
     from woolly.multimodal.settings import TowerSettings
 
@@ -63,11 +63,11 @@ def encode_prompt(parts: Iterable[str | Rows], encode: Callable[[str], Sequence[
     return tuple(out)
 
 
-def lay_out(prepared: Prepared, settings: TowerSettings | EarSettings, index: int = 0) -> Layout:
+def lay_out(prepared: Prepared, settings: TowerSettings | AudioSettings, index: int = 0) -> Layout:
     """What a picture or a sound becomes in a prompt; `index` counts the pictures before it."""
-    if isinstance(settings, multimodal.EarSettings) and settings.family.filled:
+    if isinstance(settings, multimodal.AudioSettings) and settings.family.filled:
         return Layout(_joined(part for i in range(len(prepared.pieces)) for part in _filled(prepared, i, settings)))
-    if isinstance(settings, multimodal.EarSettings):
+    if isinstance(settings, multimodal.AudioSettings):
         own = (Rows(prepared, i, 0, settings.row_grid(one.grid)[2]) for i, one in enumerate(prepared.pieces))
         return Layout(_joined((settings.family.begin, *own, settings.family.end)))
     family = settings.family
@@ -84,7 +84,7 @@ def lay_out(prepared: Prepared, settings: TowerSettings | EarSettings, index: in
     return Layout(_joined((family.begin, *parts, family.end)))
 
 
-def _filled(prepared: Prepared, piece: int, settings: EarSettings) -> list[str | Rows]:
+def _filled(prepared: Prepared, piece: int, settings: AudioSettings) -> list[str | Rows]:
     """Gemma 3n: rows of a piece, filled up with the first row of the file itself; the second ends them."""
     family, n = settings.family, settings.row_grid(prepared.pieces[piece].grid)[2]
     own = [Rows(prepared, piece, 0, n), *[Rows(prepared, piece, n, 1)] * (family.filled - n)]

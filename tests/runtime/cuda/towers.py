@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.cases.ears import EARS, heard, write_ear
+from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
 from tests.cases.towers import TOWERS, piece, write_tower
 from woolly.engine.multimodal import open_tower
 from woolly.runtime import Options
@@ -21,9 +21,9 @@ ERROR = 2e-3  # of a row's norm: weights, rows and powers of scores have 11 bits
 def check(name: str, folder: Path) -> None:
     """AssertionError unless rows of a tower are near those of the reference, and the same a step at a time in twos."""
     path = folder / "tower.gguf"
-    if name in EARS:
-        write_ear(EARS[name], path)
-        pieces = heard(EARS[name], 4000).pieces[:1]
+    if name in AUDIO_TOWERS:
+        write_audio_tower(AUDIO_TOWERS[name], path)
+        pieces = prepared_audio(AUDIO_TOWERS[name], 4000).pieces[:1]
     else:
         write_tower(TOWERS[name], path)
         pieces = (piece(min(TOWERS[name].grids, key=math.prod)),)  # an emulated GPU takes seconds for hundreds of rows
@@ -45,7 +45,7 @@ def check(name: str, folder: Path) -> None:
 
 def towers() -> Iterator[tuple[str, Callable[[], None]]]:
     """Every family of pictures and sounds."""
-    for name in (*TOWERS, *EARS):
+    for name in (*TOWERS, *AUDIO_TOWERS):
         yield f"tower-{name}", partial(_alone, name)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cases.ears import EARS, heard, write_ear
+from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
 from tests.cases.tiny import write_tiny
 from tests.cases.towers import TOWERS, piece, write_tower
 from tests.engine.test_seeing import GREEDY, PAIRS, finish, prompt, seen
@@ -20,7 +20,7 @@ from woolly.runtime import BACKENDS, Batch, Options
 from woolly.runtime.gpu.pictures import PictureNeeds
 
 # The others fill 30 seconds, which the CPU in place of a GPU takes minutes for, or have the ops of these.
-SHORT_EARS = ("ultravox", "granite_speech", "gemma4a", "gemma3na", "lfm2a")
+SHORT_AUDIO_TOWERS = ("ultravox", "granite_speech", "gemma4a", "gemma3na", "lfm2a")
 LEFT_TO_THE_CPU = {"gemma3na": "running_norm"}  # and the op that has no kernel
 # 4 x 4 rows in place of 16 x 16: each pixel of the first takes a product.
 FEWER = replace(
@@ -59,16 +59,16 @@ def test_a_prompt_with_pictures_has_the_bits_of_the_cpu_backend(name, vulkan, tm
     assert "runs on the CPU" not in caplog.text
 
 
-@pytest.mark.parametrize("name", [*TOWERS, *SHORT_EARS])
+@pytest.mark.parametrize("name", [*TOWERS, *SHORT_AUDIO_TOWERS])
 def test_rows_of_a_tower_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
     give_room(monkeypatch)
     monkeypatch.setattr("woolly.models.towers.gemma3nv._SIDE", 4)
     monkeypatch.setattr("woolly.multimodal.settings._GEMMA3N_SIDE", 4)
     path = tmp_path / "tower.gguf"
-    if name in SHORT_EARS:
-        write_ear(EARS[name], path)
-        one = heard(EARS[name], 4000).pieces[0]
+    if name in SHORT_AUDIO_TOWERS:
+        write_audio_tower(AUDIO_TOWERS[name], path)
+        one = prepared_audio(AUDIO_TOWERS[name], 4000).pieces[0]
     else:
         tower = FEWER if name == "gemma3n" else TOWERS[name]
         write_tower(tower, path)

@@ -6,7 +6,7 @@ import wave
 
 import pytest
 
-from tests.cases.ears import EARS, samples, write_ear
+from tests.cases.audio_towers import AUDIO_TOWERS, samples, write_audio_tower
 from tests.cases.tiny import TINY, write_tiny
 from tests.serving.pages.conftest import answers, ask, reload, served, settled, until
 from tests.serving.pages.test_pictures import choose, sent
@@ -38,7 +38,7 @@ def hearing(tmp_path_factory):
     """A server with a model that hears and one that does not."""
     folder = tmp_path_factory.mktemp("hearing")
     model = write_tiny(TINY["qwen2"], folder / "hears-Q8_0.gguf")
-    write_ear(EARS["qwen2a"], folder / "mmproj-hears-F16.gguf")
+    write_audio_tower(AUDIO_TOWERS["qwen2a"], folder / "mmproj-hears-F16.gguf")
     write_tiny(TINY["llama"], folder / "deaf-Q8_0.gguf")
     settings = Settings(
         models_dir=folder, model=str(model), sessions_file=folder / "s.db", threads=1, ctx_size=512, n_predict=4

@@ -235,7 +235,7 @@ def _video(chat: Chat, path: Path, sight: Vision) -> str:
     from woolly.multimodal.processing.video import measure_frames, showing_of
 
     assert sight.tower is not None
-    showing = showing_of(sight.tower, hears=sight.ears is not None)
+    showing = showing_of(sight.tower, has_audio=sight.audio is not None)
     seen = GivenVideo(path).read(showing)
     chat.images.append(str(path))
     n_frames = sum(frame.depth for frame in seen.frames)
@@ -250,9 +250,9 @@ def _audio(chat: Chat, name: str) -> str:
 
     if not name:
         raise RequestError("a sound was expected, for instance: /audio talk.mp3")
-    if chat.llm.sight is None or chat.llm.sight.ears is None:
+    if chat.llm.sight is None or chat.llm.sight.audio is None:
         raise RequestError(
-            f"{chat.llm.path.name} hears no sounds: there is no projector (mmproj file) for them beside it; choose"
+            f"{chat.llm.path.name} has_audio no sounds: there is no projector (mmproj file) for them beside it; choose"
             " a model that does (`woolly run whisper:base --audio FILE` transcribes), or name a projector by --mmproj"
         )
     path = Path(name).expanduser().absolute()

@@ -17,7 +17,7 @@ from woolly.engine.multimodal.work import GPU_SLICE, SLICE, row_work
 from woolly.errors import DeviceError, ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models.towers import TracedTower, trace_towers
-from woolly.multimodal import EarSettings, Kind, Piece, TowerSettings, read_halves
+from woolly.multimodal import AudioSettings, Kind, Piece, TowerSettings, read_halves
 from woolly.runtime import (
     TOWER_KINDS,
     GpuBackend,
@@ -66,7 +66,7 @@ class Tower:
         self.n_sweeps = 0  # that were begun
 
     @property
-    def settings(self) -> TowerSettings | EarSettings:
+    def settings(self) -> TowerSettings | AudioSettings:
         """How pictures are prepared for it, or sounds if it sees none."""
         return self._half(None).traced.settings
 
@@ -77,10 +77,10 @@ class Tower:
         return settings if isinstance(settings, TowerSettings) else None
 
     @property
-    def ears(self) -> EarSettings | None:
+    def audio(self) -> AudioSettings | None:
         """How sounds are prepared for it; None if it hears none."""
         settings = self._halves["audio"].traced.settings if "audio" in self._halves else None
-        return settings if isinstance(settings, EarSettings) else None
+        return settings if isinstance(settings, AudioSettings) else None
 
     @property
     def width(self) -> int:
@@ -110,7 +110,7 @@ class Tower:
         """RequestError for a piece that the tower cannot read."""
         half = self._half(kind)
         settings, patch = half.traced.settings, half.traced.params.patch
-        what, part = ("sound", "frame") if isinstance(settings, EarSettings) else ("picture", "patch")
+        what, part = ("sound", "frame") if isinstance(settings, AudioSettings) else ("picture", "patch")
         if piece.values.shape[1] != patch:
             raise RequestError(f"a {part} has {piece.values.shape[1]} numbers, but the tower reads {patch}")
         most = half.stages[0].program.max_rows - 1 - (settings.n_queries if isinstance(settings, TowerSettings) else 0)

@@ -71,7 +71,7 @@ class Hearing:
                 names=(),
             )
         source = self._loaded[0].source
-        assert isinstance(source, encoders.SoundEncoder) and source.ears is not None
+        assert isinstance(source, encoders.SoundEncoder) and source.audio is not None
         names = speech.TranscribeOptions.__annotations__
         for name in options.keys() - names.keys():
             raise KeywordError(f"transcribe takes no {name!r}; it takes {', '.join(names)} and stream", field=name)
@@ -79,12 +79,12 @@ class Hearing:
         if source.speller is not None:
             steps = self._loaded[0].program.running_plan.steps
             place = next(i for i, step in enumerate(steps) if step.op == "place")
-            return speech.FrameTranscriber(self.tokenizer, source.speller, source.ears.n_mels, place, sound, chosen)
+            return speech.FrameTranscriber(self.tokenizer, source.speller, source.audio.n_mels, place, sound, chosen)
         self._speech = self._speech or speech.SpeechTokens.of(self.tokenizer)
         if chosen.words and self._aligner is None:
             self._aligner = speech.Aligner(self._loaded[0], is_english=not self._speech.languages)
         aligner = self._aligner if chosen.words else None
-        return speech.Transcriber(self.tokenizer, self._speech, source.ears.n_mels, sound, chosen, aligner)
+        return speech.Transcriber(self.tokenizer, self._speech, source.audio.n_mels, sound, chosen, aligner)
 
     def request_of(self, ask: Ask, options: RequestOptions | None = None) -> Request:
         """Returns the request for a part of a transcript, not queued yet."""

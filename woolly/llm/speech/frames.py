@@ -18,7 +18,7 @@ from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript
 from woolly.multimodal import Piece, Prepared, Rows, Sound
 from woolly.multimodal.audio import AT_WORK, log_mel_nemo
-from woolly.multimodal.ears import after_conv
+from woolly.multimodal.audio.settings import after_conv
 from woolly.sampling import SamplingParams
 
 if TYPE_CHECKING:

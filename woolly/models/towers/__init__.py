@@ -6,16 +6,16 @@ from woolly.later import later
 
 if TYPE_CHECKING:
     from woolly.models.towers.arrangement import Arrangement
-    from woolly.models.towers.params import EarParams, TowerParams
+    from woolly.models.towers.params import AudioParams, TowerParams
     from woolly.models.towers.registry import TracedTower, trace_towers
 
-__all__ = ["Arrangement", "EarParams", "TowerParams", "TracedTower", "trace_towers"]
+__all__ = ["Arrangement", "AudioParams", "TowerParams", "TracedTower", "trace_towers"]
 
 __getattr__ = later(
     __name__,
     {
         "arrangement": "Arrangement",
-        "params": "EarParams TowerParams",
+        "params": "AudioParams TowerParams",
         "registry": "TracedTower trace_towers",
     },
 )

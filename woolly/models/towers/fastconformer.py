@@ -14,10 +14,10 @@ from woolly.errors import ModelError
 from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.gemma4a import halving_filters
-from woolly.models.towers.params import EarParams
+from woolly.models.towers.params import AudioParams
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import made
-from woolly.multimodal.ears import after_conv
+from woolly.multimodal.audio.settings import after_conv
 from woolly.plan import Handle, Rope, Tracer
 
 _TAPS = 9
@@ -25,13 +25,13 @@ _EACH = ((2, 3), (5, 6))  # filters of each channel alone, and the matrix after 
 _BATCH_EPS = 1e-5  # of the batch's norm
 
 
-def _first_conv(p: Tracer, hp: EarParams) -> None:
+def _first_conv(p: Tracer, hp: AudioParams) -> None:
     """Nine numbers of the spectrogram."""
     x = p.linear(p.given(width=_TAPS), "a.conv1d.0", width=p.rows("a.conv1d.0"))
     p.output(p.output_rows(p.act(x, "relu")), "vectors", "none")
 
 
-def _conv(p: Tracer, hp: EarParams, each: int, mixed: int) -> None:
+def _conv(p: Tracer, hp: AudioParams, each: int, mixed: int) -> None:
     """Nine places, each channel by itself; then all channels of a place."""
     channels = p.rows(f"a.conv1d.{mixed}")
     taps = p.given(width=_TAPS * channels) * p.vector(f"a.conv1d.{each}")
@@ -51,7 +51,7 @@ def halvings() -> tuple[StageBuilder, ...]:
     return StageBuilder(_first_conv, ("a.conv1d.0.",)), *later
 
 
-def conformer(p: Tracer, hp: EarParams, *, scale: float = 1.0) -> Handle:
+def conformer(p: Tracer, hp: AudioParams, *, scale: float = 1.0) -> Handle:
     """All pitches of a time side by side, times `scale`, then all layers."""
     x = p.linear(p.given(width=p.columns_of("a.pre_encode.out")), "a.pre_encode.out", width=hp.width)
     x = x if scale == 1.0 else x * scale
@@ -66,12 +66,12 @@ def conformer(p: Tracer, hp: EarParams, *, scale: float = 1.0) -> Handle:
     return x
 
 
-def _feed_forward(p: Tracer, x: Handle, hp: EarParams, which: str) -> Handle:
+def _feed_forward(p: Tracer, x: Handle, hp: AudioParams, which: str) -> Handle:
     h = p.linear(p.layer_norm(x, f"ffn_norm{which}", eps=hp.eps), f"ffn_up{which}", width=p.rows(f"ffn_up{which}"))
     return p.linear(p.act(h, "silu"), f"ffn_down{which}", width=hp.width)
 
 
-def _attention(p: Tracer, h: Handle, hp: EarParams, keys: Handle, rope: Rope) -> Handle:
+def _attention(p: Tracer, h: Handle, hp: AudioParams, keys: Handle, rope: Rope) -> Handle:
     """Q times k, plus q times what a layer makes of waves of the distance.
 
     A wave of the distance is a product of waves of two positions: rope turns the coefficients of q, and `keys`.
@@ -85,7 +85,7 @@ def _attention(p: Tracer, h: Handle, hp: EarParams, keys: Handle, rope: Rope) ->
     return p.linear(a, "attn_out", width=hp.width)
 
 
-def _filtered(p: Tracer, x: Handle, hp: EarParams) -> Handle:
+def _filtered(p: Tracer, x: Handle, hp: AudioParams) -> Handle:
     """Each column over some rows around, gated before; the filters have the batch's norm in them."""
     h, inner = p.layer_norm(x, "norm_conv", eps=hp.eps), p.rows("conv_pw1") // 2
     value, gate = (p.linear(h, "conv_pw1", width=inner, first=first) for first in (0, inner))
@@ -95,7 +95,7 @@ def _filtered(p: Tracer, x: Handle, hp: EarParams) -> Handle:
     return p.linear(h, "conv_pw2", width=hp.width)
 
 
-def remake_conformer(hp: EarParams) -> dict[str, Tensor]:
+def remake_conformer(hp: AudioParams) -> dict[str, Tensor]:
     """Filters tap by tap, or with the batch's norm in them; matrices of distances by wave; channels of each pitch."""
     out = {}
     for each, _ in _EACH:
@@ -122,14 +122,14 @@ def remake_conformer(hp: EarParams) -> dict[str, Tensor]:
     return out
 
 
-def _check_heads(hp: EarParams, name: str) -> None:
+def _check_heads(hp: AudioParams, name: str) -> None:
     """ModelError for numbers of other heads; one head may be a vector."""
     tensor, want = hp.tensors.get(name), (hp.heads, hp.head_dim)
     if tensor is not None and (1, *tensor.shape)[-2:] != want:
         raise ModelError(f"tensor {name} has shape {tensor.shape}; {want} was expected")
 
 
-def _batch_norm(hp: EarParams, name: str) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
+def _batch_norm(hp: AudioParams, name: str) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
     """What each channel is multiplied by, and what is added: as the file has it, or with its mean and variance."""
     weight, bias = (_array(hp, f"{name}.{part}") for part in ("weight", "bias"))
     if f"{name}.var" not in hp.tensors:
@@ -139,7 +139,7 @@ def _batch_norm(hp: EarParams, name: str) -> tuple[npt.NDArray[np.floating], npt
     return gain, bias - mean * gain
 
 
-def _array(hp: EarParams, name: str, columns: int | None = None) -> npt.NDArray[np.float32]:
+def _array(hp: AudioParams, name: str, columns: int | None = None) -> npt.NDArray[np.float32]:
     """A tensor of the file, of some columns."""
     if name not in hp.tensors:
         raise ModelError(f"tensor {name} is missing, which the {hp.settings.projector} model needs")
@@ -149,7 +149,7 @@ def _array(hp: EarParams, name: str, columns: int | None = None) -> npt.NDArray[
     return hp.tensors[name].dequantize().reshape(shape)
 
 
-def arrange_halved(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
+def arrange_halved(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Places by time and pitch; then times."""
     times, pitches = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.most_frames:

@@ -1,4 +1,4 @@
-"""Gemma 3n's ears: two convolutions normed by what was heard so far, a conformer, of whose rows each fourth is kept."""
+"""Audio encoder of Gemma 3n: two convolutions with cumulative group norm, a conformer, every fourth row kept."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.fixed import product
 from woolly.models.towers.gemma4a import distance_waves, feed_forward, filtered, halving_filters
-from woolly.models.towers.params import EarParams
+from woolly.models.towers.params import AudioParams
 from woolly.models.towers.relative import Turned
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import as_matrix, made
-from woolly.multimodal.ears import after_conv
+from woolly.multimodal.audio.settings import after_conv
 from woolly.plan import Handle, Tracer
 from woolly.plan.exact import exact_log, exact_softplus
 
@@ -31,14 +31,14 @@ _CAP = 50.0  # bound of scores
 _NONE, _END = -1, 0  # places in the table of tokens of sound: of no row, and of the end of a sound
 
 
-def _conv(p: Tracer, hp: EarParams, number: int) -> None:
+def _conv(p: Tracer, hp: AudioParams, number: int) -> None:
     """Nine places of time and pitch."""
     name = f"a.conv1d.{number}"
     x = p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))
     p.output(p.output_rows(x), "vectors", "none")
 
 
-def _normed(p: Tracer, hp: EarParams) -> None:
+def _normed(p: Tracer, hp: AudioParams) -> None:
     """All pitches of a time side by side."""
     n_channels = hp.tensors["a.conv1d.0.norm.weight"].shape[0]
     x = _by_the_past(p, p.given(width=after_conv(hp.settings.n_mels) * n_channels), 0)
@@ -49,7 +49,7 @@ def _by_the_past(p: Tracer, x: Handle, number: int) -> Handle:
     return p.act(p.running_norm(x, f"a.conv1d.{number}.norm", eps=_RUNNING_EPS), "relu")
 
 
-def _encoder(p: Tracer, hp: EarParams) -> None:
+def _encoder(p: Tracer, hp: AudioParams) -> None:
     """The second norm, all layers, and what makes rows of the prompt."""
     x = _by_the_past(p, p.given(width=p.columns_of("a.pre_encode.out")), 1)
     x = p.linear(x, "a.pre_encode.out", width=hp.width)
@@ -66,7 +66,7 @@ def _encoder(p: Tracer, hp: EarParams) -> None:
     p.output(p.rms_norm(y, eps=_EPS), "vectors", "none")
 
 
-def _attention(p: Tracer, x: Handle, hp: EarParams, turned: Turned) -> Handle:
+def _attention(p: Tracer, x: Handle, hp: AudioParams, turned: Turned) -> Handle:
     h = p.rms_norm(x, "ln1", eps=_EPS)
     q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
     q = q * (hp.head_dim**-0.5 / exact_log(2)) * p.vector("q_scale")
@@ -75,7 +75,7 @@ def _attention(p: Tracer, x: Handle, hp: EarParams, turned: Turned) -> Handle:
     return p.linear(a, "attn_out", width=hp.width)
 
 
-def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
+def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
     """Each convolution is a stage, and the norm between them, whose rows are times."""
     return (
         StageBuilder(partial(_conv, number=0), ("a.conv1d.0.weight",)),
@@ -85,7 +85,7 @@ def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
     )
 
 
-def remake(hp: EarParams) -> dict[str, Tensor]:
+def remake(hp: AudioParams) -> dict[str, Tensor]:
     """Distances as waves, filters as matrices, and scales of q as they multiply: a file has what softplus takes."""
     out = distance_waves(hp, _REACH, "linear_pos")
     for i in range(hp.n_layers):
@@ -100,7 +100,7 @@ def remake(hp: EarParams) -> dict[str, Tensor]:
     return out
 
 
-def constants(hp: EarParams) -> npt.NDArray[np.float32]:
+def constants(hp: AudioParams) -> npt.NDArray[np.float32]:
     """[2, width]: the row that stands for none, and the one that ends a sound, of a table of tokens of sound."""
     return hard_rows(hp.tensors, "mm.a", [_NONE, _END])
 
@@ -127,7 +127,7 @@ def _array(tensors: Mapping[str, Tensor], name: str) -> npt.NDArray[np.float32]:
     return tensors[name].dequantize().reshape(tensors[name].shape)
 
 
-def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
+def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Places by time and pitch, and times, twice; a time sees the latest."""
     times, pitches = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.most_frames:

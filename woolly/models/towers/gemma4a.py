@@ -1,4 +1,4 @@
-"""Gemma 4's ears: two convolutions over time and pitch, a conformer whose rows see half a second back."""
+"""Audio encoder of Gemma 4: two convolutions over time and frequency, a conformer with causal local attention."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.fixed import powers, product, sines
 from woolly.models.towers.gemma4v import clipped
-from woolly.models.towers.params import EarParams
+from woolly.models.towers.params import AudioParams
 from woolly.models.towers.relative import Turned, turned_tensors, waves_of
 from woolly.models.towers.stage import StageBuilder, filter_rows
-from woolly.multimodal.ears import after_conv
+from woolly.multimodal.audio.settings import after_conv
 from woolly.plan import Handle, Tracer
 from woolly.plan.exact import exact_log
 
@@ -30,14 +30,14 @@ _CAP = 50.0  # bound of scores
 _K_SCALE = exact_log(1 + math.e) / exact_log(2)
 
 
-def _conv(p: Tracer, hp: EarParams, number: int) -> None:
+def _conv(p: Tracer, hp: AudioParams, number: int) -> None:
     """Nine places of time and pitch, normed over the channels."""
     name = f"a.conv1d.{number}"
     x = p.linear(p.given(width=p.columns_of(name)), name, width=p.rows(name))
     p.output(p.output_rows(p.act(p.layer_norm(x, f"{name}.norm", eps=_EPS), "relu")), "vectors", "none")
 
 
-def _encoder(p: Tracer, hp: EarParams) -> None:
+def _encoder(p: Tracer, hp: AudioParams) -> None:
     """All pitches of a time side by side, all layers, and what makes rows of the prompt."""
     x = p.linear(p.given(width=p.columns_of("a.input_projection")), "a.input_projection", width=hp.width)
     turned = Turned(p, "a.turns", hp.heads, _REACH)
@@ -54,7 +54,7 @@ def _encoder(p: Tracer, hp: EarParams) -> None:
     p.output(p.linear(y, "mm.a.input_projection", width=p.rows("mm.a.input_projection")), "vectors", "none")
 
 
-def feed_forward(p: Tracer, x: Handle, hp: EarParams, layer: int, which: str) -> Handle:
+def feed_forward(p: Tracer, x: Handle, hp: AudioParams, layer: int, which: str) -> Handle:
     """X plus half of what a layer's first or second feed-forward part makes of it."""
     begin = f"a.blk.{layer}.ffn"
     h = clipped(p, p.rms_norm(x, f"ffn_norm{which}", eps=_EPS), f"{begin}_up{which}", hp.tensors)
@@ -62,7 +62,7 @@ def feed_forward(p: Tracer, x: Handle, hp: EarParams, layer: int, which: str) ->
     return x + p.rms_norm(h, f"ffn_post_norm{which}", eps=_EPS) * 0.5
 
 
-def _attention(p: Tracer, x: Handle, hp: EarParams, layer: int, turned: Turned) -> Handle:
+def _attention(p: Tracer, x: Handle, hp: AudioParams, layer: int, turned: Turned) -> Handle:
     h = p.rms_norm(x, "attn_pre_norm", eps=_EPS)
     q, k, v = (clipped(p, h, f"a.blk.{layer}.attn_{one}", hp.tensors) for one in "qkv")
     q = q * (hp.head_dim**-0.5 / exact_log(2)) * p.vector("per_dim_scale")
@@ -73,7 +73,7 @@ def _attention(p: Tracer, x: Handle, hp: EarParams, layer: int, turned: Turned) 
     return clipped(p, a, f"a.blk.{layer}.attn_out", hp.tensors)
 
 
-def filtered(p: Tracer, x: Handle, hp: EarParams, layer: int) -> Handle:
+def filtered(p: Tracer, x: Handle, hp: AudioParams, layer: int) -> Handle:
     """Each column over the latest rows, gated before. Files have the names of the two norms swapped."""
     h = clipped(p, p.rms_norm(x, "conv_norm", eps=_EPS), f"a.blk.{layer}.conv_pw1", hp.tensors)
     value, gate = p.split(h, h.width // 2, h.width // 2)
@@ -83,18 +83,18 @@ def filtered(p: Tracer, x: Handle, hp: EarParams, layer: int) -> Handle:
     return clipped(p, h, f"a.blk.{layer}.conv_pw2", hp.tensors)
 
 
-def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
+def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
     """Each convolution is a stage."""
     convs = (StageBuilder(partial(_conv, number=i), (f"a.conv1d.{i}.",)) for i in (0, 1))
     return *convs, StageBuilder(_encoder, ("a.", "mm.a."))
 
 
-def remake(hp: EarParams) -> dict[str, Tensor]:
+def remake(hp: AudioParams) -> dict[str, Tensor]:
     """Distances as waves."""
     return distance_waves(hp, _REACH, "attn_k_rel")
 
 
-def distance_waves(hp: EarParams, reach: int, matrix: str) -> dict[str, Tensor]:
+def distance_waves(hp: AudioParams, reach: int, matrix: str) -> dict[str, Tensor]:
     """Waves of what each layer's matrix makes of sines and cosines of a distance, for rows that see `reach` back."""
     half = hp.width // 2
     steps = powers(10000, [Fraction(-i, max(half - 1, 1)) for i in range(half)])
@@ -112,7 +112,7 @@ def distance_waves(hp: EarParams, reach: int, matrix: str) -> dict[str, Tensor]:
     return out
 
 
-def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
+def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Places by time and pitch; then times, each of which sees the latest."""
     times, pitches = grid[2], hp.settings.n_mels
     if not 0 < times <= hp.settings.family.most_frames:

@@ -9,7 +9,7 @@ import numpy as np
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.models.towers.arrangement import Arrangement, Grid
-from woolly.models.towers.params import EarParams
+from woolly.models.towers.params import AudioParams
 from woolly.models.towers.relative import Turned, turned_tensors, waves_of
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import made
@@ -23,7 +23,7 @@ _MOST_BLOCK, _MOST_LETTERS = 512, 4096  # letters are rows of a square
 _LETTERS = ("a.enc_ctc_out.", "a.enc_ctc_out_mid.", "a.letters.")
 
 
-def _layers(p: Tracer, hp: EarParams, first: int, last: int) -> None:
+def _layers(p: Tracer, hp: AudioParams, first: int, last: int) -> None:
     """Some layers of the conformer; before the first of all, frames become rows."""
     x = p.given(width=hp.width if first else hp.patch)
     x = x if first else p.linear(x, "a.input_projection", width=hp.width)
@@ -41,12 +41,12 @@ def _layers(p: Tracer, hp: EarParams, first: int, last: int) -> None:
     p.output(p.output_rows(x), "vectors", "none")
 
 
-def _feed_forward(p: Tracer, x: Handle, hp: EarParams, which: str) -> Handle:
+def _feed_forward(p: Tracer, x: Handle, hp: AudioParams, which: str) -> Handle:
     h = p.linear(p.layer_norm(x, f"ffn_norm{which}", eps=hp.eps), f"ffn_up{which}", width=p.rows(f"ffn_up{which}"))
     return p.linear(p.act(h, "silu"), f"ffn_down{which}", width=hp.width)
 
 
-def _filtered(p: Tracer, x: Handle, hp: EarParams) -> Handle:
+def _filtered(p: Tracer, x: Handle, hp: AudioParams) -> Handle:
     """Each column over some rows around, gated before; the filters have the batch's norm in them."""
     h, inner = p.layer_norm(x, "norm_conv", eps=hp.eps), p.rows("conv_pw1") // 2
     value, gate = (p.linear(h, "conv_pw1", width=inner, first=first) for first in (0, inner))
@@ -56,7 +56,7 @@ def _filtered(p: Tracer, x: Handle, hp: EarParams) -> Handle:
     return p.linear(h, "conv_pw2", width=hp.width)
 
 
-def _letters(p: Tracer, hp: EarParams) -> None:
+def _letters(p: Tracer, hp: AudioParams) -> None:
     """Rows plus the letters that each is heard as so far.
 
     Softmax over letters, times a matrix: rows look at as many others, of which each is one letter.
@@ -69,7 +69,7 @@ def _letters(p: Tracer, hp: EarParams) -> None:
     p.output(p.output_rows(x + a + p.vector("a.enc_ctc_out_mid.bias")), "vectors", "none")
 
 
-def _projector(p: Tracer, hp: EarParams) -> None:
+def _projector(p: Tracer, hp: AudioParams) -> None:
     """Queries look at each other, then at rows of their window, in each layer. All of a window see each other.
 
     Rows that a query is not to see have a column of their keys which takes them out of sight.
@@ -94,7 +94,7 @@ def _projector(p: Tracer, hp: EarParams) -> None:
     p.output(p.linear(p.output_rows(y), "a.proj_linear", width=p.rows("a.proj_linear")), "vectors", "none")
 
 
-def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
+def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
     """Half of the layers, letters, the other half, the projector."""
     half = hp.n_layers // 2
     halves = [
@@ -107,7 +107,7 @@ def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
     return halves[0], StageBuilder(_letters, _LETTERS), halves[1], StageBuilder(_projector, ("a.", "mm.a."))
 
 
-def remake(hp: EarParams) -> dict[str, Tensor]:
+def remake(hp: AudioParams) -> dict[str, Tensor]:
     """Distances as waves, filters with the batch's norm in them, letters as rows, and what hides rows."""
     if hp.n_layers < 2:
         raise ModelError(f"the tower has {hp.n_layers} block; at least 2 were expected")
@@ -141,7 +141,7 @@ def remake(hp: EarParams) -> dict[str, Tensor]:
     }
 
 
-def _letters_of(hp: EarParams) -> int:
+def _letters_of(hp: AudioParams) -> int:
     """How many letters a row can be heard as."""
     shape, bias = (_shape(hp, f"a.enc_ctc_out{end}") for end in ("_mid.weight", ".bias"))
     if len(shape) != 2 or bias != shape[1:] or shape[1] > _MOST_LETTERS:
@@ -152,26 +152,26 @@ def _letters_of(hp: EarParams) -> int:
     return shape[1]
 
 
-def _shape(hp: EarParams, name: str) -> tuple[int, ...]:
+def _shape(hp: AudioParams, name: str) -> tuple[int, ...]:
     if name not in hp.tensors:
         raise ModelError(f"tensor {name} is missing, which the granite_speech model needs")
     return hp.tensors[name].shape
 
 
-def _array(hp: EarParams, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def _array(hp: AudioParams, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     shape = _shape(hp, name)
     return hp.tensors[name].dequantize().reshape(shape)
 
 
-def _block(hp: EarParams) -> int:
+def _block(hp: AudioParams) -> int:
     return hp.keys.positive("audio.chunk_size")
 
 
-def _projector_layers(hp: EarParams) -> int:
+def _projector_layers(hp: AudioParams) -> int:
     return len({name.split(".")[2] for name in hp.tensors if name.startswith("a.proj_blk.")})
 
 
-def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
+def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Rows in blocks; with rows of letters after them; in blocks again; in windows, each with its queries."""
     n, block, settings = grid[2], _block(hp), hp.settings
     if not 0 < n <= settings.family.most_frames:

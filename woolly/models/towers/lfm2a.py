@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from woolly.models.towers.fastconformer import arrange_halved, conformer, halvings, remake_conformer
-from woolly.models.towers.params import EarParams
+from woolly.models.towers.params import AudioParams
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.vit import mlp
 from woolly.plan import Tracer
@@ -16,13 +16,13 @@ remake = remake_conformer
 arrange = arrange_halved
 
 
-def _encoder(p: Tracer, hp: EarParams) -> None:
+def _encoder(p: Tracer, hp: AudioParams) -> None:
     """All layers, and what makes rows of the prompt."""
     y = p.layer_norm(p.output_rows(conformer(p, hp)), "mm.a.mlp.0", eps=hp.eps)
     p.skip(*_OF_SPEECH)
     p.output(mlp(p, y, "mm.a.mlp.1", "mm.a.mlp.3"), "vectors", "none")
 
 
-def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
+def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
     """Each halving is a stage."""
     return *halvings(), StageBuilder(_encoder, ("a.", "mm.a."))

@@ -12,7 +12,7 @@ from woolly.errors import ModelError
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
     from woolly.models.metadata import Keys
-    from woolly.multimodal import EarSettings, TowerSettings
+    from woolly.multimodal import AudioSettings, TowerSettings
     from woolly.plan.ops.basic import Act
 
 _MAX_BLOCKS = 1024
@@ -35,10 +35,10 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True)
-class EarParams:
+class AudioParams:
     """Sizes of an encoder of sound."""
 
-    settings: EarSettings
+    settings: AudioSettings
     width: int
     n_layers: int
     heads: int
@@ -105,9 +105,9 @@ def read_tower(keys: Keys, settings: TowerSettings, tensors: Mapping[str, Tensor
     return TowerParams(settings, *_sizes(keys, "vision"), act, keys, tensors)
 
 
-def read_ear(keys: Keys, settings: EarSettings, tensors: Mapping[str, Tensor]) -> EarParams:
+def read_audio_params(keys: Keys, settings: AudioSettings, tensors: Mapping[str, Tensor]) -> AudioParams:
     """The parameters that all towers for sound have."""
-    return EarParams(settings, *_sizes(keys, "audio"), keys, tensors)
+    return AudioParams(settings, *_sizes(keys, "audio"), keys, tensors)
 
 
 def _sizes(keys: Keys, kind: str) -> tuple[int, int, int, float]:

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.models.towers.arrangement import Arrangement, Grid
-from woolly.models.towers.params import EarParams
+from woolly.models.towers.params import AudioParams
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.models.towers.vit import layer, mlp
-from woolly.multimodal.ears import after_conv
+from woolly.multimodal.audio.settings import after_conv
 from woolly.plan import Tracer
 
 PROJECTORS = ("qwen3a",)
@@ -23,17 +23,17 @@ _TAPS = 9
 Int32 = npt.NDArray[np.int32]
 
 
-def _first_conv(p: Tracer, hp: EarParams) -> None:
+def _first_conv(p: Tracer, hp: AudioParams) -> None:
     """Nine numbers of the spectrogram."""
     _conv(p, 1, 1)
 
 
-def _second_conv(p: Tracer, hp: EarParams) -> None:
+def _second_conv(p: Tracer, hp: AudioParams) -> None:
     """Nine places of the first."""
     _conv(p, 2, p.rows("a.conv2d.2"))
 
 
-def _third_conv(p: Tracer, hp: EarParams) -> None:
+def _third_conv(p: Tracer, hp: AudioParams) -> None:
     """Nine places of the second."""
     _conv(p, 3, p.rows("a.conv2d.3"))
 
@@ -44,7 +44,7 @@ def _conv(p: Tracer, number: int, channels: int) -> None:
     p.output(p.output_rows(x), "vectors", "none")
 
 
-def _encoder(p: Tracer, hp: EarParams) -> None:
+def _encoder(p: Tracer, hp: AudioParams) -> None:
     """All pitches of a time side by side, and all layers."""
     x = p.blend(p.linear(p.given(width=p.columns_of("a.conv_out")), "a.conv_out", width=hp.width), "a.position_embd")
     for i in range(hp.n_layers):
@@ -53,14 +53,14 @@ def _encoder(p: Tracer, hp: EarParams) -> None:
     p.output(mlp(p, y, "mm.a.mlp.1", "mm.a.mlp.2"), "vectors", "none")
 
 
-def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
+def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
     """Each convolution is a stage."""
     convs = (_first_conv, _second_conv, _third_conv)
     own = (StageBuilder(build, (f"a.conv2d.{i}.",)) for i, build in enumerate(convs, 1))
     return *own, StageBuilder(_encoder, ("a.", "mm.a."))
 
 
-def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
+def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Places by chunk, time and pitch. A last chunk is filled up with zeros, and only its own times go on."""
     n, n_mels = grid[2], hp.settings.n_mels
     if not 0 < n <= hp.settings.family.most_frames:

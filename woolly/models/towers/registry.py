@@ -23,10 +23,10 @@ import numpy.typing as npt
 from woolly.errors import ModelError, UnsupportedError
 from woolly.models import towers
 from woolly.models.metadata import Keys
-from woolly.models.towers.params import EarParams, TowerParams, read_ear, read_tower
+from woolly.models.towers.params import AudioParams, TowerParams, read_audio_params, read_tower
 from woolly.models.towers.stage import StageBuilder, TowerStage
 from woolly.models.towers.tensors import as_matrix, made, transposed
-from woolly.multimodal import MOST_PATCHES, EarSettings, TowerSettings, read_halves
+from woolly.multimodal import MOST_PATCHES, AudioSettings, TowerSettings, read_halves
 from woolly.plan import Plan, Tracer
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class TracedTower:
     """A tower's plans, with what its runs need besides."""
 
     stages: tuple[TowerStage, ...]
-    settings: TowerSettings | EarSettings
+    settings: TowerSettings | AudioSettings
     tensors: Mapping[str, Tensor]  # those of the file, in the shapes that the plans read
-    params: TowerParams | EarParams
+    params: TowerParams | AudioParams
     arrange: Callable[[Grid], tuple[Arrangement, ...]]
     # [n, width]: rows of the file itself, such as one that ends a line; they come after those of every piece.
     constants: npt.NDArray[np.float32] | None = None
@@ -69,8 +69,8 @@ def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
         halves = read_halves(file.metadata)
         keys = Keys(file.metadata, "clip")
         sight = () if halves.sight is None else (_trace_sight(file, keys, halves.sight),)
-        ears = () if halves.ears is None else (_trace_ears(file, keys, halves.ears),)
-        return sight + ears
+        audio = () if halves.audio is None else (_trace_audio(file, keys, halves.audio),)
+        return sight + audio
     except (ModelError, UnsupportedError) as error:
         raise type(error)(f"{file.path}: {error}") from None
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -141,10 +141,10 @@ def _constants(file: GGUFFile, names: tuple[str, ...], width: int) -> npt.NDArra
     return np.stack(found).astype(np.float32) if found else None
 
 
-def _trace_ears(file: GGUFFile, keys: Keys, settings: EarSettings) -> TracedTower:
+def _trace_audio(file: GGUFFile, keys: Keys, settings: AudioSettings) -> TracedTower:
     module = _module(settings.projector, "stages")
     tensors = _filters_shaped({name: one for name, one in file.tensors.items() if name.startswith(_SOUND)})
-    params = read_ear(keys, settings, tensors)
+    params = read_audio_params(keys, settings, tensors)
     if hasattr(module, "remake"):
         tensors |= module.remake(params)
     constants = module.constants(params) if hasattr(module, "constants") else None
@@ -152,12 +152,12 @@ def _trace_ears(file: GGUFFile, keys: Keys, settings: EarSettings) -> TracedTowe
     return _staged(tensors, params, builders, lambda grid: module.arrange(params, grid), constants)
 
 
-def trace_ear(
+def trace_audio_tower(
     tensors: dict[str, Tensor],
-    params: EarParams,
+    params: AudioParams,
     builders: Sequence[StageBuilder],
     arrange: Callable[[Grid], tuple[Arrangement, ...]],
-    remake: Callable[[EarParams], dict[str, Tensor]] | None = None,
+    remake: Callable[[AudioParams], dict[str, Tensor]] | None = None,
 ) -> TracedTower:
     """The tower for sound that these tensors of a model's own file are; `remake` gives some in another form."""
     shaped = _filters_shaped(tensors)
@@ -168,7 +168,7 @@ def trace_ear(
 
 def _staged(
     tensors: dict[str, Tensor],
-    params: EarParams,
+    params: AudioParams,
     builders: Sequence[StageBuilder],
     arrange: Callable[[Grid], tuple[Arrangement, ...]],
     constants: npt.NDArray[np.float32] | None = None,

@@ -10,10 +10,10 @@ import numpy as np
 
 from woolly.errors import ModelError
 from woolly.models.towers.arrangement import Arrangement, Grid
-from woolly.models.towers.params import EarParams
+from woolly.models.towers.params import AudioParams
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.models.towers.vit import layer, mlp
-from woolly.multimodal.ears import after_conv
+from woolly.multimodal.audio.settings import after_conv
 from woolly.plan import Tracer
 
 PROJECTORS = ("ultravox", "qwen2a", "voxtral", "qwen2.5o")
@@ -23,13 +23,13 @@ _NORM = 1e-6  # epsilon of Ultravox' own norms
 _TAPS = 3
 
 
-def _first_conv(p: Tracer, hp: EarParams) -> None:
+def _first_conv(p: Tracer, hp: AudioParams) -> None:
     """Each frame with its neighbours."""
     x = p.act(p.linear(p.given(width=_TAPS * hp.patch), "a.conv1d.1", width=hp.width), "gelu_erf")
     p.output(p.output_rows(x), "vectors", "none")
 
 
-def _encoder(p: Tracer, hp: EarParams) -> None:
+def _encoder(p: Tracer, hp: AudioParams) -> None:
     """Each second row with its neighbours, and all layers; then what makes rows of the prompt, but Ultravox'."""
     kind = hp.settings.projector
     n_places = after_conv(_CHUNK if kind == "qwen2.5o" else hp.settings.family.most_frames)
@@ -51,7 +51,7 @@ def _encoder(p: Tracer, hp: EarParams) -> None:
     p.output(y, "vectors", "none")
 
 
-def _projector(p: Tracer, hp: EarParams) -> None:
+def _projector(p: Tracer, hp: AudioParams) -> None:
     """Ultravox: some rows side by side, a norm, a gate, a norm, a matrix."""
     y = p.rms_norm(p.given(width=hp.settings.stack * hp.width), "mm.a.norm_pre", eps=_NORM)
     half = p.rows("mm.a.mlp.1") // 2
@@ -63,14 +63,14 @@ def _projector(p: Tracer, hp: EarParams) -> None:
 _FIRST = StageBuilder(_first_conv, ("a.conv1d.1.",))
 
 
-def stages(hp: EarParams) -> tuple[StageBuilder, ...]:
+def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
     """The stages of a family."""
     if hp.settings.projector == "ultravox":
         return _FIRST, StageBuilder(_encoder, ("a.",)), StageBuilder(_projector, ("mm.a.",))
     return _FIRST, StageBuilder(_encoder, ("a.", "mm.a."))
 
 
-def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
+def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """What each stage reads of the one before, chunk by chunk; only Qwen 2.5 Omni has several."""
     n, kind, stack = grid[2], hp.settings.projector, hp.settings.stack
     if not 0 < n <= hp.settings.family.most_frames:

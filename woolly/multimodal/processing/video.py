@@ -34,21 +34,21 @@ _QWEN2_LEAST_ROWS, _QWEN2_MOST_ROWS = 128, int(128_000 * 0.9)
 _QWEN25_PER_SECOND = 2
 
 
-def showing_of(settings: TowerSettings, *, hears: bool = False) -> Showing:
+def showing_of(settings: TowerSettings, *, has_audio: bool = False) -> Showing:
     """Returns how a family sees videos; RequestError if it takes them in a form that is not known here, or not at all.
 
-    Qwen 3 Omni has the tower of Qwen 3 VL, but lays sound among the frames: `hears` tells them apart.
+    Qwen 3 Omni has the tower of Qwen 3 VL, but lays sound among the frames: `has_audio` tells them apart.
     """
     if settings.projector == "idefics3":
         return SMOLVLM
-    if settings.projector == "qwen3vl_merger" and not hears:
+    if settings.projector == "qwen3vl_merger" and not has_audio:
         side, most = settings.patch_size * settings.merge, most_pixels(settings)
         return Showing(f"qwen3vl {side} {most}", _choose_qwen, partial(_fit_qwen, side, most), depth=2, by_pillow=True)
-    if settings.projector in ("qwen2vl_merger", "qwen2.5vl_merger") and not hears:
+    if settings.projector in ("qwen2vl_merger", "qwen2.5vl_merger") and not has_audio:
         side, most = settings.patch_size * settings.merge, most_pixels(settings)
         fit = partial(_fit_qwen2, side, most)
         return Showing(f"qwen2vl {side} {most}", _choose_qwen2, fit, depth=2, by_pillow=True, is_whole=True)
-    kind = f"{settings.projector} that also hear" if hears else settings.projector
+    kind = f"{settings.projector} that also hear" if has_audio else settings.projector
     raise RequestError(
         f"videos are taken by SmolVLM and Qwen 2 to 3.6 VL, not by models with a projector of type {kind}; send"
         " frames as pictures"

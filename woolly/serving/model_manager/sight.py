@@ -34,7 +34,7 @@ async def input_kinds(info: ModelInfo, settings: Settings, slot: Loaded | None) 
         return ["text"]
     if slot is not None and slot.llm is not None:
         sight = slot.llm.sight
-        own = () if sight is None else (("image", sight.tower), ("audio", sight.ears))
+        own = () if sight is None else (("image", sight.tower), ("audio", sight.audio))
         return ["text", *(name for name, its in own if its is not None)]
     found = await asyncio.to_thread(describe_projector, info.path, given_projector(info.path, settings))
     return ["text", *(found.takes if found is not None else ())]
@@ -46,15 +46,15 @@ async def takes_videos(info: ModelInfo, settings: Settings, slot: Loaded | None)
         return False
     if slot is not None and slot.llm is not None:
         sight = slot.llm.sight
-        tower, ears = (None, None) if sight is None else (sight.tower, sight.ears)
+        tower, audio = (None, None) if sight is None else (sight.tower, sight.audio)
     else:
         found = await asyncio.to_thread(describe_projector, info.path, given_projector(info.path, settings))
         halves = None if found is None else found.halves
-        tower, ears = (None, None) if halves is None else (halves.sight, halves.ears)
+        tower, audio = (None, None) if halves is None else (halves.sight, halves.audio)
     if tower is None:
         return False
     try:
-        showing_of(tower, hears=ears is not None)
+        showing_of(tower, hears=audio is not None)
     except RequestError:
         return False
     return True

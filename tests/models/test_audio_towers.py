@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cases.ears import EARS, heard, tensors, write_ear
+from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, tensors, write_audio_tower
 from tests.cases.towers import TOWERS, piece
 from tests.cases.towers import tensors as tower_tensors
 from woolly.engine.multimodal import open_tower
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.models.towers import trace_towers
-from woolly.multimodal import LISTENERS, Piece
+from woolly.multimodal import AUDIO_PROJECTORS, Piece
 from woolly.quant import GGMLType
 from woolly.runtime import Options
 
@@ -26,37 +26,37 @@ def rows_of(tower, prepared):
     return np.concatenate([tower.rows(piece, "audio") for piece in prepared.pieces])
 
 
-@pytest.mark.parametrize("name", EARS)
+@pytest.mark.parametrize("name", AUDIO_TOWERS)
 def test_a_tower_gives_what_transformers_gives(name, tmp_path):
-    ear, golden = EARS[name], np.load(GOLDENS / f"ear-{name}.npz")
-    path = write_ear(ear, tmp_path / "ear.gguf")
+    tiny, golden = AUDIO_TOWERS[name], np.load(GOLDENS / f"audio-{name}.npz")
+    path = write_audio_tower(tiny, tmp_path / "audio.gguf")
     opened = {which: open_tower(path, which, Options(threads=2)) for which in ("reference", "cpu")}
     lengths, *kept = (golden[key] for key in golden.files)
-    for n, length, want in zip(ear.lengths, lengths, kept, strict=True):
-        prepared = heard(ear, n)
-        after = 2 * bool(ear.settings.family.filled)  # rows of the file itself
-        assert sum(ear.settings.row_grid(piece.grid)[2] + after for piece in prepared.pieces) == length
+    for n, length, want in zip(tiny.lengths, lengths, kept, strict=True):
+        prepared = prepared_audio(tiny, n)
+        after = 2 * bool(tiny.settings.family.filled)  # rows of the file itself
+        assert sum(tiny.settings.row_grid(piece.grid)[2] + after for piece in prepared.pieces) == length
         for which, tower in opened.items():
-            if which == "reference" and n != ear.lengths[0]:
+            if which == "reference" and n != tiny.lengths[0]:
                 continue
             rows = rows_of(tower, prepared)
             assert rows.shape[0] == length
-            error = np.linalg.norm(rows[:: ear.keep] - want, axis=1) / np.linalg.norm(want, axis=1)
+            error = np.linalg.norm(rows[:: tiny.keep] - want, axis=1) / np.linalg.norm(want, axis=1)
             assert error.max() < _BOUNDS.get(name, 1e-4), (which, n, error.max())
     for tower in opened.values():
         tower.close()
 
 
 def test_every_family_has_a_golden_and_a_layout():
-    assert set(EARS) == set(LISTENERS)
+    assert set(AUDIO_TOWERS) == set(AUDIO_PROJECTORS)
 
 
 @pytest.mark.parametrize("name", ["ultravox", "qwen3a", "granite_speech", "gemma3na", "gemma4a"])
 def test_rows_do_not_depend_on_threads_nor_on_where_the_work_stops(name, tmp_path):
-    ear = EARS[name]
-    path = write_ear(ear, tmp_path / "ear.gguf")
+    tiny = AUDIO_TOWERS[name]
+    path = write_audio_tower(tiny, tmp_path / "audio.gguf")
     one, two = open_tower(path, "cpu", Options(threads=1)), open_tower(path, "cpu", Options(threads=3))
-    prepared = heard(ear, 24_000)
+    prepared = prepared_audio(tiny, 24_000)
     want = rows_of(one, prepared)
     np.testing.assert_array_equal(rows_of(two, prepared), want)
     sweep, n_stops = one.sweep(prepared.pieces[0], "audio"), 0
@@ -69,7 +69,10 @@ def test_rows_do_not_depend_on_threads_nor_on_where_the_work_stops(name, tmp_pat
 
 
 def test_filters_in_slices_have_the_bits_of_all_at_once(tmp_path, monkeypatch):
-    path, prepared = write_ear(EARS["qwen3a"], tmp_path / "ear.gguf"), heard(EARS["qwen3a"], 24_000)
+    path, prepared = (
+        write_audio_tower(AUDIO_TOWERS["qwen3a"], tmp_path / "audio.gguf"),
+        prepared_audio(AUDIO_TOWERS["qwen3a"], 24_000),
+    )
     whole = open_tower(path, "cpu", Options(threads=2))
     monkeypatch.setattr("woolly.models.towers.registry._MOST_ROWS", 77)
     cut = open_tower(path, "cpu", Options(threads=2))
@@ -78,9 +81,9 @@ def test_filters_in_slices_have_the_bits_of_all_at_once(tmp_path, monkeypatch):
     cut.close()
 
 
-def rewritten(ear, arrays, path, **keys):
+def rewritten(tiny, arrays, path, **keys):
     """The file of a tower with other tensors and keys."""
-    with open_gguf(write_ear(ear, path.with_suffix(".whole"))) as file:
+    with open_gguf(write_audio_tower(tiny, path.with_suffix(".whole"))) as file:
         writer = GGUFWriter(path)
         for key, value in (dict(file.metadata) | keys).items():
             writer.add(key, value)
@@ -91,7 +94,7 @@ def rewritten(ear, arrays, path, **keys):
 
 
 def test_a_file_may_hold_towers_for_both_and_one_family_that_is_not_known(tmp_path, caplog):
-    ear, eye = EARS["qwen2.5o"], TOWERS["qwen2.5o"]  # one type for both
+    tiny, eye = AUDIO_TOWERS["qwen2.5o"], TOWERS["qwen2.5o"]  # one type for both
     vision = {
         "clip.has_vision_encoder": True, "clip.vision.image_size": 32,
         "clip.vision.patch_size": 4, "clip.vision.embedding_length": 32, "clip.vision.block_count": 2,
@@ -99,43 +102,53 @@ def test_a_file_may_hold_towers_for_both_and_one_family_that_is_not_known(tmp_pa
         "clip.vision.image_mean": [0.5] * 3, "clip.vision.image_std": [0.5] * 3,
         **{f"clip.{key}": value for key, value in eye.extra.items()},
     }  # fmt: skip
-    both = rewritten(ear, tensors(ear) | tower_tensors(eye), tmp_path / "both.gguf", **vision)
+    both = rewritten(tiny, tensors(tiny) | tower_tensors(eye), tmp_path / "both.gguf", **vision)
     tower = open_tower(both, "cpu", Options(threads=1))
-    assert tower.sight is not None and tower.ears is not None and tower.width == 64
-    assert tower.rows(heard(ear, 8_500).pieces[0], "audio").shape == (13, 64)
+    assert tower.sight is not None and tower.audio is not None and tower.width == 64
+    assert tower.rows(prepared_audio(tiny, 8_500).pieces[0], "audio").shape == (13, 64)
     assert tower.rows(piece(eye.grids[0]), "image").shape == (10, 64)
     tower.close()
     odd = vision | {"clip.vision.projector_type": "gemma9v"}
     tower = open_tower(
-        rewritten(ear, tensors(ear) | tower_tensors(eye), tmp_path / "odd.gguf", **odd), "cpu", Options(threads=1)
+        rewritten(tiny, tensors(tiny) | tower_tensors(eye), tmp_path / "odd.gguf", **odd), "cpu", Options(threads=1)
     )
-    assert tower.sight is None and tower.ears is not None
+    assert tower.sight is None and tower.audio is not None
     assert "one of the two towers of odd.gguf is not used: the projector type 'gemma9v'" in caplog.text
     tower.close()
 
 
 def test_files_that_cannot_be_used_are_refused_by_name(tmp_path):
-    ear = EARS["ultravox"]
+    tiny = AUDIO_TOWERS["ultravox"]
     cases = [
-        (tensors(ear) | {"a.blk.0.surprise.weight": np.zeros(3, np.float32)}, {}, ModelError, "a.blk.0.surprise"),
-        ({k: v for k, v in tensors(ear).items() if k != "mm.a.mlp.2.weight"}, {}, ModelError, "mm.a.mlp.2.weight is m"),
-        (tensors(ear), {"clip.projector_type": "parakeet"}, UnsupportedError, "'parakeet' of sounds is not supported"),
-        (tensors(ear), {"clip.audio.projector.stack_factor": 0}, ModelError, "stack_factor is 0; a whole number"),
-        (tensors(ear), {"clip.audio.num_mel_bins": 10**6}, ModelError, "num_mel_bins is 1000000"),
-        (tensors(ear), {"clip.has_audio_encoder": False}, UnsupportedError, "no tower for pictures or sound"),
-        (tensors(ear) | {"a.position_embd.weight": np.zeros((9, 32), np.float32)}, {}, ModelError, "has 9 rows; 1500"),
-        (tensors(EARS["qwen3a"]), {"clip.projector_type": "qwen3a", "clip.audio.num_mel_bins": 64}, ModelError, "rows"),
+        (tensors(tiny) | {"a.blk.0.surprise.weight": np.zeros(3, np.float32)}, {}, ModelError, "a.blk.0.surprise"),
+        (
+            {k: v for k, v in tensors(tiny).items() if k != "mm.a.mlp.2.weight"},
+            {},
+            ModelError,
+            "mm.a.mlp.2.weight is m",
+        ),
+        (tensors(tiny), {"clip.projector_type": "parakeet"}, UnsupportedError, "'parakeet' of sounds is not supported"),
+        (tensors(tiny), {"clip.audio.projector.stack_factor": 0}, ModelError, "stack_factor is 0; a whole number"),
+        (tensors(tiny), {"clip.audio.num_mel_bins": 10**6}, ModelError, "num_mel_bins is 1000000"),
+        (tensors(tiny), {"clip.has_audio_encoder": False}, UnsupportedError, "no tower for pictures or sound"),
+        (tensors(tiny) | {"a.position_embd.weight": np.zeros((9, 32), np.float32)}, {}, ModelError, "has 9 rows; 1500"),
+        (
+            tensors(AUDIO_TOWERS["qwen3a"]),
+            {"clip.projector_type": "qwen3a", "clip.audio.num_mel_bins": 64},
+            ModelError,
+            "rows",
+        ),
     ]
     for i, (arrays, keys, error, message) in enumerate(cases):
         with (
-            open_gguf(rewritten(ear, arrays, tmp_path / f"{i}.gguf", **keys)) as file,
+            open_gguf(rewritten(tiny, arrays, tmp_path / f"{i}.gguf", **keys)) as file,
             pytest.raises(error, match=rf"{i}.gguf: .*{message}"),
         ):
             trace_towers(file)
 
 
 def test_conformers_that_cannot_be_used_are_refused_by_name(tmp_path):
-    granite, gemma = EARS["granite_speech"], EARS["gemma4a"]
+    granite, gemma = AUDIO_TOWERS["granite_speech"], AUDIO_TOWERS["gemma4a"]
     several = {"clip.audio.feature_layer": [1]}
     cases = [
         (granite, "a.proj_query", {}, ModelError, "tensor a.proj_query is missing"),
@@ -155,10 +168,10 @@ def test_conformers_that_cannot_be_used_are_refused_by_name(tmp_path):
         (granite, "a.enc_ctc_out.bias", {}, ModelError, "tensor a.enc_ctc_out.bias is missing"),
         (gemma, "a.blk.1.attn_k_rel.weight", {}, ModelError, "a.blk.1.attn_k_rel.weight is missing"),
     ]
-    for i, (ear, without, keys, error, message) in enumerate(cases):
-        arrays = {name: array for name, array in tensors(ear).items() if name != without}
+    for i, (tiny, without, keys, error, message) in enumerate(cases):
+        arrays = {name: array for name, array in tensors(tiny).items() if name != without}
         with (
-            open_gguf(rewritten(ear, arrays, tmp_path / f"{i}.gguf", **keys)) as file,
+            open_gguf(rewritten(tiny, arrays, tmp_path / f"{i}.gguf", **keys)) as file,
             pytest.raises(error, match=rf"{i}.gguf: .*{message}"),
         ):
             trace_towers(file)
@@ -182,18 +195,18 @@ def test_conformers_that_cannot_be_used_are_refused_by_name(tmp_path):
     ],
 )
 def test_tables_that_do_not_fit_are_refused_before_a_sound_comes(name, changes, message, tmp_path):
-    arrays = tensors(EARS[name]) | {key: np.zeros(shape, np.float32) for key, shape in changes.items()}
+    arrays = tensors(AUDIO_TOWERS[name]) | {key: np.zeros(shape, np.float32) for key, shape in changes.items()}
     with (
-        open_gguf(rewritten(EARS[name], arrays, tmp_path / "ear.gguf")) as file,
+        open_gguf(rewritten(AUDIO_TOWERS[name], arrays, tmp_path / "audio.gguf")) as file,
         pytest.raises(ModelError, match=message),
     ):
         trace_towers(file)
 
 
 def test_a_piece_that_does_not_fit_is_refused(tmp_path):
-    tower = open_tower(write_ear(EARS["qwen2a"], tmp_path / "ear.gguf"), "cpu", Options(threads=1))
+    tower = open_tower(write_audio_tower(AUDIO_TOWERS["qwen2a"], tmp_path / "audio.gguf"), "cpu", Options(threads=1))
     with pytest.raises(RequestError, match="a frame has 80 numbers, but the tower reads 128"):
-        tower.check(heard(replace(EARS["qwen2a"], n_mels=80), 3_000).pieces[0], "audio")
+        tower.check(prepared_audio(replace(AUDIO_TOWERS["qwen2a"], n_mels=80), 3_000).pieces[0], "audio")
     with pytest.raises(RequestError, match="3001 frames, and the tower hears up to 3000"):
         tower.check(Piece(np.zeros((3001, 128), np.float32), (1, 1, 3001)), "audio")
     with pytest.raises(RequestError, match="this model sees no pictures"):

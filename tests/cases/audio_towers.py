@@ -12,15 +12,15 @@ import numpy as np
 from tests.cases.towers import TEXT, matrix, norm
 from woolly.gguf import GGUFWriter
 from woolly.multimodal import Prepared, Sound
-from woolly.multimodal.ears import EarSettings
-from woolly.multimodal.processing.hearing import prepare_sound
+from woolly.multimodal.audio.settings import AudioSettings
+from woolly.multimodal.processing.audio import prepare_sound
 from woolly.quant import GGMLType
 
 WIDTH, FFN, CHANNELS, LETTERS = 32, 48, 6, 13
 
 
 @dataclass(frozen=True)
-class TinyEar:
+class TinyAudioTower:
     name: str
     lengths: tuple[int, ...]  # of the sounds of its golden, in samples
     root: dict[str, tuple[int, ...]]  # shapes of tensors outside blocks
@@ -31,10 +31,10 @@ class TinyEar:
     keep: int = 1  # of the golden's rows, each n-th
 
     @property
-    def settings(self) -> EarSettings:
+    def settings(self) -> AudioSettings:
         stack, window = (self.extra.get(f"projector.{key}", 1) for key in ("stack_factor", "window_size"))
         n_queries = window // self.extra.get("projector.downsample_rate", 1)
-        return EarSettings("audio", self.name, self.n_mels, stack, window, n_queries)
+        return AudioSettings("audio", self.name, self.n_mels, stack, window, n_queries)
 
 
 def conv1d(n_mels: int) -> dict[str, tuple[int, ...]]:
@@ -125,10 +125,10 @@ def fast_block() -> dict[str, tuple[int, ...]]:
 
 BLOCKS = {"granite_speech": granite_block, "gemma3na": usm_block, "gemma4a": gemma_block, "lfm2a": fast_block}
 
-EARS = {
-    ear.name: ear
-    for ear in (
-        TinyEar(
+AUDIO_TOWERS = {
+    tiny.name: tiny
+    for tiny in (
+        TinyAudioTower(
             "ultravox",
             (8_500, 3_000, 500_001),
             conv1d(80) | {"mm.a.norm_pre.weight": (8 * WIDTH,), "mm.a.norm_mid.weight": (20,)}
@@ -136,8 +136,8 @@ EARS = {
             extra={"projector.stack_factor": 8},
             keep=8,
         ),
-        TinyEar("qwen2a", (8_500, 3_000, 479_999), conv1d(128) | matrix("mm.a.fc", TEXT, WIDTH), 128, keep=25),
-        TinyEar(
+        TinyAudioTower("qwen2a", (8_500, 3_000, 479_999), conv1d(128) | matrix("mm.a.fc", TEXT, WIDTH), 128, keep=25),
+        TinyAudioTower(
             "voxtral",
             (8_500, 500_001),
             conv1d(128) | matrix("mm.a.mlp.1", TEXT, 4 * WIDTH, False) | matrix("mm.a.mlp.2", TEXT, TEXT, False),
@@ -145,8 +145,8 @@ EARS = {
             extra={"projector.stack_factor": 4},
             keep=25,
         ),
-        TinyEar("qwen2.5o", (8_500, 3_000, 70_111), conv1d(128) | matrix("mm.a.fc", TEXT, WIDTH), 128, keep=3),
-        TinyEar(
+        TinyAudioTower("qwen2.5o", (8_500, 3_000, 70_111), conv1d(128) | matrix("mm.a.fc", TEXT, WIDTH), 128, keep=3),
+        TinyAudioTower(
             "qwen3a",
             (24_000, 150_001),
             conv2d() | {"a.conv_out.weight": (WIDTH, CHANNELS * 16), "a.position_embd.weight": (1500, WIDTH)}
@@ -154,7 +154,7 @@ EARS = {
             128,
             keep=3,
         ),
-        TinyEar(
+        TinyAudioTower(
             "granite_speech",
             (24_000, 8_500, 70_111),
             query_former(2),
@@ -165,7 +165,7 @@ EARS = {
                 "projector.downsample_rate": 5, "projector.head_count": 4,
             },
         ),
-        TinyEar(
+        TinyAudioTower(
             "gemma4a",
             (24_000, 8_500, 3_000),
             {
@@ -176,7 +176,7 @@ EARS = {
             | matrix("mm.a.input_projection", TEXT, FFN, False),
             16,
         ),
-        TinyEar(
+        TinyAudioTower(
             "gemma3na",
             (24_000, 8_500, 3_000, 500_001),
             {
@@ -189,7 +189,7 @@ EARS = {
             | matrix("mm.a.input_projection", TEXT, WIDTH, False),
             16,
         ),
-        TinyEar(
+        TinyAudioTower(
             "lfm2a",
             (24_000, 8_500, 3_000),
             {
@@ -207,26 +207,26 @@ EARS = {
 }  # fmt: skip
 
 
-def shapes(ear: TinyEar) -> dict[str, tuple[int, ...]]:
+def shapes(tiny: TinyAudioTower) -> dict[str, tuple[int, ...]]:
     """Shapes of all tensors. Whisper's keys have no bias, Qwen 3's do."""
-    out = dict(ear.root)
-    for i in range(ear.n_layers):
-        if ear.name in BLOCKS:
-            block = BLOCKS[ear.name]()
+    out = dict(tiny.root)
+    for i in range(tiny.n_layers):
+        if tiny.name in BLOCKS:
+            block = BLOCKS[tiny.name]()
         else:
             block = norm("ln1", WIDTH) | norm("ln2", WIDTH)
             for one in ("attn_q", "attn_k", "attn_v", "attn_out"):
-                block |= matrix(one, WIDTH, WIDTH, one != "attn_k" or ear.name == "qwen3a")
+                block |= matrix(one, WIDTH, WIDTH, one != "attn_k" or tiny.name == "qwen3a")
             block |= matrix("ffn_up", FFN, WIDTH) | matrix("ffn_down", WIDTH, FFN)
         out |= {f"a.blk.{i}.{name}": shape for name, shape in block.items()}
     return out
 
 
-def tensors(ear: TinyEar) -> dict[str, np.ndarray]:
+def tensors(tiny: TinyAudioTower) -> dict[str, np.ndarray]:
     """Every weight, as `towers.tensors` makes them."""
-    random = np.random.RandomState(zlib.crc32(f"ear {ear.name}".encode()))
+    random = np.random.RandomState(zlib.crc32(f"ear {tiny.name}".encode()))
     out = {}
-    for name, shape in shapes(ear).items():
+    for name, shape in shapes(tiny).items():
         values = random.standard_normal(shape)
         if name.endswith(("_min", "_max")):
             values = np.full(shape, 1.5 if name.endswith("_max") else -1.0)
@@ -238,32 +238,32 @@ def tensors(ear: TinyEar) -> dict[str, np.ndarray]:
         elif "position" not in name:
             values = values * np.prod(shape[1:]) ** -0.5
         out[name] = values.astype(np.float32)
-    if ear.name in ("qwen2.5o", "qwen3a"):  # their positions are sines, which converters write as a table
+    if tiny.name in ("qwen2.5o", "qwen3a"):  # their positions are sines, which converters write as a table
         steps = np.exp(-np.log(10000) / (WIDTH // 2 - 1) * np.arange(WIDTH // 2))
         turned = np.arange(1500)[:, None] * steps
         out["a.position_embd.weight"] = np.concatenate([np.sin(turned), np.cos(turned)], axis=1).astype(np.float32)
     return out
 
 
-def write_ear(ear: TinyEar, path: Path, **more: Any) -> Path:
+def write_audio_tower(tiny: TinyAudioTower, path: Path, **more: Any) -> Path:
     """Writes the file of a tower and gives the path back."""
     writer = GGUFWriter(path)
     keys = {
-        "num_mel_bins": ear.n_mels,
+        "num_mel_bins": tiny.n_mels,
         "embedding_length": WIDTH,
         "feed_forward_length": FFN,
-        "block_count": ear.n_layers,
+        "block_count": tiny.n_layers,
         "projection_dim": TEXT,
-        "attention.head_count": ear.heads,
+        "attention.head_count": tiny.heads,
         "attention.layer_norm_epsilon": 1e-5,
     }
     writer.add("general.architecture", "clip")
     writer.add("general.type", "mmproj")
-    for key, value in ({"has_audio_encoder": True, "projector_type": ear.name} | more).items():
+    for key, value in ({"has_audio_encoder": True, "projector_type": tiny.name} | more).items():
         writer.add(f"clip.{key}", value)
-    for key, value in (keys | ear.extra).items():
+    for key, value in (keys | tiny.extra).items():
         writer.add(f"clip.audio.{key}", value)
-    for name, array in tensors(ear).items():
+    for name, array in tensors(tiny).items():
         writer.add_tensor(name, array, GGMLType.F32)
     writer.write()
     return path
@@ -277,6 +277,6 @@ def samples(n: int, seed: int = 0) -> np.ndarray:
     return (0.2 * tones * np.abs(np.sin(2.1 * t + seed)) + 0.01 * noise).astype(np.float32)
 
 
-def heard(ear: TinyEar, n: int, seed: int = 0) -> Prepared:
+def prepared_audio(tiny: TinyAudioTower, n: int, seed: int = 0) -> Prepared:
     """A sound as the tower reads it."""
-    return prepare_sound(Sound(samples(n, seed)), ear.settings)
+    return prepare_sound(Sound(samples(n, seed)), tiny.settings)

@@ -1,4 +1,4 @@
-"""The EarSettings: what a projector's file (`mmproj`) says of sounds, by the `clip.audio.*` keys, and each family."""
+"""The AudioSettings: what a projector's file (`mmproj`) says of sounds, by the `clip.audio.*` keys, and each family."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Listener:
+class AudioProjector:
     """One family of towers for sound: the marks around its rows, and how many rows frames become."""
 
     begin: str = ""  # text before the rows of a sound, as the model's processor writes it
@@ -22,7 +22,7 @@ class Listener:
     # What chat templates write in place of a sound, longest first. The layout replaces it, marks and all.
     written: tuple[str, ...] = ()
     # By frames of a piece and what the file says.
-    rows: Callable[[int, EarSettings], int] = lambda n_frames, settings: n_frames // 4
+    rows: Callable[[int, AudioSettings], int] = lambda n_frames, settings: n_frames // 4
     most_frames: int = 3000  # of a piece: 30 s
     # Rows of each piece, of which the last are the row of the tower's file that stands for none; then comes the one
     # that ends a sound, and each piece has marks of its own. 0: as many as there are.
@@ -41,26 +41,30 @@ def after_conv(n: int, times: int = 1) -> int:
 _QWEN = ("<|audio_bos|>", "<|audio_eos|>", ("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>"))
 
 # By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has their files.
-LISTENERS: Mapping[str, Listener] = {
-    "ultravox": Listener(written=("<|audio|>",), rows=lambda n, its: -(-after_conv(n) // its.stack), needs_stack=True),
-    "qwen2a": Listener(*_QWEN),
-    "voxtral": Listener(
+AUDIO_PROJECTORS: Mapping[str, AudioProjector] = {
+    "ultravox": AudioProjector(
+        written=("<|audio|>",), rows=lambda n, its: -(-after_conv(n) // its.stack), needs_stack=True
+    ),
+    "qwen2a": AudioProjector(*_QWEN),
+    "voxtral": AudioProjector(
         "[BEGIN_AUDIO]",
         "",
         ("[BEGIN_AUDIO][AUDIO]", "[AUDIO]"),
         lambda n, its: n // 2 // its.stack,
         needs_stack=True,
     ),
-    "qwen2.5o": Listener(*_QWEN, lambda n, its: after_conv(n) // 2),
-    "qwen3a": Listener(
+    "qwen2.5o": AudioProjector(*_QWEN, lambda n, its: after_conv(n) // 2),
+    "qwen3a": AudioProjector(
         "<|audio_start|>",
         "<|audio_end|>",
         ("<|audio_start|><|audio_pad|><|audio_end|>", "<|audio_pad|>"),
         lambda n, its: n // 100 * 13 + after_conv(n % 100, 3),
         most_frames=800,
     ),
-    "gemma4a": Listener("<|audio>", "<audio|>", ("<|audio|>",), lambda n, its: after_conv(n, 2), most_frames=2999),
-    "gemma3na": Listener(
+    "gemma4a": AudioProjector(
+        "<|audio>", "<audio|>", ("<|audio|>",), lambda n, its: after_conv(n, 2), most_frames=2999
+    ),
+    "gemma3na": AudioProjector(
         "\n\n<start_of_audio>",
         "\n\n",
         ("<audio_soft_token>",),
@@ -68,48 +72,48 @@ LISTENERS: Mapping[str, Listener] = {
         most_frames=2997,
         filled=188,
     ),
-    "lfm2a": Listener(written=("<|audio|>",), rows=lambda n, its: after_conv(n, 3)),
+    "lfm2a": AudioProjector(written=("<|audio|>",), rows=lambda n, its: after_conv(n, 3)),
     # Its frames are two of 10 ms side by side.
-    "granite_speech": Listener(
+    "granite_speech": AudioProjector(
         written=("<|audio|>",), rows=lambda n, its: -(-n // its.window) * its.n_queries, needs_window=True
     ),
 }
 
 
 @dataclass(frozen=True)
-class EarSettings:
+class AudioSettings:
     """How sounds are prepared for a tower."""
 
     kind: Kind
-    projector: str  # `clip.projector_type`, a key of LISTENERS
+    projector: str  # `clip.projector_type`, a key of AUDIO_PROJECTORS
     n_mels: int  # numbers of a frame
     stack: int = 1  # rows of the encoder that make one
     window: int = 1  # rows of the encoder that are looked at together
     n_queries: int = 1  # that look at a window
 
     @property
-    def family(self) -> Listener:
+    def family(self) -> AudioProjector:
         """The row of the table of listeners."""
-        return LISTENERS[self.projector]
+        return AUDIO_PROJECTORS[self.projector]
 
     def row_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         """Frames, height and width of the rows that a tower makes of a piece of this grid: they are a line."""
         return 1, 1, self.family.rows(grid[2], self)
 
 
-def read_ears(metadata: Mapping[str, Any]) -> EarSettings:
+def read_audio_settings(metadata: Mapping[str, Any]) -> AudioSettings:
     """The settings of the tower for sound in a file's metadata; ModelError or UnsupportedError if there is none."""
     if metadata.get("clip.has_audio_encoder") is not True:
         raise UnsupportedError("the file holds no tower for sound (clip.has_audio_encoder)")
     projector = text_of(metadata, "clip.audio.projector_type") or text_of(metadata, "clip.projector_type")
-    if projector not in LISTENERS:
+    if projector not in AUDIO_PROJECTORS:
         raise UnsupportedError(
             f"the projector type {projector!r:.60} of sounds is not supported yet; these are:"
-            f" {', '.join(sorted(LISTENERS))}"
+            f" {', '.join(sorted(AUDIO_PROJECTORS))}"
         )
-    family = LISTENERS[projector]
+    family = AUDIO_PROJECTORS[projector]
     window = _whole(metadata, "projector.window_size", 1, 512) if family.needs_window else 1
-    return EarSettings(
+    return AudioSettings(
         kind="audio",
         projector=projector,
         n_mels=_whole(metadata, "num_mel_bins", 8, 512),

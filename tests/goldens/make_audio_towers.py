@@ -1,6 +1,6 @@
 """Makes the golden rows and frames of towers for sound with torch and transformers, as make_towers.py does pictures'.
 
-    python -m tests.goldens.make_ears          (from the project's root, in the environment of make.py)
+    python -m tests.goldens.make_audio_towers          (from the project's root, in the environment of make.py)
 
 A golden goes from samples to rows: the feature extractor, the encoder and the projector are transformers'. Of Ultravox,
 which transformers does not have, the extractor and the layers are, and what is around them follows its own code.
@@ -14,7 +14,7 @@ import torch
 import transformers
 from transformers import models
 
-from tests.cases.ears import CHANNELS, EARS, FFN, LETTERS, WIDTH, samples, write_ear
+from tests.cases.audio_towers import AUDIO_TOWERS, CHANNELS, FFN, LETTERS, WIDTH, samples, write_audio_tower
 from tests.cases.towers import TEXT
 from tests.goldens.make import HERE, File
 from tests.goldens.make_conformers import gemma3na, gemma4a, lfm2a
@@ -276,17 +276,17 @@ def frames():
 def main():
     frames()
     with tempfile.TemporaryDirectory() as folder:
-        for ear in EARS.values():
-            path = HERE / f"ear-{ear.name}.npz"
+        for tiny in AUDIO_TOWERS.values():
+            path = HERE / f"audio-{tiny.name}.npz"
             if path.exists():  # delete a golden to make it anew
                 continue
-            file = File(write_ear(ear, Path(folder, f"{ear.name}.gguf")))
-            rows = MAKERS[ear.name](file)
+            file = File(write_audio_tower(tiny, Path(folder, f"{tiny.name}.gguf")))
+            rows = MAKERS[tiny.name](file)
             with torch.no_grad():
-                made = [rows(samples(n)).numpy().astype(np.float32) for n in ear.lengths]
+                made = [rows(samples(n)).numpy().astype(np.float32) for n in tiny.lengths]
             lengths = np.array([len(one) for one in made])
-            np.savez_compressed(path, lengths, *(one[:: ear.keep] for one in made))
-            print(f"{ear.name}: {lengths.tolist()} rows, {path.stat().st_size} bytes")
+            np.savez_compressed(path, lengths, *(one[:: tiny.keep] for one in made))
+            print(f"{tiny.name}: {lengths.tolist()} rows, {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

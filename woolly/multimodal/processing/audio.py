@@ -18,8 +18,8 @@ from woolly.multimodal.audio import (
     log_mel_usm,
     log_mel_whisper,
 )
+from woolly.multimodal.audio.settings import AudioSettings, after_conv
 from woolly.multimodal.audio.sound import RATE
-from woolly.multimodal.ears import EarSettings, after_conv
 from woolly.multimodal.layout import Layout, lay_out
 from woolly.multimodal.prepared import Piece, Prepared
 
@@ -31,19 +31,19 @@ _LEAST_SAMPLES = int(_LEAST_SECONDS * RATE)
 _PIECE = 30 * RATE  # samples of a piece of 30 s
 
 
-def prepare_sound(sound: Sound, settings: EarSettings) -> Prepared:
+def prepare_sound(sound: Sound, settings: AudioSettings) -> Prepared:
     """Returns a sound as the tower reads it; RequestError if it is too short. Two threads at once work, others wait."""
     _check_length(sound)
     with AT_WORK:
         try:
-            frames = [np.ascontiguousarray(one) for one in HEARING[settings.projector](sound, settings)]
+            frames = [np.ascontiguousarray(one) for one in AUDIO_PROCESSORS[settings.projector](sound, settings)]
             pieces = [Piece(one, (1, 1, len(one))) for one in frames]
             return replace(Prepared.of("audio", pieces), seconds=sound.seconds)
         except MemoryError:
             raise RequestError("the sound does not fit into the memory; send a shorter one") from None
 
 
-def measure_sound(sound: Sound, settings: EarSettings) -> Layout:
+def measure_sound(sound: Sound, settings: AudioSettings) -> Layout:
     """Returns what a sound becomes in a prompt, by its length alone; RequestError if it is too short."""
     _check_length(sound)
     pieces = [
@@ -58,20 +58,20 @@ def _check_length(sound: Sound) -> None:
         raise RequestError(f"the sound has {sound.seconds:.3f} s; at least {_LEAST_SECONDS} s were expected")
 
 
-def _ultravox(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+def _ultravox(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """No padding. Of a sound in several pieces the last is filled up with zeros, of which one frame is ever seen."""
     frames = log_mel_whisper(sound.samples, settings.n_mels)
     yield from _cut(frames, settings, is_filled=len(frames) > settings.family.most_frames)
 
 
-def _cut(frames: Float32, settings: EarSettings, *, is_filled: bool = False) -> Iterator[Float32]:
+def _cut(frames: Float32, settings: AudioSettings, *, is_filled: bool = False) -> Iterator[Float32]:
     most = settings.family.most_frames
     for first in range(0, len(frames), most):
         part = frames[first : first + most]
         yield np.pad(part, ((0, 1), (0, 0))) if is_filled and len(part) % 2 else part
 
 
-def _qwen2a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+def _qwen2a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Pieces of 30 s, each a sound of its own that silence follows; the last row sees a frame of that."""
     most = settings.family.most_frames
     for first in range(0, len(sound.samples), most * _HOP):
@@ -81,46 +81,46 @@ def _qwen2a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
         yield frames[: min(most, 2 * after_conv(-(-len(part) // _HOP)) + 1)]
 
 
-def _voxtral(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+def _voxtral(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """The sound with silence up to whole pieces of 30 s, which are heard, too."""
     n = settings.family.most_frames * _HOP
     filled = np.pad(sound.samples, (0, -len(sound.samples) % n))
     yield from _cut(log_mel_whisper(filled, settings.n_mels), settings)
 
 
-def _qwen25o(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+def _qwen25o(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Frames of the sound as if silence followed. A tail of one row alone would leave no pair."""
     frames = log_mel_whisper(_silence_after(sound.samples), settings.n_mels)[: -(-len(sound.samples) // _HOP)]
     yield from (part for part in _cut(frames, settings) if settings.family.rows(len(part), settings))
 
 
-def _qwen3a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+def _qwen3a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Frames of the sound without padding, in pieces whose rows see each other."""
     yield from _cut(log_mel_whisper(sound.samples, settings.n_mels), settings)
 
 
-def _gemma4a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+def _gemma4a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Pieces of 30 s, each a sound of its own."""
     for first in range(0, len(sound.samples), _PIECE):
         part = sound.samples[first : first + _PIECE]
         yield log_mel_gemma(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
 
 
-def _gemma3na(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+def _gemma3na(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Pieces of 30 s, each a sound of its own."""
     for first in range(0, len(sound.samples), _PIECE):
         part = sound.samples[first : first + _PIECE]
         yield log_mel_usm(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
 
 
-def _lfm2a(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+def _lfm2a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Pieces of 30 s, each a sound of its own."""
     for first in range(0, len(sound.samples), _PIECE):
         part = sound.samples[first : first + _PIECE]
         yield log_mel_nemo(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
 
 
-def _granite(sound: Sound, settings: EarSettings) -> Iterator[Float32]:
+def _granite(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Two frames side by side, of the whole sound."""
     frames = log_mel_granite(sound.samples, settings.n_mels // 2)
     yield from _cut(frames[: len(frames) // 2 * 2].reshape(-1, settings.n_mels), settings)
@@ -132,7 +132,7 @@ def _silence_after(samples: Float32) -> Float32:
 
 
 # By `clip.projector_type`.
-HEARING: Mapping[str, Callable[[Sound, EarSettings], Iterator[Float32]]] = {
+AUDIO_PROCESSORS: Mapping[str, Callable[[Sound, AudioSettings], Iterator[Float32]]] = {
     "ultravox": _ultravox,
     "qwen2a": _qwen2a,
     "voxtral": _voxtral,
@@ -145,49 +145,49 @@ HEARING: Mapping[str, Callable[[Sound, EarSettings], Iterator[Float32]]] = {
 }
 
 
-def _pieces(n: int, settings: EarSettings) -> list[int]:
+def _pieces(n: int, settings: AudioSettings) -> list[int]:
     """Returns how many frames each piece of `n` frames has."""
     most = settings.family.most_frames
     return [min(most, n - first) for first in range(0, n, most)]
 
 
-def _ultravox_lengths(n_samples: int, settings: EarSettings) -> list[int]:
+def _ultravox_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     own = _pieces(n_samples // _HOP, settings)
     return own if len(own) == 1 else [n + n % 2 for n in own]
 
 
-def _qwen2a_lengths(n_samples: int, settings: EarSettings) -> list[int]:
+def _qwen2a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     most = settings.family.most_frames
     least = int(_LEAST_SECONDS * RATE) // _HOP
     return [min(most, 2 * after_conv(max(n, least)) + 1) for n in _pieces(-(-n_samples // _HOP), settings)]
 
 
-def _voxtral_lengths(n_samples: int, settings: EarSettings) -> list[int]:
+def _voxtral_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     most = settings.family.most_frames
     return [most] * -(-n_samples // (most * _HOP))
 
 
-def _qwen25o_lengths(n_samples: int, settings: EarSettings) -> list[int]:
+def _qwen25o_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     return [n for n in _pieces(-(-n_samples // _HOP), settings) if settings.family.rows(n, settings)]
 
 
-def _gemma3na_lengths(n_samples: int, settings: EarSettings) -> list[int]:
+def _gemma3na_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     parts = (max(min(_PIECE, n_samples - first), _LEAST_SAMPLES) for first in range(0, n_samples, _PIECE))
     return [(n + -n % 128 - 513) // _HOP + 1 for n in parts]
 
 
-def _gemma4a_lengths(n_samples: int, settings: EarSettings) -> list[int]:
+def _gemma4a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     parts = (min(_PIECE, n_samples - first) for first in range(0, n_samples, _PIECE))
     return [(max(n, _LEAST_SAMPLES) - 1) // _HOP for n in parts]
 
 
-def _lfm2a_lengths(n_samples: int, settings: EarSettings) -> list[int]:
+def _lfm2a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     parts = (min(_PIECE, n_samples - first) for first in range(0, n_samples, _PIECE))
     return [max(n, _LEAST_SAMPLES) // _HOP for n in parts]
 
 
-# Frames of each piece by the samples of a sound: what the functions of HEARING yield.
-_LENGTHS: Mapping[str, Callable[[int, EarSettings], list[int]]] = {
+# Frames of each piece by the samples of a sound: what the functions of AUDIO_PROCESSORS yield.
+_LENGTHS: Mapping[str, Callable[[int, AudioSettings], list[int]]] = {
     "ultravox": _ultravox_lengths,
     "qwen2a": _qwen2a_lengths,
     "voxtral": _voxtral_lengths,
