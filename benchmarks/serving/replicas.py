@@ -62,7 +62,7 @@ def counts(port: int) -> dict[str, float]:
 
 
 @contextmanager
-def listening() -> Iterator[tuple[str, int]]:
+def replica_server() -> Iterator[tuple[str, int]]:
     """A replica that waits for a front; gives its address and its process."""
     main = "from woolly.cli import main; main()"
     command = [sys.executable, "-u", "-c", main, "cluster", "replica", "--listen", f"{HOST}:0"]
@@ -80,7 +80,7 @@ async def overhead(options: argparse.Namespace) -> dict[str, Any]:
     threads = ("-t", str(options.threads), "-c", "2048", "--no-webui")
     os.environ["WOOLLY_CLUSTER_SECRET"] = secrets.token_hex(16)
     with ExitStack() as stack:
-        address, replica = stack.enter_context(listening())
+        address, replica = stack.enter_context(replica_server())
         alone = stack.enter_context(serving(options.model, *threads))
         front = stack.enter_context(serving(options.model, *threads, "--replicas", "0", "--join", address))
         ports = {"alone": alone[0], "front": front[0]}

@@ -13,7 +13,7 @@ ray = pytest.importorskip("ray")
 
 from woolly import LLM, SamplingParams  # noqa: E402
 from woolly.cluster.model import FleetLLM  # noqa: E402
-from woolly.cluster.on_ray import ray_seats  # noqa: E402
+from woolly.cluster.ray_launcher import ray_launchers  # noqa: E402
 from woolly.errors import RequestError  # noqa: E402
 from woolly.serving.settings.options import ModelOptions  # noqa: E402
 
@@ -29,14 +29,14 @@ def cluster():
 
 def test_there_must_be_a_cluster():
     with pytest.raises(RequestError, match="no Ray cluster at"):
-        ray_seats("127.0.0.1:1", 1, 1)
+        ray_launchers("127.0.0.1:1", 1, 1)
 
 
 def test_actors_are_killed_and_replaced_unnoticed(cluster, tiny_model):
     with LLM(tiny_model, ctx=512, threads=1) as alone:
         whole = alone.generate("hello", PARAMS)
-    seats = ray_seats("auto", 2, 1)
-    with FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), seats, stall=60.0) as llm:
+    launchers = ray_launchers("auto", 2, 1)
+    with FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), launchers, stall=60.0) as llm:
         assert llm.generate("hello", PARAMS) == whole
         stream = llm.generate("hello", PARAMS, stream=True)
         next(stream)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cluster.seats import DyingSeat, ThreadSeat, link_of
+from tests.cluster.launchers import DyingLauncher, ThreadLauncher, link_of
 from woolly import LLM, SamplingParams
 from woolly.cluster.model import FleetLLM
 from woolly.cluster.replica import Replica
@@ -51,8 +51,8 @@ def alone(tiny_model):
 def fleet(tiny_model):
     opened = []
 
-    def make(*seats, options=OPTIONS, **more):
-        opened.append(FleetLLM(tiny_model, options, seats, **{"stall": 60.0, **more}))
+    def make(*launchers, options=OPTIONS, **more):
+        opened.append(FleetLLM(tiny_model, options, launchers, **{"stall": 60.0, **more}))
         return opened[-1]
 
     yield make
@@ -63,12 +63,12 @@ def fleet(tiny_model):
 def test_layers_on_gpus_are_the_replicas_affair(fleet, monkeypatch):
     """The front computes nothing, and holds no layer."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    llm = fleet(ThreadSeat("a"), options=replace(OPTIONS, gpu_layers="all"))
+    llm = fleet(ThreadLauncher("a"), options=replace(OPTIONS, gpu_layers="all"))
     assert llm.generate(PROMPT, LONG).text
 
 
 def test_answers_are_those_of_the_model_alone(fleet, alone):
-    llm = fleet(ThreadSeat("a"), ThreadSeat("b"))
+    llm = fleet(ThreadLauncher("a"), ThreadLauncher("b"))
     assert llm.identity() == alone.identity()
     for params in KINDS.values():
         assert llm.generate(PROMPT, params) == alone.generate(PROMPT, params)
@@ -85,7 +85,7 @@ def test_answers_are_those_of_the_model_alone(fleet, alone):
 @pytest.mark.parametrize("limit", [1, 17, 59])
 def test_a_process_that_is_killed_at_any_token_is_not_noticed(fleet, alone, limit):
     """SIGKILL, before its n-th token is sent; its successor goes on."""
-    llm = fleet(DyingSeat("a", limit))
+    llm = fleet(DyingLauncher("a", limit))
     stream = llm.generate(PROMPT, LONG, stream=True)
     whole, text = alone.generate(PROMPT, LONG), "".join(chunk.text for chunk in stream)
     assert text == whole.text
@@ -95,21 +95,21 @@ def test_a_process_that_is_killed_at_any_token_is_not_noticed(fleet, alone, limi
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_request_goes_on_elsewhere(fleet, alone, kind):
-    llm = fleet(ThreadSeat("a", dies_after=3), ThreadSeat("b", dies_after=3))  # whichever it is given to first
+    llm = fleet(ThreadLauncher("a", dies_after=3), ThreadLauncher("b", dies_after=3))  # whichever it is given to first
     assert llm.generate(PROMPT, KINDS[kind]).choices == alone.generate(PROMPT, KINDS[kind]).choices
     assert llm.fleet.counts["moved"] >= 1
 
 
 def test_a_request_that_ends_every_replica_ends_itself(fleet, alone):
-    llm = fleet(ThreadSeat("a", dies_after=2, times=2), ThreadSeat("b", dies_after=2, times=2))
+    llm = fleet(ThreadLauncher("a", dies_after=2, times=2), ThreadLauncher("b", dies_after=2, times=2))
     with pytest.raises(RuntimeError, match="3 replicas ended while they computed this request"):
         llm.generate(PROMPT, LONG)
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)  # as soon as one is there again
 
 
 def test_a_replica_whose_gpu_fails_is_replaced_unnoticed(fleet, alone, monkeypatch):
-    seats = ThreadSeat("a"), ThreadSeat("b")
-    llm = fleet(*seats)
+    launchers = ThreadLauncher("a"), ThreadLauncher("b")
+    llm = fleet(*launchers)
     plain, lost = CpuProgram.run, []
 
     def run(program, batch, *given):
@@ -126,14 +126,14 @@ def test_a_replica_whose_gpu_fails_is_replaced_unnoticed(fleet, alone, monkeypat
 
 
 def test_a_silent_replica_is_given_up(fleet, alone):
-    llm = fleet(ThreadSeat("a", silent_after=5), stall=5.0)
+    llm = fleet(ThreadLauncher("a", silent_after=5), stall=5.0)
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
     assert llm.fleet.counts["stalled"] >= 1
 
 
 def test_replicas_are_replaced_under_streams(fleet, alone):
-    seats = [ThreadSeat("a"), ThreadSeat("b")]
-    llm = fleet(*seats, grace=0.0)  # what is open is moved at once
+    launchers = [ThreadLauncher("a"), ThreadLauncher("b")]
+    llm = fleet(*launchers, grace=0.0)  # what is open is moved at once
     whole, texts, is_over = alone.generate(PROMPT, LONG).text, [], threading.Event()
 
     def ask():
@@ -149,12 +149,12 @@ def test_replicas_are_replaced_under_streams(fleet, alone):
         is_over.set()
         for thread in threads:
             thread.join()
-    assert set(texts) == {whole} and [seat.n_starts for seat in seats] == [3, 3]
+    assert set(texts) == {whole} and [launcher.n_starts for launcher in launchers] == [3, 3]
     assert llm.fleet.counts["lost"] == 0
 
 
 def test_a_replica_with_other_bits_is_refused(fleet, alone):
-    llm = fleet(ThreadSeat("a"), ThreadSeat("b", options={"kv_type": "f32"}))
+    llm = fleet(ThreadLauncher("a"), ThreadLauncher("b", options={"kv_type": "f32"}))
     until(lambda: llm.fleet.counts["refused"])
     refused = next(one for one in llm.fleet.report() if "last_loss" in one)
     assert "it has another type of cache: w" in refused["last_loss"] or refused["replica"] == "a"
@@ -167,22 +167,22 @@ def test_a_replica_with_other_bits_is_refused(fleet, alone):
 
 def test_the_reason_is_told_if_no_replica_can_serve(fleet):
     with pytest.raises(ModelError, match=r"no replica can serve: .*kv_type is 'f9'"):
-        fleet(ThreadSeat("a", options={"kv_type": "f9"}))
+        fleet(ThreadLauncher("a", options={"kv_type": "f9"}))
 
 
 def test_a_replica_that_hangs_while_it_loads_keeps_nobody_waiting(fleet, alone, monkeypatch):
     monkeypatch.setattr("woolly.cluster.fleet._STRAGGLING", 0.0)
-    llm = fleet(ThreadSeat("a"), ThreadSeat("b", hangs=True))
+    llm = fleet(ThreadLauncher("a"), ThreadLauncher("b", hangs=True))
     assert [one["state"] for one in llm.fleet.report()] == ["ready", "starting"]
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
 
 
 def test_a_replica_that_hangs_while_it_loads_is_given_up(fleet, alone):
     with pytest.raises(ModelError, match=r"no replica can serve: it did not open its model within 0\.1 seconds"):
-        fleet(ThreadSeat("a", hangs=True), load_limit=0.1)
-    seat = ThreadSeat("a")
-    llm = fleet(seat)
-    seat.hangs, llm.fleet._load_limit = True, 0.1
+        fleet(ThreadLauncher("a", hangs=True), load_limit=0.1)
+    launcher = ThreadLauncher("a")
+    llm = fleet(launcher)
+    launcher.hangs, llm.fleet._load_limit = True, 0.1
     assert not llm.fleet.update()
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
 
@@ -208,9 +208,9 @@ def test_a_replica_closes_a_model_that_its_front_does_not_wait_for(tiny_model, m
 
 
 def test_an_update_to_other_bits_stops(fleet, alone):
-    seat = ThreadSeat("a")
-    llm = fleet(seat)
-    seat.options = {"kv_type": "f32"}
+    launcher = ThreadLauncher("a")
+    llm = fleet(launcher)
+    launcher.options = {"kv_type": "f32"}
     assert not llm.fleet.update()
     assert llm.fleet.counts["refused"] == 1 and llm.fleet.n_ready == 1
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
@@ -219,7 +219,7 @@ def test_an_update_to_other_bits_stops(fleet, alone):
 def test_a_cancelled_answer_is_computed_no_further(fleet, monkeypatch):
     plain = Sampler.next  # twenty seconds, if nothing ends it
     monkeypatch.setattr(Sampler, "next", lambda *given: (time.sleep(0.05), plain(*given))[1])
-    llm = fleet(ThreadSeat("a"))
+    llm = fleet(ThreadLauncher("a"))
     stream = llm.generate(PROMPT, SamplingParams(seed=1, max_tokens=400, ignore_eos=True), stream=True)
     next(stream)
     stream.close()
@@ -228,7 +228,7 @@ def test_a_cancelled_answer_is_computed_no_further(fleet, monkeypatch):
 
 
 def test_closing_ends_what_runs(fleet):
-    llm = fleet(ThreadSeat("a"))
+    llm = fleet(ThreadLauncher("a"))
     stream = llm.generate(PROMPT, SamplingParams(seed=1, max_tokens=400, ignore_eos=True), stream=True)
     next(stream)
     llm.close()
@@ -239,7 +239,7 @@ def test_closing_ends_what_runs(fleet):
 
 
 def test_conversations_return_to_the_replica_that_knows_them(fleet):
-    llm = fleet(ThreadSeat("a"), ThreadSeat("b"))
+    llm = fleet(ThreadLauncher("a"), ThreadLauncher("b"))
     params = SamplingParams(temperature=0, max_tokens=2)
     prompts = [[i % 300 + k for i in range(100)] for k in range(4)]
     for prompt in prompts:

@@ -14,7 +14,7 @@ import pytest
 from tests.serving.conftest import serving
 from woolly import LLM
 from woolly.cluster import serve as cluster_serve
-from woolly.cluster.members import difference
+from woolly.cluster.replica_state import difference
 from woolly.errors import RequestError
 from woolly.llm.identity import Identity
 from woolly.serving import Settings
@@ -134,13 +134,16 @@ def test_settings_that_no_cluster_can_have(tmp_path):
 
 def test_replicas_take_the_gpus_of_a_machine_in_turn(monkeypatch):
     monkeypatch.setattr(cluster_serve, "name_gpus", lambda backend: ["cuda:0", "cuda:1"])
-    seats = cluster_serve.seats_of(Settings(replicas=3, threads=1))
-    assert [seat.device for seat in seats] == ["cuda:0", "cuda:1", "cuda:0"]
+    launchers = cluster_serve.make_launchers(Settings(replicas=3, threads=1))
+    assert [launcher.device for launcher in launchers] == ["cuda:0", "cuda:1", "cuda:0"]
     for given in ({"backend": "cpu"}, {"device": "cuda:1"}, {"gpu_layers": "0"}):
         settings = Settings(replicas=2, **given)
-        assert [seat.device for seat in cluster_serve.seats_of(settings)] == [None, None]  # as the options say
+        assert [launcher.device for launcher in cluster_serve.make_launchers(settings)] == [
+            None,
+            None,
+        ]  # as the options say
     monkeypatch.setattr(cluster_serve, "name_gpus", lambda backend: ["cuda:0"])
-    assert [seat.device for seat in cluster_serve.seats_of(Settings(replicas=2))] == [None, None]
+    assert [launcher.device for launcher in cluster_serve.make_launchers(Settings(replicas=2))] == [None, None]
 
 
 def test_a_replica_with_other_bits_is_told_what_would_give_it_the_same():

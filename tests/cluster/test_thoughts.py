@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.cluster.seats import ThreadSeat
+from tests.cluster.launchers import ThreadLauncher
 from woolly import LLM, RequestError, SamplingParams
 from woolly.cluster.flights import AnswerFlight, Given
 from woolly.cluster.model import FleetLLM
@@ -29,8 +29,8 @@ def answer(llm, params=PARAMS, **options):
     return requests[0][0]
 
 
-def fleet(model, *seats):
-    return FleetLLM(model, ModelOptions(ctx=512, threads=1), seats, stall=60.0)
+def fleet(model, *launchers):
+    return FleetLLM(model, ModelOptions(ctx=512, threads=1), launchers, stall=60.0)
 
 
 def test_an_answer_that_is_repeated_ends_its_thought_after_the_same_token(alone):
@@ -43,7 +43,7 @@ def test_an_answer_that_is_repeated_ends_its_thought_after_the_same_token(alone)
 
 
 def test_a_replica_that_takes_over_goes_on_as_the_first_would_have(alone, tiny_model):
-    llm = fleet(tiny_model, ThreadSeat("a", dies_after=12), ThreadSeat("b", dies_after=12))
+    llm = fleet(tiny_model, ThreadLauncher("a", dies_after=12), ThreadLauncher("b", dies_after=12))
     try:
         assert answer(llm, thought_ends=(7,)).output == answer(alone, thought_ends=(7,)).output
         assert llm.fleet.counts["moved"] >= 1
@@ -53,7 +53,7 @@ def test_a_replica_that_takes_over_goes_on_as_the_first_would_have(alone, tiny_m
 
 def test_a_replica_ends_a_thought_under_way_and_says_where(tiny_model, monkeypatch):
     endless = SamplingParams(temperature=0, context_shift=True, ignore_eos=True, logit_bias={"x": 100.0})
-    llm = fleet(tiny_model, ThreadSeat("a"))
+    llm = fleet(tiny_model, ThreadLauncher("a"))
     try:
         ((request,),) = llm.prepare("Sheep", endless, thought=MARKS)
         with pytest.raises(RequestError, match="no replica says"):

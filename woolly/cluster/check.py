@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from woolly.cluster.model import FleetLLM
-from woolly.cluster.serve import seats_of
+from woolly.cluster.serve import make_launchers
 from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.memory import check_memory
@@ -37,7 +37,7 @@ def check_cluster(settings: Settings) -> Checked:
     path = resolve(settings.model)
     try:
         limits = {"stall": settings.stall, "grace": 0.0, "load_limit": settings.load_limit}
-        llm = FleetLLM(path, options_for(path, settings), seats_of(settings), **limits)
+        llm = FleetLLM(path, options_for(path, settings), make_launchers(settings), **limits)
     except ModelError as error:
         return Checked(None, (), [*faults, str(error)])
     with llm:

@@ -16,7 +16,7 @@ from typing import Any
 
 from woolly.cluster.fleet import Fleet
 from woolly.cluster.flights import AnswerFlight, Flight, Given, ReadingFlight
-from woolly.cluster.seats import Seat
+from woolly.cluster.launchers import ReplicaLauncher
 from woolly.engine import Engine, EngineDriver, Request, RequestOptions
 from woolly.engine.reading import Reading
 from woolly.engine.threads.driver import Listener
@@ -39,13 +39,13 @@ class FleetLLM(LLM):
         self,
         model: str | os.PathLike[str],
         options: ModelOptions,
-        seats: Sequence[Seat],
+        launchers: Sequence[ReplicaLauncher],
         *,
         stall: float = 10.0,
         grace: float = 30.0,
         load_limit: float = 1800.0,
     ) -> None:
-        """Opens the model on every seat and waits for them; ModelError if none can serve."""
+        """Start a replica with every launcher and wait for them. Raises ModelError if none can serve."""
         # The model is opened here for its tokenizer and its checks: no GPU is asked to hold it.
         backend = "cpu" if options.backend == "auto" or is_gpu_backend(options.backend) else options.backend
         bare = replace(options, backend=backend, device=None, gpu_layers=None, weight_memory="0")
@@ -56,7 +56,7 @@ class FleetLLM(LLM):
         try:
             digest_of(self._loaded[0].file.paths)  # once here, or every replica would read the whole file
             at_once = parse_at_once("max_running", options.max_running)
-            self.fleet = Fleet(seats, opening, n_parallel=at_once, stall=stall, grace=grace, load_limit=load_limit)
+            self.fleet = Fleet(launchers, opening, n_parallel=at_once, stall=stall, grace=grace, load_limit=load_limit)
             self.fleet.start()
         except BaseException:
             super().close()

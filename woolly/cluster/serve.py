@@ -12,8 +12,8 @@ from typing import Any
 from fastapi import FastAPI
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from woolly.cluster.launchers import AddressLauncher, ReplicaLauncher, local_launchers
 from woolly.cluster.model import FleetLLM
-from woolly.cluster.seats import AddressSeat, Seat, local_seats
 from woolly.llm.model_options import ModelOptions
 from woolly.machine.nodes import numa_nodes
 from woolly.runtime import is_gpu_backend, name_gpus, parse_layers
@@ -52,7 +52,7 @@ def prepare(app: FastAPI, settings: Settings) -> None:
 
     def open_model(path: Path, options: ModelOptions) -> FleetLLM:
         limits = {"stall": settings.stall, "grace": settings.grace, "load_limit": settings.load_limit}
-        return FleetLLM(path, options, seats_of(settings), **limits)
+        return FleetLLM(path, options, make_launchers(settings), **limits)
 
     models.open_model = open_model
     # Those of one machine's memory, or of one GPU's: replicas take the GPUs in turn.
@@ -72,16 +72,16 @@ def prepare(app: FastAPI, settings: Settings) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: update(models))
 
 
-def seats_of(settings: Settings) -> list[Seat]:
-    """Returns the seats that the settings name."""
+def make_launchers(settings: Settings) -> list[ReplicaLauncher]:
+    """Return the launchers for the replicas of the settings."""
     if settings.ray is not None:
-        from woolly.cluster.on_ray import ray_seats  # imported late: Ray is large, and an extra
+        from woolly.cluster.ray_launcher import ray_launchers  # imported late: Ray is large, and an extra
 
-        here = ray_seats(settings.ray, settings.replicas, settings.threads, _may_use_cuda(settings))
+        here = ray_launchers(settings.ray, settings.replicas, settings.threads, _may_use_cuda(settings))
     else:
         nodes = numa_nodes() if settings.pin else []
-        here = local_seats(settings.replicas, settings.threads, nodes, _devices(settings))
-    return [*here, *(AddressSeat(address, settings.secret or "") for address in settings.join)]
+        here = local_launchers(settings.replicas, settings.threads, nodes, _devices(settings))
+    return [*here, *(AddressLauncher(address, settings.secret or "") for address in settings.join)]
 
 
 def _devices(settings: Settings) -> list[str]:

@@ -82,11 +82,11 @@ def _replica(secret: str | None, listen: str) -> None:
             "a replica that listens needs a text of at least 32 characters in --cluster-secret-file or"
             " WOOLLY_CLUSTER_SECRET, the same as its front; without it anyone in the network could use it"
         )
-    from woolly.cluster.listening import Listening
+    from woolly.cluster.replica_server import ReplicaServer
     from woolly.serving.observability.logs import set_up_logs
 
     set_up_logs("info", False)
-    listening = Listening(listen, secret)
-    listening.leave_at_signals()
-    click.echo(f"a replica listens at {listening.address}")
-    listening.serve()
+    server = ReplicaServer(listen, secret)
+    server.leave_at_signals()
+    click.echo(f"a replica listens at {server.address}")
+    server.serve()

@@ -1,4 +1,4 @@
-"""Seats: where replicas run, and how one is started there."""
+"""Launchers of replicas: local processes and remote addresses."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _CONNECT_SECONDS = 10.0
 _END_SECONDS = 5.0
 
 
-class Started(ABC):
-    """A replica that was started: the link to it, and how it is ended."""
+class ReplicaHandle(ABC):
+    """Connection to a running replica."""
 
     link: Link
 
     @abstractmethod
     def kill(self) -> None:
-        """Ends it at once, and waits a little until it is gone; nothing happens if it is."""
+        """End the replica immediately and wait briefly for its process. Idempotent."""
 
 
-class Seat(ABC):
-    """A place for one replica."""
+class ReplicaLauncher(ABC):
+    """Starts one replica at a time, with fixed threads, CPUs and device."""
 
     def __init__(
         self, name: str, threads: int | None = None, cpus: Sequence[int] = (), device: str | None = None
     ) -> None:
-        """`threads`, `cpus` and `device` are what the replica computes with; none: as the model's options say."""
+        """`threads`, `cpus` and `device` override the options of the model if given."""
         self.name = name
         self.threads = threads
         self.cpus = tuple(cpus)
@@ -40,15 +40,15 @@ class Seat(ABC):
 
     @property
     def can_update(self) -> bool:
-        """Whether a second replica may start here before the first one ends."""
+        """True if a successor can start before the running replica ends."""
         return True
 
     @abstractmethod
-    def start(self) -> Started:
-        """Starts a replica and returns when it can be spoken to. RequestError or OSError if it cannot be."""
+    def start(self) -> ReplicaHandle:
+        """Start a replica and return when it is connected. Raises RequestError or OSError."""
 
 
-class _Process(Started):
+class _ProcessHandle(ReplicaHandle):
     def __init__(self, link: Link, process: subprocess.Popen[bytes]) -> None:
         self.link = link
         self._process = process
@@ -61,11 +61,11 @@ class _Process(Started):
             self._process.wait(_END_SECONDS)
 
 
-class ProcessSeat(Seat):
-    """A process of this machine, at the other end of a pair of sockets: there is no port that others could reach."""
+class ProcessLauncher(ReplicaLauncher):
+    """Local subprocess connected by a socket pair, so that no port is open."""
 
-    def start(self) -> Started:
-        """Starts the process."""
+    def start(self) -> ReplicaHandle:
+        """Start the process."""
         if sys.platform == "win32":
             raise RequestError(
                 "replicas of one machine need Linux or macOS; start servers one by one", field="replicas"
@@ -82,10 +82,10 @@ class ProcessSeat(Seat):
             raise
         finally:
             theirs.close()
-        return _Process(Link(Connection(ours, None, is_client=True)), process)
+        return _ProcessHandle(Link(Connection(ours, None, is_client=True)), process)
 
 
-class _Joined(Started):
+class _ConnectionHandle(ReplicaHandle):
     def __init__(self, link: Link) -> None:
         self.link = link
 
@@ -93,8 +93,8 @@ class _Joined(Started):
         self.link.close()
 
 
-class AddressSeat(Seat):
-    """A replica of another machine, which listens there (`woolly cluster replica`)."""
+class AddressLauncher(ReplicaLauncher):
+    """Remote replica that listens at HOST:PORT (`woolly cluster replica`)."""
 
     def __init__(self, address: str, secret: str) -> None:
         super().__init__(address)
@@ -106,32 +106,29 @@ class AddressSeat(Seat):
 
     @property
     def can_update(self) -> bool:
-        """It is updated where it runs: a front cannot start another program there."""
+        """False: a front cannot start programs on another machine."""
         return False
 
-    def start(self) -> Started:
-        """Connects, and shows that this front has the secret."""
+    def start(self) -> ReplicaHandle:
+        """Connect and authenticate with the shared secret."""
         connection = socket.create_connection(self._address, timeout=_CONNECT_SECONDS)
         try:
-            return _Joined(Link(Connection(connection, self._secret.encode(), is_client=True)))
+            return _ConnectionHandle(Link(Connection(connection, self._secret.encode(), is_client=True)))
         except ConnectionError as error:
             raise RequestError(f"the other side did not show that it has the secret ({error})") from None
 
 
-def local_seats(
+def local_launchers(
     n: int, threads: int | None, nodes: Sequence[Sequence[int]] = (), devices: Sequence[str] = ()
-) -> list[Seat]:
-    """Returns seats for n processes of this machine; `nodes` are the CPUs of its NUMA nodes, to pin each to one.
-
-    They take the `devices` in turn.
-    """
+) -> list[ReplicaLauncher]:
+    """Return launchers of n local processes, assigned round-robin to NUMA `nodes` (lists of CPUs) and `devices`."""
     from woolly.machine.cores import default_threads
 
-    seats: list[Seat] = []
+    launchers: list[ReplicaLauncher] = []
     for i in range(n):
         cpus = tuple(nodes[i % len(nodes)]) if nodes else ()
         n_sharing = sum(1 for j in range(n) if j % len(nodes) == i % len(nodes)) if nodes else n
         n_cores = min(len(cpus), default_threads()) if cpus else default_threads()
         device = devices[i % len(devices)] if devices else None
-        seats.append(ProcessSeat(str(i), threads or max(1, n_cores // n_sharing), cpus, device))
-    return seats
+        launchers.append(ProcessLauncher(str(i), threads or max(1, n_cores // n_sharing), cpus, device))
+    return launchers

@@ -1,6 +1,6 @@
 """Replicas as actors of Ray, which finds a machine for each and starts it there. Only this file imports ray.
 
-An actor listens for its front (listening.py), and tokens go straight between the two: Ray places, starts and ends.
+An actor listens for its front (replica_server.py), and tokens go straight between the two: Ray places, starts and ends.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from woolly.cluster.listening import Listening
-from woolly.cluster.seats import AddressSeat, Seat, Started
+from woolly.cluster.launchers import AddressLauncher, ReplicaHandle, ReplicaLauncher
+from woolly.cluster.replica_server import ReplicaServer
 from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
 
@@ -28,17 +28,17 @@ class _Actor:
         import ray
 
         host = ray.util.get_node_ip_address()
-        self._listening = Listening(f"{host}:0", secret)
-        threading.Thread(target=self._listening.serve, name="woolly-listening", daemon=True).start()
+        self._server = ReplicaServer(f"{host}:0", secret)
+        threading.Thread(target=self._server.serve, name="woolly-replica-server", daemon=True).start()
 
     def address(self) -> str:
         """Returns where its front finds it."""
-        return self._listening.address
+        return self._server.address
 
 
-class _OnRay(Started):
-    def __init__(self, started: Started, actor: Any) -> None:
-        self.link = started.link
+class _RayHandle(ReplicaHandle):
+    def __init__(self, handle: ReplicaHandle, actor: Any) -> None:
+        self.link = handle.link
         self._actor = actor
 
     def kill(self) -> None:
@@ -48,7 +48,7 @@ class _OnRay(Started):
         ray.kill(self._actor, no_restart=True)
 
 
-class RaySeat(Seat):
+class RayLauncher(ReplicaLauncher):
     """A place in a Ray cluster: another actor each time that it is taken."""
 
     def __init__(self, name: str, threads: int, gpus: float = 0) -> None:
@@ -56,7 +56,7 @@ class RaySeat(Seat):
         super().__init__(name, threads)
         self.gpus = gpus
 
-    def start(self) -> Started:
+    def start(self) -> ReplicaHandle:
         """Starts an actor and connects to it."""
         import ray
 
@@ -65,14 +65,14 @@ class RaySeat(Seat):
         actor = ray.remote(_Actor).options(**needs, scheduling_strategy="SPREAD", max_restarts=0).remote(secret)
         try:
             address = ray.get(actor.address.remote(), timeout=_START_SECONDS)
-            return _OnRay(AddressSeat(address, secret).start(), actor)
+            return _RayHandle(AddressLauncher(address, secret).start(), actor)
         except Exception as error:
             ray.kill(actor, no_restart=True)
             raise RequestError(f"Ray started no replica: {type(error).__name__}: {error}") from None
 
 
-def ray_seats(address: str, n: int, threads: int | None, may_use_gpus: bool = False) -> list[Seat]:
-    """Returns seats for n actors of the Ray cluster at an address, or of the one that `ray start` began here (auto).
+def ray_launchers(address: str, n: int, threads: int | None, may_use_gpus: bool = False) -> list[ReplicaLauncher]:
+    """Return launchers of n actors of the Ray cluster at an address ("auto": the local one).
 
     With `may_use_gpus` all of them get GPUs if the cluster has any: those of GPUs and CPUs have other bits.
     RequestError without the extra `ray`, or if there is no such cluster.
@@ -92,7 +92,7 @@ def ray_seats(address: str, n: int, threads: int | None, may_use_gpus: bool = Fa
     machines = _machines()
     n_each = _n_each(n, machines) if may_use_gpus else 0
     gpus = _PARTS // n_each / _PARTS if n_each else 0
-    return [RaySeat(f"ray-{i}", threads or _share(n, n_each, machines), gpus) for i in range(n)]
+    return [RayLauncher(f"ray-{i}", threads or _share(n, n_each, machines), gpus) for i in range(n)]
 
 
 def _n_each(n: int, machines: Sequence[Mapping[str, int]]) -> int:

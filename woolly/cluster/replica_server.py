@@ -15,7 +15,7 @@ from woolly.wire import Connection, Link, greeted, hang_up
 log = logging.getLogger("woolly.cluster")
 
 
-class Listening:
+class ReplicaServer:
     """Serves one front after another. Each opens its model anew; a second one waits until the first is gone."""
 
     def __init__(self, address: str, secret: str) -> None:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 
+from woolly.cluster.launchers import ProcessLauncher, ReplicaHandle, ReplicaLauncher, _ProcessHandle
 from woolly.cluster.replica import Replica
-from woolly.cluster.seats import ProcessSeat, Seat, Started, _Process
 from woolly.wire import Connection, Link
 
 
@@ -17,7 +17,7 @@ def link_of(sock, is_client=True):
     return Link(Connection(sock, None, is_client=is_client))
 
 
-class InThread(Started):
+class ThreadHandle(ReplicaHandle):
     def __init__(self, link):
         self.link = link
 
@@ -25,7 +25,7 @@ class InThread(Started):
         self.link.close()
 
 
-class ThreadSeat(Seat):
+class ThreadLauncher(ReplicaLauncher):
     """A replica in a thread: `after` messages of answers it dies or falls silent, the first `times` times.
 
     One that `hangs` never opens its model.
@@ -47,7 +47,7 @@ class ThreadSeat(Seat):
         link = WeakLink(Connection(theirs, None, is_client=False), self.limit if is_weak else None, self.is_silent)
         replica = HangingReplica(link) if self.hangs else OddReplica(link, self.options)
         threading.Thread(target=replica.serve, daemon=True).start()
-        return InThread(link_of(ours))
+        return ThreadHandle(link_of(ours))
 
 
 class OddReplica(Replica):
@@ -103,7 +103,7 @@ replica.main()
 """
 
 
-class DyingSeat(ProcessSeat):
+class DyingLauncher(ProcessLauncher):
     """A process that kills itself with SIGKILL before it sends its n-th token; the successor lives."""
 
     def __init__(self, name, limit):
@@ -118,7 +118,7 @@ class DyingSeat(ProcessSeat):
         command = [sys.executable, "-c", code, str(theirs.fileno())]
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
-        return _Process(link_of(ours), process)
+        return _ProcessHandle(link_of(ours), process)
 
 
 def kill(pid):

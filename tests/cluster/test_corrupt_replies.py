@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cluster.seats import InThread, ThreadSeat, link_of
+from tests.cluster.launchers import ThreadHandle, ThreadLauncher, link_of
 from tests.cluster.stages import TOKEN, Process, on_threads, token_file, wait_for
 from woolly import LLM, SamplingParams
 from woolly.cluster.model import FleetLLM
@@ -21,64 +21,64 @@ OPTIONS = ModelOptions(ctx=512, threads=1)
 PARAMS = SamplingParams(seed=3, temperature=1.0, max_tokens=12, ignore_eos=True, logprobs=2, prompt_logprobs=1)
 
 
-class LyingSeat(ThreadSeat):
-    """A replica in a thread whose first process says `lie(message)` in place of each message of a kind."""
+class CorruptingLauncher(ThreadLauncher):
+    """A replica in a thread whose first process sends `corrupt(message)` in place of each message of a kind."""
 
-    def __init__(self, kind, lie):
-        super().__init__("liar")
-        self.kind, self.lie = kind, lie
+    def __init__(self, kind, corrupt):
+        super().__init__("corrupting")
+        self.kind, self.corrupt = kind, corrupt
 
     def start(self):
         if self.n_starts > 0:
             return super().start()
         self.n_starts = 1
         ours, theirs = socket.socketpair()
-        seat = self
+        launcher = self
 
-        class LyingLink(Link):
+        class CorruptingLink(Link):
             def send(self, message):
-                super().send(seat.lie(message) if message.kind == seat.kind else message)
+                super().send(launcher.corrupt(message) if message.kind == launcher.kind else message)
 
-        replica = Replica(LyingLink(Connection(theirs, None, is_client=False)))
+        replica = Replica(CorruptingLink(Connection(theirs, None, is_client=False)))
         threading.Thread(target=replica.serve, daemon=True).start()
-        return InThread(link_of(ours))
+        return ThreadHandle(link_of(ours))
 
 
-def saying(**fields):
-    """A lie: other fields."""
+def with_fields(**fields):
+    """Replaces fields of a message."""
     return lambda message: replace(message, fields={**message.fields, **fields})
 
 
-def ending(**end):
-    """A lie about the end of an answer."""
-    return lambda message: saying(end={**message.fields.get("end", {"reason": "stop"}), **end})(message)
+def with_end(**end):
+    """Replaces fields of the end of an answer."""
+    return lambda message: with_fields(end={**message.fields.get("end", {"reason": "stop"}), **end})(message)
 
 
 STEPS = {
-    "token beyond the vocabulary": saying(tokens=[10**9]),
-    "negative token": saying(tokens=[-1]),
-    "token that is a text": saying(tokens=["a"]),
-    "token that is true": saying(tokens=[True]),
-    "tokens that are none": saying(tokens=5),
-    "more tokens than were asked for": saying(tokens=[1] * 100),
-    "text that is none": saying(text=5),
-    "negative count": saying(computed=-1),
-    "count that is not finite": saying(computed=float("inf")),
-    "prefix of another shape": saying(prefix={"hit": 1}),
-    "negative prefix": saying(prefix={"hit_tokens": -5, "miss_tokens": 1, "reason": None}),
-    "log-probabilities of another shape": saying(logprobs=[[1, 2]]),
-    "log-probability that is a text": saying(logprobs=[[1, "x", []]]),
-    "log-probability above zero": saying(logprobs=[[1, 5.0, []]]),
-    "log-probability that is no number": saying(logprobs=[[1, float("nan"), []]]),
-    "top token beyond the vocabulary": saying(logprobs=[[1, -1.0, [[10**9, -1.0]]]]),
-    "unknown end": ending(reason="bored"),
-    "end that is none": saying(end=5),
-    "stop that is none": ending(stop=[1]),
-    "negative draft": ending(drafted=-3),
-    "error of another shape": ending(reason="error", error={"kind": "RequestError", "message": "x", "odd": 1}),
-    "error that is none": ending(reason="error", error=5),
+    "token beyond the vocabulary": with_fields(tokens=[10**9]),
+    "negative token": with_fields(tokens=[-1]),
+    "token that is a text": with_fields(tokens=["a"]),
+    "token that is true": with_fields(tokens=[True]),
+    "tokens that are none": with_fields(tokens=5),
+    "more tokens than were asked for": with_fields(tokens=[1] * 100),
+    "text that is none": with_fields(text=5),
+    "negative count": with_fields(computed=-1),
+    "count that is not finite": with_fields(computed=float("inf")),
+    "prefix of another shape": with_fields(prefix={"hit": 1}),
+    "negative prefix": with_fields(prefix={"hit_tokens": -5, "miss_tokens": 1, "reason": None}),
+    "log-probabilities of another shape": with_fields(logprobs=[[1, 2]]),
+    "log-probability that is a text": with_fields(logprobs=[[1, "x", []]]),
+    "log-probability above zero": with_fields(logprobs=[[1, 5.0, []]]),
+    "log-probability that is no number": with_fields(logprobs=[[1, float("nan"), []]]),
+    "top token beyond the vocabulary": with_fields(logprobs=[[1, -1.0, [[10**9, -1.0]]]]),
+    "unknown end": with_end(reason="bored"),
+    "end that is none": with_fields(end=5),
+    "stop that is none": with_end(stop=[1]),
+    "negative draft": with_end(drafted=-3),
+    "error of another shape": with_end(reason="error", error={"kind": "RequestError", "message": "x", "odd": 1}),
+    "error that is none": with_end(reason="error", error=5),
     "no id": lambda message: WireMessage("step", {}),
-    "id that is none": saying(id=[]),
+    "id that is none": with_fields(id=[]),
     "rows in place of a step": lambda message: replace(message, kind="rows"),
 }
 
@@ -89,33 +89,33 @@ def whole(tiny_model):
         return llm.generate("hello", PARAMS)
 
 
-@pytest.mark.parametrize("lie", STEPS.values(), ids=STEPS)
-def test_an_answer_that_cannot_be_right_is_computed_elsewhere(tiny_model, whole, lie, caplog):
-    seat = LyingSeat("step", lie)
-    with FleetLLM(tiny_model, OPTIONS, [seat], stall=60.0) as llm:
+@pytest.mark.parametrize("corrupt", STEPS.values(), ids=STEPS)
+def test_an_answer_after_an_invalid_step_is_computed_by_another_replica(tiny_model, whole, corrupt, caplog):
+    launcher = CorruptingLauncher("step", corrupt)
+    with FleetLLM(tiny_model, OPTIONS, [launcher], stall=60.0) as llm:
         assert llm.generate("hello", PARAMS) == whole
-        assert seat.n_starts == 2 and llm.fleet.counts["lost"] == 1
+        assert launcher.n_starts == 2 and llm.fleet.counts["lost"] == 1
     assert not [record for record in caplog.records if record.exc_info]
     (lost,) = [record for record in caplog.records if record.msg == "replica lost"]
     assert "says" in lost.reason
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "corrupt",
     [
-        saying(n_pages=-1),
-        saying(n_pages="many"),
-        saying(identity={"model": "x"}),
-        saying(identity=None),
-        saying(time="noon"),
-        saying(pid=None),
+        with_fields(n_pages=-1),
+        with_fields(n_pages="many"),
+        with_fields(identity={"model": "x"}),
+        with_fields(identity=None),
+        with_fields(time="noon"),
+        with_fields(pid=None),
         lambda message: WireMessage("ready"),
     ],
 )
-def test_a_replica_that_says_of_itself_what_cannot_be_does_not_serve(tiny_model, lie):
-    seat = LyingSeat("ready", lie)
+def test_a_replica_with_an_invalid_ready_message_does_not_serve(tiny_model, corrupt):
+    launcher = CorruptingLauncher("ready", corrupt)
     with pytest.raises(ModelError, match="no replica can serve: it says"):
-        FleetLLM(tiny_model, OPTIONS, [seat], stall=60.0)
+        FleetLLM(tiny_model, OPTIONS, [launcher], stall=60.0)
 
 
 def rows(change):
@@ -123,7 +123,7 @@ def rows(change):
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "corrupt",
     [
         rows(lambda arrays: {}),
         rows(lambda arrays: {"rows": arrays["rows"][:1]}),
@@ -133,24 +133,27 @@ def rows(change):
         rows(lambda arrays: {**arrays, "9": arrays["rows"]}),
         rows(lambda arrays: {**arrays, "-1": arrays["rows"]}),
         rows(lambda arrays: {**arrays, "0": arrays["rows"]}),
-        saying(error=5),
+        with_fields(error=5),
     ],
 )
-def test_vectors_that_are_not_of_these_texts_are_computed_elsewhere(tiny_model, lie):
+def test_embeddings_of_the_wrong_shape_are_computed_by_another_replica(tiny_model, corrupt):
     texts = ["one", "two sheep", "three"]
     with LLM(tiny_model, ctx=512, threads=1) as llm:
         right = llm.embed(texts, pooling="mean")
-    seat = LyingSeat("rows", lie)
-    with FleetLLM(tiny_model, OPTIONS, [seat], stall=60.0) as llm:
+    launcher = CorruptingLauncher("rows", corrupt)
+    with FleetLLM(tiny_model, OPTIONS, [launcher], stall=60.0) as llm:
         np.testing.assert_array_equal(llm.embed(texts, pooling="mean"), right)
-        assert seat.n_starts == 2
+        assert launcher.n_starts == 2
 
 
-@pytest.mark.parametrize("lie", [saying(figures=5), saying(figures={"open": -1}), saying(time="x"), saying(time=None)])
-def test_figures_that_are_none_are_not_shown(tiny_model, lie):
-    seat = LyingSeat("pong", lie)
-    with FleetLLM(tiny_model, OPTIONS, [seat], stall=0.4) as llm:
-        wait_for(lambda: seat.n_starts >= 2 and llm.fleet.n_ready)
+@pytest.mark.parametrize(
+    "corrupt",
+    [with_fields(figures=5), with_fields(figures={"open": -1}), with_fields(time="x"), with_fields(time=None)],
+)
+def test_invalid_figures_are_not_reported(tiny_model, corrupt):
+    launcher = CorruptingLauncher("pong", corrupt)
+    with FleetLLM(tiny_model, OPTIONS, [launcher], stall=0.4) as llm:
+        wait_for(lambda: launcher.n_starts >= 2 and llm.fleet.n_ready)
         assert all(isinstance(one["state"], str) for one in llm.fleet.report())
 
 

@@ -15,9 +15,9 @@ from woolly import LLM, SamplingParams
 from woolly.cli.app import app
 from woolly.cli.parse.usage import UsageError
 from woolly.cluster.check import check_cluster
-from woolly.cluster.listening import Listening
+from woolly.cluster.launchers import AddressLauncher
 from woolly.cluster.model import FleetLLM
-from woolly.cluster.seats import AddressSeat
+from woolly.cluster.replica_server import ReplicaServer
 from woolly.errors import DeviceError, ModelError, RequestError
 from woolly.runtime.cpu import CpuProgram
 from woolly.serving import Settings
@@ -29,11 +29,11 @@ PARAMS = SamplingParams(seed=3, temperature=1.0, max_tokens=60, ignore_eos=True)
 
 
 @pytest.fixture
-def listening():
+def replica_server():
     opened = []
 
     def make(secret=SECRET):
-        one = Listening("127.0.0.1:0", secret)
+        one = ReplicaServer("127.0.0.1:0", secret)
         thread = threading.Thread(target=one.serve, daemon=True)
         thread.start()
         opened.append((one, thread))
@@ -49,7 +49,7 @@ def listening():
 @pytest.fixture
 def ending():
     """A listening replica, its thread, and the faults that end it."""
-    one, raised = Listening("127.0.0.1:0", SECRET), []
+    one, raised = ReplicaServer("127.0.0.1:0", SECRET), []
 
     def serve():
         try:
@@ -72,14 +72,16 @@ def test_a_replica_whose_gpu_fails_while_its_model_opens_ends_too(ending, tiny_m
     one, thread, raised = ending
     monkeypatch.setattr(LLM, "identity", fail)  # the probe is the first run
     with pytest.raises(ModelError, match="no replica can serve: the GPU failed"):
-        FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [AddressSeat(one.address, SECRET)], stall=60.0)
+        FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [AddressLauncher(one.address, SECRET)], stall=60.0)
     thread.join(60)
     assert not thread.is_alive() and raised == ["the GPU failed; start the process anew"]
 
 
 def test_a_replica_whose_gpu_fails_ends_with_the_sentence(ending, tiny_model, monkeypatch):
     one, thread, raised = ending
-    with FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [AddressSeat(one.address, SECRET)], stall=60.0) as llm:
+    with FleetLLM(
+        tiny_model, ModelOptions(ctx=512, threads=1), [AddressLauncher(one.address, SECRET)], stall=60.0
+    ) as llm:
         monkeypatch.setattr(CpuProgram, "run", fail)
         asking = threading.Thread(target=lambda: list(llm.generate("hello", PARAMS, stream=True)), daemon=True)
         asking.start()
@@ -89,13 +91,13 @@ def test_a_replica_whose_gpu_fails_ends_with_the_sentence(ending, tiny_model, mo
     assert not asking.is_alive()
 
 
-def test_a_replica_that_leaves_gives_its_answers_to_others(listening, tiny_model):
-    first, second = listening(), listening()
-    seats = [AddressSeat(one.address, SECRET) for one in (first, second)]
+def test_a_replica_that_leaves_gives_its_answers_to_others(replica_server, tiny_model):
+    first, second = replica_server(), replica_server()
+    launchers = [AddressLauncher(one.address, SECRET) for one in (first, second)]
     with LLM(tiny_model, ctx=512, threads=1) as alone:
         whole = alone.generate("hello", PARAMS)
     options = ModelOptions(ctx=512, threads=1)
-    with FleetLLM(tiny_model, options, seats, stall=60.0, grace=0.0) as llm:
+    with FleetLLM(tiny_model, options, launchers, stall=60.0, grace=0.0) as llm:
         stream = llm.generate("hello", PARAMS, stream=True)
         next(stream)
         first.leave()
@@ -109,13 +111,13 @@ def test_a_replica_that_leaves_gives_its_answers_to_others(listening, tiny_model
         assert llm.generate("hello", PARAMS) == whole
 
 
-def test_a_front_needs_the_secret(listening, tiny_model):
-    seat = AddressSeat(listening(SECRET + "!").address, SECRET)
+def test_a_front_needs_the_secret(replica_server, tiny_model):
+    launcher = AddressLauncher(replica_server(SECRET + "!").address, SECRET)
     with pytest.raises(ModelError, match="secret"):
-        FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [seat])
+        FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [launcher])
 
 
-def test_listening_goes_on_after_an_error(listening, tiny_model, monkeypatch, caplog):
+def test_a_replica_server_accepts_again_after_an_error(replica_server, tiny_model, monkeypatch, caplog):
     plain, errors = socket.socket.accept, [errno.EMFILE, errno.ECONNABORTED]
 
     def accept(listener):
@@ -124,8 +126,8 @@ def test_listening_goes_on_after_an_error(listening, tiny_model, monkeypatch, ca
         return plain(listener)
 
     monkeypatch.setattr(socket.socket, "accept", accept)
-    seat = AddressSeat(listening().address, SECRET)
-    with FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [seat], stall=60.0) as llm:
+    launcher = AddressLauncher(replica_server().address, SECRET)
+    with FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [launcher], stall=60.0) as llm:
         assert llm.fleet.n_ready == 1
     assert not errors
     assert [record.msg for record in caplog.records if "could not be accepted" in record.msg] == [
@@ -139,8 +141,8 @@ def connected(one):
     return Connection(socket.create_connection((host, int(port))), SECRET.encode(), is_client=True)
 
 
-def test_connections_that_say_nothing_keep_no_front_away(listening, tiny_model):
-    one = listening()
+def test_connections_that_say_nothing_keep_no_front_away(replica_server, tiny_model):
+    one = replica_server()
     host, _, port = one.address.rpartition(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(200)]
     link = Link(connected(one))
@@ -166,8 +168,8 @@ def test_connections_that_say_nothing_keep_no_front_away(listening, tiny_model):
     ],
     ids=lambda said: repr(said)[:40],
 )
-def test_what_cannot_be_understood_ends_the_link_and_not_the_replica(listening, said):
-    one = listening()
+def test_what_cannot_be_understood_ends_the_link_and_not_the_replica(replica_server, said):
+    one = replica_server()
     front = connected(one)
     if isinstance(said, bytes):
         front._socket.sendall(said)
@@ -183,7 +185,7 @@ def test_what_cannot_be_understood_ends_the_link_and_not_the_replica(listening, 
     link.close()
 
 
-def test_a_replica_leaves_also_while_its_model_opens(listening, tiny_model, monkeypatch):
+def test_a_replica_leaves_also_while_its_model_opens(replica_server, tiny_model, monkeypatch):
     is_opening, may_go_on = threading.Event(), threading.Event()
 
     class Slow(LLM):
@@ -193,7 +195,7 @@ def test_a_replica_leaves_also_while_its_model_opens(listening, tiny_model, monk
             super().__init__(*given, **options)
 
     monkeypatch.setattr("woolly.cluster.replica.LLM", Slow)
-    one = listening()
+    one = replica_server()
     link = Link(connected(one))
     link.send(WireMessage("open", {"model": str(tiny_model), "options": {"ctx": 512, "threads": 1}}))
     assert is_opening.wait(60)
@@ -204,15 +206,15 @@ def test_a_replica_leaves_also_while_its_model_opens(listening, tiny_model, monk
 
 def test_addresses_are_checked():
     with pytest.raises(RequestError, match="HOST:PORT"):
-        AddressSeat("nowhere", SECRET)
+        AddressLauncher("nowhere", SECRET)
     with pytest.raises(RequestError, match="HOST:PORT"):
-        Listening("7070", SECRET)
+        ReplicaServer("7070", SECRET)
 
 
-def test_a_check_finds_what_would_stop_a_cluster(listening, tiny_model):
-    free = Listening("127.0.0.1:0", SECRET)  # a port that is taken
+def test_a_check_finds_what_would_stop_a_cluster(replica_server, tiny_model):
+    free = ReplicaServer("127.0.0.1:0", SECRET)  # a port that is taken
     port = int(free.address.rpartition(":")[2])
-    join = (listening().address,)
+    join = (replica_server().address,)
     settings = {"model": str(tiny_model), "replicas": 0, "join": join, "cluster_secret": SECRET, "ctx_size": 512}
     found = check_cluster(Settings(**settings, port=0))
     assert not found.faults and found.identity is not None and found.replicas[0]["state"] == "ready"
@@ -221,11 +223,11 @@ def test_a_check_finds_what_would_stop_a_cluster(listening, tiny_model):
     free.leave()
 
 
-def test_the_command(listening, tiny_model, monkeypatch, tmp_path):
+def test_the_command(replica_server, tiny_model, monkeypatch, tmp_path):
     monkeypatch.setenv("WOOLLY_CLUSTER_SECRET", SECRET)
     monkeypatch.setenv("WOOLLY_PORT", "0")
     monkeypatch.setenv("WOOLLY_CTX_SIZE", "512")
-    flags = ["-m", str(tiny_model), "--replicas", "0", "--join", listening().address]
+    flags = ["-m", str(tiny_model), "--replicas", "0", "--join", replica_server().address]
     assert json.loads(woolly("cluster", "check", *flags, "--json"))["faults"] == []
     assert "identity w" in woolly("cluster", "check", *flags)
     shown = CliRunner().invoke(app, ["cluster", "check", *flags[:-1], "127.0.0.1:1"])

@@ -1,4 +1,4 @@
-"""Members of a fleet: replicas from their start to their end, and the places that they take."""
+"""State of the replicas of a fleet, and the slots that they occupy."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from woolly.cluster.flights import Flight
-from woolly.cluster.seats import Seat, Started
+from woolly.cluster.launchers import ReplicaHandle, ReplicaLauncher
 from woolly.llm.identity import Identity
 from woolly.runtime import is_gpu_backend
 
 
 @dataclass(eq=False)
-class Member:
+class ReplicaState:
     """A replica, from its start to its end."""
 
     name: str
-    seat: Seat
+    launcher: ReplicaLauncher
     state: str = "starting"  # starting, ready, leaving, gone
-    started: Started | None = None
+    handle: ReplicaHandle | None = None
     hello: Mapping[str, Any] = field(default_factory=dict)  # what it said when it was ready
     figures: Mapping[str, Any] = field(default_factory=dict)  # of its latest pong
     clock: float = 0.0  # seconds by which its clock is ahead of ours
@@ -32,32 +32,32 @@ class Member:
 
 
 @dataclass
-class Occupancy:
-    """A seat, who sits there, and when the next one may."""
+class ReplicaSlot:
+    """Launcher, its current replica, and the time of the next start attempt."""
 
-    seat: Seat
-    member: Member | None = None
+    launcher: ReplicaLauncher
+    replica: ReplicaState | None = None
     has_settled: bool = False  # whether its first replica was ready or given up
     n_failures: int = 0  # one after another
     next_start: float = 0.0
     reason: str = ""  # why the last one left
 
-    def told(self, now: float) -> dict[str, Any]:
+    def report(self, now: float) -> dict[str, Any]:
         """Returns what is known of it and of its replica."""
-        member = self.member
-        state = "gone" if member is None else member.state
-        told: dict[str, Any] = {"replica": self.seat.name, "state": state, "open": 0}
-        if member is not None and member.hello:
-            told |= {name: member.hello[name] for name in ("pid", "host", "version", "device", "level", "threads")}
-            told |= {
-                "open": len(member.flights),
-                "seconds": round(now - member.since, 3),
-                "clock_ahead": round(member.clock, 3),
-                "figures": dict(member.figures),
+        replica = self.replica
+        state = "gone" if replica is None else replica.state
+        report: dict[str, Any] = {"replica": self.launcher.name, "state": state, "open": 0}
+        if replica is not None and replica.hello:
+            report |= {name: replica.hello[name] for name in ("pid", "host", "version", "device", "level", "threads")}
+            report |= {
+                "open": len(replica.flights),
+                "seconds": round(now - replica.since, 3),
+                "clock_ahead": round(replica.clock, 3),
+                "figures": dict(replica.figures),
             }
         if self.reason:
-            told["last_loss"] = self.reason
-        return told
+            report["last_loss"] = self.reason
+        return report
 
 
 def difference(known: Identity, other: Identity) -> str:

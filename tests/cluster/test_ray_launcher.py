@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 from fastapi.testclient import TestClient
 
-from woolly.cluster.listening import Listening
-from woolly.cluster.on_ray import RaySeat, ray_seats
-from woolly.cluster.serve import prepare, seats_of
+from woolly.cluster.ray_launcher import RayLauncher, ray_launchers
+from woolly.cluster.replica_server import ReplicaServer
+from woolly.cluster.serve import make_launchers, prepare
 from woolly.errors import RequestError
 from woolly.serving import Settings, create_app
 from woolly.serving.accounts.keys_file import add_key
@@ -23,7 +23,7 @@ from woolly.serving.accounts.ledger import read_usage
 
 
 class Ray:
-    """As much of Ray as a seat uses. `address` makes what an actor says of itself out of its secret."""
+    """The part of Ray that a launcher uses. `address` makes what an actor says of itself out of its secret."""
 
     def __init__(self, address):
         self.address = address
@@ -57,13 +57,13 @@ class Ray:
 
 
 @pytest.fixture
-def seated(monkeypatch):
-    """A seat of a cluster whose actors say what `address` returns."""
+def ray_launcher(monkeypatch):
+    """A launcher on a cluster whose actors report what `address` returns."""
 
     def make(address):
         ray = Ray(address)
         monkeypatch.setitem(sys.modules, "ray", ray)
-        return RaySeat("ray-0", 1), ray
+        return RayLauncher("ray-0", 1), ray
 
     return make
 
@@ -109,33 +109,33 @@ def raising(error):
         lambda _: "\x00:7070",
     ],
 )
-def test_an_actor_that_gives_no_address_is_ended(seated, address):
-    seat, ray = seated(address)
+def test_an_actor_without_an_address_is_killed(ray_launcher, address):
+    launcher, ray = ray_launcher(address)
     with pytest.raises(RequestError, match="Ray started no replica: "):
-        seat.start()
+        launcher.start()
     assert len(ray.killed) == 1
 
 
-def test_what_does_not_know_the_secret_is_no_replica(seated, stranger):
-    seat, ray = seated(lambda _: stranger)
+def test_an_actor_without_the_secret_is_killed(ray_launcher, stranger):
+    launcher, ray = ray_launcher(lambda _: stranger)
     with pytest.raises(RequestError, match=r"Ray started no replica: .* did not show that it has the secret"):
-        seat.start()
+        launcher.start()
     assert len(ray.killed) == 1
 
 
-def test_the_replica_that_was_started_is_joined_and_ended_with_its_actor(seated):
+def test_a_ray_replica_ends_with_its_actor(ray_launcher):
     opened = []
 
     def listen(secret):
         assert len(secret) == 64
-        one = Listening("127.0.0.1:0", secret)
+        one = ReplicaServer("127.0.0.1:0", secret)
         opened.append((one, threading.Thread(target=one.serve, daemon=True)))
         opened[-1][1].start()
         return one.address
 
-    seat, ray = seated(listen)
-    started = seat.start()
-    started.kill()
+    launcher, ray = ray_launcher(listen)
+    handle = launcher.start()
+    handle.kill()
     assert len(ray.killed) == 1
     ((one, thread),) = opened
     one.leave()
@@ -143,17 +143,19 @@ def test_the_replica_that_was_started_is_joined_and_ended_with_its_actor(seated)
     assert not thread.is_alive()
 
 
-def test_replicas_share_the_gpus_of_a_cluster_or_its_cores(seated):
-    _, ray = seated(raising(TimeoutError("no machine has room")))
+def test_replicas_share_the_gpus_of_a_cluster_or_its_cores(ray_launcher):
+    _, ray = ray_launcher(raising(TimeoutError("no machine has room")))
     ray.machines = [{"CPU": 16.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}, {"CPU": 64.0}]
     for n, may_use_gpus, needs in ((3, True, (8, 1)), (4, True, (4, 0.5)), (7, True, (2, 0.3333)), (4, False, (8, 0))):
         ray.needs.clear()
-        for seat in ray_seats("auto", n, None, may_use_gpus):
+        for launcher in ray_launchers("auto", n, None, may_use_gpus):
             with pytest.raises(RequestError):
-                seat.start()
+                launcher.start()
         assert ray.needs == [needs] * n
     del ray.machines[:2]
-    assert [(seat.threads, seat.gpus) for seat in ray_seats("auto", 2, 3, may_use_gpus=True)] == [(3, 0)] * 2
+    assert [(launcher.threads, launcher.gpus) for launcher in ray_launchers("auto", 2, 3, may_use_gpus=True)] == [
+        (3, 0)
+    ] * 2
     for given, may in (
         ({}, True),
         ({"device": "cpu"}, False),
@@ -165,15 +167,15 @@ def test_replicas_share_the_gpus_of_a_cluster_or_its_cores(seated):
         ({"backend": "vulkan"}, False),
     ):
         ray.machines = [{"CPU": 2.0, "GPU": 1.0}]
-        (seat,) = seats_of(Settings(model="m", ray="auto", replicas=1, **given))
-        assert bool(seat.gpus) is may
+        (launcher,) = make_launchers(Settings(model="m", ray="auto", replicas=1, **given))
+        assert bool(launcher.gpus) is may
 
 
-def has_room(machines, seats):
-    """Whether all seats fit, each on the first machine with room, counted as Ray does: in parts of 10,000."""
+def has_room(machines, launchers):
+    """Whether all launchers fit, each on the first machine with room, counted as Ray does: in parts of 10,000."""
     free = [(10_000 * one["CPU"], [10_000] * one.get("GPU", 0)) for one in machines]
-    for seat in seats:
-        cores, part = 10_000 * seat.threads, int(seat.gpus * 10_000 + 0.5)
+    for launcher in launchers:
+        cores, part = 10_000 * launcher.threads, int(launcher.gpus * 10_000 + 0.5)
         for i, (left, gpus) in enumerate(free):
             gpu = next((j for j, one in enumerate(gpus) if one >= part), None)
             if left >= cores and (gpu is not None or not part):
@@ -193,27 +195,27 @@ def has_room(machines, seats):
         [{"CPU": 5}, {"CPU": 3}, {"CPU": 17}],
     ],
 )
-def test_every_replica_finds_a_machine(seated, machines):
-    _, ray = seated(None)
+def test_every_replica_finds_a_machine(ray_launcher, machines):
+    _, ray = ray_launcher(None)
     n_most = 20 if any("GPU" in one for one in machines) else 24  # each has at least one core
     for ray.machines in (machines, machines[::-1]):
         for n in range(1, n_most + 1):
             for may_use_gpus in (True, False):
-                assert has_room(ray.machines, ray_seats("auto", n, None, may_use_gpus)), (n, may_use_gpus)
+                assert has_room(ray.machines, ray_launchers("auto", n, None, may_use_gpus)), (n, may_use_gpus)
 
 
 @pytest.fixture
-def actors(seated):
+def actors(ray_launcher):
     """Ray whose actors listen in threads of this process."""
     opened = []
 
     def listen(secret):
-        one = Listening("127.0.0.1:0", secret)
+        one = ReplicaServer("127.0.0.1:0", secret)
         opened.append((one, threading.Thread(target=one.serve, daemon=True)))
         opened[-1][1].start()
         return one.address
 
-    yield seated(listen)[1]
+    yield ray_launcher(listen)[1]
     for one, thread in opened:
         one.leave()
         thread.join(60)
@@ -259,4 +261,4 @@ def test_presets_keys_and_usage_are_those_of_the_front(actors, tiny_model, tmp_p
 def test_without_the_package_its_name_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RequestError, match="--ray needs the package ray: "):
-        ray_seats("auto", 1, 1)
+        ray_launchers("auto", 1, 1)
