@@ -58,7 +58,7 @@ def shown(seed):
 
 def prompt(engine, *parts):
     """Tokens of texts, pictures and sounds; marks are spelled by bytes."""
-    tower, out = engine.eyes.tower, []
+    tower, out = engine.encoder_scheduler.tower, []
     for part in parts:
         settings = tower.audio if isinstance(part, Prepared) and part.kind == "audio" else tower.sight
         for one in [part] if isinstance(part, str) else lay_out(part, settings).parts:
@@ -75,23 +75,23 @@ def test_a_picture_and_a_sound_have_the_same_bits_alone_together_in_chunks_and_f
     other = prompt(engine, "a sheep " * 8, two, "bleats ", sound, "What is it?")
     assert finish(opened(), other)[0] != alone[0]  # it is looked at
     assert finish(engine, first, second) == alone
-    n_sweeps = engine.eyes.tower.n_sweeps
+    n_runs = engine.encoder_scheduler.tower.n_runs
     again = engine.add(engine.new_request(first, GREEDY))
     while again.finish_reason is None:
         engine.step()
     assert said(again) == alone[0] and again.prefix.hit_tokens > 256
-    assert engine.eyes.tower.n_sweeps == n_sweeps
+    assert engine.encoder_scheduler.tower.n_runs == n_runs
     assert finish(opened(chunk=40, max_running=8), second, first) == alone[::-1]
 
 
 def test_rows_of_a_picture_end_with_the_row_of_the_file(opened):
     engine = opened()
-    parts = lay_out(shown(0), engine.eyes.tower.sight).parts
+    parts = lay_out(shown(0), engine.encoder_scheduler.tower.sight).parts
     assert [part if isinstance(part, str) else (part.first, part.n) for part in parts] == [
         "\n\n<start_of_image>", (0, 256), (256, 1), "\n\n"
     ]  # fmt: skip
-    rows = engine.eyes.tower.rows(shown(0).pieces[0], "image")
+    rows = engine.encoder_scheduler.tower.rows(shown(0).pieces[0], "image")
     assert rows.shape == (257, GEMMA3N.width)
-    assert (rows[256] == engine.eyes.tower.rows(shown(7).pieces[0], "image")[256]).all()
+    assert (rows[256] == engine.encoder_scheduler.tower.rows(shown(7).pieces[0], "image")[256]).all()
     with pytest.raises(RequestError, match="16 x 16 patches, not 8 x 16"):
-        engine.eyes.tower.check(piece((1, 8, 16), 0, PATCH), "image")
+        engine.encoder_scheduler.tower.check(piece((1, 8, 16), 0, PATCH), "image")

@@ -53,12 +53,12 @@ def test_a_sound_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(n
     alone = [finish(opened(name), each)[0] for each in (first, second)]
     assert alone[0] != finish(opened(name), prompt(engine, "a sheep bleats " * 6, two, "What is it? " * 3))[0]
     assert finish(engine, first, second) == alone
-    n_sweeps = engine.eyes.tower.n_sweeps
+    n_runs = engine.encoder_scheduler.tower.n_runs
     again = engine.add(engine.new_request(first, GREEDY))
     while again.finish_reason is None:
         engine.step()
     assert said(again) == alone[0] and again.prefix.hit_tokens > 0
-    assert engine.eyes.tower.n_sweeps == n_sweeps
+    assert engine.encoder_scheduler.tower.n_runs == n_runs
     assert finish(opened(name, chunk=24, max_running=8), second, first) == alone[::-1]
 
 
@@ -66,12 +66,12 @@ def test_pages_of_sounds_outlive_the_process_on_disk(opened, tmp_path):
     texts = []
     for _ in range(2):
         engine = opened("qwen2a", disk=PageFolder(tmp_path / "pages", "identity", 1 << 30))
-        n_sweeps = engine.eyes.tower.n_sweeps
+        n_runs = engine.encoder_scheduler.tower.n_runs
         texts += finish(engine, prompt(engine, "x" * 64, prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500), "y" * 70))
         engine.close()
     assert texts[0] == texts[1]
     assert engine.disk_stats().read_tokens > 64
-    assert engine.eyes.tower.n_sweeps == n_sweeps
+    assert engine.encoder_scheduler.tower.n_runs == n_runs
 
 
 def test_a_picture_is_refused_by_a_model_that_only_hears(opened):

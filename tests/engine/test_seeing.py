@@ -80,7 +80,7 @@ def opened(tmp_path_factory):
 
 def prompt(engine, *parts):
     """Tokens of texts and layouts of pictures, as callers give them; marks are spelled by bytes."""
-    settings, out = engine.eyes.tower.settings, []
+    settings, out = engine.encoder_scheduler.tower.settings, []
     for part in parts:
         shown = [part] if isinstance(part, str) else lay_out(part, settings).parts
         for one in shown:
@@ -149,13 +149,13 @@ def _check_bits(name, opened, one, two):
     alone = [finish(opened(name), one_prompt)[0] for one_prompt in (first, second)]
     assert alone[0] != finish(opened(name), prompt(engine, long, two, "What is it? " * 4))[0]  # it is looked at
     assert finish(engine, first, second) == alone
-    n_sweeps = engine.eyes.tower.n_sweeps
+    n_runs = engine.encoder_scheduler.tower.n_runs
     again = engine.add(engine.new_request(first, GREEDY))
     while again.finish_reason is None:
         engine.step()
     assert said(again) == alone[0]
     assert again.prefix.hit_tokens >= len(long) // PAGE_SIZE * PAGE_SIZE
-    assert engine.eyes.tower.n_sweeps == n_sweeps
+    assert engine.encoder_scheduler.tower.n_runs == n_runs
     most = max((part.n for part in first if isinstance(part, Rows) and part.sees_all), default=0)
     assert finish(opened(name, chunk=most + 18, max_running=8), second, first) == alone[::-1]
 
@@ -165,13 +165,13 @@ def test_a_second_turn_makes_no_rows_again_even_after_they_are_dropped(opened):
     before = "a flock of sheep on a hill " * 3
     first = prompt(engine, before, seen("qwen2vl"), "What is it, and where, and why is it so? ")
     text, _ = finish(engine, first)[0]
-    engine.eyes._kept.clear()
-    n_sweeps = engine.eyes.tower.n_sweeps
+    engine.encoder_scheduler._kept.clear()
+    n_runs = engine.encoder_scheduler.tower.n_runs
     longer = (*first, *text, *b"And what is behind it?")
     request = engine.add(engine.new_request(longer, GREEDY))
     while request.finish_reason is None:
         engine.step()
-    assert engine.eyes.tower.n_sweeps == n_sweeps
+    assert engine.encoder_scheduler.tower.n_runs == n_runs
     assert said(request) == finish(opened("qwen2vl"), longer)[0]
 
 
@@ -195,30 +195,30 @@ def test_pages_of_pictures_outlive_the_process_on_disk(opened, tmp_path):
     for _ in range(2):
         folder = PageFolder(tmp_path / "pages", "identity", 1 << 30)
         engine = opened("llava", disk=folder)
-        n_sweeps = engine.eyes.tower.n_sweeps
+        n_runs = engine.encoder_scheduler.tower.n_runs
         each = prompt(engine, "x" * 64, seen("llava"), "y" * 70)
         texts += finish(engine, each)
         engine.close()
     assert texts[0] == texts[1]
     assert engine.disk_stats().read_tokens > 64
-    assert engine.eyes.tower.n_sweeps == n_sweeps
+    assert engine.encoder_scheduler.tower.n_runs == n_runs
 
 
 def test_answers_go_on_while_a_picture_is_on_its_way(opened):
     engine = opened("qwen2.5vl")
-    engine.eyes._work = 0  # one step of the tower's plan in each step of the engine
+    engine.encoder_scheduler._work = 0  # one step of the tower's plan in each step of the engine
     talking = engine.add(engine.new_request(list(b"Tell me of sheep"), replace(GREEDY, max_tokens=100)))
     while not talking.output:
         engine.step()
-    looking = engine.add(engine.new_request(prompt(engine, "See ", seen("qwen2.5vl"), "what?"), GREEDY))
+    waiting = engine.add(engine.new_request(prompt(engine, "See ", seen("qwen2.5vl"), "what?"), GREEDY))
     n = len(talking.output)
-    while not looking.output:
+    while not waiting.output:
         engine.step()
     assert len(talking.output) > n + 20
     want = finish(opened("qwen2.5vl"), prompt(engine, "See ", seen("qwen2.5vl"), "what?"))[0]
-    while looking.finish_reason is None:
+    while waiting.finish_reason is None:
         engine.step()
-    assert said(looking) == want
+    assert said(waiting) == want
 
 
 def test_pictures_of_several_requests_are_one_batch(opened, monkeypatch):
@@ -230,38 +230,38 @@ def test_pictures_of_several_requests_are_one_batch(opened, monkeypatch):
     ]
     asked.append(prompt(engine, "And ", seen("qwen2.5vl", 1), "?"))
     alone = [finish(opened("qwen2.5vl"), one)[0] for one in asked]
-    tower = engine.eyes.tower
-    begin = tower.sweep_together
-    monkeypatch.setattr(tower, "sweep_together", lambda own, kind: together.append(len(own)) or begin(own, kind))
+    tower = engine.encoder_scheduler.tower
+    begin = tower.start_batch
+    monkeypatch.setattr(tower, "start_batch", lambda own, kind: together.append(len(own)) or begin(own, kind))
     assert finish(engine, *asked) == alone
     assert together == [3]
-    work = tower.work_together([piece((1, 6, 10)), piece((1, 4, 4))])
-    assert work == sum(tower.work_together([piece(grid)]) for grid in ((1, 6, 10), (1, 4, 4)))
-    assert tower.work_together([piece((1, 6, 10))] * 2000) == math.inf
+    work = tower.batch_work([piece((1, 6, 10)), piece((1, 4, 4))])
+    assert work == sum(tower.batch_work([piece(grid)]) for grid in ((1, 6, 10), (1, 4, 4)))
+    assert tower.batch_work([piece((1, 6, 10))] * 2000) == math.inf
     many = [piece((1, 4, 4))] * 30  # rows see those of their own picture: one slice is enough
-    assert begin(many).advance(1.001 * tower.work_together(many)) is not None
+    assert begin(many).advance(1.001 * tower.batch_work(many)) is not None
 
 
 def test_rows_that_nobody_waits_for_are_dropped(opened):
     engine = opened("gemma3")
-    engine.eyes._work = 0
+    engine.encoder_scheduler._work = 0
     request = engine.add(engine.new_request(prompt(engine, seen("gemma3", 3), "?"), GREEDY))
     for _ in range(4):
         engine.step()
-    assert engine.eyes._sweep is not None
+    assert engine.encoder_scheduler._run is not None
     engine.cancel(request)
     engine.step()
-    assert engine.eyes._sweep is None and engine.is_idle
+    assert engine.encoder_scheduler._run is None and engine.is_idle
     assert finish(engine, prompt(engine, seen("gemma3", 4), "?"))
 
 
 def test_the_store_of_rows_is_bounded(opened):
     engine = opened("llava")
     one = 64 * 64 * 4
-    engine.eyes._most_bytes = 2 * one
+    engine.encoder_scheduler._most_bytes = 2 * one
     for seed in range(4):
         finish(engine, prompt(engine, seen("llava", 20 + seed), "?"))
-        assert engine.eyes.n_bytes <= 2 * one
+        assert engine.encoder_scheduler.n_bytes <= 2 * one
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_cpu_and_reference_agree(opened, tmp_path):
         loaded = load_model(text, "reference", Options(), projector=tower)
         slow = Engine(loaded.program, loaded.tokenizer, ctx=512, tower=loaded.tower)
         each = prompt(engine, "See ", seen(name), "what?")
-        rows = [one.eyes.tower.rows(seen(name).pieces[0]) for one in (engine, slow)]
+        rows = [one.encoder_scheduler.tower.rows(seen(name).pieces[0]) for one in (engine, slow)]
         np.testing.assert_allclose(*rows, rtol=1e-3, atol=1e-4)
         (slow_answer, slow_logs), (answer, logs) = finish(slow, each)[0], finish(engine, each)[0]
         assert slow_answer == answer
@@ -342,7 +342,7 @@ def test_cpu_and_reference_agree(opened, tmp_path):
 def test_a_step_of_the_tower_stops_when_all_that_wait_for_it_have_left(opened, monkeypatch):
     engine = opened("gemma3")
     request, other = (engine.add(engine.new_request(prompt(engine, seen("gemma3", 5), "?"), GREEDY)) for _ in range(2))
-    (program,), stopped = engine.eyes.tower.programs, []
+    (program,), stopped = engine.encoder_scheduler.tower.programs, []
     plain = program.run
     monkeypatch.setattr(program, "cancel", lambda: stopped.append(True))
 
@@ -375,7 +375,7 @@ def test_a_whole_model_gives_what_transformers_gives(name, grid, opened):
     want = np.load(GOLDENS / "seeing.npz")[name]
     engine = opened(name)
     one = picture(grid) if grid else seen(name)
-    rows = [part for part in lay_out(one, engine.eyes.tower.settings).parts if isinstance(part, Rows)]
+    rows = [part for part in lay_out(one, engine.encoder_scheduler.tower.settings).parts if isinstance(part, Rows)]
     asked = (*b"See the sheep: ", *rows, *b" What is it?")
     request = engine.add(engine.new_request(asked, replace(GREEDY, max_tokens=1, logprobs=8)))
     while request.finish_reason is None:

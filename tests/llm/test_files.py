@@ -98,11 +98,11 @@ def test_a_second_turn_reads_and_encodes_nothing_again(folder, seeing, monkeypat
         {"role": "user", "content": "and?"},
     ]
     monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: pytest.fail("the file was read again"))
-    eyes = seeing.driver.engine.eyes
-    n_sweeps = eyes.tower.n_sweeps
+    encoder_scheduler = seeing.driver.engine.encoder_scheduler
+    n_runs = encoder_scheduler.tower.n_runs
     assert seeing.chat([talk[0]], **GREEDY, logprobs=1).logprobs == first.logprobs
     assert len(seeing.chat(talk, **GREEDY).token_ids) == 4
-    assert eyes.tower.n_sweeps == n_sweeps > 0
+    assert encoder_scheduler.tower.n_runs == n_runs > 0
 
 
 def test_run_takes_a_file(folder):

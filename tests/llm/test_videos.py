@@ -73,11 +73,11 @@ def test_a_second_turn_reads_and_encodes_nothing_again(folder, monkeypatch):
     with opened(folder, "qwen") as llm:
         first = llm.chat("hi", images=[folder / "clip.mp4"], **GREEDY, logprobs=1)
         monkeypatch.setattr(video, "run_in_turn", lambda *_, **__: pytest.fail("the file was read again"))
-        tower = llm.driver.engine.eyes.tower
-        n_sweeps = tower.n_sweeps
+        tower = llm.driver.engine.encoder_scheduler.tower
+        n_runs = tower.n_runs
         again = [{"type": "video", "video": str(folder / "clip.mp4")}, {"type": "text", "text": "hi"}]
         second = llm.chat([{"role": "user", "content": again}], **GREEDY, logprobs=1)
-        assert second.logprobs == first.logprobs and tower.n_sweeps == n_sweeps == 5
+        assert second.logprobs == first.logprobs and tower.n_runs == n_runs == 5
 
 
 @pytest.mark.parametrize("name", ROWS)

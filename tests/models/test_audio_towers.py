@@ -59,8 +59,8 @@ def test_rows_do_not_depend_on_threads_nor_on_where_the_work_stops(name, tmp_pat
     prepared = prepared_audio(tiny, 24_000)
     want = rows_of(one, prepared)
     np.testing.assert_array_equal(rows_of(two, prepared), want)
-    sweep, n_stops = one.sweep(prepared.pieces[0], "audio"), 0
-    while (got := sweep.advance(0.0)) is None:
+    run, n_stops = one.start_run(prepared.pieces[0], "audio"), 0
+    while (got := run.advance(0.0)) is None:
         n_stops += 1
     assert n_stops > 10
     np.testing.assert_array_equal(got, want)

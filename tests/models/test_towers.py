@@ -51,8 +51,8 @@ def test_rows_do_not_depend_on_where_the_work_stops(tmp_path):
     pieces = [piece(grid, seed) for seed, grid in enumerate(tower.grids)]
     want = [one.rows(each) for each in pieces]
     for each, rows in zip(reversed(pieces), reversed(want), strict=True):
-        sweep, n_stops = one.sweep(each), 0
-        while (got := sweep.advance(0)) is None:
+        run, n_stops = one.start_run(each), 0
+        while (got := run.advance(0)) is None:
             n_stops += 1
         assert n_stops > 10
         np.testing.assert_array_equal(got, rows)
@@ -71,8 +71,8 @@ def test_steps_that_take_long_are_cut_by_rows_to_the_same_bits(name, tmp_path):
         return run_part(batch, state, step, first, last)
 
     one.programs[0].run_part = spied
-    sweep, n_slices = one.sweep(large), 0
-    while (got := sweep.advance(0)) is None:
+    run, n_slices = one.start_run(large), 0
+    while (got := run.advance(0)) is None:
         n_slices += 1
     np.testing.assert_array_equal(got, want)
     assert {op for op, _, _ in cut} == {"attend", "linears"}
@@ -81,8 +81,8 @@ def test_steps_that_take_long_are_cut_by_rows_to_the_same_bits(name, tmp_path):
     one.close()
 
 
-def swept(sweep):
-    while (rows := sweep.advance(1e15)) is None:
+def finish(run):
+    while (rows := run.advance(1e15)) is None:
         pass
     return rows
 
@@ -97,8 +97,8 @@ def test_rows_are_the_same_after_a_run_that_is_cancelled_when_its_steps_are_comp
     else:
         seen, _ = piece((1, 16, 12)), write_tower(TOWERS[name], path)
     one = open_tower(path, "cpu", Options(threads=1))
-    want, sweep, n_stops = one.rows(seen), one.sweep(seen), 0
-    while sweep.advance(0) is None:
+    want, run, n_stops = one.rows(seen), one.start_run(seen), 0
+    while run.advance(0) is None:
         n_stops += 1
 
     def cancelled(plain):
@@ -109,41 +109,41 @@ def test_rows_are_the_same_after_a_run_that_is_cancelled_when_its_steps_are_comp
         return run
 
     for n in range(1, n_stops, n_stops // 6):
-        sweep = one.sweep(seen)
+        run = one.start_run(seen)
         for _ in range(n):
-            sweep.advance(0)
+            run.advance(0)
         with monkeypatch.context() as patched:
             for program in one.programs:
                 patched.setattr(program, "run", cancelled(program.run))
                 patched.setattr(program, "run_part", cancelled(program.run_part))
-            assert sweep.advance(1e15) is None
-        np.testing.assert_array_equal(swept(sweep), want)
+            assert run.advance(1e15) is None
+        np.testing.assert_array_equal(finish(run), want)
     one.close()
 
 
 def test_rows_are_the_same_after_a_run_that_is_cancelled_on_its_way(tmp_path, monkeypatch):
     one = open_tower(write_tower(TOWERS["qwen2.5vl"], tmp_path / "tower.gguf"), "reference", Options())
-    want, sweep = one.rows(piece((1, 4, 4))), one.sweep(piece((1, 4, 4)))
+    want, run = one.rows(piece((1, 4, 4))), one.start_run(piece((1, 4, 4)))
     for _ in range(3):
-        sweep.advance(0)
+        run.advance(0)
     plain = REFERENCE_OPS["attention"]
     with monkeypatch.context() as patched:
         patched.setitem(REFERENCE_OPS, "attention", lambda *given: one.cancel() or plain(*given))
-        assert sweep.advance(1e15) is None
-    np.testing.assert_array_equal(swept(sweep), want)
+        assert run.advance(1e15) is None
+    np.testing.assert_array_equal(finish(run), want)
     one.close()
 
 
 def test_work_is_counted_by_products(tmp_path):
     one = open_tower(write_tower(TOWERS["qwen2vl"], tmp_path / "tower.gguf"), "cpu", Options(threads=1))
-    plan, sweep = one.programs[0].running_plan, one.sweep(piece((1, 20, 16)))
+    plan, run = one.programs[0].running_plan, one.start_run(piece((1, 20, 16)))
     by_op = {}
     for step, work in zip(plan.steps, row_work(plan, 320), strict=True):
         by_op.setdefault(step.op, []).append(work)
     assert max(by_op["attend"]) >= 320 * 2 * 32  # rows that it sees, products and sums of 32 columns each
     assert max(by_op["linears"]) >= 32 * 3 * 32
     n_slices = 1
-    while sweep.advance(3_000_000) is None:
+    while run.advance(3_000_000) is None:
         n_slices += 1
     assert 1 < n_slices < len(plan.steps)  # several small steps in one slice
     one.close()
@@ -151,16 +151,16 @@ def test_work_is_counted_by_products(tmp_path):
 
 def test_some_rows_alone_are_refused_for_steps_that_compute_all(tmp_path):
     one = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cpu", Options(threads=1))
-    sweep = one.sweep(piece((1, 8, 8)))
-    sweep.advance(0)
-    state = sweep._stages[0].state(64)
+    run = one.start_run(piece((1, 8, 8)))
+    run.advance(0)
+    state = run._stages[0].state(64)
     first, attend = (
         next(i for i, step in enumerate(one.programs[0].running_plan.steps) if step.op == op)
         for op in ("given", "attend")
     )
     for step, rows in ((first, (0, 8)), (attend, (0, 65)), (attend, (8, 8)), (attend, (-1, 4))):
         with pytest.raises(ValueError, match="rows"):
-            one.programs[0].run_part(sweep._batch, state, step, *rows)
+            one.programs[0].run_part(run._batch, state, step, *rows)
     one.close()
 
 

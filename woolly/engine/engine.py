@@ -120,7 +120,7 @@ class Engine:
             source=source,
         )
         maker = tower or source
-        self.eyes = None if maker is None else multimodal.Eyes(maker, check_file)
+        self.encoder_scheduler = None if maker is None else multimodal.EncoderScheduler(maker, check_file)
         self._speculation = Speculation(draft, draft_tokens, ctx, self.scheduler, self.runner)
         self._settler = Settler(self.scheduler, self.runner, self._speculation, ctx)
         self.n_steps = 0  # that computed something
@@ -141,8 +141,8 @@ class Engine:
 
     def schedule(self) -> Work:
         """What the next step computes: rows of requests, and drafts after them; nothing if no request can go on."""
-        if self.eyes is not None:
-            self.eyes.give(self.scheduler.running)
+        if self.encoder_scheduler is not None:
+            self.encoder_scheduler.attach(self.scheduler.running)
         work = self.scheduler.schedule()
         if work.spans:
             add_known(work, self.scheduler, self.ctx)
@@ -174,17 +174,17 @@ class Engine:
         if self.scheduler.tier is not None:
             self.scheduler.tier.work()
         self.reader.turn()
-        self._look()
+        self._run_encoder()
 
-    def _look(self) -> None:
+    def _run_encoder(self) -> None:
         """Goes on with the next picture that a running request comes to; an error ends all that wait for one."""
-        if self.eyes is None:
+        if self.encoder_scheduler is None:
             return
         try:
-            self.eyes.turn(self.scheduler.running)
+            self.encoder_scheduler.step(self.scheduler.running)
         except Exception as error:
-            looking = [r for r in self.scheduler.running if r.view is not None and r.view.missing(r.n_computed)]
-            self._settler.fail_all(looking, error)
+            waiting = [r for r in self.scheduler.running if r.view is not None and r.view.missing(r.n_computed)]
+            self._settler.fail_all(waiting, error)
 
     def new_request(
         self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions = _USUAL
@@ -248,14 +248,14 @@ class Engine:
     def abandon(self) -> None:
         """Stops the run under way if all of its requests are cancelled. Any thread may call it."""
         self.runner.abandon()
-        if self.eyes is not None:
-            self.eyes.abandon()
+        if self.encoder_scheduler is not None:
+            self.encoder_scheduler.abandon()
 
     def abort(self) -> None:
         """Stops the run under way and prevents later ones. Any thread may call it."""
         self.reader.abort()
-        if self.eyes is not None:
-            self.eyes.abort()
+        if self.encoder_scheduler is not None:
+            self.encoder_scheduler.abort()
         self.runner.abort()
 
     @property

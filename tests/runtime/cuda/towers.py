@@ -34,8 +34,8 @@ def check(name: str, folder: Path) -> None:
             got, want = own.rows(one), exact.rows(one)
             error = float((np.linalg.norm(got - want, axis=1) / np.linalg.norm(want, axis=1)).max())
             assert error < ERROR, f"{name}: {error}"
-        sweep = own.sweep_together([one, one])
-        while (parts := sweep.advance(1.0)) is None:
+        run = own.start_batch([one, one])
+        while (parts := run.advance(1.0)) is None:
             pass
         np.testing.assert_array_equal(parts, np.concatenate([got, got]))
     finally:

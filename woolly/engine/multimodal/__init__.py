@@ -7,21 +7,21 @@ from woolly.later import later
 if TYPE_CHECKING:
     from woolly.engine.multimodal.admit import look
     from woolly.engine.multimodal.encoder import SoundEncoder, Source, TextEncoder, open_encoder, source_backend
-    from woolly.engine.multimodal.eyes import Eyes, Looking
+    from woolly.engine.multimodal.encoder_run import EncoderRun
+    from woolly.engine.multimodal.encoder_scheduler import EncoderRequest, EncoderScheduler
     from woolly.engine.multimodal.memory import tower_bytes
     from woolly.engine.multimodal.speller import Speller
-    from woolly.engine.multimodal.sweep import Sweep
     from woolly.engine.multimodal.tower import Tower, open_tower, tower_backend
     from woolly.engine.multimodal.view import PlacedRows, View, has_rows, read_prompt
 
 __all__ = [
-    "Eyes",
-    "Looking",
+    "EncoderRequest",
+    "EncoderRun",
+    "EncoderScheduler",
     "PlacedRows",
     "SoundEncoder",
     "Source",
     "Speller",
-    "Sweep",
     "TextEncoder",
     "Tower",
     "View",
@@ -40,10 +40,11 @@ __getattr__ = later(
     {
         "admit": "look",
         "encoder": "SoundEncoder Source TextEncoder open_encoder source_backend",
-        "eyes": "Eyes Looking",
+        "encoder_run": "EncoderRun",
+        "encoder_scheduler": "EncoderRequest EncoderScheduler",
         "memory": "tower_bytes",
         "speller": "Speller",
-        "tower": "Sweep Tower open_tower tower_backend",
+        "tower": "Tower open_tower tower_backend",
         "view": "PlacedRows View has_rows read_prompt",
     },
 )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from woolly.engine.multimodal.encoder_run import EncoderRun, RunningStage
 from woolly.engine.multimodal.speller import Speller, open_speller
-from woolly.engine.multimodal.sweep import RunningStage, Sweep
 from woolly.engine.multimodal.tower import Tower
 from woolly.engine.multimodal.view import View, has_rows, read_prompt
 from woolly.engine.multimodal.work import SLICE, row_work
@@ -33,7 +33,7 @@ class TextEncoder:
         self.width = program.plan.width
         self._start = start
         self._stage = RunningStage(program)
-        self.n_sweeps = 0  # that were begun
+        self.n_runs = 0  # that were begun
 
     def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], View]:
         """A prompt as the decoder takes it: rows of the encoder, and the token that the answer begins with."""
@@ -59,16 +59,16 @@ class TextEncoder:
         """Rows of a text: one of each token."""
         return len(piece.values)
 
-    def sweep_together(self, pieces: Sequence[Piece], _kind: object = None) -> Sweep:
+    def start_batch(self, pieces: Sequence[Piece], _kind: object = None) -> EncoderRun:
         """Starts texts on their way. Those before must be done, or dropped."""
-        self.n_sweeps += len(pieces)
+        self.n_runs += len(pieces)
         orders = [np.arange(len(piece.values), dtype=np.int32) for piece in pieces]
         arranged = [
             ([Arrangement(rows, rows, is_text=True)], piece.values) for rows, piece in zip(orders, pieces, strict=True)
         ]
-        return Sweep([self._stage], arranged, self.program.plan.width)
+        return EncoderRun([self._stage], arranged, self.program.plan.width)
 
-    def work_together(self, pieces: Sequence[Piece], _kind: object = None) -> float:
+    def batch_work(self, pieces: Sequence[Piece], _kind: object = None) -> float:
         """Multiply-adds of all rows of some texts; infinite if they do not fit one batch."""
         lengths = [len(piece.values) for piece in pieces]
         if sum(lengths) > self.program.max_rows:

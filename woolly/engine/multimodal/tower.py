@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from woolly.engine.multimodal.encoder_run import EncoderRun, RunningStage
 from woolly.engine.multimodal.memory import tower_bytes, traced_bytes
-from woolly.engine.multimodal.sweep import RunningStage, Sweep
 from woolly.engine.multimodal.work import GPU_SLICE, SLICE, row_work
 from woolly.errors import DeviceError, ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
@@ -63,7 +63,7 @@ class Tower:
         self.file = file
         self._halves: dict[Kind, _Half] = {traced.settings.kind: _Half(traced, own) for traced, own in halves}
         self._identity: bytes | None = None
-        self.n_sweeps = 0  # that were begun
+        self.n_runs = 0  # that were begun
 
     @property
     def settings(self) -> TowerSettings | AudioSettings:
@@ -132,18 +132,18 @@ class Tower:
             0 if traced.constants is None else len(traced.constants)
         )
 
-    def sweep(self, piece: Piece, kind: Kind | None = None) -> Sweep:
+    def start_run(self, piece: Piece, kind: Kind | None = None) -> EncoderRun:
         """Starts a piece on its way. The one before must be done, or dropped: they share the values of the programs."""
-        return self.sweep_together([piece], kind)
+        return self.start_batch([piece], kind)
 
-    def sweep_together(self, pieces: Sequence[Piece], kind: Kind | None = None) -> Sweep:
-        """Starts several pieces that `work_together` has counted."""
+    def start_batch(self, pieces: Sequence[Piece], kind: Kind | None = None) -> EncoderRun:
+        """Starts several pieces that `batch_work` has counted."""
         half = self._half(kind)
-        self.n_sweeps += len(pieces)
+        self.n_runs += len(pieces)
         arranged = [(half.traced.arrange(piece.grid), piece.values) for piece in pieces]
-        return Sweep(half.stages, arranged, self.width, half.traced.constants)
+        return EncoderRun(half.stages, arranged, self.width, half.traced.constants)
 
-    def work_together(self, pieces: Sequence[Piece], kind: Kind | None = None) -> float:
+    def batch_work(self, pieces: Sequence[Piece], kind: Kind | None = None) -> float:
         """Multiply-adds of all rows of some pieces; infinite if they do not fit one batch."""
         half = self._half(kind)
         arranged = [half.traced.arrange(piece.grid) for piece in pieces]
@@ -157,8 +157,8 @@ class Tower:
 
     def rows(self, piece: Piece, kind: Kind | None = None) -> Float32:
         """All rows of a piece, [n, width], line by line."""
-        sweep = self.sweep(piece, kind)
-        while (rows := sweep.advance(math.inf)) is None:
+        run = self.start_run(piece, kind)
+        while (rows := run.advance(math.inf)) is None:
             pass
         return rows
 

@@ -1,4 +1,4 @@
-"""The Sweep: pieces of pictures or sounds on their way through the stages of a tower, together."""
+"""One run of an encoder over a batch of pieces, stage by stage."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RunningStage:
         return self._works[tuple(lengths)]
 
 
-class Sweep:
+class EncoderRun:
     """It stops between two steps of a plan, or within one that takes long, and goes on from there."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The Eyes, which hear, too: make rows of what running requests come to, a bit in each step, and keep the latest."""
+"""Run the vision or audio encoder for running requests, a slice per step, and cache its output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from woolly.engine.multimodal.encoder import Source
-    from woolly.engine.multimodal.sweep import Sweep
+    from woolly.engine.multimodal.encoder_run import EncoderRun
     from woolly.engine.multimodal.tower import Tower
     from woolly.engine.multimodal.view import Key, PlacedRows, View
     from woolly.multimodal import Piece
@@ -22,8 +22,8 @@ Float32 = npt.NDArray[np.float32]
 _MOST_BYTES = 256 << 20
 
 
-class Looking(Protocol):
-    """What the eyes know of a request."""
+class EncoderRequest(Protocol):
+    """A request as the encoder scheduler sees it."""
 
     @property
     def view(self) -> View | None:
@@ -38,7 +38,7 @@ class Looking(Protocol):
         """Whether its caller has cancelled it."""
 
 
-class Eyes:
+class EncoderScheduler:
     """One tower, the pieces that are on their way through it, and rows that it made. Belongs to the engine's thread."""
 
     def __init__(
@@ -55,8 +55,8 @@ class Eyes:
         self._work = tower.slice_work if work is None else work
         self._kept: OrderedDict[Key, Float32] = OrderedDict()  # least recently used first
         self._n_bytes = 0
-        self._sweep: tuple[dict[Key, int], Sweep] | None = None  # rows of each piece
-        self._waiting: tuple[Looking, ...] = ()  # requests that come to the piece next, while the tower runs
+        self._run: tuple[dict[Key, int], EncoderRun] | None = None  # rows of each piece
+        self._waiting: tuple[EncoderRequest, ...] = ()  # requests that come to the piece next, while the tower runs
         self._is_aborted = False
 
     @property
@@ -64,7 +64,7 @@ class Eyes:
         """Bytes of rows that are kept."""
         return self._n_bytes
 
-    def give(self, requests: Iterable[Looking]) -> None:
+    def attach(self, requests: Iterable[EncoderRequest]) -> None:
         """Hands requests the rows that are kept, as far as they come to them next."""
         for request in requests:
             view = request.view
@@ -75,36 +75,36 @@ class Eyes:
                 self._kept.move_to_end(place.key)
                 view.rows[place.key] = rows
 
-    def turn(self, requests: Iterable[Looking]) -> None:
+    def step(self, requests: Iterable[EncoderRequest]) -> None:
         """Goes on with the first piece that a request comes to, and with others that fit its slice.
 
         What nobody waits for any more is dropped.
         """
         running = tuple(requests)
-        wanted = self._wanted(running)
+        wanted = self._pending(running)
         if not wanted or self._is_aborted:
-            self._sweep = None
+            self._run = None
             return
-        if self._sweep is None or not any(key in wanted for key in self._sweep[0]):
-            self._sweep = self._begin(wanted)
-        keys, sweep = self._sweep
-        self._waiting = tuple(one for one in running if _comes_to(one, keys))
+        if self._run is None or not any(key in wanted for key in self._run[0]):
+            self._run = self._start(wanted)
+        keys, run = self._run
+        self._waiting = tuple(one for one in running if _is_next(one, keys))
         try:
             self._check()
-            rows = sweep.advance(self._work)
+            rows = run.advance(self._work)
             self._check()
         except BaseException:
-            self._sweep = None
+            self._run = None
             raise
         finally:
             self._waiting = ()
         if rows is not None:
-            self._sweep = None
+            self._run = None
             parts = np.split(rows, np.cumsum(list(keys.values()))[:-1])
             for key, part in reversed(list(zip(keys, parts, strict=True))):  # the first is kept the longest
                 self._keep(key, part.copy() if len(keys) > 1 else part)
 
-    def _begin(self, wanted: dict[Key, PlacedRows]) -> tuple[dict[Key, int], Sweep]:
+    def _start(self, wanted: dict[Key, PlacedRows]) -> tuple[dict[Key, int], EncoderRun]:
         """The first piece, with others as long as all of their work fits one slice."""
         (first, place), *others = wanted.items()
         kind, pieces = place.rows.source.kind, {first: _piece_of(place)}
@@ -112,11 +112,11 @@ class Eyes:
             together = pieces | {key: _piece_of(other)}
             if other.rows.source.kind != kind:
                 continue
-            if self.tower.work_together(list(together.values()), kind) > self._work:
+            if self.tower.batch_work(list(together.values()), kind) > self._work:
                 break
             pieces = together
         counts = {key: self.tower.n_rows(piece, kind) for key, piece in pieces.items()}
-        return counts, self.tower.sweep_together(list(pieces.values()), kind)
+        return counts, self.tower.start_batch(list(pieces.values()), kind)
 
     def abandon(self) -> None:
         """Stops the tower's step under way if all that wait for it are cancelled. Any thread may call it.
@@ -132,7 +132,7 @@ class Eyes:
         self._is_aborted = True
         self.tower.cancel()
 
-    def _wanted(self, requests: Iterable[Looking]) -> dict[Key, PlacedRows]:
+    def _pending(self, requests: Iterable[EncoderRequest]) -> dict[Key, PlacedRows]:
         """Pieces whose rows are not made: those that requests come to first, then those after them."""
         views = ((request.view, request.n_computed) for request in requests)
         missing = [view.all_missing(first) for view, first in views if view is not None]
@@ -152,7 +152,7 @@ class Eyes:
             self._check_file()
 
 
-def _comes_to(request: Looking, keys: Container[Key]) -> bool:
+def _is_next(request: EncoderRequest, keys: Container[Key]) -> bool:
     """Whether rows of these pieces are those that a request needs next."""
     place = None if request.view is None else request.view.missing(request.n_computed)
     return place is not None and place.key in keys
