@@ -50,10 +50,10 @@ def tensors(kind: str = "tdt") -> dict[str, np.ndarray]:
         out[f"{begin}.conv.batch_norm.running_var"] = 0.5 + random.random_sample(WIDTH)
         out[f"{begin}.conv.batch_norm.num_batches_tracked"] = np.array(7.0)
         out |= matrix(f"{begin}.conv.pointwise_conv2", WIDTH, WIDTH)
-    return {name: array.astype(np.float32) for name, array in (out | _speller(kind, random, matrix)).items()}
+    return {name: array.astype(np.float32) for name, array in (out | _decoder(kind, random, matrix)).items()}
 
 
-def _speller(kind: str, random: np.random.RandomState, matrix: Drawer) -> dict[str, np.ndarray]:
+def _decoder(kind: str, random: np.random.RandomState, matrix: Drawer) -> dict[str, np.ndarray]:
     if kind == "ctc":
         out = matrix("decoder.decoder_layers.0", N_TOKENS, WIDTH, bias=True)
         out["decoder.decoder_layers.0.bias"][BLANK] += 1.5

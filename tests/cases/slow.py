@@ -114,7 +114,7 @@ SLOW = (
     "tests/measure/test_plots.py",
     "tests/models/test_audio_towers.py::test_a_tower_gives_what_transformers_gives",
     "tests/models/test_goldens.py::test_smollm2",
-    "tests/models/test_parakeet.py::test_a_checkpoint_of_the_hub_spells_as_transformers",
+    "tests/models/test_parakeet.py::test_hub_checkpoint_matches_transformers",
     "tests/models/test_towers.py::test_a_tower_gives_what_transformers_gives",
     "tests/models/test_whisper.py",
     "tests/models/test_whisper_words.py::test_a_transcript_has_words_if_they_are_asked_for",

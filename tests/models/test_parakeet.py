@@ -1,4 +1,4 @@
-"""A Parakeet model spells as transformers' does: rows, tokens and frames of CTC, RNN-T and TDT."""
+"""A Parakeet model decodes as transformers' does: rows, tokens and frames of CTC, RNN-T and TDT."""
 
 import json
 import struct
@@ -14,13 +14,13 @@ from woolly import LLM
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
 from woolly.convert.families.speech import FAMILIES
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.engine.multimodal.speller import Speller
+from woolly.engine.multimodal.transducer import TransducerDecoder
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import Tensor, open_gguf, parakeet_bin
 from woolly.llm.speech import TranscribeOptions
 from woolly.llm.speech import frames as frames_module
 from woolly.llm.speech.frames import FrameTranscriber, _windows
-from woolly.llm.speech.spelling import SpelledToken, Spelling
+from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
 from woolly.models import Keys, trace, transcribes
 from woolly.models.parakeet import read, trace_tower
 from woolly.multimodal import Piece, Sound
@@ -67,19 +67,19 @@ def check(llm, kind):
     rows, want = rows_of(llm), GOLDEN[f"{kind} rows"]
     assert rows.shape == want.shape
     assert np.linalg.norm(rows - want) < 1e-5 * np.linalg.norm(want)
-    found = Spelling(llm._loaded[0].source.speller).spell(rows)
+    found = GreedyDecoding(llm._loaded[0].source.decoder).decode(rows)
     assert [one.token for one in found] == GOLDEN[f"{kind} tokens"].tolist()
     assert [one.first for one in found] == GOLDEN[f"{kind} frames"].tolist()
     return found
 
 
-def test_a_file_of_whisper_cpp_spells_as_transformers(llm):
+def test_whisper_cpp_file_matches_transformers(llm):
     found = check(llm, "tdt")
     assert [one.last - one.first for one in found] == GOLDEN["tdt spans"].tolist()
 
 
 @pytest.mark.parametrize("kind", ["ctc", "rnnt", "tdt"])
-def test_a_checkpoint_of_the_hub_spells_as_transformers(folder, kind, monkeypatch):
+def test_hub_checkpoint_matches_transformers(folder, kind, monkeypatch):
     with LLM(converted(folder, kind), threads=1) as llm:
         check(llm, kind)
         assert llm.transcribes
@@ -96,18 +96,18 @@ def test_the_reference_agrees(folder, llm):
     with LLM(folder / "ggml-parakeet-tiny.bin", backend="reference") as other:
         want = rows_of(other)
         assert np.linalg.norm(rows_of(llm) - want) < 1e-5 * np.linalg.norm(want)
-        spelled = (Spelling(one._loaded[0].source.speller).spell(want) for one in (other, llm))
-        assert len({tuple((one.token, one.first, one.last) for one in found) for found in spelled}) == 1
+        decoded = (GreedyDecoding(one._loaded[0].source.decoder).decode(want) for one in (other, llm))
+        assert len({tuple((one.token, one.first, one.last) for one in found) for found in decoded}) == 1
 
 
 @pytest.mark.parametrize("cut", [1, 7, 64, 124])
-def test_rows_in_parts_spell_as_the_whole(llm, folder, cut):
-    rows, speller = rows_of(llm), llm._loaded[0].source.speller
-    want, parts = Spelling(speller).spell(rows), Spelling(speller)
-    assert parts.spell(rows[:cut], is_end=False) + parts.spell(rows[cut:]) == want
+def test_rows_in_parts_decode_alike(llm, folder, cut):
+    rows, decoder = rows_of(llm), llm._loaded[0].source.decoder
+    want, parts = GreedyDecoding(decoder).decode(rows), GreedyDecoding(decoder)
+    assert parts.decode(rows[:cut], is_end=False) + parts.decode(rows[cut:]) == want
 
 
-class Letters(Speller):
+class ScriptedDecoder(TransducerDecoder):
     """Scores that a test says."""
 
     def __init__(self, kind, best, durations=()):
@@ -116,7 +116,7 @@ class Letters(Speller):
     kind = property(lambda self: self._kind)
     blank = property(lambda self: 2)
     durations = property(lambda self: self._durations)
-    most_symbols = property(lambda self: 3)
+    max_symbols = property(lambda self: 3)
 
     def new_state(self):
         return np.zeros(1, np.float32)
@@ -124,7 +124,7 @@ class Letters(Speller):
     def predict(self, token, state):
         return np.zeros(1, np.float32), state
 
-    def scores(self, rows):
+    def logits(self, rows):
         out = np.zeros((len(rows), 3 + len(self._durations)), np.float32)
         for i, row in enumerate(rows):
             out[i, list(self._best[int(row[0])])] = 1.0
@@ -135,30 +135,31 @@ NUMBERS = np.arange(6, dtype=np.float32)[:, None]
 
 
 def test_equal_letters_are_one_unless_a_blank_is_between(llm):
-    found = Spelling(Letters("ctc", [(0,), (0,), (2,), (0,), (1,), (1,)])).spell(NUMBERS)
+    found = GreedyDecoding(ScriptedDecoder("ctc", [(0,), (0,), (2,), (0,), (1,), (1,)])).decode(NUMBERS)
     assert [(one.token, one.first, one.last) for one in found] == [(0, 0, 2), (0, 3, 4), (1, 4, 6)]
 
 
 @pytest.mark.parametrize(
-    ("speller", "cut", "want"),
+    ("decoder", "cut", "want"),
     [
-        (Letters("ctc", [(0,), (1,), (1,), (0,), (2,), (1,)]), 1, [(0, 0, 1), (1, 1, 3), (0, 3, 4), (1, 5, 6)]),
-        (Letters("ctc", [(0,), (1,), (1,), (0,), (2,), (1,)]), 2, [(0, 0, 1), (1, 1, 3), (0, 3, 4), (1, 5, 6)]),
-        (Letters("tdt", [(0, 4), *[(1, 3)] * 5], (1, 4)), 2, [(0, 0, 4), (1, 4, 5), (1, 5, 6)]),
+        (ScriptedDecoder("ctc", [(0,), (1,), (1,), (0,), (2,), (1,)]), 1, [(0, 0, 1), (1, 1, 3), (0, 3, 4), (1, 5, 6)]),
+        (ScriptedDecoder("ctc", [(0,), (1,), (1,), (0,), (2,), (1,)]), 2, [(0, 0, 1), (1, 1, 3), (0, 3, 4), (1, 5, 6)]),
+        (ScriptedDecoder("tdt", [(0, 4), *[(1, 3)] * 5], (1, 4)), 2, [(0, 0, 4), (1, 4, 5), (1, 5, 6)]),
     ],
 )
-def test_what_forgets_the_text_keeps_the_time(speller, cut, want):
-    spelling = Spelling(speller)
-    found = spelling.spell(NUMBERS[:cut], is_end=False)
-    spelling.forget()
-    found += spelling.spell(NUMBERS[cut:])
+def test_reset_keeps_the_time(decoder, cut, want):
+    decoding = GreedyDecoding(decoder)
+    found = decoding.decode(NUMBERS[:cut], is_end=False)
+    decoding.reset()
+    found += decoding.decode(NUMBERS[cut:])
     assert [(one.token, one.first, one.last) for one in found] == want
 
 
 def test_a_frame_has_a_bounded_number_of_tokens():
-    assert len(Spelling(Letters("rnnt", [(0,)] * 6)).spell(NUMBERS)) == 3 * 6
-    assert len(Spelling(Letters("tdt", [(0, 3)] * 6, (0, 1))).spell(NUMBERS)) == 3 * 6
-    assert Spelling(Letters("tdt", [(2, 3)] * 6, (0, 1))).spell(NUMBERS) == []  # a blank of no frames goes on
+    assert len(GreedyDecoding(ScriptedDecoder("rnnt", [(0,)] * 6)).decode(NUMBERS)) == 3 * 6
+    assert len(GreedyDecoding(ScriptedDecoder("tdt", [(0, 3)] * 6, (0, 1))).decode(NUMBERS)) == 3 * 6
+    blanks = [(2, 3)] * 6  # a blank with duration 0 still advances
+    assert GreedyDecoding(ScriptedDecoder("tdt", blanks, (0, 1))).decode(NUMBERS) == []
 
 
 def test_windows_overlap_and_take_each_row_once():
@@ -318,10 +319,10 @@ def test_bytes_of_a_character_are_one_in_a_word(monkeypatch, tmp_path):
     tokenizer, one = Tokenizer.from_gguf(path), len(texts) - 3
     assert [parakeet_bin.token_type(text) for text in ("<unk>", "<|nospeech|>", "<0xE2>", "a")] == [2, 3, 6, 1]
     ids = [2, one, one + 1, one + 2, 3, one]
-    speller, heard = Letters("tdt", [], (1,)), Sound(SOUND, 16000)
-    transcriber = FrameTranscriber(tokenizer, speller, N_MELS, 0, heard, TranscribeOptions())
+    decoder, heard = ScriptedDecoder("tdt", [], (1,)), Sound(SOUND, 16000)
+    transcriber = FrameTranscriber(tokenizer, decoder, N_MELS, 0, heard, TranscribeOptions())
     for i, id in enumerate(ids):
-        assert not list(transcriber._add(SpelledToken(id, i, i + 1, 0.0)))
+        assert not list(transcriber._add(TimedToken(id, i, i + 1, 0.0)))
     [segment] = transcriber._close()
     assert segment.text == " a\u20ac b\ufffd" and [word.text for word in segment.words] == ["a\u20ac", "b\ufffd"]
 

@@ -1,6 +1,6 @@
-"""Parakeet: a FastConformer whose rows, one for each 80 ms, are spelled as tokens by CTC or by a transducer.
+"""Parakeet: a FastConformer whose rows, one for each 80 ms, are decoded as tokens by CTC or by a transducer.
 
-The model's own plan scores a row by itself; the speller, which also knows the text so far, has plans of its own.
+The model's own plan scores a row by itself; the decoder, which also knows the text so far, has plans of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from woolly.models.metadata import Keys
 from woolly.models.towers.fastconformer import arrange_halved, conformer, halvings, remake_conformer
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.registry import TracedTower, trace_audio_tower
-from woolly.models.towers.speller import SpellerKind, trace_speller
 from woolly.models.towers.stage import StageBuilder
+from woolly.models.towers.transducer import DecoderType, trace_transducer
 from woolly.multimodal import AudioSettings
 from woolly.multimodal.audio.mel import MOST_MELS, mel_filters, nemo_window
 from woolly.multimodal.audio.settings import AudioProjector, after_conv
@@ -44,7 +44,7 @@ class _AudioSettings(AudioSettings):
 
 @dataclass(frozen=True)
 class ParakeetParams:
-    """Sizes of the encoder, and how its rows are spelled."""
+    """Sizes of the encoder, and how its rows are decoded."""
 
     width: int
     heads: int
@@ -52,10 +52,10 @@ class ParakeetParams:
     n_mels: int
     eps: float
     scale: float  # of what enters the first layer
-    speller: SpellerKind
+    decoder_type: DecoderType
     n_predictor: int  # layers of the prediction network; 0 of CTC
     durations: tuple[int, ...]  # frames; of TDT alone
-    most_symbols: int  # tokens of one frame
+    max_symbols: int  # tokens of one frame
     keys: Keys
 
 
@@ -64,7 +64,7 @@ def read(keys: Keys) -> ParakeetParams:
     width, heads, n_layers = (keys.positive(x) for x in ("embedding_length", "attention.head_count", "block_count"))
     eps, scale = keys.number("attention.layer_norm_epsilon"), keys.number("embedding_scale", 1.0)
     kind = keys.string("decoder_type")
-    if kind not in get_args(SpellerKind):
+    if kind not in get_args(DecoderType):
         raise UnsupportedError(f"metadata key parakeet.decoder_type is {kind!r:.60}; ctc, rnnt or tdt was expected")
     if width % (2 * heads) or n_layers > _MOST_LAYERS or not eps >= 0:
         raise ModelError(f"{n_layers} layers with {heads} heads in a width of {width} are no Parakeet model")
@@ -77,15 +77,17 @@ def read(keys: Keys) -> ParakeetParams:
     symbols = keys.positive("max_symbols", 10)
     if n_predictor > 16 or symbols > 1000:
         raise ModelError(f"{n_predictor} layers of the prediction network and {symbols} tokens of a frame are too many")
-    n_mels, speller = keys.positive("num_mel_bins", most=MOST_MELS), cast(SpellerKind, kind)
-    return ParakeetParams(width, heads, n_layers, n_mels, eps, scale, speller, n_predictor, durations, symbols, keys)
+    n_mels, decoder_type = keys.positive("num_mel_bins", most=MOST_MELS), cast(DecoderType, kind)
+    return ParakeetParams(
+        width, heads, n_layers, n_mels, eps, scale, decoder_type, n_predictor, durations, symbols, keys
+    )
 
 
 def build(p: Tracer, hp: ParakeetParams) -> None:
     """What is said in a row, whatever the text before: rows of a sound stand in place of all tokens."""
     if p.pooling is not None:
         raise UnsupportedError("a Parakeet model transcribes sounds, and makes no vectors of texts")
-    if hp.speller == "ctc":
+    if hp.decoder_type == "ctc":
         x = p.output_rows(p.embed("token_embd", width=hp.width))
         p.output(p.linear(x, "token_embd", width=p.rows("token_embd")))
         return
@@ -95,7 +97,7 @@ def build(p: Tracer, hp: ParakeetParams) -> None:
 
 
 def trace_tower(tensors: Mapping[str, Tensor], hp: ParakeetParams) -> TracedTower:
-    """The encoder, with what its rows are added by, and the speller."""
+    """The encoder, with what its rows are added by, and the decoder."""
     own = {name: one for name, one in tensors.items() if name.startswith("a.") and name not in (_FILTERS, _WINDOW)}
     _check_mel(tensors, hp.n_mels)
     params = AudioParams(
@@ -103,14 +105,14 @@ def trace_tower(tensors: Mapping[str, Tensor], hp: ParakeetParams) -> TracedTowe
     )
     builders = (*halvings(), StageBuilder(partial(_encoder, model=hp), ("a.",)))
     traced = trace_audio_tower(own, params, builders, partial(arrange_halved, params), remake_conformer)
-    speller = trace_speller(hp.speller, tensors, hp.n_predictor, hp.durations, hp.most_symbols)
-    return replace(traced, speller=speller)
+    decoder = trace_transducer(hp.decoder_type, tensors, hp.n_predictor, hp.durations, hp.max_symbols)
+    return replace(traced, decoder=decoder)
 
 
 def _encoder(p: Tracer, hp: AudioParams, model: ParakeetParams) -> None:
     x = p.output_rows(conformer(p, hp, scale=model.scale))
     p.output(
-        x if model.speller == "ctc" else p.linear(x, "a.joint_enc", width=p.rows("a.joint_enc")), "vectors", "none"
+        x if model.decoder_type == "ctc" else p.linear(x, "a.joint_enc", width=p.rows("a.joint_enc")), "vectors", "none"
     )
 
 

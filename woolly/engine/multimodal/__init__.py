@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from woolly.engine.multimodal.encoder_run import EncoderRun
     from woolly.engine.multimodal.encoder_scheduler import EncoderRequest, EncoderScheduler
     from woolly.engine.multimodal.memory import tower_bytes
-    from woolly.engine.multimodal.speller import Speller
     from woolly.engine.multimodal.tower import Tower, open_tower, tower_backend
+    from woolly.engine.multimodal.transducer import TransducerDecoder
     from woolly.engine.multimodal.view import PlacedRows, View, has_rows, read_prompt
 
 __all__ = [
@@ -21,9 +21,9 @@ __all__ = [
     "PlacedRows",
     "SoundEncoder",
     "Source",
-    "Speller",
     "TextEncoder",
     "Tower",
+    "TransducerDecoder",
     "View",
     "has_rows",
     "look",
@@ -43,7 +43,7 @@ __getattr__ = later(
         "encoder_run": "EncoderRun",
         "encoder_scheduler": "EncoderRequest EncoderScheduler",
         "memory": "tower_bytes",
-        "speller": "Speller",
+        "transducer": "TransducerDecoder",
         "tower": "Tower open_tower tower_backend",
         "view": "PlacedRows View has_rows read_prompt",
     },

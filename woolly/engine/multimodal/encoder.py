@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.engine.multimodal.encoder_run import EncoderRun, RunningStage
-from woolly.engine.multimodal.speller import Speller, open_speller
 from woolly.engine.multimodal.tower import Tower
+from woolly.engine.multimodal.transducer import TransducerDecoder, open_transducer
 from woolly.engine.multimodal.view import View, has_rows, read_prompt
 from woolly.engine.multimodal.work import SLICE, row_work
 from woolly.errors import ModelError, RequestError, UnsupportedError
@@ -93,16 +93,16 @@ class SoundEncoder(Tower):
     """The encoder of a model that transcribes: a tower that is in the model's own file."""
 
     def __init__(
-        self, file: GGUFFile, traced: TracedTower, programs: list[Program], speller: Speller | None = None
+        self, file: GGUFFile, traced: TracedTower, programs: list[Program], decoder: TransducerDecoder | None = None
     ) -> None:
-        """`speller` writes what rows say, if the model has no decoder that the engine runs."""
+        """`decoder` writes what rows say, if the model has no decoder that the engine runs."""
         super().__init__(file, [(traced, programs)])
-        self.speller = speller
+        self.decoder = decoder
 
     def close(self) -> None:
         """Ends the loading of weights, then closes the file."""
-        if self.speller is not None:
-            self.speller.close()
+        if self.decoder is not None:
+            self.decoder.close()
         super().close()
 
     @property
@@ -171,8 +171,8 @@ def open_encoder(
             its = Options(threads=options.threads, weight_memory=share, max_rows=stage.most_rows)
             programs.append(choose(backend).compile(stage.plan, traced.tensors, its))
             programs[-1].load_weights()
-        speller = None if traced.speller is None else open_speller(traced.speller, backend, options)
-        return SoundEncoder(file, traced, programs, speller)
+        decoder = None if traced.decoder is None else open_transducer(traced.decoder, backend, options)
+        return SoundEncoder(file, traced, programs, decoder)
     except BaseException as error:
         for program in programs:
             program.close()

@@ -76,10 +76,10 @@ class Hearing:
         for name in options.keys() - names.keys():
             raise KeywordError(f"transcribe takes no {name!r}; it takes {', '.join(names)} and stream", field=name)
         chosen = speech.TranscribeOptions(**options)
-        if source.speller is not None:
+        if source.decoder is not None:
             steps = self._loaded[0].program.running_plan.steps
             place = next(i for i, step in enumerate(steps) if step.op == "place")
-            return speech.FrameTranscriber(self.tokenizer, source.speller, source.audio.n_mels, place, sound, chosen)
+            return speech.FrameTranscriber(self.tokenizer, source.decoder, source.audio.n_mels, place, sound, chosen)
         self._speech = self._speech or speech.SpeechTokens.of(self.tokenizer)
         if chosen.words and self._aligner is None:
             self._aligner = speech.Aligner(self._loaded[0], is_english=not self._speech.languages)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import RequestError
-from woolly.llm.speech.spelling import SpelledToken, Spelling
+from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
 from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript
 from woolly.multimodal import Piece, Prepared, Rows, Sound
@@ -22,7 +22,7 @@ from woolly.multimodal.audio.settings import after_conv
 from woolly.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from woolly.engine.multimodal import Speller
+    from woolly.engine.multimodal import TransducerDecoder
     from woolly.llm.speech.options import TranscribeOptions
     from woolly.tokens import Tokenizer
 
@@ -41,7 +41,13 @@ class FrameTranscriber:
     """One sound on its way."""
 
     def __init__(
-        self, tokenizer: Tokenizer, speller: Speller, n_mels: int, place: int, sound: Sound, options: TranscribeOptions
+        self,
+        tokenizer: Tokenizer,
+        decoder: TransducerDecoder,
+        n_mels: int,
+        place: int,
+        sound: Sound,
+        options: TranscribeOptions,
     ) -> None:
         """`place` is the step of the running plan that has the rows. RequestError for what no such model can honour."""
         for name, value in (
@@ -56,7 +62,7 @@ class FrameTranscriber:
                 )
         if any(options.temperatures) and options.temperature is not None:
             raise RequestError("a Parakeet model takes the likeliest token: leave out temperature", field="temperature")
-        self._tokenizer, self._speller, self._place = tokenizer, speller, place
+        self._tokenizer, self._decoder, self._place = tokenizer, decoder, place
         self._options, self._n_mels = options, n_mels
         self.sound = sound
         self.language: str | None = None
@@ -75,13 +81,13 @@ class FrameTranscriber:
             frames = log_mel_nemo(self.sound.samples, self._n_mels)
         if len(frames) < 2:
             raise RequestError("the sound is shorter than 20 ms; a longer one was expected", field="audio")
-        spelling = Spelling(self._speller)
+        decoding = GreedyDecoding(self._decoder)
         for first, last, begin, end in _windows(len(frames)):
             rows = yield from self._hear(np.ascontiguousarray(frames[first:last]))
             kept = rows[(begin - first) // _EACH : after_conv(end - first, 3)]
             if not self._options.follows and begin:
-                spelling.forget()
-            for token in spelling.spell(kept, is_end=end == len(frames)):
+                decoding.reset()
+            for token in decoding.decode(kept, is_end=end == len(frames)):
                 self._n_output += 1
                 yield from self._add(token)
         yield from self._close()
@@ -99,18 +105,18 @@ class FrameTranscriber:
 
         heard = Rows(Prepared.of("audio", [Piece(frames, (1, 1, len(frames)))]), 0, 0, n)
         params = SamplingParams(temperature=0.0, max_tokens=1)
-        yield Ask((heard, self._speller.blank), params, {self._place: keep})
+        yield Ask((heard, self._decoder.blank), params, {self._place: keep})
         self._n_prompt += n
         return rows[0]
 
-    def _add(self, token: SpelledToken) -> Generator[SpokenSegment, None, None]:
+    def _add(self, token: TimedToken) -> Generator[SpokenSegment, None, None]:
         """Adds a token to the word under way, or begins another, and a segment if that begins one."""
         data = self._tokenizer.token_bytes(token.token)
         if token.token in self._tokenizer.control_ids or data in (b"", b"<unk>"):
             return
         words, most = self._words, self.sound.seconds
         start, end = (min(frame * _SECONDS, most) for frame in (token.first, token.last))
-        if words and data.strip() in _MARKS and self._speller.kind == "tdt":
+        if words and data.strip() in _MARKS and self._decoder.kind == "tdt":
             start = end = words[-1].end
         if words and (data[:1] != b" " or not data.strip()):
             words[-1].add(data, end, token)
@@ -141,14 +147,14 @@ class FrameTranscriber:
 class _Word:
     """Some tokens of which the first begins with a space. One may end within a character."""
 
-    def __init__(self, data: bytes, start: float, end: float, token: SpelledToken) -> None:
+    def __init__(self, data: bytes, start: float, end: float, token: TimedToken) -> None:
         self._data, self.start, self.end, self.tokens = data, start, end, [token]
 
     @property
     def text(self) -> str:
         return self._data.decode("utf-8", "replace")
 
-    def add(self, data: bytes, end: float, token: SpelledToken) -> None:
+    def add(self, data: bytes, end: float, token: TimedToken) -> None:
         self._data += data
         self.end = max(self.end, end)
         self.tokens.append(token)

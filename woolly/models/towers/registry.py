@@ -32,7 +32,7 @@ from woolly.plan import Plan, Tracer
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile, Tensor
     from woolly.models.towers.arrangement import Arrangement, Grid
-    from woolly.models.towers.speller import TracedSpeller
+    from woolly.models.towers.transducer import TracedTransducer
 
 _SOUND = ("a.", "mm.a.")  # how the names of a tower for sound begin
 _MOST_OF_ONE = 8 * MOST_PATCHES  # rows of one run for a picture
@@ -50,7 +50,7 @@ class TracedTower:
     arrange: Callable[[Grid], tuple[Arrangement, ...]]
     # [n, width]: rows of the file itself, such as one that ends a line; they come after those of every piece.
     constants: npt.NDArray[np.float32] | None = None
-    speller: TracedSpeller | None = None  # what spells rows, of a model that transcribes by frames
+    decoder: TracedTransducer | None = None  # what decodes rows, of a model that transcribes by frames
 
     @property
     def plans(self) -> tuple[Plan, ...]:

@@ -1,4 +1,4 @@
-"""The Speller: scores tokens of frames, and follows the text that is written, by small programs of its own."""
+"""TransducerDecoder: programs of a CTC head, or of the joint and prediction networks of RNN-T and TDT."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import numpy.typing as npt
 from woolly.runtime import Batch, Options, Program, State, choose, pages_for
 
 if TYPE_CHECKING:
-    from woolly.models.towers.speller import SpellerKind, TracedSpeller
+    from woolly.models.towers.transducer import DecoderType, TracedTransducer
 
 Float32 = npt.NDArray[np.float32]
 
 _ROWS = 256  # frames that are scored in one run
 
 
-class Speller:
-    """The programs of a TracedSpeller. Any thread may call it: the engine's own steps go on meanwhile."""
+class TransducerDecoder:
+    """The programs of a TracedTransducer. Any thread may call it: the engine's own steps go on meanwhile."""
 
-    def __init__(self, traced: TracedSpeller, scores: Program, predict: Program | None) -> None:
+    def __init__(self, traced: TracedTransducer, joint: Program, predictor: Program | None) -> None:
         self._traced = traced
         self._lock = threading.Lock()
-        self._scores, self._predict = scores, predict
+        self._joint, self._predictor = joint, predictor
         self._states: dict[int, State] = {}
 
     @property
-    def kind(self) -> SpellerKind:
+    def kind(self) -> DecoderType:
         """How frames become tokens."""
         return self._traced.kind
 
@@ -44,9 +44,9 @@ class Speller:
         return self._traced.durations
 
     @property
-    def most_symbols(self) -> int:
+    def max_symbols(self) -> int:
         """Tokens of one frame at most."""
-        return self._traced.most_symbols
+        return self._traced.max_symbols
 
     def new_state(self) -> Float32:
         """The state before any text."""
@@ -54,14 +54,14 @@ class Speller:
 
     def predict(self, token: int, state: Float32) -> tuple[Float32, Float32]:
         """What is added to frames after a token, and the state after it."""
-        assert self._predict is not None
-        (row,) = self._run(self._predict, state[None], token)
-        n = self._traced.scores.values[0].width
+        assert self._predictor is not None
+        (row,) = self._run(self._predictor, state[None], token)
+        n = self._traced.joint.values[0].width
         return row[:n], row[n:]
 
-    def scores(self, rows: Float32) -> Float32:
+    def logits(self, rows: Float32) -> Float32:
         """[n, tokens and durations]: scores of rows, each by itself."""
-        parts = [self._run(self._scores, rows[at : at + _ROWS]) for at in range(0, len(rows), _ROWS)]
+        parts = [self._run(self._joint, rows[at : at + _ROWS]) for at in range(0, len(rows), _ROWS)]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _run(self, program: Program, rows: Float32, token: int = 0) -> Float32:
@@ -77,17 +77,17 @@ class Speller:
 
     def close(self) -> None:
         """Ends the loading of weights."""
-        self._scores.close()
-        if self._predict is not None:
-            self._predict.close()
+        self._joint.close()
+        if self._predictor is not None:
+            self._predictor.close()
 
 
-def open_speller(traced: TracedSpeller, backend: str, options: Options) -> Speller:
-    """The speller of a model's file on the backend of its encoder."""
+def open_transducer(traced: TracedTransducer, backend: str, options: Options) -> TransducerDecoder:
+    """The decoder of a model's file on the backend of its encoder."""
     its = Options(threads=options.threads, max_rows=_ROWS)
     programs: list[Program] = []
     try:
-        for plan in (traced.scores, traced.predict):
+        for plan in (traced.joint, traced.predictor):
             if plan is not None:
                 programs.append(choose(backend).compile(plan, traced.tensors, its))
                 programs[-1].load_weights()
@@ -95,4 +95,4 @@ def open_speller(traced: TracedSpeller, backend: str, options: Options) -> Spell
         for program in programs:
             program.close()
         raise
-    return Speller(traced, programs[0], programs[1] if len(programs) > 1 else None)
+    return TransducerDecoder(traced, programs[0], programs[1] if len(programs) > 1 else None)

@@ -1,4 +1,4 @@
-"""The TracedSpeller: the small plans by which rows of an encoder become tokens, one frame after another."""
+"""The TracedTransducer: the small plans by which rows of an encoder become tokens, one frame after another."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from woolly.plan import Handle, Plan, Tracer
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
 
-SpellerKind = Literal["ctc", "rnnt", "tdt"]
+DecoderType = Literal["ctc", "rnnt", "tdt"]
 
 
 @dataclass(frozen=True, eq=False)
-class TracedSpeller:
+class TracedTransducer:
     """What scores tokens of a frame; of a transducer, also what it makes of the token before.
 
     CTC scores each frame by itself. A transducer adds what its prediction network, an LSTM, made of the text so far;
     one with durations (TDT) scores them, too, in the columns after those of tokens.
     """
 
-    kind: SpellerKind
+    kind: DecoderType
     tensors: Mapping[str, Tensor]
-    scores: Plan  # [n, tokens and durations] of frames, or of sums of frames and what `predict` made
+    joint: Plan  # [n, tokens and durations] of frames, or of sums of frames and the output of `predictor`
     n_tokens: int  # with the blank, the last
-    predict: Plan | None = None  # of a token and the state: what is added to frames, then the state after it
+    predictor: Plan | None = None  # of a token and the state: what is added to frames, then the state after it
     n_state: int = 0  # numbers of the state
     durations: tuple[int, ...] = ()  # frames that a scored duration stands for
-    most_symbols: int = 10  # tokens of one frame
+    max_symbols: int = 10  # tokens of one frame
 
 
-def trace_speller(
-    kind: SpellerKind, tensors: Mapping[str, Tensor], n_layers: int, durations: tuple[int, ...], most_symbols: int
-) -> TracedSpeller:
-    """The speller of a file: the table of tokens, and the tensors whose names begin with `dec.`."""
+def trace_transducer(
+    kind: DecoderType, tensors: Mapping[str, Tensor], n_layers: int, durations: tuple[int, ...], max_symbols: int
+) -> TracedTransducer:
+    """The decoder of a file: the table of tokens, and the tensors whose names begin with `dec.`."""
     own = {name: one for name, one in tensors.items() if name.startswith(("dec.", "token_embd."))}
     if kind == "ctc":
-        plan = _traced(own, _build_head, None)
-        return TracedSpeller(kind, own, plan, plan.width)
-    joint = {name: one for name, one in own.items() if name.startswith(("dec.joint_out.", "dec.joint_steps."))}
-    left = {name: one for name, one in own.items() if name not in joint}
-    predict, scores = _traced(left, _build_predict, n_layers), _traced(joint, _build_joint, len(durations))
+        plan = _traced(own, _build_ctc_head, None)
+        return TracedTransducer(kind, own, plan, plan.width)
+    own_joint = {name: one for name, one in own.items() if name.startswith(("dec.joint_out.", "dec.joint_steps."))}
+    left = {name: one for name, one in own.items() if name not in own_joint}
+    predictor, joint = _traced(left, _build_predictor, n_layers), _traced(own_joint, _build_joint, len(durations))
     n_state = 2 * n_layers * own["token_embd.weight"].shape[1]
-    n_tokens = scores.width - len(durations)
-    return TracedSpeller(kind, own, scores, n_tokens, predict, n_state, durations, most_symbols)
+    n_tokens = joint.width - len(durations)
+    return TracedTransducer(kind, own, joint, n_tokens, predictor, n_state, durations, max_symbols)
 
 
 def _traced(tensors: Mapping[str, Tensor], build: Any, given: Any) -> Plan:
-    tracer = Tracer("parakeet speller", tensors, is_tower=True, ignored=())
+    tracer = Tracer("parakeet decoder", tensors, is_tower=True, ignored=())
     build(tracer, given)
     return tracer.plan()
 
 
-def _build_head(p: Tracer, _: None) -> None:
+def _build_ctc_head(p: Tracer, _: None) -> None:
     x = p.given(width=p.columns_of("token_embd"))
     p.output(p.linear(p.output_rows(x), "token_embd", width=p.rows("token_embd")), "vectors", "none")
 
 
-def _build_predict(p: Tracer, n_layers: int) -> None:
+def _build_predictor(p: Tracer, n_layers: int) -> None:
     """An LSTM: gates for what comes in, what stays, what goes out, then what would come in."""
     n = p.columns_of("token_embd")
     x, state = p.embed("token_embd", width=n), p.given(width=2 * n_layers * n)

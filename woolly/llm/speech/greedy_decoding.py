@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from woolly.engine.multimodal import Speller
+    from woolly.engine.multimodal import TransducerDecoder
 
 Float32 = npt.NDArray[np.float32]
 
@@ -18,7 +18,7 @@ _AHEAD = 8  # frames that a transducer without durations scores at once: blanks 
 
 
 @dataclass(frozen=True)
-class SpelledToken:
+class TimedToken:
     """A token that is no blank, and the frames that it takes: from `first` to before `last`."""
 
     token: int
@@ -27,63 +27,63 @@ class SpelledToken:
     logprob: float
 
 
-class Spelling:
+class GreedyDecoding:
     """The text of one sound so far. Rows come in order, in as many parts as there are."""
 
-    def __init__(self, speller: Speller) -> None:
-        self._speller = speller
+    def __init__(self, decoder: TransducerDecoder) -> None:
+        self._decoder = decoder
         self._at = 0  # frames that came before
         self._skips = 0  # frames of the next rows that the last duration reached over
-        self._open: SpelledToken | None = None  # of CTC: the token of the last frame, which the next may go on with
-        self.forget()
+        self._open: TimedToken | None = None  # of CTC: the token of the last frame, which the next may go on with
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Goes on in time as if no text had come before: frames that a token takes stay taken."""
-        speller = self._speller
+        decoder = self._decoder
         self._n_here = 0  # tokens of the present frame
-        if speller.kind != "ctc":
-            self._added, self._state = speller.predict(speller.blank, speller.new_state())
+        if decoder.kind != "ctc":
+            self._added, self._state = decoder.predict(decoder.blank, decoder.new_state())
 
-    def spell(self, rows: Float32, *, is_end: bool = True) -> list[SpelledToken]:
+    def decode(self, rows: Float32, *, is_end: bool = True) -> list[TimedToken]:
         """The tokens of these rows; `is_end`: no rows come after them."""
-        found = list(self._collapse(rows, is_end) if self._speller.kind == "ctc" else self._transduce(rows))
+        found = list(self._collapse(rows, is_end) if self._decoder.kind == "ctc" else self._transduce(rows))
         self._at += len(rows)
         return found
 
-    def _collapse(self, rows: Float32, is_end: bool) -> Iterator[SpelledToken]:
+    def _collapse(self, rows: Float32, is_end: bool) -> Iterator[TimedToken]:
         """CTC: a token for each run of equal ones, blanks left out."""
-        scores, blank = self._speller.scores(rows), self._speller.blank
+        scores, blank = self._decoder.logits(rows), self._decoder.blank
         best = scores.argmax(axis=1)
         for i, (token, row) in enumerate(zip(best.tolist(), scores, strict=True)):
             at, before = self._at + i, self._open
             if before is not None and before.token == token:
-                self._open = SpelledToken(token, before.first, at + 1, before.logprob)
+                self._open = TimedToken(token, before.first, at + 1, before.logprob)
                 continue
             if before is not None:
                 yield before
-            self._open = None if token == blank else SpelledToken(token, at, at + 1, _logprob(row, token))
+            self._open = None if token == blank else TimedToken(token, at, at + 1, _logprob(row, token))
         if is_end and self._open is not None:
             yield self._open
             self._open = None
 
-    def _transduce(self, rows: Float32) -> Iterator[SpelledToken]:
+    def _transduce(self, rows: Float32) -> Iterator[TimedToken]:
         """RNN-T and TDT: blanks go on in time, other tokens in the text; durations say how far in time."""
-        speller, n = self._speller, self._speller.blank + 1
-        durations, ahead = speller.durations, 1 if speller.durations else _AHEAD
+        decoder, n = self._decoder, self._decoder.blank + 1
+        durations, ahead = decoder.durations, 1 if decoder.durations else _AHEAD
         at, scored, scores = self._skips, -1, np.zeros((0, 0), np.float32)
         while at < len(rows):
             if not scored <= at < scored + len(scores):
-                scored, scores = at, speller.scores(rows[at : at + ahead] + self._added)
+                scored, scores = at, decoder.logits(rows[at : at + ahead] + self._added)
             row = scores[at - scored]
             token = int(row[:n].argmax())
-            steps = durations[int(row[n:].argmax())] if durations else int(token == speller.blank)
-            if token != speller.blank:
+            steps = durations[int(row[n:].argmax())] if durations else int(token == decoder.blank)
+            if token != decoder.blank:
                 frame = self._at + at
-                yield SpelledToken(token, frame, frame + (steps if durations else 1), _logprob(row[:n], token))
-                self._added, self._state = speller.predict(token, self._state)
+                yield TimedToken(token, frame, frame + (steps if durations else 1), _logprob(row[:n], token))
+                self._added, self._state = decoder.predict(token, self._state)
                 scored, scores = -1, scores[:0]
                 self._n_here += 1
-            if steps == 0 and (token == speller.blank or self._n_here >= speller.most_symbols):
+            if steps == 0 and (token == decoder.blank or self._n_here >= decoder.max_symbols):
                 steps = 1
             self._n_here = 0 if steps else self._n_here
             at += steps
