@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests.cases.slow import LONGEST, SLOW
+from tests.cases.slow import SLOW, SLOWEST
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, store
 from woolly.engine.drafts.speculation_budget import SpeculationBudget
@@ -143,10 +143,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         gone = set(others)
         items[:] = [item for item in items if item not in gone]
     names = {item: item.nodeid for item in items}  # made anew at each access
-    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    ranks = {name: rank for rank, name in enumerate(SLOWEST)}
     files = {item: name.partition("::")[0] for item, name in names.items()}
     items.sort(key=lambda item: (ranks.get(files[item], len(ranks)), files[item]))
-    unused, slow = {*SLOW, *LONGEST}, pytest.mark.slow
+    unused, slow = {*SLOW, *SLOWEST}, pytest.mark.slow
     entries: dict[str, list[str]] = {}  # by file: 17,000 tests are not compared with each of 130 entries
     for item, name in names.items():
         file = files[item]
@@ -160,7 +160,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = (config.option.file_or_dir, config.option.keyword, config.option.markexpr, config.option.ignore)
     if unused and not any((*chosen, getattr(config.option, "lf", False))):
         left = ", ".join(sorted(unused))
-        raise pytest.UsageError(f"tests/cases/slow.py: SLOW or LONGEST names what is not there: {left}")
+        raise pytest.UsageError(f"tests/cases/slow.py: SLOW or SLOWEST names what is not there: {left}")
 
 
 class FreeDrafts:

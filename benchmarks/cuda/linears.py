@@ -30,7 +30,7 @@ from woolly.runtime.views import Views
 
 _BATCH_BYTES = 256  # struct Batch of native/cuda/primitives/common.cuh
 _COPIES_BYTES = 250 << 20
-_MOST_ROWS = 2048
+_MAX_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class Bench:
             outputs = tuple(range(2, 2 + len(widths)))
             steps.append(Step("linears", inputs, outputs, (*norm, *matrices), attributes, "benchmark"))
         plan = Plan("benchmark", tuple(steps), tuple(values), ())
-        sizes = {value.id: 4 * value.width * _MOST_ROWS for value in values}
+        sizes = {value.id: 4 * value.width * _MAX_ROWS for value in values}
         self.addresses = {id: device.allocate(size) for id, size in sizes.items()}
         self.batch = device.allocate(_BATCH_BYTES)
         with open_gguf(writer.path) as file:
             views = Views(file.tensors)
             placement = ArenaLayout({id: int(a) for id, a in self.addresses.items()}, sizes, 0)
             arguments = (placement, Address(0), self.batch, Turns(plan, views))
-            self.emitter = Emitter(plan, device, _MOST_ROWS, "f16", views, *arguments)
+            self.emitter = Emitter(plan, device, _MAX_ROWS, "f16", views, *arguments)
             self.emitter.emit()
             for weight in self.emitter.weights.values():
                 if isinstance(weight, Array):
@@ -108,7 +108,7 @@ class Bench:
                     device.wait()
                     device.free(staged)
         for id in (0, 1):
-            device.upload(self.addresses[id], rng.normal(0, 1, (_MOST_ROWS, values[id].width)).astype(np.float32))
+            device.upload(self.addresses[id], rng.normal(0, 1, (_MAX_ROWS, values[id].width)).astype(np.float32))
         device.wait()
 
     def run(self, n_rows: int, n_times: int = 5) -> tuple[float, np.ndarray]:

@@ -20,7 +20,7 @@ _MORE, _MORE_SPREAD = 450.0, 1.6  # of each further turn
 _ANSWER, _ANSWER_SPREAD = 250.0, 0.8
 _GOES_ON = 0.41  # share of turns that another follows
 _PAUSE = 180.0  # seconds between two turns, on average
-_LONGEST = 126_000
+_MAX_PROMPT_TOKENS = 126_000
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ def made_up(seed: int = 0, n_requests: int = N_REQUESTS) -> list[Asked]:
         n_prompt, blocks = 0, [0]
         grows = _lognormal(rng, _TEXT, _SPREAD)
         while True:
-            n_prompt = min(_LONGEST, n_prompt + grows)
+            n_prompt = min(_MAX_PROMPT_TOKENS, n_prompt + grows)
             blocks += [next(ids) for _ in range(n_prompt // BLOCK - len(blocks))]
             n_answer = min(2000, _lognormal(rng, _ANSWER, _ANSWER_SPREAD))
             if 0.0 <= at < seconds:
                 out.append(Asked(at, n_prompt, n_answer, tuple(blocks[: n_prompt // BLOCK])))
-            if rng.random() >= _GOES_ON or n_prompt == _LONGEST:
+            if rng.random() >= _GOES_ON or n_prompt == _MAX_PROMPT_TOKENS:
                 break
             at += rng.expovariate(1 / _PAUSE)
             grows = n_answer + _lognormal(rng, _MORE, _MORE_SPREAD)

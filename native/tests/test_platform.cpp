@@ -88,7 +88,7 @@ void test_pages_given_back_are_read_again() {
     std::fclose(file);
 }
 
-constexpr int64_t kMostOfPiece = 4;
+constexpr int64_t kMaxPiece = 4;
 
 // A job of stages, each of which has its tasks, and counts how often each was done.
 struct Counting {
@@ -133,13 +133,13 @@ struct Counting {
                 if (!are_done(stage - size_t(together), stage)) met = false;
             }
             const auto run = [&](int64_t first, int64_t last) {
-                if (first >= last || last - first > kMostOfPiece) fit = false;
+                if (first >= last || last - first > kMaxPiece) fit = false;
                 for (int64_t task = first; task < last; ++task) counts[stage][size_t(task)].fetch_add(1);
                 if (yields) std::this_thread::yield();
                 // A worker that lost its core: the others do its tasks, and sleep in the barrier.
                 if (worker == 1 && first == 3) std::this_thread::sleep_for(std::chrono::milliseconds(3));
             };
-            tasks.take(++own_round, worker, int64_t(counts[stage].size()), kMostOfPiece, run);
+            tasks.take(++own_round, worker, int64_t(counts[stage].size()), kMaxPiece, run);
         }
         --inside;
     }

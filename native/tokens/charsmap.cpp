@@ -14,9 +14,9 @@ Charsmap::Charsmap(std::string blob) : blob_(std::move(blob)) {
     texts_ = 4 + bytes;
     for (std::size_t begin = texts_; begin < blob_.size();) {
         const std::size_t end = blob_.find('\0', begin);
-        if (end - begin > kLongestText)
+        if (end - begin > kMaxTextBytes)
             throw std::invalid_argument("precompiled_charsmap has a replacement of " + std::to_string(end - begin) +
-                                        " bytes, and at most " + std::to_string(kLongestText) + " are taken");
+                                        " bytes, and at most " + std::to_string(kMaxTextBytes) + " are taken");
         begin = end + 1;
     }
 }

@@ -15,11 +15,11 @@ class Charsmap {
   public:
     // Most bytes of a source prefix and of a replacement. Unicode's compatibility forms, which are what these maps
     // are made of, need 33 for the longest replacement (U+FDFA); without limits a small file is a bomb.
-    static constexpr std::size_t kLongestPrefix = 64;
-    static constexpr std::size_t kLongestText = 256;
+    static constexpr std::size_t kMaxPrefixBytes = 64;
+    static constexpr std::size_t kMaxTextBytes = 256;
 
     // Throws std::invalid_argument for a block that is too short for what it says of itself, and for a
-    // replacement beyond kLongestText.
+    // replacement beyond kMaxTextBytes.
     explicit Charsmap(std::string blob);
 
     // The replacement of the longest known prefix of `text`, and how many bytes it replaces; 0 if there is
@@ -29,7 +29,7 @@ class Charsmap {
         std::size_t size = 0;
         std::size_t target = 0;
         std::size_t node = base(unit(0));
-        for (std::size_t i = 0; i < text.size() && i < kLongestPrefix; ++i) {
+        for (std::size_t i = 0; i < text.size() && i < kMaxPrefixBytes; ++i) {
             const auto byte = static_cast<unsigned char>(text[i]);
             if (byte == 0) break;
             node ^= byte;

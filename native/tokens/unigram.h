@@ -67,7 +67,7 @@ class Unigram {
     // The text as pieces are matched against it: mapped, spaces as U+2581, one in front if the vocabulary
     // wants it. Throws std::length_error if the map makes far more of the text than any of Unicode's forms.
     std::string normalize(std::string_view raw) const {
-        const std::size_t most = kMostGrowth * raw.size() + Charsmap::kLongestText;
+        const std::size_t most = kMaxGrowth * raw.size() + Charsmap::kMaxTextBytes;
         std::string mapped;
         mapped.reserve(raw.size());
         for (std::size_t i = 0; i < raw.size();) {
@@ -76,7 +76,7 @@ class Unigram {
             mapped.append(size > 0 ? text : raw.substr(i, step));
             if (mapped.size() > most)
                 throw std::length_error("the vocabulary's precompiled_charsmap makes it more than " +
-                                        std::to_string(kMostGrowth) + " times as long");
+                                        std::to_string(kMaxGrowth) + " times as long");
             i += step;
         }
         std::string out;
@@ -99,7 +99,7 @@ class Unigram {
 
   private:
     // Unicode's compatibility forms lengthen a text at most 11 times: U+FDFA, from 3 bytes to 33.
-    static constexpr std::size_t kMostGrowth = 16;
+    static constexpr std::size_t kMaxGrowth = 16;
 
     struct Best {
         double score = -std::numeric_limits<double>::max();

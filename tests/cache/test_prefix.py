@@ -206,7 +206,7 @@ TestPages = Pages.TestCase
 def test_the_reason_of_a_miss_is_found_by_few_comparisons(monkeypatch):
     from woolly.cache import prefix
 
-    index = prefix.PrefixIndex(most_ghosts=10)
+    index = prefix.PrefixIndex(max_ghosts=10)
     for page in range(1000):
         tokens = [page, *range(PAGE_SIZE - 1)]
         index.add(page, b"", page_digest(b"", tokens), tokens)

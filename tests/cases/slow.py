@@ -249,7 +249,7 @@ SLOW = (
 
 #: Files that take the longest, the longest first: processes share the tests by files, and one of a minute that is
 #: begun last leaves the others without work.
-LONGEST = (
+SLOWEST = (
     "tests/runtime/cuda/test_ahead.py",  # compiles the emulated GPU for all files after it
     "tests/docs/test_blocks.py",
     "tests/runtime/vulkan/test_ops.py",

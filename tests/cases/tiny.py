@@ -26,7 +26,7 @@ from woolly.quant import GGMLType
 N_VOCAB = 320
 # Models of this process by the ids of their specs: more than there are architectures.
 _KEPT: dict[tuple[Any, ...], tuple[Tiny, Path]] = {}
-_MOST_KEPT = 256
+_MAX_CACHED = 256
 _NUMBERS = itertools.count()
 ADDED = ("position_embd", "token_types")  # tables that converters leave in f32
 
@@ -103,7 +103,7 @@ def write_tiny(tiny: Tiny, path: Path) -> Path:
         kept = _folder() / f"{next(_NUMBERS)}.gguf"
         _write(tiny, kept)
     _KEPT[key] = tiny, kept  # what was used last is last; the spec stays, so that its id is that of no other
-    if len(_KEPT) > _MOST_KEPT:
+    if len(_KEPT) > _MAX_CACHED:
         _KEPT.pop(next(iter(_KEPT)))[1].unlink()
     path.unlink(missing_ok=True)  # an open file of that name stays what it was
     shutil.copyfile(kept, path)

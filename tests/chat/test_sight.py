@@ -165,7 +165,7 @@ def test_pictures_of_a_conversation_are_bounded_together(tokenizer, monkeypatch)
             RequestError, match=r"^the conversation has 65 pictures, and at most 64 are taken; send fewer$"
         ):
             call(asked(*[unread] * 65), template, tokenizer, EYES)
-    monkeypatch.setattr("woolly.chat.sight._MOST_PIXELS", 2 * 56 * 56)
+    monkeypatch.setattr("woolly.chat.sight._MAX_PIXELS", 2 * 56 * 56)
     assert len(lay_out(asked(*[picture(1)] * 2), template, tokenizer, EYES).pictures) == 2
     with pytest.raises(RequestError, match=r"^images\[2\]: the pictures of the conversation have more than"):
         lay_out(asked(picture(1), picture(1), picture(1, "images[2]")), template, tokenizer, EYES)

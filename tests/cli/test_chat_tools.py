@@ -155,7 +155,7 @@ def test_faults_of_a_server_are_one_sentence_for_both(ask, capsys):
 
 
 def test_rounds_are_bounded_and_a_cut_call_does_not_run(ask, monkeypatch, capsys, llm, opened):
-    monkeypatch.setattr(chat_module, "_MOST_ROUNDS", 2)
+    monkeypatch.setattr(chat_module, "_MAX_ROUNDS", 2)
     call = wanted("zoo_add", a=1, b=1)
     chat = ask([call] * 5, "always")
     assert [m["role"] for m in chat.conversation.messages] == ["user", *["assistant", "tool"] * 2, "assistant"]

@@ -30,7 +30,7 @@ def run(folder, *words):
 
 
 def test_the_transcript_is_printed_without_a_prompt(folder, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MOST_NEW", 5)
+    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 5)
     words = ("--audio", str(folder / "talk.wav"), "--temp", "0", "--language", "de", "--translate")
     shown = run(folder, *words)
     assert shown.exit_code == 0

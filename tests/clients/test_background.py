@@ -124,7 +124,7 @@ def test_only_the_background_is_streamed_again(client, scripted):
 
 
 def test_events_that_are_lost_are_told(client, scripted, monkeypatch):
-    monkeypatch.setattr(kept_streams, "_MOST_BYTES", 1024)  # fewer than its last event has
+    monkeypatch.setattr(kept_streams, "_MAX_BYTES", 1024)  # fewer than its last event has
     scripted.says("one two three four five six seven eight nine ten")
     id = client.responses.create(**LATER).id
     last = polled(client, id)
@@ -135,7 +135,7 @@ def test_events_that_are_lost_are_told(client, scripted, monkeypatch):
 
 def test_too_many_are_refused_at_once_and_leave_no_place_taken(client, scripted, monkeypatch):
     scripted.says("x" * 5000)
-    monkeypatch.setattr(kept_streams, "_MOST", 2)
+    monkeypatch.setattr(kept_streams, "_MAX_STREAMS", 2)
     scripted.app.state.streams._streams.clear()
     ids = [client.responses.create(**LATER).id for _ in range(2)]
     with pytest.raises(openai.InternalServerError, match="2 kept streams"):

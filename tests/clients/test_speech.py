@@ -22,7 +22,7 @@ def url(tmp_path_factory):
     write_whisper(folder / "ggml-tiny.bin")
     write_tiny(TINY["llama"], folder / "tiny.gguf")
     with pytest.MonkeyPatch.context() as patch, listening(create_app(_settings(folder))) as url:
-        patch.setattr(transcriber, "_MOST_NEW", 6)
+        patch.setattr(transcriber, "_MAX_NEW_TOKENS", 6)
         patch.setattr(transcriber, "_UNLIKELY", -100.0)
         patch.setattr(transcriber, "_REPEATS", 100.0)
         yield url

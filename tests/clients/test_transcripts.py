@@ -18,7 +18,7 @@ TALK = ("talk.wav", wav(samples(8_500)))
 INSTRUCTION = (
     "Transcribe this recording word for word, in the language that is spoken. Answer with the transcript alone."
 )
-MOST = 1 << 17
+MAX_BODY = 1 << 17
 
 pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # translations of the SDK
 
@@ -34,7 +34,7 @@ def server(tmp_path_factory):
     keys = {name: add_key(file, name, **{"limits": {}, **one}) for name, one in given.items()}
     settings = Settings(
         models_dir=folder, keys_file=file, usage_file=folder / "usage.db", sessions_file=folder / "sessions.db",
-        batches_dir=folder / "batches", backend="cpu", threads=1, ctx_size=512, max_body=str(MOST), keep_requests=4,
+        batches_dir=folder / "batches", backend="cpu", threads=1, ctx_size=512, max_body=str(MAX_BODY), keep_requests=4,
     )  # fmt: skip
     app = create_app(settings)
     with listening(app) as url:
@@ -133,7 +133,7 @@ def test_a_model_that_hears_nothing_is_refused_by_its_name(server, audio):
     [
         ({"file": ("a.wav", b"")}, 400, "file: it is empty"),
         ({"file": ("a.wav", b"sheep")}, 400, "file: the sound is no sound of a known format"),
-        ({"file": ("a.wav", bytes(MOST))}, 413, f"the body is larger than {MOST} bytes"),
+        ({"file": ("a.wav", bytes(MAX_BODY))}, 413, f"the body is larger than {MAX_BODY} bytes"),
         ({"model": "none"}, 404, "no model named 'none'"),
         ({"response_format": "srt"}, 400, "response_format: subtitles need timestamps"),
         ({"prompt": "sheep " * 400}, 400, "maximum context length is 512 tokens"),

@@ -258,7 +258,7 @@ def test_rows_that_nobody_waits_for_are_dropped(opened):
 def test_the_store_of_rows_is_bounded(opened):
     engine = opened("llava")
     one = 64 * 64 * 4
-    engine.encoder_scheduler._most_bytes = 2 * one
+    engine.encoder_scheduler._max_bytes = 2 * one
     for seed in range(4):
         finish(engine, prompt(engine, seen("llava", 20 + seed), "?"))
         assert engine.encoder_scheduler.n_bytes <= 2 * one

@@ -147,7 +147,7 @@ def test_a_shifted_context_is_guessed_at_too(llm):
 
 
 def test_lookup_proposes_what_followed_the_same_tokens_last():
-    lookup = PromptLookup(longest=3, shortest=2)
+    lookup = PromptLookup(max_ngram=3, min_ngram=2)
 
     asked = Mock(n_shifts=0, context=[1, 2, 3, 50, 51, 9, 2, 3, 60, 61, 62, 9, 1, 2, 3])
     assert lookup.propose([(asked, 2)]) == [[50, 51]]  # the longer run wins,

@@ -140,7 +140,7 @@ def test_sounds_that_the_context_cannot_hold_are_refused_before_they_are_prepare
 
 
 def test_an_hour_of_sounds_is_the_most(llm, monkeypatch):
-    monkeypatch.setattr("woolly.chat.sight._MOST_SECONDS", 1)
+    monkeypatch.setattr("woolly.chat.sight._MAX_SECONDS", 1)
     monkeypatch.setattr(
         "woolly.multimodal.prepare_sound", Mock(side_effect=[prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500)])
     )

@@ -66,10 +66,10 @@ def test_macos_is_not_asked_to_limit_addresses(system, names, monkeypatch):
     assert set(asked) == {getattr(resource, f"RLIMIT_{name}") for name in names}
 
 
-def wait(program, order=b"", patience=60.0, most_output=1 << 20):
+def wait(program, order=b"", patience=60.0, max_output_bytes=1 << 20):
     command = [sys.executable, "-I", "-S", "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        written = bounded.wait_for(child, order, memory=1 << 30, patience=patience, most_output=most_output)
+        written = bounded.wait_for(child, order, memory=1 << 30, patience=patience, max_output_bytes=max_output_bytes)
     return written, child.returncode
 
 
@@ -110,11 +110,11 @@ def test_what_a_child_wrote_that_was_killed_is_not_taken_for_its_answer():
 def test_a_child_that_writes_without_end_is_killed():
     tracemalloc.start()
     try:
-        assert wait("while True: print('a' * 65536)", most_output=1 << 20) == (None, -signal.SIGKILL)
+        assert wait("while True: print('a' * 65536)", max_output_bytes=1 << 20) == (None, -signal.SIGKILL)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
-    assert wait("print('a' * (1 << 19))", most_output=1 << 20) == (b"a" * (1 << 19) + b"\n", 0)
+    assert wait("print('a' * (1 << 19))", max_output_bytes=1 << 20) == (b"a" * (1 << 19) + b"\n", 0)
 
 
 def test_a_child_that_does_not_read_its_order_is_waited_for():
@@ -133,7 +133,7 @@ def test_a_child_knows_neither_keys_nor_the_folder_of_its_parent(tmp_path, monke
     monkeypatch.setenv("WOOLLY_API_KEY", "secret")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text("import os; print(sorted(os.environ), os.getcwd())")
-    found = bounded.run_child(Path("script.py"), b"", memory=1 << 30, patience=60.0, most_output=1000)
+    found = bounded.run_child(Path("script.py"), b"", memory=1 << 30, patience=60.0, max_output_bytes=1000)
     assert b"KEY" not in found and found.split()[-1] == b"/"
 
 
@@ -149,5 +149,5 @@ def test_a_child_knows_neither_keys_nor_the_folder_of_its_parent(tmp_path, monke
 def test_a_child_that_fails_crashes_or_hangs_gives_nothing(program, written, patience, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(program)
-    found = bounded.run_child(script, b"", memory=1 << 30, patience=patience, most_output=1000)
+    found = bounded.run_child(script, b"", memory=1 << 30, patience=patience, max_output_bytes=1000)
     assert (found if found is None else found.strip()) == written

@@ -76,7 +76,7 @@ def test_threads_below_the_cores_are_compared_with_the_cores(tiny_model, monkeyp
 
 def test_weights_that_are_too_large_are_not_prepared_twice(tiny_model, monkeypatch):
     monkeypatch.setattr("woolly.measure.examination.default_threads", lambda: 2)
-    monkeypatch.setattr("woolly.measure.examination._MOST_AGAIN", 1000)
+    monkeypatch.setattr("woolly.measure.examination._MAX_REPACKED_BYTES", 1000)
     s = examine(tiny_model, Options(threads=1), n_prompt=16, n_sequences=2).situation
     assert s.cores_seconds is None
     assert all("threads" in part.after for part in s.one.parts)

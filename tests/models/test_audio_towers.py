@@ -74,7 +74,7 @@ def test_filters_in_slices_have_the_bits_of_all_at_once(tmp_path, monkeypatch):
         prepared_audio(AUDIO_TOWERS["qwen3a"], 24_000),
     )
     whole = open_tower(path, "cpu", Options(threads=2))
-    monkeypatch.setattr("woolly.models.towers.registry._MOST_ROWS", 77)
+    monkeypatch.setattr("woolly.models.towers.registry._MAX_ROWS", 77)
     cut = open_tower(path, "cpu", Options(threads=2))
     np.testing.assert_array_equal(rows_of(cut, prepared), rows_of(whole, prepared))
     whole.close()

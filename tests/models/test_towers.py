@@ -90,7 +90,7 @@ def finish(run):
 # Windows, with steps that are cut; stages, one of them in several batches.
 @pytest.mark.parametrize("name", ["qwen2.5vl", "qwen3a"])
 def test_rows_are_the_same_after_a_run_that_is_cancelled_when_its_steps_are_computed(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("woolly.models.towers.registry._MOST_ROWS", 77)
+    monkeypatch.setattr("woolly.models.towers.registry._MAX_ROWS", 77)
     path = tmp_path / "tower.gguf"
     if name in AUDIO_TOWERS:
         (seen, *_), _ = prepared_audio(AUDIO_TOWERS[name], 4000).pieces, write_audio_tower(AUDIO_TOWERS[name], path)

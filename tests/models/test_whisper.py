@@ -98,7 +98,7 @@ def test_bits_depend_neither_on_batches_nor_on_chunks_nor_on_the_cache(path, llm
 
 
 def test_windows_are_written_as_transformers_writes_them(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MOST_NEW", N_NEW)
+    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", N_NEW)
     found = llm.transcribe((sound(), 16000), language="en", temperature=0.0, follows=False)
     got = [token for segment in found.segments for token in segment.tokens]
     assert got == GOLDEN["tokens"].tolist()
@@ -110,13 +110,13 @@ def test_windows_are_written_as_transformers_writes_them(llm, monkeypatch):
 
 
 def test_the_language_is_heard(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MOST_NEW", 2)
+    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 2)
     found = llm.transcribe((sound(), 16000), temperature=0.0)
     assert found.language == llm.tokenizer.token_text(int(GOLDEN["language"]))[2:-2]
 
 
 def test_a_window_reads_the_text_before_it(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MOST_NEW", N_NEW)
+    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", N_NEW)
     alone = llm.transcribe((sound(), 16000), language="en", temperature=0.0, follows=False)
     after = llm.transcribe((sound(), 16000), language="en", temperature=0.0)
     assert alone.segments[0].tokens == after.segments[0].tokens
@@ -173,7 +173,7 @@ def test_a_prompt_is_read_before_the_first_window(llm):
 
 
 def test_segments_come_one_by_one(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MOST_NEW", 4)
+    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 4)
     stream = llm.transcribe((sound(), 16000), language="German", translate=True, temperature=0.0, stream=True)
     first = next(stream)
     assert first.start < 2
@@ -254,7 +254,7 @@ def test_times_never_go_back_and_come_in_pairs(llm):
 
 
 def test_an_event_loop_gets_the_same_transcript(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MOST_NEW", 4)
+    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 4)
     options = {"language": "en", "temperature": 0.0}
 
     async def ask():

@@ -41,7 +41,7 @@ def test_tokens_begin_where_those_of_transformers_do(llm):
 
 
 def test_a_transcript_has_words_if_they_are_asked_for(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MOST_NEW", 8)
+    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 8)
     plain, timed = (
         llm.transcribe((sound(34.0), 16000), language="en", temperature=0.0, words=words) for words in (False, True)
     )

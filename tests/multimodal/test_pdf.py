@@ -195,7 +195,7 @@ def test_files_of_a_conversation_share_pages_characters_and_time(monkeypatch):
 
 def test_pages_are_drawn_up_to_a_sum_of_pixels(monkeypatch):
     pages = write_pdf(["a", "b"], "0 0 60 40")
-    for name, most in (("_MOST_PIXELS", 120 * 80 * 2 - 1), ("_MOST_PACKED", 100)):
+    for name, most in (("_MAX_PIXELS", 120 * 80 * 2 - 1), ("_MAX_PACKED_BYTES", 100)):
         with monkeypatch.context() as patched:
             patched.setattr(pdf, name, most)
             with pytest.raises(RequestError, match=r"the pages of x\.pdf have more than"):

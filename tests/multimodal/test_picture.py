@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from woolly.errors import RequestError
-from woolly.multimodal.format import MOST_BYTES
+from woolly.multimodal.format import MAX_BYTES
 from woolly.multimodal.picture import read_picture
 
 Image = pytest.importorskip("PIL.Image")
@@ -130,7 +130,7 @@ def test_sizes_are_refused_before_anything_is_decoded():
     webp = bytearray(saved(frames[0], "WEBP", save_all=True, append_images=frames[1:]))
     webp[24:30] = b"\xff\xff\xff\xff\xff\xff"
     assert "16777216 x 16777216 pixels" in refusal(bytes(webp))
-    assert "more than 64 MiB" in refusal(b"\x89PNG\r\n\x1a\n" + bytes(MOST_BYTES))
+    assert "more than 64 MiB" in refusal(b"\x89PNG\r\n\x1a\n" + bytes(MAX_BYTES))
 
 
 def test_a_jpeg_of_a_thousand_scans_is_refused():

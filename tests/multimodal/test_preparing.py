@@ -7,7 +7,7 @@ import pytest
 
 from tests.goldens.pictures import CASES, FILE, MEAN, PINPOINTS, STD, made, sampled
 from woolly.errors import RequestError
-from woolly.multimodal import MOST_PATCHES, PROJECTORS, TowerSettings, lay_out
+from woolly.multimodal import MAX_PATCHES, PROJECTORS, TowerSettings, lay_out
 from woolly.multimodal.picture import Picture
 from woolly.multimodal.processing import PREPARING, measure, prepare
 from woolly.multimodal.processing.qwen import fit_sides
@@ -109,7 +109,7 @@ def test_a_photo_without_limits_of_the_file_takes_at_most_4096_rows():
 def test_a_file_that_allows_more_pixels_than_the_tower_takes_is_bounded():
     wide = TowerSettings("image", "qwen2vl_merger", 64, 2, **OWN, merge=2, max_pixels=10**9)
     (piece,) = prepare(Picture(made(300, 280)), wide).pieces
-    assert 16_000 < len(piece.values) <= MOST_PATCHES
+    assert 16_000 < len(piece.values) <= MAX_PATCHES
 
 
 def test_shapes_that_a_family_does_not_take_are_refused():

@@ -218,7 +218,7 @@ def test_a_sound_that_is_too_short_is_refused():
 def test_rows_are_counted_by_the_length_alone(name, monkeypatch):
     tiny = AUDIO_TOWERS[name].settings
     monkeypatch.setattr(audio, "log_mel_whisper", lambda sound, n: np.zeros((len(sound) // 160, n), np.float32))
-    piece = 160 * tiny.family.most_frames
+    piece = 160 * tiny.family.max_frames
     for n in (
         800,
         959,

@@ -104,7 +104,7 @@ def test_faults_are_one_sentence(clip, monkeypatch):
     for reason, data in cases.items():
         with pytest.raises(RequestError, match=reason):
             read_video(data)
-    monkeypatch.setattr(video, "_MOST_PIXELS", 1000)
+    monkeypatch.setattr(video, "_MAX_PIXELS", 1000)
     with pytest.raises(RequestError, match="has frames of 64 x 32 pixels, and at most 1000 are taken"):
         read_video(write_video(n=3, size=(64, 32)))
     monkeypatch.setattr(video, "find_spec", lambda name: None)
@@ -291,9 +291,9 @@ def test_both_children_of_a_video_keep_to_the_deadline_of_the_conversation(clip,
     calls = []
     run = video.run_in_turn
 
-    def late(*order, deadline, most_output, **rest):
-        calls.append((deadline, most_output))
-        return run(*order, deadline=deadline if len(calls) < 2 else 0.0, most_output=most_output, **rest)
+    def late(*order, deadline, max_output_bytes, **rest):
+        calls.append((deadline, max_output_bytes))
+        return run(*order, deadline=deadline if len(calls) < 2 else 0.0, max_output_bytes=max_output_bytes, **rest)
 
     monkeypatch.setattr(video, "run_in_turn", late)
     given, deadline = GivenVideo(clip + b"2", where="a"), time.monotonic() + 60
@@ -301,7 +301,7 @@ def test_both_children_of_a_video_keep_to_the_deadline_of_the_conversation(clip,
         given.read(showing_of(QWEN), deadline=deadline)
     assert [one for one, _ in calls] == [deadline] * 2
     assert 12 * 64 * 64 * 3 < calls[1][1] < 14 * 64 * 64 * 3 + (1 << 16)  # ten frames that nothing compresses
-    monkeypatch.setattr(video, "run_in_turn", lambda *order, **rest: run(*order, **rest | {"most_output": 500}))
+    monkeypatch.setattr(video, "run_in_turn", lambda *order, **rest: run(*order, **rest | {"max_output_bytes": 500}))
     with pytest.raises(RequestError, match="too costly to read"):
         given.read(showing_of(QWEN))
 

@@ -40,7 +40,7 @@ from woolly.runtime.vulkan.ops import attention
 CASES = ALL | FOUR_BITS | PAIRS | CHOICES | COMPRESSIONS | RUNNING
 TOKENS = np.random.RandomState(7).randint(0, 264, 70)
 PROMPT, ANSWER = 512, 32  # tokens that are timed
-MOST_LINES = 40  # of failures of one kind
+MAX_LINES = 40  # of failures of one kind
 
 
 class Report:
@@ -69,10 +69,10 @@ class Report:
                 failed.append(f"- {name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
         seconds = time.monotonic() - start
         self.say(f"{what}: {n} tried, {refused} refused by name, {len(failed)} failed, {seconds:.1f} s")
-        for line in failed[:MOST_LINES]:
+        for line in failed[:MAX_LINES]:
             self.say(line)
-        if len(failed) > MOST_LINES:
-            self.say(f"- and {len(failed) - MOST_LINES} more")
+        if len(failed) > MAX_LINES:
+            self.say(f"- and {len(failed) - MAX_LINES} more")
         self.n_failed += len(failed)
 
 
@@ -128,7 +128,7 @@ def _case(backend: GpuBackend, name: str) -> None:
 
 def _tiled(backend: GpuBackend, name: str) -> None:
     """A case by the kernels of more rows than it has."""
-    with patch.multiple(attention, _LEAST_TILED=16, _LEAST_EACH=0):
+    with patch.multiple(attention, _MIN_TILED_ROWS=16, _MIN_SEQUENCE_ROWS=0):
         _case(backend, name)
 
 

@@ -117,7 +117,7 @@ def test_a_build_of_another_machine_is_told_once(monkeypatch, caplog):
 def test_the_least_levels_need_what_native_code_says():
     needs = (Path(__file__).resolve().parents[2] / "native" / "cpu" / "kernels" / "needs.h").read_text()
     least = [{*re.findall(r'"(\w+)"', text)} for text in re.findall(r'{"(?:avx2|neon)", {(.*?)}}', needs)]
-    assert least == [*cpu_program._LEAST]
+    assert least == [*cpu_program._MIN_FEATURES]
 
 
 def test_heads_that_a_cache_cannot_hold_are_refused(tmp_path):

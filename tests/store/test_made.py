@@ -40,7 +40,7 @@ def test_what_a_person_wrote_is_left_alone(tmp_path):
 
 
 def test_there_is_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(made, "MOST_MADE", 2)
+    monkeypatch.setattr(made, "MAX_DERIVED", 2)
     for name in ("a", "b", "a"):
         write_made(tmp_path, name, "tiny", None, {})
     with pytest.raises(StoreError, match="delete one"):

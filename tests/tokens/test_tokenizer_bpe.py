@@ -112,7 +112,7 @@ def test_a_long_text_encoded_in_parts_gives_the_ids_of_the_whole(name, monkeypat
 def test_a_text_that_cannot_be_cut_has_a_limit(monkeypatch):
     tokenizer = Tokenizer.from_metadata(byte_level())
     monkeypatch.setattr(bpe, "_PART", 10)
-    monkeypatch.setattr(bpe, "_LONGEST_PART", 100)
+    monkeypatch.setattr(bpe, "_MAX_PART_CHARS", 100)
     assert len(tokenizer.encode(" " * 100)) == 100
     with pytest.raises(TokenizerError, match="more than 100 characters"):
         tokenizer.encode(" " * 101)

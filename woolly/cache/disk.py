@@ -36,7 +36,7 @@ _PIN = ".pin"
 _TRIMMED = 0.9
 _LOOKED = 1 / 16  # share of the bound after which this process looks at what others wrote
 _PATIENCE = 60.0  # seconds after which it looks in any case, or tries again if pins left no room
-_LEAST_FREE, _ENOUGH_FREE = 0.05, 2 << 30  # share of the disk that stays free, and the bytes that are enough
+_MIN_FREE_SHARE, _ENOUGH_FREE = 0.05, 2 << 30  # share of the disk that stays free, and the bytes that are enough
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ class PageFolder:
     Any thread may call any method.
     """
 
-    def __init__(self, folder: Path, identity: str, most_bytes: int) -> None:
-        """`most_bytes` bounds the files of all identities in the folder."""
+    def __init__(self, folder: Path, identity: str, max_bytes: int) -> None:
+        """`max_bytes` bounds the files of all identities in the folder."""
         self.root = folder
         self.identity = identity
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self._own = folder / identity
         self._lock = threading.Lock()
         self._names: set[tuple[str, bytes]] = set()
@@ -232,16 +232,16 @@ class PageFolder:
         return files
 
     def _make_room(self, n_bytes: int) -> bool:
-        if n_bytes > self.most_bytes:
-            self.refusal = f"a page takes {n_bytes} bytes, and the folder may take {self.most_bytes}"
+        if n_bytes > self.max_bytes:
+            self.refusal = f"a page takes {n_bytes} bytes, and the folder may take {self.max_bytes}"
             return False
         with self._trimming:
             now = time.monotonic()
-            if self._unseen > _LOOKED * self.most_bytes or now - self._looked > _PATIENCE:
+            if self._unseen > _LOOKED * self.max_bytes or now - self._looked > _PATIENCE:
                 self._survey()
-            if self._size + n_bytes > self.most_bytes and now - self._refused > _PATIENCE:
-                self._trim(int(_TRIMMED * self.most_bytes) - n_bytes)
-            if self._size + n_bytes > self.most_bytes:
+            if self._size + n_bytes > self.max_bytes and now - self._refused > _PATIENCE:
+                self._trim(int(_TRIMMED * self.max_bytes) - n_bytes)
+            if self._size + n_bytes > self.max_bytes:
                 if now - self._refused > _PATIENCE:
                     self._refused = now
                 self.refusal = f"pinned files leave no room in {self.root}"
@@ -249,16 +249,16 @@ class PageFolder:
         if hasattr(os, "statvfs"):
             status = os.statvfs(self.root)
             free = status.f_bavail * status.f_frsize
-            floor = min(_ENOUGH_FREE, int(_LEAST_FREE * status.f_blocks * status.f_frsize))
+            floor = min(_ENOUGH_FREE, int(_MIN_FREE_SHARE * status.f_blocks * status.f_frsize))
             if free - n_bytes < floor:
                 self.refusal = f"{free} bytes are free on the disk of {self.root}, and {floor} stay free"
                 return False
         return True
 
-    def _trim(self, most_bytes: int) -> None:
+    def _trim(self, max_bytes: int) -> None:
         """Removes the longest unused files, of any identity, until they take at most this."""
         for file in sorted(self._survey(), key=lambda file: file.rank):
-            if self._size <= most_bytes:
+            if self._size <= max_bytes:
                 return
             if file.is_pinned:
                 continue

@@ -21,7 +21,7 @@ ROOT = b""  # stands before the first page, unless a request has a salt of its o
 _DIGEST_BYTES = 20
 
 # Most pages that a request is compared with to find where it diverged: thousands may follow one prefix.
-_MOST_COMPARED = 64
+_MAX_COMPARED = 64
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class PrefixIndex:
     A model that keeps recurrent state can continue only where such a snapshot is.
     """
 
-    def __init__(self, most_ghosts: int, needs_state: bool = False, windows: Sequence[WindowPool] = ()) -> None:
+    def __init__(self, max_ghosts: int, needs_state: bool = False, windows: Sequence[WindowPool] = ()) -> None:
         self.needs_state = needs_state
         self.early: set[int] = set()  # pages that were read ahead and no answer has used: they are evicted first
         self._windows = windows
@@ -82,7 +82,7 @@ class PrefixIndex:
         self._entries: dict[int, _Entry] = {}
         self._children: dict[bytes, dict[bytes, int]] = {ROOT: {}}
         self._ghosts: OrderedDict[bytes, None] = OrderedDict()  # digests of evicted pages, oldest first
-        self._most_ghosts = most_ghosts
+        self._max_ghosts = max_ghosts
         self._hit_tokens = self._miss_tokens = self._evictions = 0
         self._reasons: Counter[str] = Counter()
 
@@ -117,7 +117,7 @@ class PrefixIndex:
         del self._saved[digest]
         if is_evicted:
             self._lost[digest] = None
-            if len(self._lost) > self._most_ghosts:
+            if len(self._lost) > self._max_ghosts:
                 self._lost.popitem(last=False)
         self.on_lost_state(slot)
 
@@ -195,7 +195,7 @@ class PrefixIndex:
             del self._children[entry.parent]
         self._evictions += 1
         self._ghosts[entry.digest] = None
-        if len(self._ghosts) > self._most_ghosts:
+        if len(self._ghosts) > self._max_ghosts:
             self._ghosts.popitem(last=False)
 
     def report(
@@ -233,7 +233,7 @@ class PrefixIndex:
         first = n_hit * PAGE_SIZE
         wanted = tokens[first : first + PAGE_SIZE]
         others = self._children.get(digests[n_hit - 1] if n_hit else root, {})
-        latest = itertools.islice(reversed(others.values()), _MOST_COMPARED)
+        latest = itertools.islice(reversed(others.values()), _MAX_COMPARED)
         alike = max((_common(wanted, self._entries[page].tokens) for page in latest), default=0)
         if first + alike == 0:
             return "cold"

@@ -21,7 +21,7 @@ ASK_FOR_NOTE = (
     " matter, what is done, and what is left to do. Be brief and exact. Answer with the note alone; call no tool."
 )
 _HEAD = "What was said before is removed. This is the note that you wrote of it:\n\n"
-_MOST_ROOM = 1024  # tokens that a note may take, at most a quarter of the context
+_MAX_NOTE_TOKENS = 1024  # tokens that a note may take, at most a quarter of the context
 
 
 def note_text(note: str) -> str:
@@ -31,7 +31,7 @@ def note_text(note: str) -> str:
 
 def note_room(ctx: int) -> int:
     """Returns how many tokens of a context are left for the note."""
-    return max(1, min(_MOST_ROOM, ctx // 4))
+    return max(1, min(_MAX_NOTE_TOKENS, ctx // 4))
 
 
 def compacting(chat: ChatRequest, room: int) -> ChatRequest:

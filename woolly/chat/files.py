@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _READING = 60.0  # seconds for all files of a conversation: they hold up the pictures of all clients
 _FETCHING = 30.0  # seconds for what other servers give of them
-_MOST_VIDEOS = 4
+_MAX_VIDEOS = 4
 
 Given = TypeVar("Given", GivenFile, GivenVideo)
 
@@ -78,9 +78,9 @@ class _Fetches:
 
 def _check_videos(messages: Sequence[Message]) -> None:
     videos = [part.video for message in messages for part in message.parts if isinstance(part, VideoPart)]
-    if len(videos) > _MOST_VIDEOS:
-        raise videos[_MOST_VIDEOS].refusal(
-            f"the conversation has {len(videos)} videos, and at most {_MOST_VIDEOS} are taken; send fewer"
+    if len(videos) > _MAX_VIDEOS:
+        raise videos[_MAX_VIDEOS].refusal(
+            f"the conversation has {len(videos)} videos, and at most {_MAX_VIDEOS} are taken; send fewer"
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.chat.tools.tool import ToolChoice
 from woolly.errors import RequestError
-from woolly.multimodal import MOST_PAGES
+from woolly.multimodal import MAX_PAGES
 from woolly.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ChatRequest:
     variables: Mapping[str, Any] = field(default_factory=dict)  # the template's own switches
     continue_final: bool = False  # the answer continues the last message, which is the assistant's
     tell_schema: bool = False  # the prompt says the schema
-    pdf_pages: int = MOST_PAGES  # that the PDF files of the conversation may have together
+    pdf_pages: int = MAX_PAGES  # that the PDF files of the conversation may have together
     allows_remote: bool = False  # whether its files and videos may be fetched from other servers
     readings: Readings | None = field(default=None, compare=False, repr=False)  # if it is laid out several times
 

@@ -26,9 +26,9 @@ CANNOT_CHAT = (
 _OTHER = "its projector (mmproj file) has no tower for them; send text"
 
 # Bounds of a conversation: a body of 16 MiB may hold a thousand pictures that decode to 300 MB each.
-_MOST_PICTURES = 64
-_MOST_PIXELS = 200_000_000
-_MOST_SECONDS = 60 * 60
+_MAX_PICTURES = 64
+_MAX_PIXELS = 200_000_000
+_MAX_SECONDS = 60 * 60
 _FETCHING = 30.0  # seconds for all that other servers give: a slow one would hold up the pictures of all clients
 
 
@@ -128,10 +128,10 @@ def check_pictures(
             and not isinstance(_given(part).source, (multimodal.Page, multimodal.Frame, multimodal.Clip))
             for part in parts
         )
-        if n > _MOST_PICTURES:
+        if n > _MAX_PICTURES:
             raise RequestError(
-                f"the conversation has {n} {name}, and at most {_MOST_PICTURES} are taken; send fewer",
-                limit=_MOST_PICTURES,
+                f"the conversation has {n} {name}, and at most {_MAX_PICTURES} are taken; send fewer",
+                limit=_MAX_PICTURES,
                 given=n,
             )
     return [_given(part) for part in parts]
@@ -180,9 +180,9 @@ def read_pictures(
         _check_rows(n_rows, one, sight)
         n_pixels += its.prepared.size[0] * its.prepared.size[1] if isinstance(one, multimodal.GivenPicture) else 0
         prepared.append(its.prepared)
-        if n_pixels > _MOST_PIXELS:
+        if n_pixels > _MAX_PIXELS:
             raise one.refusal(
-                f"the pictures of the conversation have more than {_MOST_PIXELS // 1_000_000} million pixels together;"
+                f"the pictures of the conversation have more than {_MAX_PIXELS // 1_000_000} million pixels together;"
                 " send fewer, or smaller ones"
             )
     return prepared
@@ -251,9 +251,9 @@ def _heard(given: multimodal.GivenSound, sight: Vision, n_before: int, before: f
 
 def _check_seconds(seconds: float, last: multimodal.GivenPicture | multimodal.GivenSound) -> None:
     """RequestError if the sounds of a conversation up to `last` are too long."""
-    if seconds > _MOST_SECONDS:
+    if seconds > _MAX_SECONDS:
         raise last.refusal(
-            f"the sounds of the conversation have more than {_MOST_SECONDS // 60} minutes together; send fewer"
+            f"the sounds of the conversation have more than {_MAX_SECONDS // 60} minutes together; send fewer"
         )
 
 

@@ -17,7 +17,7 @@ from woolly.serving.model_manager.opening import examine, options_for
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 
-_MOST_AHEAD = 2.0  # seconds between two clocks; logs of two machines are then still in order
+_MAX_CLOCK_SKEW = 2.0  # seconds between two clocks; logs of two machines are then still in order
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def check_cluster(settings: Settings) -> Checked:
     for one in replicas:
         if one["state"] != "ready":
             faults.append(f"replica {one['replica']} does not serve: {one.get('last_loss', 'it has not started')}")
-        elif abs(one["clock_ahead"]) > _MOST_AHEAD:
+        elif abs(one["clock_ahead"]) > _MAX_CLOCK_SKEW:
             faults.append(
                 f"the clock of replica {one['replica']} is {one['clock_ahead']:+.1f} seconds off: times in logs will"
                 " not agree"

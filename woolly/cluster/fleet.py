@@ -22,8 +22,8 @@ from woolly.wire import BadMessage, WireMessage
 
 log = logging.getLogger("woolly.cluster")
 
-_MOST_LOST = 3  # replicas that one request may lose before it is taken to be the cause
-_LONGEST_PAUSE = 30.0  # seconds before a replica that fails again and again is started once more
+_MAX_LOST_REPLICAS = 3  # replicas that one request may lose before it is taken to be the cause
+_MAX_PAUSE_SECONDS = 30.0  # seconds before a replica that fails again and again is started once more
 _SOUND = 30.0  # seconds after which a replica that gave nothing and was lost counts as one that worked
 _CLOSING = 4.0  # seconds that a replica has to write pages to disk and end
 _PAUSED = 0.5  # seconds without a look at the replicas that are not held against them
@@ -313,7 +313,7 @@ class Fleet:
                     is_sound = replica.has_given or (was_ready and now - replica.since > _SOUND)
                     slot.n_failures = 1 if is_sound else slot.n_failures + 1
                     pause = 0.0 if slot.n_failures == 1 else 0.25 * 2.0**slot.n_failures
-                    slot.next_start = now + min(_LONGEST_PAUSE, pause)
+                    slot.next_start = now + min(_MAX_PAUSE_SECONDS, pause)
                     if has_left:
                         log.info("replica left", extra={"replica": replica.name})
                     elif not self._is_closed:
@@ -385,7 +385,7 @@ class Fleet:
             flight.n_lost += is_lost
             if self._is_closed:
                 flight.fail(None)
-            elif flight.n_lost >= _MOST_LOST:
+            elif flight.n_lost >= _MAX_LOST_REPLICAS:
                 flight.fail(RuntimeError(f"{flight.n_lost} replicas ended while they computed this request"))
             else:
                 self.counts["moved"] += 1

@@ -20,7 +20,7 @@ from woolly.wire import BadMessage, WireMessage
 Float32 = npt.NDArray[np.float32]
 
 _REASONS = ("stop", "length", "cancelled", "error")
-_MOST_FIGURE = 1 << 53  # a count beyond it is none
+_MAX_COUNT = 1 << 53  # a count beyond it is none
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def read_figures(message: WireMessage) -> tuple[dict[str, float], float]:
     figures = message.fields.get("figures")
     _check(isinstance(figures, dict), "figures that are none")
     numbers = {str(name): _number(value) for name, value in cast(dict[str, Any], figures).items()}
-    _check(all(0 <= value <= _MOST_FIGURE for value in numbers.values()), "figures below zero")
+    _check(all(0 <= value <= _MAX_COUNT for value in numbers.values()), "figures below zero")
     return numbers, _number(message.fields.get("time"))
 
 
@@ -205,7 +205,7 @@ def _token(token: Any, n_vocab: int) -> int:
 
 
 def _count(value: Any) -> int:
-    _check(type(value) is int and 0 <= value <= _MOST_FIGURE, f"a count {str(value)[:20]}")
+    _check(type(value) is int and 0 <= value <= _MAX_COUNT, f"a count {str(value)[:20]}")
     return cast(int, value)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from woolly.errors import ModelError
 
 # The largest tokenizer.json in use has about 35 MB.
-_MOST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 
 
 def read_json(path: Path, *, optional: bool = False, of: str = "model on the hub") -> dict[str, Any]:
@@ -18,8 +18,8 @@ def read_json(path: Path, *, optional: bool = False, of: str = "model on the hub
     `of` says whose folder was expected, for the error.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ModelError(f"{path}: the file is larger than {_MOST_BYTES >> 20} MB; expected JSON of a checkpoint")
+        if path.stat().st_size > _MAX_BYTES:
+            raise ModelError(f"{path}: the file is larger than {_MAX_BYTES >> 20} MB; expected JSON of a checkpoint")
         data = path.read_bytes()
     except FileNotFoundError:
         if optional:

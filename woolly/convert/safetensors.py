@@ -34,9 +34,9 @@ STORED: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
-_MOST_HEADER = 100 << 20
-_MOST_DIMENSIONS = 8
-_MOST_ELEMENTS = 1 << 48
+_MAX_HEADER_BYTES = 100 << 20
+_MAX_DIMENSIONS = 8
+_MAX_ELEMENTS = 1 << 48
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
     if file.n_bytes < 8:
         raise ModelError(f"{path}: expected a safetensors file, found {file.n_bytes} bytes")
     (length,) = struct.unpack("<Q", file.bytes[:8].tobytes())
-    if length > min(file.n_bytes - 8, _MOST_HEADER):
+    if length > min(file.n_bytes - 8, _MAX_HEADER_BYTES):
         raise ModelError(
             f"{path}: the header claims {length} bytes, but the file has {file.n_bytes}: it is no safetensors file, or"
             " it is cut off"
@@ -101,8 +101,8 @@ def _stored(path: Path, file: FileMap, start: int, name: str, entry: Any) -> Sto
     place: Any = entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in STORED:
         raise ModelError(f"{where}: the type {dtype!r:.40} is not known; known are {', '.join(STORED)}")
-    if not _are_whole(shape) or len(shape) > _MOST_DIMENSIONS or math.prod(shape) > _MOST_ELEMENTS:
-        raise ModelError(f"{where}: expected a shape of at most {_MOST_DIMENSIONS} numbers, found {shape!r:.60}")
+    if not _are_whole(shape) or len(shape) > _MAX_DIMENSIONS or math.prod(shape) > _MAX_ELEMENTS:
+        raise ModelError(f"{where}: expected a shape of at most {_MAX_DIMENSIONS} numbers, found {shape!r:.60}")
     if not _are_whole(place) or len(place) != 2:
         raise ModelError(f"{where}: expected two data_offsets, found {place!r:.60}")
     n_bytes = math.prod(shape) * STORED[dtype].itemsize

@@ -43,13 +43,13 @@ class RequestChecks:
         adapters: AdapterSet,
         salt: bytes = b"",
         tower: multimodal.Tower | None = None,
-        most_whole: int = 0,
+        max_rows: int = 0,
         source: multimodal.Source | None = None,
     ) -> None:
-        """`most_whole` are the rows of one picture that see each other which a step has room for."""
+        """`max_rows` are the rows of one picture that see each other which a step has room for."""
         self._source = source
         self._tower = tower
-        self._most_whole = most_whole
+        self._max_rows = max_rows
         self._salt = salt
         self._tokenizer = tokenizer
         self._running = program, adapters  # one value: threads that make requests see both of one moment
@@ -80,7 +80,7 @@ class RequestChecks:
             said = prompt[view.n_source :]
         elif multimodal.has_rows(prompt):
             said = [part for part in prompt if not isinstance(part, Rows)]
-            prompt, view = multimodal.look(prompt, params, self._tower, self._most_whole)
+            prompt, view = multimodal.look(prompt, params, self._tower, self._max_rows)
             self.check_tokens(said)
         self.check_tokens(prompt)
         max_tokens = 0 if options.score_only else self._max_tokens(len(prompt), params)

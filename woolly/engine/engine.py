@@ -116,7 +116,7 @@ class Engine:
             adapters or AdapterSet(),
             salt,
             tower=tower,
-            most_whole=chunk - self.scheduler.max_running,
+            max_rows=chunk - self.scheduler.max_running,
             source=source,
         )
         maker = tower or source

@@ -63,11 +63,11 @@ class Cursor:
         value: int = _U64.unpack_from(self._view, self.skip(8, what))[0]
         return value
 
-    def count(self, n_least: int, what: str, most: int | None = None) -> int:
-        """A 64-bit count of things of at least n_least bytes each, checked against the rest of the file."""
+    def count(self, min_bytes: int, what: str, most: int | None = None) -> int:
+        """A 64-bit count of things of at least min_bytes bytes each, checked against the rest of the file."""
         at = self.offset
         count = self.u64("the number of " + what)
-        room = (self.n_bytes - self.offset) // n_least
+        room = (self.n_bytes - self.offset) // min_bytes
         if count > room:
             raise self.error(
                 f"expected at most {room} {what}{self.of_owner()} in the rest of the file, found {count}:"

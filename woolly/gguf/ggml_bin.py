@@ -23,10 +23,10 @@ from woolly.quant.types import GGMLType
 
 Values = Mapping[str, tuple[Any, ValueType | None]]
 
-MOST_MELS = 512  # filters of a spectrogram: published models have 80 or 128
+MAX_MELS = 512  # filters of a spectrogram: published models have 80 or 128
 _MAGIC = b"lmgg"  # 0x67676d6c, little-endian
-_MOST_TENSORS = 1 << 13
-_MOST_TEXT = 1 << 20  # bytes of all tokens: those of Whisper take 0.5 MB
+_MAX_TENSORS = 1 << 13
+_MAX_TEXT_BYTES = 1 << 20  # bytes of all tokens: those of Whisper take 0.5 MB
 
 
 def is_ggml_bin(file: FileMap) -> bool:
@@ -48,7 +48,7 @@ def read_texts(cursor: Cursor, least: int, most: int) -> list[bytes]:
         expected = str(least) if least == most else f"{least} to {most}"
         raise cursor.error(f"expected {expected} tokens, found {count}", at)
     out: list[bytes] = []
-    data, begin = cursor.bytes[cursor.offset : cursor.offset + _MOST_TEXT].tobytes(), 0
+    data, begin = cursor.bytes[cursor.offset : cursor.offset + _MAX_TEXT_BYTES].tobytes(), 0
     for index in range(count):
         start = begin + 4
         end = start + int.from_bytes(data[begin:start], "little")
@@ -71,7 +71,7 @@ def token_list(texts: list[str]) -> bytearray:
 
 
 def read_tensors(
-    cursor: Cursor, name_of: Callable[[str], str | None], placed: Callable[[Tensor], Tensor], fewest_dimensions: int = 1
+    cursor: Cursor, name_of: Callable[[str], str | None], placed: Callable[[Tensor], Tensor], min_dimensions: int = 1
 ) -> dict[str, Tensor]:
     """All tensors up to the end of the file. `name_of` gives a name in GGUF, None for one that is left out."""
     tensors: dict[str, Tensor] = {}
@@ -80,7 +80,7 @@ def read_tensors(
         at = cursor.offset
         n_dimensions, length, number = (cursor.u32(what) for what in ("the dimensions", "the length", "the type"))
         n_read += 1
-        if not fewest_dimensions <= n_dimensions <= 4 or length > 256 or n_read > _MOST_TENSORS:
+        if not min_dimensions <= n_dimensions <= 4 or length > 256 or n_read > _MAX_TENSORS:
             raise cursor.error("expected a tensor of up to 4 dimensions with a name of up to 256 bytes", at)
         shape = tuple(cursor.u32("a dimension") for _ in range(n_dimensions))[::-1] or (1,)
         start = cursor.skip(length, "a name")

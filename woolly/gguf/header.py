@@ -30,8 +30,8 @@ MAX_TENSORS = 1 << 14
 MAX_NAMES = 1 << 19  # bytes of all names together
 
 # The least that an entry of each list takes: what bounds a count before anything is read.
-_LEAST_ENTRY = 8 + 1 + 4 + 1
-_LEAST_TENSOR = 8 + 1 + 4 + 4 + 8
+_MIN_ENTRY_BYTES = 8 + 1 + 4 + 1
+_MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8
 
 _WITHDRAWN = {
     4: "Q4_2",
@@ -69,12 +69,12 @@ def read_header(file: FileMap, allowance: ShardAllowance) -> Header:
     cursor = Cursor(file)
     version = _version(cursor)
     at = cursor.offset
-    n_tensors = cursor.count(_LEAST_TENSOR, "tensors")
+    n_tensors = cursor.count(_MIN_TENSOR_BYTES, "tensors")
     if n_tensors > allowance.n_tensors:
         total = MAX_TENSORS - allowance.n_tensors + n_tensors
         raise cursor.error(f"expected at most {MAX_TENSORS} tensors in all shards together, found {total}", at)
     allowance.n_tensors -= n_tensors
-    n_entries = cursor.count(_LEAST_ENTRY, "metadata entries", MAX_ENTRIES)
+    n_entries = cursor.count(_MIN_ENTRY_BYTES, "metadata entries", MAX_ENTRIES)
 
     entries = {}
     for index in range(n_entries):

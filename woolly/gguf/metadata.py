@@ -115,8 +115,8 @@ def _value_type(cursor: Cursor, what: str) -> ValueType:
 def _array_header(cursor: Cursor) -> tuple[ValueType, int, int]:
     element_type = _value_type(cursor, "the element type")
     dtype = element_type.dtype
-    n_least = dtype.itemsize if dtype else 8 if element_type is ValueType.STRING else 12
-    count = cursor.count(n_least, "elements")
+    min_bytes = dtype.itemsize if dtype else 8 if element_type is ValueType.STRING else 12
+    count = cursor.count(min_bytes, "elements")
     cursor.n_elements += count
     if cursor.n_elements > _MAX_ELEMENTS:
         raise cursor.error(f"expected at most {_MAX_ELEMENTS} elements in all arrays of the metadata, found more")

@@ -16,7 +16,7 @@ import numpy as np
 from woolly.errors import UnsupportedError
 from woolly.gguf.cursor import Cursor
 from woolly.gguf.ggml_bin import (
-    MOST_MELS,
+    MAX_MELS,
     Values,
     aligned,
     metadata_of,
@@ -38,8 +38,8 @@ _SIZES = (
     *("subsampling_factor", "n_subsampling_channels", "n_conv_kernel", "n_pred_dim", "n_pred_layers"),
     *("n_tdt_durations", "n_max_tokens"),
 )
-_MOST = 1 << 16  # of any size
-_MOST_DURATION = 64  # frames
+_MAX_SIZE = 1 << 16  # of any size
+_MAX_DURATION = 64  # frames
 _N_FFT, _HALVED = 512, 8  # what the spectrogram and the halvings here have
 BLANK = "<blank>"  # the last token, which the file does not name
 
@@ -88,11 +88,11 @@ def read_parakeet_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
     cursor = Cursor(file)
     cursor.skip(4, "the magic")
     sizes = {name: cursor.u32(name) for name in _SIZES}
-    if not all(0 < sizes[name] <= _MOST for name in _SIZES if name != "ftype"):
+    if not all(0 < sizes[name] <= _MAX_SIZE for name in _SIZES if name != "ftype"):
         found = ", ".join(f"{name} {value}" for name, value in sizes.items())
         raise UnsupportedError(f"{file.path}: this is no Parakeet model of whisper.cpp (found: {found})")
-    if sizes["n_mels"] > MOST_MELS:
-        raise UnsupportedError(f"{file.path}: n_mels is {sizes['n_mels']}; up to {MOST_MELS} were expected")
+    if sizes["n_mels"] > MAX_MELS:
+        raise UnsupportedError(f"{file.path}: n_mels is {sizes['n_mels']}; up to {MAX_MELS} were expected")
     at = cursor.offset
     n, n_bins = cursor.u32("the number of filters"), cursor.u32("the number of bins")
     if (n, n_bins) != (sizes["n_mels"], _N_FFT // 2 + 1):
@@ -104,7 +104,7 @@ def read_parakeet_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
     kept["a.mel_window"] = read_floats(cursor, "a.mel_window", (n_window,))
     durations = [_duration(cursor) for _ in range(sizes["n_tdt_durations"])]
     texts = [text.decode("utf-8", "replace") for text in read_texts(cursor, sizes["n_vocab"], sizes["n_vocab"])]
-    end, tensors = cursor.offset, read_tensors(cursor, _name, _placed, fewest_dimensions=0)
+    end, tensors = cursor.offset, read_tensors(cursor, _name, _placed, min_dimensions=0)
     _check_tensors(file, sizes, tensors)
     for part in ("weight", "bias"):
         if (joint := tensors.pop(f"dec.joint.{part}", None)) is not None:
@@ -115,8 +115,8 @@ def read_parakeet_bin(file: FileMap) -> tuple[Metadata, dict[str, Tensor], int]:
 
 def _duration(cursor: Cursor) -> int:
     at = cursor.offset
-    if (frames := cursor.u32("a duration")) > _MOST_DURATION:
-        raise cursor.error(f"expected a duration of 0 to {_MOST_DURATION} frames, found {frames}", at)
+    if (frames := cursor.u32("a duration")) > _MAX_DURATION:
+        raise cursor.error(f"expected a duration of 0 to {_MAX_DURATION} frames, found {frames}", at)
     return frames
 
 

@@ -19,7 +19,7 @@ from woolly.errors import UnsupportedError
 from woolly.gguf.byte_level import CHARACTER_OF_BYTE
 from woolly.gguf.cursor import Cursor, quote
 from woolly.gguf.ggml_bin import (
-    MOST_MELS,
+    MAX_MELS,
     Values,
     aligned,
     metadata_of,
@@ -41,7 +41,7 @@ _SIZES = (
     *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
     *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels", "ftype"),
 )
-_MOST = 1 << 13  # of any size but the vocabulary: six times the largest
+_MAX_SIZE = 1 << 13  # of any size but the vocabulary: six times the largest
 _N_SOURCE = 1500  # rows of the encoder
 _N_TIMES = _N_SOURCE + 1  # tokens of times, 20 ms each
 _CHARACTERS = dict(enumerate(CHARACTER_OF_BYTE))
@@ -113,14 +113,14 @@ def special_tokens(n_vocab: int) -> list[str]:
 
 def _check_sizes(cursor: Cursor, sizes: dict[str, int]) -> None:
     least, most = _ENGLISH, _ENGLISH + 2
-    if not least <= sizes["n_vocab"] <= most or not all(0 < sizes[n] <= _MOST for n in _SIZES[1:-1]):
+    if not least <= sizes["n_vocab"] <= most or not all(0 < sizes[n] <= _MAX_SIZE for n in _SIZES[1:-1]):
         found = ", ".join(f"{name} {value}" for name, value in sizes.items())
         raise UnsupportedError(
             f"{cursor.map.path}: this file of ggml's first form is no Whisper model, which has {least} to {most} tokens"
             f" (found: {found}); other models of that form are obsolete, so take the GGUF file of the model"
         )
-    if sizes["n_mels"] > MOST_MELS:
-        raise UnsupportedError(f"{cursor.map.path}: n_mels is {sizes['n_mels']}; up to {MOST_MELS} were expected")
+    if sizes["n_mels"] > MAX_MELS:
+        raise UnsupportedError(f"{cursor.map.path}: n_mels is {sizes['n_mels']}; up to {MAX_MELS} were expected")
     if sizes["n_audio_ctx"] != _N_SOURCE:
         raise UnsupportedError(
             f"{cursor.map.path}: n_audio_ctx is {sizes['n_audio_ctx']}; Whisper's encoder has {_N_SOURCE} rows of 30 s"

@@ -18,7 +18,7 @@ MEMORY = 1 << 30  # of the child's address space, its stack included; costly but
 SECONDS = 8  # of processor time; the largest schema within the bounds takes 4.7 on a slow core
 PATIENCE = 60.0  # seconds on the clock of a loaded machine
 PLAIN_SIZE = 64 << 10
-_MOST_OUTPUT = 64 << 10  # bytes; the child says next to nothing
+_MAX_OUTPUT_BYTES = 64 << 10  # bytes; the child says next to nothing
 
 # What makes automata whose size is not bounded by the length of the schema.
 _COSTLY = ("pattern", "patternProperties", "multipleOf", "allOf")
@@ -55,7 +55,7 @@ def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
                 json.dumps(order).encode(),
                 memory=MEMORY,
                 patience=PATIENCE,
-                most_output=_MOST_OUTPUT,
+                max_output_bytes=_MAX_OUTPUT_BYTES,
             )
         except OSError as error:
             raise RequestError(f"the grammar cannot be tried, because no process can start: {error.strerror}") from None

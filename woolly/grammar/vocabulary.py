@@ -50,16 +50,16 @@ class _Vocabulary:
             ids = self._tokenizer.encode(text, add_special=False, parse_special=False)
             if self._tokenizer.adds_space_prefix and ids and self.tokens[ids[0]] == b" ":
                 ids = ids[1:]
-        return ids if b"".join(self.tokens[i] for i in ids) == data else self._longest(data)
+        return ids if b"".join(self.tokens[i] for i in ids) == data else self._longest_match(data)
 
-    def _longest(self, data: bytes) -> list[int]:
+    def _longest_match(self, data: bytes) -> list[int]:
         if not self._ids:
             special = set(self.special_token_ids)
             self._ids = {token: i for i, token in enumerate(self.tokens) if token and i not in special}
-            self._most = max(map(len, self._ids), default=0)
+            self._max_length = max(map(len, self._ids), default=0)
         ids, at = [], 0
         while at < len(data):
-            lengths = range(min(self._most, len(data) - at), 0, -1)
+            lengths = range(min(self._max_length, len(data) - at), 0, -1)
             length = next((n for n in lengths if data[at : at + n] in self._ids), 0)
             if length == 0:
                 raise RequestError(f"no token of the vocabulary spells {data[at : at + 1]!r}, which the grammar needs")

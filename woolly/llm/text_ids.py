@@ -52,8 +52,8 @@ class TextMaker:
         self._tokenizer = tokenizer
         template = metadata.get(_TEMPLATE)
         self._template = template if isinstance(template, str) else None
-        self._most = most
-        self._most_characters = CHARACTERS_PER_TOKEN * most
+        self._max_tokens = most
+        self._max_chars = CHARACTERS_PER_TOKEN * most
         self._truncate = truncate
         self._heads: dict[str, tuple[int, ...]] = {}  # by query
 
@@ -89,23 +89,23 @@ class TextMaker:
         """The ids before a document. RequestError if they leave no room for one."""
         head = self._heads.get(query)
         if head is None:
-            if len(query) > self._most_characters:
+            if len(query) > self._max_chars:
                 raise self._too_long(f"the query has {len(query)} characters", len(query) // CHARACTERS_PER_TOKEN)
             if self._template is None:
                 head = tuple(self._tokenizer.encode_first(query))
             else:
                 head = tuple(self._plain(_filled(self._template.partition("{document}")[0], query, "")))
-            if len(head) > self._most:
+            if len(head) > self._max_tokens:
                 raise self._too_long(f"the query has {len(head)} tokens", len(head))
             self._heads[query] = head
         return head
 
     def _encoded(self, text: str, encode: Callable[[str], Sequence[int]]) -> tuple[int, ...]:
-        if len(text) > self._most_characters:
+        if len(text) > self._max_chars:
             if not self._truncate:
                 raise self._too_long(f"it has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN)
-            ids = tuple(encode(text[: self._most_characters]))
-            if len(ids) > self._most:
+            ids = tuple(encode(text[: self._max_chars]))
+            if len(ids) > self._max_tokens:
                 return ids  # what follows would be cut
         return tuple(encode(text))
 
@@ -114,9 +114,9 @@ class TextMaker:
 
     def _too_long(self, what: str, n_tokens: int) -> RequestError:
         return RequestError(
-            f"{what}, but this model takes {self._most} tokens at once: it is too large; shorten it",
+            f"{what}, but this model takes {self._max_tokens} tokens at once: it is too large; shorten it",
             code="context_length",
-            limit=self._most,
+            limit=self._max_tokens,
             given=n_tokens,
             names=("truncate",),
         )

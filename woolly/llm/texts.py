@@ -226,9 +226,9 @@ class TextReader:
     def _maker(self, rows: TextRows, truncate: bool) -> TextMaker:
         from woolly.llm.text_ids import TextMaker  # most models answer
 
-        return TextMaker(self.tokenizer, self._loaded[0].file.metadata, self._most(rows), truncate)
+        return TextMaker(self.tokenizer, self._loaded[0].file.metadata, self._max_tokens(rows), truncate)
 
-    def _most(self, rows: TextRows) -> int:
+    def _max_tokens(self, rows: TextRows) -> int:
         """Returns the most tokens of a text."""
         return min(self.ctx, self.driver.engine.program.max_rows) if rows.is_whole else self.ctx
 
@@ -239,7 +239,7 @@ class TextReader:
 
         With `inner`, each is cut to that number of tokens between its head and its tail.
         """
-        most = self._most(rows)
+        most = self._max_tokens(rows)
         kept, n_cut = [], []
         for index, text in enumerate(texts):
             n = len(text.ids)

@@ -37,10 +37,10 @@ def can_start() -> bool:
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
-def run_child(script: Path, order: bytes, *, memory: int, patience: float, most_output: int) -> bytes | None:
+def run_child(script: Path, order: bytes, *, memory: int, patience: float, max_output_bytes: int) -> bytes | None:
     """Returns what a child wrote; None if it failed, crashed, or passed a limit. OSError if no process can start.
 
-    `patience` are seconds on the clock, `most_output` bytes. The child limits its memory and its processor time by
+    `patience` are seconds on the clock, `max_output_bytes` bytes. The child limits its memory and its processor time by
     itself, except on macOS. It is killed if `abandoned` is set.
     """
     import subprocess  # few starts need it
@@ -55,7 +55,7 @@ def run_child(script: Path, order: bytes, *, memory: int, patience: float, most_
         cwd=python.anchor,
     ) as child:
         try:
-            written = wait_for(child, order, memory=memory, patience=patience, most_output=most_output)
+            written = wait_for(child, order, memory=memory, patience=patience, max_output_bytes=max_output_bytes)
         except BaseException:
             child.kill()
             raise
@@ -63,7 +63,7 @@ def run_child(script: Path, order: bytes, *, memory: int, patience: float, most_
 
 
 def wait_for(
-    child: subprocess.Popen[bytes], order: bytes, *, memory: int, patience: float, most_output: int
+    child: subprocess.Popen[bytes], order: bytes, *, memory: int, patience: float, max_output_bytes: int
 ) -> bytes | None:
     """Hands the order to a child and returns what it wrote, at its end.
 
@@ -78,7 +78,7 @@ def wait_for(
     feeder.start()
     watcher.start()
     try:
-        written = _drain(child.stdout, most_output)
+        written = _drain(child.stdout, max_output_bytes)
         if written is None:
             child.kill()
         else:

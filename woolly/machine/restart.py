@@ -27,12 +27,14 @@ _foreign: set[int] = set()
 # When the process began anew, in seconds since 1970, for those that come after it.
 _TIMES = "WOOLLY_RESTARTS"
 # Most restarts within a time: what failed that often fails again.
-_MOST, _SECONDS = 5, 1800.0
+_MAX_RESTARTS, _SECONDS = 5, 1800.0
 
 
 def can_restart() -> bool:
     """Whether the system can replace a process by another one, and this one has not done it again and again."""
-    return sys.platform != "win32" and len(sys.orig_argv) > 1 and bool(sys.executable) and len(_recent()) < _MOST
+    return (
+        sys.platform != "win32" and len(sys.orig_argv) > 1 and bool(sys.executable) and len(_recent()) < _MAX_RESTARTS
+    )
 
 
 def restart(listener: socket.socket) -> NoReturn:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp.types import Tool
 
-_MOST_PAGES = 50  # of a server's list of tools
-_MOST_TOOLS = 500
+_MAX_PAGES = 50  # of a server's list of tools
+_MAX_TOOLS = 500
 # A line that is no message is logged by the package with a traceback; without a handler Python would print it.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 _CLOSING = 10.0  # seconds; the mcp package kills a process that does not end after about 4
@@ -164,13 +164,13 @@ class ServerConnection:
 async def _list_tools(client: Client) -> list[Tool]:
     tools: list[Tool] = []
     cursor: str | None = None
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         tools += page.tools
         cursor = page.next_cursor
-        if cursor is None or len(tools) >= _MOST_TOOLS:
+        if cursor is None or len(tools) >= _MAX_TOOLS:
             break
-    return tools[:_MOST_TOOLS]
+    return tools[:_MAX_TOOLS]
 
 
 def _sentence(error: BaseException) -> str:

@@ -23,7 +23,7 @@ _SMALL = ("Q2", "Q3", "Q4", "IQ", "MXFP4", "NVFP4", "TQ")
 _TARGET_TYPES = {256: (GGMLType.Q4_K, 4.85), 32: (GGMLType.Q5_0, 5.5)}
 _TARGET_LOGITS = {256: (GGMLType.Q6_K, 6.5625), 32: (GGMLType.Q8_0, 8.5)}
 # Attention computes in f32, together for the query heads of one KV head and for many tokens of a prompt.
-_FLOAT_ROWS, _FLOAT_ROWS_MOST, _FLOAT_COLUMNS = 4, 128, 512
+_FLOAT_ROWS, _MAX_FLOAT_ROWS, _FLOAT_COLUMNS = 4, 128, 512
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Bounds:
 
     def float_rate(self, n_tokens: int) -> float:
         """Multiply-adds per second in f32 for n tokens of one sequence at once."""
-        rows = min(_FLOAT_ROWS_MOST, _FLOAT_ROWS * n_tokens)
+        rows = min(_MAX_FLOAT_ROWS, _FLOAT_ROWS * n_tokens)
         return self.probe.linear_rate(GGMLType.F32, _FLOAT_COLUMNS, rows)
 
     def limits(self, costs: Sequence[StepCost], n_rows: int, n_runs: int, n_tokens: int = 1) -> Limits:

@@ -28,8 +28,10 @@ from woolly.quantize.describe import describe_model, mean_bits
 from woolly.runtime import KV_TYPES, Options, Program, choose, kv_types_of
 from woolly.store import resolve
 
-_MOST_MEGABYTES = 1024  # of the buffer whose reading is timed
-_MOST_AGAIN = 2 * 10**9  # most bytes of weights that are packed a second time to measure another number of threads
+_MAX_MEGABYTES = 1024  # of the buffer whose reading is timed
+_MAX_REPACKED_BYTES = (
+    2 * 10**9
+)  # most bytes of weights that are packed a second time to measure another number of threads
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class _Examiner:
 
     @property
     def _megabytes(self) -> int:
-        return max(1, min(_MOST_MEGABYTES, round(self._weight_bytes / 1e6)))
+        return max(1, min(_MAX_MEGABYTES, round(self._weight_bytes / 1e6)))
 
     @property
     def _weight_bytes(self) -> int:
@@ -217,7 +219,7 @@ class _Examiner:
 
     def _seconds_with_cores(self, works: Sequence[Workload]) -> tuple[float, float] | None:
         """Seconds of prompt and token with a thread per core; None if memory cannot hold the weights twice."""
-        if self._weight_bytes > min(_MOST_AGAIN, available_memory() / 2):
+        if self._weight_bytes > min(_MAX_REPACKED_BYTES, available_memory() / 2):
             return None
         options = replace(self.options, threads=self.cores)
         program = choose(self.about.backend).compile(self.program.plan, self.file.tensors, options)

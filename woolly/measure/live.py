@@ -40,7 +40,7 @@ _NORM_RUNS = 16  # because the norms of one prompt take some tenths of a millise
 
 # Limits the layers that are compared, at least one. Scalar kernels take about 2 ns per byte of weights and row, so an
 # iteration, and with it a run that requests wait for, takes some tenths of a second.
-_MOST_BYTES_TIMES_ROWS = 160_000_000
+_MAX_BYTES_TIMES_ROWS = 160_000_000
 _PAUSE = 0.002  # seconds, in which the engine thread runs a step
 
 
@@ -172,7 +172,7 @@ def _slice(program: Program, rows: int) -> tuple[int | None, int]:
         layer = next((int(w.name.split(".")[1]) for w in step.weights if w.name.startswith("blk.")), None)
         if step.matrices:
             n_bytes += step.row_bytes()
-        if layer and n_bytes * rows > _MOST_BYTES_TIMES_ROWS and _begins(program, index, layer):
+        if layer and n_bytes * rows > _MAX_BYTES_TIMES_ROWS and _begins(program, index, layer):
             return index, layer
     return None, n_layers
 

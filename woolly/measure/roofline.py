@@ -70,7 +70,7 @@ def roofline_plot(
     return page(bottom + 62, title, [*out, *_marks(marks, x, y, WIDTH - right)])
 
 
-def _marks(marks: Sequence[Mark], x: Callable[[float], float], y: Callable[[float], float], most_x: float) -> list[str]:
+def _marks(marks: Sequence[Mark], x: Callable[[float], float], y: Callable[[float], float], max_x: float) -> list[str]:
     """Points first, then labels over them: one for all close points of a series, none over another."""
     out, groups = [], list[tuple[int, list[Mark]]]()
     for mark in sorted(marks, key=lambda mark: (mark.series, mark.x, -mark.y)):
@@ -86,7 +86,7 @@ def _marks(marks: Sequence[Mark], x: Callable[[float], float], y: Callable[[floa
         text = " · ".join(mark.name for mark in group)
         width = 6.5 * len(text)
         start = max(x(mark.x) for mark in group) + 10
-        to_the_left = start + width > most_x
+        to_the_left = start + width > max_x
         if to_the_left:
             start = min(x(mark.x) for mark in group) - 10 - width
         at = sum(y(mark.y) for mark in group) / len(group) + 4

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from woolly.models import parts
 from woolly.models.metadata import Keys
-from woolly.models.params import EXPERT_KEYS, LONGEST, TransformerParams, read_experts, read_transformer
+from woolly.models.params import EXPERT_KEYS, MAX_POSITION, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 from woolly.plan.exact import exact_log
 from woolly.plan.rope import RopeStyle
@@ -47,7 +47,7 @@ def read(keys: Keys) -> DeepseekParams:
     length = keys.positive("attention.temperature_length", max(1, rope.original_context))
     layers = tuple(replace(layer, rope=rope, scale=scale) for layer in hp.layers)
     temper = keys.number("attention.temperature_scale", 0.0)
-    hp = replace(hp, layers=layers, experts=experts, temper=temper, temper_length=min(length, LONGEST))
+    hp = replace(hp, layers=layers, experts=experts, temper=temper, temper_length=min(length, MAX_POSITION))
     # V3.2 pairs the halves in its index alone.
     style: RopeStyle = "halves" if keys.architecture == "deepseek32" else "adjacent"
     is_indexed = keys.architecture in _INDEXED or keys.is_set("attention.indexer.top_k")

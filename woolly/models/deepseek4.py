@@ -18,7 +18,7 @@ _KNOWN = (
     "rope.scaling.yarn_log_multiplier",  # which changes nothing: YaRN leaves the magnitude alone
 )
 
-_MOST_STREAMS, _MOST_ITERATIONS = 16, 1000
+_MAX_STREAMS, _MAX_ITERATIONS = 16, 1000
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ def read(keys: Keys) -> Deepseek4Params:
             f" {limits[1][0]:g}"
         )
     streams, iterations = (keys.positive(f"hyper_connection.{name}") for name in ("count", "sinkhorn_iterations"))
-    if streams > _MOST_STREAMS or iterations > _MOST_ITERATIONS:
+    if streams > _MAX_STREAMS or iterations > _MAX_ITERATIONS:
         raise UnsupportedError(
             f"{keys.architecture} models with {streams} streams and {iterations} iterations over them are not"
-            f" supported; at most {_MOST_STREAMS} and {_MOST_ITERATIONS} are"
+            f" supported; at most {_MAX_STREAMS} and {_MAX_ITERATIONS} are"
         )
     return Deepseek4Params(
         common=hp,

@@ -14,7 +14,7 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 
-_MOST = 256  # tokens of a block that a file may claim
+_MAX_BLOCK_TOKENS = 256  # tokens of a block that a file may claim
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ def read(keys: Keys) -> DFlashParams:
     """Parameters of the file."""
     common, layers = read_transformer(keys, "halves", period=2), keys.whole_numbers("target_layers")
     block = keys.integer("block_size", 16)
-    if not layers or not 2 <= block <= _MOST:
+    if not layers or not 2 <= block <= _MAX_BLOCK_TOKENS:
         raise ModelError(
             f"the head reads {len(layers)} layers and fills in blocks of {block}; some layers, and blocks of 2 to"
-            f" {_MOST} were expected"
+            f" {_MAX_BLOCK_TOKENS} were expected"
         )
     narrowest = min((layer.window for layer in common.layers if layer.window), default=block)
     if narrowest < block:

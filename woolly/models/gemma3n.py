@@ -14,7 +14,7 @@ from woolly.plan import Handle, Tracer
 # Layers with K and V of their own, and gates that are open in the first layers, of files whose keys do not say.
 _OWN, _SPARSE, _DEVIATIONS = 20, 10, 1.6448536269514722
 _KNOWN = ("attention.shared_kv_layers", "embedding_length_per_layer_input", "final_logit_softcapping")
-_STREAMS, _LEAST = 4, 1e-5
+_STREAMS, _MIN_SQUARE = 4, 1e-5
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def build(p: Tracer, params: Gemma3nParams) -> None:
     x = p.embed("token_embd", width=width) * width**0.5
     inputs = parts.layer_inputs(p, x, hp, p.rows("per_layer_model_proj") // hp.n_layers)
     three = p.join(p.join(x, x), x)
-    x = p.join(x, p.match(p.per_head_linear(three, "altup_proj", heads=3, width=width), x, least=_LEAST))
+    x = p.join(x, p.match(p.per_head_linear(three, "altup_proj", heads=3, width=width), x, least=_MIN_SQUARE))
     kept: dict[bool, Handle] = {}
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
@@ -63,7 +63,7 @@ def build(p: Tracer, params: Gemma3nParams) -> None:
             rest = p.columns(x, first=width, width=3 * width) + p.join(p.join(first, first), first)
             x = p.join(_stream(p, x), rest)
     rest = p.per_head_linear(p.columns(x, first=width, width=3 * width), "altup_unembd_proj", heads=3, width=width)
-    rest = p.match(rest, _stream(p, x), least=_LEAST)
+    rest = p.match(rest, _stream(p, x), least=_MIN_SQUARE)
     last = _stream(p, x)
     for j in range(3):
         last = last + p.columns(rest, first=j * width, width=width)

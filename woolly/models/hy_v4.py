@@ -12,7 +12,7 @@ from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, r
 from woolly.plan import Handle, Tracer
 
 _KNOWN = (*EXPERT_KEYS, "attention.kv_lora_rank", "swiglu_clamp_exp", "nextn_predict_layers")
-_MOST_STREAMS = 16
+_MAX_STREAMS = 16
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ def read(keys: Keys) -> HyV4Params:
     index = parts.read_index(keys, rope, "halves", hp.n_layers) if is_indexed else None
     streams, magnitude = keys.positive("hyper_connection.count"), keys.number("hyper_connection.magnitude")
     eps = keys.number("hyper_connection.epsilon")
-    if not 1 < streams <= _MOST_STREAMS or not magnitude > 0 or not eps >= 0:
+    if not 1 < streams <= _MAX_STREAMS or not magnitude > 0 or not eps >= 0:
         raise UnsupportedError(
-            f"{keys.architecture} models have 2 to {_MOST_STREAMS} streams and what leads to them is above 0; the file"
+            f"{keys.architecture} models have 2 to {_MAX_STREAMS} streams and what leads to them is above 0; the file"
             f" has {streams}, a magnitude of {magnitude:g} and an epsilon of {eps:g}"
         )
     limits = keys.numbers("swiglu_clamp_exp", hp.n_layers) if keys.has("swiglu_clamp_exp") else (0.0,) * hp.n_layers

@@ -7,7 +7,7 @@ from functools import partial
 
 from woolly.models import parts
 from woolly.models.metadata import Keys
-from woolly.models.params import EXPERT_KEYS, LONGEST, Layer, TransformerParams, read_experts, read_transformer
+from woolly.models.params import EXPERT_KEYS, MAX_POSITION, Layer, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 
 _TEMPER = ("attention.temperature_scale", "attention.temperature_length")
@@ -29,7 +29,7 @@ def read(keys: Keys) -> Llama4Params:
     experts = read_experts(keys, normalize=False, scoring="sigmoid")
     if experts is not None:
         experts = replace(experts, weigh="input")
-    length = min(keys.positive(_TEMPER[1], 8192), LONGEST)
+    length = min(keys.positive(_TEMPER[1], 8192), MAX_POSITION)
     hp = replace(hp, experts=experts, temper=keys.number(_TEMPER[0], 0.1), temper_length=length)
     return Llama4Params(hp, qk_norm=experts is None or experts.count != 128)  # Maverick's are not; only this tells
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from woolly.models.llama import build as build
 from woolly.models.metadata import Keys
-from woolly.models.params import EXPERT_KEYS, LONGEST, TransformerParams, read_experts, read_transformer
+from woolly.models.params import EXPERT_KEYS, MAX_POSITION, TransformerParams, read_experts, read_transformer
 
 
 def read(keys: Keys) -> TransformerParams:
@@ -20,5 +20,5 @@ def read(keys: Keys) -> TransformerParams:
         hp,
         experts=read_experts(keys, normalize=True, ffn=hp.ffn),
         temper=keys.number("attention.temperature_scale", 0.0),
-        temper_length=min(length, LONGEST),
+        temper_length=min(length, MAX_POSITION),
     )

@@ -21,15 +21,15 @@ from woolly.models.towers.registry import TracedTower, trace_audio_tower
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.transducer import DecoderType, trace_transducer
 from woolly.multimodal import AudioSettings
-from woolly.multimodal.audio.mel import MOST_MELS, mel_filters, nemo_window
+from woolly.multimodal.audio.mel import MAX_MELS, mel_filters, nemo_window
 from woolly.multimodal.audio.settings import AudioProjector, after_conv
 from woolly.plan import Tracer
 
 _FILTERS, _WINDOW = "a.mel_filters", "a.mel_window"
-_MOST_FRAMES = 12000  # of a window of two minutes
-_FAMILY = AudioProjector(rows=lambda n, its: after_conv(n, 3), most_frames=_MOST_FRAMES)
-_MOST_LAYERS = 1024
-_MOST_DURATION = 64
+_MAX_FRAMES = 12000  # of a window of two minutes
+_FAMILY = AudioProjector(rows=lambda n, its: after_conv(n, 3), max_frames=_MAX_FRAMES)
+_MAX_LAYERS = 1024
+_MAX_DURATION = 64
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,18 @@ def read(keys: Keys) -> ParakeetParams:
     kind = keys.string("decoder_type")
     if kind not in get_args(DecoderType):
         raise UnsupportedError(f"metadata key parakeet.decoder_type is {kind!r:.60}; ctc, rnnt or tdt was expected")
-    if width % (2 * heads) or n_layers > _MOST_LAYERS or not eps >= 0:
+    if width % (2 * heads) or n_layers > _MAX_LAYERS or not eps >= 0:
         raise ModelError(f"{n_layers} layers with {heads} heads in a width of {width} are no Parakeet model")
     durations = keys.whole_numbers("durations") if kind == "tdt" else ()
-    if kind == "tdt" and not (durations and all(0 <= one <= _MOST_DURATION for one in durations)):
+    if kind == "tdt" and not (durations and all(0 <= one <= _MAX_DURATION for one in durations)):
         raise ModelError(
-            f"metadata key parakeet.durations is {durations!r:.60}; 0 to {_MOST_DURATION} frames each were expected"
+            f"metadata key parakeet.durations is {durations!r:.60}; 0 to {_MAX_DURATION} frames each were expected"
         )
     n_predictor = 0 if kind == "ctc" else keys.positive("decoder_block_count")
     symbols = keys.positive("max_symbols", 10)
     if n_predictor > 16 or symbols > 1000:
         raise ModelError(f"{n_predictor} layers of the prediction network and {symbols} tokens of a frame are too many")
-    n_mels, decoder_type = keys.positive("num_mel_bins", most=MOST_MELS), cast(DecoderType, kind)
+    n_mels, decoder_type = keys.positive("num_mel_bins", most=MAX_MELS), cast(DecoderType, kind)
     return ParakeetParams(
         width, heads, n_layers, n_mels, eps, scale, decoder_type, n_predictor, durations, symbols, keys
     )

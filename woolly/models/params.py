@@ -49,7 +49,7 @@ _ARITHMETIC = (
     "use_parallel_residual",
 )
 # Native code counts positions in 32 bits: no context is longer, so a longer window or length changes nothing.
-LONGEST = 2**31 - 1
+MAX_POSITION = 2**31 - 1
 # What `read_experts` reads.
 EXPERT_KEYS = ("expert_count", "leading_dense_block_count")
 _SCORING: dict[int, Scoring] = {1: "softmax", 2: "sigmoid"}
@@ -204,7 +204,7 @@ def read_transformer(
         raise ModelError(f"{n_drafts} of {n_blocks} blocks cannot be those that guess further tokens")
     n = n_blocks - n_drafts
     width, eps = keys.positive("embedding_length"), keys.number(_EPSILON[norm])
-    window = min(keys.integer("attention.sliding_window", window), LONGEST)
+    window = min(keys.integer("attention.sliding_window", window), MAX_POSITION)
     if eps < 0 or window < 0:
         raise ModelError(f"the norms' epsilon is {eps:g} and the attention window {window}; neither may be negative")
     if period is None:

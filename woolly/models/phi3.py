@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from woolly.models.llama import build as build_llama
 from woolly.models.metadata import Keys
-from woolly.models.params import LONGEST, TransformerParams, read_transformer
+from woolly.models.params import MAX_POSITION, TransformerParams, read_transformer
 from woolly.plan import Tracer
 
 
@@ -23,7 +23,7 @@ def read_divided(keys: Keys, knows: Collection[str] = ()) -> TransformerParams:
     """
     hp = read_transformer(keys, "halves", knows=("longrope", *knows))
     # The long divisors serve all positions if the context in use needs them: keys in the cache stay as they are.
-    kind = "long" if keys.context > keys.positive("rope.scaling.original_context_length", LONGEST) else "short"
+    kind = "long" if keys.context > keys.positive("rope.scaling.original_context_length", MAX_POSITION) else "short"
     return _with(replace(hp, layers=tuple(replace(x, window=0) for x in hp.layers)), f"/rope_factors_{kind}")
 
 

@@ -14,7 +14,7 @@ _KNOWN = (
     *(*EXPERT_KEYS, "ssm.state_size", "rope.dimension_sections", "nextn_predict_layers"),
     "embedding_length_per_layer_input",
 )
-_MOST_STREAMS, _MOST_NGRAMS, _MOST_HEADS, _MOST_EVERY = 16, 16, 256, 64
+_MAX_STREAMS, _MAX_NGRAMS, _MAX_HEADS, _MAX_PERIOD = 16, 16, 256, 64
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def read(keys: Keys) -> Qwen4Params:
         recurrent=recurrent,
     )
     streams = keys.positive("hyper_connection.count")
-    if not 1 < streams <= _MOST_STREAMS:
-        raise UnsupportedError(f"{keys.architecture} models have 2 to {_MOST_STREAMS} streams; the file has {streams}")
+    if not 1 < streams <= _MAX_STREAMS:
+        raise UnsupportedError(f"{keys.architecture} models have 2 to {_MAX_STREAMS} streams; the file has {streams}")
     every = _read_every(keys, hp.n_layers)
     return Qwen4Params(hp, streams, _read_ngrams(keys, hp.n_layers), _read_index(keys, hp, every), every)
 
@@ -60,8 +60,8 @@ def read(keys: Keys) -> Qwen4Params:
 def _read_every(keys: Keys, n: int) -> tuple[int, ...]:
     name = "attention.compress_ratios"
     every = keys.per_layer(name, n, 0)
-    if not all(x == 0 or 1 < x <= _MOST_EVERY for x in every):
-        raise ModelError(f"metadata key {keys.architecture}.{name} has no number up to {_MOST_EVERY} for each layer")
+    if not all(x == 0 or 1 < x <= _MAX_PERIOD for x in every):
+        raise ModelError(f"metadata key {keys.architecture}.{name} has no number up to {_MAX_PERIOD} for each layer")
     return every
 
 
@@ -88,7 +88,7 @@ def _read_ngrams(keys: Keys, n_layers: int) -> Ngrams | None:
     n, each = keys.positive("ple.ngram_size"), keys.positive("ple.heads_per_ngram")
     if len(layers) != 1 or not 0 <= layers[0] < n_layers:
         raise UnsupportedError(f"{keys.architecture} models have one layer with runs of tokens; the file has {layers}")
-    if not 2 <= n <= _MOST_NGRAMS or each * (n - 1) > _MOST_HEADS:
+    if not 2 <= n <= _MAX_NGRAMS or each * (n - 1) > _MAX_HEADS:
         raise UnsupportedError(f"runs of {n} tokens with {each} rows each are not supported")
     lists = {}
     for name, least in (

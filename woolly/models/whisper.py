@@ -18,7 +18,7 @@ from woolly.models.towers.params import AudioParams
 from woolly.models.towers.registry import TracedTower, trace_audio_tower
 from woolly.models.towers.whisper import arrange, stages
 from woolly.multimodal import AudioSettings
-from woolly.multimodal.audio.mel import MOST_MELS, mel_filters
+from woolly.multimodal.audio.mel import MAX_MELS, mel_filters
 from woolly.plan import Handle, Tracer
 from woolly.plan.ops.attention import Mask
 
@@ -55,7 +55,7 @@ def read(keys: Keys) -> WhisperParams:
             f"{heads} heads in a width of {width}, {n_source} rows of 30 s and an epsilon of {eps:g} are no Whisper"
         )
     layers = keys.positive("block_count"), keys.positive("decoder_block_count")
-    n_mels, start = keys.positive("num_mel_bins", most=MOST_MELS), keys.integer("decoder_start_token_id")
+    n_mels, start = keys.positive("num_mel_bins", most=MAX_MELS), keys.integer("decoder_start_token_id")
     return WhisperParams(width, heads, *layers, n_source, n_mels, eps, start, keys)
 
 

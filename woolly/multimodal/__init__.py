@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from woolly.multimodal.processing import measure, prepare
     from woolly.multimodal.processing.audio import measure_sound, prepare_sound
     from woolly.multimodal.processing.video import measure_frames, prepare_clip, prepare_frame
-    from woolly.multimodal.settings import MOST_PATCHES, PROJECTORS, Projector, TowerSettings, read_settings
+    from woolly.multimodal.settings import MAX_PATCHES, PROJECTORS, Projector, TowerSettings, read_settings
     from woolly.multimodal.video import Clip, Frame, is_video
 
 __all__ = [
     "AUDIO_PROJECTORS",
-    "MOST_PAGES",
-    "MOST_PATCHES",
+    "MAX_PAGES",
+    "MAX_PATCHES",
     "PROJECTORS",
     "AudioProjector",
     "AudioSettings",
@@ -66,7 +66,7 @@ __all__ = [
     "read_sound",
 ]
 
-MOST_PAGES = 50  # of the PDF files of a conversation, unless the caller says otherwise
+MAX_PAGES = 50  # of the PDF files of a conversation, unless the caller says otherwise
 
 __getattr__ = later(
     __name__,
@@ -81,7 +81,7 @@ __getattr__ = later(
         "processing": "measure prepare",
         "processing.audio": "measure_sound prepare_sound",
         "processing.video": "measure_frames prepare_clip prepare_frame",
-        "settings": "MOST_PATCHES PROJECTORS Projector TowerSettings read_settings",
+        "settings": "MAX_PATCHES PROJECTORS Projector TowerSettings read_settings",
         "audio": "Sound read_sound",
         "video": "Clip Frame is_video",
     },

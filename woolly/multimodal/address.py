@@ -9,7 +9,7 @@ import re
 
 from woolly.errors import RequestError
 from woolly.multimodal.audio.format import TAKEN as SOUNDS
-from woolly.multimodal.format import MOST_BYTES, TAKEN
+from woolly.multimodal.format import MAX_BYTES, TAKEN
 
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)((?:;[a-z0-9-]+=[^;,]*)*);base64,", re.IGNORECASE)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
@@ -106,10 +106,10 @@ def check_type(type: str) -> None:
 
 def read_base64(text: str, what: str = "picture") -> bytes:
     """Returns the bytes of base64 text; RequestError if it is not exactly that, or too long."""
-    if len(text) > MOST_BYTES * 4 // 3 + 4:
+    if len(text) > MAX_BYTES * 4 // 3 + 4:
         raise RequestError(
-            f"the {what} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
-            limit=MOST_BYTES,
+            f"the {what} has more than {MAX_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
+            limit=MAX_BYTES,
         )
     if not text:
         raise RequestError(f"the {what} is empty; a file in base64 was expected")

@@ -10,9 +10,9 @@ from typing import Any
 
 from woolly.errors import RequestError
 
-MOST_BYTES = 64 * 2**20  # of a file
-MOST_PIXELS = 100_000_000  # 300 MB as RGB
-MOST_SIDE = 65_535  # JPEG's own limit; the filter of a resize takes memory in proportion to the longer side
+MAX_BYTES = 64 * 2**20  # of a file
+MAX_PIXELS = 100_000_000  # 300 MB as RGB
+MAX_SIDE = 65_535  # JPEG's own limit; the filter of a resize takes memory in proportion to the longer side
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ _BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b
 
 def sniff(data: bytes, name: str) -> str:
     """Returns the format of a file by its first bytes, a key of FORMATS; RequestError if it is not taken."""
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
-            limit=MOST_BYTES,
+            f"{name} has more than {MAX_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
+            limit=MAX_BYTES,
         )
     if not data:
         raise RequestError(f"{name} is empty; a file of format {TAKEN} was expected")

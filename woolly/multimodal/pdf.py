@@ -22,17 +22,17 @@ import numpy as np
 from woolly.errors import RequestError
 from woolly.machine.child import can_start
 from woolly.machine.extra import how_to_add
-from woolly.multimodal import MOST_PAGES
-from woolly.multimodal.format import MOST_BYTES
+from woolly.multimodal import MAX_PAGES
+from woolly.multimodal.format import MAX_BYTES
 from woolly.multimodal.picture import Picture
 from woolly.multimodal.turn import run_in_turn
 
-_MOST_CHARACTERS = 4_000_000  # of a conversation: a million tokens
+_MAX_CHARS = 4_000_000  # of a conversation: a million tokens
 _SCALE = 2.0  # pixels of a point: 144 per inch, at which print of 8 points can be read
-_MOST_SIDE = 2048  # pixels; a page of 200 inches is drawn smaller, not larger
-_MOST_PIXELS = 200_000_000  # of a file: what the pictures of a conversation may have
-_MOST_PACKED = 128 << 20  # bytes of a file's compressed pages: 30 photos, or a thousand pages of print
-_MOST_OUTPUT = _MOST_PACKED + (32 << 20)  # bytes that the child writes: a character takes 6 of them, or 12
+_MAX_SIDE = 2048  # pixels; a page of 200 inches is drawn smaller, not larger
+_MAX_PIXELS = 200_000_000  # of a file: what the pictures of a conversation may have
+_MAX_PACKED_BYTES = 128 << 20  # bytes of a file's compressed pages: 30 photos, or a thousand pages of print
+_MAX_OUTPUT_BYTES = _MAX_PACKED_BYTES + (32 << 20)  # bytes that the child writes: a character takes 6 of them, or 12
 
 _MEMORY = 1 << 30  # of the child; pages of scans take 150 MB
 _SECONDS = 40  # of processor time; 50 scanned pages take 10
@@ -135,7 +135,7 @@ def read_file(source: Any) -> bytes:
         raise RequestError(f"the file is a {type(source).__name__}; a path or bytes were expected")
     try:
         with Path(source).expanduser().open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
         reason = getattr(error, "strerror", None) or error
         raise RequestError(f"the file {source} cannot be read ({reason})") from None
@@ -146,7 +146,7 @@ def read_pages(
     name: str = "the file",
     *,
     sees: bool,
-    most: int = MOST_PAGES,
+    most: int = MAX_PAGES,
     before: Taken = _NOTHING,
     deadline: float = math.inf,
 ) -> tuple[Page, ...]:
@@ -162,16 +162,16 @@ def read_pages(
         pages = _read(data, name, before, sees=sees, most=most, deadline=deadline)
         _kept.keep(digest, pages)
     _check_number(len(pages), name, most, before)
-    if before.more(pages).n_characters > _MOST_CHARACTERS:
+    if before.more(pages).n_characters > _MAX_CHARS:
         raise _too_long(name, before)
     return pages
 
 
 def _check(data: bytes, name: str) -> None:
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
-            limit=MOST_BYTES,
+            f"{name} has more than {MAX_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
+            limit=MAX_BYTES,
         )
     if b"%PDF" not in data[:1024]:  # other bytes may come before it, as readers of this format allow
         raise RequestError(f"{name} is no PDF file, which was expected")
@@ -190,9 +190,9 @@ def _check_number(n_pages: int, name: str, most: int, before: Taken) -> None:
 
 def _too_long(name: str, before: Taken) -> RequestError:
     if before.n_characters:
-        many = f"the PDF files of the conversation have more than {_MOST_CHARACTERS} characters of text together"
+        many = f"the PDF files of the conversation have more than {_MAX_CHARS} characters of text together"
         return RequestError(f"{many}; send fewer")
-    return RequestError(f"{name} has more than {_MOST_CHARACTERS} characters of text; send some of its pages")
+    return RequestError(f"{name} has more than {_MAX_CHARS} characters of text; send some of its pages")
 
 
 def _read(data: bytes, name: str, before: Taken, *, sees: bool, most: int, deadline: float) -> tuple[Page, ...]:
@@ -201,12 +201,12 @@ def _read(data: bytes, name: str, before: Taken, *, sees: bool, most: int, deadl
         "seconds": _SECONDS,
         "path": _packages(),
         "sees": sees,
-        "most_pages": most - before.n_pages,
-        "most_characters": _MOST_CHARACTERS - before.n_characters,
-        "most_pixels": _MOST_PIXELS,
-        "most_packed": _MOST_PACKED,
+        "max_pages": most - before.n_pages,
+        "max_chars": _MAX_CHARS - before.n_characters,
+        "max_pixels": _MAX_PIXELS,
+        "max_packed_bytes": _MAX_PACKED_BYTES,
         "scale": _SCALE,
-        "most_side": _MOST_SIDE,
+        "max_side": _MAX_SIDE,
     }
     if not can_start():
         raise RequestError("PDF files are read by a process of Python, which cannot be started here; send pictures")
@@ -215,7 +215,7 @@ def _read(data: bytes, name: str, before: Taken, *, sees: bool, most: int, deadl
         name=name,
         patience=_PATIENCE,
         deadline=deadline,
-        most_output=_MOST_OUTPUT,
+        max_output_bytes=_MAX_OUTPUT_BYTES,
     )
     if written is None:
         raise RequestError(
@@ -253,13 +253,13 @@ def _parsed(written: bytes, name: str, most: int, before: Taken) -> tuple[Page, 
             raise _too_long(name, before)
         if line.get("fault") == "pixels":
             raise RequestError(
-                f"the pages of {name} have more than {_MOST_PIXELS // 1_000_000} million pixels, or"
-                f" {_MOST_PACKED >> 20} MB of them when compressed; send some of its pages"
+                f"the pages of {name} have more than {_MAX_PIXELS // 1_000_000} million pixels, or"
+                f" {_MAX_PACKED_BYTES >> 20} MB of them when compressed; send some of its pages"
             )
         if "fault" in line:
             raise RequestError(f"{name} is a damaged PDF file (page {len(pages) + 1}); save it again, or send another")
         width, height, n_bytes = (int(line[key]) for key in ("width", "height", "bytes"))
-        if n_bytes < 0 or not (0 <= width <= _MOST_SIDE and 0 <= height <= _MOST_SIDE):
+        if n_bytes < 0 or not (0 <= width <= _MAX_SIDE and 0 <= height <= _MAX_SIDE):
             raise ValueError("a size that no page has")
         packed = written[place : place + n_bytes]
         place += n_bytes

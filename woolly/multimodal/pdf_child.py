@@ -34,9 +34,9 @@ def main() -> None:
         _write({"fault": str(error), "code": error.err_code})
         return
     _write({"pages": n_pages})
-    if n_pages > order["most_pages"]:
+    if n_pages > order["max_pages"]:
         return
-    left, n_pixels, n_packed = order["most_characters"], order["most_pixels"], order["most_packed"]
+    left, n_pixels, n_packed = order["max_chars"], order["max_pixels"], order["max_packed_bytes"]
     for number in range(n_pages):
         try:
             page = file[number]
@@ -76,7 +76,7 @@ def _pixels(page: Any, order: Any, most: int) -> tuple[tuple[int, int], bytes]:
     longest = max(width, height)
     if not (0 < longest < math.inf and min(width, height) > 0):
         return (0, 0), b""
-    scale = min(order["scale"], order["most_side"] / longest)
+    scale = min(order["scale"], order["max_side"] / longest)
     size = math.ceil(width * scale), math.ceil(height * scale)
     if size[0] * size[1] > most:
         return size, b""

@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
-from woolly.multimodal.format import FORMATS, MOST_BYTES, MOST_PIXELS, MOST_SIDE, sniff, webp_size
+from woolly.multimodal.format import FORMATS, MAX_BYTES, MAX_PIXELS, MAX_SIDE, sniff, webp_size
 
 PictureSource = Any  # a path, the bytes of a file, a PIL image, or a uint8 array [height, width, 3]
 
 # A progressive JPEG may repeat scans of the whole picture: usual ones have ten. 2e9 pixels are decoded in some seconds.
-_MOST_SCANS = 16
-_MOST_SCANNED = 2_000_000_000
+_MAX_SCANS = 16
+_MAX_SCANNED = 2_000_000_000
 
 # Pictures that are decoded at once: the largest takes 700 MB until it is RGB.
 _DECODING = threading.BoundedSemaphore(2)
@@ -94,7 +94,7 @@ def read_picture(source: PictureSource, name: str = "the picture") -> Picture:
 def _read_file(path: Path) -> bytes:
     try:
         with path.expanduser().open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
         reason = getattr(error, "strerror", None) or error
         raise RequestError(f"the picture {path} cannot be read ({reason})") from None
@@ -138,23 +138,23 @@ def _guarded(decode: Callable[[], Picture], kind: str, name: str) -> Picture:
 def _check_size(width: int, height: int, name: str) -> None:
     if width < 1 or height < 1:
         raise RequestError(f"{name} has {width} x {height} pixels; at least one was expected")
-    if width * height > MOST_PIXELS:
-        most = MOST_PIXELS // 1_000_000
+    if width * height > MAX_PIXELS:
+        most = MAX_PIXELS // 1_000_000
         raise RequestError(
             f"{name} has {width} x {height} pixels, and at most {most} million are taken; send a smaller one",
-            limit=MOST_PIXELS,
+            limit=MAX_PIXELS,
             given=width * height,
         )
-    if max(width, height) > MOST_SIDE:
+    if max(width, height) > MAX_SIDE:
         raise RequestError(
-            f"{name} has {width} x {height} pixels, and a side of at most {MOST_SIDE} is taken; send a smaller one",
-            limit=MOST_SIDE,
+            f"{name} has {width} x {height} pixels, and a side of at most {MAX_SIDE} is taken; send a smaller one",
+            limit=MAX_SIDE,
             given=max(width, height),
         )
 
 
 def _check_scans(n_scans: int, n_pixels: int, name: str) -> None:
-    if n_scans > _MOST_SCANS and n_scans * n_pixels > _MOST_SCANNED:
+    if n_scans > _MAX_SCANS and n_scans * n_pixels > _MAX_SCANNED:
         raise RequestError(f"{name} is a JPEG file of {n_scans} scans, which takes too long; save it again as PNG")
 
 

@@ -20,10 +20,10 @@ from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from woolly.errors import RequestError
-from woolly.multimodal.format import MOST_BYTES
+from woolly.multimodal.format import MAX_BYTES
 
 _SECONDS = 20.0  # for one of them
-_MOST_REDIRECTS = 3
+_MAX_REDIRECTS = 3
 _CHUNK = 2**16
 _REDIRECTS = (301, 302, 303, 307, 308)
 
@@ -47,7 +47,7 @@ def fetch(
     seconds if these end first. `resolve` and `checks` are for tests, which have a server on this machine alone.
     """
     deadline = min(deadline, time.monotonic() + _SECONDS)
-    for _ in range(_MOST_REDIRECTS + 1):
+    for _ in range(_MAX_REDIRECTS + 1):
         parts = _split(url)
         try:
             answer = _ask(parts, resolve or _addresses, deadline, _ACCEPTED[what], checks=checks)
@@ -60,7 +60,7 @@ def fetch(
         if url.lower().startswith("https:") and not there.lower().startswith("https:"):
             raise RequestError(f"the {what} at {parts.hostname} is redirected from https to http; send a data: URL")
         url = there
-    raise RequestError(f"the {what} is redirected more than {_MOST_REDIRECTS} times; send a data: URL")
+    raise RequestError(f"the {what} is redirected more than {_MAX_REDIRECTS} times; send a data: URL")
 
 
 def check_address(address: str, host: str) -> None:
@@ -159,8 +159,8 @@ def _body(response: http.client.HTTPResponse, deadline: float) -> bytes:
         if not chunk:
             return b"".join(chunks)
         n_bytes += len(chunk)
-        if n_bytes > MOST_BYTES:
-            raise OSError(f"it has more than {MOST_BYTES >> 20} MiB")
+        if n_bytes > MAX_BYTES:
+            raise OSError(f"it has more than {MAX_BYTES >> 20} MiB")
         chunks.append(chunk)
 
 

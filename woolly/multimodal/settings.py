@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from woolly.multimodal.prepared import Kind
 
 # Patches of a piece, also if the file allows more pixels: 16,384 of 14 x 14 are 1,792 x 1,792 pixels.
-MOST_PATCHES = 16384
+MAX_PATCHES = 16384
 
-_MOST = (1 << 31) - 1  # of any whole number: pixels, tiles, rows
+_MAX_INT = (1 << 31) - 1  # of any whole number: pixels, tiles, rows
 
 
 @dataclass(frozen=True)
@@ -210,16 +210,16 @@ def _queries(metadata: Mapping[str, Any]) -> int:
     if not isinstance(version, int) or version < 3:
         raise UnsupportedError(f"clip.minicpmv_version is {version!r:.60}; 3 (MiniCPM-V 2.6) and later are supported")
     number = metadata.get("clip.minicpmv_query_num", 0)
-    if not isinstance(number, int) or not 0 <= number <= MOST_PATCHES:
+    if not isinstance(number, int) or not 0 <= number <= MAX_PATCHES:
         raise ModelError(f"metadata key clip.minicpmv_query_num is {number!r:.60}; a number of rows was expected")
     return number or 64
 
 
 def _whole(metadata: Mapping[str, Any], name: str, least: int) -> int:
     value = metadata.get(f"clip.vision.{name}")
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_INT:
         raise ModelError(
-            f"metadata key clip.vision.{name} is {value!r:.60}; a whole number from {least} to {_MOST} was expected"
+            f"metadata key clip.vision.{name} is {value!r:.60}; a whole number from {least} to {_MAX_INT} was expected"
         )
     return value
 
@@ -239,6 +239,6 @@ def _listed(metadata: Mapping[str, Any], name: str) -> list[float]:
     value = metadata.get(f"clip.vision.{name}", ())
     is_array = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
     values: list[Any] = list(value) if is_array else [None]
-    if not all(isinstance(one, (int, float, np.number)) and abs(float(one)) <= _MOST for one in values):
+    if not all(isinstance(one, (int, float, np.number)) and abs(float(one)) <= _MAX_INT for one in values):
         raise ModelError(f"metadata key clip.vision.{name} is no array of numbers, which was expected")
     return [float(one) for one in values]

@@ -25,7 +25,7 @@ def run_in_turn(
     name: str,
     patience: float,
     deadline: float = math.inf,
-    most_output: int,
+    max_output_bytes: int,
 ) -> bytes | None:
     """Returns what the child of a file wrote, None if it failed or passed a limit that is its own.
 
@@ -46,7 +46,7 @@ def run_in_turn(
             json.dumps({**order, "limiter": str(LIMITS.absolute())}).encode() + b"\n" + data,
             memory=order["memory"],
             patience=min(patience, deadline - time.monotonic()),
-            most_output=most_output,
+            max_output_bytes=max_output_bytes,
         )
     except OSError as error:
         raise RequestError(f"{name} cannot be read, because no process can start: {error.strerror}") from None

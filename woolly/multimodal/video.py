@@ -22,15 +22,15 @@ import numpy as np
 from woolly.errors import RequestError
 from woolly.machine.child import can_start
 from woolly.machine.extra import how_to_add
-from woolly.multimodal.format import MOST_BYTES
+from woolly.multimodal.format import MAX_BYTES
 from woolly.multimodal.pdf import Kept
 from woolly.multimodal.picture import Picture, check_pillow
 from woolly.multimodal.turn import run_in_turn
 
 TAKEN = "MP4, MOV, WebM or MKV"
-_MOST_SECONDS = 600
-_MOST_PIXELS = 4096 * 2304  # of a frame
-_MOST_HEAD = 4096  # bytes of what a child writes of the length and the size, or of a fault
+_MAX_SECONDS = 600
+_MAX_PIXELS = 4096 * 2304  # of a frame
+_MAX_HEADER_BYTES = 4096  # bytes of what a child writes of the length and the size, or of a fault
 
 _MEMORY = 2 << 30
 _SECONDS = 60  # of processor time: ten minutes of 1080p at 200 frames per second
@@ -118,10 +118,10 @@ def read_video(data: bytes, showing: Showing, name: str = "the video", *, deadli
     RequestError if it is none, damaged, too long, too large or too costly, or not read at `deadline`, by
     time.monotonic().
     """
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a shorter one",
-            limit=MOST_BYTES,
+            f"{name} has more than {MAX_BYTES >> 20} MiB, which is the most that is taken; send a shorter one",
+            limit=MAX_BYTES,
         )
     format = _format(data[:12])
     if format is None:
@@ -144,13 +144,13 @@ def _read(data: bytes, format: str, showing: Showing, name: str, deadline: float
     """Asks a child for the length and the size, then another one for the frames that these lead to."""
     packages = _packages(showing)
     try:
-        said, _ = _line(_run(data, {"format": format, "path": packages}, name, deadline, _MOST_HEAD), 0)
+        said, _ = _line(_run(data, {"format": format, "path": packages}, name, deadline, _MAX_HEADER_BYTES), 0)
         n_frames, rate, width, height = _measured(said, name)
         wanted = showing.choose(n_frames, rate)
         height, width = showing.fit(len(wanted), height, width)
         order = {"format": format, "path": packages, "wanted": wanted, "width": width, "height": height}
         order |= {"depth": showing.depth, "by_pillow": showing.by_pillow}
-        most = (len(wanted) + showing.depth) * (width * height * 3 + width * height // 64 + _MOST_HEAD)
+        most = (len(wanted) + showing.depth) * (width * height * 3 + width * height // 64 + _MAX_HEADER_BYTES)
         written = _run(data, order, name, deadline, most)
         length = n_frames / rate
         like = Frame(0.0, width, height, b"", showing.depth, length, len(wanted) / length)
@@ -175,14 +175,14 @@ def _packages(showing: Showing) -> list[str]:
     return sorted(set(places))
 
 
-def _run(data: bytes, order: Mapping[str, Any], name: str, deadline: float, most_output: int) -> bytes:
+def _run(data: bytes, order: Mapping[str, Any], name: str, deadline: float, max_output_bytes: int) -> bytes:
     """Returns what a child writes."""
     written = run_in_turn(
         *("video_child.py", {**order, "memory": _MEMORY, "seconds": _SECONDS}, data, _SLOTS),
         name=name,
         patience=_PATIENCE,
         deadline=deadline,
-        most_output=most_output,
+        max_output_bytes=max_output_bytes,
     )
     if written is None:
         raise RequestError(
@@ -200,14 +200,14 @@ def _measured(head: Mapping[str, Any], name: str) -> tuple[int, float, int, int]
     rate = float(head["rate"])
     if n_frames < 1 or not 0.01 <= rate <= 1000 or min(width, height) < 1:
         raise _damaged(name, f"{n_frames} frames of {width} x {height} pixels, {rate} per second")
-    if n_frames / rate > _MOST_SECONDS:
+    if n_frames / rate > _MAX_SECONDS:
         raise RequestError(
-            f"{name} has {n_frames / rate:.0f} s, and at most {_MOST_SECONDS} are taken; cut it", limit=_MOST_SECONDS
+            f"{name} has {n_frames / rate:.0f} s, and at most {_MAX_SECONDS} are taken; cut it", limit=_MAX_SECONDS
         )
-    if width * height > _MOST_PIXELS:
+    if width * height > _MAX_PIXELS:
         raise RequestError(
-            f"{name} has frames of {width} x {height} pixels, and at most {_MOST_PIXELS} are taken; send a smaller one",
-            limit=_MOST_PIXELS,
+            f"{name} has frames of {width} x {height} pixels, and at most {_MAX_PIXELS} are taken; send a smaller one",
+            limit=_MAX_PIXELS,
         )
     return n_frames, rate, width, height
 

@@ -9,7 +9,7 @@ import math
 from decimal import Decimal, localcontext
 
 _DIGITS = 40
-_MOST_DIGITS = 400  # 1 plus the least number of f64 has 324
+_MAX_DIGITS = 400  # 1 plus the least number of f64 has 324
 
 
 def exact_log(x: float) -> float:
@@ -34,6 +34,6 @@ def exact_softplus(x: float) -> float:
         return max(x, 0.0)
     with localcontext() as context:
         # 1 + e^x has one digit more for each 2.3 that x is below 0.
-        context.prec = min(_DIGITS + int(max(0.0, -x) / 2.3), _MOST_DIGITS)
+        context.prec = min(_DIGITS + int(max(0.0, -x) / 2.3), _MAX_DIGITS)
         above = (1 + Decimal(-abs(x)).exp()).ln()
         return float(max(Decimal(x), Decimal(0)) + above)

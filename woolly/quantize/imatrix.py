@@ -23,7 +23,7 @@ from woolly.quantize.recipe import Recipe
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 # Columns that no input reached still count a little: a group of columns without any weight would lose its scale.
-_LEAST = np.float32(1e-6)
+_MIN_IMPORTANCE = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ColumnSums:
         whole = means.mean(axis=1, keepdims=True)
         is_seen = (self.counts[:, None] > 0) & (whole > 0)
         shares = np.where(is_seen, means / np.where(is_seen, whole, 1), 1)
-        columns: NDArray[np.float32] = np.maximum(shares, _LEAST).astype(np.float32)
+        columns: NDArray[np.float32] = np.maximum(shares, _MIN_IMPORTANCE).astype(np.float32)
         return columns
 
 

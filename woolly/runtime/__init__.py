@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         WeightStats,
     )
     from woolly.runtime.ranking import (
-        MOST_RANKED,
+        MAX_RANKED,
         PICK,
         Following,
         LostRows,
@@ -53,7 +53,7 @@ __all__ = [
     "BACKENDS",
     "GPU_KINDS",
     "KV_TYPES",
-    "MOST_RANKED",
+    "MAX_RANKED",
     "PAGE_SIZE",
     "PICK",
     "TOWER_KINDS",
@@ -111,7 +111,7 @@ __getattr__ = later(
         "gpus": "find_gpu name_gpus",
         "options": "KV_TYPES Options check_kv_type kv_types_of parse_at_once parse_layers parse_size",
         "program": "About Advances Backend CancelledRun CutsRows DraftProgram LostState Program WeightStats",
-        "ranking": "MOST_RANKED PICK Following LostRows Ranking Ranks RanksAhead as_ranks as_ranks_ahead",
+        "ranking": "MAX_RANKED PICK Following LostRows Ranking Ranks RanksAhead as_ranks as_ranks_ahead",
         "shares": "Share",
         "split": "Placement SplitState",
         "stages": "Stages read_token",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 
 # Most logits of a row that are ranked.
-MOST_RANKED = 256
+MAX_RANKED = 256
 
 
 # How a device takes a token from a row of a ranking: a usual chain of samplers, and the number that it draws.
@@ -84,7 +84,7 @@ class Ranks(Protocol):
     ) -> Ranking:
         """Runs steps from `first` on, as `Program.run`; gives at least the n largest logits of each row of output.
 
-        n is at most MOST_RANKED. A vocabulary that is smaller is ranked as a whole. `meanwhile` is called once, when
+        n is at most MAX_RANKED. A vocabulary that is smaller is ranked as a whole. `meanwhile` is called once, when
         the device has all that it needs, so that the host works while the device does.
         """
 

@@ -13,7 +13,7 @@ from woolly.errors import RequestError
 
 Address = tuple[str, int]  # host and port
 
-_SHORTEST = 16  # characters of a token
+_MIN_LENGTH = 16  # characters of a token
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ def read_token(path: str | os.PathLike[str]) -> bytes:
         raise RequestError(
             f"stage_token_file is {os.fspath(path)}, which cannot be read: {error.strerror}", field="stage_token_file"
         ) from None
-    if len(token) < _SHORTEST:
+    if len(token) < _MIN_LENGTH:
         raise RequestError(
-            f"the token in {os.fspath(path)} is short enough to guess; at least {_SHORTEST} characters were expected",
+            f"the token in {os.fspath(path)} is short enough to guess; at least {_MIN_LENGTH} characters were expected",
             field="stage_token_file",
         )
     if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):

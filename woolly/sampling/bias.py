@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
     from woolly.tokens import Tokenizer
 
-_LARGEST = 3e38
+_MAX_BIAS = 3e38
 
 
 class LogitBias:
@@ -37,7 +37,7 @@ class LogitBias:
         biases = dict(sorted(biases.items()))
         self._ids = np.array(list(biases), np.intp)
         sums = np.array(list(biases.values()), np.float64)
-        self._values = np.where(np.isfinite(sums), np.clip(sums, -_LARGEST, _LARGEST), sums).astype(np.float32)
+        self._values = np.where(np.isfinite(sums), np.clip(sums, -_MAX_BIAS, _MAX_BIAS), sums).astype(np.float32)
         self._ends = np.array(sorted(ends | set(params.stop_token_ids)), np.intp)
         self._min_tokens = params.min_tokens
         self._tokens, self._banned = frozenset(biases), frozenset(self._ends.tolist())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from woolly.sampling.choosers import Draw, Greedy, Mirostat
-from woolly.sampling.head import MOST_HEAD
+from woolly.sampling.head import MAX_HEAD_TOKENS
 from woolly.sampling.registry import SamplerContext, SamplerStep, find_sampler
 from woolly.sampling.usual import UsualChain
 
@@ -58,11 +58,11 @@ class Chain:
         for step in self.steps:
             n: int = getattr(step, "n_head", 0)
             if n:
-                return min(n + n_lowered, MOST_HEAD) if n <= MOST_HEAD else 0
+                return min(n + n_lowered, MAX_HEAD_TOKENS) if n <= MAX_HEAD_TOKENS else 0
             if not getattr(step, "only_lowers", False):
                 return 0
-            n_lowered = MOST_HEAD
-        return min(1 + n_lowered, MOST_HEAD) if self.is_greedy else 0
+            n_lowered = MAX_HEAD_TOKENS
+        return min(1 + n_lowered, MAX_HEAD_TOKENS) if self.is_greedy else 0
 
     def choose(self, candidates: Candidates) -> int:
         """Runs the samplers, and takes a token."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _STRUCTURES = ("json_schema", "json_object", "regex", "choice", "lark", "grammar")
 
-_LARGEST = 3.4e38  # the samplers compute in float32
+_F32_MAX = 3.4e38  # the samplers compute in float32
 
 
 def check(params: SamplingParams) -> None:
@@ -150,7 +150,7 @@ def _bias(key: Any, value: Any) -> float:
         raise _refusal("logit_bias", f"names {key!r}; a token id or a text was expected")
     if value is False or value == -math.inf:
         return -math.inf
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not abs(float(value)) <= _LARGEST:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not abs(float(value)) <= _F32_MAX:
         raise _refusal("logit_bias", f"of {key!r} is {value!r}; a number, or False for never, was expected")
     return float(value)
 
@@ -165,7 +165,7 @@ def _is_usual(row: Option, value: Any) -> bool:
 def _checked_number(row: Option, value: Any) -> float:
     """The value as a plain int or float within the row's range."""
     is_whole = row.kind is int
-    widest = math.inf if is_whole else _LARGEST
+    widest = math.inf if is_whole else _F32_MAX
     low, high = -widest if row.low is None else row.low, widest if row.high is None else row.high
     sound = not isinstance(value, bool) and isinstance(value, numbers.Integral if is_whole else numbers.Real)
     if not sound or not low <= value <= high:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
-_LONGEST_TAIL = 20  # tokens; bounds the look back per token
+_MAX_TAIL_TOKENS = 20  # tokens; bounds the look back per token
 
 Breakers = Mapping[int, Sequence[tuple[int, ...]]]
 
@@ -35,7 +35,7 @@ def _find(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
     for text in texts:
         data = text.encode()
         tails = {
-            data[:n]: tuple(_encode(tokenizer, data[n:])[:_LONGEST_TAIL]) for n in range(1, len(data))
+            data[:n]: tuple(_encode(tokenizer, data[n:])[:_MAX_TAIL_TOKENS]) for n in range(1, len(data))
         }  # beginning of the text -> tokens of the rest
         for token, word in enumerate(words):
             if data in word:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 Float32 = npt.NDArray[np.float32]
 
 # Tokens of the longest head.
-MOST_HEAD = 256
+MAX_HEAD_TOKENS = 256
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ _NAMES = {
 }
 PEER_NAMES = {(ours, theirs) for ours, names in _NAMES.items() for theirs in names.split()}
 
-_MOST_LISTED = 32
+_MAX_LISTED = 32
 
 
 def near_name(name: str, known: Iterable[str]) -> str | None:
@@ -62,7 +62,7 @@ def check_keywords(call: str, given: Iterable[str], known: Collection[str]) -> N
             continue
         if near := near_name(name, known):
             remedy = f"did you mean {near}?"
-        elif len(known) <= _MOST_LISTED:
+        elif len(known) <= _MAX_LISTED:
             remedy = f"it takes {', '.join(known)}"
         else:
             remedy = f"help({call}) lists what it takes"

@@ -16,7 +16,7 @@ from woolly.sampling.callbacks import call_processor, call_sampler
 from woolly.sampling.candidates import Candidates, NoCandidateError, ShortHeadError
 from woolly.sampling.chain import Chain
 from woolly.sampling.choosers import Greedy
-from woolly.sampling.head import MOST_HEAD, Row, RowHead
+from woolly.sampling.head import MAX_HEAD_TOKENS, Row, RowHead
 from woolly.sampling.history import History
 from woolly.sampling.left_over import left_over
 from woolly.sampling.logprobs import TokenLogprob, head_log_probabilities, log_probabilities
@@ -187,9 +187,9 @@ class Sampler:
         n_lowered = self._bias.n_lowered
         if n == 0 or n_lowered is None or params.logits_processors or params.custom_sampler is not None:
             return 0
-        if (params.logprobs or 0) > MOST_HEAD:
+        if (params.logprobs or 0) > MAX_HEAD_TOKENS:
             return 0
-        n = MOST_HEAD if self.constraint is not None else min(n + n_lowered, MOST_HEAD)
+        n = MAX_HEAD_TOKENS if self.constraint is not None else min(n + n_lowered, MAX_HEAD_TOKENS)
         return max(n, params.logprobs or 0)
 
     def _from_head(self, head: RowHead) -> tuple[int, Candidates] | None:

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from woolly.serving.errors import ApiError
 from woolly.serving.foreign_fields import fields_of, settle_foreign
 
-_MOST_ROUNDS = 8  # of validating one body whose lists hide unknown fields behind each other
+_MAX_ROUNDS = 8  # of validating one body whose lists hide unknown fields behind each other
 
 
 class ParsedRequest(Request):
@@ -43,7 +43,7 @@ class ParsedRoute(APIRoute):
             parsed = ParsedRequest(request.scope, request.receive)
             if self.body_field is not None:
                 await parsed.json()  # raises here: FastAPI would make a sentence of its own of the error
-            for _ in range(_MOST_ROUNDS):
+            for _ in range(_MAX_ROUNDS):
                 try:
                     return await handle(parsed)
                 except RequestValidationError as error:

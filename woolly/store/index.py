@@ -18,7 +18,7 @@ from woolly.store.download import Remote, open_url, unreachable
 
 _INDEX = "https://pypi.org/simple"
 _KINDS = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"  # PEP 691
-_MOST = 4 << 20  # bytes of a listing
+_MAX_BYTES = 4 << 20  # bytes of a listing
 
 
 def fetch_wheel(requirement: str, folder: Path, report: Callable[[int], None]) -> Path:
@@ -31,7 +31,7 @@ def fetch_wheel(requirement: str, folder: Path, report: Callable[[int], None]) -
     page = f"{index.rstrip('/')}/{re.sub('[-_.]+', '-', name).lower()}/"
     try:
         with open_url(Remote(page, requirement), {"Accept": _KINDS}) as response:
-            url = _find(response.read(_MOST), page, f"{name.replace('-', '_')}-{version}-")
+            url = _find(response.read(_MAX_BYTES), page, f"{name.replace('-', '_')}-{version}-")
         target = folder / url.rpartition("/")[2].partition("#")[0]
         with open_url(Remote(url, requirement)) as response, target.open("wb") as file:
             n_bytes = 0

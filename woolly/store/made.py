@@ -21,7 +21,7 @@ from woolly.errors import StoreError
 from woolly.store.lock import file_lock
 from woolly.store.presets import PRESETS_FILE, Preset, read_presets
 
-MOST_MADE = 256
+MAX_DERIVED = 256
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -49,8 +49,8 @@ def write_made(folder: Path, name: str, base: str, system: str | None, sampling:
         old = next((one for one in presets if one.name.lower() == name.lower()), None)
         if old is not None and old.base is None:
             raise StoreError(f"{name!r} is a preset of {PRESETS_FILE} that a person wrote; take another name")
-        if old is None and sum(one.base is not None for one in presets) >= MOST_MADE:
-            raise StoreError(f"there are {MOST_MADE} made models, and no more are taken; delete one")
+        if old is None and sum(one.base is not None for one in presets) >= MAX_DERIVED:
+            raise StoreError(f"there are {MAX_DERIVED} made models, and no more are taken; delete one")
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
         content = _parsed(text)
         if old is not None:

@@ -56,9 +56,9 @@ def opened_plain(path: Path) -> BinaryIO:
     return open(opened, "rb")  # noqa: PTH123
 
 
-def read_plain(path: Path, most_bytes: int | None = None) -> bytes:
-    """Returns the bytes of a file. ValueError if it is none, or has more than `most_bytes`."""
+def read_plain(path: Path, max_bytes: int | None = None) -> bytes:
+    """Returns the bytes of a file. ValueError if it is none, or has more than `max_bytes`."""
     with opened_plain(path) as file:
-        if most_bytes is not None and os.fstat(file.fileno()).st_size > most_bytes:
-            raise ValueError(f"{path.name} has more than {most_bytes} bytes")
+        if max_bytes is not None and os.fstat(file.fileno()).st_size > max_bytes:
+            raise ValueError(f"{path.name} has more than {max_bytes} bytes")
         return file.read()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NEWLINES = re.compile(r"(\n+)")
 _PART = 100_000  # characters that are encoded at once
-_LONGEST_PART = 2_000_000  # the regex engine gives up on a word of ten million characters
+_MAX_PART_CHARS = 2_000_000  # the regex engine gives up on a word of ten million characters
 
 
 # Byte-level vocabularies write each byte as one printable character.
@@ -84,9 +84,9 @@ class BytePairEncoder:
         while len(text) - begin > _PART:
             found = self._cut.search(text, begin + _PART) if self._cut is not None else None
             end = len(text) if found is None else found.end()
-            if end - begin > _LONGEST_PART:
+            if end - begin > _MAX_PART_CHARS:
                 raise TokenizerError(
-                    f"the text has more than {_LONGEST_PART:,} characters without a place to cut it at, "
+                    f"the text has more than {_MAX_PART_CHARS:,} characters without a place to cut it at, "
                     "which is a letter before a space or before the end of a line"
                 )
             if found is None:

@@ -8,7 +8,7 @@ from woolly.errors import TokenizerError
 from woolly.tokens.vocabulary import BYTE_NAME, TokenType, Vocabulary
 
 _UNKNOWN = 10_000_000  # what a character costs that no piece covers: more than any piece
-_LARGEST = 20_000_000  # a piece that costs this or more is none
+_MAX_COST = 20_000_000  # a piece that costs this or more is none
 _NO_PIECES = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 _FIRST = 3  # characters of a piece by which lengths of others are found
 _MARK = "\ufeff"  # of the byte order, at the beginning of a text
@@ -33,7 +33,7 @@ class PlamoEncoder:
             cost = -_rounded(scores[index] * 1e4)
             # Control tokens are found before this one reads a text, or not at all. Converters fill the vocabulary up
             # with unused tokens, which its original does not have.
-            if kind not in _NO_PIECES and cost < _LARGEST:
+            if kind not in _NO_PIECES and cost < _MAX_COST:
                 self._pieces[text] = index, cost
         if missing := [byte for byte in range(256) if byte not in bytes_of]:
             raise TokenizerError(f"the vocabulary has no token for the byte 0x{missing[0]:02X}")

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from woolly.errors import TokenizerError
 
-_LONGEST = 256  # characters of a token that merges are looked for; the longest of Whisper has 128
-_MOST_WORK = 1 << 24  # characters of all these tokens, squared: several times Whisper's
+_MAX_TOKEN_CHARS = 256  # characters of a token that merges are looked for; the longest of Whisper has 128
+_MAX_WORK = 1 << 24  # characters of all these tokens, squared: several times Whisper's
 
 
 class _Encoder(Protocol):
@@ -38,13 +38,13 @@ def merges_by_rank(tokens: Sequence[str]) -> list[str]:
     Merging the characters of a token by the earlier rules leaves its two halves. What is longer than any token of a
     text is left out; TokenizerError if the rest would take minutes.
     """
-    if sum(len(token) ** 2 for token in tokens if len(token) <= _LONGEST) > _MOST_WORK:
+    if sum(len(token) ** 2 for token in tokens if len(token) <= _MAX_TOKEN_CHARS) > _MAX_WORK:
         raise TokenizerError("the vocabulary lists no merges, and its tokens are too long to find them")
     ranks = {token: rank for rank, token in enumerate(tokens)}
     known: dict[tuple[str, str], int] = {}  # the rank of what two pieces make, of rules so far
     rules = []
     for rank, token in enumerate(tokens):
-        parts = list(token) if len(token) <= _LONGEST else []
+        parts = list(token) if len(token) <= _MAX_TOKEN_CHARS else []
         found = [known.get(pair, rank) for pair in pairwise(parts)]  # the rank of each part and the next one
         while len(parts) > 2:
             best = min(found)

@@ -23,7 +23,7 @@ _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 _FOUND = (*_HIDDEN, TokenType.USER_DEFINED)
 
 
-_MOST_BREAKS = 8  # rounds: a broken token may leave another one behind
+_MAX_BREAKS = 8  # rounds: a broken token may leave another one behind
 
 
 class _Encoder(Protocol):
@@ -100,7 +100,7 @@ class Tokenizer:
 
     def break_marks(self, text: str) -> str:
         """The text with a zero-width space in each control token, so that `encode` finds none in it."""
-        for _ in range(_MOST_BREAKS):
+        for _ in range(_MAX_BREAKS):
             data = text.encode("utf-8", "surrogatepass")
             pieces, is_whole = [], True
             for begin, end, index in self._splitter.split(data, True):

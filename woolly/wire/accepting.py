@@ -12,7 +12,7 @@ from contextlib import suppress
 from woolly.wire.connection import Connection
 
 _PAUSE = 0.5  # seconds after an error; most end by themselves (too many open files, a client that left)
-_MOST_GREETED = 64  # handshakes at once; one with the token takes milliseconds, so the oldest of more is dropped
+_MAX_HANDSHAKES = 64  # handshakes at once; one with the token takes milliseconds, so the oldest of more is dropped
 
 
 def greeted(
@@ -51,7 +51,7 @@ def greeted(
     def accept() -> None:
         for sock, host in _accepted(listener, is_over, tell):
             with lock:
-                oldest = next(iter(greeting)) if len(greeting) >= _MOST_GREETED else None
+                oldest = next(iter(greeting)) if len(greeting) >= _MAX_HANDSHAKES else None
                 if oldest is not None:
                     del greeting[oldest]
                 greeting[sock] = None

@@ -26,7 +26,7 @@ _MAGIC = b"WLYS"
 _HEADER = struct.Struct(">4sHxxQ")  # magic, version, bytes that follow
 _NUMBER = struct.Struct(">Q")
 _NONCE = _PROOF = _TAG = 32
-_MOST = 1 << 31  # bytes of a message: 512 rows of 260,000 logits take 0.5 GB
+_MAX_MESSAGE_BYTES = 1 << 31  # bytes of a message: 512 rows of 260,000 logits take 0.5 GB
 _SAYS_NO = b"refused".ljust(_PROOF)  # in place of the proof, to a client with another token
 
 _TICK = 0.1  # seconds between two looks at whether to go on waiting
@@ -196,6 +196,6 @@ def _length(header: bytes | bytearray) -> int:
         raise RefusedConnection("the other side speaks another protocol")
     if version != VERSION:
         raise RefusedConnection(f"the other side speaks version {version} of the protocol, this one {VERSION}")
-    if n_bytes > _MOST:
-        raise LostConnection(f"a message of {n_bytes} bytes was announced; at most {_MOST} were expected")
+    if n_bytes > _MAX_MESSAGE_BYTES:
+        raise LostConnection(f"a message of {n_bytes} bytes was announced; at most {_MAX_MESSAGE_BYTES} were expected")
     return int(n_bytes)

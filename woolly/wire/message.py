@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 _HEAD = struct.Struct(">I")  # bytes of JSON that follow
 _TYPES: dict[str, np.dtype[Any]] = {"i4": np.dtype("<i4"), "f4": np.dtype("<f4"), "u1": np.dtype("u1")}
-_MOST_AXES = 3
+_MAX_AXES = 3
 
 
 class BadMessage(ValueError):  # noqa: N818 - the name says what came
@@ -49,7 +49,7 @@ class WireMessage:
                 raise BadMessage("a message has no kind, fields or arrays")
             arrays, at = {}, _HEAD.size + n_head
             for name, (code, *shape) in shapes.items():
-                if len(shape) > _MOST_AXES or not all(type(n) is int and n >= 0 for n in shape):
+                if len(shape) > _MAX_AXES or not all(type(n) is int and n >= 0 for n in shape):
                     raise BadMessage(f"the array {name!r} has the shape {shape}")
                 n_items = math.prod(shape)
                 arrays[name] = np.frombuffer(data, _TYPES[code], n_items, at).reshape(shape)

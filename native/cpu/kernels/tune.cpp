@@ -15,9 +15,9 @@ namespace woolly {
 namespace {
 
 constexpr int64_t kColumns = 1024;
-constexpr int kMost = 16, kPanels = 8, kTries = 5;
+constexpr int kMaxTuned = 16, kPanels = 8, kTries = 5;
 constexpr int64_t kLong = 100'000;  // nanoseconds after which one panel is enough to be timed
-constexpr int kCounts[] = {2, 3, 4, 6, 8, 12, kMost};
+constexpr int kCounts[] = {2, 3, 4, 6, 8, 12, kMaxTuned};
 
 // Zeros in every form of activations, and panels of zeros: the time does not depend on the values.
 struct Subject {
@@ -30,7 +30,7 @@ struct Subject {
     bool slow = false;
 
     Subject(const KernelTable& k, int t)
-        : kernels(k), type(t), tile(size_t(kMost) * kPanel), pair(2 * size_t(kTileRows) * kPanel) {
+        : kernels(k), type(t), tile(size_t(kMaxTuned) * kPanel), pair(2 * size_t(kTileRows) * kPanel) {
         const Wide& wide = kernels.wide[type];
         weights.resize(panel_bytes(info, kColumns) * kPanels);
         const Grid& grid = kernels.grid[type];
@@ -48,7 +48,7 @@ struct Subject {
                                    reinterpret_cast<const float*>(zeros.data()),
                                    reinterpret_cast<const int8_t*>(zeros.data()),
                                    true};
-        rows.assign(kMost, row);
+        rows.assign(kMaxTuned, row);
     }
 
     void direct(const uint8_t* panel, int n) {
@@ -107,7 +107,7 @@ struct Subject {
 // than `most`, from which on it wins in any case.
 template <class Best, class Other>
 int crossover(Subject& subject, const Best& best, const Other& another, int most) {
-    subject.slow = subject.once([&](const uint8_t* panel) { best(panel, kMost); }, 1) > kLong;
+    subject.slow = subject.once([&](const uint8_t* panel) { best(panel, kMaxTuned); }, 1) > kLong;
     int from = INT_MAX;
     for (int i = int(std::size(kCounts)) - 1; i >= 0; --i) {
         const int n = kCounts[i];
@@ -140,7 +140,7 @@ int wide_from(const KernelTable& kernels, int type) {
         return crossover(
             subject, [&](const uint8_t* panel, int n) { subject.direct(panel, n); },
             [&](const uint8_t* panel, int n) { subject.opened(panel, n); },
-            4 * kMost);  // the cost of opened weights is shared by all rows
+            4 * kMaxTuned);  // the cost of opened weights is shared by all rows
     });
 }
 
@@ -154,7 +154,7 @@ int grid_from(const KernelTable& kernels, int type) {
             [&](const uint8_t* panel, int n) { subject.tiled(panel, n); },
             // Matrix tiles beside a busy thread of the core look slow at load, and are not in a run of all threads: 32
             // rows without them took 1.4 times as long.
-            kernels.grid[type].few == nullptr ? 4 * kMost : kMost);
+            kernels.grid[type].few == nullptr ? 4 * kMaxTuned : kMaxTuned);
     });
 }
 

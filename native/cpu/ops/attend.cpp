@@ -73,7 +73,7 @@ struct Attend final : Step {
         if (head_dim < 1 || v_dim < 1 || y.width != q.width / head_dim * v_dim) a.fail("has heads that do not fit");
         if (temper != 0 && temper_length < 1) a.fail("needs a temper_length of at least 1");
         // Each head may have a KV head of its own.
-        scratch.most_rows = std::min<int64_t>(scratch.most_rows, most_rows());
+        scratch.max_block_rows = std::min<int64_t>(scratch.max_block_rows, max_block_rows());
         scratch.group = std::max(scratch.group, size_t(Softmax::numbers(1, v_room) * (q.width / head_dim)) * 4);
         scratch.heads = std::max(scratch.heads, q.width / head_dim);
         // Then the sums of two splits.
@@ -109,8 +109,8 @@ struct Attend final : Step {
     int stored(const Worker& w) const { return w.cache.padded(v_dim); }
 
     // Queries of one block of rows: at most all heads share one KV head.
-    int most_rows() const { return sees_later || sees_block ? kMostWhole : kMostRows; }
-    size_t max_queries() const { return size_t(most_rows() * (q.width / head_dim)); }
+    int max_block_rows() const { return sees_later || sees_block ? kMaxMaskedRows : kMaxBlockRows; }
+    size_t max_queries() const { return size_t(max_block_rows() * (q.width / head_dim)); }
     int n_kv_heads(const Worker& w) const { return w.cache.layers()[size_t(entry)].n_kv_heads; }
     // Query heads that share a KV head.
     int n_heads(const Worker& w) const { return int(q.width / head_dim) / n_kv_heads(w); }

@@ -14,10 +14,10 @@
 namespace woolly {
 
 // Rows of a sequence that look at its positions together: the more, the more share the positions that a kernel opens.
-constexpr int kFewestRows = 8, kMostRows = 32;
+constexpr int kMinBlockRows = 8, kMaxBlockRows = 32;
 // If rows see their whole text, each head has K and V of its own: more rows make up for it. At 4,096 rows blocks of 32
 // read 5 GB of K and V for a layer of SigLIP.
-constexpr int kMostWhole = 128;
+constexpr int kMaxMaskedRows = 128;
 constexpr size_t kPartialBytes = size_t{256} << 20;  // most for the sums of splits that are computed apart
 
 struct Softmax : AttentionSums {
@@ -37,8 +37,8 @@ struct Softmax : AttentionSums {
 
 struct AttendScratch final : Scratch {
     int n_threads = 1;
-    int64_t block_rows = kFewestRows, most_rows = kMostWhole;  // as many as all steps have room for
-    size_t group = 0;                                          // bytes of the sums of all heads of a row
+    int64_t block_rows = kMinBlockRows, max_block_rows = kMaxMaskedRows;  // as many as all steps have room for
+    size_t group = 0;                                                     // bytes of the sums of all heads of a row
     int64_t heads = 0;
     // Splits are computed apart only if tasks are few and `partials` has room for them (Attend::run decides).
     size_t partial_numbers = 0;
@@ -64,7 +64,7 @@ struct AttendScratch final : Scratch {
         blocks.clear();
         const int64_t first = batch.is_part() ? batch.part_first : 0,
                       last = batch.is_part() ? batch.part_last : batch.n_rows;
-        block_rows = std::clamp<int64_t>((last - first) / (2 * n_threads), kFewestRows, most_rows);
+        block_rows = std::clamp<int64_t>((last - first) / (2 * n_threads), kMinBlockRows, max_block_rows);
         for (int64_t s = 0; s < batch.n_sequences; ++s)
             for (int64_t r = std::max<int64_t>(first, batch.offsets[s]),
                          end = std::min<int64_t>(last, batch.offsets[s + 1]);

@@ -9,7 +9,7 @@ namespace woolly {
 
 namespace {
 
-constexpr int kMostTaps = 64;
+constexpr int kMaxTaps = 64;
 
 struct ConvAround final : Step {
     const ScanTable& kernels;
@@ -30,7 +30,7 @@ struct ConvAround final : Step {
           bias(a.vector("bias")),
           zeros(size_t(x.width)) {
         const Vector* weight = a.vector("weight");
-        if (kernel < 1 || kernel > kMostTaps) a.fail("takes filters of 1 to " + std::to_string(kMostTaps) + " rows");
+        if (kernel < 1 || kernel > kMaxTaps) a.fail("takes filters of 1 to " + std::to_string(kMaxTaps) + " rows");
         if (before < 0 || before >= kernel) a.fail("has a filter that does not cover its own row");
         if (weight == nullptr || weight->n != kernel * x.width || (bias != nullptr && bias->n != x.width))
             a.fail("needs a filter for each column");
@@ -43,7 +43,7 @@ struct ConvAround final : Step {
 
     void run(Worker& w) const override {
         w.share(w.batch.n_rows, [&](int64_t begin, int64_t end) {
-            std::array<const float*, kMostTaps> rows;
+            std::array<const float*, kMaxTaps> rows;
             for (int64_t row = begin; row < end; ++row) {
                 const int64_t sequence = w.sequence_of(row);
                 const int64_t first = w.batch.offsets[sequence], last = w.batch.offsets[sequence + 1];

@@ -10,7 +10,7 @@ namespace woolly {
 
 namespace {
 
-constexpr int kMostAt = 64;
+constexpr int kMaxTaps = 64;
 
 struct ConvAt final : Step {
     const ScanTable& kernels;
@@ -27,7 +27,7 @@ struct ConvAt final : Step {
           taps(a.integer("taps")),
           zeros(size_t(x.width)) {
         const Vector* weight = a.vector("weight");
-        if (taps < 1 || taps > kMostAt) a.fail("takes filters of 1 to " + std::to_string(kMostAt) + " rows");
+        if (taps < 1 || taps > kMaxTaps) a.fail("takes filters of 1 to " + std::to_string(kMaxTaps) + " rows");
         if (first < 0 || x.output_rows || y.output_rows != (a.integer("wanted") != 0) || x.width != y.width)
             a.fail("has places or rows that do not fit");
         if (weight == nullptr || weight->n != taps * x.width) a.fail("needs a filter for each column");
@@ -50,7 +50,7 @@ struct ConvAt final : Step {
 
     void run(Worker& w) const override {
         w.share(y.rows(w.batch), [&](int64_t begin, int64_t end) {
-            std::array<const float*, kMostAt> rows;
+            std::array<const float*, kMaxTaps> rows;
             for (int64_t r = begin; r < end; ++r) {
                 const int64_t row = y.output_rows ? w.batch.output_rows[r] : r;
                 const int64_t start = w.batch.offsets[w.sequence_of(row)];

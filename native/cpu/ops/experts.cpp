@@ -10,7 +10,7 @@ namespace woolly {
 namespace {
 
 // Added to the sum that weights are divided by: all sigmoids of a row may be 0.
-constexpr float kLeast = 1e-20f;
+constexpr float kMinSum = 1e-20f;
 // A logit takes part in a turn of the sparse mixer if it is below the best one by at most this part of the larger
 // magnitude: twice the noise of the router in training.
 constexpr float kReach = 0.02f;
@@ -96,7 +96,7 @@ void Choice::choose(const float* logits, Routes& own, const float* given, int32_
     float sum = 0;
     for (int j = 0; j < k; ++j) sum += shares[j] = score(logits[chosen[j]], top);
     if (normalize)
-        sum += kLeast;
+        sum += kMinSum;
     else if (is_alone())
         sum = 1;
     else {

@@ -10,7 +10,7 @@ namespace woolly {
 
 namespace {
 
-constexpr int kMostStreams = 16;
+constexpr int kMaxStreams = 16;
 
 struct Hyper final : Step {
     const Value x, y;
@@ -26,7 +26,7 @@ struct Hyper final : Step {
           eps(a.number("eps")),
           scale(a.vector("scale")),
           base(a.vector("base")) {
-        if (n < 1 || n > kMostStreams) a.fail("takes 1 to " + std::to_string(kMostStreams) + " streams");
+        if (n < 1 || n > kMaxStreams) a.fail("takes 1 to " + std::to_string(kMaxStreams) + " streams");
         const bool whole = x.width == int64_t(n) * (n + 2);
         if ((!whole && x.width != n) || y.width != x.width || scale == nullptr || scale->n != (whole ? 3 : 1) ||
             base == nullptr || base->n != x.width || iterations < (whole ? 1 : 0))
@@ -34,14 +34,14 @@ struct Hyper final : Step {
     }
 
     // Rows, then columns of `m` divided by their sums.
-    void by_rows(float (*m)[kMostStreams]) const {
+    void by_rows(float (*m)[kMaxStreams]) const {
         for (int i = 0; i < n; ++i) {
             float sum = 0;
             for (int j = 0; j < n; ++j) sum += m[i][j];
             for (int j = 0; j < n; ++j) m[i][j] /= sum + eps;
         }
     }
-    void by_columns(float (*m)[kMostStreams]) const {
+    void by_columns(float (*m)[kMaxStreams]) const {
         for (int j = 0; j < n; ++j) {
             float sum = 0;
             for (int i = 0; i < n; ++i) sum += m[i][j];
@@ -54,7 +54,7 @@ struct Hyper final : Step {
         for (int i = 0; i < n; ++i) to[i] = sigmoid_of(logit(i, 0)) + eps;
         if (x.width == n) return;
         for (int i = 0; i < n; ++i) to[n + i] = 2.0f * sigmoid_of(logit(n + i, 1));
-        float m[kMostStreams][kMostStreams];
+        float m[kMaxStreams][kMaxStreams];
         for (int i = 0; i < n; ++i) {
             for (int j = 0; j < n; ++j) m[i][j] = logit(2 * n + i * n + j, 2);
             const float top = *std::max_element(m[i], m[i] + n);

@@ -11,15 +11,15 @@ namespace woolly {
 
 namespace {
 
-constexpr int kMostKept = 576;
+constexpr int kMaxKept = 576;
 
 struct Keep final : Step {
     const Value x, y;
     const int entry;
 
     explicit Keep(const Arguments& a) : x(a.input(0)), y(a.output(0)), entry(a.integer("entry")) {
-        if (x.width < 1 || x.width > kMostKept || y.width != x.width)
-            a.fail("takes rows of 1 to " + std::to_string(kMostKept) + ", not " + std::to_string(x.width));
+        if (x.width < 1 || x.width > kMaxKept || y.width != x.width)
+            a.fail("takes rows of 1 to " + std::to_string(kMaxKept) + ", not " + std::to_string(x.width));
     }
 
     void check(const BatchView&, const Cache& cache) const override {
@@ -33,7 +33,7 @@ struct Keep final : Step {
         const KvType type = w.cache.k_type();
         const int stored = w.cache.padded(int(x.width));
         w.share(w.batch.n_rows, [&](int64_t begin, int64_t end) {
-            float head[kMostKept];
+            float head[kMaxKept];
             for (int64_t row = begin; row < end; ++row) {
                 std::memcpy(y.data + row * x.width, x.data + row * x.width, size_t(x.width) * 4);
                 std::memcpy(head, x.data + row * x.width, size_t(x.width) * 4);

@@ -26,7 +26,7 @@ class ExpertLow {
             if (up == nullptr || rank < 1 || down->n != n_experts * rank * columns || up->n != n_experts * rows * rank)
                 a.fail("has an adapter that does not fit its experts");
             pairs_.push_back({std::stoi(number), a.number(("factor" + number).c_str()), down->data, up->data, rank});
-            most_rank_ = std::max(most_rank_, rank);
+            max_rank_ = std::max(max_rank_, rank);
         }
     }
 
@@ -41,7 +41,7 @@ class ExpertLow {
     // -0, which changes no number, not even the sign of 0.
     void write(const Worker& w, int64_t row, int32_t expert, const float* x, float weight, float* to) const {
         std::fill_n(to, rows_, -0.0f);
-        std::vector<float> low(size_t(most_rank_), 0.0f);
+        std::vector<float> low(size_t(max_rank_), 0.0f);
         const int64_t sequence = w.sequence_of(row);
         for (const Pair& pair : pairs_) {
             const float scale =
@@ -74,7 +74,7 @@ class ExpertLow {
         return sum;
     }
 
-    int64_t rows_, columns_, most_rank_ = 0;
+    int64_t rows_, columns_, max_rank_ = 0;
     std::vector<Pair> pairs_;
 };
 

@@ -74,7 +74,7 @@ struct Moe final : Step {
           how(gate_named(a, a.text("act"))),
           input(a, all()),
           routed(a, {&router}, has_own_input ? 1 : 0),
-          grid(a, input, experts(), most_tiles(a.program->max_rows() * n_used)),
+          grid(a, input, experts(), max_tiles(a.program->max_rows() * n_used)),
           gate_low(a, "gate", n_experts, ups[0]->rows, ups[0]->columns),
           up_low(a, "up", n_experts, ups[0]->rows, ups[0]->columns),
           down_low(a, "down", n_experts, downs[0]->rows, downs[0]->columns),
@@ -125,7 +125,7 @@ struct Moe final : Step {
         return all;
     }
     // Each expert's slots begin a row tile.
-    int64_t most_tiles(int64_t n_slots) const { return n_slots / kTileRows + std::min<int64_t>(n_experts, n_slots); }
+    int64_t max_tiles(int64_t n_slots) const { return n_slots / kTileRows + std::min<int64_t>(n_experts, n_slots); }
 
     void score_experts(const Worker& w, const ActivationRow* rows, int64_t n_rows) const;
     void group_rows(Routes& routes, int64_t n_rows, const int32_t* chosen, const float* shares) const;

@@ -12,8 +12,8 @@ namespace woolly {
 
 namespace {
 
-constexpr int kSpan = 1024;                      // positions that a task scores if rows are few
-constexpr size_t kMostBytes = size_t{64} << 20;  // for scores of rows that several tasks share
+constexpr int kSpan = 1024;                     // positions that a task scores if rows are few
+constexpr size_t kMaxBytes = size_t{64} << 20;  // for scores of rows that several tasks share
 
 // A score as a number of which a larger one is a higher score; both zeros are one, and what is no number is below all.
 uint32_t ordered(float score) {
@@ -36,7 +36,7 @@ struct PickScratch final : Scratch {
 
     void allocate(const Program& p) override {
         n_rows = std::min<int64_t>(4 * p.n_threads(), p.max_rows());
-        numbers = std::min(n_rows * groups * room(p.max_context() - 1), int64_t(kMostBytes / 4));
+        numbers = std::min(n_rows * groups * room(p.max_context() - 1), int64_t(kMaxBytes / 4));
         scores = Memory(size_t(numbers) * 4);
         finished = std::make_unique<std::atomic<int32_t>[]>(size_t(n_rows) + 1);
     }

@@ -29,7 +29,7 @@ void Tasks::hand_out(int64_t round, int worker, int64_t n, int64_t most, Run run
         return;
     }
     // A part is counted in units, which are single tasks unless they are too many for a word.
-    const int64_t unit = n / (int64_t{n_workers_} * kMost) + 1, n_units = (n + unit - 1) / unit;
+    const int64_t unit = n / (int64_t{n_workers_} * kMaxItems) + 1, n_units = (n + unit - 1) / unit;
     for (int i = 0; i < n_workers_; ++i) {
         const int from = (worker + i) % n_workers_;
         const Range part = share(n_units, from, n_workers_);

@@ -43,7 +43,7 @@ class Tasks {
     struct alignas(64) Part {
         std::atomic<uint64_t> word{0};
     };
-    static constexpr int64_t kMost = (1 << 20) - 2;
+    static constexpr int64_t kMaxItems = (1 << 20) - 2;
 
     // One function for all steps: with a copy of it in each, they took half as long again to compile.
     using Run = void (*)(const void* f, int64_t first, int64_t last);

@@ -2,8 +2,8 @@
 #include "attention/attend.cuh"
 
 constexpr int THREADS = 128;
-constexpr int MOST_COLUMNS = 576;
-constexpr int COLUMNS = (MOST_COLUMNS + THREADS - 1) / THREADS;  // of V, of a thread
+constexpr int MAX_COLUMNS = 576;
+constexpr int COLUMNS = (MAX_COLUMNS + THREADS - 1) / THREADS;  // of V, of a thread
 
 namespace {
 
@@ -36,7 +36,7 @@ __device__ float product_of(const float* q, const u8* head, int k_dim, int k_roo
 
 template <int type>
 __device__ void attend_item(const Attend& a, const Parts& parts, int row, int head, int only_unit) {
-    __shared__ float q[MOST_COLUMNS], powers[UNIT], warps[4];
+    __shared__ float q[MAX_COLUMNS], powers[UNIT], warps[4];
     const int tid = threadIdx.x, at = a.b->positions[row], kv_head = head / a.group();
     const Entry& entry = a.b->entries[a.entry];
     const int* pages = entry.pages + (long long)a.b->sequences[row] * a.b->max_pages;

@@ -144,7 +144,7 @@ struct Parts {
     int span, n;  // n: parts of the longest sequence
 
     __device__ Parts(const Attend& a, int span) : span(span) {
-        n = (a.b->n_longest + span - 1) / span;
+        n = (a.b->max_length + span - 1) / span;
         const long long few = (long long)a.b->n_sequences * a.most;
         by_sequence = few < a.b->n_rows;
         const long long rows = by_sequence ? few : a.b->n_rows;

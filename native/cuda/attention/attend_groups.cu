@@ -12,7 +12,7 @@ __device__ __forceinline__ void attend(const Attend& a) {
     let_next_kernel_begin();
     wait_for_kernel_before();
     const Batch& b = *a.b;
-    const int tiles = (a.group() + QUERIES - 1) / QUERIES, n_groups = (b.n_longest + GROUP - 1) / GROUP;
+    const int tiles = (a.group() + QUERIES - 1) / QUERIES, n_groups = (b.max_length + GROUP - 1) / GROUP;
     // A row sees no more groups than these, and the rows of a block a window and a few.
     const bool is_bounded = a.window > 0 && a.mask != MASK_ALL && b.sees == nullptr;
     const int n_seen = is_bounded ? min(n_groups, (a.window + QUERIES) / GROUP + 2) : n_groups;

@@ -123,7 +123,7 @@ __device__ __forceinline__ void fetch_query(const Attend& a, const Query& one, i
     for (int i = 0; i < 8; i++) x[i] = make_float2(__fmul_rn(x[i].x, temper), __fmul_rn(x[i].y, temper));
 }
 // The largest magnitude of all the eight lanes hold.
-__device__ __forceinline__ float most_of(const float2 (&x)[8], float most) {
+__device__ __forceinline__ float max_magnitude(const float2 (&x)[8], float most) {
 #pragma unroll
     for (int i = 0; i < 8; i++) most = fmaxf(most, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
     for (int i = 4; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
@@ -151,7 +151,7 @@ __device__ __forceinline__ float load_query(const Attend& a, const Query& one, u
     float most = 0.f;
     for (int base = (columns - 1) / 128 * 128; base >= 0; base -= 128) {
         fetch_query(a, one, base, lane, x);
-        most = most_of(x, most);
+        most = max_magnitude(x, most);
     }
     const Scaled scaled(most);
     for (int base = 0; base < columns; base += 128) {

@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr int OF_UNIT = UNIT / GROUP, MOST_ROWS = 256;  // of a batch whose sequences are cut into runs
+constexpr int OF_UNIT = UNIT / GROUP, MAX_ROWS = 256;  // of a batch whose sequences are cut into runs
 constexpr int WHOLE = 1 << 30;
 
 // How groups of positions are dealt to the blocks of any grid: all of a sequence, or runs of whole units.
@@ -30,11 +30,11 @@ __device__ __forceinline__ int2 groups_of(const Attend& a, int row) {
 // Chooses the runs whose blocks end first, by each warp, and fills `ends` with how many runs there are up to each row.
 // Time is counted in groups that all blocks together read from memory. As many as three quarters of them read as fast,
 // so that merging runs is worth it only where there are fewer, or some rows are long.
-__device__ __forceinline__ Runs deal(const Attend& a, const Parts& parts, int of_row, int (&ends)[MOST_ROWS]) {
+__device__ __forceinline__ Runs deal(const Attend& a, const Parts& parts, int of_row, int (&ends)[MAX_ROWS]) {
     const int lane = threadIdx.x % 32, n_rows = a.b->n_rows, at_once = gridDim.x;
     const int alone = 3 * at_once / 4, merging = 3 * at_once / 2;  // a group of one block; merging
     const Runs whole{WHOLE, n_rows * of_row};
-    if (!parts.apart || n_rows > MOST_ROWS || whole.n_items >= 4 * at_once) return whole;
+    if (!parts.apart || n_rows > MAX_ROWS || whole.n_items >= 4 * at_once) return whole;
     int most = 0, sum = 0;
 #pragma unroll 1
     for (int row = lane; row < n_rows; row += 32) {
@@ -106,7 +106,7 @@ template <int D, int type>
 __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
-    __shared__ int ends[MOST_ROWS];
+    __shared__ int ends[MAX_ROWS];
     let_next_kernel_begin();
     const int tiles = (a.group() + QUERIES - 1) / QUERIES, of_row = a.kv_heads * tiles, lane = threadIdx.x % 32;
     const Entry entry = a.b->entries[a.entry];

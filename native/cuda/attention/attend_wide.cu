@@ -211,7 +211,7 @@ struct Wide {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = warp * 16 + 4 * i + lane / 8;
-            const Scaled scaled(most_of(x[i], 0.f));
+            const Scaled scaled(max_magnitude(x[i], 0.f));
             put_query(x[i], scaled.up, 0, D, lane % 8, [&](int c) {
                 const int to = type == F16 ? c : slot_of(c);
                 return q + place(WIDE, at, to / 8) + to % 8 * 2;

@@ -4,7 +4,7 @@
 #include "primitives/mma.cuh"
 
 constexpr int WARPS = 4;
-constexpr int MOST_COLUMNS = 576;
+constexpr int MAX_COLUMNS = 576;
 
 namespace {
 
@@ -191,7 +191,7 @@ __device__ __forceinline__ void turn_filled(float* head, int n, int room, bool i
 
 template <int k_type, int v_type>
 __device__ void store(const Store& s) {
-    __shared__ float heads[WARPS][MOST_COLUMNS];
+    __shared__ float heads[WARPS][MAX_COLUMNS];
     let_next_kernel_begin();
     const Batch& b = *s.turned.b;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x, step = gridDim.y * WARPS;

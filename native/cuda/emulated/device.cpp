@@ -19,10 +19,10 @@ emulated::Dim threadIdx, blockIdx, blockDim, gridDim;
 namespace emulated {
 namespace {
 
-constexpr int kMostThreads = 1024;         // of a block, and of blocks that run at once
-constexpr int kMostBlocks = 8;             // that run at once
-constexpr size_t kStackBytes = 1 << 18;    // granted page by page
-constexpr size_t kMostShared = 227 << 10;  // of sm_90
+constexpr int kMaxThreads = 1024;         // of a block, and of blocks that run at once
+constexpr int kMaxBlocks = 8;             // that run at once
+constexpr size_t kStackBytes = 1 << 18;   // granted page by page
+constexpr size_t kMaxShared = 227 << 10;  // of sm_90
 constexpr uint64_t kCanary = 0x5A5A1234DEADC0DEull;
 
 enum class Wait : uint8_t { none, block, blocks, named, warp, phase, done };
@@ -56,8 +56,8 @@ struct Warp {
 };
 
 std::mutex one_at_a_time;
-Thread threads[kMostThreads];
-Warp warps[kMostThreads / 32];
+Thread threads[kMaxThreads];
+Warp warps[kMaxThreads / 32];
 char* stacks = nullptr;
 void* scheduler = nullptr;  // its stack, while a fiber runs
 int current = 0;
@@ -68,7 +68,7 @@ const Kernel* kernel = nullptr;
 void** arguments = nullptr;
 std::string kernel_name, message;
 jmp_buf out_of_launch;
-alignas(1024) unsigned char shared[kMostBlocks][kMostShared + 1024];
+alignas(1024) unsigned char shared[kMaxBlocks][kMaxShared + 1024];
 
 std::string dims(const Dim& d) {
     return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
@@ -341,7 +341,7 @@ EXPORTED const char* emulated_launch(const char* name, const unsigned* grid, con
                                      unsigned shared_bytes, void** args, unsigned group) {
     const std::lock_guard<std::mutex> lock(one_at_a_time);
     if (stacks == nullptr) {
-        void* const memory = mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE,
+        void* const memory = mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) return "no memory for the stacks of threads";
         stacks = static_cast<char*>(memory);
@@ -353,11 +353,11 @@ EXPORTED const char* emulated_launch(const char* name, const unsigned* grid, con
     blockDim = {block[0], block[1], block[2]};
     message.clear();
     const uint64_t n = uint64_t{block[0]} * block[1] * block[2];
-    if (n == 0 || n > kMostThreads) return "a block has 1 to 1024 threads";
-    if (group == 0 || group > kMostBlocks || n * group > kMostThreads || grid[0] % group != 0)
+    if (n == 0 || n > kMaxThreads) return "a block has 1 to 1024 threads";
+    if (group == 0 || group > kMaxBlocks || n * group > kMaxThreads || grid[0] % group != 0)
         return "a group has at most 8 blocks and 1024 threads, and a grid has whole groups";
     if (group > 1 && n % 32 != 0) return "blocks of a group have whole warps";
-    if (shared_bytes > kMostShared) return "a block has at most 227 KiB of shared memory";
+    if (shared_bytes > kMaxShared) return "a block has at most 227 KiB of shared memory";
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return "a grid has at least one block";
     if (grid[1] > 65535 || grid[2] > 65535) return "a grid has at most 65535 blocks along y and z";
     n_threads = static_cast<int>(n);

@@ -206,7 +206,7 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     Walk walk(blockIdx.x >> 1, gridDim.x >> 1, (items.n_high + 1) / 2 * items.n_wide * n_splits, n_tiles, n_splits);
     const LinearWide<T, NT> roles = {rings,  x,     backs, x_stride, n_rows, n_tiles, n_splits, all,
                                      finish, parts, flags, items,    lane,   warp,    rank};
-    const bool is_own = NT <= MOST_OWN && own.x != nullptr && n_rows <= MOST_OWN;
+    const bool is_own = NT <= MAX_OWN_ROWS && own.x != nullptr && n_rows <= MAX_OWN_ROWS;
     if (warp >= 8) {
         leave_registers<40>();
         if (warp == 8) {
@@ -219,7 +219,7 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     } else {
         take_registers<232>();
         wait_for_kernel_before();
-        if constexpr (NT <= MOST_OWN) {
+        if constexpr (NT <= MAX_OWN_ROWS) {
             if (is_own) own_rows(own, n_rows, rings.rest());
         }
         roles.consume(walk);

@@ -16,7 +16,7 @@ struct OwnRows {
     u32* arrivals;  // as those of Few
     int n_columns, n_stride;
 };
-constexpr int MOST_OWN = 64;          // rows; linear_prepare prepares more
+constexpr int MAX_OWN_ROWS = 64;      // rows; linear_prepare prepares more
 constexpr int OF_ROW = 1, READY = 2;  // named barriers: of the consumers, and of them and the producer of rows
 
 // The consumers of a block prepare one row, as linear_prepare does.
@@ -59,7 +59,7 @@ __device__ __forceinline__ void prepare_own(const OwnRows& own, int n_rows, floa
         if (threadIdx.x == 0) {
             bool is_ready = false;
 #pragma unroll 1
-            for (int i = 0; i < MOST_ASKED && !is_ready; i++) is_ready = load_of_blocks(own.arrivals) >= u32(n_rows);
+            for (int i = 0; i < MAX_POLLS && !is_ready; i++) is_ready = load_of_blocks(own.arrivals) >= u32(n_rows);
             reduced[0] = is_ready;
         }
         named_barrier(OF_ROW, 256);

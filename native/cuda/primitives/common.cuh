@@ -47,21 +47,21 @@ struct Entry {
 // The inputs of one run. One lies on the device at a fixed address; the host fills it before each run.
 struct Batch {
     int n_rows, n_sequences, n_output, max_pages;
-    int n_keeps, n_adapters, is_hidden_normed, n_longest;  // n_longest: the largest position + 1
-    const int* tokens;                                     // [n_rows]
-    const int* positions;                                  // [n_rows]
-    const int* sequences;                                  // [n_rows]
-    const int* offsets;                                    // [n_sequences + 1]
-    const int* output_rows;                                // [n_output]
-    const int* slots_in;                                   // [n_sequences], -1: zeros
-    const int* slots_out;                                  // [n_sequences]
-    const int* keeps;                                      // [n_keeps][2]: row, slot
-    const float* adapters;                                 // [n_sequences][n_adapters]
-    const float* hidden;                                   // [n_rows][width]
-    const float* cosines;                                  // [turn_rows][n_turns]
-    const float* sines;                                    // [turn_rows][n_turns]
-    float* const* slots;                                   // by index in Plan.state: [n_slots][numbers]
-    const Entry* entries;                                  // by index in Plan.state
+    int n_keeps, n_adapters, is_hidden_normed, max_length;  // max_length: the largest position + 1
+    const int* tokens;                                      // [n_rows]
+    const int* positions;                                   // [n_rows]
+    const int* sequences;                                   // [n_rows]
+    const int* offsets;                                     // [n_sequences + 1]
+    const int* output_rows;                                 // [n_output]
+    const int* slots_in;                                    // [n_sequences], -1: zeros
+    const int* slots_out;                                   // [n_sequences]
+    const int* keeps;                                       // [n_keeps][2]: row, slot
+    const float* adapters;                                  // [n_sequences][n_adapters]
+    const float* hidden;                                    // [n_rows][width]
+    const float* cosines;                                   // [turn_rows][n_turns]
+    const float* sines;                                     // [turn_rows][n_turns]
+    float* const* slots;                                    // by index in Plan.state: [n_slots][numbers]
+    const Entry* entries;                                   // by index in Plan.state
     int n_turns;
     int pad;
     const int* turn_rows;   // [n_rows]: the row of cosines and sines that each turns by; mostly its position

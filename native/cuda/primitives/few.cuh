@@ -53,7 +53,7 @@ struct Few {
 
 // How often a block polls for the rows of other blocks before it prepares them itself. Other blocks need microseconds;
 // this many polls take a tenth of a millisecond.
-constexpr int MOST_ASKED = 128;
+constexpr int MAX_POLLS = 128;
 
 // Returns whether n rows are ready, or become ready while one thread polls. All threads get the answer by a vote: so
 // the compiler knows that the warp stays converged, and needs a fifth fewer registers after it.
@@ -61,7 +61,7 @@ __device__ __forceinline__ bool are_ready(const Few& few, int n_rows) {
     bool is_so = false;
     if (threadIdx.x == 0) {
 #pragma unroll 1
-        for (int i = 0; i < MOST_ASKED && !is_so; i++) is_so = load_of_blocks(few.arrivals) >= u32(n_rows);
+        for (int i = 0; i < MAX_POLLS && !is_so; i++) is_so = load_of_blocks(few.arrivals) >= u32(n_rows);
     }
     return __any_sync(ALL_LANES, __syncthreads_or(is_so));
 }

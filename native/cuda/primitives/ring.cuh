@@ -4,7 +4,7 @@
 
 #include "linears/linears.cuh"
 
-constexpr int MOST_STAGES = 8;
+constexpr int MAX_STAGES = 8;
 
 // Tiles on their way to one warp, stage by stage.
 struct Ring {
@@ -21,7 +21,7 @@ struct Ring {
         n_stages = stages;
         stage_bytes = bytes;
 #if WOOLLY_BULK
-        barriers = shared_address(shared + 1024 + warp * MOST_STAGES * 8);
+        barriers = shared_address(shared + 1024 + warp * MAX_STAGES * 8);
         policy = read_once();
         if (lane < n_stages) {
             barrier_start(barriers + lane * 8, 1);

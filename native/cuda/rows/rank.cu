@@ -4,7 +4,7 @@
 
 // A block ranks a part of a row, then a block ranks what the parts of a row left.
 constexpr int PART = 4096, PART_THREADS = 512, ROW_THREADS = 1024;
-constexpr float LARGEST = 3.402823466e38f;
+constexpr float MAX_FLOAT = 3.402823466e38f;
 
 __device__ inline float minus_infinity() { return __int_as_float((int)0xFF800000); }
 
@@ -124,7 +124,7 @@ KERNEL_MANY(PART_THREADS, 3, rank_parts)(const Batch* b, const float* logits, u6
     for (int i = 0; i < N; i++) {
         const int id = part * PART + i * PART_THREADS + threadIdx.x;
         x[i] = id < width ? logits[id] : minus_infinity();
-        is_sound = is_sound && x[i] <= LARGEST;
+        is_sound = is_sound && x[i] <= MAX_FLOAT;
     }
     const auto key_at = [&](int i) {
         const int id = part * PART + i * PART_THREADS + threadIdx.x;
@@ -231,13 +231,13 @@ __device__ inline int taken(const Pick& pick, const float* logits, const float* 
     return 0;
 }
 
-constexpr int FEED_THREADS = 64, MOST_RANKED = 256;
+constexpr int FEED_THREADS = 64, MAX_RANKED = 256;
 
 // Blocks of rows of the batch, one of each sequence: `heads` is what rank_rows left of the batch before, n of each row.
 KERNEL_OF(FEED_THREADS, rank_feed)(const Batch* b, const u8* heads, const Pick* picks, int n) {
     const int row = blockIdx.x;
     if (row >= b->n_rows) return;
-    __shared__ float own[MOST_RANKED], weights[MOST_RANKED], powers[MOST_RANKED];
+    __shared__ float own[MAX_RANKED], weights[MAX_RANKED], powers[MAX_RANKED];
     const Pick pick = picks[row];
     heads += (long long)pick.row * (sizeof(Head) + 8 * n) + sizeof(Head);
     const int* ids = (const int*)heads;

@@ -192,7 +192,7 @@ class Launched:
             self.names.add(kernel)
             launch(device, kernel, *rest, **options)
 
-        self._patches = (patch.object(CudaDevice, "launch", noted), patch.object(core, "_MOST_GRAPHED", 0))
+        self._patches = (patch.object(CudaDevice, "launch", noted), patch.object(core, "_MAX_GRAPH_ROWS", 0))
         for one in self._patches:
             one.start()
         return self.names

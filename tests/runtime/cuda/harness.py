@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BATCH = np.dtype(
     [
         *((name, np.int32) for name in ("n_rows", "n_sequences", "n_output", "max_pages")),
-        *((name, np.int32) for name in ("n_keeps", "n_adapters", "is_hidden_normed", "n_longest")),
+        *((name, np.int32) for name in ("n_keeps", "n_adapters", "is_hidden_normed", "max_length")),
         *((name, np.uint64) for name in ("tokens", "positions", "sequences", "offsets", "output_rows")),
         *((name, np.uint64) for name in ("slots_in", "slots_out", "keeps", "adapters", "hidden")),
         *((name, np.uint64) for name in ("cosines", "sines", "slots", "entries")),
@@ -150,7 +150,7 @@ class CaseProgram:
             "n_keeps": len(batch.keeps),
             "n_adapters": 0 if batch.adapters is None else batch.adapters.shape[1],
             "is_hidden_normed": int(batch.is_hidden_normed),
-            "n_longest": int(batch.positions.max()) + 1,
+            "max_length": int(batch.positions.max()) + 1,
             "n_turns": cosines.shape[1],
             "brought_width": 0 if batch.brought is None else batch.brought.shape[1],
             "n_places": 0 if batch.places is None else batch.places.shape[1],

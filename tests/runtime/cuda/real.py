@@ -143,12 +143,12 @@ def _rows(backend: CudaBackend, name: str, counts: tuple[int, ...]) -> None:
             differ = (got.view(np.uint32) != whole.view(np.uint32)).any(axis=1)
             assert not differ.any(), f"in runs of {n_rows} rows {differ.sum()} differ, first {np.argmax(differ)}"
         _mixed(program, tokens, whole)
-        before = core._MOST_GRAPHED
-        core._MOST_GRAPHED = 0
+        before = core._MAX_GRAPH_ROWS
+        core._MAX_GRAPH_ROWS = 0
         try:
             eager = _logits(program, tokens[:40], 5)
         finally:
-            core._MOST_GRAPHED = before
+            core._MAX_GRAPH_ROWS = before
         assert np.array_equal(eager, whole[:40]), "graphs give other bits than single launches"
         file.close()
 

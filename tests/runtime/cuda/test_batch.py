@@ -80,7 +80,7 @@ def test_every_array_is_where_the_struct_says(plan_and_views, max_pages):
         slot.fill(batch, state, plan)
         struct = memory.read(slot.address, np.zeros(1, BATCH))[0]
         assert [struct[n] for n in ("n_rows", "n_sequences", "n_output", "max_pages")] == [6, 2, 2, max_pages]
-        assert [struct[n] for n in ("n_keeps", "n_adapters", "n_longest")] == [0, 3, 4]
+        assert [struct[n] for n in ("n_keeps", "n_adapters", "max_length")] == [0, 3, 4]
         for name in ("tokens", "positions", "offsets", "output_rows", "adapters", "hidden"):
             assert np.array_equal(memory.read(struct[name], getattr(batch, name)), getattr(batch, name)), name
         assert memory.read(struct["sequences"], batch.tokens).tolist() == [0, 0, 0, 0, 1, 1]
@@ -98,7 +98,7 @@ def test_batches_that_are_alike_follow_one_another(plan_and_views):
     for token, position, page in ((5, 7, 1), (9, 8, 2)):
         slot.fill(Batch.of([([token], position, [page])]), state, plan)
         struct = memory.read(slot.address, np.zeros(1, BATCH))[0]
-        assert struct["n_longest"] == position + 1
+        assert struct["max_length"] == position + 1
         for name, value in (("tokens", token), ("positions", position), ("sequences", 0), ("output_rows", 0)):
             assert memory.read(struct[name], np.zeros(1, np.int32)).tolist() == [value], name
         assert memory.read(struct["offsets"], np.zeros(2, np.int32)).tolist() == [0, 1]

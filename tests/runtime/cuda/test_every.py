@@ -50,8 +50,8 @@ def test_kernels_of_4_bits_are_launched():
 def test_launches_are_noted_for_a_while():
     launch = CudaDevice.launch
     with Launched() as launched:
-        assert CudaDevice.launch is not launch and core._MOST_GRAPHED == 0
-    assert CudaDevice.launch is launch and core._MOST_GRAPHED > 0 and launched == set()
+        assert CudaDevice.launch is not launch and core._MAX_GRAPH_ROWS == 0
+    assert CudaDevice.launch is launch and core._MAX_GRAPH_ROWS > 0 and launched == set()
 
 
 def test_exactly_the_kernels_that_are_left_out_for_hopper_are_never_launched_there():

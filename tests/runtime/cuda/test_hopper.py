@@ -87,7 +87,7 @@ def test_kernels_of_many_rows_give_the_bits_of_those_of_all_generations(
     n_columns, n_processors, counts, kernels, is_own, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(linears, "_WIDEST_FROM", 161)
-    monkeypatch.setattr(linears, "_LEAST_HIGH", 1 if is_own else 100)
+    monkeypatch.setattr(linears, "_MIN_HIGH", 1 if is_own else 100)
     made, device = case(n_columns, 300 if n_columns == 768 else 140), HopperDevice()
     device.n_processors = n_processors
     ours, launched = run(device, made, counts, tmp_path)
@@ -102,7 +102,7 @@ def test_kernels_of_many_rows_give_the_bits_of_those_of_all_generations(
 @pytest.mark.parametrize("n_processors", [pytest.param(16, marks=rare), 8])
 def test_a_chain_of_blocks_takes_two_kinds_of_matrices(n_processors, tmp_path, monkeypatch):
     """One team has all matrices one after another, or two have them at once: the bits are those of one row."""
-    monkeypatch.setattr(linears, "_LEAST_HIGH", 1)
+    monkeypatch.setattr(linears, "_MIN_HIGH", 1)
 
     def make(rng):
         kinds = {"q": (GGMLType.Q4_K, 140), "k": (GGMLType.Q4_K, 8), "v": (GGMLType.Q6_K, 24)}

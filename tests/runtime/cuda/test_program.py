@@ -99,7 +99,7 @@ def test_a_program_gives_what_the_reference_gives_as_graphs_and_without(name, op
     got = one.logits()
     assert (np.abs(got.astype(np.float64) - want) <= bound).all()
     assert one.device.n_replays == len(one.case.batches()) > 0
-    monkeypatch.setattr(core, "_MOST_GRAPHED", 0)
+    monkeypatch.setattr(core, "_MAX_GRAPH_ROWS", 0)
     assert np.array_equal(one.logits(), got)
     assert one.device.n_replays == len(one.case.batches())
 

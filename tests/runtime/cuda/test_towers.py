@@ -39,7 +39,7 @@ def test_rows_are_those_of_the_reference_wherever_the_work_stops(name, emulated,
 
 
 def test_pictures_of_a_size_that_was_seen_run_as_a_graph(emulated, tmp_path, monkeypatch):
-    monkeypatch.setattr(core, "_MOST_GRAPHED", 2)
+    monkeypatch.setattr(core, "_MAX_GRAPH_ROWS", 2)
     captured, capture = [], EmulatedDevice.capture
     monkeypatch.setattr(EmulatedDevice, "capture", lambda *own: captured.append(own) or capture(*own))
     tower = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cuda", Options())

@@ -32,8 +32,8 @@ def test_every_kernel_of_tiles_has_a_case():
 
 @pytest.mark.parametrize("kernel", TILES)
 def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(kernel, metal, fake, tmp_path, monkeypatch):
-    monkeypatch.setattr(attention, "_LEAST_TILED", 9)
-    monkeypatch.setattr(attention, "_LEAST_EACH", 0)
+    monkeypatch.setattr(attention, "_MIN_TILED_ROWS", 9)
+    monkeypatch.setattr(attention, "_MIN_SEQUENCE_ROWS", 0)
     kv_type, more = TILES[kernel]
     case = _attention(kernel, 40, 2, "halves", kv_type, TILED, kv_heads=1, **more)
     with case.open(tmp_path) as file:
@@ -46,8 +46,8 @@ def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(kernel, metal, fake, 
 @pytest.mark.parametrize(("group", "kernel"), [(5, "attend_f16_128"), (8, "attend_parts_f16_128")])
 def test_answers_in_front_of_a_prompt_are_left_out_of_its_tiles(group, kernel, metal, fake, tmp_path, monkeypatch):
     """Tiles of 6 rows, which no kernel of few rows fits, and of 4; both begin within the prompt."""
-    monkeypatch.setattr(attention, "_LEAST_TILED", 12)
-    monkeypatch.setattr(attention, "_LEAST_EACH", 5)
+    monkeypatch.setattr(attention, "_MIN_TILED_ROWS", 12)
+    monkeypatch.setattr(attention, "_MIN_SEQUENCE_ROWS", 5)
     runs: tuple[Run, ...] = (((40, 0, (1, 2)),), ((1, 40, (1, 2)), (4, 0, (6,)), (21, 0, (7,))))
     case = _attention(f"front-{group}", 16, group, "halves", "f16", runs, kv_heads=1)
     with case.open(tmp_path) as file:
@@ -63,8 +63,8 @@ def test_answers_in_front_of_a_prompt_are_left_out_of_its_tiles(group, kernel, m
 def test_keys_of_4_bits_without_their_bias_have_the_bits_of_the_cpu_backend(
     kv_type, least, metal, fake, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(attention, "_LEAST_TILED", least)
-    monkeypatch.setattr(attention, "_LEAST_EACH", 0)
+    monkeypatch.setattr(attention, "_MIN_TILED_ROWS", least)
+    monkeypatch.setattr(attention, "_MIN_SEQUENCE_ROWS", 0)
     spec = replace(TINY["qwen2"], width=256, ffn=256, type=GGMLType.Q4_K, head_dim=64, n_layers=1)
     tokens = np.random.RandomState(7).randint(0, 264, 24)
     with open_gguf(write_tiny(spec, tmp_path / "tiny.gguf")) as file:

@@ -49,13 +49,13 @@ def test_many_candidates_give_the_positions_of_the_cpu_backend(name, vulkan, tmp
 
 
 # Of blocks that no index chooses: memory for the splits of all rows; for those of one row that is not far.
-MOST = {"all": {"MAX_CONTEXT": 1 << 10}, "far": {"_MOST_SPLITS": 1, "_FEW_SPLITS": 1}}
+LIMITS = {"all": {"MAX_CONTEXT": 1 << 10}, "far": {"_MAX_SPLITS": 1, "_FEW_SPLITS": 1}}
 
 
 @pytest.mark.parametrize("name", ["attend_kept-f32-3-0", "attend_kept-f16-20-0"])
-@pytest.mark.parametrize("most", MOST)
-def test_blocks_behind_the_latest_rows_have_the_bits_of_the_cpu_backend(most, name, vulkan, tmp_path, monkeypatch):
-    for one, value in MOST[most].items():
+@pytest.mark.parametrize("limits", LIMITS)
+def test_blocks_behind_the_latest_rows_have_the_bits_of_the_cpu_backend(limits, name, vulkan, tmp_path, monkeypatch):
+    for one, value in LIMITS[limits].items():
         monkeypatch.setattr(attention, one, value)
     check(COMPRESSIONS[name], vulkan, tmp_path)
 

@@ -128,7 +128,7 @@ def test_short_sequences_in_front_of_prompts_are_not_computed_by_tiles():
 def test_a_vocabulary_of_more_groups_than_a_grid_has_goes_to_the_kernel_of_few_rows(vulkan, tmp_path, monkeypatch):
     spec = replace(FAMILIES["llama"], width=256, ffn=96, type=GGMLType.Q8_0, head_dim=64, n_layers=1)
     path = write_tiny(spec, tmp_path / "tiny.gguf")
-    monkeypatch.setattr(linears, "_MOST_GROUPS", 79)  # of 4 rows each; the vocabulary has 320
+    monkeypatch.setattr(linears, "_MAX_GROUPS", 79)  # of 4 rows each; the vocabulary has 320
     program, cpu = both(vulkan, path, "f16")
     *layers, head = (
         [launch.kernel for launch in step if launch.kernel.startswith("linear_") and launch.dimensions(1, 1)]

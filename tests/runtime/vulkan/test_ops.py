@@ -55,8 +55,8 @@ def test_every_pair_of_types_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_p
 @pytest.mark.rare
 @pytest.mark.parametrize("name", FOUR_BITS)
 def test_tiles_over_a_cache_of_4_bits_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
-    monkeypatch.setattr(attention, "_LEAST_TILED", 16)
-    monkeypatch.setattr(attention, "_LEAST_EACH", 0)
+    monkeypatch.setattr(attention, "_MIN_TILED_ROWS", 16)
+    monkeypatch.setattr(attention, "_MIN_SEQUENCE_ROWS", 0)
     check(FOUR_BITS[name], vulkan, tmp_path)
 
 
@@ -73,15 +73,15 @@ def test_rows_of_more_blocks_than_a_group_holds_have_the_bits_of_the_cpu_backend
 
 @pytest.mark.parametrize("name", TILED)
 def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
-    monkeypatch.setattr(attention, "_LEAST_TILED", 16)
-    monkeypatch.setattr(attention, "_LEAST_EACH", 0)
+    monkeypatch.setattr(attention, "_MIN_TILED_ROWS", 16)
+    monkeypatch.setattr(attention, "_MIN_SEQUENCE_ROWS", 0)
     check(ALL[name], vulkan, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["Q8_0-96", "Q2_K-512"])
 def test_rows_that_are_normed_by_one_group_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
     """As they are in batches of more rows than the cases have."""
-    monkeypatch.setattr(linears, "_LEAST_WHOLE", 2)
+    monkeypatch.setattr(linears, "_MIN_GROUP_ROWS", 2)
     check(ALL[f"linears-norm-{name}"], vulkan, tmp_path)
 
 

@@ -161,7 +161,7 @@ def test_what_is_kept_of_a_batch_is_bounded(app, more):
 
 
 def test_an_ended_batch_can_be_deleted_and_the_oldest_are_forgotten(app, monkeypatch):
-    monkeypatch.setattr("woolly.serving.batches.store._MOST_ENDED", 2)
+    monkeypatch.setattr("woolly.serving.batches.store._MAX_ENDED_BATCHES", 2)
     seconds = SimpleNamespace(time=lambda: next(times))  # the age of a batch is in whole seconds
     times = itertools.count(1000)
     monkeypatch.setattr("woolly.serving.batches.store.time", seconds)

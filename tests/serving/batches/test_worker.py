@@ -242,7 +242,7 @@ def test_files_and_open_batches_are_bounded(app, monkeypatch):  # noqa: F811
         return plain(path)
 
     monkeypatch.setattr(worker_module, "count_rows", slow)
-    monkeypatch.setattr("woolly.serving.batches.store._MOST_OPEN", 2)
+    monkeypatch.setattr("woolly.serving.batches.store._MAX_OPEN_BATCHES", 2)
     with app(max_files="3000") as client:
         id = upload(client, ["hi"]).json()["id"]
         body = {"input_file_id": id, "endpoint": ENDPOINT}

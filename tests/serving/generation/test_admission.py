@@ -31,7 +31,7 @@ def untouched(*_):
 
 def fill(client, monkeypatch, n_free=0):
     admission = client.app.state.generator.admission
-    monkeypatch.setattr(admission, "n_open", admission.n_most - n_free)
+    monkeypatch.setattr(admission, "n_open", admission.max_open - n_free)
     return admission
 
 
@@ -42,7 +42,7 @@ def test_a_full_queue_answers_before_the_model_is_touched(client, monkeypatch, p
     reply = client.post(path, json=ROUTES[path])
     assert reply.status_code == 429 and reply.json()["error"]["code"] == "queue_full"
     assert int(reply.headers["retry-after"]) >= 1
-    assert admission.n_open == admission.n_most
+    assert admission.n_open == admission.max_open
 
 
 def test_a_full_queue_is_told_over_a_socket_and_a_session_stays_unread(client, monkeypatch):
@@ -103,7 +103,7 @@ def test_a_batch_that_fits_is_taken_whole_or_not_at_all(client, monkeypatch):
     admission = fill(client, monkeypatch, 2)
     assert client.post("/v1/completions", json={"prompt": ["a"] * 3, "max_tokens": 1}).status_code == 429
     assert client.post("/v1/completions", json={"prompt": ["a"] * 2, "max_tokens": 1}).status_code == 200
-    assert admission.n_open == admission.n_most - 2
+    assert admission.n_open == admission.max_open - 2
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/v1/inference/chat"])

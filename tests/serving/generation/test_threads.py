@@ -125,15 +125,15 @@ def test_a_client_that_leaves_holds_its_model_and_its_place_until_the_thread_is_
 
 def test_texts_are_worked_on_two_at_a_time(tiny_model, tmp_path, monkeypatch):
     async def story(state, client):
-        n_running = n_most = 0
+        n_running = max_running = 0
         lock = threading.Lock()
         are_two = threading.Event()
 
         def count(llm, body):
-            nonlocal n_running, n_most
+            nonlocal n_running, max_running
             with lock:
                 n_running += 1
-                n_most = max(n_most, n_running)
+                max_running = max(max_running, n_running)
                 if n_running == 2:
                     are_two.set()
             assert are_two.wait(60)
@@ -145,7 +145,7 @@ def test_texts_are_worked_on_two_at_a_time(tiny_model, tmp_path, monkeypatch):
         monkeypatch.setattr(tokens_module, "_tokens", count)
         replies = await asyncio.gather(*(client.post("/tokenize", json={"content": "hi"}) for _ in range(5)))
         assert {reply.status_code for reply in replies} == {200}
-        assert n_most == 2
+        assert max_running == 2
 
     with_app(tiny_model, tmp_path, story)
 

@@ -99,8 +99,8 @@ def test_all_models_together_keep_to_the_cap_of_their_memory(folder, machine, mo
 
 
 def test_a_cap_of_memory_takes_the_place_of_a_number_of_models():
-    assert Settings().most_models == 1 and Settings(models_memory="24GB").most_models is None
-    assert Settings(models_max=0).most_models is None and Settings(models_max=3, models_memory="24GB").most_models == 3
+    assert Settings().max_models == 1 and Settings(models_memory="24GB").max_models is None
+    assert Settings(models_max=0).max_models is None and Settings(models_max=3, models_memory="24GB").max_models == 3
     assert Settings(models_memory="24GB").models_bytes == 24 * GB
     with pytest.raises(RequestError, match="models_memory is 'much'; bytes were expected"):
         Settings(models_memory="much")

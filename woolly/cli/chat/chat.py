@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # From this share of the context on the chat says how full it is.
 _NEARLY_FULL = 0.8
 _SHORTER = "/compact makes a note of the turns so far, /forget N drops the N oldest"
-_MOST_ROUNDS = 16  # of calls and results in one turn: a model may call for ever
+_MAX_ROUNDS = 16  # of calls and results in one turn: a model may call for ever
 
 
 class Chat:
@@ -101,16 +101,16 @@ class Chat:
         n_before, stream = len(messages), self._begin(asked)
         messages.append(asked)
         try:
-            for n_rounds in range(1, _MOST_ROUNDS + 1):
+            for n_rounds in range(1, _MAX_ROUNDS + 1):
                 ended, answer, calls = self._show(stream)
                 messages.append(call_message(answer, calls))
                 if not calls or self.tools is None:
                     break
                 results, goes_on = self.tools.run(calls)
                 messages += results
-                if not goes_on or n_rounds == _MOST_ROUNDS:
+                if not goes_on or n_rounds == _MAX_ROUNDS:
                     if goes_on:
-                        tell(f"(ended: the model called tools {_MOST_ROUNDS} times without an answer)")
+                        tell(f"(ended: the model called tools {_MAX_ROUNDS} times without an answer)")
                     messages.append(call_message("", ()))  # templates want an answer between results and a question
                     break
                 stream = self._begin(None)

@@ -16,7 +16,7 @@ from woolly.store.download import unreachable
 from woolly.store.hub import shards_of
 
 # A header of a large vocabulary has about 10 MB.
-_FIRST, _MOST = 2 << 20, 128 << 20
+_FIRST, _MAX_BYTES = 2 << 20, 128 << 20
 
 
 def is_remote(spec: str) -> bool:
@@ -58,7 +58,7 @@ def _fetch(remote: Remote, path: Path) -> None:
             is_header = path.stat().st_size and _has_magic(path)
             if error.code == "shard":  # the other files are missing, but the header of this one was read
                 return
-            if not is_header or have >= min(n_bytes, _MOST):
+            if not is_header or have >= min(n_bytes, _MAX_BYTES):
                 text = str(error).replace(str(path), remote.url)
                 raise GGUFError(text) from None
         wanted *= 4

@@ -25,7 +25,7 @@ from woolly.store import resolve
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile
 
-_LONGEST_VALUE = 100
+_MAX_VALUE_LENGTH = 100
 _BANDWIDTH_MEGABYTES = 256
 
 
@@ -208,7 +208,7 @@ def _shorten(value: Any) -> Any:
     if isinstance(value, str):
         value = _printable(value)
         more = f"... ({len(value)} characters)"
-        return value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - len(more)] + more
+        return value if len(value) <= _MAX_VALUE_LENGTH else value[: _MAX_VALUE_LENGTH - len(more)] + more
     if isinstance(value, (bool, int, float)):
         # JSON knows no NaN.
         return value if not isinstance(value, float) or math.isfinite(value) else str(value)

@@ -9,7 +9,7 @@ from woolly.cli.parse.usage import UsageError
 
 _RANGE = re.compile(r"(\d+)-(\d+)(?:([+*])(\d+))?")
 # A range is typed by hand: more numbers than this are a mistake.
-_MOST = 1000
+_MAX_NUMBERS = 1000
 
 
 def numbers(option: str, texts: Sequence[str], least: int) -> list[int]:
@@ -21,7 +21,7 @@ def numbers(option: str, texts: Sequence[str], least: int) -> list[int]:
                 found += _one(part.strip())
             except ValueError:
                 found.append(least - 1)
-            if len(found) > _MOST or min(found) < least:
+            if len(found) > _MAX_NUMBERS or min(found) < least:
                 kind = f"whole numbers from {least}" + (", 0 for none," if least == 0 else "")
                 raise UsageError(f"{option} is {text!r}, but {kind} were expected, such as {least + 1},8 or 1-8*2")
     return list(dict.fromkeys(found))
@@ -35,6 +35,6 @@ def _one(text: str) -> list[int]:
     if first > last or step < 1 or (by == "*" and (step < 2 or first < 1)):
         raise ValueError(text)
     out = [first]
-    while len(out) <= _MOST and (following := out[-1] * step if by == "*" else out[-1] + step) <= last:
+    while len(out) <= _MAX_NUMBERS and (following := out[-1] * step if by == "*" else out[-1] + step) <= last:
         out.append(following)
     return out

@@ -13,7 +13,7 @@ from woolly.store import Tag, find_named, read_catalogue
 _ENOUGH = 10.0  # tokens per second: about twice as fast as people read
 _REACHED = 0.7  # part of the memory's bandwidth that answers of one sequence use, by the benchmarks
 _MEGABYTES = 128
-_LEAST_SHARE = 0.4  # of the processor that counts as ours: less would make a guess of a measurement
+_MIN_SHARE = 0.4  # of the processor that counts as ours: less would make a guess of a measurement
 _LINE = 12.5e6  # bytes per second of a connection of 100 Mbit/s
 
 
@@ -74,4 +74,4 @@ def _measured() -> float:
 
     with Others() as others:
         best = max(measure_bandwidth(default_threads(), _MEGABYTES) for _ in range(3))
-    return best * 1e9 / max(_LEAST_SHARE, 1 - (others.share or 0.0))
+    return best * 1e9 / max(_MIN_SHARE, 1 - (others.share or 0.0))

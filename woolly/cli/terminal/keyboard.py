@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
 
 _QUOTES = '"""'
-_MOST_ENTRIES = 1000
+_MAX_ENTRIES = 1000
 
 Complete = Callable[[str], list[str]]  # the line before the cursor -> what its last word may become
 
@@ -88,7 +88,7 @@ class _Entries:
         """Write the last entries; a folder that cannot be written to keeps none."""
         if self._path is None:
             return
-        text = "".join(f"{json.dumps(entry)}\n" for entry in self._entries[-_MOST_ENTRIES:])
+        text = "".join(f"{json.dumps(entry)}\n" for entry in self._entries[-_MAX_ENTRIES:])
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600))

@@ -25,7 +25,7 @@ _DEFAULTS = {
     "num_decoder_layers": 2,
     "max_symbols_per_step": 10,
 }
-_MOST_LAYERS = 4  # of the prediction network
+_MAX_LAYERS = 4  # of the prediction network
 
 
 def _base(c: Hyperparameters, norm: str) -> Keys:
@@ -131,7 +131,7 @@ _TOP = {
     "decoder.decoder_projector": "dec.joint_pred",
     **{
         f"decoder.lstm.{part}_{its}_l{i}": f"dec.lstm.{i}.{name}.{part}"
-        for i in range(_MOST_LAYERS)
+        for i in range(_MAX_LAYERS)
         for its, name in (("ih", "input"), ("hh", "hidden"))
         for part in ("weight", "bias")
     },

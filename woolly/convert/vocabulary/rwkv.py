@@ -9,7 +9,7 @@ from typing import Any
 from woolly.errors import ModelError
 from woolly.tokens.vocabulary import TokenType
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _END_OF_TURN = r"\n\n"
 
 
@@ -20,7 +20,7 @@ def find_rwkv(folder: Path) -> Path | None:
 
 def read_rwkv(path: Path) -> dict[str, Any]:
     """The keys of the vocabulary; ModelError that names a line which is none. Token 0 ends texts and has no line."""
-    if path.stat().st_size > _MOST_BYTES:
+    if path.stat().st_size > _MAX_BYTES:
         raise ModelError(f"{path} is too large for a vocabulary")
     texts = ["<s>"]
     for number, line in enumerate(path.read_bytes().splitlines(), 1):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from woolly.errors import ModelError
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class SentencePieces:
 def read_sentencepiece(path: Path) -> SentencePieces:
     """Read a model; ModelError if it is not one."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ModelError(f"{path}: the file is larger than {_MOST_BYTES >> 20} MB; expected a SentencePiece model")
+        if path.stat().st_size > _MAX_BYTES:
+            raise ModelError(f"{path}: the file is larger than {_MAX_BYTES >> 20} MB; expected a SentencePiece model")
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path}: the file cannot be read ({error.strerror or error})") from error

@@ -30,7 +30,7 @@ class BlockDraft(MtpDraft):
         self._n_stored = next(i for i, step in enumerate(steps) if step.op == "embed")
         own = program.plan.draft
         assert own is not None and own.mask is not None
-        self._mask, self._most = own.mask, own.n_masks
+        self._mask, self._max_masks = own.mask, own.n_masks
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
         """Stores what waits, then fills in a block for each request whose block fits, all of them in one run."""
@@ -39,7 +39,7 @@ class BlockDraft(MtpDraft):
         blocks: list[tuple[int, Sequence[int], int]] = []  # of wanted, tokens, first position
         left = self._max_rows
         for i, (request, n) in enumerate(wanted):
-            n_masks, last = min(n, self._most), len(request.context) - 1
+            n_masks, last = min(n, self._max_masks), len(request.context) - 1
             waiting = self._take(request)
             n_waiting = 0 if waiting is None else last - waiting.first
             if waiting is None or not 0 < n_waiting <= len(waiting.hidden):

@@ -39,11 +39,11 @@ class DraftLength:
 
     START = 0.75
     PACE = 0.15  # weight of the latest observation in the moving average
-    RETRY, MOST_RETRY = 16, 256
+    RETRY, MAX_RETRY = 16, 256
 
     def __init__(self, most: int, worth: float = WORTH, share: float = START) -> None:
         """Begins with the `share` that is accepted of other answers."""
-        self._most = most
+        self._max_tokens = most
         self._worth = worth
         self._share = share
         self._since = 0
@@ -55,17 +55,17 @@ class DraftLength:
         if worth >= 1.0 or self._share <= 0.0:
             n = 0
         elif self._share >= 0.999:
-            n = self._most
+            n = self._max_tokens
         else:
             n = int(math.log(worth) / math.log(self._share))
         if n == 0:
             self._since += 1
             if self._since >= self._pause:
-                self._since, self._pause = 0, min(2 * self._pause, self.MOST_RETRY)
+                self._since, self._pause = 0, min(2 * self._pause, self.MAX_RETRY)
                 n = 1
         else:
             self._since, self._pause = 0, self.RETRY
-        return min(n, self._most)
+        return min(n, self._max_tokens)
 
     def saw(self, n_drafted: int, n_accepted: int) -> None:
         """Updates the share after a check; tokens after the first rejected one carry no information."""

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 class PromptLookup:
     """Remembers every run of a few tokens in each context."""
 
-    def __init__(self, longest: int = 4, shortest: int = 2) -> None:
-        self._longest = longest
-        self._shortest = shortest
+    def __init__(self, max_ngram: int = 4, min_ngram: int = 2) -> None:
+        self._max_ngram = max_ngram
+        self._min_ngram = min_ngram
         self._seen: dict[Request, _Runs] = {}
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """What followed the latest earlier occurrence of the longest run that the context ends with."""
+        """What followed the latest earlier occurrence of the max_ngram run that the context ends with."""
         out = []
         for request, n in wanted:
             runs = self._seen.get(request)
             if runs is None or runs.n_shifts != request.n_shifts:
-                runs = self._seen[request] = _Runs(request.n_shifts, self._longest, self._shortest)
+                runs = self._seen[request] = _Runs(request.n_shifts, self._max_ngram, self._min_ngram)
             at = runs.find(request.context)
             out.append([] if at is None else request.context[at : at + n])
         return out
@@ -36,9 +36,9 @@ class PromptLookup:
 class _Runs:
     """Maps every run of a few tokens of one context to the position after its latest occurrence."""
 
-    def __init__(self, n_shifts: int, longest: int, shortest: int) -> None:
+    def __init__(self, n_shifts: int, max_ngram: int, min_ngram: int) -> None:
         self.n_shifts = n_shifts
-        self._lengths = range(longest, shortest - 1, -1)
+        self._lengths = range(max_ngram, min_ngram - 1, -1)
         self._ends: dict[tuple[int, ...], int] = {}
         self._n = 0  # tokens whose runs are in the map
 

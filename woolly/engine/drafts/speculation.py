@@ -30,7 +30,7 @@ class Speculation:
         self.draft = draft
         self._scheduler = scheduler
         self._runner = runner
-        self._most = most
+        self._max_tokens = most
         self._ctx = ctx
         has_replay = scheduler.snapshots is not None
         self._worth = DraftLength.WORTH_WITH_REPLAY if has_replay else DraftLength.WORTH
@@ -61,8 +61,10 @@ class Speculation:
             if not self._budget.may_draft(request):
                 continue
             if (length := self._lengths.get(request)) is None:
-                length = self._lengths[request] = DraftLength(self._most, self._worth, self._budget.acceptance_rate)
-            n = min(room, left, length.next(cost), self._most if request.n_accepted else _FIRST_GUESSES)
+                length = self._lengths[request] = DraftLength(
+                    self._max_tokens, self._worth, self._budget.acceptance_rate
+                )
+            n = min(room, left, length.next(cost), self._max_tokens if request.n_accepted else _FIRST_GUESSES)
             if n > 0 and scheduler.room_for(request, n):  # a draft may write into the pages, too
                 wanted.append((span, n))
                 left -= n

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
 
 
-def look(prompt: Prompt, params: SamplingParams, tower: Tower | None, most_whole: int) -> tuple[list[int], View]:
+def look(prompt: Prompt, params: SamplingParams, tower: Tower | None, max_rows: int) -> tuple[list[int], View]:
     """A prompt with rows of pictures as tokens and a view; RequestError for pictures that cannot be seen here.
 
-    `most_whole` are the rows of one picture that see each other which a step has room for.
+    `max_rows` are the rows of one picture that see each other which a step has room for.
     """
     if tower is None:
         raise RequestError(
@@ -36,9 +36,9 @@ def look(prompt: Prompt, params: SamplingParams, tower: Tower | None, most_whole
         n_rows = tower.n_rows(piece, rows.source.kind)
         if not 0 <= rows.first < rows.first + rows.n <= n_rows:
             raise RequestError(f"a piece has {n_rows} rows, but those up to {rows.first + rows.n} are asked for")
-        if rows.sees_all and rows.n > most_whole:
+        if rows.sees_all and rows.n > max_rows:
             raise RequestError(
-                f"a picture has {rows.n} rows that see each other, but a step has room for {most_whole}; raise chunk",
+                f"a picture has {rows.n} rows that see each other, but a step has room for {max_rows}; raise chunk",
                 names=("chunk",),
             )
     return tokens, view

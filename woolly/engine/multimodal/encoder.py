@@ -154,11 +154,11 @@ def source_backend(backend: str, options: Options) -> str:
 
 
 def open_encoder(
-    file: GGUFFile, traced: TracedEncoder | TracedTower, backend: str, options: Options, most_rows: int
+    file: GGUFFile, traced: TracedEncoder | TracedTower, backend: str, options: Options, max_rows: int
 ) -> Source:
-    """The encoder of a model's file; one of texts for prompts of up to `most_rows` tokens."""
+    """The encoder of a model's file; one of texts for prompts of up to `max_rows` tokens."""
     if isinstance(traced, TracedEncoder):
-        its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=most_rows)
+        its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=max_rows)
         program = choose(backend).compile(traced.plan, file.tensors, its)
         program.load_weights()
         return TextEncoder(program, traced.start)
@@ -168,7 +168,7 @@ def open_encoder(
         for stage, size in zip(traced.stages, sizes, strict=True):
             memory = options.weight_memory
             share = None if memory is None else memory * size // (sum(sizes) or 1)
-            its = Options(threads=options.threads, weight_memory=share, max_rows=stage.most_rows)
+            its = Options(threads=options.threads, weight_memory=share, max_rows=stage.max_rows)
             programs.append(choose(backend).compile(stage.plan, traced.tensors, its))
             programs[-1].load_weights()
         decoder = None if traced.decoder is None else open_transducer(traced.decoder, backend, options)

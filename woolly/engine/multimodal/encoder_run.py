@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
 
 _NOTHING = np.zeros((0, 0), np.float32)
-_MOST_WORKS = 16  # lengths whose work is kept
-_FEWEST_ROWS = 128  # of a part of a step: fewer would open the same panels of weights too often
+_MAX_WORKS = 16  # lengths whose work is kept
+_MIN_ROWS = 128  # of a part of a step: fewer would open the same panels of weights too often
 
 Float32 = npt.NDArray[np.float32]
 Number = TypeVar("Number", np.float32, np.int32)
@@ -42,7 +42,7 @@ class RunningStage:
     def work(self, lengths: Sequence[int]) -> Sequence[float]:
         """Multiply-adds of a row of each step's result. Kept: most pieces are as long as one before."""
         if tuple(lengths) not in self._works:
-            if len(self._works) >= _MOST_WORKS:
+            if len(self._works) >= _MAX_WORKS:
                 self._works.clear()
             self._works[tuple(lengths)] = _mean_work(self.program.running_plan, lengths)
         return self._works[tuple(lengths)]
@@ -130,7 +130,7 @@ class EncoderRun:
         can_cut = isinstance(program, CutsRows) and plan.steps[step].kind.cuts_rows
         if self._cut or (can_cut and n_rows * each > work):
             assert isinstance(program, CutsRows)
-            last = min(n_rows, self._cut + max(_FEWEST_ROWS, int(work / each) // _FEWEST_ROWS * _FEWEST_ROWS))
+            last = min(n_rows, self._cut + max(_MIN_ROWS, int(work / each) // _MIN_ROWS * _MIN_ROWS))
             rows, done = program.run_part(batch, state, step, self._cut, last), (last - self._cut) * each
             self._step, self._cut = (step + 1, 0) if last == n_rows else (step, last)
             return rows, done

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 
 # Rows that are kept for later requests: of some 100 pictures of 256 rows and 2,560 columns.
-_MOST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 
 
 class EncoderRequest(Protocol):
@@ -45,13 +45,13 @@ class EncoderScheduler:
         self,
         tower: Tower | Source,
         check_file: Callable[[], None] | None = None,
-        most_bytes: int = _MOST_BYTES,
+        max_bytes: int = _MAX_BYTES,
         work: float | None = None,
     ) -> None:
         """`work` are the multiply-adds of a tower's slice in one step; None: as long as a step of a prompt takes."""
         self.tower = tower
         self._check_file = check_file
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._work = tower.slice_work if work is None else work
         self._kept: OrderedDict[Key, Float32] = OrderedDict()  # least recently used first
         self._n_bytes = 0
@@ -143,7 +143,7 @@ class EncoderScheduler:
         rows.setflags(write=False)
         self._kept[key] = rows
         self._n_bytes += rows.nbytes
-        while self._n_bytes > self._most_bytes and len(self._kept) > 1:
+        while self._n_bytes > self._max_bytes and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)
             self._n_bytes -= dropped.nbytes
 

@@ -13,24 +13,24 @@ from woolly.plan.passes.place import place
 _FLOAT = 4
 
 
-def tower_bytes(projector: Path, least_rows: int = 0) -> int:
+def tower_bytes(projector: Path, min_rows: int = 0) -> int:
     """Returns what the towers of a projector's file take while they read their largest pieces; 0 if none can be used.
 
     Its weights, the values between its steps, keys and values of one layer, prepared inputs, and the piece itself.
-    Programs have room for `least_rows`, even if no piece has as many.
+    Programs have room for `min_rows`, even if no piece has as many.
     """
     try:
         with open_gguf(projector) as file:
-            return sum(traced_bytes(traced, least_rows) for traced in trace_towers(file))
+            return sum(traced_bytes(traced, min_rows) for traced in trace_towers(file))
     except (WoollyError, OSError):
         return 0
 
 
-def traced_bytes(traced: TracedTower, least_rows: int = 0) -> int:
+def traced_bytes(traced: TracedTower, min_rows: int = 0) -> int:
     """Returns the same of a tower that is traced."""
     total = 0.0
     for stage in traced.stages:
-        plan, n_rows = fuse(stage.plan), max(stage.most_rows, least_rows)
+        plan, n_rows = fuse(stage.plan), max(stage.max_rows, min_rows)
         weights = sum(weight.n_bytes for weight in plan.weights.values())
         kept = plan.bytes_per_token(_FLOAT) * n_rows
         # The widest input of a product, in floats; and the piece, as it came and in the order of the rows.

@@ -212,7 +212,7 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
                 own = _on_gpu(gpu, traced, options, path)
             programs += own
             for stage in traced.stages if not own else ():
-                its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=stage.most_rows)
+                its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=stage.max_rows)
                 programs.append(_compiled(name, stage.plan, traced, its, path))
                 own.append(programs[-1])
             for program in own:
@@ -264,7 +264,7 @@ def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) 
         if needed > free * _GPU_SHARE:
             raise RequestError(f"it takes {needed / 1e9:.1f} GB, and the GPU has {free / 1e9:.1f} GB free")
         for stage in traced.stages:
-            its = Options(threads=options.threads, kv_type=kv_type, max_rows=max(stage.most_rows, _GPU_ROWS))
+            its = Options(threads=options.threads, kv_type=kv_type, max_rows=max(stage.max_rows, _GPU_ROWS))
             programs.append(gpu.compile_on(gpu.open(number), stage.plan, traced.tensors, its))
         return programs
     except (DeviceError, RequestError, UnsupportedError) as error:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 # The default context is the model's own, as far as its cache takes at most this share of the memory that the weights
 # leave. Agents begin with 2,000 to 19,000 tokens, so that a fixed 8192 would refuse most of them.
 _CONTEXT_SHARE = 0.25
-LEAST_CTX = 8192  # of a model that was trained for more, whatever the memory
+MIN_CTX = 8192  # of a model that was trained for more, whatever the memory
 # Recurrent models keep nothing for each token, so no memory bounds their context, only this; their files name up to it.
-MOST_CTX = 1 << 20
+MAX_CTX = 1 << 20
 _CTX_STEP = 4096  # rounds what the memory allows, so that two starts give one number
 
 
@@ -48,8 +48,8 @@ def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int, memory: in
     `memory` is what a device has left beside the weights; None: the weights and the cache share the system's.
     """
     memory = int(_CONTEXT_SHARE * (max(0, available_memory() - weight_bytes) if memory is None else memory))
-    n_tokens = int(memory / token_bytes) if token_bytes else MOST_CTX
-    return min(limit, max(LEAST_CTX, n_tokens // _CTX_STEP * _CTX_STEP))
+    n_tokens = int(memory / token_bytes) if token_bytes else MAX_CTX
+    return min(limit, max(MIN_CTX, n_tokens // _CTX_STEP * _CTX_STEP))
 
 
 def possible_ctx(

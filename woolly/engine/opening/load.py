@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from woolly.engine import multimodal
 from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
-from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, context_limit
+from woolly.engine.opening.context import MAX_CTX, MIN_CTX, check_ctx, context_limit
 from woolly.engine.opening.draft_file import guessed_ids, open_draft_file, with_draft
 from woolly.engine.opening.memory import check_memory, estimate, weight_bytes
 from woolly.engine.step.breadth import Breadth
@@ -40,16 +40,16 @@ log = logging.getLogger("woolly.engine")
 MAX_TEXT = 8192
 
 # The cache holds up to four contexts, if they take at most this share of the available memory.
-_MOST_CONTEXTS = 4
+_MAX_CONTEXTS = 4
 _MEMORY_SHARE = 0.1
 
 # Recurrent states that are kept for later requests: as many as this share of the available memory holds, within bounds.
-_FEWEST_SNAPSHOTS, _MOST_SNAPSHOTS = 4, 128
+_MIN_SNAPSHOTS, _MAX_SNAPSHOTS = 4, 128
 _SNAPSHOT_SHARE = 0.05
 
 # Requests at once, if nobody said: how many at least, with how many a device begins, and how many it has at most. An
 # H200 gains up to 256; a CPU of few cores has nothing left to gain beyond 16, and one of many measures it.
-_LEAST_AT_ONCE = 16
+_MIN_RUNNING = 16
 _AT_ONCE_CPU, _AT_ONCE_GPU = (16, 64), (64, 256)
 _ROWS_EACH = 4  # of a step: with fewer, answers would leave few to prompts
 _PAGES_EACH = 8  # that the cache has for each of them: with fewer they would push each other out
@@ -276,9 +276,9 @@ def _divided(options: Options, encoder: Sequence[Plan], decoder: Plan) -> tuple[
 
 def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -> Options:
     """The options with the cache that a GPU must have room for: what is asked for, or the least."""
-    least = min(LEAST_CTX, context_limit(file, plan)) if plan.result == "logits" else MAX_TEXT
+    least = min(MIN_CTX, context_limit(file, plan)) if plan.result == "logits" else MAX_TEXT
     # Each running request reads a slot and writes another; so does `logits`.
-    n_slots = 2 * options.max_running + 2 + _FEWEST_SNAPSHOTS if plan.slots else 0
+    n_slots = 2 * options.max_running + 2 + _MIN_SNAPSHOTS if plan.slots else 0
     return replace(options, cache_tokens=options.cache_tokens or ctx or least, cache_slots=n_slots)
 
 
@@ -290,9 +290,9 @@ def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
                 f"kv_tokens is {kv_tokens!r}; a whole number of at least ctx, {ctx}, was expected", field="kv_tokens"
             )
         return kv_tokens
-    most = _MOST_CONTEXTS * ctx
+    most = _MAX_CONTEXTS * ctx
     per_token = _token_bytes(program)
-    affordable = int(_MEMORY_SHARE * _memory(program) / per_token) if per_token else _MOST_CONTEXTS * MOST_CTX
+    affordable = int(_MEMORY_SHARE * _memory(program) / per_token) if per_token else _MAX_CONTEXTS * MAX_CTX
     return max(ctx, min(most, affordable))
 
 
@@ -317,7 +317,7 @@ def default_snapshots(program: Program) -> int:
     if not size:
         return 0
     affordable = int(_SNAPSHOT_SHARE * _memory(program) / size)
-    return max(_FEWEST_SNAPSHOTS, min(_MOST_SNAPSHOTS, affordable))
+    return max(_MIN_SNAPSHOTS, min(_MAX_SNAPSHOTS, affordable))
 
 
 def default_breadth(program: Program, kv_tokens: int, chunk: int | None, *, has_tower: bool) -> Breadth:
@@ -328,12 +328,12 @@ def default_breadth(program: Program, kv_tokens: int, chunk: int | None, *, has_
     """
     first, most = _AT_ONCE_GPU if program.about.device else _AT_ONCE_CPU
     n_rows = min(chunk or program.max_rows, program.max_rows)
-    most = _LEAST_AT_ONCE if has_tower else min(most, pages_for(kv_tokens) // _PAGES_EACH, n_rows // _ROWS_EACH)
+    most = _MIN_RUNNING if has_tower else min(most, pages_for(kv_tokens) // _PAGES_EACH, n_rows // _ROWS_EACH)
     each = 2 * program.plan.bytes_per_sequence
     if program.plan.windows:
         each += program.new_state(1).page_bytes * sum(pages_for(window) + 3 for window in program.plan.windows)
     if each:
         promised = kv_tokens * _token_bytes(program) + default_snapshots(program) * program.plan.bytes_per_sequence
-        left = max(0.0, _memory(program) - promised - _LEAST_AT_ONCE * each)
-        most = min(most, _LEAST_AT_ONCE + int(_RUNNING_SHARE * left / each))
-    return Breadth(first, max(_LEAST_AT_ONCE, most))
+        left = max(0.0, _memory(program) - promised - _MIN_RUNNING * each)
+        most = min(most, _MIN_RUNNING + int(_RUNNING_SHARE * left / each))
+    return Breadth(first, max(_MIN_RUNNING, most))

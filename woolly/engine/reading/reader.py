@@ -17,9 +17,9 @@ from woolly.runtime import Batch, CancelledRun, LostState, Program, State, pages
 if TYPE_CHECKING:
     from woolly.engine.reading.reading import Reading
 
-_MOST_ROWS = 512  # of a batch of several texts: more would be no faster, and hold up answers for longer
+_MAX_ROWS = 512  # of a batch of several texts: more would be no faster, and hold up answers for longer
 _SLOTS = 16  # of recurrent state: most texts of a batch, if the model keeps such state
-_LEAST_PAGES = 128  # of the reader's own cache: short texts take a page each
+_MIN_PAGES = 128  # of the reader's own cache: short texts take a page each
 
 
 @dataclass
@@ -41,8 +41,8 @@ class ReadingRunner:
 
     def __init__(self, program: Program, ctx: int, max_rows: int, check_file: Callable[[], None] | None = None) -> None:
         self._program = program
-        self._max_rows = min(max_rows, _MOST_ROWS)
-        self._n_pages = max(pages_for(ctx), _LEAST_PAGES)
+        self._max_rows = min(max_rows, _MAX_ROWS)
+        self._n_pages = max(pages_for(ctx), _MIN_PAGES)
         self._n_slots = _SLOTS if program.plan.slots else 0
         self._check_file = check_file
         self._state: State | None = None

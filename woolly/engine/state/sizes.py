@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
 
 # Pools list every page, about 50 bytes each, also of a model that keeps nothing in pages: 210 MB for these.
-_MOST_TOKENS = PAGE_SIZE << 22
+_MAX_TOKENS = PAGE_SIZE << 22
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class CacheSizes:
         """The memory. It is made before the pools: a backend refuses more than its memory holds."""
         state = program.new_state(self.n_pages, self.n_slots, self.windows)
         for name, n_tokens in (("ctx", self.ctx), ("kv_tokens", self.kv_tokens or 0)):
-            if n_tokens > _MOST_TOKENS:
-                raise RequestError(f"{name} is {n_tokens}; a cache holds at most {_MOST_TOKENS} tokens", field=name)
+            if n_tokens > _MAX_TOKENS:
+                raise RequestError(f"{name} is {n_tokens}; a cache holds at most {_MAX_TOKENS} tokens", field=name)
         return state
 
     def new_pools(self, plan: Plan) -> tuple[PagePool, SlotPool, Sight]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A long prompt keeps a state every 2,048 tokens, or at larger steps, so that one prompt keeps at most 8.
 _STEP = 2048
-_MOST_STEPS = 8
+_MAX_STEPS = 8
 
 
 @dataclass
@@ -160,5 +160,5 @@ class Snapshots:
 
 def _is_wanted(request: Request, n_tokens: int) -> bool:
     """Whether the state after some full pages is worth a slot."""
-    step = _STEP * -(-request.n_filled // (_STEP * _MOST_STEPS))
+    step = _STEP * -(-request.n_filled // (_STEP * _MAX_STEPS))
     return n_tokens in request.marks or n_tokens >= request.n_filled or n_tokens % step == 0

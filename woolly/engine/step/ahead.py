@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # A wrong guess costs two steps, as much as some ten right ones save. Exponential back-off: after each miss that comes
 # soon after another, the device waits twice as many tokens for this request, at most 256.
-_SOON, _LONGEST_PAUSE = 64, 256
+_SOON, _MAX_PAUSE_SECONDS = 64, 256
 
 
 def new_runner(
@@ -187,7 +187,7 @@ class AheadRunner(Runner):
 def _pause(request: Request) -> None:
     """Lets the device wait for the next tokens of a request that was foreseen wrong: the longer, the more often."""
     is_soon = len(request.output) - request.n_waited < _SOON
-    request.pause = min(2 * request.pause, _LONGEST_PAUSE) if is_soon else Request.pause
+    request.pause = min(2 * request.pause, _MAX_PAUSE_SECONDS) if is_soon else Request.pause
     request.n_waited = len(request.output) + request.pause
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from woolly.engine.threads.completion import Chunk
 
 _REST = 5.0  # how much longer a bell rests than its readers worked: their most of the interpreter's time is a sixth
-_SHORT, _LONGEST = 0.001, 0.1  # seconds: of work that needs no rest, and of a rest
+_SHORT, _MAX_REST = 0.001, 0.1  # seconds: of work that needs no rest, and of a rest
 _ROUNDS = 3  # of the loop, after which tasks that an event wakes, and tasks that these wake, have had their turn
 
 
@@ -150,7 +150,7 @@ class LoopBell:
         if seconds < _SHORT:
             self._open()
         else:
-            self._loop.call_later(min(_LONGEST, _REST * seconds), self._open)
+            self._loop.call_later(min(_MAX_REST, _REST * seconds), self._open)
 
     def _open(self) -> None:
         self._is_called = False  # first: an event that is added from here on needs another call

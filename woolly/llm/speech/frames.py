@@ -32,7 +32,7 @@ _HOP, _EACH = 160, 8  # samples of a frame of the spectrogram, and such frames o
 _WINDOW, _BESIDE = 12000, 1000  # frames that are heard at once, and those at an end that the next window hears again
 _SECONDS = 0.08  # of a row
 _PAUSE = 1.0  # seconds without a word that end a segment
-_LONGEST = 30.0  # seconds of a segment
+_MAX_SEGMENT_SECONDS = 30.0  # seconds of a segment
 _ENDS = (".", "?", "!", "…", "。", "？", "！")
 _MARKS = frozenset(mark.encode() for mark in "?'¡¿-:,%/.!")  # what is not spoken: it takes no time
 
@@ -128,7 +128,7 @@ class FrameTranscriber:
     def _ends(self, words: list[_Word], start: float) -> bool:
         """Whether a word that begins then is of the next segment."""
         last = words[-1]
-        return last.text.endswith(_ENDS) or start - last.end >= _PAUSE or start - words[0].start >= _LONGEST
+        return last.text.endswith(_ENDS) or start - last.end >= _PAUSE or start - words[0].start >= _MAX_SEGMENT_SECONDS
 
     def _close(self) -> Generator[SpokenSegment, None, None]:
         """Yields the segment of the words so far, if there are any."""

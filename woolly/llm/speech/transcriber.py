@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _HOP, _WINDOW = 160, 3000  # samples of a frame, frames of a window
 _ROW = 0.02  # seconds of a row of the encoder
 _TEXT = 448  # positions of the decoder
-_MOST_NEW = _TEXT // 2  # tokens of a window
-_MOST_BEFORE = _TEXT // 2 - 1  # tokens of text before it that are read
+_MAX_NEW_TOKENS = _TEXT // 2  # tokens of a window
+_MAX_PREVIOUS_TOKENS = _TEXT // 2 - 1  # tokens of text before it that are read
 _REPEATS = 2.4  # a text that compresses by more repeats itself
 _UNLIKELY = -1.0  # mean log-probability
 _SILENT = 0.6  # probability of silence
@@ -161,7 +161,7 @@ class Transcriber:
 
     def _decode(self, rows: Rows) -> Generator[Ask, Sequence[int] | None, _Decoded]:
         """Asks for the text of a window, at a higher temperature if it is poor."""
-        tokens, before = self._tokens, self._before[-_MOST_BEFORE:]
+        tokens, before = self._tokens, self._before[-_MAX_PREVIOUS_TOKENS:]
         lead = [tokens.before, *before] if before else []
         heard = StartRow(tokens)
         if self.language is None:
@@ -173,7 +173,7 @@ class Transcriber:
         decoded = None
         for temperature in self._temperatures:
             rules = Rules(tokens, len(prompt))
-            written = yield from self._ask((rows, *prompt), rules, temperature, _MOST_NEW)
+            written = yield from self._ask((rows, *prompt), rules, temperature, _MAX_NEW_TOKENS)
             own = tuple(token for token in written if token != tokens.end)
             text = self._tokenizer.decode([token for token in own if token < tokens.end]).strip()
             data = text.encode()

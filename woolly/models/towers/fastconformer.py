@@ -152,8 +152,8 @@ def _array(hp: AudioParams, name: str, columns: int | None = None) -> npt.NDArra
 def arrange_halved(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Places by time and pitch; then times."""
     times, pitches = grid[2], hp.settings.n_mels
-    if not 0 < times <= hp.settings.family.most_frames:
-        raise ValueError(f"a piece has {times} frames, and the tower hears up to {hp.settings.family.most_frames}")
+    if not 0 < times <= hp.settings.family.max_frames:
+        raise ValueError(f"a piece has {times} frames, and the tower hears up to {hp.settings.family.max_frames}")
     out = []
     for number in range(3):
         taps = halving_filters(times, pitches)

@@ -130,8 +130,8 @@ def _array(tensors: Mapping[str, Tensor], name: str) -> npt.NDArray[np.float32]:
 def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Places by time and pitch, and times, twice; a time sees the latest."""
     times, pitches = grid[2], hp.settings.n_mels
-    if not 0 < times <= hp.settings.family.most_frames:
-        raise ValueError(f"a piece has {times} frames, and the tower hears up to {hp.settings.family.most_frames}")
+    if not 0 < times <= hp.settings.family.max_frames:
+        raise ValueError(f"a piece has {times} frames, and the tower hears up to {hp.settings.family.max_frames}")
     out = []
     for unit in (1, hp.tensors["a.conv1d.0.weight"].shape[0]):  # numbers of a place that filters read
         taps = halving_filters(times, pitches, ahead=1)

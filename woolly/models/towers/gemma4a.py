@@ -115,8 +115,8 @@ def distance_waves(hp: AudioParams, reach: int, matrix: str) -> dict[str, Tensor
 def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Places by time and pitch; then times, each of which sees the latest."""
     times, pitches = grid[2], hp.settings.n_mels
-    if not 0 < times <= hp.settings.family.most_frames:
-        raise ValueError(f"a piece has {times} frames, and the tower hears up to {hp.settings.family.most_frames}")
+    if not 0 < times <= hp.settings.family.max_frames:
+        raise ValueError(f"a piece has {times} frames, and the tower hears up to {hp.settings.family.max_frames}")
     out = []
     for number in range(2):
         taps = halving_filters(times, pitches)

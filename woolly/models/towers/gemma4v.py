@@ -17,7 +17,7 @@ PROJECTORS = ("gemma4v",)
 
 _TABLE = "v.position_embd.weight"
 _BOUNDS = ("input_min", "input_max", "output_min", "output_max")
-_LARGEST = float(np.finfo(np.float32).max)
+_F32_MAX = float(np.finfo(np.float32).max)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
@@ -52,15 +52,15 @@ def build(p: Tracer, hp: TowerParams) -> None:
 def clipped(p: Tracer, x: Handle, name: str, tensors: Mapping[str, Tensor]) -> Handle:
     """X times a matrix, both bounded as the file says."""
     low, high, least, most = (
-        float(tensors[f"{name}.{one}"].dequantize().reshape(-1)[0]) if f"{name}.{one}" in tensors else sign * _LARGEST
+        float(tensors[f"{name}.{one}"].dequantize().reshape(-1)[0]) if f"{name}.{one}" in tensors else sign * _F32_MAX
         for one, sign in zip(_BOUNDS, (-1, 1, -1, 1), strict=True)
     )
     rest = name.rpartition(".")[2]
     p.skip(*(f"{rest}.{one}" for one in _BOUNDS))
-    if max(-low, high) < _LARGEST:
-        x = p.clip(x, max(low, -_LARGEST), min(high, _LARGEST))
+    if max(-low, high) < _F32_MAX:
+        x = p.clip(x, max(low, -_F32_MAX), min(high, _F32_MAX))
     y = p.linear(x, rest, width=p.rows(rest))
-    return p.clip(y, max(least, -_LARGEST), min(most, _LARGEST)) if max(-least, most) < _LARGEST else y
+    return p.clip(y, max(least, -_F32_MAX), min(most, _F32_MAX)) if max(-least, most) < _F32_MAX else y
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:

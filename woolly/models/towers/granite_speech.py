@@ -19,7 +19,7 @@ PROJECTORS = ("granite_speech",)
 
 _NORM = 1e-12  # epsilon of the Q-Former's norms
 _HIDDEN = 1e4  # what takes a row out of sight is this far below all scores
-_MOST_BLOCK, _MOST_LETTERS = 512, 4096  # letters are rows of a square
+_MAX_BLOCK, _MAX_LETTERS = 512, 4096  # letters are rows of a square
 _LETTERS = ("a.enc_ctc_out.", "a.enc_ctc_out_mid.", "a.letters.")
 
 
@@ -116,8 +116,8 @@ def remake(hp: AudioParams) -> dict[str, Tensor]:
     if hp.settings.n_mels % 2:
         raise ModelError(f"metadata key clip.audio.num_mel_bins is {hp.settings.n_mels}; an even number was expected")
     block, most = _block(hp), hp.keys.positive("audio.max_pos_emb")
-    if block > min(most, _MOST_BLOCK):
-        raise ModelError(f"blocks of {block} rows exceed {min(most, _MOST_BLOCK)}, the largest distance")
+    if block > min(most, _MAX_BLOCK):
+        raise ModelError(f"blocks of {block} rows exceed {min(most, _MAX_BLOCK)}, the largest distance")
     out = turned_tensors("a.turns0", block) | turned_tensors(f"a.turns{hp.n_layers // 2}", block)
     for i in range(hp.n_layers):
         begin = f"a.blk.{i}"
@@ -144,10 +144,10 @@ def remake(hp: AudioParams) -> dict[str, Tensor]:
 def _letters_of(hp: AudioParams) -> int:
     """How many letters a row can be heard as."""
     shape, bias = (_shape(hp, f"a.enc_ctc_out{end}") for end in ("_mid.weight", ".bias"))
-    if len(shape) != 2 or bias != shape[1:] or shape[1] > _MOST_LETTERS:
+    if len(shape) != 2 or bias != shape[1:] or shape[1] > _MAX_LETTERS:
         raise ModelError(
             f"a.enc_ctc_out_mid.weight has shape {shape} and a.enc_ctc_out.bias {bias}; a matrix with a column for each"
-            f" of at most {_MOST_LETTERS} letters was expected"
+            f" of at most {_MAX_LETTERS} letters was expected"
         )
     return shape[1]
 
@@ -174,8 +174,8 @@ def _projector_layers(hp: AudioParams) -> int:
 def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Rows in blocks; with rows of letters after them; in blocks again; in windows, each with its queries."""
     n, block, settings = grid[2], _block(hp), hp.settings
-    if not 0 < n <= settings.family.most_frames:
-        raise ValueError(f"a piece has {n} frames, and the tower hears up to {settings.family.most_frames}")
+    if not 0 < n <= settings.family.max_frames:
+        raise ValueError(f"a piece has {n} frames, and the tower hears up to {settings.family.max_frames}")
     rows = np.arange(n, dtype=np.int32)
     blocks = np.stack([rows // block * block, np.minimum(rows // block * block + block, n)], axis=1).astype(np.int32)
     layers = Arrangement(rows, rows, sees=blocks)

@@ -10,7 +10,7 @@ from woolly.models.towers.params import TowerParams
 from woolly.models.towers.qwen2vl import vision_rope
 from woolly.models.towers.tensors import picked
 from woolly.models.towers.vit import layer, mlp
-from woolly.multimodal.processing.kimi import MOST_OF_SIDE, MOST_PATCHES
+from woolly.multimodal.processing.kimi import MAX_PATCHES, MAX_SIDE_PATCHES
 from woolly.plan import Tracer
 
 PROJECTORS = ("kimivl",)
@@ -49,5 +49,5 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
 def max_patches(hp: TowerParams) -> int:
     """Patches of the largest picture, with those that fill up a line and a column."""
     pixels = hp.settings.max_pixels
-    n = pixels // hp.settings.patch_size**2 if pixels else MOST_PATCHES
-    return n + 2 * hp.merge * (MOST_OF_SIDE + 1) + 4
+    n = pixels // hp.settings.patch_size**2 if pixels else MAX_PATCHES
+    return n + 2 * hp.merge * (MAX_SIDE_PATCHES + 1) + 4

@@ -18,7 +18,7 @@ from woolly.plan import Tracer
 PROJECTORS = ("resampler",)
 
 _HEAD = 128  # columns of a head of the resampler
-_MOST_SIDE = 70  # lines and columns of a piece that have a wave of their own
+_MAX_SIDE = 70  # lines and columns of a piece that have a wave of their own
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
@@ -45,8 +45,8 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
     """Waves for each line and column of a piece."""
     width = hp.tensors["resampler.attn.out.weight"].shape[0]
     half, quarter = width // 2, width // 4
-    turns = np.arange(_MOST_SIDE)[:, None] / powers(10000, [Fraction(i, quarter) for i in range(quarter)])
-    waves = np.zeros((2, _MOST_SIDE, width))
+    turns = np.arange(_MAX_SIDE)[:, None] / powers(10000, [Fraction(i, quarter) for i in range(quarter)])
+    waves = np.zeros((2, _MAX_SIDE, width))
     waves[0, :, :half] = np.concatenate(sines(turns), axis=1)  # of columns
     waves[1, :, half:] = waves[0, :, :half]  # of lines
     return {"resampler.waves.weight": made("resampler.waves.weight", waves.reshape(-1, width))}
@@ -55,13 +55,13 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
     """Patches line by line, then the queries, whose rows are the result. All rows see the patches."""
     n, n_queries, side = grid[1] * grid[2], hp.settings.n_queries, hp.table_side
-    if max(grid[1:]) > _MOST_SIDE:
-        raise ValueError(f"the tower knows {_MOST_SIDE} lines and columns, not {grid[1]} x {grid[2]}")
+    if max(grid[1:]) > _MAX_SIDE:
+        raise ValueError(f"the tower knows {_MAX_SIDE} lines and columns, not {grid[1]} x {grid[2]}")
     order = np.append(np.arange(n, dtype=np.int32), np.full(n_queries, -1, np.int32))
     lines, columns = lines_and_columns(grid, order[:n])
     places = np.full((len(order), 4), -1, np.int32)
     places[:n, 0] = _bucket(lines, grid[1], side) * side + _bucket(columns, grid[2], side)
-    places[:n, 1], places[:n, 2] = columns, _MOST_SIDE + lines
+    places[:n, 1], places[:n, 2] = columns, _MAX_SIDE + lines
     places[n:, 3] = np.arange(n_queries)
     sees = np.tile(np.array([0, n], np.int32), (len(order), 1))
     outputs = np.arange(n, n + n_queries, dtype=np.int32)

@@ -63,8 +63,8 @@ def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
 def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Places by chunk, time and pitch. A last chunk is filled up with zeros, and only its own times go on."""
     n, n_mels = grid[2], hp.settings.n_mels
-    if not 0 < n <= hp.settings.family.most_frames:
-        raise ValueError(f"a piece has {n} frames, and the tower hears up to {hp.settings.family.most_frames}")
+    if not 0 < n <= hp.settings.family.max_frames:
+        raise ValueError(f"a piece has {n} frames, and the tower hears up to {hp.settings.family.max_frames}")
     n_chunks, times, pitches = -(-n // _CHUNK), _CHUNK, n_mels
     out = []
     for number in range(3):

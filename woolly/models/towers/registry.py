@@ -26,7 +26,7 @@ from woolly.models.metadata import Keys
 from woolly.models.towers.params import AudioParams, TowerParams, read_audio_params, read_tower
 from woolly.models.towers.stage import StageBuilder, TowerStage
 from woolly.models.towers.tensors import as_matrix, made, transposed
-from woolly.multimodal import MOST_PATCHES, AudioSettings, TowerSettings, read_halves
+from woolly.multimodal import MAX_PATCHES, AudioSettings, TowerSettings, read_halves
 from woolly.plan import Plan, Tracer
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from woolly.models.towers.transducer import TracedTransducer
 
 _SOUND = ("a.", "mm.a.")  # how the names of a tower for sound begin
-_MOST_OF_ONE = 8 * MOST_PATCHES  # rows of one run for a picture
-_MOST_ROWS = 2048  # of a run of a stage whose rows do not see each other: 35 MB for the widest filters
+_MAX_IMAGE_ROWS = 8 * MAX_PATCHES  # rows of one run for a picture
+_MAX_ROWS = 2048  # of a run of a stage whose rows do not see each other: 35 MB for the widest filters
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,15 +86,17 @@ def _trace_sight(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedT
     one = hasattr(module, "build")
     builders = (StageBuilder(module.build, ("",)),) if one else module.picture_stages(params)
     n_rows = _max_patches(module, params) + 1 + settings.n_queries
-    if n_rows > _MOST_OF_ONE:
-        raise ModelError(f"the largest picture would have {n_rows} rows of the tower; at most {_MOST_OF_ONE} are taken")
+    if n_rows > _MAX_IMAGE_ROWS:
+        raise ModelError(
+            f"the largest picture would have {n_rows} rows of the tower; at most {_MAX_IMAGE_ROWS} are taken"
+        )
     left, stages = dict(tensors), list[TowerStage]()
     for builder in builders:
         own = {name: left.pop(name) for name in list(left) if name.startswith(builder.names)}
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True)
         builder.build(tracer, params)
         plan, most = tracer.plan(), -(-n_rows // builder.patches)
-        stages.append(TowerStage(plan, most if _is_whole(plan) else min(most, _MOST_ROWS)))
+        stages.append(TowerStage(plan, most if _is_whole(plan) else min(most, _MAX_ROWS)))
     if hasattr(module, "constants"):
         constants = module.constants(params)
     else:
@@ -129,7 +131,7 @@ def _max_patches(module: ModuleType, hp: TowerParams) -> int:
     if hasattr(module, "max_patches"):
         return int(module.max_patches(hp))
     pixels = hp.settings.max_pixels
-    return max(hp.side**2, min(pixels // hp.settings.patch_size**2 if pixels else MOST_PATCHES, MOST_PATCHES))
+    return max(hp.side**2, min(pixels // hp.settings.patch_size**2 if pixels else MAX_PATCHES, MAX_PATCHES))
 
 
 def _constants(file: GGUFFile, names: tuple[str, ...], width: int) -> npt.NDArray[np.float32] | None:
@@ -175,7 +177,7 @@ def _staged(
 ) -> TracedTower:
     settings = params.settings
     left, stages = dict(tensors), list[TowerStage]()
-    for builder, arranged in zip(builders, arrange((1, 1, settings.family.most_frames)), strict=True):
+    for builder, arranged in zip(builders, arrange((1, 1, settings.family.max_frames)), strict=True):
         own = {name: left.pop(name) for name in list(left) if name.startswith(builder.names)}
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True, ignored=())
         builder.build(tracer, params)
@@ -184,7 +186,7 @@ def _staged(
         brought = arranged.order[:1].size * (arranged.unit or (stages[-1].plan.width if stages else params.patch))
         if brought != (reads := plan.values[plan.steps[0].output].width):
             raise ModelError(f"a part of the tower reads rows of {reads} numbers, but the one before makes {brought}")
-        stages.append(TowerStage(plan, n_rows if _is_whole(plan) else min(n_rows, _MOST_ROWS)))
+        stages.append(TowerStage(plan, n_rows if _is_whole(plan) else min(n_rows, _MAX_ROWS)))
     return TracedTower(tuple(stages), settings, tensors, params, arrange, constants)
 
 

@@ -30,7 +30,7 @@ Float64 = npt.NDArray[np.float64]
 EPS = 1e-6
 _GLOBAL = (2, 5, 8, 11)  # layers that look at everything; files do not say
 _WINDOW = 14  # places of a side
-_MOST_LAYERS = 1024
+_MAX_LAYERS = 1024
 _UNSEEN = -1e9  # what the score of a place beyond the picture has added
 # Columns of places: the table of positions, whether a row is a place of the picture, which of the sizes it has, and
 # what its key begins with.
@@ -188,9 +188,9 @@ def read_sam(hp: TowerParams, others: Sequence[int]) -> Sam:
     """The sizes that the file gives, for pictures of the trained side, and of some other sides in places."""
     width, heads = hp.keys.positive("vision.sam.embedding_length"), hp.keys.positive("vision.sam.head_count")
     n_layers, window = hp.keys.positive("vision.sam.block_count"), hp.keys.positive("vision.window_size", _WINDOW)
-    if width % heads or n_layers > _MOST_LAYERS or window > hp.side:
+    if width % heads or n_layers > _MAX_LAYERS or window > hp.side:
         raise ModelError(
-            f"the tower claims {n_layers} blocks of SAM, of at most {_MOST_LAYERS}, {heads} heads in a width of"
+            f"the tower claims {n_layers} blocks of SAM, of at most {_MAX_LAYERS}, {heads} heads in a width of"
             f" {width}, and windows of {window} in pictures of {hp.side} places"
         )
     return Sam(width, n_layers, heads, window, (hp.side, *others))

@@ -29,7 +29,7 @@ class TowerStage:
     """A plan, and the most rows of one of its runs. Rows that do not see each other are computed in several."""
 
     plan: Plan
-    most_rows: int
+    max_rows: int
 
 
 def filter_rows(centers: Sequence[int] | npt.NDArray[Any], low: int, high: int) -> Int32:

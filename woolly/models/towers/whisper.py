@@ -32,7 +32,7 @@ def _first_conv(p: Tracer, hp: AudioParams) -> None:
 def _encoder(p: Tracer, hp: AudioParams) -> None:
     """Each second row with its neighbours, and all layers; then what makes rows of the prompt, but Ultravox'."""
     kind = hp.settings.projector
-    n_places = after_conv(_CHUNK if kind == "qwen2.5o" else hp.settings.family.most_frames)
+    n_places = after_conv(_CHUNK if kind == "qwen2.5o" else hp.settings.family.max_frames)
     if p.rows("a.position_embd") < n_places:
         raise ModelError(f"a.position_embd has {p.rows('a.position_embd')} rows; {n_places} were expected")
     x = p.act(p.linear(p.given(width=_TAPS * hp.width), "a.conv1d.2", width=hp.width), "gelu_erf")
@@ -73,8 +73,8 @@ def stages(hp: AudioParams) -> tuple[StageBuilder, ...]:
 def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     """What each stage reads of the one before, chunk by chunk; only Qwen 2.5 Omni has several."""
     n, kind, stack = grid[2], hp.settings.projector, hp.settings.stack
-    if not 0 < n <= hp.settings.family.most_frames:
-        raise ValueError(f"a piece has {n} frames, and the tower hears up to {hp.settings.family.most_frames}")
+    if not 0 < n <= hp.settings.family.max_frames:
+        raise ValueError(f"a piece has {n} frames, and the tower hears up to {hp.settings.family.max_frames}")
     size = _CHUNK if kind == "qwen2.5o" else n
     filters, halved, places, sees = [], [], [], []
     n_filtered = n_rows = 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from woolly.errors import RequestError
 
-MOST_BYTES = 64 * 2**20  # of a file
-MOST_SECONDS = 30 * 60
-MOST_FRAMES = 90_000_000  # samples of one channel: half an hour of 48 kHz, 360 MB
-MOST_CHANNELS = 16
-LEAST_RATE, MOST_RATE = 4_000, 384_000  # samples per second
+MAX_BYTES = 64 * 2**20  # of a file
+MAX_SECONDS = 30 * 60
+MAX_FRAMES = 90_000_000  # samples of one channel: half an hour of 48 kHz, 360 MB
+MAX_CHANNELS = 16
+MIN_RATE, MAX_RATE = 4_000, 384_000  # samples per second
 
 TAKEN = "WAV, FLAC, MP3 or OGG"
 _FORMATS = ("WAV", "FLAC", "MP3", "OGG")
@@ -38,10 +38,10 @@ _FIRST_BYTES = (
 
 def sniff(data: bytes, name: str) -> str:
     """Returns the format of a file by its first bytes: WAV, FLAC, MP3 or OGG; RequestError if it is not taken."""
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a shorter one",
-            limit=MOST_BYTES,
+            f"{name} has more than {MAX_BYTES >> 20} MiB, which is the most that is taken; send a shorter one",
+            limit=MAX_BYTES,
         )
     if not data:
         raise RequestError(f"{name} is empty; a file of format {TAKEN} was expected")
@@ -69,18 +69,18 @@ def _kind(data: bytes) -> str | None:
 
 def check_bounds(n_frames: int, rate: int, n_channels: int, name: str) -> None:
     """RequestError for a sound that is too long, or whose rate or channels are not those of a sound."""
-    if not LEAST_RATE <= rate <= MOST_RATE:
+    if not MIN_RATE <= rate <= MAX_RATE:
         raise RequestError(
-            f"{name} has {rate} samples per second; {LEAST_RATE} to {MOST_RATE} are taken", limit=MOST_RATE, given=rate
+            f"{name} has {rate} samples per second; {MIN_RATE} to {MAX_RATE} are taken", limit=MAX_RATE, given=rate
         )
-    if not 1 <= n_channels <= MOST_CHANNELS:
-        raise RequestError(f"{name} has {n_channels} channels; 1 to {MOST_CHANNELS} are taken")
+    if not 1 <= n_channels <= MAX_CHANNELS:
+        raise RequestError(f"{name} has {n_channels} channels; 1 to {MAX_CHANNELS} are taken")
     if n_frames < 1:
         raise RequestError(f"{name} has no samples; send a longer one")
-    if n_frames > min(MOST_SECONDS * rate, MOST_FRAMES):
-        most = min(MOST_SECONDS, MOST_FRAMES // rate) // 60
+    if n_frames > min(MAX_SECONDS * rate, MAX_FRAMES):
+        most = min(MAX_SECONDS, MAX_FRAMES // rate) // 60
         raise RequestError(
             f"{name} has {n_frames / rate:.0f} s of {rate} samples, and at most {most} minutes are taken; cut it",
-            limit=min(MOST_SECONDS * rate, MOST_FRAMES),
+            limit=min(MAX_SECONDS * rate, MAX_FRAMES),
             given=n_frames,
         )

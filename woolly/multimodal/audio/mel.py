@@ -13,7 +13,7 @@ Float64 = npt.NDArray[np.float64]
 
 Scale = Literal["slaney", "htk"]
 
-MOST_MELS = 512  # triangles of a spectrogram: published models have 80 or 128
+MAX_MELS = 512  # triangles of a spectrogram: published models have 80 or 128
 _WINDOW = 400  # samples that a frame hears: 25 ms
 _BLOCK = 4096  # frames that are computed at once: 13 MB of complex numbers
 

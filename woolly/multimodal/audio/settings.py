@@ -23,7 +23,7 @@ class AudioProjector:
     written: tuple[str, ...] = ()
     # By frames of a piece and what the file says.
     rows: Callable[[int, AudioSettings], int] = lambda n_frames, settings: n_frames // 4
-    most_frames: int = 3000  # of a piece: 30 s
+    max_frames: int = 3000  # of a piece: 30 s
     # Rows of each piece, of which the last are the row of the tower's file that stands for none; then comes the one
     # that ends a sound, and each piece has marks of its own. 0: as many as there are.
     filled: int = 0
@@ -59,17 +59,15 @@ AUDIO_PROJECTORS: Mapping[str, AudioProjector] = {
         "<|audio_end|>",
         ("<|audio_start|><|audio_pad|><|audio_end|>", "<|audio_pad|>"),
         lambda n, its: n // 100 * 13 + after_conv(n % 100, 3),
-        most_frames=800,
+        max_frames=800,
     ),
-    "gemma4a": AudioProjector(
-        "<|audio>", "<audio|>", ("<|audio|>",), lambda n, its: after_conv(n, 2), most_frames=2999
-    ),
+    "gemma4a": AudioProjector("<|audio>", "<audio|>", ("<|audio|>",), lambda n, its: after_conv(n, 2), max_frames=2999),
     "gemma3na": AudioProjector(
         "\n\n<start_of_audio>",
         "\n\n",
         ("<audio_soft_token>",),
         lambda n, its: after_conv(n, 4),
-        most_frames=2997,
+        max_frames=2997,
         filled=188,
     ),
     "lfm2a": AudioProjector(written=("<|audio|>",), rows=lambda n, its: after_conv(n, 3)),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
-from woolly.multimodal.audio.format import MOST_BYTES, MOST_FRAMES, MOST_SECONDS, check_bounds, sniff
+from woolly.multimodal.audio.format import MAX_BYTES, MAX_FRAMES, MAX_SECONDS, check_bounds, sniff
 from woolly.multimodal.audio.resample import resample
 from woolly.multimodal.audio.wav import decode_wav
 
@@ -67,7 +67,7 @@ def read_sound(source: SoundSource, name: str = "the sound") -> Sound:
 def _read_file(path: Path) -> bytes:
     try:
         with path.expanduser().open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
         reason = getattr(error, "strerror", None) or error
         raise RequestError(f"the sound {path} cannot be read ({reason})") from None
@@ -115,7 +115,7 @@ def _mixed(file: Any, kind: str, name: str) -> Float32:
     while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
         parts.append(block[:, 0].copy() if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32))
         n += len(block)
-        if n > min(MOST_SECONDS * file.samplerate, MOST_FRAMES):
+        if n > min(MAX_SECONDS * file.samplerate, MAX_FRAMES):
             check_bounds(n, file.samplerate, file.channels, name)
     if n == 0 or (kind == "FLAC" and n < file.frames):
         raise ValueError(f"it says {file.frames} samples, and has {n}")

@@ -26,8 +26,8 @@ from woolly.multimodal.prepared import Piece, Prepared
 Float32 = npt.NDArray[np.float32]
 
 _HOP = 160  # samples from one frame to the next
-_LEAST_SECONDS = 0.05  # below, some families make no row
-_LEAST_SAMPLES = int(_LEAST_SECONDS * RATE)
+_MIN_SECONDS = 0.05  # below, some families make no row
+_MIN_SAMPLES = int(_MIN_SECONDS * RATE)
 _PIECE = 30 * RATE  # samples of a piece of 30 s
 
 
@@ -54,18 +54,18 @@ def measure_sound(sound: Sound, settings: AudioSettings) -> Layout:
 
 
 def _check_length(sound: Sound) -> None:
-    if sound.seconds < _LEAST_SECONDS:
-        raise RequestError(f"the sound has {sound.seconds:.3f} s; at least {_LEAST_SECONDS} s were expected")
+    if sound.seconds < _MIN_SECONDS:
+        raise RequestError(f"the sound has {sound.seconds:.3f} s; at least {_MIN_SECONDS} s were expected")
 
 
 def _ultravox(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """No padding. Of a sound in several pieces the last is filled up with zeros, of which one frame is ever seen."""
     frames = log_mel_whisper(sound.samples, settings.n_mels)
-    yield from _cut(frames, settings, is_filled=len(frames) > settings.family.most_frames)
+    yield from _cut(frames, settings, is_filled=len(frames) > settings.family.max_frames)
 
 
 def _cut(frames: Float32, settings: AudioSettings, *, is_filled: bool = False) -> Iterator[Float32]:
-    most = settings.family.most_frames
+    most = settings.family.max_frames
     for first in range(0, len(frames), most):
         part = frames[first : first + most]
         yield np.pad(part, ((0, 1), (0, 0))) if is_filled and len(part) % 2 else part
@@ -73,17 +73,17 @@ def _cut(frames: Float32, settings: AudioSettings, *, is_filled: bool = False) -
 
 def _qwen2a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Pieces of 30 s, each a sound of its own that silence follows; the last row sees a frame of that."""
-    most = settings.family.most_frames
+    most = settings.family.max_frames
     for first in range(0, len(sound.samples), most * _HOP):
         part = sound.samples[first : first + most * _HOP]
-        part = np.pad(part, (0, max(0, int(_LEAST_SECONDS * sound.rate) - len(part))))
+        part = np.pad(part, (0, max(0, int(_MIN_SECONDS * sound.rate) - len(part))))
         frames = log_mel_whisper(_silence_after(part)[: most * _HOP], settings.n_mels)
         yield frames[: min(most, 2 * after_conv(-(-len(part) // _HOP)) + 1)]
 
 
 def _voxtral(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """The sound with silence up to whole pieces of 30 s, which are heard, too."""
-    n = settings.family.most_frames * _HOP
+    n = settings.family.max_frames * _HOP
     filled = np.pad(sound.samples, (0, -len(sound.samples) % n))
     yield from _cut(log_mel_whisper(filled, settings.n_mels), settings)
 
@@ -103,21 +103,21 @@ def _gemma4a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Pieces of 30 s, each a sound of its own."""
     for first in range(0, len(sound.samples), _PIECE):
         part = sound.samples[first : first + _PIECE]
-        yield log_mel_gemma(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
+        yield log_mel_gemma(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
 def _gemma3na(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Pieces of 30 s, each a sound of its own."""
     for first in range(0, len(sound.samples), _PIECE):
         part = sound.samples[first : first + _PIECE]
-        yield log_mel_usm(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
+        yield log_mel_usm(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
 def _lfm2a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
     """Pieces of 30 s, each a sound of its own."""
     for first in range(0, len(sound.samples), _PIECE):
         part = sound.samples[first : first + _PIECE]
-        yield log_mel_nemo(np.pad(part, (0, max(0, _LEAST_SAMPLES - len(part)))), settings.n_mels)
+        yield log_mel_nemo(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
 def _granite(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
@@ -147,7 +147,7 @@ AUDIO_PROCESSORS: Mapping[str, Callable[[Sound, AudioSettings], Iterator[Float32
 
 def _pieces(n: int, settings: AudioSettings) -> list[int]:
     """Returns how many frames each piece of `n` frames has."""
-    most = settings.family.most_frames
+    most = settings.family.max_frames
     return [min(most, n - first) for first in range(0, n, most)]
 
 
@@ -157,13 +157,13 @@ def _ultravox_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
 
 
 def _qwen2a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
-    most = settings.family.most_frames
-    least = int(_LEAST_SECONDS * RATE) // _HOP
+    most = settings.family.max_frames
+    least = int(_MIN_SECONDS * RATE) // _HOP
     return [min(most, 2 * after_conv(max(n, least)) + 1) for n in _pieces(-(-n_samples // _HOP), settings)]
 
 
 def _voxtral_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
-    most = settings.family.most_frames
+    most = settings.family.max_frames
     return [most] * -(-n_samples // (most * _HOP))
 
 
@@ -172,18 +172,18 @@ def _qwen25o_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
 
 
 def _gemma3na_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
-    parts = (max(min(_PIECE, n_samples - first), _LEAST_SAMPLES) for first in range(0, n_samples, _PIECE))
+    parts = (max(min(_PIECE, n_samples - first), _MIN_SAMPLES) for first in range(0, n_samples, _PIECE))
     return [(n + -n % 128 - 513) // _HOP + 1 for n in parts]
 
 
 def _gemma4a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     parts = (min(_PIECE, n_samples - first) for first in range(0, n_samples, _PIECE))
-    return [(max(n, _LEAST_SAMPLES) - 1) // _HOP for n in parts]
+    return [(max(n, _MIN_SAMPLES) - 1) // _HOP for n in parts]
 
 
 def _lfm2a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     parts = (min(_PIECE, n_samples - first) for first in range(0, n_samples, _PIECE))
-    return [max(n, _LEAST_SAMPLES) // _HOP for n in parts]
+    return [max(n, _MIN_SAMPLES) // _HOP for n in parts]
 
 
 # Frames of each piece by the samples of a sound: what the functions of AUDIO_PROCESSORS yield.

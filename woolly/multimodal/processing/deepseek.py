@@ -15,7 +15,7 @@ from woolly.multimodal.processing.pixels import Pixels, piece_of, resize, tiles_
 if TYPE_CHECKING:
     from woolly.multimodal.settings import TowerSettings
 
-_LEAST, _MOST = 2, 9  # tiles, if the file does not say
+_MIN_TILES, _MAX_TILES = 2, 9  # tiles, if the file does not say
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
@@ -23,7 +23,9 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     tile, overview = settings.tile_size, (settings.image_size,) * 2
     if max(height, width) <= tile:
         return Cut((overview,))
-    columns, lines = choose_grid(height, width, tile, settings.min_tiles or _LEAST, settings.max_tiles or _MOST)
+    columns, lines = choose_grid(
+        height, width, tile, settings.min_tiles or _MIN_TILES, settings.max_tiles or _MAX_TILES
+    )
     return Cut(((tile, tile),) * (lines * columns) + (overview,), (lines, columns))
 
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from woolly.multimodal.picture import Picture
     from woolly.multimodal.settings import TowerSettings
 
-_MOST_ROWS = 280  # as the processor has it; files do not say
+_MAX_ROWS = 280  # as the processor has it; files do not say
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     """Returns one piece of the most rows that its shape allows."""
     side = settings.patch_size * settings.merge
-    most = settings.max_pixels or _MOST_ROWS * side**2
+    most = settings.max_pixels or _MAX_ROWS * side**2
     grow = math.sqrt(most / (height * width))
     high, wide = int(grow * height // side), int(grow * width // side)
     if high == wide == 0:

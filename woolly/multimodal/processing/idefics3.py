@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from woolly.multimodal.picture import Picture
     from woolly.multimodal.settings import TowerSettings
 
-_MOST_SIDE = 4096  # as the processor has it
+_MAX_SIDE = 4096  # as the processor has it
 _TILES = 4  # of the longest side, if the file does not give its length
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     """Returns tiles and an overview."""
     size = settings.image_size
-    whole = _whole_tiles(*_longest_to(height, width, _longest(settings)), size)
+    whole = _whole_tiles(*_fit_longest(height, width, _max_side(settings)), size)
     return Cut.into_tiles(whole[0] // size, whole[1] // size, size)
 
 
 def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
     """Returns tiles, then the whole picture as a tile; the latter alone if one tile holds all of it."""
-    size, longest = settings.image_size, _longest(settings)
+    size, longest = settings.image_size, _max_side(settings)
     # Each size is a resize of its own, as in the processor: two filters in a row are not one.
-    pixels = resize(picture.pixels, *_longest_to(picture.height, picture.width, longest), "lanczos")
+    pixels = resize(picture.pixels, *_fit_longest(picture.height, picture.width, longest), "lanczos")
     pixels = resize(pixels, *_whole_tiles(pixels.shape[0], pixels.shape[1], size), "lanczos")
     lines, columns = pixels.shape[0] // size, pixels.shape[1] // size
     if (lines, columns) == (1, 1):
@@ -38,12 +38,12 @@ def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
     return Prepared.of("image", pieces, tiles=(lines, columns), size=picture.size)
 
 
-def _longest(settings: TowerSettings) -> int:
+def _max_side(settings: TowerSettings) -> int:
     """Returns the longest side before the picture is cut."""
     return settings.preproc_image_size or _TILES * settings.image_size
 
 
-def _longest_to(height: int, width: int, longest: int) -> tuple[int, int]:
+def _fit_longest(height: int, width: int, longest: int) -> tuple[int, int]:
     """Returns the sides with the longer one at `longest`, the other even, and neither above the processor's limit."""
     ratio = width / height
     if width >= height:
@@ -54,10 +54,10 @@ def _longest_to(height: int, width: int, longest: int) -> tuple[int, int]:
         width += width % 2
     height, width = max(height, 1), max(width, 1)
     ratio = width / height
-    if width >= height and width > _MOST_SIDE:
-        height, width = int(_MOST_SIDE / ratio), _MOST_SIDE
-    elif height > width and height > _MOST_SIDE:
-        height, width = _MOST_SIDE, int(_MOST_SIDE * ratio)
+    if width >= height and width > _MAX_SIDE:
+        height, width = int(_MAX_SIDE / ratio), _MAX_SIDE
+    elif height > width and height > _MAX_SIDE:
+        height, width = _MAX_SIDE, int(_MAX_SIDE * ratio)
     return max(height, 1), max(width, 1)
 
 

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from woolly.multimodal.picture import Picture
     from woolly.multimodal.settings import TowerSettings
 
-_LEAST, _MOST = 1, 12  # tiles, if the file does not say
+_MIN_TILES, _MAX_TILES = 1, 12  # tiles, if the file does not say
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     """Returns tiles and an overview."""
-    least, most = settings.min_tiles or _LEAST, settings.max_tiles or _MOST
+    least, most = settings.min_tiles or _MIN_TILES, settings.max_tiles or _MAX_TILES
     columns, lines = choose_grid(height, width, settings.image_size, least, most)
     return Cut.into_tiles(lines, columns, settings.image_size)
 

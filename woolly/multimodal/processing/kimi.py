@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from woolly.multimodal.picture import Picture
     from woolly.multimodal.settings import TowerSettings
 
-MOST_PATCHES = 4096  # the processor's, if the file gives no pixels
-MOST_OF_SIDE = 511  # patches of a line or column, as the processor has it
+MAX_PATCHES = 4096  # the processor's, if the file gives no pixels
+MAX_SIDE_PATCHES = 511  # patches of a line or column, as the processor has it
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     """Returns one piece; RequestError for one that is too long."""
     row = settings.patch_size * settings.merge
     high, wide = (-(-one // row) * row for one in _shrunk(height, width, settings))
-    if max(high, wide) > MOST_OF_SIDE * settings.patch_size:
+    if max(high, wide) > MAX_SIDE_PATCHES * settings.patch_size:
         raise RequestError(
             f"the picture has {width} x {height} pixels, and this model takes sides of at most"
-            f" {MOST_OF_SIDE * settings.patch_size} of them; cut it"
+            f" {MAX_SIDE_PATCHES * settings.patch_size} of them; cut it"
         )
     return Cut(((high, wide),))
 
@@ -44,7 +44,7 @@ def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
 def _shrunk(height: int, width: int, settings: TowerSettings) -> tuple[int, int]:
     """Returns the sides of a picture of no more than the most whole patches."""
     patch = settings.patch_size
-    most = (settings.max_pixels or MOST_PATCHES * patch**2) // patch**2
+    most = (settings.max_pixels or MAX_PATCHES * patch**2) // patch**2
     if (n := (height // patch) * (width // patch)) <= most:
         return height, width
     scale = math.sqrt(most / n)

@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from woolly.multimodal.picture import Picture
     from woolly.multimodal.settings import TowerSettings
 
-_LEAST_ROWS, _MOST_ROWS = 64, 256  # of the whole picture; the processor's, files do not say
-_TILE, _LEAST_TILES, _MOST_TILES = 512, 2, 10
+_MIN_ROWS, _MAX_ROWS = 64, 256  # of the whole picture; the processor's, files do not say
+_TILE, _MIN_TILES, _MAX_TILES = 512, 2, 10
 _TOLERANCE = 2.0  # a picture of as many times the most rows is still whole
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     """Returns the picture whole, or tiles and an overview."""
     side = settings.patch_size * settings.merge
-    least = settings.min_pixels or _LEAST_ROWS * side**2
-    most = settings.max_pixels or _MOST_ROWS * side**2
+    least = settings.min_pixels or _MIN_ROWS * side**2
+    most = settings.max_pixels or _MAX_ROWS * side**2
     high, wide = (round(one / side) * side for one in (height, width))
     whole = max(side, high), max(side, wide)
     if not least <= whole[0] * whole[1] <= most:
         whole = fit_sides(height, width, side, least, most)
     if max(settings.patch_size, high) * max(settings.patch_size, wide) <= most * _TOLERANCE:
         return Cut((whole,))
-    least_tiles, most_tiles = settings.min_tiles or _LEAST_TILES, settings.max_tiles or _MOST_TILES
-    columns, lines = choose_grid(height, width, _TILE, least_tiles, most_tiles)
+    min_tiles, max_tiles = settings.min_tiles or _MIN_TILES, settings.max_tiles or _MAX_TILES
+    columns, lines = choose_grid(height, width, _TILE, min_tiles, max_tiles)
     return Cut(((_TILE, _TILE),) * (lines * columns) + (whole,), (lines, columns))
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from woolly.multimodal.picture import Picture
     from woolly.multimodal.settings import TowerSettings
 
-_MOST_TILES = 16
+_MAX_TILES = 16
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     """Returns tiles and an overview; the picture alone if one tile holds all of it."""
-    lines, columns = _grid(height, width, settings.image_size, settings.max_tiles or _MOST_TILES)
+    lines, columns = _grid(height, width, settings.image_size, settings.max_tiles or _MAX_TILES)
     return Cut.into_tiles(lines, columns, settings.image_size)
 
 

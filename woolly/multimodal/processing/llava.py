@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from woolly.multimodal.picture import Picture
     from woolly.multimodal.settings import TowerSettings
 
-_MOST_SIDE = 14_142  # of the square: 600 MB. 100 million pixels of 2 to 1 fit; a line of 65,535 would take 12.9 GB
+_MAX_SIDE = 14_142  # of the square: 600 MB. 100 million pixels of 2 to 1 fit; a line of 65,535 would take 12.9 GB
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
@@ -29,10 +29,10 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     if settings.pinpoints:
         high, wide = best_size(height, width, settings)
         return Cut.into_tiles(high // side, wide // side, side, is_overview_first=True)
-    if max(height, width) > _MOST_SIDE and height != width:
+    if max(height, width) > _MAX_SIDE and height != width:
         raise RequestError(
             f"the picture has {width} x {height} pixels, and this model, which fills it up to a square,"
-            f" takes sides of at most {_MOST_SIDE}; send a smaller one"
+            f" takes sides of at most {_MAX_SIDE}; send a smaller one"
         )
     return Cut(((side, side),))
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from woolly.multimodal.picture import Picture
     from woolly.multimodal.settings import TowerSettings
 
-_MOST_SLICES = 9
-_MOST_AREAS = 2  # of a piece, in squares of the tower's side: what its table of positions was made for
+_MAX_SLICES = 9
+_MAX_AREAS = 2  # of a piece, in squares of the tower's side: what its table of positions was made for
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
@@ -24,7 +24,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     Sides are rounded to whole rows, so that a long thin piece becomes larger than the tower takes.
     """
     found = _cut(height, width, settings)
-    if any(high * wide > _MOST_AREAS * settings.image_size**2 for high, wide in found.sizes):
+    if any(high * wide > _MAX_AREAS * settings.image_size**2 for high, wide in found.sizes):
         raise RequestError(
             f"the picture has {width} x {height} pixels, which is too long for its width; cut it into shorter ones"
         )
@@ -33,10 +33,10 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
 
 def _cut(height: int, width: int, settings: TowerSettings) -> Cut:
     size, patch = settings.image_size, settings.patch_size * settings.merge
-    n = min(math.ceil(width * height / size**2), settings.max_tiles or _MOST_SLICES)
+    n = min(math.ceil(width * height / size**2), settings.max_tiles or _MAX_SLICES)
     if n <= 1:
         return Cut((_fit(height, width, size, patch, grows=True),))
-    lines, columns = _grid(height, width, n, settings.max_tiles or _MOST_SLICES)
+    lines, columns = _grid(height, width, n, settings.max_tiles or _MAX_SLICES)
     high, wide = _whole(height, lines) / lines, _whole(width, columns) / columns
     one = _fit(high, wide, size, patch, grows=True)
     overview = _fit(height, width, size, patch, grows=False)

@@ -9,34 +9,33 @@ from woolly.errors import RequestError
 from woolly.multimodal.prepared import Prepared
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
-from woolly.multimodal.settings import MOST_PATCHES, TowerSettings
+from woolly.multimodal.settings import MAX_PATCHES, TowerSettings
 
 if TYPE_CHECKING:
     from woolly.multimodal.picture import Picture
 
-MOST_RATIO = 200  # of the sides, as the processor has it
+MAX_RATIO = 200  # of the sides, as the processor has it
 
 # Rows of a picture if the file gives no pixels. The processors' own limits are up to 16,384 rows, of which a photo of
 # 12 megapixels takes all but a few: more than most contexts.
-_LEAST_ROWS = {"qwen3vl_merger": 64, "glm4v": 8, "hunyuanvl": 256}
-_MOST_ROWS = 4096
+_MIN_ROWS = {"qwen3vl_merger": 64, "glm4v": 8, "hunyuanvl": 256}
+_MAX_ROWS = 4096
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     """Returns one piece in nearly the picture's shape; RequestError for one that is too thin."""
     side = settings.patch_size * settings.merge
-    least = settings.min_pixels or _LEAST_ROWS.get(settings.projector, 4) * side**2
-    most = most_pixels(settings)
+    least = settings.min_pixels or _MIN_ROWS.get(settings.projector, 4) * side**2
+    most = max_pixels(settings)
     if settings.projector == "glm4v" and min(height, width) < side:
         scale = max(side / height, side / width)
         height, width = int(height * scale), int(width * scale)
     elif settings.projector == "paddleocr" and min(height, width) < side:
         height, width = max(height, side), max(width, round(width * side / height) if height < side else width)
         height, width = (round(height * side / width), side) if width < side else (height, width)
-    if max(height, width) > MOST_RATIO * min(height, width):
+    if max(height, width) > MAX_RATIO * min(height, width):
         raise RequestError(
-            f"the picture has {width} x {height} pixels, and this model takes sides of at most 1 to"
-            f" {MOST_RATIO}; cut it"
+            f"the picture has {width} x {height} pixels, and this model takes sides of at most 1 to {MAX_RATIO}; cut it"
         )
     return Cut((fit_sides(height, width, side, least, most),))
 
@@ -47,10 +46,10 @@ def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
     return Prepared.of("image", [piece_of(pixels, settings)], size=picture.size)
 
 
-def most_pixels(settings: TowerSettings) -> int:
+def max_pixels(settings: TowerSettings) -> int:
     """Returns the pixels of the largest picture."""
     side = settings.patch_size * settings.merge
-    return min(settings.max_pixels or _MOST_ROWS * side**2, MOST_PATCHES * settings.patch_size**2)
+    return min(settings.max_pixels or _MAX_ROWS * side**2, MAX_PATCHES * settings.patch_size**2)
 
 
 def fit_sides(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:

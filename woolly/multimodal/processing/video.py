@@ -14,7 +14,7 @@ from woolly.errors import RequestError
 from woolly.multimodal.prepared import Piece, Prepared
 from woolly.multimodal.processing import measure, prepare
 from woolly.multimodal.processing.pixels import piece_of
-from woolly.multimodal.processing.qwen import MOST_RATIO, fit_sides, most_pixels
+from woolly.multimodal.processing.qwen import MAX_RATIO, fit_sides, max_pixels
 from woolly.multimodal.video import Clip, Frame, Showing
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ _SMOLVLM_FRAMES = 64  # at most, one of a second
 _SMOLVLM_SIDE = 1024  # of a frame as it is handed on: twice what SmolVLM reads
 
 _QWEN_FPS = 2.0
-_QWEN_LEAST_FRAMES, _QWEN_MOST_FRAMES = 4, 768
+_QWEN_MIN_FRAMES, _QWEN_MAX_FRAMES = 4, 768
 # Pixels of all frames, as the checkpoints' configurations have them, and rows of one frame at most.
-_QWEN_LEAST_PIXELS, _QWEN_MOST_PIXELS = 4096, 25_165_824
-_QWEN_MOST_ROWS = 768
+_QWEN_MIN_PIXELS, _QWEN_MAX_PIXELS = 4096, 25_165_824
+_QWEN_MAX_ROWS = 768
 # Rows of a frame at least, and of all pairs of frames at most, with Qwen 2 and 2.5. Files do not say how many positions
 # of 2.5 are a second; all checkpoints have 2.
-_QWEN2_LEAST_ROWS, _QWEN2_MOST_ROWS = 128, int(128_000 * 0.9)
+_QWEN2_MIN_ROWS, _QWEN2_MAX_ROWS = 128, int(128_000 * 0.9)
 _QWEN25_PER_SECOND = 2
 
 
@@ -42,10 +42,10 @@ def showing_of(settings: TowerSettings, *, has_audio: bool = False) -> Showing:
     if settings.projector == "idefics3":
         return SMOLVLM
     if settings.projector == "qwen3vl_merger" and not has_audio:
-        side, most = settings.patch_size * settings.merge, most_pixels(settings)
+        side, most = settings.patch_size * settings.merge, max_pixels(settings)
         return Showing(f"qwen3vl {side} {most}", _choose_qwen, partial(_fit_qwen, side, most), depth=2, by_pillow=True)
     if settings.projector in ("qwen2vl_merger", "qwen2.5vl_merger") and not has_audio:
-        side, most = settings.patch_size * settings.merge, most_pixels(settings)
+        side, most = settings.patch_size * settings.merge, max_pixels(settings)
         fit = partial(_fit_qwen2, side, most)
         return Showing(f"qwen2vl {side} {most}", _choose_qwen2, fit, depth=2, by_pillow=True, is_whole=True)
     kind = f"{settings.projector} that also hear" if has_audio else settings.projector
@@ -126,7 +126,7 @@ def _choose_qwen(n_frames: int, rate: float) -> list[int]:
     """Returns two frames of a second, evenly from the first to the last."""
     if n_frames < 2:
         raise RequestError("the video has one frame, and this model takes at least 2; send it as a picture")
-    n = min(max(int(n_frames / rate * _QWEN_FPS), _QWEN_LEAST_FRAMES), _QWEN_MOST_FRAMES, n_frames)
+    n = min(max(int(n_frames / rate * _QWEN_FPS), _QWEN_MIN_FRAMES), _QWEN_MAX_FRAMES, n_frames)
     return [int(one) for one in np.linspace(0, n_frames - 1, n).round()]
 
 
@@ -134,16 +134,16 @@ def _choose_qwen2(n_frames: int, rate: float) -> list[int]:
     """Returns two frames of a second, evenly from the first on, in pairs."""
     if n_frames < 2:
         raise RequestError("the video has one frame, and this model takes at least 2; send it as a picture")
-    n = min(max(n_frames / rate * _QWEN_FPS, _QWEN_LEAST_FRAMES), _QWEN_MOST_FRAMES, n_frames)
+    n = min(max(n_frames / rate * _QWEN_FPS, _QWEN_MIN_FRAMES), _QWEN_MAX_FRAMES, n_frames)
     even = math.floor(n / 2) * 2
     step = n_frames / even
     return [int(np.float32(i * step)) for i in range(even)]  # the processor counts in f32
 
 
-def _fit_qwen(side: int, most_of_frame: int, n: int, height: int, width: int) -> tuple[int, int]:
+def _fit_qwen(side: int, max_frame_pixels: int, n: int, height: int, width: int) -> tuple[int, int]:
     """Returns the sides as multiples of `side`, in nearly the same ratio, so that all frames keep to the limits."""
-    of_frame = min(_QWEN_MOST_ROWS * side**2, most_of_frame, _QWEN_MOST_PIXELS // n)
-    most = max(of_frame, int(_QWEN_LEAST_PIXELS * 1.05)) * n
+    of_frame = min(_QWEN_MAX_ROWS * side**2, max_frame_pixels, _QWEN_MAX_PIXELS // n)
+    most = max(of_frame, int(_QWEN_MIN_PIXELS * 1.05)) * n
     if min(height, width) < side:
         scale = max(side / height, side / width)
         height, width = int(height * scale), int(width * scale)
@@ -152,22 +152,22 @@ def _fit_qwen(side: int, most_of_frame: int, n: int, height: int, width: int) ->
     if even * high * wide > most:
         shrink = math.sqrt(n * height * width / most)
         return max(side, math.floor(height / shrink / side) * side), max(side, math.floor(width / shrink / side) * side)
-    if even * high * wide < _QWEN_LEAST_PIXELS:
-        grow = math.sqrt(_QWEN_LEAST_PIXELS / (n * height * width))
+    if even * high * wide < _QWEN_MIN_PIXELS:
+        grow = math.sqrt(_QWEN_MIN_PIXELS / (n * height * width))
         return math.ceil(height * grow / side) * side, math.ceil(width * grow / side) * side
     return high, wide
 
 
-def _fit_qwen2(side: int, most_of_frame: int, n: int, height: int, width: int) -> tuple[int, int]:
+def _fit_qwen2(side: int, max_frame_pixels: int, n: int, height: int, width: int) -> tuple[int, int]:
     """Returns the sides as multiples of `side`; each frame has its share of all rows."""
-    least = _QWEN2_LEAST_ROWS * side**2
-    share = min(_QWEN_MOST_ROWS * side**2, _QWEN2_MOST_ROWS * side**2 * 2 // n)
+    least = _QWEN2_MIN_ROWS * side**2
+    share = min(_QWEN_MAX_ROWS * side**2, _QWEN2_MAX_ROWS * side**2 * 2 // n)
     _check_ratio(height, width)
-    return fit_sides(height, width, side, least, min(max(share, int(least * 1.05)), most_of_frame))
+    return fit_sides(height, width, side, least, min(max(share, int(least * 1.05)), max_frame_pixels))
 
 
 def _check_ratio(height: int, width: int) -> None:
-    if max(height, width) > MOST_RATIO * min(height, width):
+    if max(height, width) > MAX_RATIO * min(height, width):
         raise RequestError(
-            f"the video has {width} x {height} pixels, and this model takes sides of at most 1 to {MOST_RATIO}; cut it"
+            f"the video has {width} x {height} pixels, and this model takes sides of at most 1 to {MAX_RATIO}; cut it"
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HeadOrder = Literal["mod", "div"]
 
 _STATE = "state {entry}"
-_MOST_TOKENS = 1 << 24  # slots hold numbers of 24 bits exactly
+_MAX_TOKENS = 1 << 24  # slots hold numbers of 24 bits exactly
 
 
 def _ngrams_cost(plan: Plan, step: Step, load: Load) -> Cost:
@@ -90,7 +90,7 @@ class RecurrentOps(Recorder):
         weight, n = self._matrix(table), len(factors)
         if n < 2 or not sizes or len(sizes) % (n - 1) != 0 or len(firsts) != len(sizes):
             self._fail(f"ngrams got {n} factors, {len(sizes)} sizes and {len(firsts)} first rows")
-        if not all(0 < factor < 1 << 63 for factor in factors) or not 0 <= end < _MOST_TOKENS:
+        if not all(0 < factor < 1 << 63 for factor in factors) or not 0 <= end < _MAX_TOKENS:
             self._fail("ngrams got a factor of more than 63 bits, or a token that ends texts of more than 24")
         for size, first in zip(sizes, firsts, strict=True):
             if size < 1 or first < 0 or first + size > weight.shape[0]:

@@ -40,7 +40,7 @@ _MAX_CONTEXT = 1 << 20
 
 
 # What the least levels of x86-64 and arm64 need beside the portable one: native/cpu/kernels/needs.h has all.
-_LEAST = ({"avx2", "fma", "f16c"}, {"asimd", "asimddp"})
+_MIN_FEATURES = ({"avx2", "fma", "f16c"}, {"asimd", "asimddp"})
 
 log = logging.getLogger("woolly.runtime")
 
@@ -50,7 +50,7 @@ def kernel_level(wanted: str | None = None) -> str:
     levels = _native.kernel_levels()
     wanted = wanted or os.environ.get("WOOLLY_ISA")
     if not wanted:
-        if levels[0] == "scalar" and any(needs <= {*_native.cpu_features()} for needs in _LEAST):
+        if levels[0] == "scalar" and any(needs <= {*_native.cpu_features()} for needs in _MIN_FEATURES):
             _warn_of_scalar()
         return levels[0]
     if wanted not in levels:

@@ -14,7 +14,7 @@ from woolly.runtime.state import PAGE_SIZE
 
 Bytes = npt.NDArray[np.uint8]
 
-_LARGEST_HEAD = 576
+_MAX_HEAD_DIM = 576
 
 
 class CpuState:
@@ -86,8 +86,8 @@ def check_heads(plan: Plan) -> None:
     """Refuses a plan whose heads are longer than the kernels take."""
     for entry in plan.paged.values():
         widest = max(entry.k_dim, entry.v_dim)
-        if widest > _LARGEST_HEAD:
+        if widest > _MAX_HEAD_DIM:
             raise UnsupportedError(
                 f"heads of {widest} do not fit the cache of the cpu backend, which takes heads of up to"
-                f" {_LARGEST_HEAD}; use backend='reference'"
+                f" {_MAX_HEAD_DIM}; use backend='reference'"
             )

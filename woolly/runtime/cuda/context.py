@@ -30,7 +30,7 @@ _DYNAMIC_SHARED_BYTES, _SHARED_PERCENT = 8, 9
 _ASKED_SHARED, _PLAIN_SHARED = 32 << 10, 48 << 10
 _PAGE, _LARGE = 4096, 4 << 20
 # What the driver says of memory that it believes to be pinned, and how many places are tried.
-_TAKEN, _MOST_TAKEN = 712, 8
+_TAKEN, _MAX_TAKEN = 712, 8
 
 _kept: list[mmap.mmap] = []
 
@@ -140,7 +140,7 @@ class Context:
         The process owns it and registers it with the driver, so that a reader never loses it with the device.
         """
         size, driver, aside = _PAGE * -(-max(n_bytes, 1) // _PAGE), self.enter(), []
-        for _ in range(_MOST_TAKEN):
+        for _ in range(_MAX_TAKEN):
             memory = _map_pages(size)
             pages = np.frombuffer(memory, np.uint8)
             # The registration lasts as long as the context.

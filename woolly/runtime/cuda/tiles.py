@@ -15,7 +15,7 @@ from woolly.runtime.gpu.emit import Emitter, TensorPart
 
 TILE_ROWS, TILE_COLUMNS = 16, 256
 _WARPS = 8  # of a block that packs
-_MOST_MATRICES = 65535  # of one launch
+_MAX_MATRICES = 65535  # of one launch
 
 # Bytes of a tile of each kind: Tile<T>::bytes of native/cuda.
 _BYTES = {
@@ -151,7 +151,7 @@ class _Packer:
         end = first + n_rows
         while first < end:
             matrix, row = divmod(first, self.rows)
-            n_whole = min((end - first) // self.rows, _MOST_MATRICES) if row == 0 else 0
+            n_whole = min((end - first) // self.rows, _MAX_MATRICES) if row == 0 else 0
             n = self.rows if n_whole else min(self.rows - row, end - first)
             self._launch(device, weight + matrix * self.shape.stride, staged, row, n, n_whole or 1)
             first += (n_whole or 1) * n

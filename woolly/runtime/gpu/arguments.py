@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from woolly.runtime.gpu.device import Address, Argument, Number
 
-MOST_PUSHED = 128  # bytes of arguments, which every driver of Vulkan takes
+MAX_PUSH_BYTES = 128  # bytes of arguments, which every driver of Vulkan takes
 _ROOM = 1 << 14  # bytes of structs that are allocated at once: more than most models have
 
 
@@ -35,7 +35,7 @@ class PushedArguments:
             return kept[1], False
         n_structs = len(self._structs)
         pushed = _packed([self._struct_of(one) if isinstance(one, tuple) else one for one in args])
-        assert len(pushed) <= MOST_PUSHED, f"{len(pushed)} bytes of arguments"
+        assert len(pushed) <= MAX_PUSH_BYTES, f"{len(pushed)} bytes of arguments"
         self._kept[id(args)] = args, pushed
         return pushed, len(self._structs) > n_structs
 

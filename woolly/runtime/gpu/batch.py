@@ -21,7 +21,7 @@ from woolly.runtime.turns import Turns
 MAX_CONTEXT = 1 << 20
 
 # struct Batch of native/cuda/primitives/common.cuh.
-_COUNTS = ["n_rows", "n_sequences", "n_output", "max_pages", "n_keeps", "n_adapters", "is_hidden_normed", "n_longest"]
+_COUNTS = ["n_rows", "n_sequences", "n_output", "max_pages", "n_keeps", "n_adapters", "is_hidden_normed", "max_length"]
 _POINTERS = (
     *("tokens", "positions", "sequences", "offsets", "output_rows", "slots_in", "slots_out", "keeps"),
     *("adapters", "hidden", "cosines", "sines", "slots", "entries"),
@@ -102,7 +102,7 @@ class BatchSlot:
 
         The run that was queued three batches before must be done.
         """
-        longest = _largest(batch.positions) + 1
+        longest = _max_position(batch.positions) + 1
         turns = self._turn_tables(longest)
         turned = self._turned_rows(batch)
         shapes = (batch.tokens.shape, batch.offsets.shape, batch.output_rows.shape, batch.pages.shape)
@@ -185,7 +185,7 @@ class BatchSlot:
                     views.pop()[2][...] = arrays[name]  # the same in all batches of these shapes
         picks_at = None if picks is None else base + at[_PICKS]
         room = _EMPTY if picks is None else view(_PICKS, picks)
-        return _Layout(key, plan, weakref.ref(state), base, head, body, struct["n_longest"], views, picks_at, room)
+        return _Layout(key, plan, weakref.ref(state), base, head, body, struct["max_length"], views, picks_at, room)
 
     def _room(self, n_bytes: int) -> Address:
         if n_bytes <= _BODY:
@@ -378,7 +378,7 @@ def _check_windows(batch: Batch, plan: Plan, state: Places, firsts: Sequence[int
 _SHORT = 64
 
 
-def _largest(numbers: npt.NDArray[np.int32]) -> int:
+def _max_position(numbers: npt.NDArray[np.int32]) -> int:
     return max(numbers.tolist()) if numbers.size <= _SHORT else int(numbers.max())
 
 

@@ -38,7 +38,7 @@ Meanwhile = Callable[[], None] | None
 _Kind = tuple[int, int, bool, bool, int]
 
 # Batches of up to this many rows run as graphs: there the host would be slower than the device.
-_MOST_GRAPHED = 64
+_MAX_GRAPH_ROWS = 64
 # Towers see pictures of one size again and again: more rows run as a graph, too, from the second time on.
 _SEEN = 16
 # A graph of a model of 40 layers takes about a megabyte.
@@ -262,9 +262,9 @@ class Core:
         kind = batch.n_rows, len(batch.output_rows), self._is_far(batch), is_apart(batch), n_front
         if self._times is not None:
             self._queue_timed(kind, first, last)
-        elif batch.n_rows > _MOST_GRAPHED and self._is_seen((kind, first, last)):
+        elif batch.n_rows > _MAX_GRAPH_ROWS and self._is_seen((kind, first, last)):
             self._replay(kind, first, last)
-        elif batch.n_rows > _MOST_GRAPHED or last - first < len(self.plan.steps) // 2:
+        elif batch.n_rows > _MAX_GRAPH_ROWS or last - first < len(self.plan.steps) // 2:
             self._queue_steps(kind, first, last)
         else:
             self._replay((bucket(kind[0]), bucket(kind[1]), *kind[2:]), first, last)

@@ -21,7 +21,7 @@ from woolly.runtime.views import Views
 # Bytes of the file that a thread has on the device at a time, before they are packed.
 _STAGED = 16 << 20
 # One thread copies at 6 to 10 GB/s, and the bus takes 50.
-_MOST_THREADS = 6
+_MAX_THREADS = 6
 # Pieces of a thread that are on their way while it brings the next.
 _UNDER_WAY = 2
 
@@ -70,7 +70,7 @@ class Loader:
             if self._threads or self._n_loaded == len(self._weights) or self._error is not None:
                 return
             self._is_ended = False
-            names = [f"woolly-upload-{i}" for i in range(min(_MOST_THREADS, default_threads()))]
+            names = [f"woolly-upload-{i}" for i in range(min(_MAX_THREADS, default_threads()))]
             threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
             threads.append(threading.Thread(target=self._prepare, name="woolly-upload-kernels", daemon=True))
             self._started = [thread for thread in self._started if thread.is_alive()]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.runtime.gpu.device import Address, Argument, Device
-from woolly.runtime.ranking import MOST_RANKED
+from woolly.runtime.ranking import MAX_RANKED
 
 # Sizes of native/cuda/rows/rank.cu.
 _PART, _PART_THREADS, _ROW_THREADS, _FEED_THREADS = 4096, 512, 1024, 64
@@ -17,7 +17,7 @@ _KEY_BYTES = 8
 # Most rows that are ranked at once: what lies between the two kernels stays small.
 _ROWS = 128
 # How many are ranked: one kernel sorts as long for 2 as for all of these.
-_SIZES = (1, 64, MOST_RANKED)
+_SIZES = (1, 64, MAX_RANKED)
 # Results of the host: one is read while another is on its way, and one that nobody wants any more may be between them.
 _SIDES = 3
 
@@ -45,11 +45,11 @@ class Ranker:
         self._logits = logits
         self._width = width
         self._n_parts = -(-width // _PART)
-        n_most = min(MOST_RANKED, width)
+        max_ranked = min(MAX_RANKED, width)
         rows = min(max_rows, _ROWS)
         self._parts = device.allocate(rows * self._n_parts * _PART_BYTES)
-        self._keys = device.allocate(rows * self._n_parts * n_most * _KEY_BYTES)
-        self._out = device.allocate(max_rows * Head(n_most).itemsize)
+        self._keys = device.allocate(rows * self._n_parts * max_ranked * _KEY_BYTES)
+        self._out = device.allocate(max_rows * Head(max_ranked).itemsize)
         self._hosts = [device.pinned(1 << 16) for _ in range(_SIDES)]
         self._side = 0
         self._n = 0  # ranked by the last call

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Bytes = npt.NDArray[np.uint8]
 
-_LARGEST_HEAD = 576
+_MAX_HEAD_DIM = 576
 _STEP = 256  # tokens; rounds what would fit
 
 # struct Entry of native/cuda/primitives/common.cuh
@@ -171,9 +171,9 @@ def check_heads(plan: Plan) -> None:
     """Refuses a plan whose heads are longer than the kernels take."""
     for entry in plan.paged.values():
         widest = max(entry.k_dim, entry.v_dim)
-        if widest > _LARGEST_HEAD:
+        if widest > _MAX_HEAD_DIM:
             raise UnsupportedError(
-                f"heads of {widest} do not fit the cache of GPUs, which takes heads of up to {_LARGEST_HEAD};"
+                f"heads of {widest} do not fit the cache of GPUs, which takes heads of up to {_MAX_HEAD_DIM};"
                 " use backend='reference'"
             )
 

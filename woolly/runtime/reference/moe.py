@@ -13,7 +13,7 @@ from woolly.runtime.reference.elements import apply_act, apply_glu
 from woolly.runtime.reference.ops import Float32, OpContext, apply_linear, apply_rms_norm, reference, scaled
 
 # Added to the divisor of the weights: all sigmoids of a row may be 0.
-_LEAST = np.float32(1e-20)
+_MIN_SUM = np.float32(1e-20)
 # A logit takes part in a turn of the sparse mixer if it is below the best one by at most this part of the larger
 # magnitude: twice the noise of the router in training.
 _REACH = np.float32(0.02)
@@ -52,7 +52,7 @@ def expert_weights(step: Step, logits: Float32, select: Float32 | None = None, g
     # A table may name an expert twice: it then has twice the weight.
     np.add.at(chosen, (np.arange(len(scores))[:, None], order), np.take_along_axis(scores, order, axis=1))
     if step.integer("normalize"):
-        chosen /= chosen.sum(axis=1, keepdims=True) + _LEAST
+        chosen /= chosen.sum(axis=1, keepdims=True) + _MIN_SUM
     # Experts that share a matrix are one, with the sum of their weights.
     chosen = chosen.reshape(len(logits), -1, step.integer("shared") or 1).sum(axis=2)
     return scaled(chosen, step.number("weights_scale"))

@@ -14,7 +14,7 @@ from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.emit import Emitter, TensorPart
 from woolly.runtime.vulkan.archive import open_archive
 
-_THREADS, _MOST_GROUPS = 64, 32768  # of native/gpu/weights/pack.slang
+_THREADS, _MAX_GROUPS = 64, 32768  # of native/gpu/weights/pack.slang
 
 
 @dataclass(frozen=True)
@@ -60,5 +60,5 @@ def _pack(
     """Queues the packing of n rows that are staged."""
     at = Address(to + 4 * first * n_blocks * words)
     groups = -(-n * n_blocks * words // _THREADS)
-    grid = (min(groups, _MOST_GROUPS), -(-groups // _MOST_GROUPS))
+    grid = (min(groups, _MAX_GROUPS), -(-groups // _MAX_GROUPS))
     device.launch("pack", grid, _THREADS, 0, (staged, at, n * n_blocks, n_bytes, words, head))

@@ -12,7 +12,7 @@ from typing import Any
 
 from woolly.errors import DeviceError, RequestError, StoreError
 from woolly.runtime.forks import leave_in_children
-from woolly.runtime.gpu.arguments import MOST_PUSHED
+from woolly.runtime.gpu.arguments import MAX_PUSH_BYTES
 from woolly.runtime.vulkan import matrices
 from woolly.runtime.vulkan.archive import SpirvArchive
 from woolly.runtime.vulkan.libvulkan import VulkanLibrary
@@ -65,7 +65,7 @@ class VulkanContext:
         driver.result("vkGetDeviceQueue", self.device, physical.family, 0, c.byref(self.queue))
         self.memory = Memory(driver, physical, self.device)
         self.layout, self._cache = c.c_void_p(), c.c_void_p()
-        push = PushRange(COMPUTE, 0, MOST_PUSHED)
+        push = PushRange(COMPUTE, 0, MAX_PUSH_BYTES)
         made = LayoutInfo(0, 0, None, 1, reference(push))
         try:
             self.call("vkCreatePipelineLayout", self.device, c.byref(made), None, c.byref(self.layout))

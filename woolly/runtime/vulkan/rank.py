@@ -7,14 +7,14 @@ import numpy.typing as npt
 
 from woolly.runtime.gpu.device import Address, Argument, Device
 from woolly.runtime.gpu.rank import Head
-from woolly.runtime.ranking import MOST_RANKED
+from woolly.runtime.ranking import MAX_RANKED
 
 # Sizes of native/gpu/rows/rank.slang.
 _SIZE, _THREADS, _FEED_THREADS = 1024, 256, 64
 _KEY_BYTES = 8
 _ROWS = 32  # ranked at once: 16 MB for what groups leave of a vocabulary of 256k
 # How many are ranked: groups sort as long for 2 as for all of them, and leave as many.
-_SIZES = (1, 64, MOST_RANKED)
+_SIZES = (1, 64, MAX_RANKED)
 # Results of the host: one is read while another is on its way, and one that nobody wants any more may be between them.
 _SIDES = 3
 _NONE = Address(0)
@@ -25,10 +25,12 @@ class KeyRanker:
 
     def __init__(self, device: Device, batch: Address, logits: Address, width: int, max_rows: int) -> None:
         self._device, self._batch, self._logits, self._width = device, batch, logits, width
-        n_most, rows = min(MOST_RANKED, width), min(max_rows, _ROWS)
-        n_keys = rows * -(-width // _SIZE) * n_most
-        self._keys = [device.allocate(n * _KEY_BYTES) for n in (n_keys, rows * -(-n_keys // rows // _SIZE) * n_most)]
-        self._out = device.allocate(max_rows * Head(n_most).itemsize)
+        max_ranked, rows = min(MAX_RANKED, width), min(max_rows, _ROWS)
+        n_keys = rows * -(-width // _SIZE) * max_ranked
+        self._keys = [
+            device.allocate(n * _KEY_BYTES) for n in (n_keys, rows * -(-n_keys // rows // _SIZE) * max_ranked)
+        ]
+        self._out = device.allocate(max_rows * Head(max_ranked).itemsize)
         self._hosts = [device.pinned(1 << 16) for _ in range(_SIDES)]
         self._side = 0
         self._n = 0  # ranked by the last call

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from woolly.sampling.history import History
     from woolly.sampling.params import SamplingParams
 
-_LARGEST = np.finfo(np.float32).max
+_F32_MAX = np.finfo(np.float32).max
 
 
 @sampler("dry")
@@ -49,7 +49,7 @@ class Dry:
         self._is_first = np.zeros(max(breakers, default=-1) + 2, bool)  # the last entry stands for all others
         self._is_first[list(breakers)] = True
         # The power stays below the largest float32.
-        self._longest = int(88.7228391 / math.log(self._base)) if self._base > 1.000001 else 2**31
+        self._max_power = int(88.7228391 / math.log(self._base)) if self._base > 1.000001 else 2**31
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> Dry | None:
@@ -78,10 +78,10 @@ class Dry:
         keep = np.array([() not in self._breakers.get(token, ()) for token in continued.tolist()], bool)
         places, which = _find(candidates, continued[keep])
         if len(places):
-            power = np.minimum(longest[keep][which] - self._allowed, self._longest)
+            power = np.minimum(longest[keep][which] - self._allowed, self._max_power)
             logits = candidates.editable()
             values = logits[places]
-            lowered = np.maximum(values - (self._multiplier * self._base**power).astype(np.float32), -_LARGEST)
+            lowered = np.maximum(values - (self._multiplier * self._base**power).astype(np.float32), -_F32_MAX)
             logits[places] = np.where(np.isneginf(values), values, lowered)
 
     def _limit(self, tokens: npt.NDArray[np.int32]) -> int:

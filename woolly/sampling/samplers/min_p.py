@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.sampling.candidates import Candidates, ShortHeadError
-from woolly.sampling.head import MOST_HEAD
+from woolly.sampling.head import MAX_HEAD_TOKENS
 from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class MinP:
     """Keeps what is at least p times as likely as the likeliest."""
 
     keeps_likeliest = True
-    n_head = MOST_HEAD
+    n_head = MAX_HEAD_TOKENS
 
     def __init__(self, p: float, min_keep: int) -> None:
         self.log_p = np.float32(math.log(max(np.float32(p), np.float32(1e-45))))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from woolly.sampling.history import History
     from woolly.sampling.params import SamplingParams
 
-_LARGEST = np.finfo(np.float32).max
+_F32_MAX = np.finfo(np.float32).max
 
 
 @sampler("penalties")
@@ -56,7 +56,7 @@ class RepetitionPenalty:
         lowered = np.where(values <= 0.0, values * self._repeat, values / self._repeat)
         lowered -= n.astype(np.float32) * self._frequency + self._presence
         # Clip: a penalty that overflows to -inf would ban the token.
-        logits[places] = np.where(np.isneginf(values), values, np.clip(lowered, -_LARGEST, _LARGEST))
+        logits[places] = np.where(np.isneginf(values), values, np.clip(lowered, -_F32_MAX, _F32_MAX))
 
     def _count(self, n_vocab: int) -> npt.NDArray[np.int32]:
         """How often each token stands in the window, brought up to date by what entered and left it."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from woolly._native import weigh
 from woolly.sampling.candidates import Candidates, ShortHeadError
-from woolly.sampling.head import MOST_HEAD, RowHead
+from woolly.sampling.head import MAX_HEAD_TOKENS, RowHead
 from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class TopP:
     """Keeps the shortest head of the sorted candidates whose probabilities reach p (nucleus sampling)."""
 
     keeps_likeliest = True
-    n_head = MOST_HEAD
+    n_head = MAX_HEAD_TOKENS
 
     def __init__(self, p: float, min_keep: int) -> None:
         self.p = np.float32(p)

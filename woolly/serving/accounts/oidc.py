@@ -28,9 +28,9 @@ OIDC_OWNER = "oidc:"  # begins the name of a user, and the owner of what it has 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _DISCOVERY = "/.well-known/openid-configuration"
 _SECONDS = 10.0  # for one reply of the issuer
-_MOST_BYTES = 1 << 20
-_MOST_TOKEN = 16_384
-_MOST_NAME = 200
+_MAX_BYTES = 1 << 20
+_MAX_TOKEN_LENGTH = 16_384
+_MAX_NAME_LENGTH = 200
 _HOUR, _MINUTE, _LOOK = 3600.0, 60.0, 5.0
 _LEEWAY = 30  # seconds that two clocks may differ
 
@@ -67,7 +67,7 @@ def _is_safe(url: str) -> bool:
 def _fetch(url: str) -> Any:
     """Returns the JSON at an address. OSError or ValueError if there is none."""
     with urllib.request.urlopen(url, timeout=_SECONDS) as reply:
-        return json.loads(reply.read(_MOST_BYTES))
+        return json.loads(reply.read(_MAX_BYTES))
 
 
 class Issuer:
@@ -124,13 +124,13 @@ class Issuer:
         if claims is None:
             return None
         user = claims["sub"]
-        if not isinstance(user, str) or not 0 < len(user) <= _MOST_NAME or not user.isprintable() or " " in user:
+        if not isinstance(user, str) or not 0 < len(user) <= _MAX_NAME_LENGTH or not user.isprintable() or " " in user:
             return None
         # The name has the prefix too, so that a user and a key that is named alike have usage of their own.
         return Account(f"{OIDC_OWNER}{user}", f"{OIDC_OWNER}{user}", self._is_admin(claims))
 
     def _claims(self, token: str) -> dict[str, Any] | None:
-        if len(token) > _MOST_TOKEN or token.count(".") != 2:
+        if len(token) > _MAX_TOKEN_LENGTH or token.count(".") != 2:
             return None
         try:
             head = jwt.get_unverified_header(token)

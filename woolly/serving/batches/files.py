@@ -19,7 +19,7 @@ from woolly.store.whole import written_whole
 
 _LINES = (".jsonl", ".ndjson")
 _TABLE = ".parquet"
-_LONGEST = 64 << 20  # bytes of one line
+_MAX_LINE_BYTES = 64 << 20  # bytes of one line
 _BLOCK = 256  # rows of a table that are in memory at once
 
 
@@ -59,8 +59,10 @@ async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[B
             value: Any = None
             try:
                 if isinstance(given, bytes):
-                    if len(given) > _LONGEST:
-                        raise ApiError(400, "invalid_request", f"the line has {len(given)} bytes; at most {_LONGEST}")
+                    if len(given) > _MAX_LINE_BYTES:
+                        raise ApiError(
+                            400, "invalid_request", f"the line has {len(given)} bytes; at most {_MAX_LINE_BYTES}"
+                        )
                     value = await parse_json(given)
                 else:
                     value = given

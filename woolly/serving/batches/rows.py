@@ -14,7 +14,7 @@ CHAT, TEXT, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddi
 MESSAGES = "/v1/messages"
 ENDPOINTS = (CHAT, TEXT, EMBEDDINGS, MESSAGES)
 
-_MOST_ID = 512  # characters of a custom_id
+_MAX_ID_LENGTH = 512  # characters of a custom_id
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class BadRow:
 def id_of(number: int, value: Any) -> str:
     """Returns the custom_id of a value, sound or not as the rest of it may be; else one that is made of the number."""
     given = value.get("custom_id") if isinstance(value, dict) else None
-    return given if isinstance(given, str) and 0 < len(given) <= _MOST_ID else f"row-{number + 1}"
+    return given if isinstance(given, str) and 0 < len(given) <= _MAX_ID_LENGTH else f"row-{number + 1}"
 
 
 def read_row(number: int, value: Any) -> BatchRow:
@@ -71,8 +71,8 @@ def read_row(number: int, value: Any) -> BatchRow:
     if not isinstance(value, dict):
         raise ApiError(400, "invalid_request", "a JSON object or a text was expected in this row")
     given = value.get("custom_id")
-    if given is not None and not (isinstance(given, str) and 0 < len(given) <= _MOST_ID):
-        raise refuse("custom_id", f"a text of 1 to {_MOST_ID} characters was expected")
+    if given is not None and not (isinstance(given, str) and 0 < len(given) <= _MAX_ID_LENGTH):
+        raise refuse("custom_id", f"a text of 1 to {_MAX_ID_LENGTH} characters was expected")
     if "body" in value:
         return BatchRow(number, id_of(number, value), _url(value), _checked(value["body"]))
     body = {name: one for name, one in value.items() if name != "custom_id"}

@@ -21,11 +21,11 @@ Data = dict[str, Any]
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 
-_MOST_OPEN = 100  # batches of one owner that have not ended
-_MOST_ENDED = 1000  # batches of one owner that have; the oldest are forgotten first
-_MOST_FILES = 1000  # of one owner
+_MAX_OPEN_BATCHES = 100  # batches of one owner that have not ended
+_MAX_ENDED_BATCHES = 1000  # batches of one owner that have; the oldest are forgotten first
+_MAX_FILES = 1000  # of one owner
 _OBJECT = 512  # bytes that the JSON of a file takes, about
-_MOST_OBJECT = 1 << 20  # bytes of the JSON of an object, which takes some thousands
+_MAX_OBJECT_BYTES = 1 << 20  # bytes of the JSON of an object, which takes some thousands
 _STALE = 3600.0  # seconds after which no process writes a file any more
 
 _TIMES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
@@ -49,13 +49,13 @@ class BatchStore:
     Each owner sees its own objects. The folder is private to the user who runs the server.
     """
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
-        """`most_bytes` bounds what the files, batches and journals of one owner take on disk together.
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        """`max_bytes` bounds what the files, batches and journals of one owner take on disk together.
 
         A journal counts twice: when its batch ends, the answers are written once more, to the output.
         """
         self.folder = folder
-        self._most = most_bytes
+        self._max_bytes = max_bytes
         self._known: dict[str, dict[str, _Known]] = {}  # objects as they were read last, by kind and name
 
     def prepare(self) -> None:
@@ -94,8 +94,8 @@ class BatchStore:
     def add_file(self, owner: str, name: str, purpose: str, data: bytes) -> Data:
         """Keeps a file. ApiError 413 if the owner has no room for it, or too many files."""
         n_files = len(self.all_of(owner, "file"))
-        if n_files >= _MOST_FILES:
-            message = f"{n_files} files are here, and a client may have {_MOST_FILES}; delete some files first"
+        if n_files >= _MAX_FILES:
+            message = f"{n_files} files are here, and a client may have {_MAX_FILES}; delete some files first"
             raise ApiError(413, "too_many_files", message)
         self.check_room(owner, len(data) + _OBJECT)
         self.prepare()
@@ -149,11 +149,13 @@ class BatchStore:
         own = self.all_of(owner, "batch")
         ended = [one for one in own if one["status"] in ENDED]
         n_open = len(own) - len(ended)
-        if n_open >= _MOST_OPEN:
-            message = f"{n_open} batches run or wait, and a client may have {_MOST_OPEN}; try again when one has ended"
+        if n_open >= _MAX_OPEN_BATCHES:
+            message = (
+                f"{n_open} batches run or wait, and a client may have {_MAX_OPEN_BATCHES}; try again when one has ended"
+            )
             raise ApiError(429, "too_many_batches", message, retry_after=60.0)
         self.save(batch)
-        for one in ended[_MOST_ENDED:]:
+        for one in ended[_MAX_ENDED_BATCHES:]:
             self._forget(one)
 
     def save(self, found: Data) -> None:
@@ -220,13 +222,13 @@ class BatchStore:
     def check_room(self, owner: str, n_bytes: int) -> int:
         """Returns the bytes that an owner may still store. ApiError 413 if these do not fit."""
         taken = self._taken(owner)
-        if taken + n_bytes > self._most:
+        if taken + n_bytes > self._max_bytes:
             raise ApiError(
                 413,
                 "files_too_large",
-                f"{n_bytes} bytes are needed, and {taken} of {self._most} are taken; delete some files first",
+                f"{n_bytes} bytes are needed, and {taken} of {self._max_bytes} are taken; delete some files first",
             )
-        return self._most - taken
+        return self._max_bytes - taken
 
     def _all(self, kind: str) -> Iterator[Data]:
         for one in self._read_all(kind):
@@ -253,7 +255,7 @@ class BatchStore:
 
     def _read(self, path: Path) -> Data | None:
         try:
-            found = json.loads(read_plain(path, _MOST_OBJECT))
+            found = json.loads(read_plain(path, _MAX_OBJECT_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) and found.keys() >= _KEYS else None

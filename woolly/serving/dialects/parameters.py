@@ -32,8 +32,8 @@ _BY_DIALECT = frozenset({"json_object", "logprobs", "max_tokens", "n", "prompt_l
 _ALWAYS = ("max_tokens", "reasoning_budget", "reasoning_budget_message", "seed", "temperature")
 
 # Every token of an answer is looked through for each of them.
-_MOST_STOPS = 256
-_MOST_STOP_BYTES = 64 * 1024
+_MAX_STOPS = 256
+_MAX_STOP_BYTES = 64 * 1024
 
 _RANDOM_SEEDS = (-1, 2**32 - 1)  # both mean "any" to llama-server
 
@@ -106,12 +106,12 @@ class Sampling(_Options):
 def _stops(stop: str | Sequence[str]) -> tuple[str, ...]:
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     n_bytes = sum(len(one.encode("utf-8", "surrogatepass")) for one in stops)
-    if len(stops) > _MOST_STOPS or n_bytes > _MOST_STOP_BYTES:
+    if len(stops) > _MAX_STOPS or n_bytes > _MAX_STOP_BYTES:
         raise ApiError(
             400,
             "invalid_request",
-            f"stop has {len(stops)} texts of {n_bytes} bytes together; at most {_MOST_STOPS} texts and"
-            f" {_MOST_STOP_BYTES} bytes are taken",
+            f"stop has {len(stops)} texts of {n_bytes} bytes together; at most {_MAX_STOPS} texts and"
+            f" {_MAX_STOP_BYTES} bytes are taken",
             param="stop",
         )
     return stops

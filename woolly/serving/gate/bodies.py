@@ -25,7 +25,7 @@ class BodyBudget:
     """Counts the bytes that the bodies of all requests hold together. Belongs to the event loop's thread."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self._max_bytes = most
         self.n_held = 0
 
     @contextmanager
@@ -39,11 +39,11 @@ class BodyBudget:
 
         def take(n_bytes: int) -> None:
             nonlocal n_taken
-            if self.n_held + n_bytes > self._most:
+            if self.n_held + n_bytes > self._max_bytes:
                 raise ApiError(
                     503,
                     "too_many_bytes",
-                    f"the requests under way hold {self.n_held} bytes, and this server holds at most {self._most};"
+                    f"the requests under way hold {self.n_held} bytes, and this server holds at most {self._max_bytes};"
                     " try again",
                     retry_after=_RETRY,
                 )
@@ -78,7 +78,7 @@ class Bodies:
         self._app = app
         self._takes_any = takes_any
         self._budget = budget
-        self._most = most
+        self._max_bytes = most
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +90,7 @@ class Bodies:
         length, kind = headers.get("content-length", ""), headers.get("content-type", "")
         declared = int(length) if length.isdigit() and len(length) < 20 else None
         with self._budget.share() as take:
-            body = await read_body(receive, declared, self._most, self._seconds, take)
+            body = await read_body(receive, declared, self._max_bytes, self._seconds, take)
             if body is None:
                 return
             if kind.lower().startswith(_FORM) and scope["path"].endswith(_FORM_PATHS):

@@ -30,7 +30,7 @@ class Admission:
         self.is_draining = False
 
     @property
-    def n_most(self) -> int:
+    def max_open(self) -> int:
         """Returns the most answers that run and wait together."""
         return self._n_running() + self._n_waiting
 
@@ -48,19 +48,19 @@ class Admission:
         if self.is_draining:
             raise server_stopping()
         wanted = n * n_prompts
-        if wanted > self.n_most:
+        if wanted > self.max_open:
             what = f"n is {n}" if n_prompts == 1 else f"{n_prompts} prompts with n={n} ask for {wanted} answers"
             raise ApiError(
                 400,
                 "invalid_request",
-                f"{what}; this server takes at most {self.n_most} answers at once, so ask for fewer in one request",
+                f"{what}; this server takes at most {self.max_open} answers at once, so ask for fewer in one request",
                 param="n" if n_prompts == 1 else "prompt",
             )
-        if self.n_open + wanted > self.n_most:
+        if self.n_open + wanted > self.max_open:
             raise ApiError(
                 429,
                 "queue_full",
-                f"{self.n_open} answers run or wait, and this server takes at most {self.n_most}; try again",
+                f"{self.n_open} answers run or wait, and this server takes at most {self.max_open}; try again",
                 retry_after=min(60.0, max(1.0, seconds_each * (self.n_waiting + 1) / self._n_running())),
             )
         self.n_open += wanted

@@ -260,18 +260,18 @@ class Generator:
         Texts that are slightly too long pass: tokenizing them shows by how much.
         """
         n = _n_characters(values)
-        _check_length(f"has {n} characters", n // CHARACTERS_PER_TOKEN, self._most(llm))
+        _check_length(f"has {n} characters", n // CHARACTERS_PER_TOKEN, self._max_prompt(llm))
 
     def check_text(self, llm: LLM, text: str) -> None:
         """ApiError 400 if a prompt is too long for its tokens to be counted: texts of files come with its layout."""
-        _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, self._most(llm))
+        _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, self._max_prompt(llm))
 
     async def count_tokens(self, layout: Layout, slot: Loaded) -> int:
         """Returns the tokens of a layout, counted off the event loop; errors as `check_text`."""
         self.check_text(slot.model, layout.text)
         return await run_held(slot.model.count_tokens, layout)
 
-    def _most(self, llm: LLM) -> int:
+    def _max_prompt(self, llm: LLM) -> int:
         """Returns the most tokens that a prompt may have."""
         return min(self._settings.max_prompt or llm.ctx, llm.ctx)
 
@@ -327,7 +327,7 @@ class Generator:
 
     def _prepare(self, llm: LLM, generation: Generation) -> list[Request]:
         """Tokenizes and checks; on a thread of the pool, because a long prompt takes a while."""
-        prompt, most, wants = generation.prompt, self._most(llm), generation.wants
+        prompt, most, wants = generation.prompt, self._max_prompt(llm), generation.wants
         options = {
             "score_only": generation.score_only,
             "salt": self.salt_of(generation.owner),

@@ -22,8 +22,8 @@ Begin = Callable[[AsyncExitStack], Awaitable[AsyncIterator[bytes]]]
 
 _SECONDS = 600.0  # that an ended stream is kept
 _RETRY = 1.0  # seconds after which a client may ask again for a stream that waits for its model
-_MOST = 64  # streams
-_MOST_BYTES = 8 << 20  # of one stream; a longer one loses its beginning
+_MAX_STREAMS = 64  # streams
+_MAX_BYTES = 8 << 20  # of one stream; a longer one loses its beginning
 
 
 class KeptStream:
@@ -67,7 +67,7 @@ class KeptStream:
                 async for frame in frames:
                     self._data += frame
                     self._ends.append(self.n_bytes)
-                    if (n_more := len(self._data) - _MOST_BYTES) > 0:
+                    if (n_more := len(self._data) - _MAX_BYTES) > 0:
                         del self._data[:n_more]
                         self.n_lost += n_more
                     self._tell()
@@ -127,8 +127,8 @@ class KeptStreams:
         self.drop(name, owner)
         self._forget_old()
         self._make_room(owner)
-        if len(self._streams) >= _MOST:
-            raise ApiError(503, "too_many_streams", f"{_MOST} kept streams run already", retry_after=5.0)
+        if len(self._streams) >= _MAX_STREAMS:
+            raise ApiError(503, "too_many_streams", f"{_MAX_STREAMS} kept streams run already", retry_after=5.0)
         kept = self._streams[owner, name] = KeptStream(name, owner)
         kept.task = start_task(kept.fill(begin))
         kept.task.add_done_callback(lambda _: self._forget_unopened(kept))
@@ -182,7 +182,7 @@ class KeptStreams:
 
     def _make_room(self, owner: str) -> None:
         """Forgets the oldest that ended of the owner who has most: nobody can push out the stream of another."""
-        while len(self._streams) >= _MOST:
+        while len(self._streams) >= _MAX_STREAMS:
             n_of = Counter(one for one, _ in self._streams)
             ended = [key for key, kept in self._streams.items() if kept.ended is not None]
             if not ended:

@@ -35,7 +35,7 @@ class AddedAdapters:
     def __init__(
         self, settings: Settings, library: Library, names: Names, loaded: Mapping[str, Loaded], use: Use
     ) -> None:
-        self._folder, self._most_bytes = settings.folder, settings.models_bytes
+        self._folder, self._max_bytes = settings.folder, settings.models_bytes
         self._library = library
         self._names = names
         self._loaded = loaded
@@ -151,7 +151,7 @@ class AddedAdapters:
                 self._drop(model, name)
 
     async def _put(self, slot: Loaded, llm: LLM, file: Path, name: str) -> None:
-        check_second(slot, tuple(self._loaded.values()), self._most_bytes)
+        check_second(slot, tuple(self._loaded.values()), self._max_bytes)
         await asyncio.to_thread(llm.add_adapter, file, name, 0.0)
 
     def _within(self, model: ModelInfo, path: str) -> Path:

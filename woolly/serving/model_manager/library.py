@@ -31,7 +31,7 @@ Capability = Kind | Literal["chat", "tools", "token_embedding", "classify"]
 
 _LATER_SHARD = re.compile(r"-(?!00001)[0-9]{5}-of-[0-9]{5}$")
 _MAX_METADATA_TEXT = 2000
-_MOST_NAMED = 10  # files in a line of the log
+_MAX_LISTED = 10  # files in a line of the log
 
 
 @dataclass(frozen=True)
@@ -293,8 +293,8 @@ class Library:
 
 def _named(files: Sequence[Path]) -> dict[str, Any]:
     """Returns what a line of the log says of files: how many, and the names of the first ones."""
-    shown = ", ".join(_readable(file.name) for file in files[:_MOST_NAMED])
-    return {"count": len(files), "names": shown + (", ..." if len(files) > _MOST_NAMED else "")}
+    shown = ", ".join(_readable(file.name) for file in files[:_MAX_LISTED])
+    return {"count": len(files), "names": shown + (", ..." if len(files) > _MAX_LISTED else "")}
 
 
 def _begins_as_gguf(path: Path) -> bool:

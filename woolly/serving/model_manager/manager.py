@@ -275,7 +275,7 @@ class ModelManager:
         while True:
             if self._closed:
                 raise server_stopping()
-            leaving = choose_leaving(slot, self.all_loaded, self._settings.most_models, self._settings.models_bytes)
+            leaving = choose_leaving(slot, self.all_loaded, self._settings.max_models, self._settings.models_bytes)
             left = end - time.monotonic()
             if left <= 0 or not any(one.state == "ready" and one.users for one in leaving):
                 break

@@ -11,12 +11,12 @@ from woolly.serving.model_manager.memory import check_memory
 
 
 def choose_leaving(
-    slot: Loaded, others: Sequence[Loaded], models_max: int | None, most_bytes: int | None = None
+    slot: Loaded, others: Sequence[Loaded], models_max: int | None, max_bytes: int | None = None
 ) -> list[Loaded]:
     """Returns the models to unload before `slot` is loaded: the longest unused first, those in use last.
 
-    `models_max` counts models of one kind: a model that makes vectors stays beside one that writes. `most_bytes` bounds
-    all models of a memory together. Pinned models stay; `models_max` does not count them, `most_bytes` does.
+    `models_max` counts models of one kind: a model that makes vectors stays beside one that writes. `max_bytes` bounds
+    all models of a memory together. Pinned models stay; `models_max` does not count them, `max_bytes` does.
     Includes models that are unloading, because they hold their memory until they are gone. ApiError 503 if the memory
     would not suffice; then nothing needs to be unloaded.
     """
@@ -32,7 +32,7 @@ def choose_leaving(
     staying = [other for other in ready if other not in too_many and _helps(slot.needs, other)]
     while True:
         try:
-            _check(slot, slot.needs, others, leaving, most_bytes)
+            _check(slot, slot.needs, others, leaving, max_bytes)
             return leaving
         except ApiError:
             # Idle models may leave too, but no answer is cut off for lack of memory.
@@ -41,44 +41,44 @@ def choose_leaving(
             leaving.append(staying.pop(0))
 
 
-def check_exchange(slot: Loaded, needs: Estimate, others: Sequence[Loaded], most_bytes: int | None = None) -> None:
+def check_exchange(slot: Loaded, needs: Estimate, others: Sequence[Loaded], max_bytes: int | None = None) -> None:
     """ApiError 503 if a loaded model could not be loaded again with other settings, which take `needs`."""
     leaving = [other for other in others if other is slot or other.state == "unloading" or other.is_idle]
-    _check(slot, needs, others, leaving, most_bytes)
+    _check(slot, needs, others, leaving, max_bytes)
 
 
-def check_second(slot: Loaded, others: Sequence[Loaded], most_bytes: int | None) -> None:
-    """ApiError 503 if models would take over `most_bytes` while the weights of a loaded one are prepared twice."""
-    if most_bytes is None or slot.needs is None or slot.needs.gpus:  # a GPU changes no adapters
+def check_second(slot: Loaded, others: Sequence[Loaded], max_bytes: int | None) -> None:
+    """ApiError 503 if models would take over `max_bytes` while the weights of a loaded one are prepared twice."""
+    if max_bytes is None or slot.needs is None or slot.needs.gpus:  # a GPU changes no adapters
         return
     held = _freed(slot.needs, others)
-    if held + slot.needs.weights > most_bytes:
+    if held + slot.needs.weights > max_bytes:
         raise ApiError(
             503,
             "insufficient_memory",
             f"other adapters for {slot.info.name} take about {slot.needs.weights / 1e9:.2f} GB while its weights are"
             f" prepared a second time, beside {held / 1e9:.2f} GB of models, but models_memory is"
-            f" {most_bytes / 1e9:.2f} GB",
+            f" {max_bytes / 1e9:.2f} GB",
             suggestion="unload another model, lower weight_memory, raise models_memory, or start with --lora",
         )
 
 
 def _check(
-    slot: Loaded, needs: Estimate, others: Sequence[Loaded], leaving: Sequence[Loaded], most_bytes: int | None
+    slot: Loaded, needs: Estimate, others: Sequence[Loaded], leaving: Sequence[Loaded], max_bytes: int | None
 ) -> None:
     """ApiError 503 if the model fits neither into the memory nor into the share of it that models may take."""
     check_memory(slot.info.name, needs, _freed(needs, leaving))
-    if most_bytes is None:
+    if max_bytes is None:
         return
     staying = [other for other in others if other is not slot and other not in leaving]
     held = _freed(needs, staying)
-    if needs.total + held > most_bytes:
+    if needs.total + held > max_bytes:
         beside = f" beside {held / 1e9:.2f} GB of other models" if held else ""
         raise ApiError(
             503,
             "insufficient_memory",
             f"{slot.info.name} takes about {needs.total / 1e9:.2f} GB{beside}, but models_memory is"
-            f" {most_bytes / 1e9:.2f} GB",
+            f" {max_bytes / 1e9:.2f} GB",
             suggestion="unload another model, lower ctx_size, or raise models_memory",
         )
 

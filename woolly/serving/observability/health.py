@@ -102,10 +102,10 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
     state: Health = request.app.state.health
     models = request.app.state.models.all_loaded
     admission = request.app.state.generator.admission
-    has_room = admission.n_open < admission.n_most
+    has_room = admission.n_open < admission.max_open
     if request.app.state.authority.is_open:
         loaded = ", ".join(f"{slot.info.name} {slot.state}" for slot in models)
-        places = f"{admission.n_open} of {admission.n_most} places are taken"
+        places = f"{admission.n_open} of {admission.max_open} places are taken"
     else:
         loaded = "loaded" if models else ""
         places = "there is room" if has_room else "all places are taken"

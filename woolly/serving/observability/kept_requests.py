@@ -17,11 +17,11 @@ _WORDS = frozenset(
     {"model", "role", "type", "tool_choice", "reasoning_effort", "effort", "service_tier", "encoding_format", "format"}
 )
 _LISTS = ("messages", "content", "tools")
-_MOST_TEXT = 8192  # characters of each text
-_MOST_WORD = 200
-_MOST_ITEMS = 200  # of each list or object
-_MOST_VALUES = 5000  # of a body
-_MOST_ANSWERS = 64
+_MAX_TEXT_LENGTH = 8192  # characters of each text
+_MAX_WORD_LENGTH = 200
+_MAX_ITEMS = 200  # of each list or object
+_MAX_VALUES = 5000  # of a body
+_MAX_ANSWERS = 64
 
 
 class KeptRequests:
@@ -68,7 +68,7 @@ class KeptRequests:
 
 def note_answer(noted: list[dict[str, Any]] | None, **fields: Any) -> None:
     """Adds what an answer took to the request that `answers` had when it began."""
-    if noted is not None and len(noted) < _MOST_ANSWERS:
+    if noted is not None and len(noted) < _MAX_ANSWERS:
         noted.append(fields)
 
 
@@ -77,30 +77,30 @@ def redacted(value: Any, *, with_texts: bool) -> Any:
 
     It is bounded in any case.
     """
-    left = [_MOST_VALUES]
+    left = [_MAX_VALUES]
 
     def walk(value: Any, *, is_word: bool = False, has_words: bool = False) -> Any:
         left[0] -= 1
         if left[0] < 0:
             return "..."
         if isinstance(value, str):
-            most = _MOST_TEXT if with_texts else _MOST_WORD
+            most = _MAX_TEXT_LENGTH if with_texts else _MAX_WORD_LENGTH
             if with_texts or is_word:
                 return value if len(value) <= most else f"{value[:most]}... ({len(value)} characters)"
             return f"({len(value)} characters)"
         if isinstance(value, Mapping):
             return {
-                str(key)[:_MOST_WORD]: walk(
+                str(key)[:_MAX_WORD_LENGTH]: walk(
                     one,
                     is_word=has_words and key in _WORDS,
                     has_words=has_words and key in _LISTS and isinstance(one, (list, tuple)),
                 )
-                for key, one in list(value.items())[:_MOST_ITEMS]
+                for key, one in list(value.items())[:_MAX_ITEMS]
             }
         if isinstance(value, (list, tuple)):
             if not with_texts and any(isinstance(one, int) and not isinstance(one, bool) for one in value):
                 return f"({len(value)} values)"  # token ids are a text, too
-            return [walk(one, has_words=has_words) for one in value[:_MOST_ITEMS]]
+            return [walk(one, has_words=has_words) for one in value[:_MAX_ITEMS]]
         return value
 
     return walk(value, has_words=True)

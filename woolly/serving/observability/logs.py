@@ -20,8 +20,8 @@ request_id: ContextVar[str] = ContextVar("woolly_request_id", default="-")
 # What the request of the current task asked for without effect. Its header x-woolly-ignored and its log line say so.
 ignored: ContextVar[list[str] | None] = ContextVar("woolly_ignored", default=None)
 
-_MOST_IGNORED = 20  # names of one request
-_MOST_NAME = 120  # characters of each
+_MAX_IGNORED = 20  # names of one request
+_MAX_NAME_LENGTH = 120  # characters of each
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
@@ -29,10 +29,10 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 def ignore(what: str) -> None:
     """Notes a field, or a part of one, that the current request gave and that has no effect."""
     noted = ignored.get()
-    name = what.encode("unicode_escape").decode("ascii")[:_MOST_NAME]
+    name = what.encode("unicode_escape").decode("ascii")[:_MAX_NAME_LENGTH]
     if name != name.strip() or not name:
         name = f'"{name}"'  # a header's value neither begins nor ends with a space
-    if noted is not None and len(noted) < _MOST_IGNORED and name not in noted:
+    if noted is not None and len(noted) < _MAX_IGNORED and name not in noted:
         noted.append(name)
 
 

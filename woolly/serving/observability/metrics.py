@@ -51,7 +51,7 @@ class WorkDone:
     predicted_tokens: int = 0
     predicted_seconds: float = 0.0
     steps: int = 0  # of engines
-    most_tokens: int = 0  # of one answer and its prompt
+    max_request_tokens: int = 0  # of one answer and its prompt
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     drafted_answers: int = 0
@@ -63,7 +63,7 @@ class WorkDone:
         self.prompt_seconds += timings["prompt_ms"] / 1000
         self.predicted_tokens += usage["completion_tokens"]
         self.predicted_seconds += timings["predicted_ms"] / 1000
-        self.most_tokens = max(self.most_tokens, usage["total_tokens"])
+        self.max_request_tokens = max(self.max_request_tokens, usage["total_tokens"])
         self.drafted_tokens += sum(guessed for guessed, _ in drafted)
         self.accepted_tokens += sum(right for _, right in drafted)
         self.drafted_answers += sum(guessed > 0 for guessed, _ in drafted)

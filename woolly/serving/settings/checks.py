@@ -25,7 +25,7 @@ _CHOICES = {
     "reasoning_format": ("auto", "deepseek", "none"),
 }
 
-_LEAST: dict[str, float] = {
+_MINIMA: dict[str, float] = {
     **{row.setting_name: row.low for row in rows_of().values() if row.low is not None},
     "models_max": 0,
     "keep_alive": 0,
@@ -79,7 +79,7 @@ def check_settings(settings: Settings) -> None:
     from woolly.serving.observability.traces import check_telemetry
 
     parse_at_once("parallel", settings.parallel)
-    for name, low in _LEAST.items():
+    for name, low in _MINIMA.items():
         if (value := getattr(settings, name)) is not None and not low <= value < float("inf"):
             raise RequestError(f"{name} is {value}; at least {low} was expected", field=name)
     if settings.port > 65535:

@@ -295,7 +295,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
         return models_folder() if self.models_dir is None else self.models_dir
 
     @property
-    def most_models(self) -> int | None:
+    def max_models(self) -> int | None:
         """Returns how many models of a kind may be loaded at once, None for as many as the memory holds."""
         if self.models_max is None:
             return 1 if self.models_memory is None else None

@@ -17,7 +17,7 @@ from woolly.store.known.families import Catalogue, own_catalogue, parse_catalogu
 from woolly.store.whole import written_whole
 
 _REPO = "woolly-llm/catalogue"
-_MOST = 4 << 20  # bytes; what ships has 50 thousand
+_MAX_BYTES = 4 << 20  # bytes; what ships has 50 thousand
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ def find_catalogue(url: str | None = None) -> FoundCatalogue:
     url = url or f"{endpoint}/{_REPO}/resolve/main/catalogue.json"
     try:
         with open_url(Remote(url, "the catalogue")) as response:
-            data: bytes = response.read(_MOST + 1)
+            data: bytes = response.read(_MAX_BYTES + 1)
     except OSError as error:
         raise StoreError(unreachable(url, "the catalogue", error)) from error
-    if len(data) > _MOST:
-        raise StoreError(f"{url} has over {_MOST} bytes, and a catalogue has fewer: check the address")
+    if len(data) > _MAX_BYTES:
+        raise StoreError(f"{url} has over {_MAX_BYTES} bytes, and a catalogue has fewer: check the address")
     found = parse_catalogue(data)
     if found.updated < read_catalogue().updated:
         raise StoreError(f"{url} is of {found.updated}, and the one here is of {read_catalogue().updated}")

@@ -35,7 +35,7 @@ struct Opened32 {
                         dots[m] = strip_biased();
                     }
 #if defined(WOOLLY_PAIR_SUMS)
-                constexpr bool by_pairs = !signed_dot && most <= kMostOfPairs;
+                constexpr bool by_pairs = !signed_dot && most <= kMaxPairQuant;
                 StripI pairs[M];
                 for (int m = 0; m < M; ++m) pairs[m] = strip_zero();
 #endif
@@ -73,7 +73,7 @@ struct Opened32 {
 
 // The largest weight as it is opened: types that have it say so.
 template <class Type>
-constexpr int most_of() {
+constexpr int max_quant() {
     if constexpr (requires { Type::most; }) return Type::most;
     return 255;
 }
@@ -83,7 +83,7 @@ template <class Type>
 using Opened32Of = Opened32<Type::is_signed ? kSignedOffset
                             : kSigned       ? 0
                                             : Type::offset,
-                            kSigned || (Type::is_signed && kSignedOffset == 0), Type::has_min, most_of<Type>()>;
+                            kSigned || (Type::is_signed && kSignedOffset == 0), Type::has_min, max_quant<Type>()>;
 
 template <class Type>
 struct Open32 : Opened32Of<Type> {

@@ -66,21 +66,21 @@ void dot_pair_sums(const uint8_t* open, int64_t n_blocks, const ActivationRow* r
 
 // The largest quant of a type that is served so.
 template <class Type>
-constexpr int kPairMost = 0;
+constexpr int kMaxPair = 0;
 template <>
-constexpr int kPairMost<Q2_K> = 3;
+constexpr int kMaxPair<Q2_K> = 3;
 template <>
-constexpr int kPairMost<Q3_K> = 7;
+constexpr int kMaxPair<Q3_K> = 7;
 template <>
-constexpr int kPairMost<Q4_K> = 15;
+constexpr int kMaxPair<Q4_K> = 15;
 template <>
-constexpr int kPairMost<Q5_K> = 31;
+constexpr int kMaxPair<Q5_K> = 31;
 template <>
-constexpr int kPairMost<Q6_K> = 63;
+constexpr int kMaxPair<Q6_K> = 63;
 
 template <class Type>
 constexpr void set_pair_sums(KernelTable& t, WeightType type, Blocks256<Type>) {
-    if constexpr (kPairMost<Type> != 0) set_wide<Open256<Type>>(t, type, dot_pair_sums<Type, kPairMost<Type>>);
+    if constexpr (kMaxPair<Type> != 0) set_wide<Open256<Type>>(t, type, dot_pair_sums<Type, kMaxPair<Type>>);
 }
 template <class Other>
 constexpr void set_pair_sums(KernelTable&, WeightType, Other) {}

@@ -330,7 +330,7 @@ template <int g>
 }
 // Sums of pairs of products in 16 bits, widened once for 32 columns of weights up to 15: 16 * 15 * 128 = 30720 fits.
 #define WOOLLY_PAIR_SUMS
-constexpr int kMostOfPairs = 15;
+constexpr int kMaxPairQuant = 15;
 template <int g>
 [[gnu::always_inline]] inline I32 add_pairs(I32 pairs, U8 w, Columns a) {
     const __m256i four = four_columns(a + 4 * g);

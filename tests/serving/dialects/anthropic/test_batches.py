@@ -89,7 +89,7 @@ def test_results_whose_files_were_deleted_are_not_found(app):
 
 
 def test_a_refused_batch_leaves_no_file_and_forgotten_ones_none_either(app, monkeypatch):
-    monkeypatch.setattr(store_module, "_MOST_ENDED", 1)
+    monkeypatch.setattr(store_module, "_MAX_ENDED_BATCHES", 1)
     times = itertools.count(1000)  # the age of a batch is in whole seconds
     monkeypatch.setattr(store_module, "time", SimpleNamespace(time=lambda: next(times)))
     with app() as client:
@@ -101,7 +101,7 @@ def test_a_refused_batch_leaves_no_file_and_forgotten_ones_none_either(app, monk
         assert client.get(f"{ROUTE}/{ids[0]}").status_code == 404
         n_files = len(client.get("/v1/files").json()["data"])
         assert n_files == 2 * len(client.get(ROUTE).json()["data"])
-        monkeypatch.setattr(store_module, "_MOST_OPEN", 0)
+        monkeypatch.setattr(store_module, "_MAX_OPEN_BATCHES", 0)
         assert make(client).status_code == 429
         assert len(client.get("/v1/files").json()["data"]) == n_files
 

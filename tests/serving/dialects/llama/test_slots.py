@@ -103,7 +103,7 @@ def test_saves_to_one_name_at_once_do_not_collide(tmp_path):
 
 
 def test_slot_files_of_an_owner_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("woolly.serving.dialects.llama.slot_files._MOST_FILES", 3)
+    monkeypatch.setattr("woolly.serving.dialects.llama.slot_files._MAX_FILES", 3)
     info = SimpleNamespace(architecture="llama", parameters=1, size_bytes=1)
     for name in ("a", "b", "c"):
         write_slot(tmp_path / name, info, "me", [1])

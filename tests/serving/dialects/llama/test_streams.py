@@ -51,7 +51,7 @@ def test_a_stream_belongs_to_the_client_that_asked_for_it(app_with):
 
 
 def test_one_client_cannot_push_out_the_stream_of_another(app_with, monkeypatch):
-    monkeypatch.setattr(kept_streams, "_MOST", 4)
+    monkeypatch.setattr(kept_streams, "_MAX_STREAMS", 4)
     place = {"conv_id": "talk::org/model"}
     with app_with(api_key=("one", "two")) as client:
         one, two = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
@@ -73,7 +73,7 @@ def test_a_clock_that_is_set_drops_no_stream(app_with, monkeypatch):
 
 
 def test_a_stream_that_cannot_be_kept_leaves_nothing_behind(app_with, monkeypatch):
-    monkeypatch.setattr(kept_streams, "_MOST", 0)
+    monkeypatch.setattr(kept_streams, "_MAX_STREAMS", 0)
     pop_all, popped = AsyncExitStack.pop_all, []
     # A stack that nobody closes stays alive, so that the garbage collector does not close it.
     monkeypatch.setattr(AsyncExitStack, "pop_all", lambda self: popped.append(pop_all(self)) or popped[-1])

@@ -175,7 +175,7 @@ def test_keys_keep_their_sessions_apart_and_find_them_after_a_restart(app_with):
 
 
 def test_an_owner_keeps_so_many_sessions_and_another_is_not_affected(tmp_path):
-    store = SessionStore(tmp_path / "sessions.db", most_sessions=2)
+    store = SessionStore(tmp_path / "sessions.db", max_sessions=2)
     made = [store.create("me", model_name="m", max_context_length=8) for _ in range(2)]
     with pytest.raises(ApiError, match="keeps 2 sessions, and 2 are the most") as refused:
         store.create("me", model_name="m", max_context_length=8)

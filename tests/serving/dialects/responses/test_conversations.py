@@ -22,7 +22,7 @@ def test_one_owner_cannot_push_out_what_another_has():
 
 
 def test_all_bytes_of_a_conversation_count():
-    store = ConversationStore(most_bytes=100_000, most_of_one=60_000)
+    store = ConversationStore(max_bytes=100_000, max_conversation_bytes=60_000)
     one = store.create("me", said("a"), {"k": "v"})
     before = store.n_bytes
     item = said("x" * 50_000)[0]

@@ -71,7 +71,7 @@ def test_a_reference_looks_at_no_other_item():
 
 
 def test_bytes_are_counted_not_characters():
-    store = ResponseStore(most_bytes=3000)
+    store = ResponseStore(max_bytes=3000)
     keep(store, "plain", "a", text="x" * 1000)
     n_plain = store.n_bytes
     keep(store, "wide", "a", text="\N{SHEEP}" * 1000)  # 4 bytes each: more than all that may be kept
@@ -81,7 +81,7 @@ def test_bytes_are_counted_not_characters():
 
 
 def test_one_owner_cannot_push_out_what_another_has():
-    store = ResponseStore(most=10, most_bytes=100_000)
+    store = ResponseStore(most=10, max_bytes=100_000)
     keep(store, "mine", "a", owner="me")
     for i in range(50):
         keep(store, f"theirs{i}", "a", owner="you")

@@ -24,13 +24,13 @@ from woolly.runtime.reference.ops import distance_buckets
 PART_BYTES = 64 << 20
 
 # Rows of one sequence up to which a kernel for few rows computes them, and queries of a block of the other.
-MOST_OF_FEW = 15
+MAX_FEW_ROWS = 15
 QUERIES = 128
 
 # Positions before one row from which on blocks that share a head meet in memory, in place of clusters.
 FAR = 2048
 
-_MOST_OF_WARPS = 64  # rows up to which each head of q, k and v has a warp of its own
+_MAX_WARP_ROWS = 64  # rows up to which each head of q, k and v has a warp of its own
 _STREAMED = {"f16": 8, "q8_0": 3}  # rows from which on few rows of each sequence stream through rings
 
 # Columns of heads for which Hopper has a kernel of many rows of its own.
@@ -38,7 +38,7 @@ _WIDE = {"f16": (64, 80, 96, 128), "q8_0": (64, 128)}
 
 # What is more than 48 KB has the driver's leave, which kernels need whose own arrays come on top, and splits the memory
 # of a processor as all large kernels do.
-_LEAST_SHARED = (48 << 10) + 16
+_MIN_SHARED_BYTES = (48 << 10) + 16
 
 _FARTHEST = 128  # from this distance on positions share a bucket of a table of distances
 _ALL_ROWS = 1 << 30
@@ -80,7 +80,7 @@ def _store(e: Emitter, step: Step) -> None:
         arguments, n_heads = (*arguments[:7], 0, *arguments[8:]), entry.heads
     # A warp takes one head of few rows, and some of many.
     few, many = ((GridRows(0), -(-n_heads // (4 * n))) for n in (1, 5))
-    kernel, most = f"store_{_named(entry, e.kv_type)}", _MOST_OF_WARPS
+    kernel, most = f"store_{_named(entry, e.kv_type)}", _MAX_WARP_ROWS
     if _are_joined(step, e.beside(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
         least = _STREAMED[e.kv_type]
         e.launch(kernel, few, 128, *arguments, most=1, early=True, other=1)
@@ -111,13 +111,13 @@ def _attend(e: Emitter, step: Step) -> None:
     stages, shared = _few_memory(entry, e.device.shared_bytes)
     group = e.width(step.inputs[0]) // entry.k_dim // entry.heads
     many = _many_memory(entry, group, e.kv_type, e.device.shared_bytes)
-    arguments = _arguments(e, step, parts, n_parts, MOST_OF_FEW if many else _ALL_ROWS, stages)
+    arguments = _arguments(e, step, parts, n_parts, MAX_FEW_ROWS if many else _ALL_ROWS, stages)
     if not many:
         columns = next(n for n in (64, 128, 256, 576) if entry.v_dim <= n)
         e.launch(f"attend_few_{own}_{columns}", grid, 128, *arguments, shared=shared, early=True)
         return
     columns = room(entry.k_dim, e.kv_type)
-    tiles, least = GridRows(0, per=QUERIES // group), MOST_OF_FEW + 1
+    tiles, least = GridRows(0, per=QUERIES // group), MAX_FEW_ROWS + 1
     # Where a kernel computes both this step and the one before, the others are for runs that it does not take.
     store = e.beside(-1) if _is_streamed(e, entry, group) and _are_joined(e.beside(-1), step, e.kv_type) else None
     other = 0 if store is None else -1
@@ -136,7 +136,7 @@ def _attend(e: Emitter, step: Step) -> None:
     n, kernel = e.device.n_processors, f"attend_groups_{e.kv_type}_{columns}"
     kept = KV_TYPES[e.kv_type]
     row = columns * int(kept.bits) // 8 if kept.block > 1 else 2 * columns + (0 if columns % 64 == 0 else 16)
-    ring = max(16 * (2 * columns + 16) + 3 * 2 * 64 * row, _LEAST_SHARED)
+    ring = max(16 * (2 * columns + 16) + 3 * 2 * 64 * row, _MIN_SHARED_BYTES)
     is_near = 0 < step.integer("window") <= FAR  # positions outside a window are not seen
     least = _STREAMED[e.kv_type]
     if e.kv_type == "f16":
@@ -176,7 +176,7 @@ def _attend_turned(e: Emitter, step: Step, name: str) -> None:
     parts = e.scratch("attention parts", n_parts * part_bytes)
     stages, shared = _few_memory(entry, e.device.shared_bytes)
     many = _many_memory(entry, heads // entry.heads, e.kv_type, e.device.shared_bytes)
-    arguments = _arguments(e, step, parts, n_parts, MOST_OF_FEW if many else _ALL_ROWS, stages, entry)
+    arguments = _arguments(e, step, parts, n_parts, MAX_FEW_ROWS if many else _ALL_ROWS, stages, entry)
     q, out = arguments[:2]
     each, size = (GridRows(0), -(-heads // 4)), 4 * e.max_rows * heads
     if is_turned:
@@ -188,12 +188,12 @@ def _attend_turned(e: Emitter, step: Step, name: str) -> None:
     columns = next(n for n in (64, 128, 256, 576) if v_room <= n)
     grid, n = 8 * e.device.n_processors, e.device.n_processors
     if many and name == "q4":  # groups stream through a ring of bytes and scales
-        ring = max(16 * (2 * k_room + 16) + 3 * 2 * 64 * (k_room + k_room // 8), _LEAST_SHARED)
+        ring = max(16 * (2 * k_room + 16) + 3 * 2 * 64 * (k_room + k_room // 8), _MIN_SHARED_BYTES)
         e.launch(f"attend_groups_{name}_{k_room}", 2 * n, 128, *arguments, shared=ring, early=True)
     else:
         e.launch(f"attend_turned_few_{name}_{columns}", grid, 128, *arguments, shared=shared, early=True)
     if many:
-        blocks, least = (GridRows(0, per=QUERIES // (heads // entry.heads)), entry.heads), MOST_OF_FEW + 1
+        blocks, least = (GridRows(0, per=QUERIES // (heads // entry.heads)), entry.heads), MAX_FEW_ROWS + 1
         kernel = f"attend_turned_many_{name}_{k_room}"
         e.launch(kernel, blocks, 256, *arguments, shared=many, least=least, early=True)
     e.launch("attend_turn", each, 128, turned, out, heads, v_room, stored.v_dim, v_room, _together(v_room, stored))

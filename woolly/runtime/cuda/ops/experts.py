@@ -17,7 +17,7 @@ from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.cuda.ops.mixtures import (
     FEW_ITEM_ROWS,
     ITEM_ROWS,
-    MOST_FEW,
+    MAX_FEW_ROWS,
     PLACES_APART,
     Mixed,
     Mixture,
@@ -113,7 +113,7 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
     routed, n_routed = (e.value(step.inputs[1]), e.width(step.inputs[1])) if has_own else (numbers, width)
     router, bias = e.vector(m.weights["router"]), vector(e, m, "bias")
     how = (NULL if norm is None else e.vector(norm), step.number("eps"), width, n_padded)
-    arrivals = e.array("moe arrivals", 4 * (1 + MOST_FEW), lambda: np.zeros(1 + MOST_FEW, np.uint32))
+    arrivals = e.array("moe arrivals", 4 * (1 + MAX_FEW_ROWS), lambda: np.zeros(1 + MAX_FEW_ROWS, np.uint32))
     needs_normed = any(weight.type == GGMLType.F32 for role, weight in m.weights.items() if role in ("gate", "up"))
     for least, most, n_each in m.few():
         e.launch(
@@ -136,11 +136,11 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
             early=True,
         )
     out = Mixed(numbers, halves, backs, width, m.n_used)
-    if m.max_rows <= MOST_FEW:
+    if m.max_rows <= MAX_FEW_ROWS:
         return out
 
     def launch(name: str, grid: tuple[int | GridRows, ...], block: int, *args: Argument, shared: int = 0) -> None:
-        e.launch(name, grid, block, *args, shared=shared, least=MOST_FEW + 1, kind=m.kind, early=True)
+        e.launch(name, grid, block, *args, shared=shared, least=MAX_FEW_ROWS + 1, kind=m.kind, early=True)
 
     launch("moe_rows", (GridRows(m.kind),), 256, m.kind, x, *how, normed, halves, backs, shared=4 * width)
     grid = (-(-m.n_experts // _OUTPUTS), GridRows(m.kind, _ROWS))
@@ -148,7 +148,7 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
     args = (m.kind, m.logits, *m.choice, m.experts, m.shares)
     shared = 12 * _CHOOSING * m.n_experts
     launch("moe_choose", (GridRows(m.kind, _CHOOSING),), 32 * _CHOOSING, *args, shared=shared)
-    for least, most, n_bundle in m.wide() if m.is_wide else ((MOST_FEW + 1, 1 << 30, ITEM_ROWS),):
+    for least, most, n_bundle in m.wide() if m.is_wide else ((MAX_FEW_ROWS + 1, 1 << 30, ITEM_ROWS),):
         e.launch(
             *("moe_group", 1, 1024, m.kind, m.experts, m.n_experts, m.n_used, n_bundle),
             *(PLACES_APART if m.is_wide else 1, m.members, m.places, m.items),
@@ -182,12 +182,12 @@ def _hidden(e: Emitter, m: Mixture, x: Mixed) -> Mixed:
     if gate is not None and gate.type == up.type != GGMLType.F32:
         tiles = tiles_of(e, gate, up)
         few_pairs(e, m, x, tiles, between, out)
-        if m.max_rows <= MOST_FEW:
+        if m.max_rows <= MAX_FEW_ROWS:
             return out
         if m.is_wide:
             wide_pairs(e, m, tiles, between, out)
             return out
-        stride, is_paired, least = tiles.n_strips * TILE_ROWS, True, MOST_FEW + 1
+        stride, is_paired, least = tiles.n_strips * TILE_ROWS, True, MAX_FEW_ROWS + 1
         gates = ups = e.scratch("moe gate", 4 * m.n_entries * stride)
         many_rows(e, m, x, tiles, gates)
     else:
@@ -231,13 +231,13 @@ def _given(e: Emitter, m: Mixture, role: str, x: Mixed, name: str, least: int = 
         few_rows(e, m, x, tiles, y)
     if not m.is_wide:
         many_rows(e, m, x, tiles, y)
-    elif m.max_rows > MOST_FEW:
+    elif m.max_rows > MAX_FEW_ROWS:
         if role == "down":
             n_padded = padded(x.width)
             e.launch(
                 *("moe_ready", GridRows(m.kind, 1, -(-m.n_used // _READY)), 256, m.kind, m.n_used, m.places, x.numbers),
                 *(x.width, n_padded, m.n_places, prepared(e, m, n_padded), m.place_backs),
-                least=MOST_FEW + 1,
+                least=MAX_FEW_ROWS + 1,
                 kind=m.kind,
                 early=True,
             )

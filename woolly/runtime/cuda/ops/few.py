@@ -14,10 +14,10 @@ _WARPS = 16
 # Barriers, reductions and sums of linear_one.cu, of linear_heads.cu, and of linear_few.cu.
 _ONE_FIXED = 2048 + 2 * 8 * 16 * 16 * 4
 _FIXED = 2048 + 2 * 16 * 16 * 16 * 4
-_MOST_TILES = 112  # for which linear_few.cu has barriers
+_MAX_TILES = 112  # for which linear_few.cu has barriers
 _FEW_FIXED, _KEPT_SUMS, _SUMS = 2048, 2 * 32 * 16 * 20 * 4, 16 * 16 * 20 * 4
 # Columns that the registers of a block hold, of the shorter kind of kernels and of the longer.
-_SHORT, _LONGEST = 4096, 14336
+_MAX_SHORT_COLUMNS, _MAX_COLUMNS = 4096, 14336
 # Tiles that a warp has under way, and those that it asks for before the rows, which wait behind them: of a single row,
 # and of several.
 _ONE_STAGES, _ONE_EARLY = 2, 1
@@ -30,7 +30,7 @@ _OWN = 2
 
 def _is_one(rows: Input) -> bool:
     """Whether a single row has its own kernel: of aligned fours that the registers of a block hold."""
-    return rows.n_columns % 4 == 0 and rows.n_columns <= _LONGEST
+    return rows.n_columns % 4 == 0 and rows.n_columns <= _MAX_COLUMNS
 
 
 def _is_kept(e: Emitter, rows: Input) -> bool:
@@ -61,7 +61,7 @@ def _tiles_of_block(e: Emitter, rows: Input) -> int:
 def _stages(e: Emitter, rows: Input, tiles: Tiles, n_group: int) -> int:
     """Tiles that each warp has under way beside the rows of a group."""
     is_one = n_group == 1 and _is_one(rows)
-    if not is_one and not _is_kept(e, rows) and _tiles_of_block(e, rows) > _MOST_TILES:
+    if not is_one and not _is_kept(e, rows) and _tiles_of_block(e, rows) > _MAX_TILES:
         return 0
     most = _ONE_STAGES if is_one else _FEW_STAGES
     if is_one and tiles.n_strips * rows.n_tiles >= _LONG_TILES * _WARPS * e.device.n_processors:
@@ -74,7 +74,7 @@ def _sizes(e: Emitter, rows: Input, tiles: Tiles) -> list[int]:
     return [n for n in (1, 2, 4, 8) if _stages(e, rows, tiles, n) > 0]
 
 
-def most_few(e: Emitter, rows: Input, tiles: Tiles) -> int:
+def max_few_rows(e: Emitter, rows: Input, tiles: Tiles) -> int:
     """The most rows that kernels of few rows take.
 
     None if a single row leaves no memory, on GPUs with little: then the kernels of many rows take all.
@@ -93,7 +93,7 @@ def few_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: 
         # What the first fetches need comes first.
         first = (tile[0], strips[0], rows.n_columns, tile[1], strips[1], n_stages, tile[2], strips[2])
         if is_one:
-            suffix = "_single" if rows.n_tiles == 16 else "" if rows.n_columns <= _SHORT else "_long"
+            suffix = "_single" if rows.n_tiles == 16 else "" if rows.n_columns <= _MAX_SHORT_COLUMNS else "_long"
             name = f"linear_one__{kind}{suffix}"
             middle: tuple[Argument, ...] = (_ONE_EARLY, rows.x, rows.norm, rows.eps)
         else:

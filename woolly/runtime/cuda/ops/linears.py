@@ -18,7 +18,7 @@ from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.cuda.ops.few import few_rows, heads_of_rows
 from woolly.runtime.cuda.ops.products import NULL, Finish, Input, Matrices, flat, prepared, tile_bytes
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
-from woolly.runtime.cuda.ops.some import most_some, some_rows
+from woolly.runtime.cuda.ops.some import max_some_rows, some_rows
 from woolly.runtime.cuda.tiles import Tiles, tiles_of
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter, GridRows
@@ -29,7 +29,7 @@ _EPILOGUES = {"none": 0, "residual": 1, "glu": 2}
 _WIDE = (16, 32, 64, 128)
 _MANY = (16, 64)
 # Rows that wide kernels prepare themselves, if matrices have as many 128s of rows: else blocks would be too few.
-_MOST_OWN, _LEAST_HIGH, _LONGEST_OWN = 64, 8, 14336
+_MAX_OWN_ROWS, _MIN_HIGH, _MAX_OWN_COLUMNS = 64, 8, 14336
 # linear_chain.cu takes these rows at once; blocks of a team, and the most items that one computes in turn.
 _CHAINED, _CHAIN, _CHAIN_ROUNDS = (32, 64), 4, 2
 # From 1,793 rows on wide kernels take 160 at once, which opens tiles less often. Tiles of up to 3,456 bytes leave room.
@@ -154,7 +154,7 @@ def _mixed(e: Emitter, rows: Input, groups: _Groups, finish: Finish, is_own: boo
     both = f"{first[0][0].kind}_q6_k"
     few_rows(e, rows, largest, matrices, finish, both)
     some_rows(e, rows, largest, matrices, finish, both)
-    first_many = most_some(e, rows, largest) + 1
+    first_many = max_some_rows(e, rows, largest) + 1
     width = _CHAINED[-1] if _CHAINED else 0
     if first_many <= width and _is_chained(e, rows, matrices, finish):
         _chained(e, rows, both, tile_bytes(largest), matrices, finish, width, (first_many, width), is_own)
@@ -185,7 +185,7 @@ def _tiled(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Fi
         return
     few_rows(e, rows, tiles, matrices, finish)
     some_rows(e, rows, tiles, matrices, finish)
-    _many(e, rows, tiles, matrices, finish, most_some(e, rows, tiles) + 1, is_own)
+    _many(e, rows, tiles, matrices, finish, max_some_rows(e, rows, tiles) + 1, is_own)
 
 
 def _prepare(e: Emitter, rows: Input, parts: Sequence[tuple[Tiles, Matrices]]) -> bool:
@@ -199,11 +199,11 @@ def _prepare(e: Emitter, rows: Input, parts: Sequence[tuple[Tiles, Matrices]]) -
     n, kind = rows.n_columns, rows.kind
     args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, memory, backs)
     kernel, n_threads = ("linear_prepare", 128) if n <= 4096 else ("linear_prepare_long", 256)
-    least = min(most_some(e, rows, tiles) for tiles, _ in parts) + 1
+    least = min(max_some_rows(e, rows, tiles) for tiles, _ in parts) + 1
     n_high = sum(_n_high(matrices) for _, matrices in parts)
-    is_own = e.device.kernels_for == 90 and n % 4 == 0 and n <= _LONGEST_OWN and n_high >= _LEAST_HIGH
+    is_own = e.device.kernels_for == 90 and n % 4 == 0 and n <= _MAX_OWN_COLUMNS and n_high >= _MIN_HIGH
     if is_own:
-        least = max(least, _MOST_OWN + 1)
+        least = max(least, _MAX_OWN_ROWS + 1)
     e.launch(kernel, GridRows(kind), n_threads, *args, least=least, kind=kind, early=True)
     return is_own
 
@@ -214,7 +214,7 @@ def _n_high(matrices: Matrices) -> int:
 
 
 def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, first: int, is_own: bool) -> None:
-    """Launches for many rows, `first` or more. `is_own`: they prepare up to _MOST_OWN rows themselves."""
+    """Launches for many rows, `first` or more. `is_own`: they prepare up to _MAX_OWN_ROWS rows themselves."""
     kind, n, n_bytes = rows.kind, rows.n_columns, tile_bytes(tiles)
     memory, backs, stride = prepared(e, rows)
     # Hopper's own instructions are in kernels of their own.

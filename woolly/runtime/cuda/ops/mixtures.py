@@ -14,9 +14,9 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 
 # Few rows: those of each launch at most, and how many a block takes that routes them.
 _FEW = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 2), (64, 4))
-MOST_FEW = 64
+MAX_FEW_ROWS = 64
 FEW_ITEM_ROWS = 8  # up to as many rows, and of that many experts, blocks of the products choose for themselves
-_MOST_CHOSEN_EXPERTS = 256
+_MAX_CHOSEN_EXPERTS = 256
 _NEAR_BYTES = 112  # of an item in shared memory
 _APART = 20  # of sums in shared memory
 # Warps of a block of few rows, the most first, and tiles that a warp has under way, with those that it asks for before
@@ -74,7 +74,7 @@ class Mixture:
         types = [self.weights[role].type for role in ("gate", "up", "down") if role in self.weights]
         return (
             n_rows <= FEW_ITEM_ROWS
-            and self.n_experts <= _MOST_CHOSEN_EXPERTS
+            and self.n_experts <= _MAX_CHOSEN_EXPERTS
             and not self.weighs_input
             and (self.step.integer("shared") or 1) == 1
             and self.step.text("scoring") != "sparsemixer"
@@ -114,7 +114,7 @@ class Mixture:
 
     def wide(self) -> Iterator[tuple[int, int, int]]:
         """Least and most rows of each launch of Hopper's kernels of many rows, and rows of an item."""
-        least = MOST_FEW + 1
+        least = MAX_FEW_ROWS + 1
         for width, n_average in _WIDE:
             most = min(n_average * self.n_experts // self.n_used, 1 << 30)
             if least <= min(most, self.max_rows):
@@ -168,14 +168,14 @@ def _few(
     n_slices, n_bytes = min(tiles.n_tiles, 16), tile_bytes(tiles)
     group = m.item_rows(most).bit_length() - 1
     n_strips = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, FEW_ITEM_ROWS) * tiles.n_strips
-    least_space = m.room_to_choose(most) if is_first and m.is_chosen_late(most) else 0
+    min_space = m.room_to_choose(most) if is_first and m.is_chosen_late(most) else 0
     n_blocks = 1 if most == 1 else _BLOCKS
     while True:
         grid = min(n_blocks * e.device.n_processors, min(most, m.max_rows) * m.n_used * tiles.n_strips)
         # A block's strips may begin within an item, and end within another.
         n_near = (-(-n_strips // grid) - 2) // tiles.n_strips + 2
         room = (e.device.shared_bytes + 1024) // n_blocks - 1024 - 2048 - n_near * _NEAR_BYTES
-        found = _form(n_slices, n_bytes, group, least_space, room)
+        found = _form(n_slices, n_bytes, group, min_space, room)
         if found is not None:
             break
         n_blocks -= 1
@@ -238,7 +238,7 @@ def one_summed(e: Emitter, m: Mixture, x: Mixed, last: tuple[Argument, ...]) -> 
 def many_rows(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address) -> None:
     """A matrix of many rows, without Hopper's kernels."""
     last = (x.halves, x.backs, x.per, tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, y)
-    least = MOST_FEW + 1
+    least = MAX_FEW_ROWS + 1
     for most in _MANY:
         if least > m.max_rows:
             break

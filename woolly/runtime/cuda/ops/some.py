@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from woolly.runtime.cuda.ops.few import most_few
+from woolly.runtime.cuda.ops.few import max_few_rows
 from woolly.runtime.cuda.ops.products import Finish, Input, Matrices, flat, tile_bytes
 from woolly.runtime.cuda.tiles import Tiles
 from woolly.runtime.gpu.emit import Emitter
@@ -22,7 +22,7 @@ _CHOSEN = {
     (32, True): (True, 2, 2, 4, 2),
 }
 # Longer rows have wgmma from 17 rows on, and so have matrices of more strips for each multiprocessor.
-_MOST_STRIPS = 8
+_MAX_STRIPS = 8
 
 
 @dataclass(frozen=True)
@@ -51,29 +51,29 @@ def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
     is_kept = rows.n_tiles == 16 and rows.n_columns % 4 == 0
     out = []
     for width in _WIDTHS:
-        has_many = tiles.n_strips > _MOST_STRIPS * e.device.n_processors
+        has_many = tiles.n_strips > _MAX_STRIPS * e.device.n_processors
         if width > _WIDTHS[0] and (has_many or not is_kept):
             break
-        is_pair, most_held, n_places, most_stages, n_early = _CHOSEN[width, is_kept]
+        is_pair, max_held, n_places, max_stages, n_early = _CHOSEN[width, is_kept]
         team = 2 if is_pair and e.device.kernels_for == 90 else 1
         forms = (
             _Form(width, is_kept, team, n_held * team, n_places, n_stages, n_early)
-            for n_held in (most_held, most_held // 2)
-            for n_stages in range(most_stages, most_stages - 1 - is_pair, -1)
+            for n_held in (max_held, max_held // 2)
+            for n_stages in range(max_stages, max_stages - 1 - is_pair, -1)
         )
         out += [form for form in forms if form.shared(tile_bytes(tiles)) <= e.device.shared_bytes][:1]
     return out
 
 
-def most_some(e: Emitter, rows: Input, tiles: Tiles) -> int:
+def max_some_rows(e: Emitter, rows: Input, tiles: Tiles) -> int:
     """The most rows that these kernels or those of fewer rows take."""
-    return max((form.width for form in _forms(e, rows, tiles)), default=most_few(e, rows, tiles))
+    return max((form.width for form in _forms(e, rows, tiles)), default=max_few_rows(e, rows, tiles))
 
 
 def some_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, kind: str = "") -> None:
     """Launches for the rows that are too many for few_rows. `tiles` and `kind` as there."""
     tile, bias, y, n_rows, strips = (flat(matrices)[i::5] for i in range(5))
-    kind, least = kind or tiles.kind, most_few(e, rows, tiles) + 1
+    kind, least = kind or tiles.kind, max_few_rows(e, rows, tiles) + 1
     for form in _forms(e, rows, tiles):
         halves = e.scratch("linears halves", rows.n_tiles * 512 * form.width)
         backs = e.scratch("linears few backs", 4 * form.width)

@@ -22,30 +22,30 @@ from woolly.runtime.options import kept_as
 from woolly.runtime.reference.ops import distance_buckets
 from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
-from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS, is_plain_cache, merged_form, quantized_places
+from woolly.runtime.vulkan.ops.linears import MAX_SPLIT_ROWS, is_plain_cache, merged_form, quantized_places
 
 # "causal": never later rows, which rows of a picture see with ""; "block": those alone that the batch says.
 _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
 _COLUMNS = (128, 256, 640)  # of V that kernels take
 # Positions of a split, groups that share the splits of a row (as in attend.slang), and splits that they may have.
-_SPLIT, _SHARERS, _MOST_SPLITS = 128, 32, 256
+_SPLIT, _SHARERS, _MAX_SPLITS = 128, 32, 256
 # Splits of rows that choose their positions, up to which those of a few rows are computed side by side.
-_MOST_CHOSEN = 96
+_MAX_CHOSEN = 96
 # Rows whose splits are shared so, too, and splits of each: twice the memory of one row.
-_FEW_SPLITS = 2 * _MOST_SPLITS // MOST_SPLIT_ROWS
+_FEW_SPLITS = 2 * _MAX_SPLITS // MAX_SPLIT_ROWS
 _MERGED = 256  # columns of a group of native/gpu/attention/merge.slang
 # Queries of a group of native/gpu/attention/tile.slang, and rows of a batch from which on it is faster.
-_TILE, _LEAST_TILED = 32, 256
-_LEAST_EACH = 32  # rows that each of its sequences has
+_TILE, _MIN_TILED_ROWS = 32, 256
+_MIN_SEQUENCE_ROWS = 32  # rows that each of its sequences has
 # Columns of heads that native/gpu/attention/staged.slang takes, and rows up to which it is faster: an H200 takes 8.9 ms
 # in place of 9.2 for a token of each of eight rows without it.
-_STAGED, _MOST_STAGED_ROWS = 128, 4
+_STAGED, _MAX_STAGED_ROWS = 128, 4
 _TILE_SHARED = 30720  # bytes of shared memory that it needs, with some to spare
 KINDS = ("f32", "f16", "q8_0", "q4")  # as native/gpu/attention/any.slang numbers them
 _TEAM = 4  # heads of a group, which read the same keys and values
-_MOST_KEPT = 576  # columns of a head: native/gpu/attention/cache.slang
+_MAX_COLUMNS = 576  # columns of a head: native/gpu/attention/cache.slang
 _NONE = Address(0)
-_MOST_PAIRS = 128  # of columns of keys that are kept without their bias: a thread for each
+_MAX_PAIRS = 128  # of columns of keys that are kept without their bias: a thread for each
 
 
 def is_far(batch: Batch) -> bool:
@@ -54,13 +54,13 @@ def is_far(batch: Batch) -> bool:
     That is for few rows, one of which has more positions before it than are computed side by side, and for many rows
     with short sequences behind most of them.
     """
-    if batch.n_rows >= _LEAST_TILED:
+    if batch.n_rows >= _MIN_TILED_ROWS:
         return n_front(batch) == batch.n_rows
-    if not 1 <= batch.n_rows <= MOST_SPLIT_ROWS:
+    if not 1 <= batch.n_rows <= MAX_SPLIT_ROWS:
         return False
     # A row may see those behind it.
     n_seen = int(batch.positions.max()) + batch.n_rows
-    return n_seen > _SPLIT * (_MOST_SPLITS if batch.n_rows == 1 else _FEW_SPLITS)
+    return n_seen > _SPLIT * (_MAX_SPLITS if batch.n_rows == 1 else _FEW_SPLITS)
 
 
 def n_front(batch: Batch) -> int:
@@ -68,14 +68,14 @@ def n_front(batch: Batch) -> int:
 
     A tile computes all its queries for each sequence that it has a row of. The engine puts answers before prompts.
     """
-    if batch.n_rows < _LEAST_TILED:
+    if batch.n_rows < _MIN_TILED_ROWS:
         return 0
-    short = np.flatnonzero(np.diff(batch.offsets) < _LEAST_EACH)
+    short = np.flatnonzero(np.diff(batch.offsets) < _MIN_SEQUENCE_ROWS)
     n = int(batch.offsets[short[-1] + 1]) if len(short) else 0
-    farthest = int(batch.positions[:MOST_SPLIT_ROWS].max()) + batch.n_rows
-    if 1 <= n <= MOST_SPLIT_ROWS and farthest > _SPLIT * _FEW_SPLITS:
-        n = MOST_SPLIT_ROWS + 1  # so that their splits are computed one after another
-    return n if batch.n_rows - n >= _LEAST_TILED else batch.n_rows
+    farthest = int(batch.positions[:MAX_SPLIT_ROWS].max()) + batch.n_rows
+    if 1 <= n <= MAX_SPLIT_ROWS and farthest > _SPLIT * _FEW_SPLITS:
+        n = MAX_SPLIT_ROWS + 1  # so that their splits are computed one after another
+    return n if batch.n_rows - n >= _MIN_TILED_ROWS else batch.n_rows
 
 
 def _is_plain(step: Step) -> bool:
@@ -125,9 +125,9 @@ def _centers(e: Emitter, step: Step) -> tuple[Number, ...]:
     rope = step.rope()
     assert rope is not None
     half, name = rope.n_rot // 2, found[0].name
-    if half > _MOST_PAIRS:
+    if half > _MAX_PAIRS:
         raise UnsupportedError(
-            f"Vulkan and Metal have no keys of 4 bits with a bias in heads of over {2 * _MOST_PAIRS}; take q8_0/q4"
+            f"Vulkan and Metal have no keys of 4 bits with a bias in heads of over {2 * _MAX_PAIRS}; take q8_0/q4"
         )
     pair = np.arange(half)
     left, right = (2 * pair, 2 * pair + 1) if rope.style == "adjacent" else (pair, pair + half)
@@ -172,11 +172,16 @@ def _weighing(e: Emitter, step: Step, heads: int) -> tuple[Number, ...]:
     """What few models do to scores: struct Weighing of native/gpu/attention/seen.slang."""
     return (
         *(_tempers(e, step), _slopes(e, step, heads), _distances(e, step, heads)),
-        *(max(1, step.integer("temper_length")), step.integer("temper_offset"), _longest(e), step.number("softcap")),
+        *(
+            max(1, step.integer("temper_length")),
+            step.integer("temper_offset"),
+            _max_context(e),
+            step.number("softcap"),
+        ),
     )
 
 
-def _longest(e: Emitter) -> int:
+def _max_context(e: Emitter) -> int:
     """The longest distance between rows that see each other by it: they come together."""
     return e.max_rows
 
@@ -185,7 +190,7 @@ def _distances(e: Emitter, step: Step, heads: int) -> Address:
     """What is added to scores of each head for each distance, later positions after earlier ones."""
     if not (found := step.by_role("distances")):
         return _NONE
-    longest, name = _longest(e), found[0].name
+    longest, name = _max_context(e), found[0].name
 
     def make() -> npt.NDArray[np.float32]:
         table = np.asarray(e.views[name].dequantize(), np.float32).reshape(-1, heads)
@@ -206,9 +211,9 @@ def _store(e: Emitter, step: Step) -> None:
     if not _are_joined(e.kv_type, step, e.beside(1)):
         launch()
         return
-    launch(most=MOST_SPLIT_ROWS, far=False, other=1, apart=True)
-    launch(most=MOST_SPLIT_ROWS, far=True)
-    launch(least=MOST_SPLIT_ROWS + 1)
+    launch(most=MAX_SPLIT_ROWS, far=False, other=1, apart=True)
+    launch(most=MAX_SPLIT_ROWS, far=True)
+    launch(least=MAX_SPLIT_ROWS + 1)
 
 
 @emits("attend")
@@ -221,7 +226,7 @@ def _attend(e: Emitter, step: Step) -> None:
     v_dim = e.width(step.output) // heads
     columns = next(n for n in _COLUMNS if v_dim <= n)
     has_chosen = len(step.inputs) > 1
-    shares = _shares(step.integer("chosen")) if has_chosen else (_MOST_SPLITS, 2)
+    shares = _shares(step.integer("chosen")) if has_chosen else (_MAX_SPLITS, 2)
     cache = _Cache.of(e, entry, has_chosen)
     sums = room(v_dim, e.kv_type) if cache.kinds else v_dim
     parts = e.scratch("attention parts", 4 * heads * max(1, math.prod(shares)) * (sums + 2))
@@ -247,7 +252,7 @@ def _attend(e: Emitter, step: Step) -> None:
     store = e.beside(-1)
     if not _are_joined(e.kv_type, store, step):
         store = None
-    for splits, least, most in ((_MOST_SPLITS, 0, 1), (_FEW_SPLITS, 2, MOST_SPLIT_ROWS)):
+    for splits, least, most in ((_MAX_SPLITS, 0, 1), (_FEW_SPLITS, 2, MAX_SPLIT_ROWS)):
         args = (*first, splits, *last)
         launch = partial(e.launch, least=least, most=most, far=False)
         grid = (teams, GridRows(0), _SHARERS)
@@ -260,21 +265,21 @@ def _attend(e: Emitter, step: Step) -> None:
             launch(f"merge_quantize_{form}", (-(-n // _MERGED), GridRows(0)), _MERGED, *merged)
         else:
             launch(f"attend_merge_{cache.other}_{columns}", (heads, GridRows(0)), 128, *args)
-    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, most=MOST_SPLIT_ROWS, far=True)
-    most = _LEAST_TILED - 1 if is_tiled else 1 << 30
-    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=MOST_SPLIT_ROWS + 1, most=most)
+    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, most=MAX_SPLIT_ROWS, far=True)
+    most = _MIN_TILED_ROWS - 1 if is_tiled else 1 << 30
+    e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=MAX_SPLIT_ROWS + 1, most=most)
     if is_tiled:
-        e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=_LEAST_TILED, far=True)
+        e.launch(f"attend_{kind}", (teams, GridRows(0)), 128, *args, least=_MIN_TILED_ROWS, far=True)
         own = heads // entry.heads
         per = max(1, _TILE // own)
         tiles, front = GridRows(3, per, -(-own // _TILE)), GridRows(2, per)
         if cache.kinds:
-            e.launch(f"attend_turn_{cache.other}", (heads, GridRows(0)), 128, *args, least=_LEAST_TILED, far=False)
+            e.launch(f"attend_turn_{cache.other}", (heads, GridRows(0)), 128, *args, least=_MIN_TILED_ROWS, far=False)
         plain = "plain_" if _is_plain(step) and not cache.kinds else ""
         kernel = f"attend_tile_{plain}{cache.name}"
-        e.launch(kernel, (entry.heads, tiles), 128, *args, least=_LEAST_TILED, far=False)
+        e.launch(kernel, (entry.heads, tiles), 128, *args, least=_MIN_TILED_ROWS, far=False)
         # Rows in front need nothing of the tiles. A few share their splits, as all rows of small batches do.
-        launch, few = partial(e.launch, kind=2, far=False), 0 if MOST_SPLIT_ROWS % per else MOST_SPLIT_ROWS
+        launch, few = partial(e.launch, kind=2, far=False), 0 if MAX_SPLIT_ROWS % per else MAX_SPLIT_ROWS
         launch(f"attend_{kind}", (teams, front), 128, *args, least=few + 1, early=True)
         if few:
             launch(f"attend_parts_{kind}", (teams, front, _SHARERS), 128, *args, most=few, early=True)
@@ -296,8 +301,8 @@ def _attend_newest(
     given = (q, *args[1:], (k, v, q_norm, k_norm, n_rot, column, is_adjacent, eps))
     launch = partial(e.launch, other=-1, joined=True, apart=True, far=False)
     if cache.name == "f16" and max(rooms) <= _STAGED and e.device.shared_bytes >= _TILE_SHARED:
-        launch("attend_staged_f16", grid, 256, *given, least=least, most=min(most, _MOST_STAGED_ROWS))
-        least = _MOST_STAGED_ROWS + 1
+        launch("attend_staged_f16", grid, 256, *given, least=least, most=min(most, _MAX_STAGED_ROWS))
+        least = _MAX_STAGED_ROWS + 1
     if least <= most:
         launch(f"attend_row_{kind}", grid, 128, *given, least=least, most=most)
 
@@ -319,8 +324,8 @@ def _keep(e: Emitter, step: Step) -> None:
     x, index = step.inputs[0], step.integer("entry")
     width, place = e.width(x), e.value(x)
     cache, columns = _Cache.of(e, e.plan.paged[index]), room(width, e.kv_type)
-    if width > _MOST_KEPT:
-        raise UnsupportedError(f"Vulkan and Metal have no rows of over {_MOST_KEPT} columns that are kept")
+    if width > _MAX_COLUMNS:
+        raise UnsupportedError(f"Vulkan and Metal have no rows of over {_MAX_COLUMNS} columns that are kept")
     args = (place, place, _NONE, e.value(step.output), _NONE, _NONE, index, 1, 1, width, width, columns, columns)
     more = (_NONE, *cache.kinds) if cache.kinds else ()
     e.launch(f"store_{cache.other}", (GridRows(0), 2), 64, *args, 0, 0, 0, 0.0, *more)
@@ -336,7 +341,7 @@ def _attend_kept(e: Emitter, step: Step) -> None:
     kind = f"any_{next(n for n in _COLUMNS if columns <= n)}"
     shares = _shares(window + (n_chosen or MAX_CONTEXT // every))
     if is_near := not shares[1]:  # as many splits as those of rows that are not far
-        shares = _shares(window + _SPLIT * _MOST_SPLITS // every)
+        shares = _shares(window + _SPLIT * _MAX_SPLITS // every)
     parts = e.scratch("attention parts", 4 * heads * max(1, math.prod(shares)) * (columns + 2))
     first = (
         *(e.value(q), e.value(step.output), parts, _sinks(e, step)),
@@ -378,4 +383,4 @@ def _attend_chosen(
 def _shares(n_seen: int) -> tuple[int, int]:
     """Splits of a row that sees at most `n_seen` positions, and up to how many rows there is memory for all of them."""
     n = -(-n_seen // _SPLIT)
-    return n, MOST_SPLIT_ROWS if n <= _MOST_CHOSEN else int(n <= _MOST_SPLITS)
+    return n, MAX_SPLIT_ROWS if n <= _MAX_CHOSEN else int(n <= _MAX_SPLITS)

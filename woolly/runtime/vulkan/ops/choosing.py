@@ -11,10 +11,10 @@ from woolly.runtime.gpu.state import room
 from woolly.runtime.options import kept_as
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.attention import KINDS
-from woolly.runtime.vulkan.ops.linears import MOST_SPLIT_ROWS
+from woolly.runtime.vulkan.ops.linears import MAX_SPLIT_ROWS
 
 # As in pick.slang: threads, groups that share the candidates of a row, and columns of a head.
-_THREADS, _SHARERS, _MOST_COLUMNS = 256, 128, 256
+_THREADS, _SHARERS, _MAX_COLUMNS = 256, 128, 256
 _SCORES = 16 << 20  # for many rows at once: 64 MB, as the cpu backend has
 _SCORE, _CHOOSE, _BOTH = 0, 1, 2  # parts of the kernel
 
@@ -23,11 +23,11 @@ _SCORE, _CHOOSE, _BOTH = 0, 1, 2  # parts of the kernel
 def _pick(e: Emitter, step: Step) -> None:
     q, *weights = step.inputs
     head_dim, block, every = (step.integer(name) for name in ("head_dim", "block", "every"))
-    if head_dim > _MOST_COLUMNS:
-        raise UnsupportedError(f"Vulkan and Metal have no index with heads of over {_MOST_COLUMNS}")
+    if head_dim > _MAX_COLUMNS:
+        raise UnsupportedError(f"Vulkan and Metal have no index with heads of over {_MAX_COLUMNS}")
     heads = e.width(q) // head_dim
     choices = 1 if weights else heads
-    n_scores = max(_SCORES, MOST_SPLIT_ROWS * choices * -(-MAX_CONTEXT // max(block, every)))
+    n_scores = max(_SCORES, MAX_SPLIT_ROWS * choices * -(-MAX_CONTEXT // max(block, every)))
     first = (
         *(e.value(q), e.value(weights[0]) if weights else Address(0), e.value(step.output)),
         *(e.scratch("scores of an index", 4 * n_scores), n_scores),
@@ -38,6 +38,6 @@ def _pick(e: Emitter, step: Step) -> None:
         *(step.integer("local"), max(1, every), step.integer("whole"), e.width(step.output) // choices, kind, kind),
     )
     rows = GridRows(0)
-    e.launch("pick", (rows, 1, _SHARERS), _THREADS, *first, _SCORE, *last, most=MOST_SPLIT_ROWS)
-    e.launch("pick", (rows, choices), _THREADS, *first, _CHOOSE, *last, most=MOST_SPLIT_ROWS)
-    e.launch("pick", (rows,), _THREADS, *first, _BOTH, *last, least=MOST_SPLIT_ROWS + 1)
+    e.launch("pick", (rows, 1, _SHARERS), _THREADS, *first, _SCORE, *last, most=MAX_SPLIT_ROWS)
+    e.launch("pick", (rows, choices), _THREADS, *first, _CHOOSE, *last, most=MAX_SPLIT_ROWS)
+    e.launch("pick", (rows,), _THREADS, *first, _BOTH, *last, least=MAX_SPLIT_ROWS + 1)

@@ -7,13 +7,13 @@ from woolly.plan import Step, Weight
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.emitters import emits
-from woolly.runtime.vulkan.ops.linears import MOST_OF_FEW, InputRows, Product, Routes, normed, products
+from woolly.runtime.vulkan.ops.linears import MAX_FEW_ROWS, InputRows, Product, Routes, normed, products
 from woolly.runtime.vulkan.ops.rows import activation, elements
 
 _SCORINGS = ("softmax", "sigmoid", "sparsemixer", "sqrt_softplus")
 _NONE = Address(0)
 # Experts, those of a row, and threads, as in native/gpu/experts.
-_MOST, _MOST_USED = 1024, 64
+_MAX_EXPERTS, _MAX_USED = 1024, 64
 _THREADS, _ORDER_THREADS = 64, 256
 
 
@@ -24,9 +24,9 @@ def _moe(e: Emitter, step: Step) -> None:
     weights = dict(zip(step.text("roles").split(), step.weights, strict=True))
     vectors = {role: e.vector(w) for role, w in weights.items() if role.endswith(("bias", "scale", "select"))}
     n_experts, n_used = weights["router"].shape[0], step.integer("n_used")
-    if n_experts > _MOST or n_used > _MOST_USED:
+    if n_experts > _MAX_EXPERTS or n_used > _MAX_USED:
         raise UnsupportedError(
-            f"Vulkan and Metal have no kernels for {n_used} of {n_experts} experts: up to {_MOST_USED} of {_MOST}"
+            f"Vulkan and Metal have no kernels for {n_used} of {n_experts} experts: up to {_MAX_USED} of {_MAX_EXPERTS}"
         )
     rows = normed(e, step)
     kind, ffn, width = rows.kind, weights["up"].shape[1], e.width(step.output)
@@ -43,7 +43,7 @@ def _moe(e: Emitter, step: Step) -> None:
     _route(e, step, kind, n_experts, table, logits, vectors.get("select", _NONE), chosen, shares)
     e.launch(
         *("experts_order", (1,), _ORDER_THREADS, chosen, order, firsts, kind, n_matrices, n_used),
-        least=MOST_OF_FEW + 1,
+        least=MAX_FEW_ROWS + 1,
         kind=kind,
     )
     is_weighed = step.text("weigh") == "input"

@@ -17,21 +17,21 @@ from woolly.runtime.vulkan.ops.rows import activation, elements, norm
 _NONE = Address(0)
 # GridRows of weights and of x of a group, as in the kernels, and rows up to which the kernels of few are faster.
 _ROWS, _FEW, _TILE, _FLOAT_ROWS = 16, 4, 64, 64
-MOST_OF_FEW = 16
-MOST_SPLIT_ROWS = 8  # rows whose attention is shared by groups
+MAX_FEW_ROWS = 16
+MAX_SPLIT_ROWS = 8  # rows whose attention is shared by groups
 _QUANTIZED = 256  # columns of a group of native/gpu/linears/quantize.slang
-_LEAST_WHOLE = 64  # rows from which on a group has all columns of one that is normed
+_MIN_GROUP_ROWS = 64  # rows from which on a group has all columns of one that is normed
 # With matrix units: forms of native/gpu/linears/tiles.slang, each with its rows of x and the rows up to which it is
 # faster than the next. Matrices of few rows have squares for tiles. On an H200 4,096 x 4,096 of Q4_K take 36 us for 32
 # rows by strips, 50 for 64 by squares, 124 for 512 by tiles.
 _UNIT_OUTS, _SMALL = 64, 2048
 _UNIT_FORMS = (("slips", 16, 16), ("strips", 32, 32), ("squares", 64, 64), ("tiles", 128, 1 << 30))
 # Rows up to which dots are faster: a token of 8 rows of an 8B model takes 10.2 ms by dots and 11.9 by slips.
-_MOST_BEFORE_UNITS = 8
+_MAX_BEFORE_UNITS = 8
 # The kernel of one row with weights in small blocks, as `_supers` has those of others.
-_LEAST = (("one", 1, 4, 1),)
+_MIN_SUPERS = (("one", 1, 4, 1),)
 _ORDER_THREADS = 256  # of native/gpu/experts/order.slang
-_MOST_GROUPS = 65535  # along an axis of a grid: no device has to take more
+_MAX_GROUPS = 65535  # along an axis of a grid: no device has to take more
 
 
 @dataclass(frozen=True)
@@ -228,11 +228,11 @@ def _quantize(
     grid = (-(-rows.width // _QUANTIZED), GridRows(rows.kind))
     args = (rows.value, *to, rows.width, rows.kind, *last)
     if rows.merged:
-        e.launch(f"{kernel}_{columns}", grid, 64, *args, most=MOST_SPLIT_ROWS, far=True)
-    least, most = MOST_SPLIT_ROWS + 1 if rows.merged else 0, 1 << 30
+        e.launch(f"{kernel}_{columns}", grid, 64, *args, most=MAX_SPLIT_ROWS, far=True)
+    least, most = MAX_SPLIT_ROWS + 1 if rows.merged else 0, 1 << 30
     if kernel == "norm_quantize":
-        most, whole = _LEAST_WHOLE - 1, (1, GridRows(rows.kind))
-        e.launch(f"{kernel}_rows_{columns}", whole, 64, *args, least=_LEAST_WHOLE, kind=rows.kind, early=early)
+        most, whole = _MIN_GROUP_ROWS - 1, (1, GridRows(rows.kind))
+        e.launch(f"{kernel}_rows_{columns}", whole, 64, *args, least=_MIN_GROUP_ROWS, kind=rows.kind, early=early)
     e.launch(f"{kernel}_{columns}", grid, 64, *args, least=least, most=most, kind=rows.kind, early=early)
     return to
 
@@ -257,20 +257,23 @@ def _product(
     # A slot of an expert takes the place of a row until many rows come expert by expert.
     each, times = (1, routes.n_used) if routes else (n_matrices, 1)
     if blocks.columns == 0:
-        if routes and e.max_rows * times > _MOST_GROUPS:
+        if routes and e.max_rows * times > _MAX_GROUPS:
             raise UnsupportedError(
                 f"Vulkan and Metal have no experts of {blocks.name} for batches of {e.max_rows} rows with {times}"
-                f" experts each: rows times experts may be up to {_MOST_GROUPS}"
+                f" experts each: rows times experts may be up to {_MAX_GROUPS}"
             )
         grid = (-(-n // _FLOAT_ROWS), GridRows(kind, times=times), each)
         e.launch(f"linear_{blocks.name}", grid, _FLOAT_ROWS, *args, kind=kind, early=early)
         return
     tiled = blocks.name in TILED_TYPES and bool(e.device.architecture)
-    least, fewest = 1, _supers(tiled) if blocks.columns == 256 else _LEAST
+    least, fewest = 1, _supers(tiled) if blocks.columns == 256 else _MIN_SUPERS
     # A grid that is too long, as of a large vocabulary, leaves rows to the kernels after it, which have the same bits.
     for name, of_x, of_weights, most in fewest[:1] if routes else fewest:
-        grid, last = (-(-n // of_weights), GridRows(kind, per=of_x, times=times), each), MOST_OF_FEW if routes else most
-        if grid[0] <= _MOST_GROUPS or routes:
+        grid, last = (
+            (-(-n // of_weights), GridRows(kind, per=of_x, times=times), each),
+            MAX_FEW_ROWS if routes else most,
+        )
+        if grid[0] <= _MAX_GROUPS or routes:
             e.launch(f"linear_{name}_{blocks.name}", grid, 128, *args, least=least, most=last, kind=kind, early=early)
             least = last + 1
     for name, outs, per, most, threads in _forms_of_many(tiled, n, routes is not None):
@@ -282,13 +285,13 @@ def _product(
 
 def _supers(tiled: bool) -> tuple[tuple[str, int, int, int], ...]:
     """Kernels of native/gpu/linears/supers.slang: rows of x and of weights of a group, and the most rows."""
-    return ("one", 1, 8, 1), ("two", 2, 8, 2), ("four", 4, 4, _MOST_BEFORE_UNITS if tiled else MOST_OF_FEW)
+    return ("one", 1, 8, 1), ("two", 2, 8, 2), ("four", 4, 4, _MAX_BEFORE_UNITS if tiled else MAX_FEW_ROWS)
 
 
 def _forms_of_many(tiled: bool, n: int, is_routed: bool) -> list[tuple[str, int, int, int, int]]:
     """Kernels of more rows than those: the name, rows of weights and of x of a group, up to how many, threads."""
     if not tiled:
-        few = [] if is_routed else [("linear_few", _ROWS, _FEW, MOST_OF_FEW, 128)]
+        few = [] if is_routed else [("linear_few", _ROWS, _FEW, MAX_FEW_ROWS, 128)]
         return [*few, ("linear_many", _TILE, _TILE, 1 << 30, 256)]
     # Rows of a batch are divided among experts.
     forms = _UNIT_FORMS if n > _SMALL and not is_routed else (*_UNIT_FORMS[:2], ("squares", 64, 1 << 30))

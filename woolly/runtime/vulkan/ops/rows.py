@@ -19,10 +19,10 @@ _ACTIVATIONS = (
     *("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick", "exp"),
     *("clipped", "root"),
 )
-_MOST_STREAMS = 16
+_MAX_STREAMS = 16
 _POOLS = ("mean", "first", "last")
 _THREADS = 64
-_MOST_ROWS = 65535  # groups along an axis of a grid: no device has to take more
+_MAX_ROWS = 65535  # groups along an axis of a grid: no device has to take more
 _NONE = Address(0)
 
 
@@ -85,7 +85,7 @@ def _ngrams(e: Emitter, step: Step) -> None:
     table, columns = blocks_of(e, step.weights[0]), step.weights[0].shape[1]
     numbers = [np.array(step.text(name).split(), np.uint64) for name in ("factors", "sizes", "firsts")]
     n = len(numbers[1])
-    if e.max_rows * n > _MOST_ROWS:
+    if e.max_rows * n > _MAX_ROWS:
         raise UnsupportedError(f"Vulkan and Metal have no {n} runs of tokens for batches of {e.max_rows} rows")
     ids = e.scratch("rows of runs", 4 * e.max_rows * n)
     packed = [e.array(f"hashes {x.tolist()}", x.nbytes, partial(np.array, x)) for x in numbers]
@@ -100,8 +100,8 @@ def _hyper(e: Emitter, step: Step) -> None:
     x, kind = step.inputs[0], e.kind(step.output)
     scale, base = (e.vector(weight) for weight in step.weights)
     numbers = (e.width(x), kind, step.integer("streams"), step.integer("iterations"), step.number("eps"))
-    if step.integer("streams") > _MOST_STREAMS:
-        raise UnsupportedError(f"Vulkan and Metal have no mixing of over {_MOST_STREAMS} streams")
+    if step.integer("streams") > _MAX_STREAMS:
+        raise UnsupportedError(f"Vulkan and Metal have no mixing of over {_MAX_STREAMS} streams")
     e.launch("hyper", (GridRows(kind),), _THREADS, e.value(x), scale, base, e.value(step.output), *numbers, kind=kind)
 
 
@@ -278,8 +278,8 @@ def _dots(e: Emitter, step: Step) -> None:
 
 @emits("given")
 def _given(e: Emitter, step: Step) -> None:
-    if e.max_rows > _MOST_ROWS:
-        raise UnsupportedError(f"Vulkan and Metal have no towers of {e.max_rows} rows at once: {_MOST_ROWS} at most")
+    if e.max_rows > _MAX_ROWS:
+        raise UnsupportedError(f"Vulkan and Metal have no towers of {e.max_rows} rows at once: {_MAX_ROWS} at most")
     width, kind = e.width(step.output), e.kind(step.output)
     elements(e, "given", kind, width, _NONE, _NONE, e.value(step.output), width, kind, 0, 0, 0, 0.0)
 

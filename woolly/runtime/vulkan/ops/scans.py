@@ -12,7 +12,7 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.emitters import emits
 
 # As in native/gpu/scans: threads, each a column, keys of a state, and sequences that have groups of their own.
-_THREADS, _MOST_KEYS, _AT_ONCE = 64, 512, 16
+_THREADS, _MAX_KEYS, _AT_ONCE = 64, 512, 16
 _NONE = Address(0)
 
 
@@ -35,8 +35,8 @@ def _scan(
     eps: float = 0.0,
 ) -> None:
     """A state of [n_keys][columns of v] for each head; `given` are what the op reads besides v, by scan.slang."""
-    if n_keys > _MOST_KEYS:
-        raise UnsupportedError(f"Vulkan and Metal have no {step.op} of {n_keys} keys: up to {_MOST_KEYS}")
+    if n_keys > _MAX_KEYS:
+        raise UnsupportedError(f"Vulkan and Metal have no {step.op} of {n_keys} keys: up to {_MAX_KEYS}")
     n_columns = e.width(v) // heads
     n, one = np.float32(n_keys), np.float32(1)
     args = (

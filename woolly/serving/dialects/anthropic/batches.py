@@ -29,7 +29,7 @@ Data = dict[str, Any]
 
 _ROUTE = "/v1/messages/batches"
 _PREFIX, _OWN_PREFIX = "msgbatch_", "batch_"  # of an id, as clients see it and as the store has it
-_MOST = 100_000  # requests of one batch, as Anthropic has it
+_MAX_REQUESTS = 100_000  # requests of one batch, as Anthropic has it
 _LIFETIME = timedelta(hours=24)  # that clients expect; a batch of this server does not expire
 
 
@@ -47,7 +47,7 @@ class MessageBatchBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    requests: Items[BatchRequest] = Field(min_length=1, max_length=_MOST)
+    requests: Items[BatchRequest] = Field(min_length=1, max_length=_MAX_REQUESTS)
 
 
 @router.post(_ROUTE, response_model=None, summary="Answer many conversations, as Anthropic does")

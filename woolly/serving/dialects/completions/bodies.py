@@ -25,7 +25,7 @@ _STRUCTURES = ("json_schema", "grammar", "regex", "choice", "lark")
 
 _OPENAI_LIMIT = 16  # tokens of a text completion that names no limit, as OpenAI and vLLM have it
 
-_MOST_WORDS = 256  # each is compared with the answer at every token
+_MAX_BAD_WORDS = 256  # each is compared with the answer at every token
 
 TokenIds = Annotated[Items[int], Field(min_length=1)]
 
@@ -120,7 +120,7 @@ class OpenAIBody(Sampling):
     return_token_ids: bool | None = Field(None, description="Ids of the prompt and of the answer in the reply.")
     return_tokens_as_token_ids: bool | None = Field(None, description="Log-probabilities name tokens token_id:N.")
     allowed_token_ids: Items[int] | None = Field(None, min_length=1, description="The only tokens that may come.")
-    bad_words: Items[str] | None = Field(None, max_length=_MOST_WORDS, description="Texts that may not come.")
+    bad_words: Items[str] | None = Field(None, max_length=_MAX_BAD_WORDS, description="Texts that may not come.")
     truncate_prompt_tokens: int | None = Field(
         None, ge=-1, description="Tokens of the prompt that are kept, from its end; -1: as many as the context holds."
     )

@@ -29,7 +29,7 @@ from woolly.serving.router import APIRouter
 
 router = APIRouter()
 
-_LARGEST = 32760.0  # of numbers that embd_normalize=0 makes, as 16 bits hold them
+_MAX_F16_LENGTH = 32760.0  # of numbers that embd_normalize=0 makes, as 16 bits hold them
 
 
 class EmbeddingBody(TextBody):
@@ -103,7 +103,7 @@ def _rows(rows: npt.NDArray[np.float32], *, kind: int) -> list[Any]:
     if kind < 0:
         lengths = np.ones((len(wide), 1))
     elif kind == 0:
-        lengths = size.max(axis=1, keepdims=True, initial=0.0) / _LARGEST
+        lengths = size.max(axis=1, keepdims=True, initial=0.0) / _MAX_F16_LENGTH
     else:
         lengths = (size**kind).sum(axis=1, keepdims=True) ** (1 / kind)
     out: list[Any] = (wide / np.where(lengths == 0, 1.0, lengths)).astype(np.float32).tolist()

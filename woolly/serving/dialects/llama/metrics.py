@@ -40,7 +40,7 @@ def metrics_text(state: State) -> str:
         "tokens_predicted_total": work.predicted_tokens,
         "tokens_predicted_seconds_total": work.predicted_seconds,
         "n_decode_total": work.steps,
-        "n_tokens_max": work.most_tokens,
+        "n_tokens_max": work.max_request_tokens,
         "spec_decode_num_draft_tokens_total": work.drafted_tokens,
         "spec_decode_num_accepted_tokens_total": work.accepted_tokens,
         "spec_decode_num_drafts_total": work.drafted_answers,

@@ -18,10 +18,10 @@ Prompt = str | Items[int | str] | dict[str, Any]
 _RANDOM_SEED = 2**32 - 1
 
 # A list of prompts is one request each; the queue's limit is checked one by one, this one before any is read.
-_MOST_PROMPTS = 256
+_MAX_PROMPTS = 256
 
 # Each is sent as text, bytes and a number: the whole vocabulary per token would be megabytes.
-_MOST_PROBS = 100
+_MAX_PROBS = 100
 
 
 class CompletionBody(Sampling):
@@ -38,7 +38,7 @@ class CompletionBody(Sampling):
     max_tokens: int | None = Field(None, description="The same as n_predict.")
     n_cmpl: int | None = Field(None, ge=1, description="Answers to each prompt.")
     stream: bool = False
-    n_probs: int = Field(0, ge=0, le=_MOST_PROBS, description="Likeliest tokens to tell with each one that was chosen.")
+    n_probs: int = Field(0, ge=0, le=_MAX_PROBS, description="Likeliest tokens to tell with each one that was chosen.")
     return_tokens: bool = False
     timings_per_token: bool = False
     response_fields: Items[str] | None = Field(
@@ -122,11 +122,11 @@ def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str] | Marke
     is_mixed = any(isinstance(part, int) for part in prompt)
     if is_mixed and all(isinstance(part, (int, str)) for part in prompt):
         return [_one(prompt)], False
-    if len(prompt) > _MOST_PROMPTS:
+    if len(prompt) > _MAX_PROMPTS:
         raise ApiError(
             400,
             "invalid_request",
-            f"{len(prompt)} prompts were sent; at most {_MOST_PROMPTS} are taken",
+            f"{len(prompt)} prompts were sent; at most {_MAX_PROMPTS} are taken",
             param="prompt",
         )
     return [_one(part) for part in prompt], True

@@ -18,7 +18,7 @@ from woolly.serving.router import APIRouter
 router = APIRouter()
 
 _FORMAT = "@requestFormat"
-_MOST = 64  # requests of one envelope
+_MAX_REQUESTS = 64  # requests of one envelope
 
 
 class Predictions(BaseModel):
@@ -33,8 +33,8 @@ class Predictions(BaseModel):
 @router.post("/predict")
 async def predict(body: Predictions, request: Request) -> dict[str, Any]:
     """Answers every request of the envelope; `parameters` are fields that all of them share."""
-    if not 1 <= len(body.instances) <= _MOST:
-        raise refuse("instances", f"there are {len(body.instances)} requests; 1 to {_MOST} were expected")
+    if not 1 <= len(body.instances) <= _MAX_REQUESTS:
+        raise refuse("instances", f"there are {len(body.instances)} requests; 1 to {_MAX_REQUESTS} were expected")
     bodies = [_read(i, {**(body.parameters or {}), **one}) for i, one in enumerate(body.instances)]
     replies = await asyncio.gather(*(chat_completions(one, request) for one in bodies))
     return {"predictions": [json.loads(bytes(reply.body)) for reply in replies]}

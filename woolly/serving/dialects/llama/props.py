@@ -90,7 +90,7 @@ def _of_many(settings: Settings, n_slots: int) -> dict[str, Any]:
     """Returns the properties of a server that names no model: each request does."""
     return {
         "role": "router",
-        "max_instances": settings.most_models or 0,
+        "max_instances": settings.max_models or 0,
         "models_autoload": settings.models_autoload,
         "total_slots": n_slots,
         "model_alias": None,

@@ -24,8 +24,8 @@ from woolly.store.whole import opened_plain, read_plain, written_whole
 _MAGIC = b"WOOLSLOT"
 _HEAD = struct.Struct("<8sI16sII")  # magic, version, digest of the owner, bytes of the model's mark, tokens
 _VERSION = 2
-_MOST_BYTES = 256 << 20
-_MOST_FILES = 256  # of one owner
+_MAX_BYTES = 256 << 20
+_MAX_FILES = 256  # of one owner
 _REPLACING = threading.Lock()  # between the look at a file and its end
 _ASIDE = ".slot."  # how the names of files begin that are being written
 _NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f]{1,255}")
@@ -62,7 +62,7 @@ def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -
 def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[list[int], int]:
     """Returns the tokens and the size of the file. ApiError 400 if it is none, or another model's or client's."""
     try:
-        data = read_plain(path, _MOST_BYTES)
+        data = read_plain(path, _MAX_BYTES)
     except ValueError:
         raise refuse("filename", f"{path.name} is no slot file of Woolly") from None
     except OSError as error:
@@ -97,8 +97,8 @@ def _check_number(folder: Path, owner: str) -> None:
         if not path.name.startswith(_ASIDE):
             with contextlib.suppress(OSError):
                 n_files += _read_head(path).startswith(own)
-    if n_files >= _MOST_FILES:
-        message = f"{n_files} slot files are here, and a client may have {_MOST_FILES}; save to a name that is there"
+    if n_files >= _MAX_FILES:
+        message = f"{n_files} slot files are here, and a client may have {_MAX_FILES}; save to a name that is there"
         raise ApiError(413, "too_many_slot_files", message)
 
 

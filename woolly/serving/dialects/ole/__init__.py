@@ -34,7 +34,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """The sessions are open for as long as the app runs."""
     settings = app.state.settings
     app.state.sessions = SessionStore(
-        settings.sessions_path, most_sessions=settings.max_sessions, most_bytes=settings.max_session_bytes
+        settings.sessions_path, max_sessions=settings.max_sessions, max_bytes=settings.max_session_bytes
     )
     app.state.busy_sessions = set()
     app.state.bandwidth = Bandwidth()

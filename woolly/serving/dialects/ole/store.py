@@ -52,10 +52,10 @@ _COLUMNS = (
 )
 
 # Clients that make sessions in a loop must not fill the disk, under whatever names.
-_MOST_SESSIONS = 10_000
-_MOST_METADATA = 16 * 1024
+_MAX_SESSIONS = 10_000
+_MAX_METADATA_BYTES = 16 * 1024
 
-_MOST_INTEGER = 2**63 - 1  # that SQLite stores; a file may claim a longer context
+_MAX_INTEGER = 2**63 - 1  # that SQLite stores; a file may claim a longer context
 
 # A session that was not used for this long counts as inactive; it is kept.
 _ACTIVE_SECONDS = 3600.0
@@ -87,13 +87,13 @@ class SessionStore:
     slow disk takes no thread that others need.
     """
 
-    def __init__(self, path: Path | None, *, most_sessions: int = 1000, most_bytes: int = 1 << 20) -> None:
+    def __init__(self, path: Path | None, *, max_sessions: int = 1000, max_bytes: int = 1 << 20) -> None:
         """Opens or makes the file; None keeps the sessions in memory.
 
-        An owner keeps at most `most_sessions`; the messages of a session take at most `most_bytes`.
+        An owner keeps at most `max_sessions`; the messages of a session take at most `max_bytes`.
         """
-        self._most_sessions = most_sessions
-        self._most_bytes = most_bytes
+        self._max_sessions = max_sessions
+        self._max_bytes = max_bytes
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Conversations are private. SQLite gives its side files the same mode.
@@ -140,24 +140,24 @@ class SessionStore:
         id, now = secrets.token_urlsafe(16), time.time()
         with self._transaction() as db:
             (n,) = db.execute("SELECT count(*) FROM sessions WHERE owner = ?", (owner,)).fetchone()
-            if n >= self._most_sessions:
+            if n >= self._max_sessions:
                 raise ApiError(
                     409,
                     "session_limit_reached",
-                    f"this client keeps {n} sessions, and {self._most_sessions} are the most that it may",
+                    f"this client keeps {n} sessions, and {self._max_sessions} are the most that it may",
                     suggestion="Delete sessions that are no longer needed.",
                 )
             (n,) = db.execute("SELECT count(*) FROM sessions").fetchone()
-            if n >= _MOST_SESSIONS:
+            if n >= _MAX_SESSIONS:
                 raise ApiError(
                     409,
                     "session_limit_reached",
-                    f"the server keeps {_MOST_SESSIONS} sessions and cannot take another",
+                    f"the server keeps {_MAX_SESSIONS} sessions and cannot take another",
                     suggestion="Delete sessions that are no longer needed.",
                 )
             db.execute(
                 "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, 0, ?, ?)",
-                (id, owner, now, now, model_name, min(max_context_length, _MOST_INTEGER), text),
+                (id, owner, now, now, model_name, min(max_context_length, _MAX_INTEGER), text),
             )
             self._write(db, id, 0, messages)
             return self._find(db, owner, id)
@@ -238,12 +238,12 @@ class SessionStore:
 
     def _check_size(self, n_kept: int, messages: Sequence[Message], param: str) -> None:
         n_bytes = sum(len(_body(message)) for message in messages)
-        if n_kept + n_bytes > self._most_bytes:
+        if n_kept + n_bytes > self._max_bytes:
             kept = f" beside the {n_kept} that the session holds" if n_kept else ""
             raise ApiError(
                 413,
                 "session_too_large",
-                f"{param} takes {n_bytes} bytes{kept}; a session keeps at most {self._most_bytes}",
+                f"{param} takes {n_bytes} bytes{kept}; a session keeps at most {self._max_bytes}",
                 param=param,
                 suggestion="Begin another session, or send less.",
             )
@@ -323,11 +323,11 @@ def _metadata(metadata: Mapping[str, Any]) -> str:
         raise ApiError(
             400, "invalid_request", "metadata holds a number that JSON has no word for", param="metadata"
         ) from None
-    if len(text) > _MOST_METADATA:
+    if len(text) > _MAX_METADATA_BYTES:
         raise ApiError(
             400,
             "invalid_request",
-            f"metadata has {len(text)} bytes; at most {_MOST_METADATA} are kept",
+            f"metadata has {len(text)} bytes; at most {_MAX_METADATA_BYTES} are kept",
             param="metadata",
         )
     return text

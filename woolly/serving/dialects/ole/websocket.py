@@ -41,7 +41,7 @@ from woolly.serving.router import APIRouter
 
 router = APIRouter()
 
-_MOST_CHATS = 16  # of one connection, at once
+_MAX_CHATS = 16  # of one connection, at once
 _POLICY = 1008  # RFC 6455: a message that the server's rules refuse
 _NO_KEY = "the key or token of this connection is no longer valid; connect again with a valid one"
 
@@ -139,8 +139,8 @@ class _Connection:
         id = id or f"chat-{number}"
         if id in self._chats:
             raise ApiError(409, "chat_exists", f"the chat {id!r} is still being answered", param="id")
-        if len(self._chats) >= _MOST_CHATS:
-            raise ApiError(429, "rate_limit_exceeded", f"{_MOST_CHATS} chats are being answered; wait for one to end")
+        if len(self._chats) >= _MAX_CHATS:
+            raise ApiError(429, "rate_limit_exceeded", f"{_MAX_CHATS} chats are being answered; wait for one to end")
         body = validated(InferenceBody, message)
         if body.stream is False:
             raise ApiError(400, "invalid_request", "stream is false, but a socket always streams", param="stream")

@@ -19,7 +19,7 @@ from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
 from woolly.serving.observability.logs import ignore
 
-_MOST_TOP = 20  # as Ollama has it
+_MAX_TOP_LOGPROBS = 20  # as Ollama has it
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")  # as Go writes it: 1h30m
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -96,8 +96,8 @@ class AnswerBody(BaseModel):
 
     def check(self) -> None:
         """Refuses what cannot be done, by its name."""
-        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MOST_TOP:
-            raise refuse("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MOST_TOP} were expected")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MAX_TOP_LOGPROBS:
+            raise refuse("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MAX_TOP_LOGPROBS} were expected")
         if self.top_logprobs and not self.logprobs:
             ignore("top_logprobs (without logprobs)")
         if isinstance(self.format, str) and self.format not in ("", "json"):

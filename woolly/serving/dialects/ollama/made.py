@@ -30,7 +30,7 @@ from woolly.store import Preset, remove_made, write_made
 router = APIRouter()
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,79}(:[A-Za-z0-9._-]{1,79})?")
-_MOST_SYSTEM = 64 * 1024  # characters
+_MAX_SYSTEM_CHARS = 64 * 1024  # characters
 _REFUSED = {
     "template": "the model's own template is used; leave it out",
     "messages": "the name of a model begins no conversation; send them to /api/chat",
@@ -90,8 +90,8 @@ async def create(body: CreateBody, request: Request) -> Response:
         ignore("license")
     if not body.base:
         raise refuse("from", "it is missing; the name of a model that is here was expected")
-    if len(body.system or "") > _MOST_SYSTEM:
-        raise refuse("system", f"it has {len(body.system or '')} characters; at most {_MOST_SYSTEM} are taken")
+    if len(body.system or "") > _MAX_SYSTEM_CHARS:
+        raise refuse("system", f"it has {len(body.system or '')} characters; at most {_MAX_SYSTEM_CHARS} are taken")
     options = body.parameters or {}
     await _make(request, body.model or body.name, body.base, body.system, options)
     if body.stream is False:

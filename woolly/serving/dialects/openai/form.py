@@ -9,8 +9,8 @@ from email.policy import HTTP
 
 from woolly.serving.errors import ApiError
 
-_MOST_PARTS = 64
-_MOST_HEAD = 8192  # bytes of the headers of a part
+_MAX_PARTS = 64
+_MAX_HEADER_BYTES = 8192  # bytes of the headers of a part
 _PLAIN = ("", "7bit", "8bit", "binary")  # encodings of a content that leave it as it is
 
 
@@ -27,9 +27,9 @@ def read_form(kind: str, body: bytes, wanted: str = "purpose and file") -> dict[
         raise _wrong("the Content-Type of the form has no boundary")
     fields: dict[str, tuple[str | None, bytes]] = {}
     for n, part in enumerate(_parts(body, boundary.encode("latin-1", "replace"))):
-        if n == _MOST_PARTS:
-            raise _wrong(f"the form has more than {_MOST_PARTS} fields")
-        end = part.find(b"\r\n\r\n", 0, _MOST_HEAD)
+        if n == _MAX_PARTS:
+            raise _wrong(f"the form has more than {_MAX_PARTS} fields")
+        end = part.find(b"\r\n\r\n", 0, _MAX_HEADER_BYTES)
         if end < 0:
             raise _wrong("a field of the form has no headers")
         headers = _headers(part[: end + 4])

@@ -18,10 +18,10 @@ from woolly.serving.errors import ApiError, refuse
 
 Data = dict[str, Any]
 
-_MOST = 1000  # conversations
-_MOST_BYTES = 64 << 20
-_MOST_OF_ONE = 16 << 20  # bytes of one conversation before an answer
-_MOST_ITEMS = 10_000  # of one conversation
+_MAX_CONVERSATIONS = 1000  # conversations
+_MAX_BYTES = 64 << 20
+_MAX_CONVERSATION_BYTES = 16 << 20  # bytes of one conversation before an answer
+_MAX_ITEMS = 10_000  # of one conversation
 _ITEM = 64  # bytes that an item takes beside its JSON, about
 
 
@@ -47,9 +47,14 @@ class KeptConversation:
 class ConversationStore:
     """Keeps conversations within bounds. Each owner sees its own. Belongs to the event loop's thread."""
 
-    def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES, most_of_one: int = _MOST_OF_ONE) -> None:
-        self._kept: Shelf[KeptConversation] = Shelf(most, most_bytes)
-        self._most_of_one = most_of_one
+    def __init__(
+        self,
+        most: int = _MAX_CONVERSATIONS,
+        max_bytes: int = _MAX_BYTES,
+        max_conversation_bytes: int = _MAX_CONVERSATION_BYTES,
+    ) -> None:
+        self._kept: Shelf[KeptConversation] = Shelf(most, max_bytes)
+        self._max_conversation_bytes = max_conversation_bytes
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -146,11 +151,11 @@ class ConversationStore:
             if item["id"] in seen:
                 raise refuse(f"items.{i}.id", "an item of this conversation has this id; leave it out for another")
             seen.add(item["id"])
-        if len(seen) > _MOST_ITEMS:
-            raise refuse("items", f"the conversation would have {len(seen)} items; at most {_MOST_ITEMS} are kept")
+        if len(seen) > _MAX_ITEMS:
+            raise refuse("items", f"the conversation would have {len(seen)} items; at most {_MAX_ITEMS} are kept")
         n_bytes = conversation.n_bytes + sum(map(_size, items))
-        if n_bytes > self._most_of_one:
-            message = f"the conversation would take {n_bytes} bytes; at most {self._most_of_one} are kept"
+        if n_bytes > self._max_conversation_bytes:
+            message = f"the conversation would take {n_bytes} bytes; at most {self._max_conversation_bytes} are kept"
             raise ApiError(413, "conversation_too_large", message, param="items")
 
     def _add(self, conversation: KeptConversation, items: Sequence[Data]) -> None:

@@ -24,10 +24,10 @@ class Shelf(Generic[T]):
     another who has less.
     """
 
-    def __init__(self, most: int, most_bytes: int, on_forget: Callable[[str, T], None] = lambda *_: None) -> None:
+    def __init__(self, most: int, max_bytes: int, on_forget: Callable[[str, T], None] = lambda *_: None) -> None:
         """`on_forget` gets the id and the thing that is no longer kept."""
-        self._most = most
-        self._most_bytes = most_bytes
+        self._max_entries = most
+        self._max_bytes = max_bytes
         self._on_forget = on_forget
         self._entries: dict[str, _Entry[T]] = {}
         self._order: dict[str, OrderedDict[str, None]] = {}  # ids of each owner, the longest unused first
@@ -44,15 +44,15 @@ class Shelf(Generic[T]):
         """Keeps a thing, in place of an earlier one of the id; False if it is larger than all that may be kept."""
         if id in self._entries:
             self._take_out(id)
-        if n_bytes > self._most_bytes:
+        if n_bytes > self._max_bytes:
             return False
         self._entries[id] = _Entry(owner, thing, n_bytes)
         self._order.setdefault(owner, OrderedDict())[id] = None
         self._sizes[owner] += n_bytes
         self.n_bytes += n_bytes
-        while len(self._entries) > self._most:
+        while len(self._entries) > self._max_entries:
             self._forget_one(max(self._order, key=lambda one: (len(self._order[one]), one == owner)))
-        while self.n_bytes > self._most_bytes:
+        while self.n_bytes > self._max_bytes:
             self._forget_one(max(self._order, key=lambda one: (self._sizes[one], one == owner)))
         return id in self._entries
 

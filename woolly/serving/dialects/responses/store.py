@@ -15,9 +15,9 @@ from woolly.serving.errors import ApiError, refuse
 
 Data = dict[str, Any]
 
-_MOST = 1000  # responses
-_MOST_BYTES = 64 << 20
-_MOST_REFERENCES = 4096  # of one body
+_MAX_RESPONSES = 1000  # responses
+_MAX_BYTES = 64 << 20
+_MAX_REFERENCES = 4096  # of one body
 _REFERENCE = "item_reference"
 
 
@@ -43,8 +43,8 @@ class _Live:
 class ResponseStore:
     """Keeps responses within bounds. Each owner sees its own. Belongs to the event loop's thread."""
 
-    def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
-        self._kept: Shelf[Kept] = Shelf(most, most_bytes, self._forget_items)
+    def __init__(self, most: int = _MAX_RESPONSES, max_bytes: int = _MAX_BYTES) -> None:
+        self._kept: Shelf[Kept] = Shelf(most, max_bytes, self._forget_items)
         self._items: dict[tuple[str, str], dict[str, Data]] = {}  # by owner and id; by response, the latest last
         self._live: dict[str, _Live] = {}
 
@@ -129,8 +129,8 @@ class ResponseStore:
         the store.
         """
         ids = [str(item.get("id")) for item in items if item.get("type") == _REFERENCE]
-        if len(ids) > _MOST_REFERENCES:
-            raise refuse("input", f"it has {len(ids)} references to items; at most {_MOST_REFERENCES} were expected")
+        if len(ids) > _MAX_REFERENCES:
+            raise refuse("input", f"it has {len(ids)} references to items; at most {_MAX_REFERENCES} were expected")
         found: dict[str, Data] = {}
         for id in ids:
             if id in found:

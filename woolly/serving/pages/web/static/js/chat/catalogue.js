@@ -5,7 +5,7 @@ import { announce, byId, copyButton, el, toast } from "../app/dom.js";
 import { bytes, parameters, percent } from "../app/format.js";
 import { emit, on, state } from "../app/state.js";
 
-const MOST = 30; // rows that are shown; more words find fewer
+const MAX_ROWS = 30; // rows that are shown; more words find fewer
 
 const list = byId("catalogue");
 const box = byId("model-search");
@@ -44,13 +44,13 @@ async function ask() {
 function render() {
   const words = searched();
   const found = words.length && known ? known.models.filter((one) => !one.here && holds(`${one.name} ${one.kind} ${one.licence}`, words)) : [];
-  const shown = [...found].sort((a, b) => rank(a) - rank(b)).slice(0, MOST);
+  const shown = [...found].sort((a, b) => rank(a) - rank(b)).slice(0, MAX_ROWS);
   const focused = list.contains(document.activeElement) ? document.activeElement.dataset.action : null;
   list.hidden = !words.length || !known;
   list.replaceChildren(
     el("li", { class: "heading" }, shown.length ? (known?.allowed ? "To fetch" : "To fetch at a terminal of the server") : "The catalogue has nothing else with these words."),
     ...shown.map(row),
-    ...(found.length > MOST ? [el("li", { class: "heading" }, `${found.length - MOST} more: add a word`)] : []),
+    ...(found.length > MAX_ROWS ? [el("li", { class: "heading" }, `${found.length - MAX_ROWS} more: add a word`)] : []),
   );
   if (focused) list.querySelector(`[data-action="${CSS.escape(focused)}"]`)?.focus();
 }

@@ -7,7 +7,7 @@ import { canDrop, dropTurns } from "./window.js";
 
 // The words of woolly/chat/compaction.py.
 const ASK = "The conversation so far will be removed, and only what you write now stays. Write a note to yourself that lets you go on without it: what the user wants, decisions and reasons, facts, names, numbers, files and code that still matter, what is done, and what is left to do. Be brief and exact. Answer with the note alone; call no tool.";
-const MOST = 1024; // tokens of a note, at most a quarter of the context
+const MAX_NOTE_TOKENS = 1024; // tokens of a note, at most a quarter of the context
 const FULL = "context_length_exceeded";
 // Nothing binds the form of a note.
 const FREE = { response_format: undefined, grammar: undefined, regex: undefined, stop: undefined, logprobs: undefined, top_logprobs: undefined };
@@ -33,7 +33,7 @@ export async function writeNote(conversation, path, signal) {
 }
 
 async function read(conversation, turns, signal) {
-  const most = Math.min(MOST, Math.floor((chosenModel()?.context_length ?? 4 * MOST) / 4));
+  const most = Math.min(MAX_NOTE_TOKENS, Math.floor((chosenModel()?.context_length ?? 4 * MAX_NOTE_TOKENS) / 4));
   const body = { ...requestOf(conversation, turns, FREE), max_tokens: most };
   body.reasoning_budget = budgetOf(body.reasoning_budget ?? state.defaults.reasoning_budget ?? -1, most);
   body.messages.push({ role: "user", content: ASK });

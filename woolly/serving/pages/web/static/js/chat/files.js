@@ -6,10 +6,10 @@ import { bytes } from "../app/format.js";
 import { chosenModel, hears, on, sees, watches } from "../app/state.js";
 import { isSound, readSound, setUpRecording, showRecording } from "./sounds.js";
 
-const MOST_EACH = 256 * 1024; // bytes
-const MOST_ALL = 1024 * 1024;
-const MOST_PICTURE = 6 * 1024 * 1024; // of a file
-const MOST_SENT = 11 * 1024 * 1024; // of all pictures, sounds, videos and PDF files; as base64 they fit the server's usual limit of 16 MiB for a body
+const MAX_FILE_BYTES = 256 * 1024; // bytes
+const MAX_TEXT_BYTES = 1024 * 1024;
+const MAX_IMAGE_BYTES = 6 * 1024 * 1024; // of a file
+const MAX_SENT_BYTES = 11 * 1024 * 1024; // of all pictures, sounds, videos and PDF files; as base64 they fit the server's usual limit of 16 MiB for a body
 const PICTURES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
 const PDF = "application/pdf";
 const VIDEOS = ["video/mp4", "video/quicktime", "video/webm", "video/x-matroska"];
@@ -50,7 +50,7 @@ export function setUpFiles(changed) {
 /** Names what the chosen model takes, and tells of pictures and videos that it does not see, and of sounds that it does not hear. */
 function showKinds() {
   const more = [isBlind() ? [] : ["pictures"], isDeaf() ? [] : ["sounds"], isUnwatching() ? [] : ["videos"]].flat().join(" or ");
-  byId("attach").title = `Attach text files, ${bytes(MOST_EACH)} each at most, or PDF files${more ? `, or ${more}` : ""}; or drop or paste them`;
+  byId("attach").title = `Attach text files, ${bytes(MAX_FILE_BYTES)} each at most, or PDF files${more ? `, or ${more}` : ""}; or drop or paste them`;
   list.classList.toggle("unseen", isBlind());
   list.classList.toggle("unheard", isDeaf());
   list.classList.toggle("unwatched", isUnwatching());
@@ -109,14 +109,14 @@ async function readOne(file) {
 
 async function readHeard(file) {
   if (isDeaf()) throw new Error(`${chosenModel().name} hears no sounds; text files can be attached.`);
-  const wav = file.size > MOST_SENT ? file : await readSound(file);
+  const wav = file.size > MAX_SENT_BYTES ? file : await readSound(file);
   checkSum(file.name, wav);
   return { name: file.name, text: "", audio: await dataUrl(file.name, wav) };
 }
 
 async function readPicture(file) {
   if (isBlind()) throw new Error(`${chosenModel().name} sees no pictures; text files can be attached.`);
-  if (file.size > MOST_PICTURE) throw new Error(`${file.name} has ${bytes(file.size)}; a picture may have ${bytes(MOST_PICTURE)}.`);
+  if (file.size > MAX_IMAGE_BYTES) throw new Error(`${file.name} has ${bytes(file.size)}; a picture may have ${bytes(MAX_IMAGE_BYTES)}.`);
   checkSum(file.name, file);
   return { name: file.name || "picture", text: "", image: await dataUrl(file.name, file) };
 }
@@ -136,7 +136,7 @@ async function readPdf(file) {
 function checkSum(name, blob) {
   // Three bytes are four characters of base64.
   const sum = held.reduce((all, one) => all + (one.image ?? one.audio ?? one.video ?? one.pdf ?? "").length * 0.75, blob.size);
-  if (sum > MOST_SENT) throw new Error(`${name} is too much: all pictures, sounds, videos and PDF files of a message may have ${bytes(MOST_SENT)}.`);
+  if (sum > MAX_SENT_BYTES) throw new Error(`${name} is too much: all pictures, sounds, videos and PDF files of a message may have ${bytes(MAX_SENT_BYTES)}.`);
 }
 
 const dataUrl = (name, blob) =>
@@ -148,8 +148,8 @@ const dataUrl = (name, blob) =>
   });
 
 async function read(file) {
-  if (file.size > MOST_EACH) throw new Error(`${file.name} has ${bytes(file.size)}; a file may have ${bytes(MOST_EACH)}.`);
-  if (file.size + held.reduce((sum, one) => sum + one.text.length, 0) > MOST_ALL) throw new Error(`${file.name} is too much: all files of a message may have ${bytes(MOST_ALL)}.`);
+  if (file.size > MAX_FILE_BYTES) throw new Error(`${file.name} has ${bytes(file.size)}; a file may have ${bytes(MAX_FILE_BYTES)}.`);
+  if (file.size + held.reduce((sum, one) => sum + one.text.length, 0) > MAX_TEXT_BYTES) throw new Error(`${file.name} is too much: all files of a message may have ${bytes(MAX_TEXT_BYTES)}.`);
   let text = "";
   try {
     text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());

@@ -16,8 +16,8 @@ import { showBranch, shownPath, siblingsOf } from "./tree.js";
 // The machine that shows the answer often computes it, too: between two frames the page rests for some times as long
 // as the last one took, and never shows more of them than reading needs.
 const SHARE = 4;
-const LEAST = 60; // milliseconds
-const MOST = 500;
+const MIN_PAUSE = 60; // milliseconds
+const MAX_PAUSE = 500;
 
 const NAMES = { user: "You", assistant: "Answer", tool: "Result of a tool" };
 // How an answer ended, if not as it should.
@@ -148,7 +148,7 @@ export class MessageView {
     const started = performance.now();
     this.markdown.render();
     this.onShown?.();
-    this.pause = Math.min(MOST, Math.max(LEAST, SHARE * (performance.now() - started)));
+    this.pause = Math.min(MAX_PAUSE, Math.max(MIN_PAUSE, SHARE * (performance.now() - started)));
   }
 
   /** The run is over: shows the rest at once. */

@@ -4,7 +4,7 @@
 import { announce, byId, toast } from "../app/dom.js";
 
 const RATE = 16000;
-const MOST_SECONDS = 300; // of a recording: 10 MB
+const MAX_SECONDS = 300; // of a recording: 10 MB
 const NAMES = /\.(wav|mp3|flac|ogg|oga|opus|m4a|aac|webm)$/i;
 
 /** Whether a file is a sound, by its type; by its name if the browser knows none. */
@@ -82,7 +82,7 @@ async function record(add) {
 function start(stream, add) {
   const parts = [];
   recorder = new MediaRecorder(stream);
-  const timer = setTimeout(() => recorder?.stop(), 1000 * MOST_SECONDS);
+  const timer = setTimeout(() => recorder?.stop(), 1000 * MAX_SECONDS);
   recorder.addEventListener("dataavailable", (event) => parts.push(event.data));
   recorder.addEventListener("stop", () => {
     clearTimeout(timer);

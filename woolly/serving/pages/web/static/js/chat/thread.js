@@ -12,7 +12,7 @@ import { shownPath } from "./tree.js";
 import { noteOf, sentFrom } from "./window.js";
 
 const NEAR = 80; // pixels from the end that still count as being there
-const MOST_SAID = 1500; // characters of an answer that are read out
+const MAX_SPOKEN_CHARACTERS = 1500; // characters of an answer that are read out
 
 const STARTS = [
   ["Explain", "Explain how a hash table works, with a small example in Python."],
@@ -86,7 +86,7 @@ function render(finished = null) {
   views = held;
   place(withDivider(conversation, articles));
   sayWaiting(Boolean(run));
-  if (finished && views.has(finished.node.id)) announce(finished.node.ending === "bare" ? NOTES.bare : `Answer: ${plainText(views.get(finished.node.id)).slice(0, MOST_SAID)}`);
+  if (finished && views.has(finished.node.id)) announce(finished.node.ending === "bare" ? NOTES.bare : `Answer: ${plainText(views.get(finished.node.id)).slice(0, MAX_SPOKEN_CHARACTERS)}`);
   if (isOther || run) isAtEnd = true;
   if (isAtEnd) scrollToEnd();
 }

@@ -6,7 +6,7 @@ import { emit, on, state } from "../app/state.js";
 import * as chat from "./chat.js";
 import { shownPath } from "./tree.js";
 
-const MOST_ROUNDS = 16; // that run without a question in one turn: a model may call for ever
+const MAX_ROUNDS = 16; // that run without a question in one turn: a model may call for ever
 const REFUSED = "The user refused this call. Do not repeat it; continue without it.";
 const STOPPED = "The user stopped this call.";
 
@@ -139,7 +139,7 @@ const keyOf = (conversation, call) => `${conversation.id} ${call.name}`;
 
 /** Runs the calls that need no question. */
 function proceed(conversation, node) {
-  if (!node.calls?.length || !isAsking(conversation, node) || countRounds(conversation) > MOST_ROUNDS) return;
+  if (!node.calls?.length || !isAsking(conversation, node) || countRounds(conversation) > MAX_ROUNDS) return;
   node.calls.forEach((call, i) => decided.get(keyOf(conversation, call)) && findTool(call.name) && settle(conversation, node, i, true));
 }
 

@@ -3,14 +3,14 @@
 const NUMBER = /(?:0[xX][\da-fA-F_]+|0[bB][01_]+|\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\w*/y;
 const WORD = /[\p{L}_$][\p{L}\p{N}_$]*/uy;
 
-const LONGEST = 2000; // characters of a line; a longer one is data, not code
+const MAX_LINE_LENGTH = 2000; // characters of a line; a longer one is data, not code
 
 /**
  * [tokens, state] of a line: tokens are [class, text] with an empty class for plain text; `state` is what goes on in
  * the following line, null for nothing. Together the tokens are the line.
  */
 export function highlightLine(line, language, state) {
-  if (line.length > LONGEST) return [[["", line]], state];
+  if (line.length > MAX_LINE_LENGTH) return [[["", line]], state];
   const tokens = [];
   let plain = "";
   let at = 0;

@@ -10,9 +10,9 @@ const ANGLED = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/y;
 const REFERENCE = /\[\^([^\]\s]{1,30})\](?!:)/y;
 const SAFE = new Set(["http:", "https:", "mailto:"]);
 
-const MOST_LABEL = 2000; // characters between [ and ]
-const MOST_OPEN = 32; // emphases within each other; also how far is looked back
-const MOST_SIGNS = 6; // in one run; a longer one is text, since each pair of signs would nest one element more
+const MAX_LABEL_LENGTH = 2000; // characters between [ and ]
+const MAX_DEPTH = 32; // emphases within each other; also how far is looked back
+const MAX_DELIMITERS = 6; // in one run; a longer one is text, since each pair of signs would nest one element more
 
 /** Nodes for a text. Every character of it ends in a text node; a link whose scheme is not safe stays as written. */
 export function renderInline(text, inLink = false) {
@@ -110,7 +110,7 @@ function readLink(text, i) {
 
 function endOfLabel(text, open) {
   let depth = 0;
-  for (let i = open; i < text.length && i < open + MOST_LABEL; i += 1) {
+  for (let i = open; i < text.length && i < open + MAX_LABEL_LENGTH; i += 1) {
     if (text[i] === "\\") i += 1;
     else if (text[i] === "[") depth += 1;
     else if (text[i] === "]" && (depth -= 1) === 0) return i;
@@ -120,7 +120,7 @@ function endOfLabel(text, open) {
 
 function endOfTarget(text, from) {
   let depth = 0;
-  for (let i = from; i < text.length && i < from + MOST_LABEL && text[i] !== "\n"; i += 1) {
+  for (let i = from; i < text.length && i < from + MAX_LABEL_LENGTH && text[i] !== "\n"; i += 1) {
     if (text[i] === "(") depth += 1;
     else if (text[i] === ")" && (depth -= 1) < 0) return i;
   }
@@ -165,7 +165,7 @@ function delimiter(text, from, to) {
   const closes = !isSpace(before) && (!isSign(before) || isSpace(after) || isSign(after));
   const sign = text[from];
   const n = to - from;
-  if (n > MOST_SIGNS || (sign === "~" && n !== 2)) return text.slice(from, to);
+  if (n > MAX_DELIMITERS || (sign === "~" && n !== 2)) return text.slice(from, to);
   if (sign !== "_") return { sign, n, opens, closes };
   return { sign, n, opens: opens && (!closes || isSign(before)), closes: closes && (!opens || isSign(after)) };
 }
@@ -195,7 +195,7 @@ function resolve(tokens) {
       out.push(el(n === 1 ? "em" : token.sign === "~" ? "del" : "strong", {}, ...inner));
     }
     if (token.n > 0) {
-      if (token.opens) open = [...open, out.length].slice(-MOST_OPEN);
+      if (token.opens) open = [...open, out.length].slice(-MAX_DEPTH);
       out.push(token.opens ? token : plainly(token));
     }
   }

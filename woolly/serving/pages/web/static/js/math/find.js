@@ -1,7 +1,7 @@
 // Find: where a formula stands in a text. A price is none: the signs of $...$ stand close to what they hold.
 
 import { el } from "../app/dom.js";
-import { LONGEST, renderFormula } from "./formula.js";
+import { MAX_FORMULA_LENGTH, renderFormula } from "./formula.js";
 
 const WIDE = 60; // characters of TeX from which a formula within a line may need to scroll
 
@@ -27,7 +27,7 @@ export function readFormula(text, from, unclosed) {
   }
   const source = text.slice(start, end);
   const to = end + closer.length;
-  if (opener === "$" ? !isClosed(source, text[to] ?? "") : source.length > LONGEST) return null;
+  if (opener === "$" ? !isClosed(source, text[to] ?? "") : source.length > MAX_FORMULA_LENGTH) return null;
   return { node: formulaNode(source, text.slice(from, to), opener === "$$" || opener === "\\["), to };
 }
 

@@ -4,7 +4,7 @@ import { mathml } from "../app/dom.js";
 import { environments } from "./environments.js";
 import { ACCENTS, FENCES, FUNCTIONS, LARGE, LETTERS, LIMITS, OPERATORS, SPACES, inAlphabet, isAlphabet } from "./symbols.js";
 
-export const LONGEST = 5000; // characters
+export const MAX_FORMULA_LENGTH = 5000; // characters
 const DEEPEST = 40; // groups within each other
 const TOKEN = /\\(?:[A-Za-z]+|[^])|\d+(?:\.\d+)?|%[^\n]*\n?|\s+|[^]/uy;
 const ENDS = new Set(["}", "&", "\\\\", "\\cr", "\\right", "\\middle", "\\end"]);
@@ -13,7 +13,7 @@ class Unknown extends Error {}
 
 /** Nodes of a formula in one <math>; null if it holds something that is not known here. */
 export function renderFormula(source, isDisplay) {
-  if (source.length > LONGEST || source.trim() === "") return null;
+  if (source.length > MAX_FORMULA_LENGTH || source.trim() === "") return null;
   try {
     const reader = new Reader(source);
     const nodes = reader.row();

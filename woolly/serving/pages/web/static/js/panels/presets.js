@@ -3,7 +3,7 @@
 import { el, toast } from "../app/dom.js";
 import { small } from "../app/store.js";
 
-const MOST_CHARACTERS = 60; // of a name
+const MAX_NAME_LENGTH = 60; // of a name
 
 const all = () => small.get("presets", {}) ?? {};
 
@@ -19,7 +19,7 @@ export function presetsRow(settings, apply) {
   const names = Object.keys(presets).sort((a, b) => a.localeCompare(b));
   const held = names.find((name) => comparable(presets[name]) === comparable(settings())) ?? "";
   const chooser = el("select", { id: "preset", "aria-label": "Preset" }, el("option", { value: "" }, names.length ? "None" : "None saved yet"), names.map((name) => el("option", { value: name, selected: name === held }, name)));
-  const name = el("input", { type: "text", maxlength: MOST_CHARACTERS, placeholder: "Name of the preset", "aria-label": "Name of the preset", autocomplete: "off", value: held });
+  const name = el("input", { type: "text", maxlength: MAX_NAME_LENGTH, placeholder: "Name of the preset", "aria-label": "Name of the preset", autocomplete: "off", value: held });
   const remove = el("button", { type: "button", class: "button small", disabled: !held }, "Delete");
   chooser.addEventListener("change", () => apply(structuredClone(presets[chooser.value] ?? {})));
   remove.addEventListener("click", () => {
