@@ -13,7 +13,7 @@ from tests.engine.test_seeing import GREEDY, finish, said
 from woolly.engine import Engine, load_model
 from woolly.errors import RequestError
 from woolly.gguf import GGUFWriter, open_gguf
-from woolly.multimodal import Prepared, Rows, lay_out
+from woolly.multimodal import Placeholder, Prepared, lay_out
 from woolly.quant import GGMLType
 from woolly.runtime import Options
 
@@ -62,7 +62,7 @@ def prompt(engine, *parts):
     for part in parts:
         settings = tower.audio if isinstance(part, Prepared) and part.kind == "audio" else tower.sight
         for one in [part] if isinstance(part, str) else lay_out(part, settings).parts:
-            out += [one] if isinstance(one, Rows) else [byte % 256 for byte in one.encode()]
+            out += [one] if isinstance(one, Placeholder) else [byte % 256 for byte in one.encode()]
     return tuple(out)
 
 

@@ -13,7 +13,7 @@ from tests.engine.test_seeing import GREEDY, QWEN2, finish, prompt, said
 from woolly.cache.disk import PageFolder
 from woolly.engine import Engine, load_model
 from woolly.errors import RequestError
-from woolly.multimodal import Rows
+from woolly.multimodal import Placeholder
 from woolly.runtime import Options
 
 # The text model beside each tower. Omni's turns by three positions, which are one for a sound.
@@ -79,4 +79,4 @@ def test_a_picture_is_refused_by_a_model_that_only_hears(opened):
 
     engine = opened("qwen2a")
     with pytest.raises(RequestError, match="this model sees no pictures"):
-        engine.new_request((Rows(picture((1, 8, 8)), 0, 0, 4),), GREEDY)
+        engine.new_request((Placeholder(picture((1, 8, 8)), 0, 0, 4),), GREEDY)

@@ -20,7 +20,7 @@ from woolly.engine.request_options import RequestOptions
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.multimodal import Piece, Prepared, Rows, lay_out
+from woolly.multimodal import Piece, Placeholder, Prepared, lay_out
 from woolly.plan.passes import bring
 from woolly.runtime import PAGE_SIZE, Options
 from woolly.sampling.params import SamplingParams
@@ -84,7 +84,7 @@ def prompt(engine, *parts):
     for part in parts:
         shown = [part] if isinstance(part, str) else lay_out(part, settings).parts
         for one in shown:
-            out += [one] if isinstance(one, Rows) else [byte % 256 for byte in one.encode()]
+            out += [one] if isinstance(one, Placeholder) else [byte % 256 for byte in one.encode()]
     return tuple(out)
 
 
@@ -156,7 +156,7 @@ def _check_bits(name, opened, one, two):
     assert said(again) == alone[0]
     assert again.prefix.hit_tokens >= len(long) // PAGE_SIZE * PAGE_SIZE
     assert engine.encoder_scheduler.tower.n_runs == n_runs
-    most = max((part.n for part in first if isinstance(part, Rows) and part.sees_all), default=0)
+    most = max((part.n for part in first if isinstance(part, Placeholder) and part.sees_all), default=0)
     assert finish(opened(name, chunk=most + 18, max_running=8), second, first) == alone[::-1]
 
 
@@ -375,7 +375,9 @@ def test_a_whole_model_gives_what_transformers_gives(name, grid, opened):
     want = np.load(GOLDENS / "seeing.npz")[name]
     engine = opened(name)
     one = picture(grid) if grid else seen(name)
-    rows = [part for part in lay_out(one, engine.encoder_scheduler.tower.settings).parts if isinstance(part, Rows)]
+    rows = [
+        part for part in lay_out(one, engine.encoder_scheduler.tower.settings).parts if isinstance(part, Placeholder)
+    ]
     asked = (*b"See the sheep: ", *rows, *b" What is it?")
     request = engine.add(engine.new_request(asked, replace(GREEDY, max_tokens=1, logprobs=8)))
     while request.finish_reason is None:

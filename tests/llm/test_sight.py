@@ -8,7 +8,7 @@ from woolly import LLM
 from woolly.chat import Vision, lay_out
 from woolly.errors import RequestError
 from woolly.llm.prompts import read_chat
-from woolly.multimodal import Rows, TowerSettings
+from woolly.multimodal import Placeholder, TowerSettings
 from woolly.multimodal.picture import Picture
 from woolly.sampling import SamplingParams
 from woolly.templates import ChatTemplate
@@ -33,7 +33,7 @@ def test_rows_stand_in_place_of_the_mark(llm, monkeypatch):
     monkeypatch.setattr(llm, "sight", EYES)
     layout = laid_out(llm, EYES, images=[PIXELS])
     ids = llm._encoded(layout)
-    (rows,) = [id for id in ids if isinstance(id, Rows)]
+    (rows,) = [id for id in ids if isinstance(id, Placeholder)]
     assert (rows.n, rows.grid) == (6, (1, 2, 3))
     assert llm.detokenize([id for id in ids if isinstance(id, int)]) == "user: <|vision_start|><|vision_end|>\nhi\n"
     assert llm.count_tokens(layout) == len(ids) - 1 + 6

@@ -18,7 +18,7 @@ from woolly.llm.speech.steps import Ask
 from woolly.llm.speech.tokens import SpeechTokens
 from woolly.llm.speech.transcriber import Transcriber
 from woolly.models import trace, trace_encoder
-from woolly.multimodal import Piece, Prepared, Rows, Sound
+from woolly.multimodal import Piece, Placeholder, Prepared, Sound
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.runtime import Options
 from woolly.sampling import SamplingParams
@@ -59,7 +59,7 @@ def logits(llm, window, prompt=PROMPT, n=1, beside=0):
     """The row after a prompt, and those after each token of the answer; others may run beside."""
     kept = [Row() for _ in range(1 + beside)]
     asks = [
-        Ask((Rows(window, 0, 0, 1500), *prompt[: len(prompt) - i]), SamplingParams(max_tokens=n, temperature=0))
+        Ask((Placeholder(window, 0, 0, 1500), *prompt[: len(prompt) - i]), SamplingParams(max_tokens=n, temperature=0))
         for i in range(1 + beside)
     ]
     asks = [replace(a, params=replace(a.params, logits_processors=(k,))) for a, k in zip(asks, kept, strict=True)]

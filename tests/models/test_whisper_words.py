@@ -13,7 +13,7 @@ from woolly.llm.speech import transcriber
 from woolly.llm.speech.alignment import align, alignment_heads, warp
 from woolly.llm.speech.steps import Ask
 from woolly.llm.speech.words import Aligner, cut_words
-from woolly.multimodal import Piece, Prepared, Rows
+from woolly.multimodal import Piece, Placeholder, Prepared
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.sampling import SamplingParams
 
@@ -32,7 +32,7 @@ def test_tokens_begin_where_those_of_transformers_do(llm):
     window = Prepared.of("audio", [Piece(np.ascontiguousarray(frames[:3000]), (1, 1, 3000))])
     aligner = Aligner(llm._loaded[0], is_english=False)
     looks, hooks = aligner.hooks()
-    ask = Ask((Rows(window, 0, 0, 1500), *SPOKEN), SamplingParams(temperature=0, max_tokens=1), hooks)
+    ask = Ask((Placeholder(window, 0, 0, 1500), *SPOKEN), SamplingParams(temperature=0, max_tokens=1), hooks)
     for _ in range(2):  # a prompt that is in the cache shows as much
         looks, hooks = aligner.hooks()
         (done,) = llm.driver.complete([[llm.request_of(Ask(ask.prompt, ask.params, hooks))]])

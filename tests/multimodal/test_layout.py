@@ -10,8 +10,8 @@ from woolly.multimodal import (
     PROJECTORS,
     AudioSettings,
     Piece,
+    Placeholder,
     Prepared,
-    Rows,
     TowerSettings,
     encode_prompt,
     lay_out,
@@ -73,7 +73,7 @@ def test_idefics_3_names_each_tile():
 
 
 def test_texts_that_follow_one_another_are_encoded_as_one():
-    rows = Rows(picture((1, 2, 2)), 0, 0, 4)
+    rows = Placeholder(picture((1, 2, 2)), 0, 0, 4)
     seen = []
 
     def encode(text):
@@ -164,7 +164,7 @@ def test_hunyuan_vl_begins_and_ends_pictures_and_lines_with_rows_that_know_their
     begin, end, line = (0, 7, 1), (0, 8, 1), (0, 6, 1)  # rows of the file after the picture's own
     marks = ["<｜hy_place▁holder▁no▁100｜>", "<｜hy_place▁holder▁no▁101｜>"]
     assert shown(laid) == [marks[0], begin, (0, 0, 3), line, (0, 3, 3), line, end, marks[1]]
-    assert [part.cell for part in laid.parts if isinstance(part, Rows)] == [
+    assert [part.cell for part in laid.parts if isinstance(part, Placeholder)] == [
         None, (0, 0, 3), (0, 3, 3), (1, 0, 3), (1, 3, 3), None
     ]  # fmt: skip
 

@@ -31,7 +31,7 @@ from woolly.chat import ImagePart, Message, TextPart, VideoPart, Vision
 from woolly.chat.files import _words, open_files
 from woolly.chat.message import Message as ReadMessage
 from woolly.chat.sight import read_pictures
-from woolly.engine.multimodal.view import read_prompt
+from woolly.engine.multimodal.multimodal_input import read_prompt
 from woolly.errors import RequestError
 from woolly.multimodal import TowerSettings, lay_out, video
 from woolly.multimodal.given import GivenVideo
@@ -236,14 +236,14 @@ def test_rows_of_a_video_turn_by_seconds_lines_and_columns(record, name, n, heig
     pixels = np.zeros((2, 28 * height, 28 * width, 3), np.uint8)
     layout = lay_out(prepare_clip(Clip((pair(pixels, rate),) * n), QWEN2[name]), QWEN2[name])
     assert layout.parts[0] == "<|vision_start|>" and layout.parts[-1] == "<|vision_end|>"
-    _, view = read_prompt((0,) * BEFORE + layout.parts[1:-1] + (0,) * AFTER, b"")
+    _, inputs = read_prompt((0,) * BEFORE + layout.parts[1:-1] + (0,) * AFTER, b"")
     want = record[f"{name} positions {[n, height, width]} {rate}"]
     last = want[:, :-AFTER].max()
     if (n, height, width, rate) in FOLLOWED:
         assert want[:, -AFTER:].tolist() == [[last + 1, last + 2]] * 3  # where all releases agree
-    np.testing.assert_array_equal(view.turns[:, :-AFTER], want[:, :-AFTER])
-    assert view.turns[:, -AFTER:].tolist() == [[last + 1, last + 2]] * 3
-    assert view.shift == last + 1 + AFTER - view.n_prompt
+    np.testing.assert_array_equal(inputs.mrope_positions[:, :-AFTER], want[:, :-AFTER])
+    assert inputs.mrope_positions[:, -AFTER:].tolist() == [[last + 1, last + 2]] * 3
+    assert inputs.mrope_delta == last + 1 + AFTER - inputs.n_prompt
 
 
 def test_a_video_of_qwen_2_is_one_run_of_rows(clip, record):

@@ -16,7 +16,7 @@ from woolly.engine.drafts.expected import check_resumable
 from woolly.engine.opening.step_names import find_step, has_all_rows
 from woolly.engine.request import Request
 from woolly.errors import RequestError
-from woolly.multimodal import Prompt, Rows
+from woolly.multimodal import Placeholder, Prompt
 from woolly.sampling.sampler import Sampler
 from woolly.tokens import StreamDetokenizer, Tokenizer
 from woolly.tokens.stop import StopMatcher
@@ -72,15 +72,15 @@ class RequestChecks:
     def new_request(self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions) -> Request:
         """A request that is not queued yet."""
         self.check_writes()
-        view: multimodal.View | None = None
+        inputs: multimodal.MultimodalInput | None = None
         said: Sequence[int] | None = None  # what penalties know: rows of pictures are no tokens
         if self._source is not None:
-            self.check_tokens([part for part in prompt if not isinstance(part, Rows)])
-            prompt, view = self._source.read(prompt, params)
-            said = prompt[view.n_source :]
-        elif multimodal.has_rows(prompt):
-            said = [part for part in prompt if not isinstance(part, Rows)]
-            prompt, view = multimodal.look(prompt, params, self._tower, self._max_rows)
+            self.check_tokens([part for part in prompt if not isinstance(part, Placeholder)])
+            prompt, inputs = self._source.read(prompt, params)
+            said = prompt[inputs.n_source :]
+        elif multimodal.has_placeholders(prompt):
+            said = [part for part in prompt if not isinstance(part, Placeholder)]
+            prompt, inputs = multimodal.read_multimodal_prompt(prompt, params, self._tower, self._max_rows)
             self.check_tokens(said)
         self.check_tokens(prompt)
         max_tokens = 0 if options.score_only else self._max_tokens(len(prompt), params)
@@ -103,7 +103,7 @@ class RequestChecks:
         return Request(
             prompt=ids,
             params=params,
-            view=view,
+            multimodal=inputs,
             sampler=Sampler(
                 params,
                 self._tokenizer,

@@ -183,7 +183,11 @@ class Engine:
         try:
             self.encoder_scheduler.step(self.scheduler.running)
         except Exception as error:
-            waiting = [r for r in self.scheduler.running if r.view is not None and r.view.missing(r.n_computed)]
+            waiting = [
+                r
+                for r in self.scheduler.running
+                if r.multimodal is not None and r.multimodal.next_missing(r.n_computed)
+            ]
             self._settler.fail_all(waiting, error)
 
     def new_request(

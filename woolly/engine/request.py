@@ -14,7 +14,7 @@ from woolly.cache.prefix import PrefixReport, page_digest
 from woolly.runtime import PAGE_SIZE
 
 if TYPE_CHECKING:
-    from woolly.engine.multimodal.view import View
+    from woolly.engine.multimodal.multimodal_input import MultimodalInput
     from woolly.engine.opening.hooks import Hook
     from woolly.plan import Plan
     from woolly.sampling.logprobs import TokenLogprob
@@ -54,7 +54,7 @@ class Request:
     expected: tuple[int, ...] = ()  # tokens that the answer begins with: those of one that was cut off
     n_shared: int = 0  # first tokens that other requests are likely to begin with
     turn_of: int | None = None  # id of the request of the same caller whose turn it shares; None: its own turn
-    view: View | None = None  # the pictures in its prompt, where the tokens are fillers
+    multimodal: MultimodalInput | None = None  # the pictures in its prompt, where the tokens are fillers
 
     # Input of the model, and how much of it is in the cache.
     context: list[int] = field(init=False)  # prompt and output, without what a context shift dropped
@@ -104,7 +104,7 @@ class Request:
     @property
     def given(self) -> tuple[int, ...]:
         """The prompt as its caller gave it: what an encoder reads, where the prompt itself has fillers."""
-        return self.prompt if self.view is None or not self.view.n_source else self.view.source_ids
+        return self.prompt if self.multimodal is None or not self.multimodal.n_source else self.multimodal.source_ids
 
     @property
     def is_replaying(self) -> bool:
@@ -125,7 +125,11 @@ class Request:
     def n_open(self) -> int:
         """Those of the missing tokens that can be computed: up to the first row of a picture that is not made yet."""
         n = len(self.context) - self.n_computed
-        return n if self.view is None else self.view.end(self.n_computed, self.n_computed + n) - self.n_computed
+        return (
+            n
+            if self.multimodal is None
+            else self.multimodal.computable_end(self.n_computed, self.n_computed + n) - self.n_computed
+        )
 
     @property
     def n_unscored(self) -> int:
@@ -159,7 +163,7 @@ class Request:
     def named(self, first: int, last: int) -> tuple[Sequence[int], bytes]:
         """Tokens of the context as the cache names them, and what tells rows of pictures among them apart."""
         tokens = self.context[first:last]
-        return (tokens, b"") if self.view is None else self.view.names(tokens, first)
+        return (tokens, b"") if self.multimodal is None else self.multimodal.cache_tokens(tokens, first)
 
     def drop_pages(self) -> list[int]:
         """Returns its pages and forgets them: the whole context must be computed again."""

@@ -30,7 +30,7 @@ from woolly.sampling import SamplingParams
 from woolly.sampling.seeds import draw_seed
 
 if TYPE_CHECKING:
-    from woolly.multimodal import Picture, Rows, Sound
+    from woolly.multimodal import Picture, Placeholder, Sound
     from woolly.store import Preset
     from woolly.templates import ChatTemplate
     from woolly.tokens import Tokenizer
@@ -138,7 +138,7 @@ class RequestMaker:
 
         `before` are ids of earlier turns, which the text of the layout follows; `cut` returns those that are kept.
         """
-        ids: Sequence[int | Rows] = self._encoded(layout)
+        ids: Sequence[int | Placeholder] = self._encoded(layout)
         if before:
             ids = [*before, *self._encode(layout.text)]
         if cut is not None and not layout.pictures:  # a cut would go through a picture
@@ -231,14 +231,14 @@ class RequestMaker:
         ids = self._encode(text)
         return [*self._missing_bos(ids), *ids]
 
-    def _encoded(self, layout: Layout) -> Sequence[int | Rows]:
+    def _encoded(self, layout: Layout) -> Sequence[int | Placeholder]:
         """Returns a conversation that is laid out as tokens, with rows of its pictures among them."""
         if not layout.pictures or self.sight is None:
             return self.tokenize_chat(layout.text)
         ids = encode_layout(layout, self.sight, self._encode)
         return [*self._missing_bos(ids), *ids]
 
-    def _n_shared(self, layout: Layout, ids: Sequence[int | Rows]) -> int:
+    def _n_shared(self, layout: Layout, ids: Sequence[int | Placeholder]) -> int:
         """Returns how many ids are system prompt and tools; 0 if nothing depends on it."""
         if not (self.keeps_shared or self.driver.engine.keeps_shared):
             return 0

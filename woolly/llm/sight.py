@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def encode_layout(layout: Layout, sight: Vision, encode: Callable[[str], Sequence[int]]) -> Prompt:
     """Returns a conversation as tokens, and rows of its pictures and sounds among them."""
-    parts: list[str | multimodal.Rows] = []
+    parts: list[str | multimodal.Placeholder] = []
     end = 0
     for index, seen in enumerate(layout.pictures):
         parts.append(layout.text[end : seen.start])

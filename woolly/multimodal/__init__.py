@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from woolly.multimodal.audio.settings import AUDIO_PROJECTORS, AudioProjector, AudioSettings
     from woolly.multimodal.given import GivenFile, GivenPicture, GivenSound, GivenVideo
     from woolly.multimodal.halves import Halves, read_halves
-    from woolly.multimodal.layout import Layout, Prompt, Rows, encode_prompt, lay_out
+    from woolly.multimodal.layout import Layout, Placeholder, Prompt, encode_prompt, lay_out
     from woolly.multimodal.pdf import Page, is_pdf
     from woolly.multimodal.picture import Picture, read_picture
     from woolly.multimodal.prepared import Kind, Piece, Prepared
@@ -43,10 +43,10 @@ __all__ = [
     "Page",
     "Picture",
     "Piece",
+    "Placeholder",
     "Prepared",
     "Projector",
     "Prompt",
-    "Rows",
     "Sound",
     "TowerSettings",
     "encode_prompt",
@@ -74,7 +74,7 @@ __getattr__ = later(
         "audio.settings": "AUDIO_PROJECTORS AudioProjector AudioSettings",
         "given": "GivenFile GivenPicture GivenSound GivenVideo",
         "halves": "Halves read_halves",
-        "layout": "Layout Prompt Rows encode_prompt lay_out",
+        "layout": "Layout Placeholder Prompt encode_prompt lay_out",
         "pdf": "Page is_pdf",
         "picture": "Picture read_picture",
         "prepared": "Kind Piece Prepared",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Placeholder:
     """Some rows that a tower makes of a piece, in place of tokens."""
 
     source: Prepared
@@ -36,28 +36,28 @@ class Rows:
 
 
 # What the engine takes: tokens, and rows among them.
-Prompt = tuple[int | Rows, ...]
+Prompt = tuple[int | Placeholder, ...]
 
 
 @dataclass(frozen=True)
 class Layout:
     """Texts and rows in order. Texts are special tokens as the vocabulary writes them, or plain characters."""
 
-    parts: tuple[str | Rows, ...]
+    parts: tuple[str | Placeholder, ...]
 
     @property
     def n_rows(self) -> int:
         """Rows of all pieces."""
-        return sum(part.n for part in self.parts if isinstance(part, Rows))
+        return sum(part.n for part in self.parts if isinstance(part, Placeholder))
 
 
-def encode_prompt(parts: Iterable[str | Rows], encode: Callable[[str], Sequence[int]]) -> Prompt:
+def encode_prompt(parts: Iterable[str | Placeholder], encode: Callable[[str], Sequence[int]]) -> Prompt:
     """Texts and rows as the engine takes them; `encode` knows special tokens and adds none.
 
     Texts that follow one another are encoded as one: a tokenizer may join their characters. So callers give the
     conversation's text and the parts of layouts in one sequence.
     """
-    out: list[int | Rows] = []
+    out: list[int | Placeholder] = []
     for part in _joined(parts):
         out.extend(encode(part) if isinstance(part, str) else [part])
     return tuple(out)
@@ -68,7 +68,7 @@ def lay_out(prepared: Prepared, settings: TowerSettings | AudioSettings, index: 
     if isinstance(settings, multimodal.AudioSettings) and settings.family.filled:
         return Layout(_joined(part for i in range(len(prepared.pieces)) for part in _filled(prepared, i, settings)))
     if isinstance(settings, multimodal.AudioSettings):
-        own = (Rows(prepared, i, 0, settings.row_grid(one.grid)[2]) for i, one in enumerate(prepared.pieces))
+        own = (Placeholder(prepared, i, 0, settings.row_grid(one.grid)[2]) for i, one in enumerate(prepared.pieces))
         return Layout(_joined((settings.family.begin, *own, settings.family.end)))
     family = settings.family
     if settings.projector in _MARKED:
@@ -84,30 +84,30 @@ def lay_out(prepared: Prepared, settings: TowerSettings | AudioSettings, index: 
     return Layout(_joined((family.begin, *parts, family.end)))
 
 
-def _filled(prepared: Prepared, piece: int, settings: AudioSettings) -> list[str | Rows]:
+def _filled(prepared: Prepared, piece: int, settings: AudioSettings) -> list[str | Placeholder]:
     """Gemma 3n: rows of a piece, filled up with the first row of the file itself; the second ends them."""
     family, n = settings.family, settings.row_grid(prepared.pieces[piece].grid)[2]
-    own = [Rows(prepared, piece, 0, n), *[Rows(prepared, piece, n, 1)] * (family.filled - n)]
-    return [family.begin, *own, Rows(prepared, piece, n + 1, 1), family.end]
+    own = [Placeholder(prepared, piece, 0, n), *[Placeholder(prepared, piece, n, 1)] * (family.filled - n)]
+    return [family.begin, *own, Placeholder(prepared, piece, n + 1, 1), family.end]
 
 
-def _whole(prepared: Prepared, piece: int, settings: TowerSettings) -> Rows:
+def _whole(prepared: Prepared, piece: int, settings: TowerSettings) -> Placeholder:
     """All rows of a piece."""
     frames, height, width = grid = settings.row_grid(prepared.pieces[piece].grid)
     family = settings.family
     n = frames * height * width
     moment = (piece, prepared.moments[piece]) if prepared.moments else None
-    return Rows(prepared, piece, 0, n, grid if family.is_grid else None, family.sees_all, moment=moment)
+    return Placeholder(prepared, piece, 0, n, grid if family.is_grid else None, family.sees_all, moment=moment)
 
 
-def _lines(prepared: Prepared, piece: int, settings: TowerSettings) -> list[str | Rows]:
+def _lines(prepared: Prepared, piece: int, settings: TowerSettings) -> list[str | Placeholder]:
     """Rows line by line, with a text after each line but the last."""
     _, height, width = settings.row_grid(prepared.pieces[piece].grid)
-    lines = [Rows(prepared, piece, y * width, width) for y in range(height)]
+    lines = [Placeholder(prepared, piece, y * width, width) for y in range(height)]
     return [part for line in lines for part in (line, settings.family.line_end)][:-1]
 
 
-def _unpadded(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+def _unpadded(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
     """LLaVA 1.6: the overview, then lines that go through all tiles, without those that show the padding.
 
     A row that the tower's file has ends each line: it comes after the rows of a piece.
@@ -120,22 +120,22 @@ def _unpadded(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
         top = (high - int(round(height * (wide / width), 7))) // 2
     else:
         left = (wide - int(round(width * (high / height), 7))) // 2
-    parts: list[str | Rows] = [_whole(prepared, 0, settings)]
+    parts: list[str | Placeholder] = [_whole(prepared, 0, settings)]
     for y in range(top, high - top):
         for column in range(prepared.tiles[1]):
             first, last = max(left, column * side), min(wide - left, (column + 1) * side)
             if first < last:
                 piece = 1 + y // side * prepared.tiles[1] + column
-                parts.append(Rows(prepared, piece, y % side * side + first % side, last - first))
-        parts.append(Rows(prepared, 0, side * side, 1))
+                parts.append(Placeholder(prepared, piece, y % side * side + first % side, last - first))
+        parts.append(Placeholder(prepared, 0, side * side, 1))
     return parts
 
 
-def _with_tile_marks(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+def _with_tile_marks(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
     """Idefics 3: each tile after its line and column, the overview last, or a whole picture as overview alone."""
     fence, overview = "<fake_token_around_image>", "<global-img>"
     lines, columns = prepared.tiles
-    parts: list[str | Rows] = []
+    parts: list[str | Placeholder] = []
     for y in range(lines):
         for x in range(columns):
             parts += [f"{fence}<row_{y + 1}_col_{x + 1}>", _whole(prepared, y * columns + x, settings)]
@@ -144,43 +144,43 @@ def _with_tile_marks(prepared: Prepared, settings: TowerSettings) -> list[str | 
     return [*parts, "\n" * bool(lines), f"{fence}{overview}", last, fence]
 
 
-def _with_numbered_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+def _with_numbered_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
     """LFM2-VL: each tile after its line and column, then the overview; a whole picture has no mark."""
     lines, columns = prepared.tiles
-    parts: list[str | Rows] = []
+    parts: list[str | Placeholder] = []
     for i in range(lines * columns):
         parts += [f"<|img_row_{i // columns + 1}_col_{i % columns + 1}|>", _whole(prepared, i, settings)]
     return [*parts, "<|img_thumbnail|>" * bool(lines), _whole(prepared, len(prepared.pieces) - 1, settings)]
 
 
-def _with_separators(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+def _with_separators(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
     """Llama 4: tiles with a mark between columns and one after each line, then the overview after its own."""
     lines, columns = prepared.tiles
-    parts: list[str | Rows] = []
+    parts: list[str | Placeholder] = []
     for i in range(lines * columns):
         is_last = i % columns == columns - 1
         parts += [_whole(prepared, i, settings), "<|tile_y_separator|>" if is_last else "<|tile_x_separator|>"]
     return [*parts, "<|image|>", _whole(prepared, len(prepared.pieces) - 1, settings)]
 
 
-def _sliced(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Rows]:
+def _sliced(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Placeholder]:
     """MiniCPM-V: the picture's number, the overview, then slices with a line end after each line but the last."""
     lines, columns = prepared.tiles
-    parts: list[str | Rows] = [f"<image_id>{index}</image_id><image>", _whole(prepared, 0, settings), "</image>"]
+    parts: list[str | Placeholder] = [f"<image_id>{index}</image_id><image>", _whole(prepared, 0, settings), "</image>"]
     for i in range(lines * columns):
         parts += ["\n" * (i > 0 and i % columns == 0) + "<slice>", _whole(prepared, i + 1, settings), "</slice>"]
     return parts
 
 
-def _with_cells(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Rows]:
+def _with_cells(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Placeholder]:
     """Hunyuan VL: rows of the tower's file before and after the picture, and at each line's end."""
     _, height, width = settings.row_grid(prepared.pieces[0].grid)
     n = height * width
-    parts: list[str | Rows] = [Rows(prepared, 0, n + 1, 1)]
+    parts: list[str | Placeholder] = [Placeholder(prepared, 0, n + 1, 1)]
     for y in range(height):
-        parts.append(Rows(prepared, 0, y * width, width, cell=(y, 0, index)))
-        parts.append(Rows(prepared, 0, n, 1, cell=(y, width, index)))
-    return [*parts, Rows(prepared, 0, n + 2, 1)]
+        parts.append(Placeholder(prepared, 0, y * width, width, cell=(y, 0, index)))
+        parts.append(Placeholder(prepared, 0, n, 1, cell=(y, width, index)))
+    return [*parts, Placeholder(prepared, 0, n + 2, 1)]
 
 
 # Families whose rows, or marks, know how many pictures came before.
@@ -188,13 +188,13 @@ _NUMBERED = {"resampler": _sliced, "minicpmv4_6": _sliced, "hunyuanvl": _with_ce
 
 
 # Families whose tiles have marks of their own.
-def _with_end(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+def _with_end(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
     """Gemma 3n: all rows, then the one of the tower's file that ends them."""
     rows = _whole(prepared, 0, settings)
-    return [rows, Rows(prepared, 0, rows.n, 1)]
+    return [rows, Placeholder(prepared, 0, rows.n, 1)]
 
 
-def _with_lines_of_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+def _with_lines_of_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
     """DeepSeek-OCR: lines through all tiles, then those of the overview, each with a row of the tower's file after it.
 
     A second row of that file ends the picture. Both come after the rows of a piece.
@@ -202,22 +202,22 @@ def _with_lines_of_tiles(prepared: Prepared, settings: TowerSettings) -> list[st
     lines, columns = prepared.tiles
     last = len(prepared.pieces) - 1
     _, height, width = settings.row_grid(prepared.pieces[last].grid)
-    end = Rows(prepared, last, height * width, 1)
-    parts: list[str | Rows] = []
+    end = Placeholder(prepared, last, height * width, 1)
+    parts: list[str | Placeholder] = []
     for i in range(lines):
         _, high, wide = settings.row_grid(prepared.pieces[i * columns].grid)
         for y in range(high):
-            parts += [Rows(prepared, i * columns + x, y * wide, wide) for x in range(columns)]
+            parts += [Placeholder(prepared, i * columns + x, y * wide, wide) for x in range(columns)]
             parts.append(end)
     for y in range(height):
-        parts += [Rows(prepared, last, y * width, width), end]
-    return [*parts, Rows(prepared, last, height * width + 1, 1)]
+        parts += [Placeholder(prepared, last, y * width, width), end]
+    return [*parts, Placeholder(prepared, last, height * width + 1, 1)]
 
 
-def _between_ends(prepared: Prepared, settings: TowerSettings) -> list[str | Rows]:
+def _between_ends(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
     """CogVLM: all rows between two of the tower's file. Those of patches have one position; the last is as a token."""
     rows = _whole(prepared, 0, settings)
-    first, last = (Rows(prepared, 0, rows.n + i, 1, is_visual=i == 0) for i in range(2))
+    first, last = (Placeholder(prepared, 0, rows.n + i, 1, is_visual=i == 0) for i in range(2))
     return [first, replace(rows, is_point=True, is_visual=True), last]
 
 
@@ -231,9 +231,9 @@ _MARKED = {
 }
 
 
-def _joined(parts: Iterable[str | Rows]) -> tuple[str | Rows, ...]:
+def _joined(parts: Iterable[str | Placeholder]) -> tuple[str | Placeholder, ...]:
     """Parts without empty texts, and with texts that follow one another as one."""
-    out: list[str | Rows] = []
+    out: list[str | Placeholder] = []
     for part in parts:
         if isinstance(part, str) and out and isinstance(out[-1], str):
             out[-1] += part

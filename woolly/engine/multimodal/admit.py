@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from woolly.engine.multimodal.view import View, read_prompt
+from woolly.engine.multimodal.multimodal_input import MultimodalInput, read_prompt
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
 
 
-def look(prompt: Prompt, params: SamplingParams, tower: Tower | None, max_rows: int) -> tuple[list[int], View]:
-    """A prompt with rows of pictures as tokens and a view; RequestError for pictures that cannot be seen here.
+def read_multimodal_prompt(
+    prompt: Prompt, params: SamplingParams, tower: Tower | None, max_rows: int
+) -> tuple[list[int], MultimodalInput]:
+    """A prompt with rows of pictures as tokens and its inputs; RequestError for pictures that cannot be seen here.
 
     `max_rows` are the rows of one picture that see each other which a step has room for.
     """
@@ -28,9 +30,9 @@ def look(prompt: Prompt, params: SamplingParams, tower: Tower | None, max_rows: 
     if params.context_shift or params.prompt_logprobs is not None:
         option = "context_shift" if params.context_shift else "prompt_logprobs"
         raise RequestError(f"{option} cannot be used with pictures or sounds: their rows are no tokens", field=option)
-    tokens, view = read_prompt(prompt, tower.identity)
-    for place in view.places:
-        rows = place.rows
+    tokens, inputs = read_prompt(prompt, tower.identity)
+    for place in inputs.placeholders:
+        rows = place.placeholder
         piece = rows.source.pieces[rows.piece]
         tower.check(piece, rows.source.kind)
         n_rows = tower.n_rows(piece, rows.source.kind)
@@ -41,4 +43,4 @@ def look(prompt: Prompt, params: SamplingParams, tower: Tower | None, max_rows: 
                 f"a picture has {rows.n} rows that see each other, but a step has room for {max_rows}; raise chunk",
                 names=("chunk",),
             )
-    return tokens, view
+    return tokens, inputs

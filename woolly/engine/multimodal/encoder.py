@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.engine.multimodal.encoder_run import EncoderRun, RunningStage
+from woolly.engine.multimodal.multimodal_input import MultimodalInput, has_placeholders, read_prompt
 from woolly.engine.multimodal.tower import Tower
 from woolly.engine.multimodal.transducer import TransducerDecoder, open_transducer
-from woolly.engine.multimodal.view import View, has_rows, read_prompt
 from woolly.engine.multimodal.work import SLICE, row_work
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.models import TracedEncoder
 from woolly.models.towers import Arrangement, TracedTower
-from woolly.multimodal import Piece, Prepared, Prompt, Rows
+from woolly.multimodal import Piece, Placeholder, Prepared, Prompt
 from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ class TextEncoder:
         self._stage = RunningStage(program)
         self.n_runs = 0  # that were begun
 
-    def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], View]:
+    def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], MultimodalInput]:
         """A prompt as the decoder takes it: rows of the encoder, and the token that the answer begins with."""
         _check_params(params)
-        if has_rows(given):
+        if has_placeholders(given):
             raise RequestError("this model sees no pictures and hears no sounds: its encoder reads text")
-        ids = [int(one) for one in given if not isinstance(one, Rows)]
+        ids = [int(one) for one in given if not isinstance(one, Placeholder)]
         if len(ids) > self.program.max_rows:
             raise RequestError(
                 f"the prompt has {len(ids)} tokens, but the encoder takes {self.program.max_rows}; shorten it",
@@ -50,10 +50,10 @@ class TextEncoder:
                 names=(),
             )
         piece = Piece(np.array(ids, np.float32)[:, None], (1, 1, len(ids)))
-        rows = Rows(Prepared.of("text", [piece]), 0, 0, len(ids))
-        prompt, view = read_prompt((rows, self._start), b"", is_source=True)
-        view.source_ids = tuple(ids)
-        return prompt, view
+        rows = Placeholder(Prepared.of("text", [piece]), 0, 0, len(ids))
+        prompt, inputs = read_prompt((rows, self._start), b"", is_source=True)
+        inputs.source_ids = tuple(ids)
+        return prompt, inputs
 
     def n_rows(self, piece: Piece, _kind: object = None) -> int:
         """Rows of a text: one of each token."""
@@ -110,10 +110,10 @@ class SoundEncoder(Tower):
         """Nothing: a cache is of one model, whose file has the encoder."""
         return b""
 
-    def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], View]:
+    def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], MultimodalInput]:
         """A prompt as the decoder takes it: rows of a sound, and the tokens of the decoder after them."""
         _check_params(params)
-        if not has_rows(given) or len(given) < 2 or any(isinstance(part, Rows) for part in given[1:]):
+        if not has_placeholders(given) or len(given) < 2 or any(isinstance(part, Placeholder) for part in given[1:]):
             raise RequestError(
                 "this model writes what it hears: it transcribes and continues no text; use `woolly run MODEL --audio"
                 " FILE`, LLM.transcribe or POST /v1/audio/transcriptions",
@@ -122,11 +122,11 @@ class SoundEncoder(Tower):
                 names=(),
             )
         for part in given[:1]:
-            if isinstance(part, Rows):
+            if isinstance(part, Placeholder):
                 self.check(part.source.pieces[part.piece], "audio")
-        prompt, view = read_prompt(given, self.identity, is_source=True)
-        view.source_ids = tuple(prompt[view.n_source :])
-        return prompt, view
+        prompt, inputs = read_prompt(given, self.identity, is_source=True)
+        inputs.source_ids = tuple(prompt[inputs.n_source :])
+        return prompt, inputs
 
 
 Source = TextEncoder | SoundEncoder

@@ -12,8 +12,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from woolly.engine.multimodal.encoder import Source
     from woolly.engine.multimodal.encoder_run import EncoderRun
+    from woolly.engine.multimodal.multimodal_input import Key, MultimodalInput, PlaceholderRange
     from woolly.engine.multimodal.tower import Tower
-    from woolly.engine.multimodal.view import Key, PlacedRows, View
     from woolly.multimodal import Piece
 
 Float32 = npt.NDArray[np.float32]
@@ -26,7 +26,7 @@ class EncoderRequest(Protocol):
     """A request as the encoder scheduler sees it."""
 
     @property
-    def view(self) -> View | None:
+    def multimodal(self) -> MultimodalInput | None:
         """Its pictures."""
 
     @property
@@ -67,13 +67,13 @@ class EncoderScheduler:
     def attach(self, requests: Iterable[EncoderRequest]) -> None:
         """Hands requests the rows that are kept, as far as they come to them next."""
         for request in requests:
-            view = request.view
-            while view is not None and (place := view.missing(request.n_computed)) is not None:
+            inputs = request.multimodal
+            while inputs is not None and (place := inputs.next_missing(request.n_computed)) is not None:
                 rows = self._kept.get(place.key)
                 if rows is None:
                     break
                 self._kept.move_to_end(place.key)
-                view.rows[place.key] = rows
+                inputs.embeddings[place.key] = rows
 
     def step(self, requests: Iterable[EncoderRequest]) -> None:
         """Goes on with the first piece that a request comes to, and with others that fit its slice.
@@ -104,10 +104,10 @@ class EncoderScheduler:
             for key, part in reversed(list(zip(keys, parts, strict=True))):  # the first is kept the longest
                 self._keep(key, part.copy() if len(keys) > 1 else part)
 
-    def _start(self, wanted: dict[Key, PlacedRows]) -> tuple[dict[Key, int], EncoderRun]:
+    def _start(self, wanted: dict[Key, PlaceholderRange]) -> tuple[dict[Key, int], EncoderRun]:
         """The first piece, with others as long as all of their work fits one slice."""
         (first, place), *others = wanted.items()
-        kind, pieces = place.rows.source.kind, {first: _piece_of(place)}
+        kind, pieces = place.placeholder.source.kind, {first: _piece_of(place)}
         for key, other in others:
             together = pieces | {key: _piece_of(other)}
             if other.rows.source.kind != kind:
@@ -132,10 +132,10 @@ class EncoderScheduler:
         self._is_aborted = True
         self.tower.cancel()
 
-    def _pending(self, requests: Iterable[EncoderRequest]) -> dict[Key, PlacedRows]:
+    def _pending(self, requests: Iterable[EncoderRequest]) -> dict[Key, PlaceholderRange]:
         """Pieces whose rows are not made: those that requests come to first, then those after them."""
-        views = ((request.view, request.n_computed) for request in requests)
-        missing = [view.all_missing(first) for view, first in views if view is not None]
+        views = ((request.multimodal, request.n_computed) for request in requests)
+        missing = [inputs.missing(first) for inputs, first in views if inputs is not None]
         places = [*(own[0] for own in missing if own), *(place for own in missing for place in own[1:])]
         return {place.key: place for place in places if place.key not in self._kept}
 
@@ -154,9 +154,9 @@ class EncoderScheduler:
 
 def _is_next(request: EncoderRequest, keys: Container[Key]) -> bool:
     """Whether rows of these pieces are those that a request needs next."""
-    place = None if request.view is None else request.view.missing(request.n_computed)
+    place = None if request.multimodal is None else request.multimodal.next_missing(request.n_computed)
     return place is not None and place.key in keys
 
 
-def _piece_of(place: PlacedRows) -> Piece:
-    return place.rows.source.pieces[place.rows.piece]
+def _piece_of(place: PlaceholderRange) -> Piece:
+    return place.placeholder.source.pieces[place.placeholder.piece]

@@ -74,7 +74,7 @@ def assemble(work: Work, slots: Slots | None, windows: Callable[[Int32], Int32 |
         window_pages=windows(table),
         adapters=np.array(scales, np.float32) if scales[0] else None,
     )
-    if any(span.request.view is not None for span in work.spans):
+    if any(span.request.multimodal is not None for span in work.spans):
         batch = with_pictures(batch, work)
     return batch if slots is None else slots.put_into(batch)
 
@@ -83,24 +83,24 @@ def with_pictures(batch: Batch, work: Work) -> Batch:
     """The batch with rows of pictures in their places, and with what rows turn by and see."""
     at: list[int] = []
     rows: list[npt.NDArray[np.float32]] = []
-    views = [span.request.view for span in work.spans]
+    each = [span.request.multimodal for span in work.spans]
     places = np.zeros((batch.n_rows, 1), np.int32)
-    turns = np.tile(batch.positions, (max(view.n_axes for view in views if view is not None), 1))
+    turns = np.tile(batch.positions, (max(inputs.n_axes for inputs in each if inputs is not None), 1))
     sees = np.stack([batch.positions, batch.positions + 1], axis=1)
     has_turns = has_sees = False
     for span, (begin, end) in zip(work.spans, pairwise(batch.offsets.tolist()), strict=True):
-        view = span.request.view
-        if view is None:
+        inputs = span.request.multimodal
+        if inputs is None:
             continue
         first, last = span.first, span.first + end - begin
-        found, its = view.brought(first, last)
+        found, its = inputs.embeddings_in(first, last)
         at += [begin + row for row in found]
         rows += its
-        places[begin:end, 0] = view.kinds(first, last)
-        if view.turns is not None:
-            turns[:, begin:end] = view.turns_of(first, last)  # a model's pictures have as many axes each
+        places[begin:end, 0] = inputs.visual_mask(first, last)
+        if inputs.mrope_positions is not None:
+            turns[:, begin:end] = inputs.rope_positions(first, last)  # a model's pictures have as many axes each
             has_turns = True
-        if (seen := view.sees(first, last)) is not None:
+        if (seen := inputs.attention_ranges(first, last)) is not None:
             sees[begin:end] = seen
             has_sees = True
     return replace(
@@ -116,13 +116,15 @@ def with_pictures(batch: Batch, work: Work) -> Batch:
 
 def turns_after(requests: Sequence[Request], positions: Sequence[int]) -> Int32 | None:
     """[n_axes, n]: what one row of each request turns by; None if all turn by their positions."""
-    views = [request.view for request in requests]
-    if all(view is None or view.turns is None for view in views):
+    each = [request.multimodal for request in requests]
+    if all(inputs is None or inputs.mrope_positions is None for inputs in each):
         return None
-    n_axes = max(view.n_axes for view in views if view is not None)
+    n_axes = max(inputs.n_axes for inputs in each if inputs is not None)
     own = (
-        np.full((n_axes, 1), at, np.int32) if view is None or view.turns is None else view.turns_of(at, at + 1)
-        for view, at in zip(views, positions, strict=True)
+        np.full((n_axes, 1), at, np.int32)
+        if inputs is None or inputs.mrope_positions is None
+        else inputs.rope_positions(at, at + 1)
+        for inputs, at in zip(each, positions, strict=True)
     )
     return np.concatenate(list(own), axis=1)
 

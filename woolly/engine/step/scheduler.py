@@ -383,11 +383,11 @@ class Scheduler:
 
 def _fit(request: Request, n: int, most: int) -> int:
     """N rows of a request; rows of a picture that see each other come whole: so fewer, or more, up to `most`."""
-    if request.view is None:
+    if request.multimodal is None:
         return n
     first = request.n_computed
-    end = request.view.end(first, first + n)
-    whole = request.view.whole_end(first)
+    end = request.multimodal.computable_end(first, first + n)
+    whole = request.multimodal.bidirectional_end(first)
     return whole - first if end == first < whole <= first + most and n else end - first
 
 

@@ -177,5 +177,5 @@ class Settler:
         self._held.forget(request)
         self._speculation.forget(request)
         self._scheduler.release(request)
-        if request.view is not None:
-            request.view.rows.clear()
+        if request.multimodal is not None:
+            request.multimodal.embeddings.clear()

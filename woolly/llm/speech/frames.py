@@ -16,7 +16,7 @@ from woolly.errors import RequestError
 from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
 from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript
-from woolly.multimodal import Piece, Prepared, Rows, Sound
+from woolly.multimodal import Piece, Placeholder, Prepared, Sound
 from woolly.multimodal.audio import AT_WORK, log_mel_nemo
 from woolly.multimodal.audio.settings import after_conv
 from woolly.sampling import SamplingParams
@@ -103,7 +103,7 @@ class FrameTranscriber:
             inside = positions < n
             rows[0][positions[inside]] = values[inside]
 
-        heard = Rows(Prepared.of("audio", [Piece(frames, (1, 1, len(frames)))]), 0, 0, n)
+        heard = Placeholder(Prepared.of("audio", [Piece(frames, (1, 1, len(frames)))]), 0, 0, n)
         params = SamplingParams(temperature=0.0, max_tokens=1)
         yield Ask((heard, self._decoder.blank), params, {self._place: keep})
         self._n_prompt += n

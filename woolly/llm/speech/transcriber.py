@@ -19,7 +19,7 @@ from woolly.llm.speech.rules import Rules, StartRow
 from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript, cut_window
 from woolly.llm.speech.words import Aligner, cut_words
-from woolly.multimodal import Piece, Prepared, Prompt, Rows, Sound
+from woolly.multimodal import Piece, Placeholder, Prepared, Prompt, Sound
 from woolly.multimodal.audio import AT_WORK, log_mel_whisper
 from woolly.sampling import SamplingParams
 
@@ -105,7 +105,7 @@ class Transcriber:
             size = min(_WINDOW, n_frames - seek)
             values = np.zeros((_WINDOW, self._n_mels), np.float32)
             values[:size] = frames[seek : seek + size]
-            rows = Rows(Prepared.of("audio", [Piece(values, (1, 1, _WINDOW))]), 0, 0, _WINDOW // 2)
+            rows = Placeholder(Prepared.of("audio", [Piece(values, (1, 1, _WINDOW))]), 0, 0, _WINDOW // 2)
             decoded = yield from self._decode(rows)
             if decoded.silence > _SILENT and decoded.mean <= _UNLIKELY:
                 seek += size
@@ -113,7 +113,7 @@ class Transcriber:
             seek += yield from self._segment(decoded, rows, seek, size)
 
     def _segment(
-        self, decoded: _Decoded, rows: Rows, seek: int, size: int
+        self, decoded: _Decoded, rows: Placeholder, seek: int, size: int
     ) -> Generator[Ask | SpokenSegment, Sequence[int] | None, int]:
         """Yields the segments of a window; returns how far the next one is."""
         tokens, first, offset = decoded.tokens, self._tokens.first_time, seek * _HOP / self.sound.rate
@@ -135,7 +135,7 @@ class Transcriber:
         return after
 
     def _align(
-        self, aligner: Aligner, rows: Rows, spoken: Sequence[Sequence[int]], offset: float, size: int
+        self, aligner: Aligner, rows: Placeholder, spoken: Sequence[Sequence[int]], offset: float, size: int
     ) -> Generator[Ask, Sequence[int] | None, list[tuple[SpokenWord, ...]]]:
         """Asks where the decoder looks for each token of a window; returns the words of each of its segments."""
         tokens, text = self._tokens, [token for part in spoken for token in part]
@@ -159,7 +159,7 @@ class Transcriber:
         task = tokens.translate if self._options.translate else tokens.transcribe
         return [tokens.start, tokens.languages[self.language or "en"], task]
 
-    def _decode(self, rows: Rows) -> Generator[Ask, Sequence[int] | None, _Decoded]:
+    def _decode(self, rows: Placeholder) -> Generator[Ask, Sequence[int] | None, _Decoded]:
         """Asks for the text of a window, at a higher temperature if it is poor."""
         tokens, before = self._tokens, self._before[-_MAX_PREVIOUS_TOKENS:]
         lead = [tokens.before, *before] if before else []
@@ -203,6 +203,6 @@ class Transcriber:
         )
         written = yield Ask(prompt, params, hooks)
         assert written is not None
-        self._n_prompt += sum(part.n if isinstance(part, Rows) else 1 for part in prompt) if n > 1 else 0
+        self._n_prompt += sum(part.n if isinstance(part, Placeholder) else 1 for part in prompt) if n > 1 else 0
         self._n_output += len(written) if n > 1 else 0
         return written

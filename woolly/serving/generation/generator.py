@@ -280,7 +280,9 @@ class Generator:
         first = running.requests[0]
         kept = first.context[: max(len(first.prompt), len(first.context) - 1)]  # the last token was never computed
         # Every page in the cache has its digest here already.
-        digests, has_source = (None, False) if first.view is None else (first.digests, first.view.n_source > 0)
+        digests, has_source = (
+            (None, False) if first.multimodal is None else (first.digests, first.multimodal.n_source > 0)
+        )
         name, owner = running.model.name, generation.owner
         self.slots.keep(running.id_slot, name, owner, kept, first.salt, digests, has_source=has_source)
         longest = max(len(request.output) for request in running.requests)

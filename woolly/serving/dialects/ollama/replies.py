@@ -78,7 +78,7 @@ class Lines:
         load = min(waited, round(1e9 * self._head.load_seconds))  # the time of the prompt begins before the load
         first = self._head.running.requests[0]
         # The tokens of a picture are fillers, by which no later turn would see it.
-        context = {"context": list(first.context)} if self._form.has_context and first.view is None else {}
+        context = {"context": list(first.context)} if self._form.has_context and first.multimodal is None else {}
         return {
             **_line(self._form),
             "done": True,

@@ -1,4 +1,4 @@
-"""The View: where rows of pictures stand in a prompt, what each turns by and sees, and what names it in the cache."""
+"""Multimodal input of a request: placeholder ranges, M-RoPE positions, attention ranges and cache keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from woolly.multimodal import Prompt, Rows
+from woolly.multimodal import Placeholder, Prompt
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -22,112 +22,112 @@ FILLER = 0  # the token that stands where a row of a picture is
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedRows:
+class PlaceholderRange:
     """Rows of one piece, from a position of the prompt on."""
 
     first: int
-    rows: Rows
+    placeholder: Placeholder
 
     @property
     def last(self) -> int:
         """The position after them."""
-        return self.first + self.rows.n
+        return self.first + self.placeholder.n
 
     @property
     def key(self) -> Key:
         """What their tower makes them of."""
-        return self.rows.source.digest, self.rows.piece
+        return self.placeholder.source.digest, self.placeholder.piece
 
 
 @dataclass(eq=False)
-class View:
-    """The pictures of one request. `rows` are those of its pieces that are made, as long as it needs them."""
+class MultimodalInput:
+    """The pictures of one request. `embeddings` are those of its pieces that are made, as long as it needs them."""
 
     n_prompt: int
-    places: tuple[PlacedRows, ...]
+    placeholders: tuple[PlaceholderRange, ...]
     # [n_axes, n_prompt]: what each position turns by; None: all rows stand as tokens do. Axes are frame, line and
     # column, or the position itself, column, line and number of the picture.
-    turns: Int32 | None
+    mrope_positions: Int32 | None
     identity: bytes  # of the tower
     n_source: int = 0  # first positions, of an encoder's rows, that the decoder's own read and do not go on from
     source_ids: tuple[int, ...] = ()  # the tokens that the encoder reads
-    rows: dict[Key, Float32] = field(default_factory=dict)
+    embeddings: dict[Key, Float32] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._firsts = [place.first for place in self.places]
+        self._firsts = [place.first for place in self.placeholders]
 
     @property
-    def shift(self) -> int:
+    def mrope_delta(self) -> int:
         """How far positions after the prompt turn from where they stand: a picture's rows stand close together."""
-        return 0 if self.turns is None else int(self.turns[:, -1].max()) + 1 - self.n_prompt
+        return 0 if self.mrope_positions is None else int(self.mrope_positions[:, -1].max()) + 1 - self.n_prompt
 
-    def within(self, first: int, last: int) -> tuple[PlacedRows, ...]:
+    def overlapping(self, first: int, last: int) -> tuple[PlaceholderRange, ...]:
         """Places that have rows at some of these positions."""
         begin = max(0, bisect_right(self._firsts, first) - 1)
-        return tuple(place for place in self.places[begin:] if place.first < last and place.last > first)
+        return tuple(place for place in self.placeholders[begin:] if place.first < last and place.last > first)
 
-    def missing(self, first: int) -> PlacedRows | None:
+    def next_missing(self, first: int) -> PlaceholderRange | None:
         """The first place at or after a position whose rows are not made yet."""
-        return next(iter(self.all_missing(first)), None)
+        return next(iter(self.missing(first)), None)
 
-    def all_missing(self, first: int) -> list[PlacedRows]:
+    def missing(self, first: int) -> list[PlaceholderRange]:
         """All places at or after a position whose rows are not made yet."""
-        return [place for place in self.within(first, self.n_prompt) if place.key not in self.rows]
+        return [place for place in self.overlapping(first, self.n_prompt) if place.key not in self.embeddings]
 
-    def end(self, first: int, last: int) -> int:
+    def computable_end(self, first: int, last: int) -> int:
         """How far positions from `first` on can be computed in one step, at most to `last`.
 
         Up to rows that are not made; rows that see each other come whole, or not at all.
         """
-        for place in self.within(first, last):
-            is_cut = place.rows.sees_all and place.last > last
-            if place.key not in self.rows or is_cut:
+        for place in self.overlapping(first, last):
+            is_cut = place.placeholder.sees_all and place.last > last
+            if place.key not in self.embeddings or is_cut:
                 return max(first, place.first)
         return last
 
-    def whole_end(self, first: int) -> int:
+    def bidirectional_end(self, first: int) -> int:
         """The end of rows that see each other and that have `first` among them; `first` if there are none."""
-        found = [p for p in self.within(first, first + 1) if p.rows.sees_all]
+        found = [p for p in self.overlapping(first, first + 1) if p.placeholder.sees_all]
         return found[0].last if found else first
 
-    def brought(self, first: int, last: int) -> tuple[list[int], list[Float32]]:
+    def embeddings_in(self, first: int, last: int) -> tuple[list[int], list[Float32]]:
         """Positions that have rows, counted from `first`, and these."""
         at: list[int] = []
         rows: list[Float32] = []
-        for place in self.within(first, last):
+        for place in self.overlapping(first, last):
             begin, end = max(first, place.first), min(last, place.last)
             at += range(begin - first, end - first)
-            from_ = place.rows.first - place.first
-            rows.append(self.rows[place.key][begin + from_ : end + from_])
+            from_ = place.placeholder.first - place.first
+            rows.append(self.embeddings[place.key][begin + from_ : end + from_])
         return at, rows
 
-    def kinds(self, first: int, last: int) -> Int32:
+    def visual_mask(self, first: int, last: int) -> Int32:
         """[last - first]: 1 for rows that the text model has matrices of their own for, else 0."""
         out = np.zeros(last - first, np.int32)
-        for place in self.within(first, last):
-            if place.rows.is_visual:
+        for place in self.overlapping(first, last):
+            if place.placeholder.is_visual:
                 out[max(0, place.first - first) : place.last - first] = 1
         return out
 
-    def turns_of(self, first: int, last: int) -> Int32:
+    def rope_positions(self, first: int, last: int) -> Int32:
         """[n_axes, last - first]: what positions turn by, those of the answer included."""
-        after = np.arange(max(first, self.n_prompt), last, dtype=np.int32) + self.shift
-        if self.turns is None or first >= self.n_prompt:
+        after = np.arange(max(first, self.n_prompt), last, dtype=np.int32) + self.mrope_delta
+        if self.mrope_positions is None or first >= self.n_prompt:
             own = after if first >= self.n_prompt else np.arange(first, last, dtype=np.int32)
             return np.tile(own, (self.n_axes, 1))
-        return np.concatenate([self.turns[:, first:last], np.tile(after, (self.n_axes, 1))], axis=1)
+        return np.concatenate([self.mrope_positions[:, first:last], np.tile(after, (self.n_axes, 1))], axis=1)
 
     @property
     def n_axes(self) -> int:
         """Numbers that each position turns by."""
-        return 3 if self.turns is None else len(self.turns)
+        return 3 if self.mrope_positions is None else len(self.mrope_positions)
 
-    def sees(self, first: int, last: int) -> Int32 | None:
+    def attention_ranges(self, first: int, last: int) -> Int32 | None:
         """[last - first, 2]: what positions see besides those before them; None if all see as tokens do."""
         if self.n_source:
             positions = np.arange(first, last, dtype=np.int32)
             return np.stack([np.minimum(positions, self.n_source), positions + 1], axis=1)
-        places = [place for place in self.within(first, last) if place.rows.sees_all]
+        places = [place for place in self.overlapping(first, last) if place.placeholder.sees_all]
         if not places:
             return None
         positions = np.arange(first, last, dtype=np.int32)
@@ -136,46 +136,46 @@ class View:
             out[max(0, place.first - first) : place.last - first] = place.first, place.last
         return out
 
-    def names(self, tokens: Sequence[int], first: int) -> tuple[list[int], bytes]:
+    def cache_tokens(self, tokens: Sequence[int], first: int) -> tuple[list[int], bytes]:
         """Tokens from a position on with other numbers in place of fillers, and what tells their rows apart.
 
         The numbers are for reports: two pictures may share one. The digest of a page covers the bytes.
         """
         out, extra = list(tokens), b""
-        for place in self.within(first, first + len(out)):
+        for place in self.overlapping(first, first + len(out)):
             begin, end = max(first, place.first), min(first + len(out), place.last)
-            row = place.rows.first + begin - place.first
+            row = place.placeholder.first + begin - place.first
             name = self._digest(place)
             extra += struct.pack("<III", begin - first, end - first, row) + name
             number = int.from_bytes(name[:4], "little") & 0x7FFF0000
             out[begin - first : end - first] = [-1 - (number | (row + i) & 0xFFFF) for i in range(end - begin)]
         return out, extra
 
-    def _digest(self, place: PlacedRows) -> bytes:
+    def _digest(self, place: PlaceholderRange) -> bytes:
         """Names all rows of a piece: the picture, the piece, and the tower."""
         digest, piece = place.key
         return hashlib.blake2b(digest + struct.pack("<I", piece) + self.identity, digest_size=20).digest()
 
 
-def has_rows(prompt: Sequence[int] | Prompt) -> TypeGuard[Prompt]:
+def has_placeholders(prompt: Sequence[int] | Prompt) -> TypeGuard[Prompt]:
     """Whether rows of pictures are among the tokens."""
-    return any(isinstance(part, Rows) for part in prompt)
+    return any(isinstance(part, Placeholder) for part in prompt)
 
 
-def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> tuple[list[int], View]:
-    """The prompt as tokens, with fillers for rows, and its view; `is_source`: the first rows are an encoder's."""
+def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> tuple[list[int], MultimodalInput]:
+    """The prompt as tokens, with fillers for rows, and its inputs; `is_source`: the first rows are an encoder's."""
     tokens: list[int] = []
-    places: list[PlacedRows] = []
+    places: list[PlaceholderRange] = []
     turns: list[Int32] = []
     at = begun = 0  # what the next token turns by, and the first rows of the latest picture
-    n_axes = 4 if any(isinstance(part, Rows) and part.cell is not None for part in prompt) else 3
+    n_axes = 4 if any(isinstance(part, Placeholder) and part.cell is not None for part in prompt) else 3
     for part in prompt:
-        if not isinstance(part, Rows):
+        if not isinstance(part, Placeholder):
             tokens.append(part)
             turns.append(np.full((n_axes, 1), at, np.int32))
             at += 1
             continue
-        places.append(PlacedRows(len(tokens), part))
+        places.append(PlaceholderRange(len(tokens), part))
         tokens += [FILLER] * part.n
         if part.cell is not None:
             turns.append(_cells(part, at))
@@ -185,12 +185,14 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
         begun = begun if part.moment is not None and part.moment[0] > 0 else at
         turns.append(own + begun)
         at = max(at, begun + int(own.max()) + 1)
-    has_grid = any(one.grid is not None or one.cell is not None or one.is_point for one in (p.rows for p in places))
+    has_grid = any(
+        one.grid is not None or one.cell is not None or one.is_point for one in (p.placeholder for p in places)
+    )
     joined = np.concatenate(turns, axis=1).astype(np.int32) if has_grid else None
-    return tokens, View(len(tokens), tuple(places), joined, identity, places[0].last if is_source else 0)
+    return tokens, MultimodalInput(len(tokens), tuple(places), joined, identity, places[0].last if is_source else 0)
 
 
-def _cells(rows: Rows, at: int) -> Int32:
+def _cells(rows: Placeholder, at: int) -> Int32:
     """[4, n]: the position of each row, its column, its line, and the number of its picture."""
     assert rows.cell is not None
     (line, column, picture), ones = rows.cell, np.ones(rows.n, np.int32)
@@ -198,7 +200,7 @@ def _cells(rows: Rows, at: int) -> Int32:
     return np.stack([at + along, column + along, line * ones, picture * ones]).astype(np.int32)
 
 
-def _turns(rows: Rows, n_axes: int) -> Int32:
+def _turns(rows: Placeholder, n_axes: int) -> Int32:
     """[n_axes, n]: frame, line and column of each row, or its number for each axis; 0 for rows of one position."""
     numbers = np.arange(rows.first, rows.first + rows.n, dtype=np.int32)
     if rows.is_point:
