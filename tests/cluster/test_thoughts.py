@@ -6,8 +6,8 @@ import pytest
 
 from tests.cluster.launchers import ThreadLauncher
 from woolly import LLM, RequestError, SamplingParams
-from woolly.cluster.flights import AnswerFlight, Given
 from woolly.cluster.model import FleetLLM
+from woolly.cluster.pending_requests import ForwardedOptions, PendingAnswer
 from woolly.sampling.thought import ThoughtMarks
 from woolly.serving.settings.options import ModelOptions
 from woolly.wire import BadMessage, WireMessage
@@ -62,7 +62,7 @@ def test_a_replica_ends_a_thought_under_way_and_says_where(tiny_model, monkeypat
         _until(lambda: request.output)
         assert llm.driver.end_thoughts([request]) is True
         _until(lambda: "</think>" in request.text)
-        assert llm.driver._flights[request].thought_ends == (request.text.index("</think>"),)
+        assert llm.driver._pending[request].thought_ends == (request.text.index("</think>"),)
         _until(lambda: request.text.endswith("x"))
         assert llm.driver.end_thoughts([request]) is False  # it is over
         llm.driver.cancel([request])
@@ -74,24 +74,24 @@ def test_a_replica_ends_a_thought_under_way_and_says_where(tiny_model, monkeypat
 
 def test_what_a_replica_says_of_a_thought_is_checked(alone):
     request = alone.prepare("Sheep", PARAMS, thought=MARKS)[0][0]
-    flight = AnswerFlight(request, lambda *_: None, Given(), alone.tokenizer.n_vocab)
-    flight.id = 1
-    assert flight.end_thought_message().kind == "end_thought" and flight.wait_for_thought(0) is None
+    pending = PendingAnswer(request, lambda *_: None, ForwardedOptions(), alone.tokenizer.n_vocab)
+    pending.id = 1
+    assert pending.end_thought_message().kind == "end_thought" and pending.wait_for_thought(0) is None
     for at in ("x", -1, 41, 1.5, True):
         with pytest.raises(BadMessage):
-            flight.take(WireMessage("thought", {"id": 1, "at": at}))
-    assert flight.take(WireMessage("thought", {"id": 1, "at": 7})) is False
-    assert flight.wait_for_thought(0) is True and flight.message().fields["thought_ends"] == (7,)
+            pending.take(WireMessage("thought", {"id": 1, "at": at}))
+    assert pending.take(WireMessage("thought", {"id": 1, "at": 7})) is False
+    assert pending.wait_for_thought(0) is True and pending.message().fields["thought_ends"] == (7,)
     for at in (9, 9):
-        flight.take(WireMessage("thought", {"id": 1, "at": at}))
-        assert flight.wait_for_thought(0) is True and flight.message().fields["thought_ends"] == (7, 9)
-    flight.take(WireMessage("thought", {"id": 1, "at": None}))
-    assert flight.wait_for_thought(0) is False and flight.thought_ends == (7, 9)
-    assert not flight.is_repeating
+        pending.take(WireMessage("thought", {"id": 1, "at": at}))
+        assert pending.wait_for_thought(0) is True and pending.message().fields["thought_ends"] == (7, 9)
+    pending.take(WireMessage("thought", {"id": 1, "at": None}))
+    assert pending.wait_for_thought(0) is False and pending.thought_ends == (7, 9)
+    assert not pending.is_repeating
     request.output.append(1)
-    assert flight.is_repeating  # another replica takes over
-    flight.fail(None)
-    assert flight.wait_for_thought(0) is False
+    assert pending.is_repeating  # another replica takes over
+    pending.fail(None)
+    assert pending.wait_for_thought(0) is False
 
 
 @pytest.mark.parametrize("may_call", [False, True])
@@ -121,16 +121,18 @@ def _waits_once(llm, monkeypatch):
     """Replicas that do not reply are waited for together."""
     now, waited = [0.0], []
 
-    def wait(flight, seconds):
+    def wait(pending, seconds):
         waited.append(seconds)
         now[0] += 6.0
 
     monkeypatch.setattr("woolly.cluster.model.time.monotonic", lambda: now[0])
-    monkeypatch.setattr(AnswerFlight, "wait_for_thought", wait)
-    monkeypatch.setattr(llm.fleet, "tell", lambda *_: True)
+    monkeypatch.setattr(PendingAnswer, "wait_for_thought", wait)
+    monkeypatch.setattr(llm.fleet, "send", lambda *_: True)
     requests = [request for (request,) in llm.prepare(["a", "b", "c"], PARAMS, thought=MARKS)]
     for request in requests:
-        llm.driver._flights[request] = AnswerFlight(request, lambda *_: None, Given(), llm.tokenizer.n_vocab)
+        llm.driver._pending[request] = PendingAnswer(
+            request, lambda *_: None, ForwardedOptions(), llm.tokenizer.n_vocab
+        )
     with pytest.raises(RequestError, match="no replica says"):
         llm.driver.end_thoughts(requests)
     assert waited == [10.0, 4.0, 0.0]

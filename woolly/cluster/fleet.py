@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from woolly.cluster.flights import Flight
 from woolly.cluster.launchers import ReplicaLauncher
+from woolly.cluster.pending_requests import PendingRequest
 from woolly.cluster.replica_state import ReplicaSlot, ReplicaState, difference
 from woolly.cluster.replies import Hello, read_figures, read_hello
 from woolly.cluster.routing import Router
@@ -58,7 +58,7 @@ class Fleet:
         self._load_limit = load_limit
         self._router = Router()
         self._replicas: dict[str, ReplicaState] = {}
-        self._waiting: list[Flight] = []  # for a replica
+        self._queued: list[PendingRequest] = []  # for a replica
         self._ids = itertools.count(1)
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
@@ -98,30 +98,30 @@ class Fleet:
         """Whether it takes nothing more."""
         return self._is_closed
 
-    def add(self, flight: Flight) -> None:
-        """Gives it to the replica that begins it soonest; if none is ready, to the first that is."""
+    def add(self, pending: PendingRequest) -> None:
+        """Assign a request to the replica with the lowest expected time to first token, or queue it."""
         with self._lock:
             if self._is_closed:
-                flight.fail(None)
+                pending.fail(None)
             else:
-                self._give(flight)
+                self._assign(pending)
 
-    def cancel(self, flight: Flight) -> None:
-        """Ends it, unless it has ended."""
+    def cancel(self, pending: PendingRequest) -> None:
+        """Cancel a request that has not ended."""
         with self._lock:
-            if flight.is_over:
+            if pending.is_over:
                 return
-            self.tell(flight, flight.stop_message)
-            self._release(flight)
-            if flight in self._waiting:
-                self._waiting.remove(flight)
-            flight.fail(None)
+            self.send(pending, pending.stop_message)
+            self._release(pending)
+            if pending in self._queued:
+                self._queued.remove(pending)
+            pending.fail(None)
 
-    def tell(self, flight: Flight, message: WireMessage) -> bool:
-        """Sends a message to the replica that computes it; False if none does."""
+    def send(self, pending: PendingRequest, message: WireMessage) -> bool:
+        """Send a message to the replica of a request; False if it has none."""
         with self._lock:
-            replica = self._replicas.get(flight.ticket.replica) if flight.ticket is not None else None
-            if replica is None or replica.flights.get(flight.id) is not flight or replica.handle is None:
+            replica = self._replicas.get(pending.ticket.replica) if pending.ticket is not None else None
+            if replica is None or replica.pending.get(pending.id) is not pending or replica.handle is None:
                 return False
             replica.handle.link.send(message)
             return True
@@ -154,7 +154,7 @@ class Fleet:
             if replica.state == "ready":
                 replica.state = "leaving"
             self._changed.wait_for(
-                lambda: not replica.flights or replica.state == "gone" or self._is_closed, self._grace
+                lambda: not replica.pending or replica.state == "gone" or self._is_closed, self._grace
             )
             if replica.state == "gone" or self._is_closed:
                 return
@@ -170,12 +170,12 @@ class Fleet:
             if self._is_closed:
                 return
             self._is_closed = True
-            for flight in [*self._waiting, *(f for one in self._replicas.values() for f in one.flights.values())]:
-                flight.fail(None)
-            self._waiting.clear()
+            for pending in [*self._queued, *(one for r in self._replicas.values() for one in r.pending.values())]:
+                pending.fail(None)
+            self._queued.clear()
             replicas = list(self._replicas.values())
             for replica in replicas:
-                replica.flights.clear()
+                replica.pending.clear()
                 if replica.handle is not None:
                     replica.handle.link.send(WireMessage("close"))
             self._changed.notify_all()
@@ -262,9 +262,9 @@ class Fleet:
         self._router.joined(replica.name, now, n_parallel=at_once, n_pages=hello.n_pages)
         about = {"replica": replica.name, "pid": hello.about["pid"], "host": hello.about["host"]}
         log.info("replica ready", extra=about)
-        waiting, self._waiting = self._waiting, []
-        for flight in waiting:
-            self._give(flight)
+        queued, self._queued = self._queued, []
+        for pending in queued:
+            self._assign(pending)
         self._changed.notify_all()
 
     def _watch(self) -> None:
@@ -340,56 +340,56 @@ class Fleet:
             self.drain(old)
         return True
 
-    # Flights.
+    # Pending requests.
 
-    def _give(self, flight: Flight, without: Collection[str] = ()) -> None:
+    def _assign(self, pending: PendingRequest, without: Collection[str] = ()) -> None:
         now = time.monotonic()
-        choice = self._router.choose(flight.pages, flight.n_tokens, now, without=without)
+        choice = self._router.choose(pending.pages, pending.n_tokens, now, without=without)
         if choice is None:
-            self._waiting.append(flight)
+            self._queued.append(pending)
             return
         replica = self._replicas[choice.replica]
         assert replica.handle is not None
-        flight.id = next(self._ids)
-        flight.ticket = self._router.started(choice, flight.pages, flight.n_tokens, now)
-        replica.flights[flight.id] = flight
+        pending.id = next(self._ids)
+        pending.ticket = self._router.started(choice, pending.pages, pending.n_tokens, now)
+        replica.pending[pending.id] = pending
         self.counts[f"by_{choice.reason}"] += 1
-        replica.handle.link.send(flight.message())
+        replica.handle.link.send(pending.message())
 
     def _advance(self, replica: ReplicaState, message: WireMessage, now: float) -> None:
-        flight = replica.flights.get(message.fields["id"])
-        if flight is None:
+        pending = replica.pending.get(message.fields["id"])
+        if pending is None:
             return  # cancelled, or moved
         replica.has_given = True
-        has_ended = flight.take(message)
-        if flight.ticket is not None and ("tokens" in message.fields or has_ended):
-            self._router.answering(flight.ticket, now)
+        has_ended = pending.take(message)
+        if pending.ticket is not None and ("tokens" in message.fields or has_ended):
+            self._router.answering(pending.ticket, now)
         if has_ended:
-            self._release(flight)
-            if not flight.is_over:
+            self._release(pending)
+            if not pending.is_over:
                 self.counts["moved"] += 1
-                self._give(flight, without={replica.name})
+                self._assign(pending, without={replica.name})
 
-    def _release(self, flight: Flight) -> None:
-        if flight.ticket is not None:
-            self._router.finished(flight.ticket, time.monotonic())
-            replica = self._replicas.get(flight.ticket.replica)
+    def _release(self, pending: PendingRequest) -> None:
+        if pending.ticket is not None:
+            self._router.finished(pending.ticket, time.monotonic())
+            replica = self._replicas.get(pending.ticket.replica)
             if replica is not None:
-                replica.flights.pop(flight.id, None)
+                replica.pending.pop(pending.id, None)
                 self._changed.notify_all()
 
     def _move_all(self, replica: ReplicaState, *, is_lost: bool = False) -> None:
-        flights, replica.flights = list(replica.flights.values()), {}
-        for flight in flights:
-            self._release(flight)
-            flight.n_lost += is_lost
+        moved, replica.pending = list(replica.pending.values()), {}
+        for pending in moved:
+            self._release(pending)
+            pending.n_lost += is_lost
             if self._is_closed:
-                flight.fail(None)
-            elif flight.n_lost >= _MAX_LOST_REPLICAS:
-                flight.fail(RuntimeError(f"{flight.n_lost} replicas ended while they computed this request"))
+                pending.fail(None)
+            elif pending.n_lost >= _MAX_LOST_REPLICAS:
+                pending.fail(RuntimeError(f"{pending.n_lost} replicas ended while they computed this request"))
             else:
                 self.counts["moved"] += 1
-                self._give(flight, without={replica.name})
+                self._assign(pending, without={replica.name})
 
     @property
     def _has_settled(self) -> bool:

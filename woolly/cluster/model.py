@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from woolly.cluster.fleet import Fleet
-from woolly.cluster.flights import AnswerFlight, Flight, Given, ReadingFlight
 from woolly.cluster.launchers import ReplicaLauncher
+from woolly.cluster.pending_requests import ForwardedOptions, PendingAnswer, PendingReading, PendingRequest
 from woolly.engine import Engine, EngineDriver, Request, RequestOptions
 from woolly.engine.reading import Reading
 from woolly.engine.threads.driver import Listener
@@ -61,10 +61,10 @@ class FleetLLM(LLM):
         except BaseException:
             super().close()
             raise
-        self._given: weakref.WeakKeyDictionary[Request, Given] = weakref.WeakKeyDictionary()
+        self._forwarded: weakref.WeakKeyDictionary[Request, ForwardedOptions] = weakref.WeakKeyDictionary()
         self._identity = self.fleet.identity
         self.keeps_shared = options.cache_disk is not None
-        self.driver = _FleetDriver(self.driver.engine, self.fleet, self._given)
+        self.driver = _FleetDriver(self.driver.engine, self.fleet, self._forwarded)
 
     @property
     def place(self) -> str:
@@ -80,13 +80,13 @@ class FleetLLM(LLM):
     def prepare_score(self, prompt: Prompt) -> Request:
         """As `LLM.prepare_score`."""
         request = super().prepare_score(prompt)
-        self._given[request] = Given(score_only=True)
+        self._forwarded[request] = ForwardedOptions(score_only=True)
         return request
 
     def _requests(self, ids: Sequence[int], params: SamplingParams, options: RequestOptions) -> list[Request]:
         requests = super()._requests(ids, params, options)
         for request in requests:
-            self._given[request] = Given(
+            self._forwarded[request] = ForwardedOptions(
                 options.score_only, options.shown, options.salt, options.thought, options.n_shared, options.thought_ends
             )
         return requests
@@ -95,11 +95,13 @@ class FleetLLM(LLM):
 class _FleetDriver(EngineDriver):
     """Hands requests and readings to a fleet. `call` reaches the front's own engine, which computes nothing."""
 
-    def __init__(self, engine: Engine, fleet: Fleet, given: weakref.WeakKeyDictionary[Request, Given]) -> None:
+    def __init__(
+        self, engine: Engine, fleet: Fleet, forwarded: weakref.WeakKeyDictionary[Request, ForwardedOptions]
+    ) -> None:
         super().__init__(engine)
         self._fleet = fleet
-        self._given = given
-        self._flights: weakref.WeakKeyDictionary[Request | Reading, Flight] = weakref.WeakKeyDictionary()
+        self._forwarded = forwarded
+        self._pending: weakref.WeakKeyDictionary[Request | Reading, PendingRequest] = weakref.WeakKeyDictionary()
 
     def add(self, requests: Iterable[Request], listener: Listener) -> None:
         """Gives requests to replicas; the listener is called by a thread of the fleet."""
@@ -107,49 +109,49 @@ class _FleetDriver(EngineDriver):
         for request in requests:
             if request.hooks or request.params.logits_processors or request.params.custom_sampler:
                 raise RequestError("replicas cannot call functions of this process: hooks, processors or samplers")
-            flight = AnswerFlight(request, listener, self._given.get(request, Given()), n_vocab)
-            self._flights[request] = flight
-            self._fleet.add(flight)
+            pending = PendingAnswer(request, listener, self._forwarded.get(request, ForwardedOptions()), n_vocab)
+            self._pending[request] = pending
+            self._fleet.add(pending)
 
     def cancel(self, requests: Sequence[Request], *, wait: bool = False) -> None:
         """Ends requests that have not ended."""
         for request in requests:
             request.is_unwanted = True
-            if (flight := self._flights.get(request)) is not None:
-                self._fleet.cancel(flight)
+            if (pending := self._pending.get(request)) is not None:
+                self._fleet.cancel(pending)
 
     def end_thoughts(self, requests: Sequence[Request]) -> bool:
         """As for one engine. A replica that takes an answer over ends its thought after the same token.
 
         RequestError if no replica computes it at the moment, or it does not reply.
         """
-        flights = [flight for one in requests if isinstance(flight := self._flights.get(one), AnswerFlight)]
-        asked = [flight for flight in flights if self._asks(flight)]
+        answers = [one for request in requests if isinstance(one := self._pending.get(request), PendingAnswer)]
+        asked = [one for one in answers if self._end_thought(one)]
         until = time.monotonic() + _PATIENCE
-        heard = [flight.wait_for_thought(max(0.0, until - time.monotonic())) for flight in asked]
-        n_over = sum(flight.is_over for flight in flights if flight not in asked)
-        if None in heard or len(asked) + n_over < len(requests):
+        replies = [one.wait_for_thought(max(0.0, until - time.monotonic())) for one in asked]
+        n_over = sum(one.is_over for one in answers if one not in asked)
+        if None in replies or len(asked) + n_over < len(requests):
             raise RequestError("no replica says whether the thought has ended: it is being moved, or busy; try again")
-        return any(heard)
+        return any(replies)
 
-    def _asks(self, flight: AnswerFlight) -> bool:
+    def _end_thought(self, pending: PendingAnswer) -> bool:
         """Asks its replica to end the thought; False if none computes it, or one repeats what another one chose."""
-        message = flight.end_thought_message()  # made first: a replica that takes over later does not know its id
-        return not flight.is_repeating and self._fleet.tell(flight, message)
+        message = pending.end_thought_message()  # made first: a replica that takes over later does not know its id
+        return not pending.is_repeating and self._fleet.send(pending, message)
 
     def start_reading(self, reading: Reading, on_end: Callable[[], None]) -> None:
         """Gives a reading to a replica; a thread of the fleet calls `on_end`."""
         plan = self.engine.program.plan
         reading.on_end = on_end
         is_given = plan.result == "logits" or plan.pooling == "none"  # else the plan says how to pool
-        flight = self._flights[reading] = ReadingFlight(reading, reading.source.pooling if is_given else None)
-        self._fleet.add(flight)
+        pending = self._pending[reading] = PendingReading(reading, reading.source.pooling if is_given else None)
+        self._fleet.add(pending)
 
     def cancel_reading(self, reading: Reading) -> None:
         """Ends a reading that is not over."""
         reading.is_unwanted = True
-        if (flight := self._flights.get(reading)) is not None:
-            self._fleet.cancel(flight)
+        if (pending := self._pending.get(reading)) is not None:
+            self._fleet.cancel(pending)
 
     def close(self) -> None:
         """Ends the replicas, then the front's own engine."""

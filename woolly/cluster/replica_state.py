@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from woolly.cluster.flights import Flight
 from woolly.cluster.launchers import ReplicaHandle, ReplicaLauncher
+from woolly.cluster.pending_requests import PendingRequest
 from woolly.llm.identity import Identity
 from woolly.runtime import is_gpu_backend
 
@@ -28,7 +28,7 @@ class ReplicaState:
     heard: float = 0.0
     asked: float = 0.0
     has_given: bool = False  # whether it computed anything
-    flights: dict[int, Flight] = field(default_factory=dict)
+    pending: dict[int, PendingRequest] = field(default_factory=dict)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class ReplicaSlot:
         if replica is not None and replica.hello:
             report |= {name: replica.hello[name] for name in ("pid", "host", "version", "device", "level", "threads")}
             report |= {
-                "open": len(replica.flights),
+                "open": len(replica.pending),
                 "seconds": round(now - replica.since, 3),
                 "clock_ahead": round(replica.clock, 3),
                 "figures": dict(replica.figures),

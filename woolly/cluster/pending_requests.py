@@ -1,8 +1,8 @@
-"""Flights: what a front has given to a replica, and can give to another one at any moment.
+"""Requests in flight: assigned to a replica by the front, and movable to another replica.
 
-A request on the front is the request that the engine of a replica computes: its tokens, text and log-probabilities are
-filled in as they come. If the replica is lost, the next one gets the same request with the tokens so far as `expected`,
-repeats them, and goes on; what is known already is compared and not delivered again.
+The front keeps a `Request` and fills in tokens, text and log-probabilities as the replica sends them. If the replica is
+lost, another one gets the same request with the tokens so far as `expected`, replays them and continues. The front
+compares replayed output with what it has and does not deliver it again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from woolly.wire import BadMessage, WireMessage
 
 
 @dataclass(frozen=True)
-class Given:
-    """Options of a request that it does not tell itself, as `Engine.new_request` was given them."""
+class ForwardedOptions:
+    """Options of `Engine.new_request` that a `Request` does not store, forwarded to the replica."""
 
     score_only: bool = False
     shown: frozenset[int] = frozenset()
@@ -37,51 +37,53 @@ class Given:
     thought_ends: Sequence[int] = ()
 
 
-class Flight(ABC):
-    """Work of one replica at a time. Callers hold the fleet's lock."""
+class PendingRequest(ABC):
+    """Request assigned to one replica at a time. Callers hold the lock of the fleet."""
 
     pages: Sequence[Hashable] = ()
     n_tokens: int = 1
 
     def __init__(self) -> None:
-        self.id = 0  # on the wire; each replica that gets it knows it by another one
+        self.id = 0  # on the wire; each assignment gets a new one
         self.ticket: Ticket | None = None
-        self.n_lost = 0  # replicas that were lost with it
+        self.n_lost = 0  # replicas lost while computing it
         self.is_over = False
 
     @abstractmethod
     def message(self) -> WireMessage:
-        """Returns what asks a replica for it; all that came before is forgotten where it cannot be repeated."""
+        """Return the message that starts the request on a replica, and reset the progress on the previous one."""
 
     @abstractmethod
     def take(self, message: WireMessage) -> bool:
-        """Takes a reply. Returns whether it came to an end, or the replica gave it up (`is_over` says which).
+        """Apply a reply. Returns True if the request ended (`is_over`) or the replica gave it up.
 
-        BadMessage if the reply cannot be right; nothing of it is taken then.
+        Raises BadMessage for an invalid reply, which changes nothing.
         """
 
     @abstractmethod
     def fail(self, error: Exception | None) -> None:
-        """Ends it with an error; None: it is cancelled."""
+        """End the request with an error; None cancels it."""
 
     @property
     @abstractmethod
     def stop_message(self) -> WireMessage:
-        """What tells a replica that nobody wants it any more."""
+        """Message that cancels the request on its replica."""
 
 
-class AnswerFlight(Flight):
-    """A request."""
+class PendingAnswer(PendingRequest):
+    """Text generation in flight."""
 
-    def __init__(self, request: Request, listener: Listener, given: Given, n_vocab: int) -> None:
+    def __init__(self, request: Request, listener: Listener, forwarded: ForwardedOptions, n_vocab: int) -> None:
         super().__init__()
         self._n_vocab = n_vocab
         self.request = request
         self._listener = listener
-        self._given = given
+        self._forwarded = forwarded
         self._params = write_params(request.params, request.sampler.seed)
-        self.thought_ends = tuple(given.thought_ends)  # tokens of the answer after which a thought was ended by name
-        self._heard: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether one was
+        self.thought_ends = tuple(
+            forwarded.thought_ends
+        )  # tokens of the answer after which a thought was ended by name
+        self._thought_ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether one was
         self._begin()
         self.pages = tuple(request.digests_to(len(request.prompt) // PAGE_SIZE))
         self.n_tokens = len(request.prompt)
@@ -90,7 +92,7 @@ class AnswerFlight(Flight):
         self._n_tokens = self._n_characters = self._n_logprobs = 0  # that came from this replica
 
     def message(self) -> WireMessage:
-        """Returns the request, with the tokens so far as those that are expected."""
+        """Return the request with the tokens so far as forced tokens."""
         self._begin()
         request = self.request
         # Over a shifted context tokens cannot be expected: the answer is generated again, and compared all the same.
@@ -102,44 +104,44 @@ class AnswerFlight(Flight):
             "expected": expected,
             "priority": request.priority,
             "group": request.group,
-            "score_only": self._given.score_only,
-            "shown": sorted(self._given.shown),
-            "salt": self._given.salt.hex(),
-            "thought": write_marks(self._given.thought),
-            "shared": self._given.n_shared,
+            "score_only": self._forwarded.score_only,
+            "shown": sorted(self._forwarded.shown),
+            "salt": self._forwarded.salt.hex(),
+            "thought": write_marks(self._forwarded.thought),
+            "shared": self._forwarded.n_shared,
             "thought_ends": self.thought_ends,
         }
         return WireMessage("add", fields)
 
     @property
     def is_repeating(self) -> bool:
-        """Whether its replica has yet to repeat tokens that another one chose: no thought may end among them."""
+        """True while the replica replays tokens of another replica; reasoning must not be ended there."""
         return self._n_tokens < len(self.request.output)
 
     def end_thought_message(self) -> WireMessage:
-        """Ends the thought that the answer is in; the replica says at which token, before it forces any."""
-        self._heard = queue.SimpleQueue()  # a reply that came too late is none to this question
+        """Return the message that ends the reasoning block; the replica replies with the token index."""
+        self._thought_ended = queue.SimpleQueue()  # a reply that came too late is none to this question
         return WireMessage("end_thought", {"id": self.id})
 
     def wait_for_thought(self, seconds: float) -> bool | None:
-        """Whether the thought was ended, False if the answer was; None if the replica does not say so in time."""
+        """Return True if the reasoning was ended, False if the answer ended, None after the timeout."""
         try:
-            return self._heard.get(timeout=seconds)
+            return self._thought_ended.get(timeout=seconds)
         except queue.Empty:
             return None
 
     @property
     def stop_message(self) -> WireMessage:
-        """Cancels the request."""
+        """Message that cancels the answer."""
         return WireMessage("cancel", {"ids": [self.id]})
 
     def take(self, message: WireMessage) -> bool:
-        """Takes a step: compares what is known, adds what is new, and delivers it. Or the end of a thought."""
+        """Apply a step: compare replayed tokens, append new ones and deliver them. Or the end of a reasoning block."""
         if message.kind == "thought":
             at = read_thought_end(message, self.request.max_tokens)
             if at is not None and at not in self.thought_ends:
                 self.thought_ends = (*self.thought_ends, at)
-            self._heard.put(at is not None)
+            self._thought_ended.put(at is not None)
             return False
         step = self._read(message)
         request, end = self.request, step.end
@@ -167,14 +169,14 @@ class AnswerFlight(Flight):
         return step
 
     def fail(self, error: Exception | None) -> None:
-        """Ends the request."""
+        """End the request."""
         self.request.error = error
         self.request.finish_reason = "cancelled" if error is None else "error"
         self._is_done()
         self._deliver()
 
     def _take_tokens(self, tokens: Sequence[int]) -> bool:
-        """Adds tokens that are new; False if one differs from what is known."""
+        """Append new tokens; False if a replayed token differs."""
         output = self.request.output
         n_known = len(output) - self._n_tokens
         if n_known > 0 and list(tokens[:n_known]) != output[self._n_tokens : self._n_tokens + len(tokens)]:
@@ -206,7 +208,7 @@ class AnswerFlight(Flight):
 
     def _is_done(self) -> None:
         self.is_over = True
-        self._heard.put(False)  # no replica replies for an answer that is over
+        self._thought_ended.put(False)  # no replica replies for an answer that is over
 
     def _deliver(self) -> None:
         chunk = Chunk.take(self.request)
@@ -214,8 +216,8 @@ class AnswerFlight(Flight):
             self._listener(self.request, chunk)
 
 
-class ReadingFlight(Flight):
-    """Texts that become a row each."""
+class PendingReading(PendingRequest):
+    """Embedding or scoring call in flight."""
 
     def __init__(self, reading: Reading, pooling: Pooling | None) -> None:
         super().__init__()
@@ -224,16 +226,16 @@ class ReadingFlight(Flight):
         self.n_tokens = max(1, reading.n_tokens)
 
     def message(self) -> WireMessage:
-        """Returns all texts: a reading is repeated from its beginning."""
+        """Return all texts: the call restarts from the beginning on another replica."""
         return WireMessage("read", {"id": self.id, "texts": self.reading.texts, "pooling": self._pooling})
 
     @property
     def stop_message(self) -> WireMessage:
-        """Cancels the reading."""
+        """Message that cancels the call."""
         return WireMessage("stop_reading", {"id": self.id})
 
     def take(self, message: WireMessage) -> bool:
-        """Takes its progress or its rows."""
+        """Apply a progress report or the result rows."""
         reading = self.reading
         if message.kind == "progress":
             n_done = read_progress(message, len(reading.texts))
@@ -254,6 +256,6 @@ class ReadingFlight(Flight):
         return True
 
     def fail(self, error: Exception | None) -> None:
-        """Ends the reading."""
+        """End the call."""
         self.is_over = True
         self.reading.end(error)
