@@ -110,7 +110,7 @@ class EncoderScheduler:
         kind, pieces = place.placeholder.source.kind, {first: _piece_of(place)}
         for key, other in others:
             together = pieces | {key: _piece_of(other)}
-            if other.rows.source.kind != kind:
+            if other.placeholder.source.kind != kind:
                 continue
             if self.tower.batch_work(list(together.values()), kind) > self._work:
                 break
