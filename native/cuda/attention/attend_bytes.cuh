@@ -8,7 +8,7 @@ namespace {
 
 // 4 or 8 bytes to shared memory, as copy16 brings more.
 template <int n>
-__device__ __forceinline__ void copy_small(void* to, const void* from) {
+__device__ __forceinline__ void cp_async_small(void* to, const void* from) {
 #ifdef WOOLLY_EMULATED
     std::memcpy(to, from, n);
 #else
@@ -30,7 +30,7 @@ struct Bytes {
     }
 
     // Starts the copy of a group of K or V, of which each head is a page; row `fresh` is left alone.
-    template <bool IS_ONCE, int n_threads>
+    template <bool EVICT_FIRST, int n_threads>
     static __device__ __forceinline__ void copy(u8* to, const u8* const (&heads)[2], int fresh) {
         static_assert(GROUP * chunks % n_threads == 0 && n_threads >= GROUP, "threads share a group evenly");
         constexpr int step = n_threads / chunks;               // rows at once
@@ -40,13 +40,13 @@ struct Bytes {
             const int from = row * D + chunk * 16;
 #pragma unroll
             for (int i = 0; i < GROUP / step; i++)
-                copy16_of<IS_ONCE>(into + i * step * D, heads[i * step / PAGE] + from + i * step % PAGE * D);
+                cp_async16_hint<EVICT_FIRST>(into + i * step * D, heads[i * step / PAGE] + from + i * step % PAGE * D);
         } else {
 #pragma unroll 1
             for (int at = threadIdx.x; at < GROUP * chunks; at += n_threads) {
                 const int row = at / chunks, chunk = at % chunks;
                 const u8* const from = (row < PAGE ? heads[0] : heads[1]) + row % PAGE * D + chunk * 16;
-                if (row != fresh) copy16(to + place(row, chunk * 16), from);
+                if (row != fresh) cp_async16(to + place(row, chunk * 16), from);
             }
         }
         const int row = threadIdx.x;
@@ -54,11 +54,11 @@ struct Bytes {
         const u8* const from = (row < PAGE ? heads[0] : heads[1]) + PAGE * D + row % PAGE * (4 * blocks);
         u8* const into = to + scale_place(row, 0);
         if (D == 128)
-            copy16(into, from);
+            cp_async16(into, from);
         else if (D == 64)
-            copy_small<8>(into, from);
+            cp_async_small<8>(into, from);
         else
-            for (int i = 0; i < blocks; i++) copy_small<4>(into + 4 * i, from + 4 * i);
+            for (int i = 0; i < blocks; i++) cp_async_small<4>(into + 4 * i, from + 4 * i);
     }
 
     // Scores of 16 positions from `first` on.
@@ -68,7 +68,7 @@ struct Bytes {
 #pragma unroll
         for (int b = 0; b < blocks; b++) {
             u32 words[4];  // of positions g and g + 8, then of the next 16 columns
-            load_matrices<false>(words, group + place(row, 32 * b + (lane >> 4) * 16));
+            ldmatrix_x4<false>(words, group + place(row, 32 * b + (lane >> 4) * 16));
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 const float scale = *reinterpret_cast<const float*>(group + scale_place(first + 8 * n + lane / 4, b));

@@ -28,8 +28,8 @@ __device__ __forceinline__ void scores_of(const Attend& a, const Shared& shared,
 #pragma unroll 4
     for (int c = 0; c < k_columns; c += 16) {
         u32 rows[4], columns[4];
-        load_matrices<false>(rows, q_row + c * 2);
-        load_matrices<false>(columns, k_row + c * 2);
+        ldmatrix_x4<false>(rows, q_row + c * 2);
+        ldmatrix_x4<false>(columns, k_row + c * 2);
         mma(scores[0], rows, columns[0], columns[1]);
         mma(scores[1], rows, columns[2], columns[3]);
     }
@@ -74,7 +74,7 @@ __device__ __forceinline__ void put_powers(const Attend& a, Shared& shared, cons
         const float base = finite_top(tops[half]), factor = shared.queries[i].factor(a.is_plain());
         for (int n = 0; n < 2; n++)
             *reinterpret_cast<u32*>(shared.powers + i * POWERS_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) =
-                to_halves(power_at(scores[n][2 * half], factor, base), power_at(scores[n][2 * half + 1], factor, base));
+                to_half2(power_at(scores[n][2 * half], factor, base), power_at(scores[n][2 * half + 1], factor, base));
     }
 }
 
@@ -86,7 +86,7 @@ __device__ __forceinline__ void sum_values(const Shared& shared, const u8* v, in
     u32 powers[GROUP / 16][4];
     float totals[4] = {};
     for (int i = 0; i < GROUP / 16; i++) {
-        load_matrices<false>(powers[i], shared.powers + (lane & 15) * POWERS_STRIDE + (i * 16 + (lane >> 4) * 8) * 2);
+        ldmatrix_x4<false>(powers[i], shared.powers + (lane & 15) * POWERS_STRIDE + (i * 16 + (lane >> 4) * 8) * 2);
         mma(totals, powers[i], ONES, ONES);
     }
     float mine[2], others[2];
@@ -99,7 +99,7 @@ __device__ __forceinline__ void sum_values(const Shared& shared, const u8* v, in
         float sum[2][4] = {};
         for (int i = 0; i < GROUP / 16; i++) {
             u32 columns[4];
-            load_matrices<true>(columns, v_row + i * 16 * stride);
+            ldmatrix_x4<true>(columns, v_row + i * 16 * stride);
             mma(sum[0], powers[i], columns[0], columns[1]);
             mma(sum[1], powers[i], columns[2], columns[3]);
         }
@@ -189,7 +189,7 @@ __device__ void attend_item(const Attend& a, const Parts& parts, Shared& shared,
                 copy_group<v_type>(to + k_bytes, entry.v, pages, a.kv_heads, kv_head, a.v_room, v_columns, at, range,
                                    tid, WARPS * 32);
         }
-        copies_commit();
+        cp_async_commit();
     };
     for (int i = 0; i + 1 < a.stages; i++) copy(first + i);
     load_queries(a, shared, q, k_stride, k_columns, row, rows, last_row, tile, kv_head);
@@ -202,9 +202,9 @@ __device__ void attend_item(const Attend& a, const Parts& parts, Shared& shared,
             copy(at);
         }
         if (a.stages > 2)
-            copies_wait<1>();
+            cp_async_wait<1>();
         else
-            copies_wait<0>();
+            cp_async_wait<0>();
         __syncthreads();
         if (a.stages > 1) copy(at + a.stages - 1);
         const u8* const k = copies + at % a.stages * (k_bytes + v_bytes);
@@ -233,8 +233,8 @@ template <int k_type, int v_type, int blocks>
 __device__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
     const int tiles = (a.group() + QUERIES - 1) / QUERIES;
     const long long wholes = (long long)a.b->n_rows * a.kv_heads * tiles;
     // Parts are as small as gives each processor some: the grid has 8 blocks of each.

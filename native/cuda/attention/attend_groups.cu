@@ -9,8 +9,8 @@ template <int D, int type>
 __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
     const Batch& b = *a.b;
     const int tiles = (a.group() + QUERIES - 1) / QUERIES, n_groups = (b.max_length + GROUP - 1) / GROUP;
     // A row sees no more groups than these, and the rows of a block a window and a few.
@@ -62,7 +62,7 @@ __device__ __forceinline__ void attend(const Attend& a) {
 }  // namespace
 
 #define ATTEND_GROUPS(name, type, D) \
-    KERNEL_MANY(128, 2, attend_groups_##name##_##D)(ATTEND_PARAMETERS) { attend<D, type>(ATTEND_ARGUMENTS); }
+    KERNEL_BOUNDS(128, 2, attend_groups_##name##_##D)(ATTEND_PARAMETERS) { attend<D, type>(ATTEND_ARGUMENTS); }
 
 ATTEND_GROUPS(f16, F16, 64)
 ATTEND_GROUPS(f16, F16, 80)

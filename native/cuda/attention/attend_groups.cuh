@@ -17,7 +17,7 @@ struct Shared {
 };
 
 // Columns of a head, in whole 16; of q8_0 and q4, in whole 32. IS_ONCE: the second-level cache need not keep K and V.
-template <int D, int type = F16, bool IS_ONCE = false>
+template <int D, int type = F16, bool EVICT_FIRST = false>
 struct Groups {
     static constexpr bool is_swizzled = D % 64 == 0;
     static constexpr int chunks = D / 8, stride = is_swizzled ? 2 * D : 2 * D + 16, q_stride = 2 * D + 16;
@@ -50,7 +50,7 @@ struct Groups {
         if constexpr (type == F16)
             copy_halves(to, heads, rows, fresh);
         else
-            Bytes<D>::template copy<IS_ONCE, THREADS>(to, heads, fresh);
+            Bytes<D>::template copy<EVICT_FIRST, THREADS>(to, heads, fresh);
     }
     __device__ __forceinline__ void copy_halves(u8* to, const u8* const (&heads)[2], Seen rows, int fresh) const {
         if (THREADS % chunks == 0 && rows.first <= 0 && rows.last >= GROUP - 1) {  // the compiler knows all but one
@@ -60,14 +60,15 @@ struct Groups {
             const int from = row * (2 * D) + chunk * 16;
 #pragma unroll
             for (int i = 0; i < GROUP / step; i++)
-                copy16_of<IS_ONCE>(into + i * step * stride, heads[i * step / PAGE] + from + i * step % PAGE * (2 * D));
+                cp_async16_hint<EVICT_FIRST>(into + i * step * stride,
+                                             heads[i * step / PAGE] + from + i * step % PAGE * (2 * D));
             return;
         }
 #pragma unroll 1
         for (int at = threadIdx.x; at < GROUP * chunks; at += THREADS) {
             const int row = at / chunks, chunk = at % chunks;
             const u8* const source = (row < PAGE ? heads[0] : heads[1]) + row % PAGE * (2 * D) + chunk * 16;
-            if (row != fresh) copy16_or_zeros(to + place(row, chunk), source, row >= rows.first && row <= rows.last);
+            if (row != fresh) cp_async16_zfill(to + place(row, chunk), source, row >= rows.first && row <= rows.last);
         }
     }
 
@@ -113,7 +114,7 @@ struct Groups {
         const int tid = threadIdx.x, lane = tid % 32;
 #pragma unroll
         for (int c = 0; type != F16 && c < D / 16; c++)
-            load_matrices<false>(queries[c], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
+            ldmatrix_x4<false>(queries[c], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
     }
     // Scores of 16 positions, those of this warp. They are masked if not all queries see all of the group, and plainly.
     __device__ __forceinline__ void score(float (&scores)[2][4], u32 (&queries)[type == F16 ? 1 : D / 16][4],
@@ -125,8 +126,8 @@ struct Groups {
 #pragma unroll
             for (int c = 0; c < D / 16; c++) {
                 u32 columns[4];
-                load_matrices<false>(queries[0], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
-                load_matrices<false>(columns, k + place(k_row, 2 * c + (lane >> 3 & 1)));
+                ldmatrix_x4<false>(queries[0], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
+                ldmatrix_x4<false>(columns, k + place(k_row, 2 * c + (lane >> 3 & 1)));
                 mma(scores[0], queries[0], columns[0], columns[1]);
                 mma(scores[1], queries[0], columns[2], columns[3]);
             }
@@ -166,7 +167,7 @@ struct Groups {
             const float base = finite_top(tops[half]), factor = mine[half].factor(is_plain);
 #pragma unroll
             for (int n = 0; n < 2; n++)
-                *reinterpret_cast<u32*>(all_powers + i * POWERS_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) = to_halves(
+                *reinterpret_cast<u32*>(all_powers + i * POWERS_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) = to_half2(
                     power_at(scores[n][2 * half], factor, base), power_at(scores[n][2 * half + 1], factor, base));
         }
     }
@@ -177,7 +178,7 @@ struct Groups {
         u32 powers[GROUP / 16][4];
 #pragma unroll
         for (int i = 0; i < GROUP / 16; i++)
-            load_matrices<false>(powers[i], all_powers + (lane & 15) * POWERS_STRIDE + i * 32 + (lane >> 4) * 16);
+            ldmatrix_x4<false>(powers[i], all_powers + (lane & 15) * POWERS_STRIDE + i * 32 + (lane >> 4) * 16);
 #pragma unroll
         for (int i = 0; i < GROUP / 16; i++) {
             mma(totals, powers[i], ONES, ONES);
@@ -187,7 +188,7 @@ struct Groups {
                     const int block = warp + j * WARPS;
                     if (D / 16 % WARPS != 0 && block >= D / 16) continue;
                     u32 columns[4];
-                    load_matrices<true>(columns, v + place(i * 16 + (lane & 15), 2 * block + (lane >> 4)));
+                    ldmatrix_x4<true>(columns, v + place(i * 16 + (lane & 15), 2 * block + (lane >> 4)));
                     mma(of_group[j][0], powers[i], columns[0], columns[1]);
                     mma(of_group[j][1], powers[i], columns[2], columns[3]);
                 }
@@ -274,7 +275,7 @@ struct Groups {
                         groups.copy(slot(at) + is_v * bytes, is_v ? entry.v : entry.k, pages, of.kv_head,
                                     {of.range.first - from, newest - from},
                                     newest < of.range.last ? of.range.last - from : -1);
-                    copies_commit();
+                    cp_async_commit();
                 }
             }
         }
@@ -304,7 +305,7 @@ struct Groups {
         Softmax all[2], unit[2];  // of queries g and g + 8
         float sums[blocks][2][4] = {}, of_unit[blocks][2][4] = {};
         for (int at = first; at <= last; at++) {
-            copies_wait<2 * stages - 3>();  // K is there, V and later groups need not be
+            cp_async_wait<2 * stages - 3>();  // K is there, V and later groups need not be
             __syncthreads();
             way.bring(at + stages - 1, ahead, range.last);
             ahead = way.find(at + stages + way.later);
@@ -314,7 +315,7 @@ struct Groups {
             const int from = at * GROUP;
             score(scores, queries, k, mine, from, inner, is_plain);
             put_tops(scores, mine, at, is_plain);
-            copies_wait<2 * stages - 2>();
+            cp_async_wait<2 * stages - 2>();
             __syncthreads();
             const int tile = 2 * blocks * warp;
             const bool is_any = D / 16 % WARPS == 0 || tile < D / 8;

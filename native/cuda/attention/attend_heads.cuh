@@ -73,7 +73,7 @@ struct Heads {
             groups.shared.queries[tid] =
                 tid < n ? Query{row, first_head + tid, position, range, 0.f} : Query{0, 0, 0, {1, 0}, 0.f};
         __syncthreads();
-        wait_for_kernel_before();
+        wait_for_previous_kernel();
         const float temper = tempered(a, row);
         u8 *const k_row = const_cast<u8*>(head_of<kept>(entry.k, page, a.kv_heads, kv_head, D)),
                   *const v_row = const_cast<u8*>(head_of<kept>(entry.v, page, a.kv_heads, kv_head, D));
@@ -102,7 +102,7 @@ struct Heads {
                 const Scaled scaled(most);
                 for (int c = lane; c < a.k_dim; c += 32)
                     reinterpret_cast<u16*>(q + i * G::q_stride)[G::q_column(c)] =
-                        u16(to_halves(__fmul_rn(__fmul_rn(head[c], temper), scaled.up), 0.f));
+                        u16(to_half2(__fmul_rn(__fmul_rn(head[c], temper), scaled.up), 0.f));
                 if (lane == 0) groups.shared.queries[i].times = scaled.times(a);
                 continue;
             }
@@ -117,9 +117,9 @@ struct Heads {
                 for (int c = 2 * lane; c < D; c += 64) {
                     u8* const to = group + G::place(position % GROUP, c / 8) + c % 8 * 2;
                     *reinterpret_cast<u32*>(to) =
-                        to_halves_saturated(c < a.k_dim ? head[c] : 0.f, c + 1 < a.k_dim ? head[c + 1] : 0.f);
+                        to_half2_saturated(c < a.k_dim ? head[c] : 0.f, c + 1 < a.k_dim ? head[c + 1] : 0.f);
                     *reinterpret_cast<u32*>(to + bytes) =
-                        to_halves_saturated(c < n_values ? value[c] : 0.f, c + 1 < n_values ? value[c + 1] : 0.f);
+                        to_half2_saturated(c < n_values ? value[c] : 0.f, c + 1 < n_values ? value[c + 1] : 0.f);
                 }
             }
         }
@@ -254,8 +254,8 @@ struct Heads {
             u16* const to = reinterpret_cast<u16*>(q + i * G::q_stride);
 #pragma unroll
             for (int j = 0; j < held; j++) {
-                to[G::q_column(base + j * next)] = u16(to_halves(__fmul_rn(x[j][0], scaled.up), 0.f));
-                to[G::q_column(base + j * next + step)] = u16(to_halves(__fmul_rn(x[j][1], scaled.up), 0.f));
+                to[G::q_column(base + j * next)] = u16(to_half2(__fmul_rn(x[j][0], scaled.up), 0.f));
+                to[G::q_column(base + j * next + step)] = u16(to_half2(__fmul_rn(x[j][1], scaled.up), 0.f));
             }
             if (lane == 0) groups.shared.queries[i].times = scaled.times(a);
             return;
@@ -275,8 +275,8 @@ struct Heads {
 #pragma unroll
             for (int j = 0; j < 2 * held; j++) {
                 const int c = base + j / 2 * next + j % 2 * step, row = position % PAGE, at = position % GROUP;
-                const u16 of_k = u16(to_halves_saturated(x[j / 2][j % 2], 0.f)),
-                          of_v = u16(to_halves_saturated(are_numbers ? values[j / 2][j % 2] : 0.f, 0.f));
+                const u16 of_k = u16(to_half2_saturated(x[j / 2][j % 2], 0.f)),
+                          of_v = u16(to_half2_saturated(are_numbers ? values[j / 2][j % 2] : 0.f, 0.f));
                 reinterpret_cast<u16*>(k_row)[row * D + c] = of_k, reinterpret_cast<u16*>(v_row)[row * D + c] = of_v;
                 if (group == nullptr) continue;
                 u8* const to = group + G::place(at, c / 8) + c % 8 * 2;

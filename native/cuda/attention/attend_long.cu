@@ -82,11 +82,11 @@ struct Share {
 __device__ __forceinline__ Share meet(Meeting* meeting, u32 n, bool may_wait, Share& shared) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        const u32 waits = may_wait && load_of_blocks(&meeting->begun) == n;
+        const u32 waits = may_wait && load_acquire(&meeting->begun) == n;
         __threadfence();
         u32 there = atomicAdd(&meeting->there, 1u + (waits << 16)), at = there >> 16;
         there += 1u + (waits << 16);
-        while (waits && (there & 0xFFFFu) < n) there = load_of_blocks(&meeting->there);
+        while (waits && (there & 0xFFFFu) < n) there = load_acquire(&meeting->there);
         const u32 n_waiting = there >> 16;
         const bool is_alone = (there & 0xFFFFu) == n && n_waiting == 0;
         __threadfence();
@@ -101,7 +101,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     __shared__ Share share;
-    let_next_kernel_begin();
+    launch_dependents();
     typedef Groups<D, type, true> Once;
     const Once groups(a, shared, memory);
     static_assert(WARPS * sizeof(Merged) <= Once::ring, "runs are merged in the ring");
@@ -150,12 +150,12 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
         }
         if (threadIdx.x == 0 && n_gone == mine.n) *meeting = Meeting{0, 0, 0, 0};
     }
-    wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+    wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
 }
 
 }  // namespace
 
 #define ATTEND_LONG(name, type, D) \
-    KERNEL_MANY(128, 2, attend_long_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
+    KERNEL_BOUNDS(128, 2, attend_long_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
 EACH_OF_HEADS(ATTEND_LONG)

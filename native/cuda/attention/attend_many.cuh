@@ -54,7 +54,7 @@ struct Many {
 #pragma unroll
             for (int n = 0; n < GROUP / 16; n++) {
                 u32 columns[4];
-                load_matrices<false>(columns, k_row + n * 16 * k_stride + c * 32);
+                ldmatrix_x4<false>(columns, k_row + n * 16 * k_stride + c * 32);
                 mma(scores[2 * n], queries[c], columns[0], columns[1]);
                 mma(scores[2 * n + 1], queries[c], columns[2], columns[3]);
             }
@@ -79,8 +79,8 @@ struct Many {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const float* two = scores[2 * i + e / 2] + e % 2 * 2;
-                powers[i][e] = to_halves(power_at(two[0], factors[e % 2], bases[e % 2]),
-                                         power_at(two[1], factors[e % 2], bases[e % 2]));
+                powers[i][e] = to_half2(power_at(two[0], factors[e % 2], bases[e % 2]),
+                                        power_at(two[1], factors[e % 2], bases[e % 2]));
             }
             mma(totals, powers[i], ONES, ONES);
         }
@@ -96,7 +96,7 @@ struct Many {
 #pragma unroll
             for (int i = 0; i < GROUP / 16; i++) {
                 u32 columns[4];
-                load_matrices<true>(columns, v_row + i * 16 * v_stride + j * 32);
+                ldmatrix_x4<true>(columns, v_row + i * 16 * v_stride + j * 32);
                 mma(part[0], powers[i], columns[0], columns[1]);
                 mma(part[1], powers[i], columns[2], columns[3]);
             }
@@ -147,7 +147,7 @@ struct Many {
                 copy_group<v_type>(to + k_bytes, entry.v, pages, a.kv_heads, kv_head, v_room, V, at, range, tid,
                                    WARPS * 32);
             }
-            copies_commit();
+            cp_async_commit();
         };
         __shared__ float all_times[MANY];
         __syncthreads();  // wait for readers of the previous rows
@@ -168,7 +168,7 @@ struct Many {
         u32 queries[K / 16][4];
 #pragma unroll
         for (int c = 0; c < K / 16; c++)
-            load_matrices<false>(queries[c], q + (warp * 16 + (lane & 15)) * k_stride + (c * 16 + (lane >> 4) * 8) * 2);
+            ldmatrix_x4<false>(queries[c], q + (warp * 16 + (lane & 15)) * k_stride + (c * 16 + (lane >> 4) * 8) * 2);
 
         const bool is_plain = a.is_plain();
         Softmax all[2], unit[2];
@@ -179,7 +179,7 @@ struct Many {
 #pragma unroll
         for (int j = 0; j < V / 8; j++) sums[j * 32] = make_float4(0.f, 0.f, 0.f, 0.f);
         for (int at = first; at <= last; at++) {
-            copies_wait<STAGES - 2>();
+            cp_async_wait<STAGES - 2>();
             __syncthreads();
             copy(at + STAGES - 1);
             const u8* const k = copies + at % STAGES * (k_bytes + v_bytes);
@@ -215,8 +215,8 @@ struct Many {
 template <int k_type, int v_type, int K, int V>
 __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
     const int rows = MANY / a.group();
     int row = (gridDim.x - 1 - blockIdx.x) * rows;
     const int end = min(row + rows, a.b->n_rows);

@@ -16,7 +16,7 @@ constexpr u32 ONES = 0x3C003C00u;  // two halves
 // Four matrices of 8 x 8 halves from shared memory: lane 8 i + j has the address of row j of matrix i. A lane gets two
 // neighbours of row lane / 4 of each, or, turned, of column lane / 4.
 template <bool turned>
-__device__ __forceinline__ void load_matrices(u32 (&out)[4], const u8* row) {
+__device__ __forceinline__ void ldmatrix_x4(u32 (&out)[4], const u8* row) {
 #ifdef WOOLLY_EMULATED
     struct Mine {
         const u8* row;
@@ -135,7 +135,7 @@ __device__ __forceinline__ void put_query(const float2 (&x)[8], float up, int ba
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const int c = base + 2 * (lane + 8 * i);
-        if (c < columns) *reinterpret_cast<u32*>(place(c)) = to_halves(__fmul_rn(x[i].x, up), __fmul_rn(x[i].y, up));
+        if (c < columns) *reinterpret_cast<u32*>(place(c)) = to_half2(__fmul_rn(x[i].x, up), __fmul_rn(x[i].y, up));
     }
 }
 
@@ -182,10 +182,10 @@ __device__ __forceinline__ u32 scales_of(float low, float high) {
     low = __fmul_rn(low, 64.f), high = __fmul_rn(high, 64.f);
 #ifdef WOOLLY_EMULATED
     constexpr float most = 32992.f;
-    return to_halves(low > most ? most : low, high > most ? most : high);
+    return to_half2(low > most ? most : low, high > most ? most : high);
 #else
     u32 out;
-    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(out) : "r"(to_halves(low, high)), "r"(0x78077807u));
+    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(out) : "r"(to_half2(low, high)), "r"(0x78077807u));
     return out;
 #endif
 }
@@ -209,10 +209,10 @@ __device__ __forceinline__ Words4 opened_codes(u32 codes, u32 scales) {
 }
 
 // 16 bytes to shared memory as copy16 brings them, or zeros; then nothing is read.
-__device__ __forceinline__ void copy16_or_zeros(void* to, const void* from, bool is_copied) {
+__device__ __forceinline__ void cp_async16_zfill(void* to, const void* from, bool is_copied) {
 #ifdef WOOLLY_EMULATED
     if (is_copied)
-        copy16(to, from);
+        cp_async16(to, from);
     else
         *static_cast<Words4*>(to) = Words4{0, 0, 0, 0};
 #else
@@ -249,7 +249,7 @@ __device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* p
             into[i] = row < GROUP ? to + row * stride + c * 16 : nullptr, into_slot[i] = c % 2 * 8;
             if (type == F16) {
                 if (is_seen)
-                    copy16(into[i], head + (p % PAGE * room + c * 8) * 2);
+                    cp_async16(into[i], head + (p % PAGE * room + c * 8) * 2);
                 else
                     *reinterpret_cast<Words4*>(into[i]) = Words4{0, 0, 0, 0};
             } else {

@@ -55,11 +55,12 @@ __device__ __forceinline__ float4 merge_far(const float* from, int stride, int f
         const float* const here = from + (long long)first * stride;
         const int n = min(most, last - first + 1);
         __syncwarp();
-        for (int i = lane; i < n; i += 32) copy16(headers + i, here + i * stride);
+        for (int i = lane; i < n; i += 32) cp_async16(headers + i, here + i * stride);
         for (int i = lane; i < n * columns; i += 32)
-            if (i % columns < n_chunks) copy16(chunks + i, here + i / columns * stride + 4 + (chunk + i % columns) * 4);
-        copies_commit();
-        copies_wait<0>();
+            if (i % columns < n_chunks)
+                cp_async16(chunks + i, here + i / columns * stride + 4 + (chunk + i % columns) * 4);
+        cp_async_commit();
+        cp_async_wait<0>();
         __syncwarp();
         for (int at = 0; at < n; at += 32) {
             const float4 own = at + lane < n ? headers[at + lane] : make_float4(NOTHING, 0.f, 0.f, 0.f);
@@ -140,7 +141,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     __shared__ __align__(16) float is_last[4];  // which load_of reads at once
-    let_next_kernel_begin();
+    launch_dependents();
     constexpr int of_unit = UNIT / GROUP, stride = D + 4;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = blockIdx.x % CLUSTER;
     const int tiles = (a.group() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles, cluster = blockIdx.x / CLUSTER;
@@ -213,7 +214,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
         }
         cluster_barrier();  // nobody's shared memory is needed any more
     }
-    wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+    wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
 }
 
 }  // namespace
@@ -221,7 +222,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
 #if CLUSTERED
 #define KERNEL_CLUSTERED(name) extern "C" __global__ void __launch_bounds__(128, 2) __cluster_dims__(8, 1, 1) name
 #else
-#define KERNEL_CLUSTERED(name) KERNEL_MANY(128, 2, name)
+#define KERNEL_CLUSTERED(name) KERNEL_BOUNDS(128, 2, name)
 #endif
 #define ATTEND_ROW(name, type, D) \
     KERNEL_CLUSTERED(attend_row_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }

@@ -107,7 +107,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     __shared__ int ends[MAX_ROWS];
-    let_next_kernel_begin();
+    launch_dependents();
     const int tiles = (a.group() + QUERIES - 1) / QUERIES, of_row = a.kv_heads * tiles, lane = threadIdx.x % 32;
     const Entry entry = a.b->entries[a.entry];
     const Parts parts(a, UNIT);
@@ -138,12 +138,12 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
             put_result(a, one.row, one.head, lane * 4, all, sum);
         }
     }
-    wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+    wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
 }
 
 }  // namespace
 
 #define ATTEND_ROWS(name, type, D) \
-    KERNEL_MANY(128, 2, attend_rows_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
+    KERNEL_BOUNDS(128, 2, attend_rows_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
 EACH_OF_HEADS(ATTEND_ROWS)

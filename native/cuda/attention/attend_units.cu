@@ -47,11 +47,11 @@ struct Units {
             if (c >= D / 8 || !(is_copied || (is_last && (p < range.first || p > range.last)))) continue;
             u8* const into = to + row * stride + c * 16;
             if (is_copied)
-                copy16(into, head_of<F16>(entry, page, a.kv_heads, kv_head, D) + (row % PAGE * D + c * 8) * 2);
+                cp_async16(into, head_of<F16>(entry, page, a.kv_heads, kv_head, D) + (row % PAGE * D + c * 8) * 2);
             else
                 *reinterpret_cast<Words4*>(into) = Words4{0, 0, 0, 0};
         }
-        copies_commit();
+        cp_async_commit();
     }
 
     // Producer: starts the copies of the first unit. The kernel before this one writes the positions of the batch's
@@ -69,7 +69,7 @@ struct Units {
                 copy(k, entry.k, pages, kv_head, unit, range, older, false);
                 copy(v, entry.v, pages, kv_head, unit, range, older, false);
             }
-            wait_for_kernel_before();
+            wait_for_previous_kernel();
             has_waited = true;
         }
         copy(k, entry.k, pages, kv_head, unit, range, later, true);
@@ -93,7 +93,7 @@ struct Units {
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 u32 columns[4];
-                load_matrices<false>(columns, k_row + n * 16 * stride + c * 32);
+                ldmatrix_x4<false>(columns, k_row + n * 16 * stride + c * 32);
                 mma(scores[2 * n], queries[c], columns[0], columns[1]);
                 mma(scores[2 * n + 1], queries[c], columns[2], columns[3]);
             }
@@ -129,9 +129,8 @@ struct Units {
             if (t == 0 && warp % 2 == 0) shared.group_tops[warp / 2][i] = top;
 #pragma unroll
             for (int n = 0; n < 4; n++)
-                *reinterpret_cast<u32*>(shared.powers + i * POWERS_STRIDE + (warp * 32 + 8 * n + 2 * t) * 2) =
-                    to_halves(power_at(scores[n][2 * half], factor, base),
-                              power_at(scores[n][2 * half + 1], factor, base));
+                *reinterpret_cast<u32*>(shared.powers + i * POWERS_STRIDE + (warp * 32 + 8 * n + 2 * t) * 2) = to_half2(
+                    power_at(scores[n][2 * half], factor, base), power_at(scores[n][2 * half + 1], factor, base));
         }
     }
     // Sums of a unit: numerators times 16 columns of V, group by group (online softmax).
@@ -146,8 +145,8 @@ struct Units {
             for (int i = 0; i < GROUPS; i++) {
                 const int at = i * (GROUP / 16) + j;
                 u32 columns[4], powers[4];
-                load_matrices<false>(powers, p_row + at * 32);
-                load_matrices<true>(columns, v_row + at * 16 * stride);
+                ldmatrix_x4<false>(powers, p_row + at * 32);
+                ldmatrix_x4<true>(columns, v_row + at * 16 * stride);
                 mma(totals[i], powers, ONES, ONES);
                 mma(of_groups[i][0], powers, columns[0], columns[1]);
                 mma(of_groups[i][1], powers, columns[2], columns[3]);
@@ -234,14 +233,14 @@ struct Units {
         u32 queries[D / 16][4];
 #pragma unroll
         for (int c = 0; c < D / 16; c++)
-            load_matrices<false>(queries[c], q + (lane & 15) * stride + (c * 16 + (lane >> 4) * 8) * 2);
+            ldmatrix_x4<false>(queries[c], q + (lane & 15) * stride + (c * 16 + (lane >> 4) * 8) * 2);
 
         const bool is_plain = a.is_plain();
         Softmax all[2];
         float sums[2][4] = {};
         for (int unit = first; unit <= last; unit++) {
             if (unit < last) find(pages, table, unit + 1, range);
-            copies_wait<1>();
+            cp_async_wait<1>();
             __syncthreads();
             float scores[4][4] = {};
             score(scores, queries);
@@ -250,9 +249,9 @@ struct Units {
             if (unit < last)
                 copy(k, entry.k, pages, kv_head, unit + 1, range, range, true);
             else
-                copies_commit();
+                cp_async_commit();
             put_powers(scores, mine, is_plain);
-            copies_wait<1>();
+            cp_async_wait<1>();
             __syncthreads();
 
             Softmax of_unit[2];
@@ -288,7 +287,7 @@ template <int D>
 __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
-    let_next_kernel_begin();
+    launch_dependents();
     bool has_waited = false;
     const Parts parts(a, UNIT);
     const int tiles = (a.group() + QUERIES - 1) / QUERIES;
@@ -302,12 +301,12 @@ __device__ __forceinline__ void attend(const Attend& a) {
         const int at = int(item / a.kv_heads / runs);
         units.attend(parts, at / tiles, at % tiles, kv_head, is_whole ? -1 : run, per_run, has_waited);
     }
-    if (!has_waited) wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+    if (!has_waited) wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
 }
 
 }  // namespace
 
-KERNEL_OF(256, attend_units_f16_64)(ATTEND_PARAMETERS) { attend<64>(ATTEND_ARGUMENTS); }
-KERNEL_OF(256, attend_units_f16_80)(ATTEND_PARAMETERS) { attend<80>(ATTEND_ARGUMENTS); }
-KERNEL_OF(256, attend_units_f16_96)(ATTEND_PARAMETERS) { attend<96>(ATTEND_ARGUMENTS); }
-KERNEL_OF(256, attend_units_f16_128)(ATTEND_PARAMETERS) { attend<128>(ATTEND_ARGUMENTS); }
+KERNEL_THREADS(256, attend_units_f16_64)(ATTEND_PARAMETERS) { attend<64>(ATTEND_ARGUMENTS); }
+KERNEL_THREADS(256, attend_units_f16_80)(ATTEND_PARAMETERS) { attend<80>(ATTEND_ARGUMENTS); }
+KERNEL_THREADS(256, attend_units_f16_96)(ATTEND_PARAMETERS) { attend<96>(ATTEND_ARGUMENTS); }
+KERNEL_THREADS(256, attend_units_f16_128)(ATTEND_PARAMETERS) { attend<128>(ATTEND_ARGUMENTS); }

@@ -11,7 +11,7 @@ __device__ __forceinline__ int of_warp(int x) { return __shfl_sync(ALL_LANES, x,
 
 // V in blocks of 64 columns, rows of 128 bytes in the order of prepared_at: 1024 bytes for 8 positions, and `block`
 // bytes from one 64 columns to the next.
-__device__ __forceinline__ u64 turned_operand(u32 address, u32 block) {
+__device__ __forceinline__ u64 transposed_descriptor(u32 address, u32 block) {
     return (u64(address & 0x3FFFF) >> 4) | (u64(block >> 4) << 16) | (64ull << 32) | (1ull << 62);
 }
 

@@ -60,10 +60,10 @@ struct Wide {
             bring_bytes(s, row, end, piece);
     }
     __device__ __forceinline__ void bring_rest(int piece) const {
-        copies_wait<0>();
+        cp_async_wait<0>();
         if constexpr (type == F16) {
             publish();
-            for (int i = max(0, piece - UNDER_WAY); i < piece; i++) barrier_arrive(full + 8 * (i % SLOTS));
+            for (int i = max(0, piece - UNDER_WAY); i < piece; i++) mbarrier_arrive(full + 8 * (i % SLOTS));
         } else {
             for (int i = max(0, piece - STAGED + 1); i < piece; i++) open(i);
         }
@@ -100,16 +100,16 @@ struct Wide {
                 for (int i = 0; i < n_staged(); i++) {
                     const int at_row = first_row + i * step, p = from + at_row;
                     const u8* const head = step > PAGE ? heads[at_row / PAGE] : heads[i * step / PAGE];
-                    copy16(staged_at(piece, i), head + at_row % PAGE * D + chunk * 16);
+                    cp_async16(staged_at(piece, i), head + at_row % PAGE * D + chunk * 16);
                     const bool is_seen = p >= range.first && p <= range.last;  // else its scale is zero
                     asm volatile(
                         "cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(staged_scale(piece, i))),
                         "l"(head + PAGE * D + (at_row % PAGE * (D / 32) + chunk / 2) * 4), "r"(is_seen ? 4 : 0)
                         : "memory");
                 }
-                copies_commit();
+                cp_async_commit();
                 if (piece < STAGED - 1) continue;
-                copies_wait<STAGED - 1>();
+                cp_async_wait<STAGED - 1>();
                 open(piece - STAGED + 1);
             }
         }
@@ -126,7 +126,7 @@ struct Wide {
             const float scale = *staged_scale(piece, i);
             scales[i] = scales_of(scale, scale);
         }
-        barrier_wait(free + 8 * slot, (piece / SLOTS & 1) ^ 1);
+        mbarrier_wait(free + 8 * slot, (piece / SLOTS & 1) ^ 1);
         u8* const to = ring + slot * bytes;
 #pragma unroll
         for (int i = 0; i < n_staged(); i++) {
@@ -140,7 +140,7 @@ struct Wide {
             *reinterpret_cast<Words4*>(to + place(GROUP, row, 2 * chunk + 1)) = other;
         }
         publish();
-        barrier_arrive(full + 8 * slot);
+        mbarrier_arrive(full + 8 * slot);
     }
 
     __device__ __forceinline__ void bring_halves(int s, int row, int end, int& piece) const {
@@ -158,7 +158,7 @@ struct Wide {
                 const u8* const all = is_v ? entry.v : entry.k;
                 const u8* const heads[2] = {head_of<F16>(all, pages[0], a.kv_heads, kv_head, D),
                                             head_of<F16>(all, pages[1], a.kv_heads, kv_head, D)};
-                barrier_wait(free + 8 * slot, (piece / SLOTS & 1) ^ 1);
+                mbarrier_wait(free + 8 * slot, (piece / SLOTS & 1) ^ 1);
                 u8* const to = ring + slot * bytes;
                 const bool is_whole = from >= range.first && from + GROUP - 1 <= range.last;
 #pragma unroll
@@ -166,15 +166,15 @@ struct Wide {
                     // Positions of a head follow one another in a page.
                     const int chunk = i * copiers + tid, p = from + chunk / chunks;
                     const bool is_first = (i + 1) * copiers <= of_page || (i * copiers < of_page && chunk < of_page);
-                    copy16_or_zeros(to + place(GROUP, chunk / chunks, chunk % chunks),
-                                    heads[is_first ? 0 : 1] + (is_first ? chunk : chunk - of_page) * 16,
-                                    is_whole || (p >= range.first && p <= range.last));
+                    cp_async16_zfill(to + place(GROUP, chunk / chunks, chunk % chunks),
+                                     heads[is_first ? 0 : 1] + (is_first ? chunk : chunk - of_page) * 16,
+                                     is_whole || (p >= range.first && p <= range.last));
                 }
-                copies_commit();
+                cp_async_commit();
                 if (piece >= UNDER_WAY) {
-                    copies_wait<UNDER_WAY>();
+                    cp_async_wait<UNDER_WAY>();
                     publish();
-                    barrier_arrive(full + 8 * ((piece - UNDER_WAY) % SLOTS));
+                    mbarrier_arrive(full + 8 * ((piece - UNDER_WAY) % SLOTS));
                 }
             }
         }
@@ -182,9 +182,9 @@ struct Wide {
     // Starts the product of the team's queries and a group of K.
     __device__ __forceinline__ void start_scores(float (&scores)[GROUP / 2], int team, int piece) const {
         const int slot = piece % SLOTS;
-        const u64 rows = wgmma_operand(shared_address(q) + team * TEAM * 128),
-                  columns = wgmma_operand(shared_address(ring) + slot * bytes);
-        barrier_wait(full + 8 * slot, piece / SLOTS & 1);
+        const u64 rows = wgmma_descriptor(shared_address(q) + team * TEAM * 128),
+                  columns = wgmma_descriptor(shared_address(ring) + slot * bytes);
+        mbarrier_wait(full + 8 * slot, piece / SLOTS & 1);
         wgmma_fence();
 #pragma unroll
         for (int c = 0; c < D / 16; c++)
@@ -195,7 +195,7 @@ struct Wide {
 
     __device__ __forceinline__ void release(int piece) const {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(free + 8 * (piece % SLOTS));
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(free + 8 * (piece % SLOTS));
     }
 
     __device__ __forceinline__ Query query(int row, int end, int at) const {
@@ -243,8 +243,8 @@ struct Wide {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const float* two = scores + 8 * i + 2 * e;
-                powers[i][e] = to_halves(power_at(two[0], factors[e % 2], bases[e % 2]),
-                                         power_at(two[1], factors[e % 2], bases[e % 2]));
+                powers[i][e] = to_half2(power_at(two[0], factors[e % 2], bases[e % 2]),
+                                        power_at(two[1], factors[e % 2], bases[e % 2]));
             }
             mma(totals, powers[i], ONES, ONES);
         }
@@ -316,8 +316,8 @@ struct Wide {
             u32 powers[GROUP / 16][4];
             find_powers(powers, tops, totals, scores, mine, is_plain);
             const int slot = (piece + 1) % SLOTS;
-            const u64 columns = turned_operand(shared_address(ring) + slot * bytes, GROUP * 128);
-            barrier_wait(full + 8 * slot, (piece + 1) / SLOTS & 1);
+            const u64 columns = transposed_descriptor(shared_address(ring) + slot * bytes, GROUP * 128);
+            mbarrier_wait(full + 8 * slot, (piece + 1) / SLOTS & 1);
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < GROUP / 16; i++)
@@ -355,15 +355,15 @@ template <int D, int type>
 __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(raw);
     u8* const memory = raw + ((1024 - (shared_address(raw) & 1023)) & 1023);
-    let_next_kernel_begin();
+    launch_dependents();
     const Wide<D, type> wide(a, memory, blockIdx.x);
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; i++)
-            barrier_start(wide.full + 8 * i, wide.copiers), barrier_start(wide.free + 8 * i, 2 * TEAM / 16);
-        barriers_started();
+            mbarrier_init(wide.full + 8 * i, wide.copiers), mbarrier_init(wide.free + 8 * i, 2 * TEAM / 16);
+        mbarrier_init_fence();
     }
     __syncthreads();
-    wait_for_kernel_before();
+    wait_for_previous_kernel();
     const int rows = WIDE / a.group();
     int row = (gridDim.y - 1 - blockIdx.y) * rows, piece = 0;
     const int end = min(row + rows, a.b->n_rows);
@@ -388,7 +388,7 @@ __device__ __forceinline__ void attend(const Attend& a) {
 }  // namespace
 
 #define ATTEND_WIDE(n_threads, name, type, D) \
-    KERNEL_OF(n_threads, attend_wide_##name##_##D)(ATTEND_PARAMETERS) { attend<D, type>(ATTEND_ARGUMENTS); }
+    KERNEL_THREADS(n_threads, attend_wide_##name##_##D)(ATTEND_PARAMETERS) { attend<D, type>(ATTEND_ARGUMENTS); }
 
 ATTEND_WIDE(384, f16, F16, 64)
 ATTEND_WIDE(384, f16, F16, 80)

@@ -52,10 +52,10 @@ struct Plain {
     __device__ __forceinline__ void put(const float4& v, u8* page, int slot) const {
         u32* const head = reinterpret_cast<u32*>(page) + slot * (columns / 2);
         if (is_adjacent) {
-            reinterpret_cast<Words2*>(head)[lane] = {to_halves_saturated(v.x, v.y), to_halves_saturated(v.z, v.w)};
+            reinterpret_cast<Words2*>(head)[lane] = {to_half2_saturated(v.x, v.y), to_half2_saturated(v.z, v.w)};
         } else {
-            head[lane] = to_halves_saturated(v.x, v.z);
-            head[columns / 4 + lane] = to_halves_saturated(v.y, v.w);
+            head[lane] = to_half2_saturated(v.x, v.z);
+            head[columns / 4 + lane] = to_half2_saturated(v.y, v.w);
         }
     }
 };
@@ -102,13 +102,13 @@ __device__ __forceinline__ void store_plain(const Store& s, const Plain& plain, 
 // of k and v. Columns turn with those of the other four or, if they are adjacent, with those beside them.
 struct Eights {
     const Store& s;
-    const bool is_turned, is_adjacent;
+    const bool is_transposed, is_adjacent;
     const int each, second;  // eights of a head, and where the second four begins
 
     __device__ __forceinline__ Eights(const Store& s)
         : s(s),
-          is_turned(s.turned.n_turned > 0),
-          is_adjacent(!is_turned || s.turned.is_adjacent),
+          is_transposed(s.turned.n_turned > 0),
+          is_adjacent(!is_transposed || s.turned.is_adjacent),
           each(s.k_dim / 8),
           second(is_adjacent ? 4 : s.k_dim / 2) {}
 
@@ -143,9 +143,9 @@ struct Eights {
     __device__ __forceinline__ void put(const float4& a, const float4& b, const u8* page, int slot, int at,
                                         bool is_last) const {
         u8* const head = const_cast<u8*>(page) + slot * s.k_room * 2;
-        *reinterpret_cast<Words2*>(head + at * 2) = {to_halves_saturated(a.x, a.y), to_halves_saturated(a.z, a.w)};
-        *reinterpret_cast<Words2*>(head + (at + second) * 2) = {to_halves_saturated(b.x, b.y),
-                                                                to_halves_saturated(b.z, b.w)};
+        *reinterpret_cast<Words2*>(head + at * 2) = {to_half2_saturated(a.x, a.y), to_half2_saturated(a.z, a.w)};
+        *reinterpret_cast<Words2*>(head + (at + second) * 2) = {to_half2_saturated(b.x, b.y),
+                                                                to_half2_saturated(b.z, b.w)};
         for (int c = s.k_dim; is_last && c < s.k_room; c += 8)
             *reinterpret_cast<Words4*>(head + c * 2) = Words4{0, 0, 0, 0};
     }
@@ -168,7 +168,7 @@ struct Eights {
             if (is_one && !is_q) c = load(s.v + kv_at), d = load(s.v + kv_at + second);
             if (__syncthreads_or(is_one && !is_q && !(are_numbers(c) && are_numbers(d)))) return false;
             if (!is_one) continue;
-            if (is_turned)
+            if (is_transposed)
                 turn(a, b, *reinterpret_cast<const float4*>(s.turned.b->cosines + table + 4 * j),
                      *reinterpret_cast<const float4*>(s.turned.b->sines + table + 4 * j));
             if (is_q) {
@@ -192,12 +192,12 @@ __device__ __forceinline__ void turn_filled(float* head, int n, int room, bool i
 template <int k_type, int v_type>
 __device__ void store(const Store& s) {
     __shared__ float heads[WARPS][MAX_COLUMNS];
-    let_next_kernel_begin();
+    launch_dependents();
     const Batch& b = *s.turned.b;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x, step = gridDim.y * WARPS;
     int h = blockIdx.y * WARPS + warp;
     if (row >= b.n_rows) {
-        wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+        wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
         return;
     }
     const int position = b.positions[row];
@@ -206,11 +206,11 @@ __device__ void store(const Store& s) {
     const long long table = s.turned.table(row);
     if (k_type == F16 && v_type == F16 && is_plain(s, table)) {
         const Plain plain(s.turned, table, lane);
-        wait_for_kernel_before();
+        wait_for_previous_kernel();
         store_plain(s, plain, entry, row, page, slot, h, step);
         return;
     }
-    wait_for_kernel_before();
+    wait_for_previous_kernel();
     if (k_type == F16 && v_type == F16 && Eights::are_possible(s, table) &&
         Eights(s).store(entry, row, page, slot, table))
         return;
@@ -257,7 +257,7 @@ __device__ void store(const Store& s) {
             k_room, v_room                                                                                           \
     }
 
-KERNEL_MANY(128, 8, store_f16)(STORE_PARAMETERS) { store<F16, F16>(STORE_ARGUMENTS); }
+KERNEL_BOUNDS(128, 8, store_f16)(STORE_PARAMETERS) { store<F16, F16>(STORE_ARGUMENTS); }
 KERNEL(store_f32)(STORE_PARAMETERS) { store<F32, F32>(STORE_ARGUMENTS); }
 KERNEL(store_q8_0)(STORE_PARAMETERS) { store<Q8_0, Q8_0>(STORE_ARGUMENTS); }
 KERNEL(store_q4)(STORE_PARAMETERS) { store<Q4, Q4>(STORE_ARGUMENTS); }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attention/attend.cuh"
-#include "primitives/quotients.cuh"
+#include "primitives/division.cuh"
 
 // How heads are normed and turned.
 struct Turned {
@@ -129,7 +129,7 @@ __device__ void put(const float* head, int n, int room, u8* page, int slot, int 
     } else if (type == F16) {
         for (int c = 2 * lane; c < room; c += 64)
             reinterpret_cast<u32*>(page)[(slot * room + c) / 2] =
-                to_halves_saturated(c < n ? head[c] : 0.f, c + 1 < n ? head[c + 1] : 0.f);
+                to_half2_saturated(c < n ? head[c] : 0.f, c + 1 < n ? head[c + 1] : 0.f);
     } else if (type == Q4) {  // of columns that are turned and filled up already
         for (int c = lane; c < room; c += 32) {
             const Fit fit = fit_of_block(head[c], lane);

@@ -18,9 +18,9 @@
 #define KERNEL(name)          \
     struct emulated_kernel__; \
     extern "C" void kernel_##name
-#define KERNEL_OF(n_threads, name) KERNEL(name)
-#define KERNEL_IN_PAIRS(n_threads, name) KERNEL(name)
-#define KERNEL_MANY(n_threads, n_blocks, name) KERNEL(name)
+#define KERNEL_THREADS(n_threads, name) KERNEL(name)
+#define KERNEL_CLUSTER2(n_threads, name) KERNEL(name)
+#define KERNEL_BOUNDS(n_threads, n_blocks, name) KERNEL(name)
 #define DYNAMIC_SHARED(name) unsigned char* const name = ::emulated::dynamic_shared()
 
 #define __global__

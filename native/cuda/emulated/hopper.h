@@ -44,36 +44,36 @@ inline void copy_bytes(unsigned char* shared, uint32_t to, const void* from, uin
 inline uint32_t shared_address(const void* p) {
     return static_cast<uint32_t>(static_cast<const unsigned char*>(p) - emulated::dynamic_shared());
 }
-inline void barrier_start(uint32_t barrier, int n) {
+inline void mbarrier_init(uint32_t barrier, int n) {
     emulated::barrier_at(barrier) = {0, static_cast<uint8_t>(n), static_cast<uint8_t>(n), 0, 0};
 }
-inline void barriers_started() {}
-inline void written_for_copies() {}
-inline void barrier_expect(uint32_t barrier, uint32_t n_bytes) {
+inline void mbarrier_init_fence() {}
+inline void fence_async_proxy() {}
+inline void mbarrier_expect_tx(uint32_t barrier, uint32_t n_bytes) {
     emulated::barrier_at(barrier).n_bytes += static_cast<int32_t>(n_bytes);
     emulated::barrier_at(barrier).arrive();
 }
-inline void barrier_arrive(uint32_t barrier) { emulated::barrier_at(barrier).arrive(); }
-inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+inline void mbarrier_arrive(uint32_t barrier) { emulated::barrier_at(barrier).arrive(); }
+inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
     emulated::await_phase(&emulated::barrier_at(barrier).phase, static_cast<uint8_t>(parity));
 }
 inline void bulk_copy(uint32_t to, const void* from, uint32_t n_bytes, uint32_t barrier, unsigned long long) {
     emulated::copy_bytes(emulated::dynamic_shared(), to, from, n_bytes, emulated::barrier_at(barrier));
 }
 inline void bulk_prefetch(const void*, uint32_t) {}
-inline unsigned long long read_once() { return 0; }
-inline unsigned long long read_often() { return 0; }
+inline unsigned long long evict_first_policy() { return 0; }
+inline unsigned long long evict_last_policy() { return 0; }
 
 // What pairs of blocks do.
-inline void pair_sync() { emulated::group_barrier(); }
-inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+inline void cluster_sync() { emulated::group_barrier(); }
+inline void mbarrier_arrive_remote(uint32_t barrier, uint32_t rank) {
     emulated::barrier_at(barrier, static_cast<int>(rank)).arrive();
 }
-inline void bulk_copy_to_pair(uint32_t to, const void* from, uint32_t n_bytes, uint32_t barrier, unsigned long long) {
+inline void bulk_copy_multicast(uint32_t to, const void* from, uint32_t n_bytes, uint32_t barrier, unsigned long long) {
     for (int rank = 0; rank < 2; rank++)
         emulated::copy_bytes(emulated::dynamic_shared(rank), to, from, n_bytes, emulated::barrier_at(barrier, rank));
 }
-inline void send_four(uint32_t to, float4 v, uint32_t barrier, uint32_t rank) {
+inline void st_async_float4(uint32_t to, float4 v, uint32_t barrier, uint32_t rank) {
     const int there = static_cast<int>(rank);
     emulated::copy_bytes(emulated::dynamic_shared(there), to, &v, 16, emulated::barrier_at(barrier, there));
 }

@@ -11,8 +11,8 @@ KERNEL(moe_rows)
     DYNAMIC_SHARED(shared);
     float* here = reinterpret_cast<float*>(shared);
     const RowNorm normer(norm, eps, n);
-    wait_for_kernel_before();
-    let_next_kernel_begin();
+    wait_for_previous_kernel();
+    launch_dependents();
     const int row = blockIdx.x;
     if (row >= b->rows(kind)) return;
     const float largest = normer.apply(x + u64(row) * n, here);
@@ -23,10 +23,10 @@ KERNEL(moe_rows)
 }
 
 // Logits: a warp takes four outputs and eight rows. grid: outputs by 32, rows by 8.
-KERNEL_MANY(256, 2, moe_logits)
+KERNEL_BOUNDS(256, 2, moe_logits)
 (const Batch* b, int kind, const float* x, int n, const float* w, const float* bias, float* y, int n_out) {
-    wait_for_kernel_before();
-    let_next_kernel_begin();
+    wait_for_previous_kernel();
+    launch_dependents();
     const int lane = threadIdx.x % 32, out = (blockIdx.x * 8 + threadIdx.x / 32) * 4, first = blockIdx.y * 8;
     const int n_rows = min(8, b->rows(kind) - first);
     if (out >= n_out || n_rows <= 0) return;
@@ -57,8 +57,8 @@ KERNEL_MANY(256, 2, moe_logits)
 // The experts of a row and their weights: a warp for each row, four in a block. Shared: three numbers for each expert
 // and warp.
 KERNEL(moe_choose)(const Batch* b, int kind, const float* logits, CHOICE, int* experts, float* shares) {
-    wait_for_kernel_before();
-    let_next_kernel_begin();
+    wait_for_previous_kernel();
+    launch_dependents();
     DYNAMIC_SHARED(shared);
     const int warp = threadIdx.x / 32, row = blockIdx.x * 4 + warp;
     if (row >= b->rows(kind)) return;
@@ -70,8 +70,8 @@ KERNEL(moe_choose)(const Batch* b, int kind, const float* logits, CHOICE, int* e
 KERNEL(moe_group)
 (const Batch* b, int kind, const int* experts, int n_experts, int n_used, int n_bundle, int n_apart, int* members,
  int* places, Bundle* items) {
-    wait_for_kernel_before();
-    let_next_kernel_begin();
+    wait_for_previous_kernel();
+    launch_dependents();
     DYNAMIC_SHARED(shared);
     group_entries(experts, b->rows(kind) * n_used, n_experts, n_bundle, n_apart, reinterpret_cast<int*>(shared),
                   members, places, items);
@@ -89,7 +89,7 @@ __device__ __forceinline__ Words4 eight_halves(const float* row, int place, int 
         else
             v[t] = make_float2(k < n ? __ldcg(row + k) : 0.0f, k + 1 < n ? __ldcg(row + k + 1) : 0.0f);
     }
-    auto two = [&](int t) { return to_halves_saturated(v[t].x * times, v[t].y * times); };
+    auto two = [&](int t) { return to_half2_saturated(v[t].x * times, v[t].y * times); };
     return {two(0), two(1), two(2), two(3)};
 }
 
@@ -98,8 +98,8 @@ __device__ __forceinline__ Words4 eight_halves(const float* row, int place, int 
 KERNEL(moe_spread)
 (const Batch* b, int kind, int n_used, const int* places, const float* x, const float* backs, int n, int n_padded,
  int n_stride, u16* prepared, float* place_backs) {
-    wait_for_kernel_before();
-    let_next_kernel_begin();
+    wait_for_previous_kernel();
+    launch_dependents();
     const int row = blockIdx.x;
     if (row >= b->rows(kind)) return;
     const float back = __ldcg(backs + row);
@@ -116,8 +116,8 @@ KERNEL(moe_spread)
 KERNEL(moe_ready)
 (const Batch* b, int kind, int n_used, const int* places, const float* hidden, int n, int n_padded, int n_stride,
  u16* prepared, float* place_backs) {
-    wait_for_kernel_before();
-    let_next_kernel_begin();
+    wait_for_previous_kernel();
+    launch_dependents();
     const int lane = threadIdx.x % 32, entry = blockIdx.x * 8 + threadIdx.x / 32;
     if (entry >= b->rows(kind) * n_used) return;
     const float* row = hidden + u64(entry) * n;
@@ -143,8 +143,8 @@ KERNEL(moe_ready)
 KERNEL(moe_hidden)
 (const Batch* b, int kind, int n_used, const int* experts, const float* gate, const float* up, BETWEEN, int is_paired,
  int stride, int n, int n_padded, float* hidden, u32* largests, u8* halves, float* backs) {
-    wait_for_kernel_before();
-    let_next_kernel_begin();
+    wait_for_previous_kernel();
+    launch_dependents();
     const int entry = blockIdx.x;
     if (entry >= b->rows(kind) * n_used) return;
     const Between between = BETWEEN_OF;
@@ -172,8 +172,8 @@ KERNEL(moe_hidden)
 KERNEL(moe_sum)
 (const Batch* b, int kind, int n_used, const int* experts, const float* shares, int weigh_input, const float* down,
  const float* bias, const float* scale, int stride, int n, float factor, const float* residual, float* y) {
-    wait_for_kernel_before();
-    let_next_kernel_begin();
+    wait_for_previous_kernel();
+    launch_dependents();
     const int row = blockIdx.x, column = blockIdx.y * blockDim.x + threadIdx.x;
     if (row >= b->rows(kind) || column >= n) return;
     float sum = 0.0f;
@@ -191,8 +191,8 @@ KERNEL(moe_sum)
 KERNEL(moe_f32)
 (const Batch* b, int kind, int n_used, const int* experts, const float* x, int per, int n, const float* w, float* y,
  int n_out, int stride) {
-    wait_for_kernel_before();
-    let_next_kernel_begin();
+    wait_for_previous_kernel();
+    launch_dependents();
     const int lane = threadIdx.x % 32, out = blockIdx.y * 8 + threadIdx.x / 32, entry = blockIdx.x;
     if (entry >= b->rows(kind) * n_used || out >= n_out) return;
     w += (u64(experts[entry]) * n_out + out) * n;

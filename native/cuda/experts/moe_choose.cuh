@@ -2,7 +2,7 @@
 #pragma once
 
 #include "experts/moe.cuh"
-#include "primitives/quotients.cuh"
+#include "primitives/division.cuh"
 
 // Without a header there is no name for it.
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
@@ -237,7 +237,7 @@ __device__ __forceinline__ void choose_at_once(const Choice& c, const float* log
     u32 keys[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        const float by = is_sigmoid ? 1.0f + scores[i] : sum, score = divided(is_sigmoid ? 1.0f : scores[i], by);
+        const float by = is_sigmoid ? 1.0f + scores[i] : sum, score = divide_rn(is_sigmoid ? 1.0f : scores[i], by);
         scores[i] = by > 8e37f ? 0.0f : score;
         keys[i] = lane + 32 * i < n_experts ? max(key_of(c.select != nullptr ? scores[i] + added[i] : v[i]), 1u) : 0;
     }
@@ -251,7 +251,7 @@ __device__ __forceinline__ void choose_at_once(const Choice& c, const float* log
     for (int i = 0; i < N; i++) {
         const u32 all = __ballot_sync(ALL_LANES, taken >> i & 1);
         const int mine = at + __popc(all & ((1u << lane) - 1));
-        const float share = divided(scores[i], c.normalize ? total + 1e-20f : 1.0f);
+        const float share = divide_rn(scores[i], c.normalize ? total + 1e-20f : 1.0f);
         if (taken >> i & 1) {
             experts[mine] = lane + 32 * i;
             shares[mine] = c.weights_scale == 1.0f ? share : share * c.weights_scale;

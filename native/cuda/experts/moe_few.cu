@@ -135,10 +135,9 @@ struct Hidden {
                 low = make_float4(at(row, k), at(row, k + 1), at(row, k + 2), at(row, k + 3));
                 high = make_float4(at(row, k + 4), at(row, k + 5), at(row, k + 6), at(row, k + 7));
             }
-            to[j] = {to_halves_saturated(low.x * times, low.y * times),
-                     to_halves_saturated(low.z * times, low.w * times),
-                     to_halves_saturated(high.x * times, high.y * times),
-                     to_halves_saturated(high.z * times, high.w * times)};
+            to[j] = {to_half2_saturated(low.x * times, low.y * times), to_half2_saturated(low.z * times, low.w * times),
+                     to_half2_saturated(high.x * times, high.y * times),
+                     to_half2_saturated(high.z * times, high.w * times)};
         }
     }
     __device__ __forceinline__ static float back(int) { return 0.0f; }  // `load` brings it
@@ -190,18 +189,18 @@ __device__ __forceinline__ void bring_factors(const Strips<T>& strips, int first
         const u8* tiles = stack.of(strips.near[item - strips.first].expert);
         const float* factors =
             reinterpret_cast<const float*>(tiles + u64(stack.n_strips) * stack.n_tiles * Tile<T>::bytes);
-        copy16(to + 4 * i, factors + (strip - item * stack.n_strips) * 16 + i % 4 * 4);
+        cp_async16(to + 4 * i, factors + (strip - item * stack.n_strips) * 16 + i % 4 * 4);
     }
-    copies_commit();
+    cp_async_commit();
 }
 
 // Waits for the factors of a round, in which the warp has multiplied `n_done` tiles.
 __device__ __forceinline__ void await_factors(int n_stages, int n_done) {
     // Without bulk copies tiles are groups of copies, too: those that were asked for before the factors are there.
     if (!WOOLLY_BULK && n_done >= n_stages - 1)
-        wait_for_stage(n_stages);
+        cp_async_wait_stage(n_stages);
     else
-        copies_wait<0>();
+        cp_async_wait<0>();
 }
 
 // What the threads of a block finish: elements of the strips of a round.
@@ -244,14 +243,14 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
     u8* space = reinterpret_cast<u8*>(sums);  // until there are sums
     strips.ring.start(shared, space + work.n_space, warp, lane, work.n_stages, Tile<T>::bytes);
     const int n_early = Rows::IS_EARLY ? work.n_early : 0;
-    if (!Rows::IS_EARLY) wait_for_kernel_before();
-    let_next_kernel_begin();
+    if (!Rows::IS_EARLY) wait_for_previous_kernel();
+    launch_dependents();
     const Own own = bring_items<IS_ONE, Out::MAY_CHOOSE>(work.from, stack.n_strips, near, space, rows);
     strips.start(warp, own);
     bring_factors(strips, strips.begin, min(strips.begin + work.n_held, strips.end), factors);
 #pragma unroll 1
     for (int i = 0; i < n_early; i++) strips.fetch(i);
-    if (Rows::IS_EARLY) wait_for_kernel_before();
+    if (Rows::IS_EARLY) wait_for_previous_kernel();
     Words4 columns[8];
     int held = -1, place = 0;  // held: which columns are
     auto which = [&](int number, int tile) { return (IS_ONE && !Rows::IS_EARLY ? 0 : number) * n_tiles + tile; };
@@ -304,13 +303,13 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
         moe_few<IS_ONE, Type>(WORK_OF, STACK_OF, Halved{halves, backs}, Paired{BETWEEN_OF, n, hidden, largests}); \
     }
 #define MOE_FEW(name, Type)                                                                        \
-    MOE_PAIRS(KERNEL_OF(512, moe_one_pairs__##name), Type, true)                                   \
-    MOE_PAIRS(KERNEL_MANY(512, FEW_BLOCKS, moe_few_pairs__##name), Type, false)                    \
-    KERNEL_MANY(512, FEW_BLOCKS, moe_few_rows__##name)                                             \
+    MOE_PAIRS(KERNEL_THREADS(512, moe_one_pairs__##name), Type, true)                              \
+    MOE_PAIRS(KERNEL_BOUNDS(512, FEW_BLOCKS, moe_few_pairs__##name), Type, false)                  \
+    KERNEL_BOUNDS(512, FEW_BLOCKS, moe_few_rows__##name)                                           \
     (const Batch* b, WORK, STACK, const u8* halves, const float* backs, float* y) {                \
         moe_few<false, Type>(WORK_OF, STACK_OF, Halved{halves, backs}, Packed{y, n_strips * 16});  \
     }                                                                                              \
-    KERNEL_MANY(512, FEW_BLOCKS, moe_few_hidden__##name)                                           \
+    KERNEL_BOUNDS(512, FEW_BLOCKS, moe_few_hidden__##name)                                         \
     (const Batch* b, WORK, STACK, const float* x, const u32* largests, int n, float* y) {          \
         moe_few<false, Type>(WORK_OF, STACK_OF, Hidden{x, largests, n}, Packed{y, n_strips * 16}); \
     }

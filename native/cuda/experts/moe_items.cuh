@@ -22,7 +22,7 @@ struct Source {
     __device__ __forceinline__ void await() const {
         if (logits != nullptr || ready == nullptr) return;
         if (threadIdx.x % 32 == 0)
-            while (load_of_blocks(ready) == 0) wait_for_blocks();
+            while (load_acquire(ready) == 0) spin_wait();
         __syncwarp();
     }
 };
@@ -132,7 +132,7 @@ __device__ __forceinline__ Own choose_items(const Source& from, int n_strips, Ne
         if (i == n_entries - 1) from.items[0] = {own.n_all, 0, 0, 0};
     }
     __syncthreads();
-    if (is_first && tid == 0) store_for_blocks(from.ready, 1);
+    if (is_first && tid == 0) store_release(from.ready, 1);
     return own;
 }
 

@@ -18,8 +18,8 @@ __device__ __forceinline__ void moe_many(const int* members, const Bundle* items
     constexpr int N = BUNDLE_ROWS / 8;
     const int lane = threadIdx.x & 31, strip = int(blockIdx.y) * MANY_WARPS + int(threadIdx.x >> 5);
     const int g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles;
-    wait_for_kernel_before();
-    let_next_kernel_begin();
+    wait_for_previous_kernel();
+    launch_dependents();
     if (int(blockIdx.x) >= items[0].expert || strip >= stack.n_strips) return;
     const Bundle item = items[1 + blockIdx.x];
     const u8* tiles = stack.of(item.expert);

@@ -48,8 +48,7 @@ struct Columns {
 #pragma unroll
         for (int j = 0; j < 2; j++)
             *reinterpret_cast<Words2*>(halves + halved_at(4 * lane + 128 * j)) = {
-                to_halves_saturated(v[j].x * times, v[j].y * times),
-                to_halves_saturated(v[j].z * times, v[j].w * times)};
+                to_half2_saturated(v[j].x * times, v[j].y * times), to_half2_saturated(v[j].z * times, v[j].w * times)};
         __syncwarp();
     }
 };
@@ -147,8 +146,8 @@ __device__ __forceinline__ void moe_one(const Source& from, const float* x, cons
     Element first = {};  // that this thread finishes
     const bool has_first = int(threadIdx.x) < n_used * 16;
     if (has_first) first.ask_early<T>(from, stack, experts, threadIdx.x);
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
 
     Columns columns{x, largests, n_columns, {}, 0};
     if (way.is_there()) columns.ask(way.entry, way.tile, lane);
@@ -189,7 +188,7 @@ __device__ __forceinline__ void moe_one(const Source& from, const float* x, cons
 
 // grid: strips.
 #define MOE_ONE(name, Type)                                                                                         \
-    KERNEL_OF(1024, moe_one__##name)                                                                                \
+    KERNEL_THREADS(1024, moe_one__##name)                                                                           \
     (const Batch*, SOURCE, STACK, int n_stages, const float* x, const u32* largests, int n_columns, int is_weighed, \
      const float* bias, const float* scale, int n, float factor, const float* residual, float* y) {                 \
         moe_one<Type>(SOURCE_OF(1), x, largests, n_columns, STACK_OF,                                               \

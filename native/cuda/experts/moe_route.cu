@@ -29,7 +29,7 @@ __device__ inline bool is_last(u32* arrivals, u32 n) {
 
 // grid: experts by 8, and one more with `ready`, rows by n_each. Shared: a row, and three numbers for each expert and
 // row of the block.
-KERNEL_MANY(256, 2, moe_route)
+KERNEL_BOUNDS(256, 2, moe_route)
 (const Batch* b, int kind, int n_each, const float* x, const float* norm, float eps, int n, int n_padded, float* normed,
  u8* halves, float* backs, const float* routed, int n_routed, const float* w, const float* bias, float* logits, CHOICE,
  int* experts, float* shares, u32* largests, int n_bundle, int* members, Bundle* items, u32* arrivals, u32* ready) {
@@ -44,8 +44,8 @@ KERNEL_MANY(256, 2, moe_route)
     for (int i = 0; i < KEPT; i++)
         if (4 * lane + 128 * i < width) weights[i] = four_of(mine, 4 * lane + 128 * i, width);
     const RowNorm normer(norm, eps, n);
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
     const int end = min(first + n_each, b->rows(kind));
     for (int row = first; row < end; row++) {
         if (routed == nullptr || is_halver) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "experts/moe.cuh"
-#include "primitives/sums.cuh"
+#include "primitives/block_reduce.cuh"
 
 // The largest over all threads of the block.
 __device__ inline float block_largest(float x) {
@@ -22,7 +22,7 @@ __device__ inline void halve(At&& at, float largest, int n, int n_padded, u8* ha
     const Power power = power_for(block_largest(largest));
     for (int k = 2 * threadIdx.x; k < n_padded; k += 2 * blockDim.x)
         *reinterpret_cast<u32*>(halves + halved_at(k)) =
-            to_halves_saturated(k < n ? at(k) * power.times : 0.0f, k + 1 < n ? at(k + 1) * power.times : 0.0f);
+            to_half2_saturated(k < n ? at(k) * power.times : 0.0f, k + 1 < n ? at(k + 1) * power.times : 0.0f);
     if (threadIdx.x == 0) *back = power.back;
 }
 

@@ -76,8 +76,8 @@ struct MoeWide {
 
     // Producer of tiles.
     __device__ __forceinline__ void copy_tiles() const {
-        const u64 policy = read_once();
-        Pipe pipe = {rings.n_tile_stages, 0, 1};
+        const u64 policy = evict_first_policy();
+        PipelineState pipe = {rings.n_tile_stages, 0, 1};
         for (int number = first; number < n_pieces; number += step) {
             const Piece piece(wide.items, number, n_high, rank);
             // Past the last strip: reload it; the results are discarded.
@@ -89,8 +89,8 @@ struct MoeWide {
     }
     // Producer of rows.
     __device__ __forceinline__ void copy_rows() const {
-        const u64 policy = read_often();
-        Pipe pipe = {rings.n_row_stages, 0, 1};
+        const u64 policy = evict_last_policy();
+        PipelineState pipe = {rings.n_row_stages, 0, 1};
         for (int number = first; number < n_pieces; number += step) {
             const Piece piece(wide.items, number, n_high, rank);
             const int n_half = piece.item.n_rows <= NT / 2 ? NT / 4 : NT / 2;
@@ -188,41 +188,41 @@ __device__ __forceinline__ void moe_wide(const Ordered& wide, const Stack& stack
     const Rings<T, NT> rings(raw, wide.n_tile_stages, wide.n_row_stages);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = blockIdx.x & 1;
     rings.start();
-    let_next_kernel_begin();
+    launch_dependents();
     // Items were made before the kernel that this one waits for.
     const int n_high = (stack.n_strips + 7) / 8, n_pieces = __ldcg(&wide.items[0].expert) * ((n_high + 1) / 2);
     const int first = blockIdx.x >> 1, step = gridDim.x >> 1;
     const MoeWide<T, NT, Out> roles = {rings,    wide,   stack,         out,  first, step,
                                        n_pieces, n_high, stack.n_tiles, lane, warp,  rank};
     if (warp >= 8) {
-        leave_registers<40>();
+        setmaxnreg_dec<40>();
         if (warp == 8) {
             roles.copy_tiles();
         } else if (warp == 9) {
-            wait_for_kernel_before();
+            wait_for_previous_kernel();
             roles.copy_rows();
         }
     } else {
-        take_registers<232>();
-        wait_for_kernel_before();
+        setmaxnreg_inc<232>();
+        wait_for_previous_kernel();
         roles.consume();
     }
     // Copies of one block go to the other, too.
-    pair_sync();
+    cluster_sync();
 }
 
 }  // namespace
 
 // grid: pairs of blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
 #define MOE_WIDE_AT(name, Type, NT)                                                                  \
-    KERNEL_IN_PAIRS(384, moe_wide_pairs__##name##_##NT)                                              \
+    KERNEL_CLUSTER2(384, moe_wide_pairs__##name##_##NT)                                              \
     (const Batch*, ORDERED, STACK, BETWEEN, int n, float* hidden) {                                  \
         const Between between = BETWEEN_OF;                                                          \
         const bool is_plain = gate_bias == nullptr && gate_scale == nullptr && up_bias == nullptr && \
                               up_scale == nullptr && shares == nullptr && is_usual(act, limit);      \
         moe_wide<Type, NT>(ORDERED_OF, STACK_OF, WidePaired{between, n, hidden, is_plain});          \
     }                                                                                                \
-    KERNEL_IN_PAIRS(384, moe_wide_rows__##name##_##NT)(const Batch*, ORDERED, STACK, float* y) {     \
+    KERNEL_CLUSTER2(384, moe_wide_rows__##name##_##NT)(const Batch*, ORDERED, STACK, float* y) {     \
         moe_wide<Type, NT>(ORDERED_OF, STACK_OF, WidePacked{y, n_strips * 16});                      \
     }
 #define MOE_WIDE(name, Type) MOE_WIDE_AT(name, Type, 64) MOE_WIDE_AT(name, Type, 128)

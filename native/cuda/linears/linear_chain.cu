@@ -110,7 +110,7 @@ struct LinearChain {
     __device__ __forceinline__ u32 was_read(int warp) const { return came(warp) + 64; }
     __device__ __forceinline__ void start() const {
         if (threadIdx.x == 0)
-            for (int i = 0; i < 8; i++) barrier_start(came(i), 1), barrier_start(was_read(i), 1);
+            for (int i = 0; i < 8; i++) mbarrier_init(came(i), 1), mbarrier_init(was_read(i), 1);
         rings.start(8);
     }
 
@@ -128,8 +128,8 @@ struct LinearChain {
     }
     // Producer of tiles.
     __device__ __forceinline__ void copy_tiles() const {
-        const u64 policy = read_once();
-        Pipe pipe = {rings.n_tile_stages, 0, 1};
+        const u64 policy = evict_first_policy();
+        PipelineState pipe = {rings.n_tile_stages, 0, 1};
         each_item([&](const Item& item, int) {
             const Matrix m = chosen(all, item.which);
             const int n_bytes = IS_MIXED && item.which == 2 ? Tile<U>::bytes : Tile<T>::bytes;
@@ -141,8 +141,8 @@ struct LinearChain {
     }
     // Producer of rows.
     __device__ __forceinline__ void copy_rows() const {
-        const u64 policy = read_often();
-        Pipe pipe = {rings.n_row_stages, 0, 1};
+        const u64 policy = evict_last_policy();
+        PipelineState pipe = {rings.n_row_stages, 0, 1};
         each_item([&](const Item&, int) {
             for (int block = first_tile * 4; block < end_tile * 4; block++)
                 rings.copy_own_rows(pipe, x + u64(block) * x_stride * 64, lane, policy);
@@ -184,12 +184,12 @@ struct LinearChain {
     }
 
     __device__ __forceinline__ void free_rows(int stage) const {
-        if (lane == 0) barrier_arrive(rings.rows_free(stage));
+        if (lane == 0) mbarrier_arrive(rings.rows_free(stage));
     }
 
     // Consumers: products, the sum of all slices, and the epilogue.
     __device__ __forceinline__ void consume() const {
-        Pipe row = {rings.n_row_stages, 0, 0}, tile = {rings.n_tile_stages, 0, 0};
+        PipelineState row = {rings.n_row_stages, 0, 0}, tile = {rings.n_tile_stages, 0, 0};
         each_item([&](const Item& item, int round) {
             if (IS_MIXED && item.which == 2)
                 consume_item<U>(item, row, tile, round);
@@ -198,8 +198,9 @@ struct LinearChain {
         });
     }
     template <class Type>
-    __device__ __forceinline__ void consume_item(const Item& item, Pipe& row, Pipe& tile, int round) const {
-        if (rank % 2 == 1 && lane == 0) barrier_expect(came(warp), NT * 64);
+    __device__ __forceinline__ void consume_item(const Item& item, PipelineState& row, PipelineState& tile,
+                                                 int round) const {
+        if (rank % 2 == 1 && lane == 0) mbarrier_expect_tx(came(warp), NT * 64);
         Consumer<Type, NT, L> consumer(rings, lane, warp);
         consumer.row = row, consumer.tile = tile;
         float kept[N_EACH - 1][NT / 2], acc[NT / 2], sum[NT / 2];
@@ -243,7 +244,7 @@ struct LinearChain {
             return;
         }
         if (rank % 2 == 1) {
-            barrier_wait(came(warp), round & 1);
+            mbarrier_wait(came(warp), round & 1);
             const float4* from = inbox();
 #pragma unroll
             for (int i = 0; i < NT / 2; i += 4) {
@@ -251,11 +252,11 @@ struct LinearChain {
                 sum[i] = v.x, sum[i + 1] = v.y, sum[i + 2] = v.z, sum[i + 3] = v.w;
             }
             __syncwarp();
-            if (lane == 0) barrier_arrive_at(was_read(warp), 0);
+            if (lane == 0) mbarrier_arrive_remote(was_read(warp), 0);
             return;
         }
         float4* const from = left_for(round, blockIdx.x);
-        while (!is_left(left_now(from + (NT / 8 - 1) * 256))) wait_for_blocks();
+        while (!is_left(left_now(from + (NT / 8 - 1) * 256))) spin_wait();
         bool is_there;
         do {
             is_there = true;
@@ -271,14 +272,14 @@ struct LinearChain {
         for (int i = 0; i < NT / 8; i++) __stcg(from + i * 256, make_float4(none, none, none, none));
     }
     __device__ __forceinline__ void hand_on(const float (&sum)[NT / 2], int round) const {
-        if (rank % 2 == 0) barrier_wait(was_read(warp), round & 1 ^ 1);  // what it sent before
+        if (rank % 2 == 0) mbarrier_wait(was_read(warp), round & 1 ^ 1);  // what it sent before
         const u32 there = shared_address(inbox());
         float4* const to = left_for(round, int(blockIdx.x) + 1);
 #pragma unroll
         for (int i = 0; i < NT / 2; i += 4) {
             const float4 v = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
             if (rank % 2 == 0)
-                send_four(there + i * 1024, v, came(warp), 1);
+                st_async_float4(there + i * 1024, v, came(warp), 1);
             else
                 __stcg(to + i * 64, v);
         }
@@ -310,25 +311,25 @@ __device__ __forceinline__ void linear_chain(const Batch* batch, int kind, const
                                          slice_start(rank * N_EACH, n_tiles),
                                          slice_start((rank + 1) * N_EACH, n_tiles)};
     roles.start();
-    let_next_kernel_begin();
+    launch_dependents();
     const bool is_own = own.x != nullptr;
     if (warp >= 8) {
-        leave_registers<40>();
+        setmaxnreg_dec<40>();
         if (warp == 8) {
             roles.copy_tiles();
         } else if (warp == 9) {
-            wait_for_kernel_before();
+            wait_for_previous_kernel();
             if (is_own) await_own_rows();
             roles.copy_rows();
         }
     } else {
-        take_registers<232>();
-        wait_for_kernel_before();
+        setmaxnreg_inc<232>();
+        wait_for_previous_kernel();
         if (is_own) own_rows(own, n_rows, rings.rest());
         roles.consume();
     }
     // The other block writes to the shared memory of this one.
-    pair_sync();
+    cluster_sync();
     if (is_own) leave_own_rows(own);
 }
 
@@ -337,7 +338,7 @@ __device__ __forceinline__ void linear_chain(const Batch* batch, int kind, const
 // grid: teams of two pairs of blocks. Up to NT rows, of at least 16 tiles of columns; `left`: NOTHING_LEFT between
 // kernels; other arguments as those of linear_wide.cu.
 #define LINEAR_CHAIN(name, Type, Other, NT)                                                                            \
-    KERNEL_IN_PAIRS(384, linear_chain__##name##_##NT)                                                                  \
+    KERNEL_CLUSTER2(384, linear_chain__##name##_##NT)                                                                  \
     (const Batch* batch, int kind, u16* x, float* backs, int x_stride, int n_columns, MATRIX(0), MATRIX(1), MATRIX(2), \
      FINISH, float4* left, int n_tile_stages, int n_row_stages, const float* own_x, const float* norm, float eps,      \
      u32* arrivals) {                                                                                                  \
@@ -356,7 +357,7 @@ __device__ __forceinline__ void linear_chain(const Batch* batch, int kind, const
 LINEAR_CHAINS_OF(WOOLLY_NAME, WOOLLY_TYPE)
 #define CHAINS_WITH_Q6_K(name, Type) LINEAR_CHAIN(name##_q6_k, Type, Q6_K, 64)
 #define CHAINS_NAMED_WITH_Q6_K(name, Type) CHAINS_WITH_Q6_K(name, Type)
-#if NAMED(CHAIN_IS_MIXED_, WOOLLY_NAME)
+#if CONCAT(CHAIN_IS_MIXED_, WOOLLY_NAME)
 CHAINS_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
 #endif
 #else

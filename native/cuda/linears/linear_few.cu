@@ -7,7 +7,7 @@
 //
 // Rows of 4096 columns stay in registers. Longer ones lie in shared memory, and 8 of them would fill it: so on Hopper
 // blocks work in pairs, each with half the slices, and read the other's sums.
-#include "primitives/few.cuh"
+#include "primitives/small_batch.cuh"
 
 namespace {
 
@@ -21,7 +21,7 @@ __device__ __forceinline__ void halve_rows(const Few& few, int n_rows, int n_til
                                            float* backs, Asked&& asked) {
     RowHalver<2, true, true, OWN> halver(few.norm, few.n_columns, n_tiles * 256);
     const int r = int(threadIdx.x) / (ROW_THREADS / OWN);
-    wait_for_kernel_before();
+    wait_for_previous_kernel();
     const float* x = few.x + u64(min(r, max(n_rows, 1) - 1)) * few.n_columns;
     const float back = halver.halve(
         x, few.eps, reduced + r * 32,
@@ -53,20 +53,20 @@ __device__ __forceinline__ void copy_halves(const Few& few, u8* halves, int n_ti
     u8* to = halves + (c.before(n_tiles) - c.tile) * 512 * n_group;
 #if WOOLLY_BULK
     // One lane copies; a barrier of each tile tells all warps.
-    const u64 policy = read_often();
+    const u64 policy = evict_last_policy();
     if (lane == 0) {
-        written_for_copies();
+        fence_async_proxy();
         for (int i = c.tile + warp / N; i < c.end; i += TEAM) {
             const u32 barrier = arrived + (c.before(n_tiles) - c.tile + i) * 8;
-            barrier_expect(barrier, 512 * n_group);
+            mbarrier_expect_tx(barrier, 512 * n_group);
             bulk_copy(shared_address(to + i * 512 * n_group), few.halves + i * 512 * n_group, 512 * n_group, barrier,
                       policy);
         }
     }
 #else
     for (int i = (c.tile + warp / N) * 512 * n_group; i < c.end * 512 * n_group; i += TEAM * 512 * n_group)
-        for (int k = lane * 16; k < 512 * n_group; k += 512) copy16(to + i + k, few.halves + i + k);
-    copies_commit();
+        for (int k = lane * 16; k < 512 * n_group; k += 512) cp_async16(to + i + k, few.halves + i + k);
+    cp_async_commit();
 #endif
 }
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ void multiply_slice(Tiles& stream, Opener opener, flo
 #pragma unroll 1
     for (; c.tile < c.end; c.tile++, place++, columns += 512 * n_group) {
 #if WOOLLY_BULK
-        barrier_wait(arrived + place * 8, 0);
+        mbarrier_wait(arrived + place * 8, 0);
 #endif
         stream.multiply(opener, acc,
                         [&](int k32) { return *reinterpret_cast<const Words4*>(columns + k32 * 64 * n_group); });
@@ -180,13 +180,13 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
 #if WOOLLY_BULK
     arrived = shared_address(shared + 128);
     if (!IS_KEPT && int(threadIdx.x) < n_mine) {
-        barrier_start(arrived + threadIdx.x * 8, 1);
-        barriers_started();
+        mbarrier_init(arrived + threadIdx.x * 8, 1);
+        mbarrier_init_fence();
     }
 #endif
 #pragma unroll 1
     for (int i = 0; i < few.n_early; i++) stream.fetch(i);
-    let_next_kernel_begin();
+    launch_dependents();
     const int n_rows = min(batch->rows(kind), n_group);
     if constexpr (OWN > 0) {
         halve_rows<OWN>(few, n_rows, n_tiles, halves, reduced, reduced + 128, [&] {
@@ -195,7 +195,7 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
         });
         __syncthreads();
     } else {
-        wait_for_kernel_before();
+        wait_for_previous_kernel();
         if constexpr (IS_KEPT)
             prepare_rows<2, true>(few, n_rows, n_tiles, reduced);
         else if (few.n_columns % 4 == 0 && few.n_columns <= 7 * 4 * ROW_THREADS)
@@ -219,7 +219,7 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
     }
 #if !WOOLLY_BULK
     if constexpr (!IS_KEPT) {
-        copies_wait<0>();
+        cp_async_wait<0>();
         __syncthreads();
     }
 #endif
@@ -246,10 +246,10 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
         const Few few = {n_columns, n_stages, n_early, n_group, x, norm, eps, halves, backs, arrivals};                \
         linear_few<Type, Other, IS_KEPT, TEAM, OWN>(batch, kind, all, few, finish);                                    \
     }
-#define LINEAR_FEW_MIXED(name, Type, Other)                                           \
-    LINEAR_FEW_OF(KERNEL_OF(512, linear_few__##name##_two), Type, Other, true, 1, 2)  \
-    LINEAR_FEW_OF(KERNEL_OF(512, linear_few__##name##_kept), Type, Other, true, 1, 0) \
-    LINEAR_FEW_OF(KERNEL_IN_PAIRS(512, linear_few__##name), Type, Other, false, PAIR, 0)
+#define LINEAR_FEW_MIXED(name, Type, Other)                                                \
+    LINEAR_FEW_OF(KERNEL_THREADS(512, linear_few__##name##_two), Type, Other, true, 1, 2)  \
+    LINEAR_FEW_OF(KERNEL_THREADS(512, linear_few__##name##_kept), Type, Other, true, 1, 0) \
+    LINEAR_FEW_OF(KERNEL_CLUSTER2(512, linear_few__##name), Type, Other, false, PAIR, 0)
 #define LINEAR_FEW(name, Type) LINEAR_FEW_MIXED(name, Type, Type)
 // Files of mixed types have q and k of one kind and v of the other.
 #define FEW_IS_MIXED_q4_k 1
@@ -258,7 +258,7 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
 LINEAR_FEW(WOOLLY_NAME, WOOLLY_TYPE)
 #define FEW_WITH_Q6_K(name, Type) LINEAR_FEW_MIXED(name##_q6_k, Type, Q6_K)
 #define FEW_NAMED_WITH_Q6_K(name, Type) FEW_WITH_Q6_K(name, Type)
-#if NAMED(FEW_IS_MIXED_, WOOLLY_NAME)
+#if CONCAT(FEW_IS_MIXED_, WOOLLY_NAME)
 FEW_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
 #endif
 #else

@@ -12,7 +12,7 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
     DYNAMIC_SHARED(shared);
     const int first_row = int(blockIdx.z) * n_group, n_rows = min(n_group, batch->rows(kind) - first_row);
     if (n_rows <= 0) {
-        wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+        wait_for_previous_kernel();  // what comes after this kernel relies on the one before it, too
         return;
     }
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y, n_heads = gridDim.y;
@@ -27,11 +27,11 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
     Stream<T, T> stream(all, n_tiles, warp, lane);
     stream.start(shared, reinterpret_cast<u8*>(sums + 2 * HELD_SUMS * N_SLICES * 16), n_stages);
     for (int i = 0; i < n_stages; i++) stream.fetch(i);
-    let_next_kernel_begin();
+    launch_dependents();
 
     float* backs = reduced + 64;  // of each row
     RowHalver<2> halver(nullptr, n_columns, n_tiles * 256);
-    wait_for_kernel_before();
+    wait_for_previous_kernel();
     for (int r = 0; r < n_rows; r++) {
         const float* row = x + (u64(first_row + r) * n_heads + head) * n_columns;
         const float back = halver.halve(row, 0, reduced + r % 2 * 32, [&](int k, u32 low, u32 high) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
 // Values [rows][heads][columns] to values [rows][heads][n_rows0]. grid: blocks that share the strips, heads, groups of
 // rows.
 #define LINEAR_HEADS(name, Type)                                                                                       \
-    KERNEL_OF(512, linear_heads__##name)                                                                               \
+    KERNEL_THREADS(512, linear_heads__##name)                                                                          \
     (const Batch* batch, int kind, const float* x, int n_columns, const u8* tiles, float* y, int n_rows, int n_strips, \
      int head_bytes, int n_group, int n_stages) {                                                                      \
         linear_heads<Type>(batch, kind, x, n_columns, {tiles, nullptr, y, n_rows, n_strips}, head_bytes, n_group,      \

@@ -18,8 +18,8 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256, n_each = N_SLICES / n_splits;
     const Items items(all, n_rows, NT, n_splits);
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
     for (int number = blockIdx.x; number < items.count(); number += gridDim.x) {
         const Item item(items, number);
         const Matrix m = chosen(all, item.which);
@@ -32,12 +32,12 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
             if (tile < end) {
                 for (int i = threadIdx.x * 16; i < ROW_BYTES; i += 256 * 16) {
                     const int block = i / (NT * 128), in = i % (NT * 128);
-                    copy16(stage + i, x + (u64(tile * 4 + block) * x_stride + item.wide * NT) * 64 + in / 2);
+                    cp_async16(stage + i, x + (u64(tile * 4 + block) * x_stride + item.wide * NT) * 64 + in / 2);
                 }
                 for (int i = lane * 16; i < Opener::bytes; i += 512)
-                    copy16(stage + ROW_BYTES + warp * Opener::bytes + i, from + u64(tile) * Opener::bytes + i);
+                    cp_async16(stage + ROW_BYTES + warp * Opener::bytes + i, from + u64(tile) * Opener::bytes + i);
             }
-            copies_commit();
+            cp_async_commit();
         };
         for (int i = 0; i < n_stages; i++) fetch(first + i);
         float sum[NT / 2], acc[NT / 2];
@@ -47,7 +47,7 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
 #pragma unroll
             for (int i = 0; i < NT / 2; i++) acc[i] = 0;
             for (int tile = slice_start(slice, n_tiles); tile < slice_start(slice + 1, n_tiles); tile++) {
-                wait_for_stage(n_stages);
+                cp_async_wait_stage(n_stages);
                 __syncthreads();
                 const u8* rows = shared + (tile - first) % n_stages * STAGE_BYTES;
                 const u8* opened = rows + ROW_BYTES + warp * Opener::bytes;
@@ -86,7 +86,7 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
 
 // grid: blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
 #define LINEAR_MANY(name, Type, NT)                                                                                \
-    KERNEL_OF(256, linear_many__##name##_##NT)                                                                     \
+    KERNEL_THREADS(256, linear_many__##name##_##NT)                                                                \
     (const Batch* batch, int kind, const u16* x, const float* backs, int x_stride, int n_columns, MATRIX(0),       \
      MATRIX(1), MATRIX(2), FINISH, float* parts, int n_splits, int n_stages) {                                     \
         const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                          \

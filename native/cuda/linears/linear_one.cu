@@ -55,10 +55,10 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
     stream.start(shared, reinterpret_cast<u8*>(sums + 2 * HELD_STRIPS * N_SLICES * 16), one.n_stages);
 #pragma unroll 1
     for (int i = 0; i < one.n_early; i++) stream.fetch(i);
-    let_next_kernel_begin();
+    launch_dependents();
 
     RowHalver<HELD, true, (HELD <= 2)> halver(one.norm, one.n_columns, n_tiles * 256);
-    wait_for_kernel_before();
+    wait_for_previous_kernel();
     const float back = halver.halve(
         one.x, one.eps, reduced,
         [&](int k, u32 low, u32 high) { *reinterpret_cast<Words2*>(halves + half_at(k, 0, 1)) = {low, high}; },
@@ -118,7 +118,7 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
 // The only row of x to up to three values; `_single` for 16 tiles of columns, `_long` for more than 4096 columns, up to
 // 14336. grid: blocks that share the strips.
 #define LINEAR_ONE_OF_HELD(name, Type, Other, HELD, IS_SINGLE)                                                    \
-    KERNEL_OF(512, name)                                                                                          \
+    KERNEL_THREADS(512, name)                                                                                     \
     (const Batch*, const u8* tiles0, int n_strips0, int n_columns, const u8* tiles1, int n_strips1, int n_stages, \
      const u8* tiles2, int n_strips2, int n_early, const float* x, const float* norm, float eps, int n_rows0,     \
      int n_rows1, int n_rows2, const float* bias0, const float* bias1, const float* bias2, float* y0, float* y1,  \
@@ -140,7 +140,7 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
 LINEAR_ONE_OF(WOOLLY_NAME, WOOLLY_TYPE)
 #define ONE_WITH_Q6_K(name, Type) LINEAR_ONE_MIXED(name##_q6_k, Type, Q6_K)
 #define ONE_NAMED_WITH_Q6_K(name, Type) ONE_WITH_Q6_K(name, Type)
-#if NAMED(ONE_IS_MIXED_, WOOLLY_NAME)
+#if CONCAT(ONE_IS_MIXED_, WOOLLY_NAME)
 ONE_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
 #endif
 #else

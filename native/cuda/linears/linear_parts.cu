@@ -11,10 +11,10 @@ __device__ __forceinline__ void prepare(const Batch* batch, int kind, const floa
     __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
     __shared__ __align__(16) u16 staged[STAGED];
     const int row = blockIdx.x, n_padded = (n_columns + 255) / 256 * 256;
-    let_next_kernel_begin();
+    launch_dependents();
     RowHalver<HELD, false, false, EACH> halver(norm, n_columns, n_padded);
     const int n_rows = batch->rows(kind);
-    wait_for_kernel_before();
+    wait_for_previous_kernel();
     if (row >= n_rows) return;
     const bool is_staged = n_padded <= STAGED;
     const float back = halver.halve(x + u64(row) * x_width, eps, reduced, [&](int k, u32 low, u32 high) {
@@ -33,13 +33,13 @@ __device__ __forceinline__ void prepare(const Batch* batch, int kind, const floa
         *reinterpret_cast<Words4*>(prepared + prepared_at(row, at, n_stride)) =
             *reinterpret_cast<const Words4*>(staged + at);
 }
-KERNEL_MANY(128, 6, linear_prepare)
+KERNEL_BOUNDS(128, 6, linear_prepare)
 (const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
  u16* prepared, float* backs) {
     prepare<2, 4>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
 }
 // The same of rows of more than 4096 columns.
-KERNEL_MANY(256, 2, linear_prepare_long)
+KERNEL_BOUNDS(256, 2, linear_prepare_long)
 (const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
  u16* prepared, float* backs) {
     prepare<7, 2>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
@@ -47,12 +47,12 @@ KERNEL_MANY(256, 2, linear_prepare_long)
 
 // Adds the slices that blocks left in `parts`: [slice][n_stride rows][n_packed], n_packed = strips in groups of 128
 // rows, matrix after matrix. grid: columns by 128, rows.
-KERNEL_OF(128, linear_sum)
+KERNEL_THREADS(128, linear_sum)
 (const Batch* batch, int kind, const float* parts, const float* backs, int n_width, int strip_bytes, MATRIX(0),
  MATRIX(1), MATRIX(2), FINISH) {
     const int n_rows = batch->rows(kind), row = blockIdx.y, column = int(blockIdx.x) * 128 + int(threadIdx.x);
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
     if (row >= n_rows) return;
     const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};
     const Items items(all, n_rows, n_width, 1);
@@ -85,12 +85,12 @@ KERNEL_OF(128, linear_sum)
 }
 
 // Rows normed, as f32. One block for each row.
-KERNEL_OF(512, linear_normed)
+KERNEL_THREADS(512, linear_normed)
 (const Batch* batch, int kind, const float* x, const float* norm, float eps, int n_columns, float* y) {
     __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
     const int row = blockIdx.x;
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
     if (row >= batch->rows(kind)) return;
     const float* from = x + u64(row) * n_columns;
     float sum[1] = {0}, largest = 0;
@@ -104,13 +104,13 @@ KERNEL_OF(512, linear_normed)
 
 // A matrix of f32: a warp takes one of its rows times up to 8 rows of activations; lane l adds up columns l, l + 32,
 // ... grid: rows of the matrix by 8, rows by 8, heads.
-KERNEL_OF(256, linear_f32)
+KERNEL_THREADS(256, linear_f32)
 (const Batch* batch, int kind, const float* x, int x_stride, int n_columns, const float* w, const float* bias, float* y,
  int y_stride, int n_out, FINISH) {
     const int lane = threadIdx.x & 31, out = int(blockIdx.x) * 8 + int(threadIdx.x >> 5), head = blockIdx.z;
     const int first = int(blockIdx.y) * 8, n_rows = min(8, batch->rows(kind) - first);
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
     if (out >= n_out || n_rows <= 0) return;
     w += (u64(head) * n_out + out) * n_columns;
     x += u64(first) * x_stride + u64(head) * n_columns;
@@ -138,8 +138,8 @@ KERNEL_OF(256, linear_f32)
 KERNEL(linear_gate)
 (const Batch* batch, int kind, const float* a, const float* b, float* y, int n_columns, int gate, float limit) {
     const int column = int(blockIdx.x) * 256 + int(threadIdx.x), row = blockIdx.y;
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
     if (row >= batch->rows(kind) || column >= n_columns) return;
     const u64 at = u64(row) * n_columns + column;
     y[at] = gated_sum(gate, limit, __ldcg(a + at), __ldcg(b + at));

@@ -5,7 +5,7 @@
 // warp has twice the registers. Of longer rows a warp has one tile of columns after another, and for each the tiles of
 // all strips of a round: the columns of the next come while the last of them is computed, and the chains of a slice
 // wait in shared memory.
-#include "primitives/few.cuh"
+#include "primitives/small_batch.cuh"
 
 #if WOOLLY_HOPPER || defined(WOOLLY_EMULATED)
 
@@ -209,9 +209,9 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
                       rounds.STAGE_BYTES);
 #pragma unroll 1
     for (int i = 0; i < few.n_early; i++) rounds.fetch(i);
-    let_next_kernel_begin();
+    launch_dependents();
     const int n_rows = min(batch->rows(kind), N_GROUP);
-    wait_for_kernel_before();
+    wait_for_previous_kernel();
     if constexpr (IS_KEPT)
         prepare_rows<2, true, TEAM>(few, n_rows, n_tiles, reduced);
     else if (few.n_columns % 4 == 0 && few.n_columns <= 7 * 4 * ROW_THREADS)
@@ -282,11 +282,11 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
         const Few few = {n_columns, n_stages, n_early, 8 * NB, x, norm, eps, halves, backs, arrivals};            \
         linear_some<Type, Other, NB, IS_KEPT, TEAM>(batch, kind, all, few, finish, n_held, n_places);             \
     }
-#define LINEAR_SOME_KEPT(name, Type, Other)                                                \
-    LINEAR_SOME_OF(KERNEL_OF(512, linear_some__##name##_16_kept), Type, Other, 2, true, 1) \
-    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_32_kept), Type, Other, 4, true, PAIR)
+#define LINEAR_SOME_KEPT(name, Type, Other)                                                     \
+    LINEAR_SOME_OF(KERNEL_THREADS(512, linear_some__##name##_16_kept), Type, Other, 2, true, 1) \
+    LINEAR_SOME_OF(KERNEL_CLUSTER2(512 / PAIR, linear_some__##name##_32_kept), Type, Other, 4, true, PAIR)
 #define LINEAR_SOME_LONG(name, Type, Other) \
-    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_16), Type, Other, 2, false, PAIR)
+    LINEAR_SOME_OF(KERNEL_CLUSTER2(512 / PAIR, linear_some__##name##_16), Type, Other, 2, false, PAIR)
 #define LINEAR_SOME_MIXED(name, Type, Other) LINEAR_SOME_KEPT(name, Type, Other) LINEAR_SOME_LONG(name, Type, Other)
 #define LINEAR_SOME(name, Type) LINEAR_SOME_MIXED(name, Type, Type)
 #define LINEAR_SOME_NAMED(name, Type) LINEAR_SOME(name, Type)
@@ -297,14 +297,14 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
 #define SOME_IS_MIXED_q4_k 1
 #define SOME_IS_MIXED_q5_k 1
 #ifdef WOOLLY_TYPE
-#if NAMED(SOME_IS_TOO_LARGE_, WOOLLY_NAME)
+#if CONCAT(SOME_IS_TOO_LARGE_, WOOLLY_NAME)
 LINEAR_SOME_LONG_NAMED(WOOLLY_NAME, WOOLLY_TYPE)
 #else
 LINEAR_SOME_NAMED(WOOLLY_NAME, WOOLLY_TYPE)
 #endif
 #define SOME_WITH_Q6_K(name, Type) LINEAR_SOME_MIXED(name##_q6_k, Type, Q6_K)
 #define SOME_NAMED_WITH_Q6_K(name, Type) SOME_WITH_Q6_K(name, Type)
-#if NAMED(SOME_IS_MIXED_, WOOLLY_NAME)
+#if CONCAT(SOME_IS_MIXED_, WOOLLY_NAME)
 SOME_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
 #endif
 #else

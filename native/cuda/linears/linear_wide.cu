@@ -9,7 +9,7 @@
 // `parts`, which linear_sum adds up (split-K). If it has more, but not for whole rounds of all, the last items are
 // dealt by slices: a pair of blocks begins an item, leaves its sum, and the next pair goes on from there.
 #include "linears/own.cuh"
-#include "primitives/walk.cuh"
+#include "primitives/stream_k.cuh"
 
 #if WOOLLY_HOPPER
 
@@ -37,14 +37,14 @@ __device__ __forceinline__ void leave_sum(const float (&sum)[NT / 2], float* par
     for (int i = 0; i < NT / 2; i += 4) __stcg(to + i * 8, make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
     __threadfence();
     __syncwarp();
-    if ((threadIdx.x & 31) == 0) store_for_blocks(flags + blockIdx.x * 8 + warp, 1);
+    if ((threadIdx.x & 31) == 0) store_release(flags + blockIdx.x * 8 + warp, 1);
 }
 // Goes on from what the pair before left.
 template <int NT>
 __device__ __forceinline__ void take_sum(float (&sum)[NT / 2], float* parts, u32* flags, int warp) {
     u32* flag = flags + (blockIdx.x - 2) * 8 + warp;
     if ((threadIdx.x & 31) == 0) {
-        while (!load_of_blocks(flag)) wait_for_blocks();
+        while (!load_acquire(flag)) spin_wait();
         *flag = 0;
     }
     __syncwarp();
@@ -71,11 +71,11 @@ struct LinearWide {
     int lane, warp, rank;
 
     // Producer of tiles.
-    __device__ __forceinline__ void copy_tiles(Walk& walk) const {
-        const u64 policy = items.n_wide > 1 ? read_often() : read_once();
-        Pipe pipe = {rings.n_tile_stages, 0, 1};
-        Part part;
-        while (walk.next(part)) {
+    __device__ __forceinline__ void copy_tiles(StreamKScheduler& scheduler) const {
+        const u64 policy = items.n_wide > 1 ? evict_last_policy() : evict_first_policy();
+        PipelineState pipe = {rings.n_tile_stages, 0, 1};
+        WorkRange part;
+        while (scheduler.next(part)) {
             const PairItem item(items, part.number, rank);
             const Matrix m = chosen(all, item.which);
             // Past the last strip: reload it; the results are discarded.
@@ -86,11 +86,11 @@ struct LinearWide {
         }
     }
     // Producer of rows.
-    __device__ __forceinline__ void copy_rows(Walk& walk) const {
-        const u64 policy = read_often();
-        Pipe pipe = {rings.n_row_stages, 0, 1};
-        Part part;
-        while (walk.next(part)) {
+    __device__ __forceinline__ void copy_rows(StreamKScheduler& scheduler) const {
+        const u64 policy = evict_last_policy();
+        PipelineState pipe = {rings.n_row_stages, 0, 1};
+        WorkRange part;
+        while (scheduler.next(part)) {
             const PairItem item(items, part.number, rank);
             const u16* from = x + u64(item.wide * NT + rank * (NT / 2)) * 64;
             const int end = slice_start(part.end, n_tiles) * 4;
@@ -136,13 +136,13 @@ struct LinearWide {
         }
     }
     // Consumers: products, and the epilogue.
-    __device__ __forceinline__ void consume(Walk& walk) const {
+    __device__ __forceinline__ void consume(StreamKScheduler& scheduler) const {
         constexpr int CHUNK = NT / 4 < 8 ? NT / 4 : 8;
         Consumer<T, NT> consumer(rings, lane, warp);
         // Inverses of the powers of an item's rows, of each warp by itself.
         float* back = rings.rest() + warp * NT;
-        Part part;
-        while (walk.next(part)) {
+        WorkRange part;
+        while (scheduler.next(part)) {
             const PairItem item(items, part.number, rank);
             // Those of few rows wait in registers until they are needed.
             constexpr bool IS_LATE = NT <= 64;
@@ -175,7 +175,7 @@ struct LinearWide {
                 }
             }
             if (n_splits > 1) continue;
-            if (part.end < walk.n_slices)
+            if (part.end < scheduler.n_slices)
                 leave_sum<NT>(sum, parts, flags, warp);
             else if (item.is_stored) {
                 if constexpr (IS_LATE) {
@@ -200,32 +200,33 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     const Rings<T, NT> rings(raw, n_tile_stages, n_row_stages);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = blockIdx.x & 1;
     rings.start();
-    let_next_kernel_begin();
+    launch_dependents();
     const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256;
     const Items items(all, n_rows, NT, n_splits);
-    Walk walk(blockIdx.x >> 1, gridDim.x >> 1, (items.n_high + 1) / 2 * items.n_wide * n_splits, n_tiles, n_splits);
+    StreamKScheduler scheduler(blockIdx.x >> 1, gridDim.x >> 1, (items.n_high + 1) / 2 * items.n_wide * n_splits,
+                               n_tiles, n_splits);
     const LinearWide<T, NT> roles = {rings,  x,     backs, x_stride, n_rows, n_tiles, n_splits, all,
                                      finish, parts, flags, items,    lane,   warp,    rank};
     const bool is_own = NT <= MAX_OWN_ROWS && own.x != nullptr && n_rows <= MAX_OWN_ROWS;
     if (warp >= 8) {
-        leave_registers<40>();
+        setmaxnreg_dec<40>();
         if (warp == 8) {
-            roles.copy_tiles(walk);
+            roles.copy_tiles(scheduler);
         } else if (warp == 9) {
-            wait_for_kernel_before();
+            wait_for_previous_kernel();
             if (is_own) await_own_rows();
-            roles.copy_rows(walk);
+            roles.copy_rows(scheduler);
         }
     } else {
-        take_registers<232>();
-        wait_for_kernel_before();
+        setmaxnreg_inc<232>();
+        wait_for_previous_kernel();
         if constexpr (NT <= MAX_OWN_ROWS) {
             if (is_own) own_rows(own, n_rows, rings.rest());
         }
-        roles.consume(walk);
+        roles.consume(scheduler);
     }
     // Copies of one block go to the other, too.
-    pair_sync();
+    cluster_sync();
     if (is_own) leave_own_rows(own);
 }
 
@@ -233,7 +234,7 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
 
 // grid: pairs of blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
 #define LINEAR_WIDE(name, Type, NT)                                                                                    \
-    KERNEL_IN_PAIRS(384, linear_wide__##name##_##NT)                                                                   \
+    KERNEL_CLUSTER2(384, linear_wide__##name##_##NT)                                                                   \
     (const Batch* batch, int kind, u16* x, float* backs, int x_stride, int n_columns, MATRIX(0), MATRIX(1), MATRIX(2), \
      FINISH, float* parts, u32* flags, int n_splits, int n_tile_stages, int n_row_stages, const float* own_x,          \
      const float* norm, float eps, u32* arrivals) {                                                                    \
@@ -257,7 +258,7 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
 #define WIDE_IS_TOO_LARGE_wide 1
 #ifdef WOOLLY_TYPE
 LINEAR_WIDES_OF(WOOLLY_NAME, WOOLLY_TYPE)
-#if !NAMED(WIDE_IS_TOO_LARGE_, WOOLLY_NAME)
+#if !CONCAT(WIDE_IS_TOO_LARGE_, WOOLLY_NAME)
 LINEAR_WIDEST_OF(WOOLLY_NAME, WOOLLY_TYPE)
 #endif
 #else

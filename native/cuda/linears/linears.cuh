@@ -5,8 +5,8 @@
 #pragma once
 
 #include "primitives/activations.cuh"
+#include "primitives/division.cuh"
 #include "primitives/mma.cuh"
-#include "primitives/quotients.cuh"
 #include "weights/tile.cuh"
 
 constexpr int N_SLICES = 16;
@@ -166,8 +166,8 @@ struct RowHalver {
         const float scale = norm == nullptr ? 1.f : scale_of_norm(all, float(n), eps);
         const Power power = power_for(largest * scale);
         auto halves = [&](float a, float b, float wa, float wb) {
-            return to_halves(__fmul_rn(__fmul_rn(a, scale), wa) * power.times,
-                             __fmul_rn(__fmul_rn(b, scale), wb) * power.times);
+            return to_half2(__fmul_rn(__fmul_rn(a, scale), wa) * power.times,
+                            __fmul_rn(__fmul_rn(b, scale), wb) * power.times);
         };
         for (int pass = 0; pass < n_passes; pass++) {
             if (n_passes > 1) load(pass);
@@ -175,8 +175,8 @@ struct RowHalver {
 #pragma unroll
                 for (int i = 0; i < N; i++)
                     if (const int k = column(pass, i); k < n_padded)
-                        put(k, to_halves(v[i].x * power.times, v[i].y * power.times),
-                            to_halves(v[i].z * power.times, v[i].w * power.times));
+                        put(k, to_half2(v[i].x * power.times, v[i].y * power.times),
+                            to_half2(v[i].z * power.times, v[i].w * power.times));
                 continue;
             }
 #pragma unroll

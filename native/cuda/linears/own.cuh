@@ -3,7 +3,7 @@
 #pragma once
 
 #include "linears/wide.cuh"
-#include "primitives/few.cuh"
+#include "primitives/small_batch.cuh"
 
 #if WOOLLY_HOPPER
 
@@ -40,7 +40,7 @@ __device__ __forceinline__ void prepare_row(const OwnRows& own, int row, float* 
     named_barrier(OF_ROW, 256);
 }
 // Block b prepares rows b, b + gridDim.x, ... for all blocks, and waits for those of others; as prepare_rows of
-// few.cuh, it prepares all rows itself if it waits too long.
+// small_batch.cuh, it prepares all rows itself if it waits too long.
 template <int HELD>
 __device__ __forceinline__ void prepare_own(const OwnRows& own, int n_rows, float* reduced) {
     int first = blockIdx.x, step = gridDim.x;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void prepare_own(const OwnRows& own, int n_rows, floa
         if (threadIdx.x == 0) {
             bool is_ready = false;
 #pragma unroll 1
-            for (int i = 0; i < MAX_POLLS && !is_ready; i++) is_ready = load_of_blocks(own.arrivals) >= u32(n_rows);
+            for (int i = 0; i < MAX_POLLS && !is_ready; i++) is_ready = load_acquire(own.arrivals) >= u32(n_rows);
             reduced[0] = is_ready;
         }
         named_barrier(OF_ROW, 256);
@@ -81,7 +81,7 @@ __device__ __forceinline__ void own_rows(const OwnRows& own, int n_rows, float* 
 // Producer of rows: waits for them.
 __device__ __forceinline__ void await_own_rows() {
     named_barrier(READY, 288);
-    written_for_copies();
+    fence_async_proxy();
 }
 // The last block leaves zeros.
 __device__ __forceinline__ void leave_own_rows(const OwnRows& own) {

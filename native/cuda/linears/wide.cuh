@@ -11,7 +11,7 @@
 
 // A place in a ring of stages, and the parity of its barriers: 1 for a producer, to whom all stages are free, 0 for a
 // consumer.
-struct Pipe {
+struct PipelineState {
     int n_stages, stage, phase;
     __device__ __forceinline__ void advance() {
         if (++stage == n_stages) stage = 0, phase ^= 1;
@@ -45,18 +45,18 @@ struct Rings {
     __device__ __forceinline__ void start(int n_readers = 16) const {
         if (threadIdx.x == 0) {
             for (int i = 0; i < n_row_stages; i++)
-                barrier_start(rows_full(i), 1), barrier_start(rows_free(i), n_readers);
-            for (int i = 0; i < n_tile_stages; i++) barrier_start(tiles_full(i), 1), barrier_start(tiles_free(i), 8);
-            barriers_started();
+                mbarrier_init(rows_full(i), 1), mbarrier_init(rows_free(i), n_readers);
+            for (int i = 0; i < n_tile_stages; i++) mbarrier_init(tiles_full(i), 1), mbarrier_init(tiles_free(i), 8);
+            mbarrier_init_fence();
         }
-        pair_sync();
+        cluster_sync();
     }
 
     // Producer of tiles: one tile of each of eight strips, a lane each.
-    __device__ __forceinline__ void copy_tiles(Pipe& pipe, const u8* from, int lane, u64 policy,
+    __device__ __forceinline__ void copy_tiles(PipelineState& pipe, const u8* from, int lane, u64 policy,
                                                int n_bytes = TILE_BYTES) const {
-        barrier_wait(tiles_free(pipe.stage), pipe.phase);
-        if (lane == 0) barrier_expect(tiles_full(pipe.stage), 8 * n_bytes);
+        mbarrier_wait(tiles_free(pipe.stage), pipe.phase);
+        if (lane == 0) mbarrier_expect_tx(tiles_full(pipe.stage), 8 * n_bytes);
         __syncwarp();
         if (lane < 8)
             bulk_copy(shared_address(tiles + (pipe.stage * 8 + lane) * TILE_BYTES), from, n_bytes,
@@ -64,31 +64,31 @@ struct Rings {
         pipe.advance();
     }
     // Producer of rows: this block's half of them, `n_bytes`, for both blocks.
-    __device__ __forceinline__ void copy_rows(Pipe& pipe, const u16* from, int n_bytes, int rank, int lane,
+    __device__ __forceinline__ void copy_rows(PipelineState& pipe, const u16* from, int n_bytes, int rank, int lane,
                                               u64 policy) const {
-        barrier_wait(rows_free(pipe.stage), pipe.phase);
+        mbarrier_wait(rows_free(pipe.stage), pipe.phase);
         if (lane == 0) {
-            barrier_expect(rows_full(pipe.stage), 2 * n_bytes);
-            bulk_copy_to_pair(shared_address(rows + pipe.stage * ROW_BYTES + rank * n_bytes), from, n_bytes,
-                              rows_full(pipe.stage), policy);
+            mbarrier_expect_tx(rows_full(pipe.stage), 2 * n_bytes);
+            bulk_copy_multicast(shared_address(rows + pipe.stage * ROW_BYTES + rank * n_bytes), from, n_bytes,
+                                rows_full(pipe.stage), policy);
         }
         __syncwarp();
         pipe.advance();
     }
     // ... all of them, for this block alone.
-    __device__ __forceinline__ void copy_own_rows(Pipe& pipe, const u16* from, int lane, u64 policy) const {
-        barrier_wait(rows_free(pipe.stage), pipe.phase);
+    __device__ __forceinline__ void copy_own_rows(PipelineState& pipe, const u16* from, int lane, u64 policy) const {
+        mbarrier_wait(rows_free(pipe.stage), pipe.phase);
         if (lane == 0) {
-            barrier_expect(rows_full(pipe.stage), ROW_BYTES);
+            mbarrier_expect_tx(rows_full(pipe.stage), ROW_BYTES);
             bulk_copy(shared_address(rows + pipe.stage * ROW_BYTES), from, ROW_BYTES, rows_full(pipe.stage), policy);
         }
         __syncwarp();
         pipe.advance();
     }
     // The other block says here that it has read rows: it must not say so to a block that has left.
-    __device__ __forceinline__ void drain_rows(Pipe& pipe) const {
+    __device__ __forceinline__ void drain_rows(PipelineState& pipe) const {
         for (int i = 0; i < n_row_stages; i++) {
-            barrier_wait(rows_free(pipe.stage), pipe.phase);
+            mbarrier_wait(rows_free(pipe.stage), pipe.phase);
             pipe.advance();
         }
     }
@@ -100,7 +100,7 @@ template <class T, int NT, class L = T>
 struct Consumer {
     const Rings<L, NT>& rings;
     int lane, warp;
-    Pipe row, tile;
+    PipelineState row, tile;
     const u8* opened;
     typename Tile<T>::Scales scales;
     u32 a[2][4][4];
@@ -109,21 +109,21 @@ struct Consumer {
         : rings(rings), lane(lane), warp(warp), row{rings.n_row_stages, 0, 0}, tile{rings.n_tile_stages, 0, 0} {}
     __device__ __forceinline__ void open(int k64) { open_four<T>(opened, scales, lane, k64, a[k64 & 1]); }
     __device__ __forceinline__ void open_next_tile() {
-        barrier_wait(rings.tiles_full(tile.stage), tile.phase);
+        mbarrier_wait(rings.tiles_full(tile.stage), tile.phase);
         opened = rings.tiles + (tile.stage * 8 + warp) * Tile<L>::bytes;
         scales = Tile<T>::scales(opened, lane);
         open(0);
     }
     __device__ __forceinline__ u64 wait_for_rows() const {
-        barrier_wait(rings.rows_full(row.stage), row.phase);
-        return wgmma_operand(shared_address(rings.rows + row.stage * Rings<L, NT>::ROW_BYTES));
+        mbarrier_wait(rings.rows_full(row.stage), row.phase);
+        return wgmma_descriptor(shared_address(rings.rows + row.stage * Rings<L, NT>::ROW_BYTES));
     }
     __device__ __forceinline__ void free_rows(int stage) const {
-        if (lane < 2) barrier_arrive_at(rings.rows_free(stage), lane);
+        if (lane < 2) mbarrier_arrive_remote(rings.rows_free(stage), lane);
     }
     __device__ __forceinline__ void free_tile() {
         __syncwarp();
-        if (lane == 0) barrier_arrive(rings.tiles_free(tile.stage));
+        if (lane == 0) mbarrier_arrive(rings.tiles_free(tile.stage));
         tile.advance();
     }
 };

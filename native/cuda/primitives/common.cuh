@@ -14,15 +14,15 @@
 #else
 #define KERNEL(name) extern "C" __global__ void name
 // For blocks of at most that many threads: the compiler may use as many registers as they leave each.
-#define KERNEL_OF(n_threads, name) extern "C" __global__ void __launch_bounds__(n_threads, 1) name
+#define KERNEL_THREADS(n_threads, name) extern "C" __global__ void __launch_bounds__(n_threads, 1) name
 // ... of which that many are to run on a multiprocessor.
-#define KERNEL_MANY(n_threads, n_blocks, name) extern "C" __global__ void __launch_bounds__(n_threads, n_blocks) name
+#define KERNEL_BOUNDS(n_threads, n_blocks, name) extern "C" __global__ void __launch_bounds__(n_threads, n_blocks) name
 // ... in pairs where the generation has them: neighbours that reach each other's shared memory.
 #if WOOLLY_HOPPER
-#define KERNEL_IN_PAIRS(n_threads, name) \
+#define KERNEL_CLUSTER2(n_threads, name) \
     extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(n_threads, 1) name
 #else
-#define KERNEL_IN_PAIRS(n_threads, name) KERNEL_OF(n_threads, name)
+#define KERNEL_CLUSTER2(n_threads, name) KERNEL_THREADS(n_threads, name)
 #endif
 #define NEVER_INLINE __noinline__
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
@@ -77,7 +77,7 @@ struct Batch {
 };
 
 // A number that another block stores by store_for_blocks: what that block wrote before is there then.
-__device__ inline u32 load_of_blocks(const u32* from) {
+__device__ inline u32 load_acquire(const u32* from) {
 #ifdef WOOLLY_EMULATED
     return *from;
 #else
@@ -86,7 +86,7 @@ __device__ inline u32 load_of_blocks(const u32* from) {
     return x;
 #endif
 }
-__device__ inline void store_for_blocks(u32* to, u32 x) {
+__device__ inline void store_release(u32* to, u32 x) {
 #ifdef WOOLLY_EMULATED
     *to = x;
 #else
@@ -95,7 +95,7 @@ __device__ inline void store_for_blocks(u32* to, u32 x) {
 }
 // In a loop that ends when another block stores something. Only a block before this one may be waited for: those behind
 // it may have no multiprocessor until this one leaves.
-__device__ inline void wait_for_blocks() {
+__device__ inline void spin_wait() {
 #ifdef WOOLLY_EMULATED
     emulated::fail("a block waits for what no block before it stored");
 #endif

@@ -11,7 +11,7 @@ struct alignas(16) Words4 {
     u32 x, y, z, w;
 };
 // One of the four, by a number that is known when the loop around it is unrolled.
-__device__ __forceinline__ u32 word_of(const Words4& v, int i) {
+__device__ __forceinline__ u32 select_word(const Words4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
@@ -64,7 +64,7 @@ inline u32 half_add(u32 a, u32 b) {
         out |= u32(double_to_half(double(half_to_float(u16(a >> i))) + double(half_to_float(u16(b >> i))))) << i;
     return out;
 }
-inline u32 to_halves(float low, float high) { return u32(float_to_half(low)) | u32(float_to_half(high)) << 16; }
+inline u32 to_half2(float low, float high) { return u32(float_to_half(low)) | u32(float_to_half(high)) << 16; }
 // Bytes of a (0 to 3) and b (4 to 7), one for each nibble of the selector. With its top bit: the byte's sign, eight
 // times.
 inline u32 pick_bytes(u32 a, u32 b, u32 selector) {
@@ -108,7 +108,7 @@ __device__ __forceinline__ u32 half_add(u32 a, u32 b) {
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
     return out;
 }
-__device__ __forceinline__ u32 to_halves(float low, float high) {
+__device__ __forceinline__ u32 to_half2(float low, float high) {
     u32 out;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
     return out;
@@ -147,7 +147,7 @@ __device__ __forceinline__ u32 iq4_values(u32 four) {
 __device__ __forceinline__ float low_float(u32 a) { return half_to_float(u16(a)); }
 __device__ __forceinline__ float high_float(u32 a) { return half_to_float(u16(a >> 16)); }
 // Beyond the largest half (65504): that half. Not a number stays what it is.
-__device__ __forceinline__ u32 to_halves_saturated(float low, float high) {
+__device__ __forceinline__ u32 to_half2_saturated(float low, float high) {
     const float most = 65504.f;
-    return to_halves(low > most ? most : low < -most ? -most : low, high > most ? most : high < -most ? -most : high);
+    return to_half2(low > most ? most : low < -most ? -most : low, high > most ? most : high < -most ? -most : high);
 }

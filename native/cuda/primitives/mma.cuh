@@ -54,17 +54,17 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
 #ifdef WOOLLY_EMULATED
 
 // 16 bytes from global to shared memory, which are there after a wait of this thread.
-inline void copy16(void* to, const void* from) { std::memcpy(to, from, 16); }
-template <bool is_once>
-inline void copy16_of(void* to, const void* from) {
-    copy16(to, from);
+inline void cp_async16(void* to, const void* from) { std::memcpy(to, from, 16); }
+template <bool evict_first>
+inline void cp_async16_hint(void* to, const void* from) {
+    cp_async16(to, from);
 }
-inline void copies_commit() {}
+inline void cp_async_commit() {}
 template <int n>
-inline void copies_wait() {}
-inline void wait_for_stage(int) {}
-inline void wait_for_kernel_before() {}
-inline void let_next_kernel_begin() {}
+inline void cp_async_wait() {}
+inline void cp_async_wait_stage(int) {}
+inline void wait_for_previous_kernel() {}
+inline void launch_dependents() {}
 #if WOOLLY_HOPPER
 #include "emulated/hopper.h"
 #endif
@@ -72,61 +72,61 @@ inline void let_next_kernel_begin() {}
 #else
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
-__device__ __forceinline__ void copy16(void* to, const void* from) {
+__device__ __forceinline__ void cp_async16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 // ... of what is read once: the second-level cache has no room to lose for it.
-template <bool is_once>
-__device__ __forceinline__ void copy16_of(void* to, const void* from) {
-    if (!is_once) return copy16(to, from);
+template <bool evict_first>
+__device__ __forceinline__ void cp_async16_hint(void* to, const void* from) {
+    if (!evict_first) return cp_async16(to, from);
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                  "l"(policy)
                  : "memory");
 }
-__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until all but the last n groups of this thread are there.
 template <int n>
-__device__ __forceinline__ void copies_wait() {
+__device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 // With a group for each of n stages under way: waits for the oldest.
-__device__ __forceinline__ void wait_for_stage(int n) {
+__device__ __forceinline__ void cp_async_wait_stage(int n) {
     switch (n) {
         case 1:
-            copies_wait<0>();
+            cp_async_wait<0>();
             break;
         case 2:
-            copies_wait<1>();
+            cp_async_wait<1>();
             break;
         case 3:
-            copies_wait<2>();
+            cp_async_wait<2>();
             break;
         case 4:
-            copies_wait<3>();
+            cp_async_wait<3>();
             break;
         case 5:
-            copies_wait<4>();
+            cp_async_wait<4>();
             break;
         case 6:
-            copies_wait<5>();
+            cp_async_wait<5>();
             break;
         case 7:
-            copies_wait<6>();
+            cp_async_wait<6>();
             break;
         default:
-            copies_wait<7>();
+            cp_async_wait<7>();
             break;
     }
 }
 // What the kernel before wrote may be read after this. A kernel that is not launched to begin early passes at once.
-__device__ __forceinline__ void wait_for_kernel_before() {
+__device__ __forceinline__ void wait_for_previous_kernel() {
 #if WOOLLY_BULK
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void let_next_kernel_begin() {
+__device__ __forceinline__ void launch_dependents() {
 #if WOOLLY_BULK
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
@@ -137,23 +137,23 @@ __device__ __forceinline__ void let_next_kernel_begin() {
 #if WOOLLY_BULK && !defined(WOOLLY_EMULATED)
 
 // Barriers in shared memory: a phase ends when `n` arrivals and all expected bytes are there.
-__device__ __forceinline__ void barrier_start(u32 barrier, int n) {
+__device__ __forceinline__ void mbarrier_init(u32 barrier, int n) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n));
 }
 // After the starts, before other threads and copies use the barriers.
-__device__ __forceinline__ void barriers_started() {
+__device__ __forceinline__ void mbarrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 // What other blocks of this kernel wrote, and this thread knows of, may be copied after this.
-__device__ __forceinline__ void written_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
-__device__ __forceinline__ void barrier_expect(u32 barrier, u32 n_bytes) {
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
+__device__ __forceinline__ void mbarrier_expect_tx(u32 barrier, u32 n_bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
 }
-__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+__device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+__device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
     asm volatile(
         "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra W;\nD:\n}" ::"r"(
             barrier),
@@ -172,12 +172,12 @@ __device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 n_bytes,
 __device__ __forceinline__ void bulk_prefetch(const void* from, u32 n_bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
 }
-__device__ __forceinline__ u64 read_once() {
+__device__ __forceinline__ u64 evict_first_policy() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
-__device__ __forceinline__ u64 read_often() {
+__device__ __forceinline__ u64 evict_last_policy() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     return policy;

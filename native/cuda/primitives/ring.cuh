@@ -22,10 +22,10 @@ struct Ring {
         stage_bytes = bytes;
 #if WOOLLY_BULK
         barriers = shared_address(shared + 1024 + warp * MAX_STAGES * 8);
-        policy = read_once();
+        policy = evict_first_policy();
         if (lane < n_stages) {
-            barrier_start(barriers + lane * 8, 1);
-            barriers_started();
+            mbarrier_init(barriers + lane * 8, 1);
+            mbarrier_init_fence();
         }
         __syncwarp();
 #endif
@@ -34,20 +34,20 @@ struct Ring {
     __device__ __forceinline__ void fetch(int stage, const u8* tile, int n_bytes, int lane) {
 #if WOOLLY_BULK
         if (lane == 0 && tile != nullptr) {
-            barrier_expect(barriers + stage * 8, n_bytes);
+            mbarrier_expect_tx(barriers + stage * 8, n_bytes);
             bulk_copy(shared_address(memory + stage * stage_bytes), tile, n_bytes, barriers + stage * 8, policy);
         }
 #else
         if (tile != nullptr)
-            for (int i = lane * 16; i < n_bytes; i += 512) copy16(memory + stage * stage_bytes + i, tile + i);
-        copies_commit();
+            for (int i = lane * 16; i < n_bytes; i += 512) cp_async16(memory + stage * stage_bytes + i, tile + i);
+        cp_async_commit();
 #endif
     }
     __device__ __forceinline__ void wait(int stage, int phase) {
 #if WOOLLY_BULK
-        barrier_wait(barriers + stage * 8, phase);
+        mbarrier_wait(barriers + stage * 8, phase);
 #else
-        wait_for_stage(n_stages);
+        cp_async_wait_stage(n_stages);
         __syncwarp();
 #endif
     }

@@ -7,12 +7,12 @@
 #if WOOLLY_HOPPER
 
 // Rows of 128 bytes, K major, in the order of prepared_at: 1024 bytes for 8 rows.
-__device__ __forceinline__ u64 wgmma_operand(u32 address) {
+__device__ __forceinline__ u64 wgmma_descriptor(u32 address) {
     return (u64(address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
 // d = a b, plus d if `is_added`. b may be turned: a column of it lies in a row of shared memory.
-template <int N, bool is_turned = false>
+template <int N, bool is_transposed = false>
 struct Wgmma;
 
 #ifdef WOOLLY_EMULATED
@@ -22,9 +22,9 @@ inline void wgmma_commit() {}
 template <int n>
 inline void wgmma_wait() {}
 template <int n>
-inline void take_registers() {}
+inline void setmaxnreg_inc() {}
 template <int n>
-inline void leave_registers() {}
+inline void setmaxnreg_dec() {}
 
 // Each warp by itself: its rows of a and d are those of mma.
 template <int N>
@@ -57,21 +57,21 @@ __device__ __forceinline__ void wgmma_wait() {
 }
 // Registers of each thread of four warps: fewer, or, of those that others left, more.
 template <int n>
-__device__ __forceinline__ void leave_registers() {
+__device__ __forceinline__ void setmaxnreg_dec() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
 }
 template <int n>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
 }
 
 // Waits for all threads of the pair. What they wrote, but the starts of barriers, may still be under way.
-__device__ __forceinline__ void pair_sync() {
+__device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 // Arrives at the barrier of block `rank` of the pair that has this address in each. Without a scope: with that of the
 // pair, each arrival would wait for all that the thread wrote.
-__device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
+__device__ __forceinline__ void mbarrier_arrive_remote(u32 barrier, u32 rank) {
     asm volatile(
         "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
         "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
@@ -79,7 +79,7 @@ __device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
         : "memory");
 }
 // A copy to the same place in both blocks; the barrier of each counts its bytes.
-__device__ __forceinline__ void bulk_copy_to_pair(u32 to, const void* from, u32 n_bytes, u32 barrier, u64 policy) {
+__device__ __forceinline__ void bulk_copy_multicast(u32 to, const void* from, u32 n_bytes, u32 barrier, u64 policy) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
         " [%0], [%1], %2, [%3], %4, %5;" ::"r"(to),
@@ -89,7 +89,7 @@ __device__ __forceinline__ void bulk_copy_to_pair(u32 to, const void* from, u32 
 
 // Four numbers to the shared memory of block `rank` of the pair, whose barrier counts their bytes; both have these
 // addresses in each block.
-__device__ __forceinline__ void send_four(u32 to, float4 v, u32 barrier, u32 rank) {
+__device__ __forceinline__ void st_async_float4(u32 to, float4 v, u32 barrier, u32 rank) {
     asm volatile(
         "{\n.reg .b32 there, counted;\nmapa.shared::cluster.u32 there, %0, %6;\nmapa.shared::cluster.u32 counted, %1, "
         "%6;\nst.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%2, %3, %4, %5}, [counted];\n}" ::
@@ -98,8 +98,8 @@ __device__ __forceinline__ void send_four(u32 to, float4 v, u32 barrier, u32 ran
         : "memory");
 }
 
-template <bool is_turned>
-struct Wgmma<16, is_turned> {
+template <bool is_transposed>
+struct Wgmma<16, is_transposed> {
     static __device__ __forceinline__ void go(float (&d)[8], const u32 (&a)[4], u64 b, int is_added) {
         asm volatile(
             "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
@@ -107,11 +107,11 @@ struct Wgmma<16, is_turned> {
             "%0,%1,%2,%3,%4,%5,%6,%7"
             "}, {%8,%9,%10,%11}, %12, p, 1, 1, %14;\n}"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_transposed)));
     }
 };
-template <bool is_turned>
-struct Wgmma<32, is_turned> {
+template <bool is_transposed>
+struct Wgmma<32, is_transposed> {
     static __device__ __forceinline__ void go(float (&d)[16], const u32 (&a)[4], u64 b, int is_added) {
         asm volatile(
             "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
@@ -120,11 +120,11 @@ struct Wgmma<32, is_turned> {
             "}, {%16,%17,%18,%19}, %20, p, 1, 1, %22;\n}"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
               "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_transposed)));
     }
 };
-template <bool is_turned>
-struct Wgmma<64, is_turned> {
+template <bool is_transposed>
+struct Wgmma<64, is_transposed> {
     static __device__ __forceinline__ void go(float (&d)[32], const u32 (&a)[4], u64 b, int is_added) {
         asm volatile(
             "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
@@ -136,11 +136,11 @@ struct Wgmma<64, is_turned> {
               "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
               "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
               "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_transposed)));
     }
 };
-template <bool is_turned>
-struct Wgmma<80, is_turned> {
+template <bool is_transposed>
+struct Wgmma<80, is_transposed> {
     static __device__ __forceinline__ void go(float (&d)[40], const u32 (&a)[4], u64 b, int is_added) {
         asm volatile(
             "{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n"
@@ -153,11 +153,11 @@ struct Wgmma<80, is_turned> {
               "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
               "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
               "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_transposed)));
     }
 };
-template <bool is_turned>
-struct Wgmma<96, is_turned> {
+template <bool is_transposed>
+struct Wgmma<96, is_transposed> {
     static __device__ __forceinline__ void go(float (&d)[48], const u32 (&a)[4], u64 b, int is_added) {
         asm volatile(
             "{\n.reg .pred p;\nsetp.ne.b32 p, %53, 0;\n"
@@ -172,11 +172,11 @@ struct Wgmma<96, is_turned> {
               "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
               "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
               "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_transposed)));
     }
 };
-template <bool is_turned>
-struct Wgmma<128, is_turned> {
+template <bool is_transposed>
+struct Wgmma<128, is_transposed> {
     static __device__ __forceinline__ void go(float (&d)[64], const u32 (&a)[4], u64 b, int is_added) {
         asm volatile(
             "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
@@ -194,11 +194,11 @@ struct Wgmma<128, is_turned> {
               "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
               "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
               "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_transposed)));
     }
 };
-template <bool is_turned>
-struct Wgmma<160, is_turned> {
+template <bool is_transposed>
+struct Wgmma<160, is_transposed> {
     static __device__ __forceinline__ void go(float (&d)[80], const u32 (&a)[4], u64 b, int is_added) {
         asm volatile(
             "{\n.reg .pred p;\nsetp.ne.b32 p, %85, 0;\n"
@@ -219,7 +219,7 @@ struct Wgmma<160, is_turned> {
               "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
               "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
               "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_transposed)));
     }
 };
 

@@ -1,5 +1,5 @@
 // Norms and other ops that sum over a row or a part of one. A block has one group of one row.
-#include "primitives/sums.cuh"
+#include "primitives/block_reduce.cuh"
 
 __device__ inline float4 times(float4 x, float factor) {
     return make_float4(__fmul_rn(x.x, factor), __fmul_rn(x.y, factor), __fmul_rn(x.z, factor), __fmul_rn(x.w, factor));
@@ -57,7 +57,7 @@ __device__ inline Spread spread_of(const float* x, int n) {
         rest += d;
         squares = fmaf(d, d, squares);
     }
-    const Sums both = block_sums(rest, squares);
+    const SumPair both = block_sum2(rest, squares);
     rest = both.a / float(n);
     const float square = both.b / float(n) - rest * rest;
     return {mean, rest, square < 0.0f ? 0.0f : square};
@@ -84,7 +84,7 @@ __device__ inline void norm_fours(const float* x, const float* weight, const flo
         squares = fmaf(a.x, a.x, squares), squares = fmaf(a.y, a.y, squares);
         squares = fmaf(a.z, a.z, squares), squares = fmaf(a.w, a.w, squares);
     });
-    const Sums both = block_sums(rest, squares);
+    const SumPair both = block_sum2(rest, squares);
     rest = both.a / float(n);
     const float square = both.b / float(n) - rest * rest;
     const float factor = 1.0f / sqrtf((square < 0.0f ? 0.0f : square) + eps);

@@ -110,8 +110,8 @@ __device__ inline void select(Keys key_at, int n_own, int n, u64* kept) {
 }
 
 // Blocks of (rows, parts), from `first` on. `keys` gets the n best of each part, `parts` the rest.
-KERNEL_MANY(PART_THREADS, 3, rank_parts)(const Batch* b, const float* logits, u64* keys, Part* parts, int width,
-                                         int first, int n) {
+KERNEL_BOUNDS(PART_THREADS, 3, rank_parts)(const Batch* b, const float* logits, u64* keys, Part* parts, int width,
+                                           int first, int n) {
     const int row = blockIdx.x, part = blockIdx.y;
     if (first + row >= b->n_output) return;
     constexpr int N = PART / PART_THREADS;
@@ -158,8 +158,8 @@ KERNEL_MANY(PART_THREADS, 3, rank_parts)(const Batch* b, const float* logits, u6
 }
 
 // Blocks of rows, from `first` on. `out` gets a Head, n ids and n logits for each.
-KERNEL_OF(ROW_THREADS, rank_rows)(const Batch* b, const float* logits, const u64* keys, const Part* parts, u8* out,
-                                  int width, int first, int n, int n_parts) {
+KERNEL_THREADS(ROW_THREADS, rank_rows)(const Batch* b, const float* logits, const u64* keys, const Part* parts, u8* out,
+                                       int width, int first, int n, int n_parts) {
     const int row = blockIdx.x;
     if (first + row >= b->n_output) return;
     DYNAMIC_SHARED(shared);
@@ -234,7 +234,7 @@ __device__ inline int taken(const Pick& pick, const float* logits, const float* 
 constexpr int FEED_THREADS = 64, MAX_RANKED = 256;
 
 // Blocks of rows of the batch, one of each sequence: `heads` is what rank_rows left of the batch before, n of each row.
-KERNEL_OF(FEED_THREADS, rank_feed)(const Batch* b, const u8* heads, const Pick* picks, int n) {
+KERNEL_THREADS(FEED_THREADS, rank_feed)(const Batch* b, const u8* heads, const Pick* picks, int n) {
     const int row = blockIdx.x;
     if (row >= b->n_rows) return;
     __shared__ float own[MAX_RANKED], weights[MAX_RANKED], powers[MAX_RANKED];

@@ -125,8 +125,8 @@ KERNEL(join)(const Batch* b, const float* p, const float* q, float* y, int width
 }
 
 KERNEL(output_rows)(const Batch* b, const float* x, float* y, int width) {
-    let_next_kernel_begin();
-    wait_for_kernel_before();
+    launch_dependents();
+    wait_for_previous_kernel();
     each(b, 1, width,
          [=](long long at, int row, int c) { y[at] = __ldcg(x + (long long)b->output_rows[row] * width + c); });
 }

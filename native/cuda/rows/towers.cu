@@ -1,7 +1,7 @@
 // Ops of towers, which make rows of pictures and sounds, and of rows that come in place of tokens. Blocks of (rows,
 // chunks of columns).
 #include "primitives/activations.cuh"
-#include "primitives/sums.cuh"
+#include "primitives/block_reduce.cuh"
 #include "rows/each.cuh"
 
 // The rows that the batch brings.

@@ -123,7 +123,7 @@ __device__ u32 scale_pair(LINES, int k, int higher) {
         else
             pair[row] = line.scaled(Block<T>::scale(block, k % Block<T>::columns), row ? 24 - higher : 24);
     }
-    return to_halves(pair[0], pair[1]);
+    return to_half2(pair[0], pair[1]);
 }
 template <class T>
 __device__ void put_scales(const Out& out, int at, int columns, LINES, int higher) {
@@ -149,8 +149,8 @@ template <class T>
 __device__ void put_units(const Out& out, int at, LINES, int higher) {
     const u8 *first = a.block<T>(0), *second = b.block<T>(0);
     if (out.t() != 0) return;
-    out.put(at + out.g() * 4, to_halves(first == nullptr ? 0 : a.scaled(Block<T>::unit(first), 24),
-                                        second == nullptr ? 0 : b.scaled(Block<T>::unit(second), 24 - higher)));
+    out.put(at + out.g() * 4, to_half2(first == nullptr ? 0 : a.scaled(Block<T>::unit(first), 24),
+                                       second == nullptr ? 0 : b.scaled(Block<T>::unit(second), 24 - higher)));
 }
 
 // Pack<kind of tile>::tile<type of blocks>
@@ -170,7 +170,7 @@ struct Pack<F16> {
             for (int i = 0; i < 4; ++i) {
                 const int k = 16 * k16 + 2 * out.t() + (i >> 1) * 8;
                 const Line& line = i & 1 ? b : a;
-                out.put(k16 * 512 + out.lane * 16 + 4 * i, to_halves(value<T>(line, k), value<T>(line, k + 1)));
+                out.put(k16 * 512 + out.lane * 16 + 4 * i, to_half2(value<T>(line, k), value<T>(line, k + 1)));
             }
     }
 };

@@ -18,7 +18,7 @@ struct Pack<Q4_K> {
     template <class T>
     __device__ static u32 units(const Line& line, int more) {
         const u8* block = line.block<T>(0);
-        return block == nullptr ? 0 : to_halves(line.scaled(half_at(block), more), line.scaled(half_at(block + 2), 6));
+        return block == nullptr ? 0 : to_half2(line.scaled(half_at(block), more), line.scaled(half_at(block + 2), 6));
     }
     template <class T>
     __device__ static void scales(const Out& out, int at, LINES) {
@@ -85,10 +85,10 @@ struct Pack<Q2_K> {
         put_factors<T>(out, 1024, a, b);
         const u8 *first = a.block<T>(0), *second = b.block<T>(0);
         if (out.t() == 0) {
-            out.put(1280 + out.g() * 8, to_halves(first == nullptr ? 0 : a.scaled(half_at(first + 80), 28),
-                                                  second == nullptr ? 0 : b.scaled(half_at(second + 80), 26)));
-            out.put(1284 + out.g() * 8, to_halves(first == nullptr ? 0 : a.scaled(half_at(first + 82), 4),
-                                                  second == nullptr ? 0 : b.scaled(half_at(second + 82), 4)));
+            out.put(1280 + out.g() * 8, to_half2(first == nullptr ? 0 : a.scaled(half_at(first + 80), 28),
+                                                 second == nullptr ? 0 : b.scaled(half_at(second + 80), 26)));
+            out.put(1284 + out.g() * 8, to_half2(first == nullptr ? 0 : a.scaled(half_at(first + 82), 4),
+                                                 second == nullptr ? 0 : b.scaled(half_at(second + 82), 4)));
         }
         if (out.lane < 16) out.put(1344 + 4 * out.lane, 0);
     }

@@ -51,8 +51,8 @@ struct Q6_K;
 // clang-format on
 
 // Two names as one, so that the preprocessor can ask what holds for the one kind that is compiled.
-#define NAMED_BY(a, b) a##b
-#define NAMED(a, b) NAMED_BY(a, b)
+#define CONCAT_EXPANDED(a, b) a##b
+#define CONCAT(a, b) CONCAT_EXPANDED(a, b)
 
 // Tile<T>: `bytes` of a tile; `Scales`, what a lane keeps of a tile; `open`: the operand A of mma number k16 (0 to 15),
 // a[0] row g, a[1] row g + 8, a[2] and a[3] the same rows 8 columns on. All lanes of a warp must call them together.
@@ -72,17 +72,17 @@ __device__ __forceinline__ int column_at(int place) {
 // Nibbles of four mma: word k16 % 4 has, from the lowest nibble, rows g and g + 8 of place 2t, then of place 2t + 8;
 // the upper half word the same of the odd places.
 __device__ __forceinline__ u32 nibble_word(const u8* tile, int lane, int k16) {
-    return word_of(*reinterpret_cast<const Words4*>(tile + (k16 >> 2) * 512 + lane * 16), k16 & 3);
+    return select_word(*reinterpret_cast<const Words4*>(tile + (k16 >> 2) * 512 + lane * 16), k16 & 3);
 }
 
 // Numbers that are in registers from here on. Compilers load each word of a vector where it is used, by itself, which
 // takes four times as long in shared memory.
-__device__ __forceinline__ void together(u32& a, u32& b) {
+__device__ __forceinline__ void keep_in_registers(u32& a, u32& b) {
 #ifndef WOOLLY_EMULATED
     asm volatile("" : "+r"(a), "+r"(b));
 #endif
 }
-__device__ __forceinline__ void together(u32& a, u32& b, u32& c, u32& d) {
+__device__ __forceinline__ void keep_in_registers(u32& a, u32& b, u32& c, u32& d) {
 #ifndef WOOLLY_EMULATED
     asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
 #endif
@@ -90,7 +90,7 @@ __device__ __forceinline__ void together(u32& a, u32& b, u32& c, u32& d) {
 // The words of four mma at once, number k64 (0 to 3) of a tile.
 __device__ __forceinline__ Words4 nibble_words(const u8* tile, int lane, int k64) {
     Words4 v = *reinterpret_cast<const Words4*>(tile + k64 * 512 + lane * 16);
-    together(v.x, v.y, v.z, v.w);
+    keep_in_registers(v.x, v.y, v.z, v.w);
     return v;
 }
 
@@ -148,7 +148,7 @@ struct Tile<Wide> {
         return *reinterpret_cast<const Words4*>(tile + 4096 + lane * 16);
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        open_bytes(tile, word_of(s, k16 >> 2), lane, k16, a);
+        open_bytes(tile, select_word(s, k16 >> 2), lane, k16, a);
     }
 };
 
@@ -166,14 +166,14 @@ __device__ __forceinline__ void open_four(const u8* tile, const typename Tile<T>
     if constexpr (is_same<T, Q6_K>) {
         const Words4 v = nibble_words(tile, lane, k64);
         Words2 h = *reinterpret_cast<const Words2*>(tile + 2048 + (k64 >> 1) * 512 + lane * 16 + (k64 & 1) * 8);
-        together(h.x, h.y);
+        keep_in_registers(h.x, h.y);
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            Tile<Q6_K>::open_words(word_of(v, e), e < 2 ? h.x : h.y, s, lane, k64 * 4 + e, a[e]);
+            Tile<Q6_K>::open_words(select_word(v, e), e < 2 ? h.x : h.y, s, lane, k64 * 4 + e, a[e]);
     } else if constexpr (Tile<T>::has_nibbles) {
         const Words4 v = nibble_words(tile, lane, k64);
 #pragma unroll
-        for (int e = 0; e < 4; e++) Tile<T>::open_word(word_of(v, e), tile, s, lane, k64 * 4 + e, a[e]);
+        for (int e = 0; e < 4; e++) Tile<T>::open_word(select_word(v, e), tile, s, lane, k64 * 4 + e, a[e]);
     } else {
 #pragma unroll
         for (int e = 0; e < 4; e++) Tile<T>::open(tile, s, lane, k64 * 4 + e, a[e]);

@@ -29,7 +29,7 @@ struct Nibbles32 {
         const u32 pair = s.pairs[k16 >> 3], add = HAS_MINIMA ? s.minima[k16 >> 3] : half_mul(pair, MINUS);
         u32 fields[4] = {v & 0x000f000fu, v & 0x00f000f0u, u & 0x000f000fu, u & 0x00f000f0u};
         if (HAS_FIFTH) {
-            const u32 h = word_of(*reinterpret_cast<const Words4*>(tile + 2048 + lane * 16), k16 >> 2);
+            const u32 h = select_word(*reinterpret_cast<const Words4*>(tile + 2048 + lane * 16), k16 >> 2);
             const u32 h0 = fifth_bits(h, k16, 0), h1 = fifth_bits(h, k16, 1);
             fields[0] |= h0 & 0x00100010u, fields[1] |= h0 & 0x01000100u;
             fields[2] |= h1 & 0x00100010u, fields[3] |= h1 & 0x01000100u;

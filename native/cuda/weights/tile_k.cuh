@@ -69,7 +69,7 @@ struct Tile<Q5_K> {
     __device__ __forceinline__ static void open_word(u32 v, const u8* tile, const Scales& s, int lane, int k16,
                                                      u32 a[4]) {
         const u32 u = v >> 8;
-        const u32 h = word_of(*reinterpret_cast<const Words4*>(tile + 2048 + lane * 16), k16 >> 2);
+        const u32 h = select_word(*reinterpret_cast<const Words4*>(tile + 2048 + lane * 16), k16 >> 2);
         const u32 h0 = fifth_bits(h, k16, 0), h1 = fifth_bits(h, k16, 1);
         const u32 first = s.a[k16 >> 3], second = s.b[k16 >> 3];
         const u32 first_minus = half_negated(half_high(first)), second_minus = half_negated(half_high(second));
@@ -104,7 +104,7 @@ struct Tile<Q6_K> {
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
         const u8* uppers = tile + 2048 + (k16 >> 3) * 512 + lane * 16;
-        const u32 h = word_of(*reinterpret_cast<const Words4*>(uppers), k16 >> 1 & 3);
+        const u32 h = select_word(*reinterpret_cast<const Words4*>(uppers), k16 >> 1 & 3);
         open_words(nibble_word(tile, lane, k16), h, s, lane, k16, a);
     }
     __device__ __forceinline__ static void open_words(u32 v, u32 h, const Scales& s, int lane, int k16, u32 a[4]) {
@@ -124,7 +124,7 @@ struct Tile<Q6_K> {
 // and g + 8 of place 2t, then of place 2t + 8. Fields grow by 4 from one to the next; the scale of row g + 8 is
 // stored 4 times smaller, and scales are 16 times smaller for the later places.
 __device__ __forceinline__ u32 pair_word(const u8* tile, int lane, int k16) {
-    const u32 v = word_of(*reinterpret_cast<const Words4*>(tile + (k16 >> 3) * 512 + lane * 16), k16 >> 1 & 3);
+    const u32 v = select_word(*reinterpret_cast<const Words4*>(tile + (k16 >> 3) * 512 + lane * 16), k16 >> 1 & 3);
     return k16 & 1 ? v >> 8 : v;
 }
 constexpr u32 SIXTEENTHS = 0x2c002c00u;
@@ -175,7 +175,7 @@ struct Tile<Q3_K> {
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 v = pair_word(tile, lane, k16);
-        const u32 h = word_of(*reinterpret_cast<const Words4*>(tile + 1024 + lane * 16), k16 >> 2);
+        const u32 h = select_word(*reinterpret_cast<const Words4*>(tile + 1024 + lane * 16), k16 >> 2);
         const int e = k16 & 3;
         const u32 third = e == 0 ? h << 2 : e == 1 ? h << 1 : e == 2 ? h >> 6 : h >> 7;
         const u32 pair = s.pairs[k16 >> 2], later = half_mul(pair, SIXTEENTHS);

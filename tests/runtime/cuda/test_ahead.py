@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
+from tests.runtime.cuda.deferred_device import DeferredDevice
 from tests.runtime.cuda.emulated import EmulatedDevice, source
 from tests.runtime.cuda.harness import BATCH
-from tests.runtime.cuda.late import LateDevice
 from woolly import SamplingParams
 from woolly.engine import Engine
 from woolly.gguf import open_gguf
@@ -168,7 +168,7 @@ def test_work_that_is_done_as_late_as_may_be_changes_no_answer(tmp_path):
         return [request.output for request in requests if request.finish_reason == "length"]
 
     with open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as file:
-        program = CudaBackend(LateDevice).compile(trace(file), file.tensors, Options(max_rows=64))
+        program = CudaBackend(DeferredDevice).compile(trace(file), file.tensors, Options(max_rows=64))
         tokenizer = Tokenizer.from_metadata(file.metadata)
         found = answers(program)
         assert len(found) == 4 and found == answers(Waits(program))

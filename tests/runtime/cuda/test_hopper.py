@@ -126,7 +126,7 @@ PAIRS = """
 #include "primitives/wgmma.cuh"
 
 // Each block of a pair writes what the other brings by a copy, and whether any of its threads is the one.
-KERNEL_IN_PAIRS(32, swap)(const int* x, int* y, int one) {
+KERNEL_CLUSTER2(32, swap)(const int* x, int* y, int one) {
     DYNAMIC_SHARED(shared);
     const u32 barrier = shared_address(shared + 128);
     if (threadIdx.x == 0) barrier_start(barrier, 1), barriers_started();

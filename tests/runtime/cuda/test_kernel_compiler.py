@@ -21,7 +21,7 @@ from woolly.runtime.gpu.device import Address
 
 SOURCES = {
     "rows.cu": "KERNEL(add)() {}\nKERNEL(scale)() {}\n",
-    "linear_one.cu": "#define ONE(name) KERNEL_OF(512, linear_one__##name)() {}\n",
+    "linear_one.cu": "#define ONE(name) KERNEL_THREADS(512, linear_one__##name)() {}\n",
     "rank.cu": "KERNEL(rank_parts)() {}\n",
     "pack.cu": "#define PACK(name) KERNEL(pack_##name)() {}\n",
     "weights/tile.cuh": "#define TILE_TYPES(X) \\\n    X(q8_0, Q8_0) \\\n    X(q4_k, Q4_K)\n",

@@ -209,7 +209,7 @@ def test_blocks_that_wait_for_others_are_launched_in_groups(generation, kind, fe
 
 
 WALKS = """
-#include "primitives/walk.cuh"
+#include "primitives/stream_k.cuh"
 
 // How often each slice of each item is computed; a thread is a pair of blocks. What one begins, the next must end.
 KERNEL(count_slices)(u32* counts, int n_pairs, int n_items, int n_tiles, int n_splits, u32* n_begun, u32* n_ended) {

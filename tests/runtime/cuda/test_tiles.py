@@ -45,7 +45,7 @@ class Loader:
 
 @pytest.fixture(scope="module")
 def device():
-    device = EmulatedDevice(source("pack"), Path(__file__).parent / "open.cu")
+    device = EmulatedDevice(source("pack"), Path(__file__).parent / "unpack.cu")
     yield device
     device.close()
 

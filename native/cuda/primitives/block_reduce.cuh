@@ -4,13 +4,13 @@
 #include "primitives/common.cuh"
 
 // Two numbers that are summed at once.
-struct Sums {
+struct SumPair {
     float a, b;
 };
 
 // The sums over all threads of the block, for each of them. A multiple of 32 threads, all of which call it.
-__device__ inline Sums block_sums(float a, float b) {
-    __shared__ Sums parts[32];
+__device__ inline SumPair block_sum2(float a, float b) {
+    __shared__ SumPair parts[32];
     for (int n = 16; n; n /= 2) {
         a += __shfl_xor_sync(ALL_LANES, a, n);
         b += __shfl_xor_sync(ALL_LANES, b, n);
@@ -28,7 +28,7 @@ __device__ inline Sums block_sums(float a, float b) {
     return {a, b};
 }
 
-__device__ inline float block_sum(float a) { return block_sums(a, 0.0f).a; }
+__device__ inline float block_sum(float a) { return block_sum2(a, 0.0f).a; }
 
 // The sum of squares of n numbers over the block: four chains for each thread.
 __device__ inline float sum_of_squares(const float* x, int n) {

@@ -61,7 +61,7 @@ __device__ __forceinline__ bool are_ready(const Few& few, int n_rows) {
     bool is_so = false;
     if (threadIdx.x == 0) {
 #pragma unroll 1
-        for (int i = 0; i < MAX_POLLS && !is_so; i++) is_so = load_of_blocks(few.arrivals) >= u32(n_rows);
+        for (int i = 0; i < MAX_POLLS && !is_so; i++) is_so = load_acquire(few.arrivals) >= u32(n_rows);
     }
     return __any_sync(ALL_LANES, __syncthreads_or(is_so));
 }

@@ -1,4 +1,4 @@
-"""LateDevice: an emulated GPU that does its work as late as a true one may, when someone waits for it."""
+"""DeferredDevice: an emulated GPU that does its work as late as a true one may, when someone waits for it."""
 
 from collections import deque
 from functools import partial
@@ -6,7 +6,7 @@ from functools import partial
 from tests.runtime.cuda.emulated import EmulatedDevice
 
 
-class LateDevice(EmulatedDevice):
+class DeferredDevice(EmulatedDevice):
     """What `send` copies is read and what `download` fills is written when the work is done, not when it is queued."""
 
     def __init__(self, *sources):

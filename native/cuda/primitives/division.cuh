@@ -6,17 +6,17 @@
 #include "primitives/common.cuh"
 
 #ifdef WOOLLY_EMULATED
-inline float divided(float a, float b) { return a / b; }
-inline float rooted(float x) { return std::sqrt(x); }
+inline float divide_rn(float a, float b) { return a / b; }
+inline float sqrt_rn(float x) { return std::sqrt(x); }
 #else
-__device__ __forceinline__ float divided(float a, float b) {
+__device__ __forceinline__ float divide_rn(float a, float b) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(b));
     y = __fmaf_rn(y, __fmaf_rn(-b, y, 1.f), y);
     const float q = __fmul_rn(a, y), near = __fmaf_rn(y, __fmaf_rn(-b, q, a), q);
     return __fmaf_rn(y, __fmaf_rn(-b, near, a), near);
 }
-__device__ __forceinline__ float rooted(float x) {
+__device__ __forceinline__ float sqrt_rn(float x) {
     float y;
     asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     const float s = __fmul_rn(x, y);
@@ -27,6 +27,6 @@ __device__ __forceinline__ float rooted(float x) {
 // The factor that gives n numbers a root mean square of 1; `sum` is that of their squares. 0 if it is too large for
 // a number, or nearly.
 __device__ __forceinline__ float scale_of_norm(float sum, float n, float eps) {
-    const float scale = divided(1.f, rooted(__fadd_rn(divided(sum, n), eps)));
+    const float scale = divide_rn(1.f, sqrt_rn(__fadd_rn(divide_rn(sum, n), eps)));
     return sum > 3e38f ? 0.f : scale;
 }
