@@ -249,7 +249,12 @@ def test_a_callback_that_fails_is_named(values, sentence):
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-@pytest.mark.parametrize("values", [{"logit_bias": {10**30: 1.0}}, {"stop_token_ids": (10**30,)}])
+@pytest.mark.parametrize("values", [{"logit_bias": {2**31 - 1: 1.0}}, {"stop_token_ids": (10**30,)}])
 def test_ids_larger_than_any_vocabulary_are_refused(values, tokenizer):
     with pytest.raises(RequestError, match="ids of this vocabulary go from 0"):
         Sampler(SamplingParams(**values), tokenizer, [1])
+
+
+def test_a_bias_of_an_id_beyond_31_bits_is_rejected():
+    with pytest.raises(RequestError, match="a token id of 0 to 2147483647 or a text was expected"):
+        SamplingParams(logit_bias={2**31: 1.0})

@@ -80,12 +80,15 @@ class GrammarCompiler:
                 if len(self._cache) > MAX_CACHED:
                     self._cache.popitem(last=False)
             # Outside the lock: a slow grammar delays only the callers that want the same one.
-            if found is mine:
-                return self._build_into(mine, kind, source)
             try:
-                return found.result()
+                return self._build_into(mine, kind, source) if found is mine else found.result()
             except CancelledError:
-                pass  # the thread that was building it was interrupted: try again
+                if found is mine:
+                    raise
+                # the thread that was building it was interrupted: try again
+            finally:
+                # A future keeps its exception, and the traceback this frame: a cycle that would keep the source.
+                del mine, found
 
     def _build_into(self, future: Future[Grammar], kind: str, source: str) -> Grammar:
         try:
@@ -101,8 +104,11 @@ class GrammarCompiler:
             else:
                 future.cancel()
             raise
-        future.set_result(grammar)
-        return grammar
+        else:
+            future.set_result(grammar)
+            return grammar
+        finally:
+            del future  # as in compile
 
     def _build(self, kind: str, source: str) -> Grammar:
         from llguidance import LLMatcher, LLParserLimits
@@ -154,5 +160,6 @@ def _on_large_stack(work: Callable[[], Result]) -> Result:
         ) from None
     thread.join()
     if failed:
-        raise RequestError(f"the grammar cannot be compiled: {explain(str(failed[0]))}") from failed[0]
+        error = failed.pop()  # its traceback refers to `run`, and that to the list
+        raise RequestError(f"the grammar cannot be compiled: {explain(str(error))}") from error
     return done[0]

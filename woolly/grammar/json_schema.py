@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -84,7 +85,7 @@ class _Walk:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._seen: dict[int, dict[str, Any]] = {}
-        self._conjunctions = Conjunctions(self._target)
+        self._conjunctions = Conjunctions(partial(_target, root))  # no bound method: a cycle would keep the schema
         self._waiting: list[tuple[Any, str]] = [(root, "#")]
         self._property_pairs = self._pattern_pairs = self._patterns = 0
         draft = root.get("$schema")
@@ -124,7 +125,11 @@ class _Walk:
     def _hoist(self, schema: dict[str, Any], pointer: str) -> None:
         """Brings a definition to the root, where its reference looks for it: generators leave some further inside."""
         reference = schema.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#/") or self._target(reference) is not None:
+        if (
+            not isinstance(reference, str)
+            or not reference.startswith("#/")
+            or _target(self._root, reference) is not None
+        ):
             return
         keyword, _, name = unquote(reference[2:]).partition("/")
         inner = [value for value in _dicts(self._root) if value is not self._root]
@@ -198,7 +203,7 @@ class _Walk:
 
     def _referenced(self, reference: str) -> Iterator[tuple[Any, str]]:
         """The schema that a reference points to; all definitions if only llguidance can resolve it."""
-        target = self._target(reference)
+        target = _target(self._root, reference)
         if isinstance(target, (dict, bool)):
             yield target, reference
             return
@@ -207,18 +212,19 @@ class _Walk:
             if isinstance(definitions, dict):
                 yield from ((value, f"#/{keyword}/{name}") for name, value in definitions.items())
 
-    def _target(self, reference: str) -> Any:
-        """What a reference within the root points to; None if only llguidance can resolve it."""
-        target: Any = self._root if reference in ("#", "#/") or reference.startswith("#/") else None
-        for part in reference.split("/")[1:] if target is not None and reference not in ("#", "#/") else ():
-            name = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(target, dict):
-                target = target.get(name)
-            elif isinstance(target, list) and name.isdecimal():
-                target = target[int(name)] if int(name) < len(target) else None
-            else:
-                target = None
-        return target
+
+def _target(root: dict[str, Any], reference: str) -> Any:
+    """Return what a reference within the root points to; None if only llguidance can resolve it."""
+    target: Any = root if reference in ("#", "#/") or reference.startswith("#/") else None
+    for part in reference.split("/")[1:] if target is not None and reference not in ("#", "#/") else ():
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(target, dict):
+            target = target.get(name)
+        elif isinstance(target, list) and name.isdecimal():
+            target = target[int(name)] if int(name) < len(target) else None
+        else:
+            target = None
+    return target
 
 
 def _dicts(value: Any) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _STRUCTURES = ("json_schema", "json_object", "regex", "choice", "lark", "grammar")
 
+MAX_TOKEN_ID = 2**31 - 1
+MAX_BREAKERS = 32  # dry_sequence_breakers, each of which is searched for in the whole vocabulary
 _F32_MAX = 3.4e38  # the samplers compute in float32
 
 
@@ -47,6 +49,9 @@ def _check_numbers(params: SamplingParams) -> None:
 def _check_lists(params: SamplingParams) -> None:
     for name in ("stop", "dry_sequence_breakers", "choice"):
         _texts(params, name)
+    if len(params.dry_sequence_breakers) > MAX_BREAKERS:
+        n = len(params.dry_sequence_breakers)
+        raise _refusal("dry_sequence_breakers", f"has {n} texts; at most {MAX_BREAKERS} are allowed")
     for text in params.dry_sequence_breakers:
         if len(text.encode()) > 40:
             raise _refusal("dry_sequence_breakers", f"holds {text!r}; each may have at most 40 bytes")
@@ -146,8 +151,8 @@ def _texts(params: SamplingParams, name: str) -> None:
 
 def _bias(key: Any, value: Any) -> float:
     sound = not isinstance(key, bool) and isinstance(key, (numbers.Integral, str))
-    if not sound or key == "" or (not isinstance(key, str) and key < 0):
-        raise _refusal("logit_bias", f"names {key!r}; a token id or a text was expected")
+    if not sound or key == "" or (not isinstance(key, str) and not 0 <= key <= MAX_TOKEN_ID):
+        raise _refusal("logit_bias", f"names {key!r}; a token id of 0 to {MAX_TOKEN_ID} or a text was expected")
     if value is False or value == -math.inf:
         return -math.inf
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not abs(float(value)) <= _F32_MAX:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -154,3 +155,10 @@ def of_exception(error: BaseException, params: Mapping[str, str] = _NO_NAMES) ->
     return ApiError(
         500, "internal_error", "the server failed at this request; the log has the reason under its request id"
     )
+
+
+def release_frames(error: BaseException | None) -> None:
+    """Clear the finished frames of an error: a frame that refers to its error is a cycle, and would keep the body."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

@@ -47,8 +47,11 @@ class ParsedRoute(APIRoute):
                 try:
                     return await handle(parsed)
                 except RequestValidationError as error:
+                    # FastAPI's frame refers to the error, which has the body, and the traceback to the frame: a cycle,
+                    # which would keep each body until the next full collection.
+                    error.__traceback__ = None
                     if not settle_foreign(await parsed.json(), error.errors(), known):
-                        raise
+                        raise error.with_traceback(None) from None
             return await handle(parsed)
 
         return handle_parsed

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from woolly.sampling import SamplingParams, options_of
+from woolly.sampling.checks import MAX_TOKEN_ID
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.observability.logs import ignore
 
@@ -130,7 +131,15 @@ def _bias(bias: Any) -> dict[int | str, float | bool]:
                 param="logit_bias",
             )
         key, value = pair
-        if isinstance(key, str) and key.isascii() and key.isdigit():
+        if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20:
             key = int(key)
+        # Before it becomes a key: Python's hashes of large numbers collide, and a dict of them takes quadratic time.
+        if isinstance(key, int) and not 0 <= key <= MAX_TOKEN_ID:
+            raise ApiError(
+                400,
+                "invalid_request",
+                f"logit_bias names the token id {key}; ids of 0 to {MAX_TOKEN_ID} were expected",
+                param="logit_bias",
+            )
         found[key] = value
     return found

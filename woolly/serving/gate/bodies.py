@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.json_guard import parse_json
 
+_COLLECTED_BYTES = 64 << 20  # of bodies, between two collections of young objects
 _RETRY = 1.0  # seconds after which other requests may have released their bodies
 _FORM = "multipart/form-data"
 _FORM_PATHS = ("/files", "/audio/transcriptions", "/audio/translations")  # ends of paths that take a form
@@ -26,6 +28,7 @@ class BodyBudget:
 
     def __init__(self, most: int) -> None:
         self._max_bytes = most
+        self._n_released = 0  # since the last collection
         self.n_held = 0
 
     @contextmanager
@@ -54,6 +57,12 @@ class BodyBudget:
             yield take
         finally:
             self.n_held -= n_taken
+            self._n_released += n_taken
+            if self._n_released > _COLLECTED_BYTES:
+                # The collector counts objects, not bytes: one cycle that holds a body would keep it for thousands of
+                # requests.
+                self._n_released = 0
+                gc.collect(1)
 
 
 class Bodies:

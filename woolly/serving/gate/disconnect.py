@@ -62,6 +62,7 @@ class _Watched:
                 log.info("client gone")
         finally:
             watch.cancel()
+            del route, watch  # the task keeps its exception, and the traceback this frame: a cycle with the body
 
     async def _next(self) -> Message:
         if self._body is not None:

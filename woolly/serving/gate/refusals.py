@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from woolly.serving.dialect import Dialects
-from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.errors import ApiError, of_exception, release_frames
 from woolly.serving.observability.logs import log
 from woolly.serving.observability.metrics import Stats
 
@@ -32,6 +32,7 @@ class Refusals:
                 await self._close(scope, receive, send, error)
             else:
                 raise
+            release_frames(error)
 
     async def _reply(self, scope: Scope, send: Send, error: Exception) -> None:
         refusal = of_exception(error)

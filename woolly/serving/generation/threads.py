@@ -43,6 +43,10 @@ async def run_held(
         if not work.cancelled():
             work.exception()  # marks it as retrieved: the caller gets CancelledError
         raise
+    finally:
+        # An exception's traceback refers to this frame, and the future to the exception: without this, a cycle that
+        # keeps the arguments, such as the body of a request.
+        del work, run
 
 
 class Shared(Generic[T]):

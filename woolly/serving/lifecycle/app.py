@@ -27,7 +27,7 @@ from woolly.serving.batches.worker import BatchWorker
 from woolly.serving.dialect import Dialect, Dialects
 from woolly.serving.dialects import anthropic, cohere, gemini, llama, mcp, ole, ollama, openai, responses
 from woolly.serving.dialects.missing_routes import no_such_route, why_absent
-from woolly.serving.errors import ApiError, of_exception, switched_off
+from woolly.serving.errors import ApiError, of_exception, release_frames, switched_off
 from woolly.serving.gate.access import Access
 from woolly.serving.gate.auth import Authority
 from woolly.serving.gate.bodies import Bodies, BodyBudget
@@ -268,6 +268,7 @@ async def _reply(request: Request, error: Exception) -> JSONResponse:
         refusal = of_exception(error)
     request.app.state.stats.refused(refusal.code)
     request.state.reason = refusal.reason
+    release_frames(error)
     headers = {**refusal.headers, **(getattr(error, "headers", None) or {})}
     return JSONResponse(request.app.state.dialects.of(request.url.path).error(refusal), refusal.status, headers)
 

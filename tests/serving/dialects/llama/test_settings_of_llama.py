@@ -115,7 +115,7 @@ def test_scales_of_adapters_go_to_the_engine_by_number():
     assert CompletionBody(prompt="hi", lora=scales).to_params(SamplingParams()).adapters == {1: 0.5, 0: 0}
     assert CompletionBody(prompt="hi", lora=[]).to_params(SamplingParams()).adapters == {}
     assert CompletionBody(prompt="hi").to_params(SamplingParams()).adapters is None
-    with pytest.raises(ApiError, match="lora holds"):
+    with pytest.raises(ApiError, match="lora has"):
         CompletionBody(prompt="hi", lora=[{"name": "french"}]).to_params(SamplingParams())
 
 

@@ -8,6 +8,7 @@ from fastapi import Request
 
 from woolly.engine.opening.adapters import scales_of
 from woolly.errors import RequestError
+from woolly.serving.dialects.llama.parameters import adapter_scales
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.identity import check_admin
@@ -33,14 +34,9 @@ async def scale_adapters(scales: Items[dict[str, Any]], request: Request) -> dic
     """
     check_admin(request)
     generator: Generator = request.app.state.generator
-    for one in scales:
-        if one.keys() - {"id", "scale"} or type(one.get("id")) is not int:
-            raise ApiError(
-                400, "invalid_request", f"{one!r} was sent; objects with id and scale were expected", param="id"
-            )
     names = [str(number) for number in range(len(generator.adapter_scales))]
     try:
-        generator.adapter_scales = scales_of({one["id"]: one.get("scale", 0.0) for one in scales}, names)
+        generator.adapter_scales = scales_of(adapter_scales(scales, "lora"), names)
     except RequestError as error:
         raise ApiError(400, "invalid_request", str(error), param="scale") from None
     return {"success": True}

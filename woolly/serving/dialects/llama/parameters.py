@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,9 @@ _MAX_PROMPTS = 256
 
 # Each is sent as text, bytes and a number: the whole vocabulary per token would be megabytes.
 _MAX_PROBS = 100
+
+
+_MAX_ADAPTER_ID = 2**31 - 1
 
 
 class CompletionBody(Sampling):
@@ -96,12 +100,7 @@ class CompletionBody(Sampling):
 
     def _adapters(self) -> dict[str | int, float] | None:
         """Scales by the number of the adapter, 0 for those that are not listed; None: those of the server."""
-        for one in self.lora or ():
-            if one.keys() - {"id", "scale"} or not isinstance(one.get("id"), int):
-                raise ApiError(
-                    400, "invalid_request", f"lora holds {one!r}; objects with id and scale were expected", param="lora"
-                )
-        return None if self.lora is None else {one["id"]: one.get("scale", 0.0) for one in self.lora}
+        return None if self.lora is None else adapter_scales(self.lora, "lora")
 
     def _only(self, name: str, nothing: Any) -> None:
         value = getattr(self, name)
@@ -112,6 +111,22 @@ class CompletionBody(Sampling):
                 f"{name} is {value!r}, which is not supported; leave it out or send {nothing!r}",
                 param=name,
             )
+
+
+def adapter_scales(objects: Iterable[dict[str, Any]], param: str) -> dict[str | int, float]:
+    """Return the scales of adapters by id, from llama-server's objects with `id` and `scale`."""
+    scales: dict[str | int, float] = {}
+    for one in objects:
+        # The range is checked before the id becomes a key: Python's hashes of large numbers collide.
+        if one.keys() - {"id", "scale"} or type(one.get("id")) is not int or not 0 <= one["id"] <= _MAX_ADAPTER_ID:
+            raise ApiError(
+                400,
+                "invalid_request",
+                f"{param} has {one!r}; objects with an id of 0 to {_MAX_ADAPTER_ID} and a scale were expected",
+                param=param,
+            )
+        scales[one["id"]] = one.get("scale", 0.0)
+    return scales
 
 
 def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str] | MarkedPrompt], bool]:
