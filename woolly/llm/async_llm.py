@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from woolly.engine import Chunk, Completion, EngineDriver, Request, Score
 from woolly.engine.reading.waiting import wait_for_reading
-from woolly.engine.threads.mailbox import LoopBell, LoopMailbox
+from woolly.engine.threads.chunk_queue import AsyncChunkQueue, LoopNotifier
 from woolly.errors import KeywordError, RequestError
 from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, read_note
 from woolly.llm.llm import LLM
@@ -249,14 +249,14 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._prepare = requests if callable(requests) else None
         self._requests: tuple[Request, ...] = () if callable(requests) else tuple(requests)
         self._raises = raises
-        self._mail: LoopMailbox | None = None  # once the request has started
+        self._queue: AsyncChunkQueue | None = None  # once the request has started
         self._closed = False
 
     async def __anext__(self) -> Chunk:
         try:
-            if self._mail is None and not self._closed:
-                self._mail = await self._start()
-            if self._mail is None or self._closed or (chunk := await self._mail.read()) is None:
+            if self._queue is None and not self._closed:
+                self._queue = await self._start()
+            if self._queue is None or self._closed or (chunk := await self._queue.read()) is None:
                 raise StopAsyncIteration
         except BaseException:
             self._end()
@@ -281,20 +281,20 @@ class AsyncStream(AsyncIterator[Chunk]):
     def __del__(self) -> None:
         self._end()
 
-    async def _start(self) -> LoopMailbox | None:
+    async def _start(self) -> AsyncChunkQueue | None:
         if self._prepare is not None:
             self._requests = tuple(await asyncio.to_thread(self._prepare))
             self._prepare = None
         if self._closed:
             return None
-        mail = LoopMailbox(len(self._requests), LoopBell())
-        self._driver.add(self._requests, mail.post)
-        return mail
+        chunks = AsyncChunkQueue(len(self._requests), LoopNotifier())
+        self._driver.add(self._requests, chunks.put)
+        return chunks
 
     def _end(self) -> None:
         if not self._closed:
             self._closed = True
-            if self._mail is not None and self._mail.n_open:
+            if self._queue is not None and self._queue.n_open:
                 self._driver.cancel(self._requests)
 
 

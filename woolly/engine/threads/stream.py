@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from woolly.engine.threads.chunk_queue import ThreadChunkQueue
 from woolly.engine.threads.completion import Chunk, Completion
-from woolly.engine.threads.mailbox import ThreadMailbox
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Stream(Iterator[Chunk]):
     def __init__(self, driver: EngineDriver, requests: Sequence[Request]) -> None:
         self.requests = tuple(requests)  # one for each answer
         self._driver = driver
-        self._mail = ThreadMailbox(len(self.requests))
+        self._queue = ThreadChunkQueue(len(self.requests))
         self._started = self._closed = False
 
     @property
@@ -52,11 +52,11 @@ class Stream(Iterator[Chunk]):
         if not self._started:
             self._started = True
             try:
-                self._driver.add(self.requests, self._mail.post)
+                self._driver.add(self.requests, self._queue.put)
             except BaseException:
                 self.close()
                 raise
-        chunk = self._mail.read()
+        chunk = self._queue.read()
         if chunk is None:
             raise StopIteration
         if chunk.error is not None:
@@ -74,5 +74,5 @@ class Stream(Iterator[Chunk]):
     def _end(self, wait: bool) -> None:
         if not self._closed:
             self._closed = True
-            if self._started and self._mail.n_open:
+            if self._started and self._queue.n_open:
                 self._driver.cancel(self.requests, wait=wait)

@@ -16,7 +16,7 @@ from typing import Any, cast
 from woolly.chat import ChatRequest, Layout, ReasoningOptions, Vision, lay_out
 from woolly.chat.sight import has_pictures
 from woolly.engine import Hook, Request
-from woolly.engine.threads.mailbox import LoopBell
+from woolly.engine.threads.chunk_queue import LoopNotifier
 from woolly.errors import RequestError, StoreError
 from woolly.llm import LLM
 from woolly.llm.presets import defaults_of, with_system
@@ -94,7 +94,7 @@ class Generator:
         self._settings = settings
         self._models = models
         self._stats = stats
-        self._bell: LoopBell | None = None
+        self._notifier: LoopNotifier | None = None
         self._running: set[Running] = set()
         self._defaults = settings.defaults()  # of models without a preset
         self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # of requests that name none
@@ -215,11 +215,11 @@ class Generator:
             raise ApiError(422, "model_not_loadable", str(error), param="model") from None
 
     @property
-    def bell(self) -> LoopBell:
+    def notifier(self) -> LoopNotifier:
         """Returns what wakes the readers of answers; only while the event loop runs."""
-        if self._bell is None:
-            self._bell = LoopBell()
-        return self._bell
+        if self._notifier is None:
+            self._notifier = LoopNotifier()
+        return self._notifier
 
     async def prepare(self, generation: Generation, slot: Loaded) -> list[Request]:
         """Returns the engine's requests, which are not queued yet; prepared off the event loop."""
@@ -231,7 +231,9 @@ class Generator:
         llm, account, noted = slot.model, asking.get(), answers.get()
         requests = await self.prepare(generation, slot)
         requests[0].reports_progress = generation.reports_progress
-        running = Running(llm.driver, llm.tokenizer, slot.info, requests, self.bell, place.arrived, generation.owner)
+        running = Running(
+            llm.driver, llm.tokenizer, slot.info, requests, self.notifier, place.arrived, generation.owner
+        )
         running.id_slot = self.slots.assign(generation.id_slot)
         self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
         self._running.add(running)

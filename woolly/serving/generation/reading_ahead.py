@@ -78,7 +78,7 @@ async def read_ahead(generator: Generator, slot: Loaded, prompt: SettledPrompt, 
             generator.meter.charge(account, slot.info.name, {"prompt_tokens": piece - n_before}, n_requests=0)
             n_before = piece
             arrived = time.monotonic()
-            running = Running(llm.driver, llm.tokenizer, slot.info, requests, generator.bell, arrived, turn.owner)
+            running = Running(llm.driver, llm.tokenizer, slot.info, requests, generator.notifier, arrived, turn.owner)
             if await turn.run(running):
                 turn.read(piece // PAGE_SIZE * PAGE_SIZE)
 

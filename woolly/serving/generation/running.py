@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from woolly.engine import Chunk, Completion, EngineDriver, Request
 from woolly.engine.cache_note import cache_note
-from woolly.engine.threads.mailbox import LoopBell, LoopMailbox
+from woolly.engine.threads.chunk_queue import AsyncChunkQueue, LoopNotifier
 from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Running(AsyncIterator[Chunk]):
     """A request in the engine. Chunks of n answers come interleaved; `Chunk.index` says which answer.
 
-    Chunks wait in the mailbox until they are read, at most one per token, so that a slow reader delays nobody.
+    Chunks wait in the queue until they are read, at most one per token, so that a slow reader delays nobody.
     A reader never sees a chunk with finish_reason "cancelled" or "error": it gets an ApiError (504 after a long
     silence, 503 if the server stops or unloads the model or its file became shorter, 500 for a fault of the server).
     """
@@ -32,7 +32,7 @@ class Running(AsyncIterator[Chunk]):
         tokenizer: Tokenizer,
         model: ModelInfo,
         requests: Sequence[Request],
-        bell: LoopBell,
+        notifier: LoopNotifier,
         arrived: float,
         owner: str = "",
     ) -> None:
@@ -45,7 +45,7 @@ class Running(AsyncIterator[Chunk]):
         self.prompt_ids: tuple[int, ...] = requests[0].given
         self._driver = driver
         self._requests = tuple(requests)
-        self._mail = LoopMailbox(len(self._requests), bell)
+        self._queue = AsyncChunkQueue(len(self._requests), notifier)
         self._arrived = self._first = self._last = arrived
         self._is_silent = False  # no progress for longer than the server allows
 
@@ -117,7 +117,7 @@ class Running(AsyncIterator[Chunk]):
         return sum(one.n_computed for one in self._requests), sum(len(one.output) for one in self._requests)
 
     async def __anext__(self) -> Chunk:
-        chunk = await self._mail.read_joined()
+        chunk = await self._queue.read_joined()
         if chunk is None:
             raise StopAsyncIteration
         if chunk.error is not None:
@@ -212,7 +212,7 @@ class Running(AsyncIterator[Chunk]):
         if self._first == self._arrived and (request.output or chunk.finish_reason is not None):
             self._first = now
         self._last = now
-        self._mail.post(request, chunk)
+        self._queue.put(request, chunk)
 
 
 def _is_file_changed(error: BaseException | None) -> bool:

@@ -1,4 +1,4 @@
-"""Mailboxes: every chunk reaches its reader once and in order, on a thread and on an event loop."""
+"""Chunk queues: every chunk reaches its reader once and in order, on a thread and on an event loop."""
 
 import asyncio
 import gc
@@ -10,7 +10,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, Chunk, RequestError, SamplingParams
-from woolly.engine.threads.mailbox import LoopBell, LoopMailbox, ThreadMailbox
+from woolly.engine.threads.chunk_queue import AsyncChunkQueue, LoopNotifier, ThreadChunkQueue
 from woolly.sampling.logprobs import TokenLogprob
 
 N = 500
@@ -18,7 +18,7 @@ N = 500
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
-    path = write_tiny(TINY["llama"], tmp_path_factory.mktemp("mailbox") / "tiny.gguf")
+    path = write_tiny(TINY["llama"], tmp_path_factory.mktemp("chunks") / "tiny.gguf")
     with LLM(path, ctx=64, threads=1) as model:
         yield model
 
@@ -27,37 +27,37 @@ def chunk(text, *, last=False):
     return Chunk(text=text, finish_reason="stop" if last else None)
 
 
-def fill(*mailboxes):
-    """Posts N chunks to each mailbox in turn, as the engine's thread does."""
+def fill(*queues):
+    """Posts N chunks to each queue in turn, as the engine's thread does."""
     for i in range(N):
-        for mailbox in mailboxes:
-            mailbox.post(None, chunk(str(i), last=i == N - 1))
+        for chunks in queues:
+            chunks.put(None, chunk(str(i), last=i == N - 1))
 
 
 def test_a_thread_reads_every_chunk_in_order_and_then_none():
-    mailbox = ThreadMailbox(1)
-    thread = threading.Thread(target=fill, args=(mailbox,))
+    chunks = ThreadChunkQueue(1)
+    thread = threading.Thread(target=fill, args=(chunks,))
     thread.start()
-    assert [mailbox.read().text for _ in range(N)] == [str(i) for i in range(N)]
+    assert [chunks.read().text for _ in range(N)] == [str(i) for i in range(N)]
     thread.join()
-    assert mailbox.is_over
-    assert mailbox.read() is None
+    assert chunks.is_over
+    assert chunks.read() is None
 
 
-def test_tasks_that_share_a_bell_each_read_their_own_chunks():
+def test_tasks_that_share_a_notifier_read_their_own_chunks():
     async def main():
-        bell = LoopBell()
-        mailboxes = [LoopMailbox(1, bell) for _ in range(3)]
-        thread = threading.Thread(target=fill, args=mailboxes)
+        notifier = LoopNotifier()
+        queues = [AsyncChunkQueue(1, notifier) for _ in range(3)]
+        thread = threading.Thread(target=fill, args=queues)
         thread.start()
 
-        async def texts(mailbox):
+        async def texts(chunks):
             out = []
-            while (one := await mailbox.read()) is not None:
+            while (one := await chunks.read()) is not None:
                 out.append(one.text)
             return out
 
-        found = await asyncio.wait_for(asyncio.gather(*map(texts, mailboxes)), 60)
+        found = await asyncio.wait_for(asyncio.gather(*map(texts, queues)), 60)
         thread.join()
         assert found == [[str(i) for i in range(N)]] * 3
 
@@ -66,16 +66,16 @@ def test_tasks_that_share_a_bell_each_read_their_own_chunks():
 
 def test_one_call_into_the_loop_wakes_all_readers_of_a_step(monkeypatch):
     async def main():
-        bell = LoopBell()
-        mailboxes = [LoopMailbox(1, bell) for _ in range(8)]
-        readers = [asyncio.create_task(mailbox.read()) for mailbox in mailboxes]
+        notifier = LoopNotifier()
+        queues = [AsyncChunkQueue(1, notifier) for _ in range(8)]
+        readers = [asyncio.create_task(chunks.read()) for chunks in queues]
         await asyncio.sleep(0)
         calls = []
         loop = asyncio.get_running_loop()
         real = loop.call_soon_threadsafe
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (calls.append(args), real(*args)))
-        for mailbox in mailboxes:
-            mailbox.post(None, chunk("x", last=True))
+        for chunks in queues:
+            chunks.put(None, chunk("x", last=True))
         assert len(await asyncio.gather(*readers)) == 8
         assert len(calls) == 1
 
@@ -84,14 +84,14 @@ def test_one_call_into_the_loop_wakes_all_readers_of_a_step(monkeypatch):
 
 def test_a_chunk_for_a_loop_that_was_closed_is_kept_and_raises_nothing():
     async def main():
-        return LoopMailbox(1, LoopBell())
+        return AsyncChunkQueue(1, LoopNotifier())
 
-    mailbox = asyncio.run(main())
-    mailbox.post(None, chunk("x", last=True))
-    assert mailbox.take().text == "x"
+    chunks = asyncio.run(main())
+    chunks.put(None, chunk("x", last=True))
+    assert chunks.take().text == "x"
 
 
-def test_a_mailbox_does_not_keep_its_reader_alive(llm):
+def test_a_chunk_queue_does_not_keep_its_reader_alive(llm):
     stream = llm.generate("a", SamplingParams(max_tokens=30, ignore_eos=True), stream=True)
     next(stream)
     dropped = weakref.ref(stream)
@@ -121,13 +121,13 @@ def test_texts_that_wait_for_a_late_reader_are_one_chunk():
     ]
 
     async def main():
-        mailbox = LoopMailbox(2, LoopBell())
+        chunks = AsyncChunkQueue(2, LoopNotifier())
         for one in posted:
-            mailbox.post(None, one)
+            chunks.put(None, one)
         found = []
-        while (one := await mailbox.read_joined()) is not None:
+        while (one := await chunks.read_joined()) is not None:
             found.append(one)
-        assert mailbox.is_over
+        assert chunks.is_over
         return found
 
     found = asyncio.run(main())
@@ -136,24 +136,24 @@ def test_texts_that_wait_for_a_late_reader_are_one_chunk():
     assert [one.finish_reason for one in found[-2:]] == ["stop", "stop"] and [one.index for one in found].count(1) == 2
 
 
-def test_a_bell_that_rests_loses_nobody(monkeypatch):
+def test_a_pausing_notifier_wakes_every_reader(monkeypatch):
     """Rounds that take long, by a clock of their own, are followed by a rest; what comes meanwhile is read later."""
     ticks = iter(range(10**6))
-    monkeypatch.setattr("woolly.engine.threads.mailbox.time", SimpleNamespace(monotonic=lambda: 0.01 * next(ticks)))
+    monkeypatch.setattr("woolly.engine.threads.chunk_queue.time", SimpleNamespace(monotonic=lambda: 0.01 * next(ticks)))
 
     async def main():
-        bell = LoopBell()
-        mailboxes = [LoopMailbox(1, bell) for _ in range(3)]
-        thread = threading.Thread(target=fill, args=mailboxes)
+        notifier = LoopNotifier()
+        queues = [AsyncChunkQueue(1, notifier) for _ in range(3)]
+        thread = threading.Thread(target=fill, args=queues)
         thread.start()
 
-        async def text(mailbox):
+        async def text(chunks):
             out = ""
-            while (one := await mailbox.read_joined()) is not None:
+            while (one := await chunks.read_joined()) is not None:
                 out += one.text
             return out
 
-        found = await asyncio.wait_for(asyncio.gather(*map(text, mailboxes)), 60)
+        found = await asyncio.wait_for(asyncio.gather(*map(text, queues)), 60)
         thread.join()
         return found
 

@@ -1,4 +1,4 @@
-"""Mailboxes: chunks on their way from the engine's thread to one reader, on a thread or on an event loop."""
+"""Queues of output chunks from the engine thread to one reader, on a thread or on an event loop."""
 
 from __future__ import annotations
 
@@ -17,67 +17,67 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.threads.completion import Chunk
 
-_REST = 5.0  # how much longer a bell rests than its readers worked: their most of the interpreter's time is a sixth
-_SHORT, _MAX_REST = 0.001, 0.1  # seconds: of work that needs no rest, and of a rest
-_ROUNDS = 3  # of the loop, after which tasks that an event wakes, and tasks that these wake, have had their turn
+_PAUSE_FACTOR = 5.0  # pause per second of reader work: readers take at most a sixth of the interpreter
+_MIN_ROUND, _MAX_PAUSE = 0.001, 0.1  # seconds: shorter rounds need no pause; upper bound of a pause
+_ROUNDS = 3  # loop iterations until woken tasks, and tasks that they wake, have run
 
 
-class Mailbox:
-    """Keeps chunks until they are read, so a slow reader delays nobody.
+class ChunkQueue:
+    """Unbounded queue of chunks, so that a slow reader delays no other request.
 
-    `wake` only wakes: the reader then looks at the state of the mailbox, so a wake-up that is lost to Ctrl-C, or that
-    comes too often, changes nothing. A mailbox holds no reference to its reader, so a dropped reader is finalized.
+    `wake` carries no data: the reader checks the queue, so lost (Ctrl-C) and spurious wake-ups are harmless. The queue
+    holds no reference to its reader, so a dropped reader is finalized.
     """
 
     def __init__(self, n_answers: int, wake: Callable[[], None]) -> None:
-        self.n_open = n_answers  # answers whose last chunk has not arrived
+        self.n_open = n_answers  # answers without their final chunk
         self._wake = wake
         self._chunks: deque[Chunk] = deque()
 
-    def post(self, _: Request, chunk: Chunk) -> None:
-        """Adds a chunk and wakes the reader. Called by the engine's thread."""
+    def put(self, _: Request, chunk: Chunk) -> None:
+        """Append a chunk and wake the reader. Called by the engine thread."""
         self._chunks.append(chunk)
         if chunk.finish_reason is not None:
             self.n_open -= 1
         self._wake()
 
     def take(self) -> Chunk | None:
-        """The oldest chunk that has arrived, or None."""
+        """Return the oldest chunk, or None if the queue is empty."""
         return self._chunks.popleft() if self._chunks else None
 
     @property
     def is_over(self) -> bool:
-        """Whether every chunk has arrived and was taken."""
-        return self.n_open == 0 and not self._chunks  # in this order: `post` adds the last chunk before it counts it
+        """True if every chunk has arrived and was taken."""
+        return self.n_open == 0 and not self._chunks  # in this order: `put` adds the last chunk before it counts it
 
 
-class ThreadMailbox(Mailbox):
-    """A mailbox whose reader is a thread that may block."""
+class ThreadChunkQueue(ChunkQueue):
+    """Chunk queue of a blocking thread."""
 
     def __init__(self, n_answers: int) -> None:
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        super().__init__(n_answers, partial(self._bell.put, None))
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        super().__init__(n_answers, partial(self._wakeups.put, None))
 
     def read(self) -> Chunk | None:
-        """Waits for the next chunk; None after the last."""
+        """Wait for the next chunk; None after the last one."""
         while not self.is_over:
             if (chunk := self.take()) is not None:
                 return chunk
-            self._bell.get()
+            self._wakeups.get()
         return None
 
 
-class LoopMailbox(Mailbox):
-    """A mailbox whose reader is a task of an event loop."""
+class AsyncChunkQueue(ChunkQueue):
+    """Chunk queue of an asyncio task."""
 
-    def __init__(self, n_answers: int, bell: LoopBell) -> None:
+    def __init__(self, n_answers: int, notifier: LoopNotifier) -> None:
         import asyncio  # takes 20 ms, and readers on threads need none of it
 
         self._arrived = asyncio.Event()
-        super().__init__(n_answers, partial(bell.ring, self._arrived))
+        super().__init__(n_answers, partial(notifier.notify, self._arrived))
 
     async def read(self) -> Chunk | None:
-        """Waits for the next chunk; None after the last."""
+        """Wait for the next chunk; None after the last one."""
         while not self.is_over:
             self._arrived.clear()  # before the look: what arrives after it sets the event again
             if (chunk := self.take()) is not None:
@@ -86,10 +86,10 @@ class LoopMailbox(Mailbox):
         return None
 
     async def read_joined(self) -> Chunk | None:
-        """Waits for the next chunk, with the texts of those that wait behind it; None after the last.
+        """Wait for the next chunk and merge queued text chunks of the same answer into it; None after the last one.
 
-        A reader that is late has as much work for several tokens as for one. Chunks of other answers, with
-        log-probabilities or progress, and the last one are chunks of their own.
+        A late reader thus pays once for several tokens. Final chunks and chunks with log-probabilities or progress are
+        never merged.
         """
         chunk = await self.read()
         if chunk is None or not self._chunks or not _is_plain(chunk):
@@ -102,39 +102,39 @@ class LoopMailbox(Mailbox):
 
 
 def _is_plain(chunk: Chunk) -> bool:
-    """Whether a chunk has nothing but text."""
+    """True if a chunk has text only."""
     is_last = chunk.finish_reason is not None or chunk.error is not None
     return not is_last and not chunk.logprobs and chunk.n_computed is None
 
 
-class LoopBell:
-    """Wakes tasks of the running event loop. Mailboxes that share a bell share one call into the loop per step.
+class LoopNotifier:
+    """Wakes tasks of the running event loop, with one call into the loop per step for all queues that share it.
 
-    While many readers have work, the bell rests between two rounds for as long as a round takes, times `_REST`: the
-    loop and the engine's thread share one interpreter, and the engine must not wait for readers. What arrives
-    meanwhile is read in the next round, several tokens at once.
+    While many readers have work, the notifier pauses after each round for `_PAUSE_FACTOR` times its duration: the loop
+    and the engine thread share the GIL, and the engine must not wait for readers. Readers merge the tokens that arrive
+    in a pause.
     """
 
     def __init__(self) -> None:
         import asyncio
 
         self._loop = asyncio.get_running_loop()
-        self._rung: deque[asyncio.Event] = deque()
+        self._events: deque[asyncio.Event] = deque()
         self._is_called = False
 
-    def ring(self, event: asyncio.Event) -> None:
-        """Sets an event, on the loop. Called by the engine's thread."""
-        self._rung.append(event)
+    def notify(self, event: asyncio.Event) -> None:
+        """Set an event on the loop. Called by the engine thread."""
+        self._events.append(event)
         if not self._is_called:
             self._is_called = True
             with suppress(RuntimeError):  # a closed loop has no readers
                 self._loop.call_soon_threadsafe(self._set_all)
 
     def _set_all(self) -> None:
-        """Wakes all readers whose mail has come."""
+        """Wake all readers with new chunks."""
         n = 0
-        for _ in range(len(self._rung)):
-            self._rung.popleft().set()
+        for _ in range(len(self._events)):
+            self._events.popleft().set()
             n += 1
         if n > 1:
             self._loop.call_soon(self._end_round, time.monotonic(), _ROUNDS)
@@ -142,18 +142,18 @@ class LoopBell:
             self._open()
 
     def _end_round(self, started: float, n_left: int) -> None:
-        """Rests after the readers had their turn, if that took long."""
+        """Pause after a long round of readers."""
         if n_left > 1:
             self._loop.call_soon(self._end_round, started, n_left - 1)
             return
         seconds = time.monotonic() - started
-        if seconds < _SHORT:
+        if seconds < _MIN_ROUND:
             self._open()
         else:
-            self._loop.call_later(min(_MAX_REST, _REST * seconds), self._open)
+            self._loop.call_later(min(_MAX_PAUSE, _PAUSE_FACTOR * seconds), self._open)
 
     def _open(self) -> None:
         self._is_called = False  # first: an event that is added from here on needs another call
-        if self._rung:
+        if self._events:
             self._is_called = True
             self._set_all()
