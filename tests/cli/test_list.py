@@ -21,7 +21,7 @@ from woolly.engine.multimodal import tower_bytes
 from woolly.errors import StoreError, UnsupportedError
 from woolly.llm import projector
 from woolly.models import architectures
-from woolly.serving.model_manager.library import Library
+from woolly.serving.model_manager.catalog import ModelCatalog
 from woolly.store import all_families
 
 
@@ -159,10 +159,10 @@ def test_the_list_and_the_server_use_the_same_names(folder, model):
         (folder / place).write_bytes(model.read_bytes())
     listed = {entry["name"]: entry["aliases"] for entry in json.loads(woolly("list", "--json"))}
     assert set(listed) == {"smollm2", "own", "qwen3:4b", "qwen3:4b-q8_0", "hf:org/repo/x-Q4_0.gguf"}
-    library = Library(folder)
+    catalog = ModelCatalog(folder)
     # The server also answers to repository:type.
-    assert {info.name: list(info.aliases)[: len(listed[info.name])] for info in library.list()} == listed
-    assert library.find("Qwen3-4B-Q4_K_M").name == library.find("QWEN3:4b").name == "qwen3:4b"
+    assert {info.name: list(info.aliases)[: len(listed[info.name])] for info in catalog.list()} == listed
+    assert catalog.find("Qwen3-4B-Q4_K_M").name == catalog.find("QWEN3:4b").name == "qwen3:4b"
     assert woolly("plan", "qwen3:4b").startswith("step")
     assert woolly("rm", "qwen3:4b-q8_0", "hf.co/Qwen/Qwen3-4B-GGUF").startswith("removed qwen3:4b-q8_0 (")
 

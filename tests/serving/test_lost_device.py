@@ -172,7 +172,7 @@ def test_a_server_in_another_program_says_that_it_must_be_restarted(served, card
 @pytest.mark.parametrize(("begins", "words"), [(True, "the server restarts"), (False, "restart the server")])
 def test_health_says_who_restarts_the_server(begins, words, served, card):
     """A server that restarted several times within a short time leaves that to others."""
-    served.app.state.models.on_lost = lambda: begins
+    served.app.state.models.on_device_failure = lambda: begins
     assert served.post("/v1/completions", json=ASKED).status_code == 200
     card.fail()
     assert served.post("/v1/completions", json=ASKED).json()["error"]["code"] == "device_failed"
@@ -184,7 +184,7 @@ def test_a_gpu_that_fails_while_a_model_opens_is_lost_too(served, monkeypatch):
         raise DeviceError(SENTENCE, code="lost", remedy="start the process anew")
 
     told = []
-    served.app.state.models.on_lost = lambda: told.append(True) or True
+    served.app.state.models.on_device_failure = lambda: told.append(True) or True
     monkeypatch.setattr(manager, "open_model", fail)
     assert SENTENCE in served.post("/v1/completions", json=ASKED).json()["error"]["message"]
     assert told == [True]

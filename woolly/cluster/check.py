@@ -12,8 +12,8 @@ from woolly.cluster.model import FleetLLM
 from woolly.cluster.serve import make_launchers
 from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError
+from woolly.serving.model_manager.loader import estimate_model, options_for
 from woolly.serving.model_manager.memory import check_memory
-from woolly.serving.model_manager.opening import examine, options_for
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 
@@ -74,7 +74,7 @@ def _port(settings: Settings) -> list[str]:
 def _memory(settings: Settings) -> list[str]:
     assert settings.model is not None
     path = resolve(settings.model)
-    needs = examine(path, options_for(path, settings))
+    needs = estimate_model(path, options_for(path, settings))
     n = settings.replicas if settings.ray is None else 0
     try:
         if n:

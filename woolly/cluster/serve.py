@@ -56,7 +56,7 @@ def prepare(app: FastAPI, settings: Settings) -> None:
 
     models.open_model = open_model
     # Those of one machine's memory, or of one GPU's: replicas take the GPUs in turn.
-    models.n_copies = -(-settings.replicas // max(1, len(_devices(settings)))) if settings.ray is None else 0
+    models.n_replicas = -(-settings.replicas // max(1, len(_devices(settings)))) if settings.ray is None else 0
 
     def n_running() -> int:
         """Returns how many answers all replicas compute at once; of those that load, as many as of one CPU."""
@@ -117,7 +117,7 @@ def update(models: ModelManager) -> None:
 
 
 def _fleets(models: ModelManager) -> list[tuple[str, FleetLLM]]:
-    slots = [(slot.info.name, slot.llm) for slot in models.all_loaded]
+    slots = [(slot.info.name, slot.llm) for slot in models.loaded_models]
     return [(name, llm) for name, llm in slots if isinstance(llm, FleetLLM)]
 
 

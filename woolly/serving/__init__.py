@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from woolly.serving.generation.generator import Generation, Generator
     from woolly.serving.generation.running import Running
     from woolly.serving.lifecycle.app import create_app
-    from woolly.serving.model_manager.library import ModelInfo
+    from woolly.serving.model_manager.catalog import ModelInfo
     from woolly.serving.model_manager.manager import ModelManager
     from woolly.serving.settings.configuration import read_settings
     from woolly.serving.settings.table import Settings

@@ -80,7 +80,7 @@ def test_places_are_given_back_however_a_request_ends(client, path, body, status
     assert reply.status_code == status, reply.text
     generator = client.app.state.generator
     assert generator.admission.n_open == 0 and generator.running == ()
-    assert all(slot.users == 0 for slot in client.app.state.models.all_loaded)
+    assert all(slot.users == 0 for slot in client.app.state.models.loaded_models)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_request_takes_its_model_once(client, monkeypatch, path):
     monkeypatch.setattr(models, "use", use)
     assert client.post(path, json={"messages": HI, "max_tokens": 1}).status_code == 200
     assert len(taken) == 1
-    assert [slot.users for slot in models.all_loaded] == [0]
+    assert [slot.users for slot in models.loaded_models] == [0]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/v1/inference/chat"])
@@ -139,7 +139,7 @@ def test_what_the_engine_refuses_to_start_leaves_nothing_behind(client, monkeypa
         assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 500
     state = client.app.state
     assert state.generator.running == () and state.generator.admission.n_open == 0
-    assert [slot.users for slot in state.models.all_loaded] == [0]
+    assert [slot.users for slot in state.models.loaded_models] == [0]
 
 
 def test_the_time_to_the_first_token_counts_from_the_arrival(client):

@@ -95,7 +95,7 @@ def test_no_model_is_loaded_for_it(app_with):
     with app_with() as client:
         reply = client.post(PATH, json=body()).json()
         assert (reply["state"], reply["read_tokens"]) == ("unloaded", 0)
-        assert not client.app.state.models.all_loaded
+        assert not client.app.state.models.loaded_models
 
 
 @pytest.mark.parametrize(

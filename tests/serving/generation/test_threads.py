@@ -106,7 +106,7 @@ def test_a_client_that_leaves_holds_its_model_and_its_place_until_the_thread_is_
     async def story(state, client):
         gate = Gate()
         monkeypatch.setattr(where, gate)
-        (slot,) = state.models.all_loaded
+        (slot,) = state.models.loaded_models
         asking = asyncio.create_task(client.post(path, json=body))
         await until(gate.is_entered.is_set)
         n_open = state.generator.admission.n_open
@@ -174,7 +174,7 @@ def test_prompts_of_one_request_do_not_wait_for_themselves_when_the_model_is_to_
     tiny_model, tmp_path, monkeypatch, path
 ):
     async def story(state, client):
-        (slot,) = state.models.all_loaded
+        (slot,) = state.models.loaded_models
         loop = asyncio.get_running_loop()
         prepare = state.generator._prepare
         unloading = []

@@ -6,9 +6,9 @@ from woolly.engine.opening import memory
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime import Gpu
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager import room
-from woolly.serving.model_manager.library import Library
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager import eviction
+from woolly.serving.model_manager.catalog import ModelCatalog
+from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.model_manager.memory import Estimate, check_memory, estimate
 from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
@@ -66,36 +66,38 @@ def test_what_a_gpu_cannot_hold_is_refused_with_its_name(machine):
 
 
 def test_models_leave_the_memory_that_is_needed_and_no_other(folder, machine):
-    info = Library(folder).find("one")
+    info = ModelCatalog(folder).find("one")
     on_first, on_second, on_cpu = (
-        Loaded(info, Settings(), "ready", needs=needs(gpus, 15 * GB)) for gpus in (GPUS[:1], GPUS[1:], [])
+        LoadedModel(info, Settings(), "ready", needs=needs(gpus, 15 * GB)) for gpus in (GPUS[:1], GPUS[1:], [])
     )
-    wanted = Loaded(info, Settings(), needs=needs(GPUS[:1], 30 * GB))
-    assert room.choose_leaving(wanted, [on_second, on_cpu, on_first], models_max=4) == [on_first]
+    wanted = LoadedModel(info, Settings(), needs=needs(GPUS[:1], 30 * GB))
+    assert eviction.choose_evictions(wanted, [on_second, on_cpu, on_first], models_max=4) == [on_first]
     with pytest.raises(ApiError, match="available on NVIDIA Fake"):
-        room.choose_leaving(wanted, [on_second, on_cpu], models_max=4)
+        eviction.choose_evictions(wanted, [on_second, on_cpu], models_max=4)
 
 
 def test_all_models_together_keep_to_the_cap_of_their_memory(folder, machine, monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 100 * GB)
-    info = Library(folder).find("one")
-    old, newer, on_gpu = (Loaded(info, Settings(), "ready", needs=needs(gpus, 9 * GB)) for gpus in ([], [], GPUS[:1]))
+    info = ModelCatalog(folder).find("one")
+    old, newer, on_gpu = (
+        LoadedModel(info, Settings(), "ready", needs=needs(gpus, 9 * GB)) for gpus in ([], [], GPUS[:1])
+    )
     old.last_used, newer.last_used = 1, 2
-    wanted = Loaded(info, Settings(), needs=needs([], 6 * GB))
+    wanted = LoadedModel(info, Settings(), needs=needs([], 6 * GB))
     loaded = [newer, on_gpu, old]
-    for cap, leaving in ((None, []), (26 * GB, []), (20 * GB, [old]), (7 * GB, [old, newer])):
-        assert room.choose_leaving(wanted, loaded, None, cap) == leaving
+    for cap, evicted in ((None, []), (26 * GB, []), (20 * GB, [old]), (7 * GB, [old, newer])):
+        assert eviction.choose_evictions(wanted, loaded, None, cap) == evicted
     newer.users = 1  # no answer is cut off
     with pytest.raises(
         ApiError, match=r"one takes about 6\.10 GB beside 9\.10 GB of other models, but models_memory is 7"
     ):
-        room.choose_leaving(wanted, loaded, None, 7 * GB)
+        eviction.choose_evictions(wanted, loaded, None, 7 * GB)
     with pytest.raises(ApiError, match=r"takes about 6\.10 GB, but models_memory is 6\.00 GB$"):
-        room.choose_leaving(wanted, [], None, 6 * GB)
+        eviction.choose_evictions(wanted, [], None, 6 * GB)
     newer.users = 0
-    room.check_exchange(old, needs([], 12 * GB), loaded, 13 * GB)
+    eviction.check_reload(old, needs([], 12 * GB), loaded, 13 * GB)
     with pytest.raises(ApiError, match="models_memory is 12"):
-        room.check_exchange(old, needs([], 12 * GB), loaded, 12 * GB)
+        eviction.check_reload(old, needs([], 12 * GB), loaded, 12 * GB)
 
 
 def test_a_cap_of_memory_takes_the_place_of_a_number_of_models():

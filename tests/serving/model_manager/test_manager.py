@@ -67,7 +67,7 @@ def test_another_model_takes_the_place_of_the_one_unused_for_longest(folder):
         assert (await models.load("two")).loaded
         assert [(m.name, m.state) for m in await models.list()] == [("one", "unloaded"), ("two", "ready")]
         assert not (await models.unload("two")).loaded
-        assert models.all_loaded == ()
+        assert models.loaded_models == ()
         with pytest.raises(ApiError, match="no model is loaded"):
             await models.get("current")
         await models.close()
@@ -112,7 +112,7 @@ def test_a_model_whose_probe_fails_is_closed(folder, monkeypatch):
         with pytest.raises(ApiError) as caught:
             await models.load("one")
         assert caught.value.code == "insufficient_memory"
-        assert opened[0].is_closed and models.all_loaded == ()
+        assert opened[0].is_closed and models.loaded_models == ()
         await models.close()
 
     monkeypatch.setattr(LLM, "identity", broken)
@@ -148,7 +148,7 @@ def test_an_unload_goes_on_without_the_client_that_asked_for_it(folder):
             await asyncio.sleep(0.01)
             assert not again.done()
         assert (await again).state == "unloaded"
-        assert models.all_loaded == ()
+        assert models.loaded_models == ()
         assert (await models.load("one")).loaded
         await models.close()
 
@@ -262,11 +262,11 @@ def test_settings_that_are_refused_cost_nobody_the_model_that_is_loaded(folder, 
     async def story():
         models = manager(folder)
         await models.load("one")
-        (slot,) = models.all_loaded
+        (slot,) = models.loaded_models
         with pytest.raises(ApiError) as caught:
             await models.load(name, config=config)
         assert caught.value.status == status
-        assert models.all_loaded == (slot,) and slot.state == "ready"
+        assert models.loaded_models == (slot,) and slot.state == "ready"
         await models.close()
 
     asyncio.run(story())
@@ -325,7 +325,7 @@ def test_the_current_model_is_one_that_stays_or_comes_rather_than_one_that_goes(
             while slot.state != "unloading":
                 await asyncio.sleep(0.01)
             coming = asyncio.create_task(models.load("two"))
-            while len(models.all_loaded) < 2:
+            while len(models.loaded_models) < 2:
                 await asyncio.sleep(0.01)
             slot.last_used = float("inf")
             assert (await models.get(None)).name == "two"
@@ -342,7 +342,7 @@ def test_memory_of_a_model_that_goes_counts_as_free_and_is_waited_for(folder, mo
         opened = []
 
         def open_model(path, settings, real=models_module.open_model):
-            opened.append([slot.info.name for slot in models.all_loaded])
+            opened.append([slot.info.name for slot in models.loaded_models])
             return real(path, settings)
 
         monkeypatch.setattr(models_module, "open_model", open_model)
@@ -354,7 +354,7 @@ def test_memory_of_a_model_that_goes_counts_as_free_and_is_waited_for(folder, mo
                 await asyncio.sleep(0.01)
             coming = asyncio.create_task(models.load("two"))
             # Until it waits for that of one: if it looked for memory later, there would be too little.
-            while {one.info.name: one.stage for one in models.all_loaded}.get("two") != "freeing":
+            while {one.info.name: one.stage for one in models.loaded_models}.get("two") != "freeing":
                 await asyncio.sleep(0.01)
             assert opened == []
         assert (await coming).loaded

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from woolly.runtime.cpu.program import CpuProgram
 from woolly.serving import ModelManager, Settings
-from woolly.serving.model_manager.opening import open_model
+from woolly.serving.model_manager.loader import open_model
 
 
 def test_loading_tells_its_stage_and_the_weights_that_a_device_has(folder, monkeypatch):

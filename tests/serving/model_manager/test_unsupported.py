@@ -59,7 +59,7 @@ def test_the_context_of_a_model_that_is_not_loaded_is_the_one_it_would_get(app_w
 
 def test_models_are_loaded_and_unloaded_in_llama_servers_words(client):
     assert client.post("/models/load", json={"model": "tiny"}).json() == {"success": True}
-    assert [slot.info.name for slot in client.app.state.models.all_loaded] == ["tiny"]
+    assert [slot.info.name for slot in client.app.state.models.loaded_models] == ["tiny"]
     assert client.post("/models/unload", json={"model": "tiny"}).json() == {"success": True}
-    assert client.app.state.models.all_loaded == ()
+    assert client.app.state.models.loaded_models == ()
     assert client.post("/models/unload", json={"model": "nobody"}).status_code == 404

@@ -8,7 +8,7 @@ import pytest
 from tests.serving.pages.conftest import ask, served, settled, until
 from woolly.runtime.cpu.program import CpuProgram
 from woolly.serving import Settings, create_app
-from woolly.serving.model_manager.opening import open_model
+from woolly.serving.model_manager.loader import open_model
 
 pytestmark = pytest.mark.rare
 

@@ -175,9 +175,9 @@ def _local(name: str, *, may_fetch: bool) -> tuple[Path, int, int]:
 
 def _served_name(path: Path) -> str:
     """Returns the name that a server gives to the model of --model."""
-    from woolly.serving.model_manager.library import Library
+    from woolly.serving.model_manager.catalog import ModelCatalog
 
-    return str(Library(models_folder(), str(path)).main)
+    return str(ModelCatalog(models_folder(), str(path)).main)
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from woolly.serving.batches.journal import Journal
 from woolly.serving.batches.rows import EMBEDDINGS, BadRow, BatchRow
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.generation.threads import run_held, start_task
-from woolly.serving.model_manager.library import Capability
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.catalog import Capability
+from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.settings.table import Settings
 
 _PATIENCE = 900.0  # seconds without an answer, such as of a model that does not fit into memory
@@ -51,7 +51,7 @@ class _Model:
     """What a model adds to the answers of its rows."""
 
     name: str
-    slot: weakref.ref[Loaded]
+    slot: weakref.ref[LoadedModel]
     identity: str
     preset: str
     ctx: int
@@ -225,7 +225,7 @@ class Job:
 
     async def _learn(self, name: str | None, can: Capability) -> _Model:
         models = self._app.state.models
-        info = await models.answering(name, can)
+        info = await models.resolve(name, can)
         async with models.use(info.name) as slot:
             llm = slot.model
             identity = await run_held(llm.identity)

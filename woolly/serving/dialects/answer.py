@@ -23,7 +23,7 @@ from woolly.serving.generation.events import EventStream
 from woolly.serving.generation.generator import Generation, Generator
 from woolly.serving.generation.kept_streams import KeptStreams
 from woolly.serving.generation.wants import NOTHING
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.observability.logs import ignore, log
 
 
@@ -117,7 +117,7 @@ async def open_chat(
     return Head(running, layout, form, load_seconds), (reader.read(chunk) async for chunk in running)
 
 
-async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: Loaded, model: str | None) -> Layout:
+async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: LoadedModel, model: str | None) -> Layout:
     """Returns the layout. Agents always send an effort of reasoning: a template without the switch ignores it.
 
     Not if the effort is "none" and thoughts cannot be kept out. `model` is the name that the client asked for.

@@ -32,9 +32,9 @@ from woolly.serving.generation.running import Running
 from woolly.serving.generation.slots import SlotTable
 from woolly.serving.generation.threads import run_held, start_task
 from woolly.serving.generation.wants import NOTHING, Wants
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.model_manager.manager import ModelManager
-from woolly.serving.model_manager.names import reasoning_of
+from woolly.serving.model_manager.served_names import reasoning_of
 from woolly.serving.observability.kept_requests import answers, note_answer
 from woolly.serving.observability.logs import log
 from woolly.serving.observability.metrics import Stats
@@ -110,7 +110,7 @@ class Generator:
         """Returns the most answers that run at once: what --parallel says, or the loaded model with the most."""
         if (most := self._settings.parallel) is not None:
             return int(most)
-        loaded = [slot.llm for slot in self._models.all_loaded if slot.llm is not None and not slot.llm.is_closed]
+        loaded = [slot.llm for slot in self._models.loaded_models if slot.llm is not None and not slot.llm.is_closed]
         return max((llm.engine.scheduler.max_running for llm in loaded), default=_AT_ONCE)
 
     @property
@@ -138,7 +138,7 @@ class Generator:
 
     @asynccontextmanager
     async def open(
-        self, generation: Generation, place: Admitted | None = None, slot: Loaded | None = None
+        self, generation: Generation, place: Admitted | None = None, slot: LoadedModel | None = None
     ) -> AsyncIterator[Running]:
         """Runs a request while the block runs; cancels what has not finished at its end.
 
@@ -153,12 +153,12 @@ class Generator:
                 slot = await held.enter_async_context(self._models.use(generation.model))
             yield await held.enter_async_context(self._run(generation, place, slot))
 
-    async def as_named(self, chat: ChatRequest, model: str | None, slot: Loaded) -> ChatRequest:
+    async def as_named(self, chat: ChatRequest, model: str | None, slot: LoadedModel) -> ChatRequest:
         """Returns the conversation with what a made name says, unless the request does: system prompt, reasoning."""
         made = await self._models.made(model)
         return with_system(made, self._as_thinking(chat, slot, reasoning_of(made)))
 
-    async def lay_out(self, chat: ChatRequest, slot: Loaded) -> Layout:
+    async def lay_out(self, chat: ChatRequest, slot: LoadedModel) -> Layout:
         """Returns the conversation as the model's template lays it out, off the event loop."""
         llm, asked = slot.model, self.as_set(chat, slot)
         pool = self.pictures if has_pictures(asked.messages) else None
@@ -169,7 +169,7 @@ class Generator:
         sight = llm.sight
         return None if sight is None else replace(sight, allows_remote=self._settings.allow_remote_images)
 
-    def as_set(self, chat: ChatRequest, slot: Loaded) -> ChatRequest:
+    def as_set(self, chat: ChatRequest, slot: LoadedModel) -> ChatRequest:
         """Returns the conversation with what the server's settings and the model's preset say if the request does not.
 
         A switch of --chat-template-kwargs that the template does not read is left out: models have different ones.
@@ -192,7 +192,7 @@ class Generator:
         )
         return with_system(llm.preset, asked)
 
-    def _as_thinking(self, chat: ChatRequest, slot: Loaded, reasoning: str) -> ChatRequest:
+    def _as_thinking(self, chat: ChatRequest, slot: LoadedModel, reasoning: str) -> ChatRequest:
         """Returns the conversation with reasoning on or off, unless it says so itself or the word is auto."""
         if reasoning == "auto" or chat.reasoning.effort is not None or "enable_thinking" in chat.variables:
             return chat
@@ -205,7 +205,7 @@ class Generator:
 
     async def defaults_for(self, model: str | None) -> SamplingParams:
         """Returns the parameters of a request that sets none: the preset's of the model, else the server's."""
-        info = await self._models.answering(model)
+        info = await self._models.resolve(model)
         slot = self._models.ready(info.name)
         try:
             # A loaded model keeps the preset of its load: its system prompt and context were read then.
@@ -221,13 +221,13 @@ class Generator:
             self._notifier = LoopNotifier()
         return self._notifier
 
-    async def prepare(self, generation: Generation, slot: Loaded) -> list[Request]:
+    async def prepare(self, generation: Generation, slot: LoadedModel) -> list[Request]:
         """Returns the engine's requests, which are not queued yet; prepared off the event loop."""
         with _cancelled_if_closed(slot.model):
             return await run_held(self._prepare, slot.model, self._scaled(generation, slot))
 
     @asynccontextmanager
-    async def _run(self, generation: Generation, place: Admitted, slot: Loaded) -> AsyncIterator[Running]:
+    async def _run(self, generation: Generation, place: Admitted, slot: LoadedModel) -> AsyncIterator[Running]:
         llm, account, noted = slot.model, asking.get(), answers.get()
         requests = await self.prepare(generation, slot)
         requests[0].reports_progress = generation.reports_progress
@@ -268,7 +268,7 @@ class Generator:
         """ApiError 400 if a prompt is too long for its tokens to be counted: texts of files come with its layout."""
         _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, self._max_prompt(llm))
 
-    async def count_tokens(self, layout: Layout, slot: Loaded) -> int:
+    async def count_tokens(self, layout: Layout, slot: LoadedModel) -> int:
         """Returns the tokens of a layout, counted off the event loop; errors as `check_text`."""
         self.check_text(slot.model, layout.text)
         return await run_held(slot.model.count_tokens, layout)
@@ -319,7 +319,7 @@ class Generator:
             return b""
         return hashlib.blake2b(owner.encode(), digest_size=20, person=b"woolly prefixes").digest()
 
-    def _scaled(self, generation: Generation, slot: Loaded) -> Generation:
+    def _scaled(self, generation: Generation, slot: LoadedModel) -> Generation:
         """Returns a request with the server's scales of the adapters, if it says nothing about them."""
         layout = generation.prompt if isinstance(generation.prompt, Layout) else None
         params = generation.params if layout is None else layout.params

@@ -18,7 +18,7 @@ from woolly.serving.accounts.account import asking
 from woolly.serving.generation.generator import Generation, Generator, urgency
 from woolly.serving.generation.reading_turns import ReadingTurn
 from woolly.serving.generation.running import Running
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.loaded_model import LoadedModel
 
 _LOWEST = -(1 << 30)  # behind rows of batches
 
@@ -45,7 +45,7 @@ def settled_prompt(llm: LLM, layout: Layout, other: Layout) -> SettledPrompt:
     return SettledPrompt(ids, n_settled, layout.params)
 
 
-async def read_ahead(generator: Generator, slot: Loaded, prompt: SettledPrompt, turn: ReadingTurn) -> None:
+async def read_ahead(generator: Generator, slot: LoadedModel, prompt: SettledPrompt, turn: ReadingTurn) -> None:
     """Reads the pages of a prompt that no further typing changes, as far as the turn lasts, which notes them."""
     llm = slot.model
     if llm.engine.program.plan.has_source:

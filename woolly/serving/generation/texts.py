@@ -22,7 +22,7 @@ from woolly.serving.errors import ApiError, answer_cancelled, model_changed, of_
 from woolly.serving.gate.identity import client_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.threads import run_held, start_task
-from woolly.serving.model_manager.library import Capability, ModelInfo
+from woolly.serving.model_manager.catalog import Capability, ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.logs import log
 from woolly.store import Purpose, models_for
@@ -113,10 +113,10 @@ async def _find(models: ModelManager, name: str | None, can: Sequence[Capability
     """Returns the model that answers to a name; ApiError if it can do nothing of `can`."""
     for one in can[:-1]:
         with suppress(ApiError):
-            if one in (info := await models.answering(name, one)).capabilities:
+            if one in (info := await models.resolve(name, one)).capabilities:
                 return info
     try:
-        info = await models.answering(name, can[-1])
+        info = await models.resolve(name, can[-1])
     except ApiError as error:
         if error.code != "model_not_found" or name is None:
             raise

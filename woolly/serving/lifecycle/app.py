@@ -125,14 +125,14 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     app.state.streams = KeptStreams()
     app.state.batches = BatchWorker(app, BatchStore(settings.batches_path, settings.max_files_bytes))
     app.state.health = Health()
-    app.state.health.find_fault = app.state.models.faults.first
+    app.state.health.find_fault = app.state.models.device_failures.first_message
     app.state.dialects = Dialects(dialects)
     app.state.rates = RateLimiter(settings.rate_limit)
     app.state.guesses = Guesses()
     app.state.bodies = BodyBudget(settings.max_bodies_bytes)
     stats.watch("woolly_answers_open", "Answers that run or wait.", lambda: generator.admission.n_open)
     stats.watch("woolly_answers_waiting", "Answers that wait.", lambda: generator.admission.n_waiting)
-    stats.watch("woolly_models_loaded", "Models that are loaded.", lambda: len(app.state.models.all_loaded))
+    stats.watch("woolly_models_loaded", "Models that are loaded.", lambda: len(app.state.models.loaded_models))
 
     _watch_disk(stats, app.state.models)
     stats.registry.register(DeviceMetrics(lambda: _devices(app.state.models)))
@@ -161,7 +161,7 @@ def _watch_disk(stats: Stats, models: ModelManager) -> None:
     """Adds gauges of what --cache-disk keeps, summed up over the loaded models."""
 
     def total(field: str) -> float:
-        found = (slot.llm.known_disk_stats for slot in models.all_loaded if slot.llm is not None)
+        found = (slot.llm.known_disk_stats for slot in models.loaded_models if slot.llm is not None)
         return float(sum(getattr(one, field) for one in found if one is not None))
 
     for name, field, help in (
@@ -175,14 +175,14 @@ def _watch_disk(stats: Stats, models: ModelManager) -> None:
 
 def _devices(models: ModelManager) -> Iterator[tuple[str, str, int | None]]:
     """Yields the model, what computes it, and its bytes if that is a GPU."""
-    for slot in models.all_loaded:
+    for slot in models.loaded_models:
         if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
             yield slot.info.name, slot.llm.place, device_bytes(slot.llm.engine)
 
 
 def _engines(models: ModelManager) -> Iterator[EngineFigures]:
     """Yields what the engines of this process hold; lengths, which may be read while the engine's thread works."""
-    for slot in models.all_loaded:
+    for slot in models.loaded_models:
         if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
             scheduler = getattr(slot.llm.engine, "scheduler", None)  # replicas have theirs in other processes
             if scheduler is not None:

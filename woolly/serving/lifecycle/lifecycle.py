@@ -114,7 +114,7 @@ class _Server(uvicorn.Server):
         self.reloader = Reloader(settings, app.state.authority)
         self._had_terminal = sys.platform != "win32" and has_terminal()
         if end is not None:
-            app.state.models.on_lost = self._begin_to_restart
+            app.state.models.on_device_failure = self._begin_to_restart
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Opens the port before models are loaded, so that health can report it."""

@@ -17,15 +17,22 @@ from woolly.llm import LLM
 from woolly.llm.model_options import ModelOptions
 from woolly.serving.errors import ApiError, server_stopping
 from woolly.serving.generation.threads import start_task
-from woolly.serving.model_manager.added import AddedAdapters
-from woolly.serving.model_manager.faults import Faults
-from woolly.serving.model_manager.finding import NO_MODEL as NO_MODEL
-from woolly.serving.model_manager.finding import Finder, is_allowed
-from woolly.serving.model_manager.library import Capability, Library, ModelInfo, name_taken, same_file
-from woolly.serving.model_manager.loaded import Loaded
-from woolly.serving.model_manager.names import Names, Stay
-from woolly.serving.model_manager.opening import configured, examine, has_scales, open_model, options_for, tell_template
-from woolly.serving.model_manager.room import check_exchange, choose_leaving
+from woolly.serving.model_manager.catalog import Capability, ModelCatalog, ModelInfo, name_taken, same_file
+from woolly.serving.model_manager.device_failures import DeviceFailures
+from woolly.serving.model_manager.dynamic_adapters import DynamicAdapters
+from woolly.serving.model_manager.eviction import check_reload, choose_evictions
+from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.loader import (
+    estimate_model,
+    has_scales,
+    open_model,
+    options_for,
+    warn_missing_template,
+    with_client_config,
+)
+from woolly.serving.model_manager.resolver import NO_MODEL as NO_MODEL
+from woolly.serving.model_manager.resolver import ModelResolver, is_allowed
+from woolly.serving.model_manager.served_names import KeepAlive, ServedNames
 from woolly.serving.observability.logs import log
 from woolly.serving.settings.table import Settings
 from woolly.store import Preset
@@ -40,32 +47,32 @@ class ModelManager:
         """StoreError if --model names nothing, or --names-file is not as it should be."""
         self._settings = settings
         given = (settings.model, settings.alias, settings.request_ctx, settings.tags, settings.models_follow_links)
-        self._library = Library(settings.folder, *given)
-        self._loaded: dict[str, Loaded] = {}
-        self._names = Names(settings.folder, settings.names_file)
+        self._catalog = ModelCatalog(settings.folder, *given)
+        self._loaded: dict[str, LoadedModel] = {}
+        self._names = ServedNames(settings.folder, settings.names_file)
         self._names.check()
-        self.added = AddedAdapters(settings, self._library, self._names, self._loaded, self.use)
-        self._finder = Finder(settings, self._library, self._names, self._loaded)
-        self.faults = Faults()
-        self._kept: dict[str, float] = {}  # seconds, of models that a client has asked to keep
+        self.dynamic_adapters = DynamicAdapters(settings, self._catalog, self._names, self._loaded, self.use)
+        self._resolver = ModelResolver(settings, self._catalog, self._names, self._loaded)
+        self.device_failures = DeviceFailures()
+        self._keep_alive: dict[str, float] = {}  # seconds, of models that a client has asked to keep
         self._loading = asyncio.Lock()
         self._changed = asyncio.Event()
         self._closed = False
         self.open_model: Callable[[Path, ModelOptions], LLM] | None = None  # in place of opening.py's
-        self.on_lost: Callable[[], bool] | None = None  # called when a device has failed: whether a new process begins
-        self.n_copies = 1  # of each model in this machine's memory
+        self.on_device_failure: Callable[[], bool] | None = None  # True if a new process starts
+        self.n_replicas = 1  # of each model in this machine's memory
 
     @property
     def main(self) -> str | None:
         """Returns the name of the model that --model names."""
-        return self._library.main
+        return self._catalog.main
 
     @property
-    def all_loaded(self) -> tuple[Loaded, ...]:
+    def loaded_models(self) -> tuple[LoadedModel, ...]:
         """Returns every model that is loading, loaded or unloading."""
         return tuple(self._loaded.values())
 
-    def ready(self, name: str | None = None, only_allowed: bool = False) -> Loaded | None:
+    def ready(self, name: str | None = None, only_allowed: bool = False) -> LoadedModel | None:
         """Returns the loaded model of a name, None if it is not loaded; without a name, the one that was used last.
 
         `only_allowed`: of those that the account that asks may use.
@@ -78,66 +85,66 @@ class ModelManager:
 
     async def list(self) -> list[ModelInfo]:
         """Returns every model of the folder, that of --model, and made names."""
-        found = [self._with_state(info) for info in await asyncio.to_thread(self._library.list)]
-        names = await asyncio.to_thread(lambda: [*self._names.shown(found)])
+        found = [self._with_state(info) for info in await asyncio.to_thread(self._catalog.list)]
+        names = await asyncio.to_thread(lambda: [*self._names.as_models(found)])
         made = [self._with_state(info, loaded) for info, loaded in names]
         return [info for info in (*found, *made) if is_allowed(info)]
 
     async def made(self, name: str | None) -> Preset | None:
         """Returns the preset of a made name (/api/create), None for other names."""
-        return await self._finder.made(name)
+        return await self._resolver.made(name)
 
     async def has_any(self) -> bool:
         """Whether there is a model to answer with."""
-        return self.main is not None or bool(await self._finder.usable())
+        return self.main is not None or bool(await self._resolver.usable())
 
-    async def get(self, name: str | None, can: Capability = "completion") -> ModelInfo:
+    async def get(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
         """Returns a model by name; "loaded" and "current" mean the one used last.
 
         None means the default one: of those that can do what is asked, if there are any.
         """
-        return self._with_state(await self._finder.find(name, can))
+        return self._with_state(await self._resolver.find(name, capability))
 
-    async def answering(self, name: str | None, can: Capability = "completion") -> ModelInfo:
+    async def resolve(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
         """Returns the model that answers to a name: its own, or the main or only one unless --strict-models is set.
 
         Clients have names of their own built in, such as gpt-4 or claude-sonnet; the reply says who answered.
         """
-        return self._with_state(await self._finder.answering(name, can))
+        return self._with_state(await self._resolver.resolve(name, capability))
 
     async def load(self, name: str, *, path: str | None = None, config: Mapping[str, Any] | None = None) -> ModelInfo:
         """Loads a model, unless it is loaded. `path` is within the folder; `config` holds settings of this model.
 
         If the model is loaded with other settings, it is loaded again; refused settings leave it loaded as it is.
         """
-        info = await self._finder.find(name) if path is None else await asyncio.to_thread(self._library.at, path)
+        info = await self._resolver.find(name) if path is None else await asyncio.to_thread(self._catalog.by_path, path)
         if path is not None and name not in (info.name, *info.aliases):
             raise ApiError(400, "invalid_request", f"the file at path is the model {info.name!r}", param="path")
-        settings = configured(self._settings, config or {})
+        settings = with_client_config(self._settings, config or {})
         slot = self._loaded.get(info.name)
         if slot is not None and not same_file(slot.info.path, info.path):
             raise name_taken(info.name)
         if slot is not None and config and slot.settings != settings:
-            await self._check_exchange(slot, settings)
+            await self._check_reload(slot, settings)
             await self.unload(info.name)
-        slot = await self._hold(info, settings)
+        slot = await self._acquire(info, settings)
         self._release(slot)
         return self._with_state(slot.info)
 
     async def unload(self, name: str) -> ModelInfo:
         """Frees a model when its requests have ended, at the latest after the grace period."""
-        info = await self._finder.find(name)
+        info = await self._resolver.find(name)
         slot = self._loaded.get(info.name)
         if slot is not None and slot.task is not None and slot.state == "loading":
             with suppress(ApiError):
                 await asyncio.shield(slot.task)
         if slot is not None:
             await self._unload(slot)
-        self.faults.forget(info.name)
+        self.device_failures.clear(info.name)
         return self._with_state(info)
 
     @asynccontextmanager
-    async def use(self, name: str | ModelInfo | None) -> AsyncIterator[Loaded]:
+    async def use(self, name: str | ModelInfo | None) -> AsyncIterator[LoadedModel]:
         """Loads the model if need be, and keeps it loaded while the block runs; a ModelInfo was found before.
 
         A request calls this once, or it can deadlock (see Generator). ApiError 503 with Retry-After if loading takes
@@ -145,8 +152,8 @@ class ModelManager:
         """
         slot = self._loaded.get(name) if isinstance(name, str) else None
         if slot is None or slot.state != "ready" or not is_allowed(slot.info):
-            info = name if isinstance(name, ModelInfo) else await self._finder.answering(name)
-            self.faults.check(info.name)
+            info = name if isinstance(name, ModelInfo) else await self._resolver.resolve(name)
+            self.device_failures.check(info.name)
             if not self._settings.models_autoload and info.name not in self._loaded:
                 raise ApiError(
                     400,
@@ -155,7 +162,7 @@ class ModelManager:
                     param="model",
                     suggestion="load it with POST /models/load",
                 )
-            slot = await self._hold(info, self._settings)
+            slot = await self._acquire(info, self._settings)
         else:
             slot.users += 1
         try:
@@ -164,45 +171,47 @@ class ModelManager:
             slot.last_used = time.monotonic()
             self._release(slot)
 
-    def discard(self, slot: Loaded, seconds: float | None = None) -> None:
+    def discard(self, slot: LoadedModel, seconds: float | None = None) -> None:
         """Starts to free a model, without waiting for its requests; the next request loads it anew.
 
         Its answers have these seconds to finish, the grace period unless given; fewer, if it is being freed already.
         """
         end = time.monotonic() + (self._settings.grace if seconds is None else seconds)
         if slot.state == "ready":
-            slot.state, slot.leave_by = "unloading", end
+            slot.state, slot.drain_deadline = "unloading", end
             slot.task = start_task(self._free(slot))
-        elif slot.state == "unloading" and end < slot.leave_by:
-            slot.leave_by = end
+        elif slot.state == "unloading" and end < slot.drain_deadline:
+            slot.drain_deadline = end
             self._notify()
 
-    def lose(self, slot: Loaded) -> None:
-        """Gives up a model whose device has failed. Only a new process can use that again: `on_lost` starts one."""
+    def fail(self, slot: LoadedModel) -> None:
+        """Discards a model whose device failed. `on_device_failure` restarts the process if it can."""
         if slot.state == "ready" and slot.llm is not None and slot.llm.driver.fault is not None and not self._closed:
-            self._note_lost(slot.info.name, slot.llm.driver.fault)
+            self._record_failure(slot.info.name, slot.llm.driver.fault)
             self.discard(slot)
 
-    def _note_lost(self, name: str, fault: DeviceError) -> None:
-        self.faults.note(name, fault, will_restart=self.on_lost is not None and self.on_lost())
+    def _record_failure(self, name: str, fault: DeviceError) -> None:
+        self.device_failures.record(
+            name, fault, will_restart=self.on_device_failure is not None and self.on_device_failure()
+        )
 
-    def keep(self, name: str, seconds: float) -> None:
+    def set_keep_alive(self, name: str, seconds: float) -> None:
         """Keeps a model for this long after its last use, instead of --keep-alive; the last call counts."""
-        self._kept[name] = seconds
+        self._keep_alive[name] = seconds
 
-    def kept(self, name: str) -> float:
+    def keep_alive_of(self, name: str) -> float:
         """Returns how many seconds after its last use a model is unloaded; infinite for never."""
-        stay = self._loaded[name].stay if name in self._loaded else Stay()
-        if stay.is_pinned:
+        keep_alive = self._loaded[name].keep_alive if name in self._loaded else KeepAlive()
+        if keep_alive.is_pinned:
             return math.inf
         default = self._settings.keep_alive or math.inf
-        return self._kept.get(name, default if stay.seconds is None else stay.seconds)
+        return self._keep_alive.get(name, default if keep_alive.seconds is None else keep_alive.seconds)
 
     async def unload_idle(self) -> None:
         """Unloads models that were unused for as long as they are kept."""
         now = time.monotonic()
-        for slot in self.all_loaded:
-            if slot.is_idle and now - slot.last_used >= self.kept(slot.info.name):
+        for slot in self.loaded_models:
+            if slot.is_idle and now - slot.last_used >= self.keep_alive_of(slot.info.name):
                 log.info("model unused", extra={"model": slot.info.name})
                 await self._unload(slot)
 
@@ -210,14 +219,14 @@ class ModelManager:
         """Frees all models; open requests end cancelled."""
         self._closed = True
         self._notify()
-        for slot in self.all_loaded:
+        for slot in self.loaded_models:
             if slot.task is not None:
                 with suppress(ApiError):
                     await slot.task
             if slot.llm is not None:
                 await asyncio.to_thread(slot.llm.close)
-                _tell_refusal(slot.info.name, slot.llm)
-        await self.added.close()
+                _log_disk_cache_error(slot.info.name, slot.llm)
+        await self.dynamic_adapters.close()
         self._loaded.clear()
 
     def _with_state(self, info: ModelInfo, loaded: str | None = None) -> ModelInfo:
@@ -229,7 +238,7 @@ class ModelManager:
         stage = slot.stage if slot.state == "loading" else None
         return replace(info, state=slot.state, stage=stage, progress=slot.progress, context_length=ctx)
 
-    async def _hold(self, info: ModelInfo, settings: Settings) -> Loaded:
+    async def _acquire(self, info: ModelInfo, settings: Settings) -> LoadedModel:
         """Returns the model when it is loaded, with one more user, which the caller releases.
 
         The first caller starts the task that loads it, others wait for it. A caller counts as a user from then on: a
@@ -244,7 +253,7 @@ class ModelManager:
                 slot.users += 1
                 return slot
             if slot is None:
-                slot = self._loaded[info.name] = Loaded(info, settings)
+                slot = self._loaded[info.name] = LoadedModel(info, settings)
                 slot.task = start_task(self._load(slot))
             try:
                 left = max(0.0, end - time.monotonic())
@@ -257,7 +266,7 @@ class ModelManager:
                     503, "model_loading", f"{info.name} is {slot.state}; try again", retry_after=_RETRY
                 ) from None
 
-    async def _wait_as_user(self, slot: Loaded, task: asyncio.Task[None], seconds: float) -> None:
+    async def _wait_as_user(self, slot: LoadedModel, task: asyncio.Task[None], seconds: float) -> None:
         slot.users += 1
         try:
             await asyncio.wait_for(asyncio.shield(task), seconds)
@@ -265,30 +274,30 @@ class ModelManager:
             self._release(slot)
             raise
 
-    def _release(self, slot: Loaded) -> None:
+    def _release(self, slot: LoadedModel) -> None:
         slot.users -= 1
         self._notify()
 
-    async def _make_room(self, slot: Loaded) -> None:
+    async def _evict(self, slot: LoadedModel) -> None:
         """Unloads what must leave for a model. Requests for loaded models go first, up to --swap-wait."""
-        end = slot.wanted + self._settings.swap_wait
+        end = slot.requested_at + self._settings.swap_wait
         while True:
             if self._closed:
                 raise server_stopping()
-            leaving = choose_leaving(slot, self.all_loaded, self._settings.max_models, self._settings.models_bytes)
+            evicted = choose_evictions(slot, self.loaded_models, self._settings.max_models, self._settings.models_bytes)
             left = end - time.monotonic()
-            if left <= 0 or not any(one.state == "ready" and one.users for one in leaving):
+            if left <= 0 or not any(one.state == "ready" and one.users for one in evicted):
                 break
             slot.stage = "waiting"
             with suppress(asyncio.TimeoutError):
                 await self._wait(left)
-        for other in leaving:
+        for other in evicted:
             slot.stage = "freeing"
             # Nobody asked for its end: answers have what the request that waits has left, less the time to open.
-            left = slot.wanted + self._settings.load_wait - self._settings.grace - time.monotonic()
+            left = slot.requested_at + self._settings.load_wait - self._settings.grace - time.monotonic()
             await self._unload(other, max(self._settings.grace, left))
 
-    async def _load(self, slot: Loaded) -> None:
+    async def _load(self, slot: LoadedModel) -> None:
         name = slot.info.name
         started = time.monotonic()
         try:
@@ -296,21 +305,21 @@ class ModelManager:
                 slot.stage = "reading"
                 info = slot.info
                 options = await asyncio.to_thread(options_for, info.path, slot.settings, info.loading)
-                slot.needs = await asyncio.to_thread(self._examine, info.path, options)
+                slot.needs = await asyncio.to_thread(self._estimate, info.path, options)
                 slot.has_scales = has_scales(options, self._settings, info.loading)
-                slot.stay = await asyncio.to_thread(self._names.stay_of, info)
-                await self._make_room(slot)
+                slot.keep_alive = await asyncio.to_thread(self._names.keep_alive_of, info)
+                await self._evict(slot)
                 slot.stage = "opening"
                 slot.llm = await asyncio.to_thread(self.open_model or open_model, slot.info.path, options)
-                await self.added.put_into(slot, slot.llm)
+                await self.dynamic_adapters.put_into(slot, slot.llm)
                 if slot.settings.probe:
                     await asyncio.to_thread(slot.llm.identity)
             slot.state = "ready"
             slot.last_used = time.monotonic()
-            self.faults.forget(name)
+            self.device_failures.clear(name)
             self._watch(slot, slot.llm)
             log.info("model loaded", extra={"model": name, "seconds": time.monotonic() - started})
-            tell_template(name, slot.llm)
+            warn_missing_template(name, slot.llm)
         except BaseException as error:
             self._loaded.pop(name, None)
             llm, slot.llm = slot.llm, None
@@ -320,7 +329,7 @@ class ModelManager:
             if isinstance(error, ApiError) or not isinstance(error, Exception):
                 raise
             if isinstance(error, DeviceError) and error.code == "lost":
-                self._note_lost(name, error)
+                self._record_failure(name, error)
             if isinstance(error, WoollyError):
                 raise _not_loadable(slot.info, error) from error
             if isinstance(error, MemoryError):
@@ -329,47 +338,47 @@ class ModelManager:
         finally:
             self._notify()
 
-    def _watch(self, slot: Loaded, llm: LLM) -> None:
+    def _watch(self, slot: LoadedModel, llm: LLM) -> None:
         """Has the engine's thread tell this one if the device fails."""
         loop = asyncio.get_running_loop()
 
         def tell() -> None:
             with suppress(RuntimeError):  # the loop has ended, and the server with it
-                loop.call_soon_threadsafe(self.lose, slot)
+                loop.call_soon_threadsafe(self.fail, slot)
 
         llm.driver.on_fault = tell
         if llm.driver.fault is not None:
             tell()
 
-    async def _check_exchange(self, slot: Loaded, settings: Settings) -> None:
+    async def _check_reload(self, slot: LoadedModel, settings: Settings) -> None:
         """ApiError if the model could not be loaded with other settings; then it stays loaded."""
         try:
             needs = await asyncio.to_thread(
-                lambda: self._examine(slot.info.path, options_for(slot.info.path, settings, slot.info.loading))
+                lambda: self._estimate(slot.info.path, options_for(slot.info.path, settings, slot.info.loading))
             )
         except WoollyError as error:
             raise _not_loadable(slot.info, error) from error
-        check_exchange(slot, needs, self.all_loaded, self._settings.models_bytes)
+        check_reload(slot, needs, self.loaded_models, self._settings.models_bytes)
 
-    def _examine(self, path: Path, options: ModelOptions) -> Estimate:
-        return examine(path, options).times(self.n_copies)
+    def _estimate(self, path: Path, options: ModelOptions) -> Estimate:
+        return estimate_model(path, options).times(self.n_replicas)
 
-    async def _unload(self, slot: Loaded, seconds: float | None = None) -> None:
+    async def _unload(self, slot: LoadedModel, seconds: float | None = None) -> None:
         """Waits until the model is freed, as `discard` does; freeing continues if the caller is cancelled."""
         self.discard(slot, seconds)
         if slot.state == "unloading" and slot.task is not None:
             await asyncio.shield(slot.task)
 
-    async def _free(self, slot: Loaded) -> None:
+    async def _free(self, slot: LoadedModel) -> None:
         with suppress(asyncio.TimeoutError):
             # After a fault of the device every request has its error: there is nothing to wait for.
-            while slot.users and not self._closed and not self.faults.has(slot.info.name):
-                await self._wait(max(0.0, slot.leave_by - time.monotonic()))
+            while slot.users and not self._closed and not self.device_failures.has(slot.info.name):
+                await self._wait(max(0.0, slot.drain_deadline - time.monotonic()))
         assert slot.llm is not None
         llm, slot.llm = slot.llm, None
         try:
             await asyncio.to_thread(llm.close)
-            _tell_refusal(slot.info.name, llm)
+            _log_disk_cache_error(slot.info.name, llm)
         finally:
             self._loaded.pop(slot.info.name, None)
             self._notify()
@@ -384,7 +393,7 @@ class ModelManager:
         changed.set()
 
 
-def _tell_refusal(name: str, llm: LLM) -> None:
+def _log_disk_cache_error(name: str, llm: LLM) -> None:
     """Logs why pages of a model that was closed are not on disk, if some are not."""
     stats = llm.known_disk_stats
     if stats is not None and stats.refusal is not None:

@@ -73,7 +73,7 @@ def _identities(request: Request) -> dict[str, Any]:
     """Returns the identity of the bits of each loaded model that is known, by name; nothing if the server has keys."""
     if not request.app.state.authority.is_open:
         return {}
-    loaded = {slot.info.name: slot.llm for slot in request.app.state.models.all_loaded}
+    loaded = {slot.info.name: slot.llm for slot in request.app.state.models.loaded_models}
     known = {name: llm.known_identity for name, llm in loaded.items() if llm is not None}
     found = {name: identity.id for name, identity in known.items() if identity is not None}
     return {"identity": found} if found else {}
@@ -83,7 +83,7 @@ def _devices(request: Request) -> dict[str, Any]:
     """Returns what computes each loaded model, by name; nothing if the server has keys."""
     if not request.app.state.authority.is_open:
         return {}
-    loaded = {slot.info.name: slot.llm for slot in request.app.state.models.all_loaded if slot.state == "ready"}
+    loaded = {slot.info.name: slot.llm for slot in request.app.state.models.loaded_models if slot.state == "ready"}
     found = {name: llm.place for name, llm in loaded.items() if llm is not None and not llm.is_closed}
     return {"device": found} if found else {}
 
@@ -100,7 +100,7 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
     The route needs no key, so that it shows neither names nor numbers if keys are set.
     """
     state: Health = request.app.state.health
-    models = request.app.state.models.all_loaded
+    models = request.app.state.models.loaded_models
     admission = request.app.state.generator.admission
     has_room = admission.n_open < admission.max_open
     if request.app.state.authority.is_open:

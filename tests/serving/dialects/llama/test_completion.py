@@ -83,7 +83,7 @@ def test_probabilities_are_exact_and_sorted(client):
         client, prompt="hi", n_predict=3, n_probs=100, temperature=0, ignore_eos=True, return_tokens=True
     ).json()
     assert [one["id"] for one in reply["completion_probabilities"]] == reply["tokens"]
-    (slot,) = client.app.state.models.all_loaded
+    (slot,) = client.app.state.models.loaded_models
     params = SamplingParams(max_tokens=3, logprobs=320, temperature=0, ignore_eos=True)
     (whole,) = slot.model.generate(["hi"], params)
     for one, all_tokens in zip(reply["completion_probabilities"], whole.logprobs, strict=True):

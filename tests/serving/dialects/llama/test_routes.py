@@ -58,7 +58,7 @@ def test_a_template_makes_the_prompt_that_a_chat_computes(client):
 def test_props_tell_the_defaults_and_load_nothing(app_with):
     with app_with(temp=0.3, n_predict=77, parallel=3) as client:
         props = client.get("/props").json()
-        assert client.app.state.models.all_loaded == () and props["is_sleeping"] is True
+        assert client.app.state.models.loaded_models == () and props["is_sleeping"] is True
         params = props["default_generation_settings"]["params"]
         assert params["temperature"] == 0.3 and params["n_predict"] == 77 and props["total_slots"] == 3
         assert props["model_path"] == "tiny.gguf" and props["default_generation_settings"]["n_ctx"] == 512

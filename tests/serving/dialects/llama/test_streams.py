@@ -82,7 +82,7 @@ def test_a_stream_that_cannot_be_kept_leaves_nothing_behind(app_with, monkeypatc
         assert reply.status_code == 503 and reply.json()["error"]["code"] == "too_many_streams"
         generator = client.app.state.generator
         assert not generator.running and generator.admission.n_open == 0
-        assert not any(slot.users for slot in client.app.state.models.all_loaded)
+        assert not any(slot.users for slot in client.app.state.models.loaded_models)
 
 
 def test_a_stream_waits_for_its_model_without_its_client(app_with, monkeypatch):

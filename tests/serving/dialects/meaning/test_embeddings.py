@@ -149,10 +149,10 @@ def check_beside(client):
         client.post("/v1/completions", json={"model": "tiny", "prompt": "hi", "max_tokens": 1})
         client.post("/v1/embeddings", json={"model": "embedder", "input": "a"})
         client.post("/v1/rerank", json={"model": "ranker", "query": "a", "documents": ["b"]})
-    loaded = {slot.info.name for slot in client.app.state.models.all_loaded}
+    loaded = {slot.info.name for slot in client.app.state.models.loaded_models}
     assert loaded == {"tiny", "embedder", "ranker"}
     client.post("/v1/rerank", json={"model": "judge", "query": "a", "documents": ["b"]})
-    assert {slot.info.name for slot in client.app.state.models.all_loaded} == {"tiny", "embedder", "judge"}
+    assert {slot.info.name for slot in client.app.state.models.loaded_models} == {"tiny", "embedder", "judge"}
     metrics = client.get("/metrics").text
     assert "woolly_texts_total 5.0" in metrics
 

@@ -18,7 +18,7 @@ ASKED = {"prompt": "hi" * 40, "max_tokens": 5, "ignore_eos": True}
 def test_stats_count_what_was_done_and_load_nothing(client):
     before = client.get("/api/v1/performance/stats").json()
     assert before["model_type"] is None and before["average_tokens_per_second"] == 0
-    assert client.app.state.models.all_loaded == ()
+    assert client.app.state.models.loaded_models == ()
     for _ in range(3):
         client.post("/api/v1/inference/complete", json=ASKED)
     stats = client.get("/api/v1/performance/stats").json()

@@ -27,7 +27,7 @@ def until(socket, *kinds):
 
 
 def pages_free(client):
-    (slot,) = client.app.state.models.all_loaded
+    (slot,) = client.app.state.models.loaded_models
     pool = slot.model.engine.scheduler.pages
     return pool.n_free == pool.n_pages
 

@@ -137,7 +137,7 @@ def test_errors_of_the_gate_and_of_streams_are_texts(app_with):
 def test_a_model_is_kept_as_long_as_the_last_request_asks(client, given, seconds):
     reply = client.post("/api/chat", json={**CHAT, "keep_alive": given, "stream": False})
     assert reply.status_code == 200 and "x-woolly-ignored" not in reply.headers
-    assert client.app.state.models.kept("tiny") == seconds
+    assert client.app.state.models.keep_alive_of("tiny") == seconds
     (loaded,) = client.get("/api/ps").json()["models"]
     assert loaded["expires_at"].startswith("9999") == (seconds == math.inf)
 

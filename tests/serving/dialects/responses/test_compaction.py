@@ -13,7 +13,7 @@ from woolly.chat.described import describe_schema
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.responses.compaction import kept_questions
 from woolly.serving.dialects.sealed import seal, unseal
-from woolly.serving.model_manager.library import Library
+from woolly.serving.model_manager.catalog import ModelCatalog
 
 TALK = [
     {"role": "user", "content": "wool " * 4},
@@ -139,7 +139,7 @@ def test_the_latest_questions_are_kept_within_a_share_of_the_context():
 
 def test_what_is_kept_is_a_share_of_the_served_context_also_if_the_request_loads_the_model(client, monkeypatch):
     # Before the load the context is a guess: devices, types of the cache and learned positions make it less.
-    monkeypatch.setattr(Library, "_context", lambda self, info: 4096)
+    monkeypatch.setattr(ModelCatalog, "_context", lambda self, info: 4096)
     body = {**BODY, "input": [{"role": "user", "content": "wool " * 240}, *TALK[1:]]}  # between 1024 and 2048
     assert client.post("/models/unload", json={"model": "tiny"}).status_code == 200
     reply = client.post("/v1/responses/compact", json=body)

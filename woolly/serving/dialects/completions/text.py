@@ -32,7 +32,7 @@ from woolly.serving.generation.events import TextFrame, event
 from woolly.serving.generation.generator import Generation, Generator
 from woolly.serving.generation.running import Running
 from woolly.serving.generation.threads import run_held
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.loaded_model import LoadedModel
 
 
 async def text_completions(body: CompletionBody, request: Request) -> Response:
@@ -65,7 +65,7 @@ def _params(body: CompletionBody, defaults: SamplingParams) -> SamplingParams:
     return body.make(replace(defaults, max_tokens=None), max_tokens=limit, **overrides)
 
 
-async def _prompts(body: CompletionBody, generator: Generator, slot: Loaded) -> list[str | tuple[int, ...]]:
+async def _prompts(body: CompletionBody, generator: Generator, slot: LoadedModel) -> list[str | tuple[int, ...]]:
     """Returns the prompts; with a suffix, as tokens that ask for what is between the two."""
     suffix = body.suffix
     if not suffix:

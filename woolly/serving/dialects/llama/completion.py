@@ -26,7 +26,7 @@ from woolly.serving.generation.events import event
 from woolly.serving.generation.generator import Generation, Generator
 from woolly.serving.generation.running import Running
 from woolly.serving.generation.threads import run_held
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.tokens import Tokenizer
@@ -72,7 +72,7 @@ async def _generation(
     body: CompletionBody,
     params: SamplingParams,
     request: Request,
-    slot: Loaded,
+    slot: LoadedModel,
 ) -> Generation:
     """Returns the request for one prompt. Texts of a mixed prompt become ids; only the first part may get BOS."""
     whole: str | tuple[int, ...] | Layout
@@ -112,7 +112,7 @@ def _ids(parts: Sequence[int | str], tokenizer: Tokenizer) -> tuple[int, ...]:
 async def _gather(
     request: Request,
     generations: Sequence[Generation],
-    held: tuple[Admitted, Loaded],
+    held: tuple[Admitted, LoadedModel],
     body: CompletionBody,
     params: SamplingParams,
 ) -> list[dict[str, Any]]:

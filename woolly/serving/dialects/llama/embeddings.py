@@ -88,7 +88,7 @@ async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response
         return await embedding(body, request)
     models: ModelManager = request.app.state.models
     by_file = request.app.state.settings.pooling is None
-    if by_file and "token_embedding" in (await models.answering(body.model, "embedding")).capabilities:
+    if by_file and "token_embedding" in (await models.resolve(body.model, "embedding")).capabilities:
         return await embedding(body, request)
     fields = body.model_dump(exclude={"content", "embd_normalize"}, exclude_none=True)
     if body.encoding_format not in (None, "float", "base64"):

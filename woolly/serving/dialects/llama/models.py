@@ -9,9 +9,9 @@ from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict
 
 from woolly.serving.gate.identity import check_admin
-from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
-from woolly.serving.model_manager.sight import claims
+from woolly.serving.model_manager.modalities import llama_server_model
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -33,7 +33,7 @@ async def list_models(request: Request, reload: int = Query(0, ge=0, le=1)) -> d
     """Every model that can be asked for, with its state. The folder is read each time, so `reload` has no effect."""
     models: ModelManager = request.app.state.models
     infos = await models.list()
-    claimed = [await claims(info, request.app.state.settings, models.ready(info.name)) for info in infos]
+    claimed = [await llama_server_model(info, request.app.state.settings, models.ready(info.name)) for info in infos]
     return {"object": "list", "data": [_model(info) for info in infos], "models": claimed}
 
 

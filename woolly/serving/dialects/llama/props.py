@@ -15,7 +15,7 @@ from woolly.serving.errors import ApiError, switched_off
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
-from woolly.serving.model_manager.sight import input_kinds
+from woolly.serving.model_manager.modalities import input_modalities
 from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.checks import reads_ahead
@@ -41,7 +41,7 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
     defaults = await generator.defaults_for(info.name)
     slot = models.ready(info.name)
     vocabulary = await read_vocabulary(info, models, settings)
-    kinds = await input_kinds(info, settings, slot)
+    kinds = await input_modalities(info, settings, slot)
     return {
         "default_generation_settings": {
             "id": 0,

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from woolly.serving.errors import ApiError, refuse
-from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.store.whole import opened_plain, read_plain, written_whole
 
 _MAGIC = b"WOOLSLOT"

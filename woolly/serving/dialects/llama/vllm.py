@@ -51,7 +51,7 @@ async def load(request: Request) -> dict[str, int]:
 async def tokenizer_info(request: Request, model: str | None = None) -> dict[str, Any]:
     """The tokens with a meaning of their own, and the chat template, under the names of a tokenizer's configuration."""
     state = request.app.state
-    found = await read_vocabulary(await state.models.answering(model), state.models, state.settings)
+    found = await read_vocabulary(await state.models.resolve(model), state.models, state.settings)
     return {
         "tokenizer_class": found.model,
         "vocab_size": found.n_tokens,
@@ -70,8 +70,8 @@ async def add_adapter(body: LoadBody, request: Request) -> dict[str, Any]:
     """Adds a LoRA file of the models folder to a model; its name is one that requests may ask for from then on."""
     check_admin(request)
     models: ModelManager = request.app.state.models
-    model = await models.answering(body.model)
-    await models.added.add(model, body.lora_name, body.lora_path)
+    model = await models.resolve(body.model)
+    await models.dynamic_adapters.add(model, body.lora_name, body.lora_path)
     return {"success": True, "model": model.name}
 
 
@@ -80,4 +80,4 @@ async def remove_adapter(body: UnloadBody, request: Request) -> dict[str, Any]:
     """Removes an adapter that was added; answers that use it end as they would have."""
     check_admin(request)
     models: ModelManager = request.app.state.models
-    return {"success": True, "model": await models.added.remove(body.lora_name)}
+    return {"success": True, "model": await models.dynamic_adapters.remove(body.lora_name)}

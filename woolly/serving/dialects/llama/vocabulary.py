@@ -11,7 +11,7 @@ from woolly.chat.tools.prompt import knows_tools
 from woolly.errors import WoollyError
 from woolly.gguf import open_gguf
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.settings.table import Settings
 from woolly.templates import ChatTemplate

@@ -14,9 +14,9 @@ from woolly.machine.memory import available_memory, total_memory
 from woolly.runtime import choose
 from woolly.serving.dialects.ole.client import wrapped
 from woolly.serving.gate.identity import check_admin
-from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
-from woolly.serving.model_manager.sight import input_kinds, takes_videos
+from woolly.serving.model_manager.modalities import input_modalities, takes_videos
 from woolly.serving.router import APIRouter
 
 _MODALITIES = (("image", "vision"), ("audio", "audio"))  # what a model takes, and what it is called here
@@ -76,14 +76,14 @@ def room_of(models: ModelManager) -> Room | None:
     """Returns the memory for a model, with what loaded ones hold; None if a GPU may take a part of it."""
     if _has_gpu():
         return None
-    held = sum(slot.n_bytes for slot in models.all_loaded)
+    held = sum(slot.n_bytes for slot in models.loaded_models)
     return Room(available_memory() + held, total_memory(), 0)
 
 
 async def _shape(info: ModelInfo, request: Request, room: Room | None = None) -> dict[str, Any]:
     state = request.app.state
     slot = state.models.ready(info.name)
-    kinds = await input_kinds(info, state.settings, slot)
+    kinds = await input_modalities(info, state.settings, slot)
     modalities = [word for kind, word in _MODALITIES if kind in kinds]
     if "image" in kinds and await takes_videos(info, state.settings, slot):
         modalities.append("video")

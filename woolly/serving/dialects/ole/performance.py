@@ -14,7 +14,7 @@ from woolly.measure.live import Benchmarked, TestType, run_benchmark
 from woolly.serving.dialects.ole.figures import Bandwidth, engine_figures, memory_mb, optimizations
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.threads import Shared, run_held
-from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.metrics import Stats
 from woolly.serving.router import APIRouter
@@ -49,7 +49,7 @@ async def stats(request: Request, model: str | None = None) -> dict[str, Any]:
     looks: dict[str | None, Shared[Look]] = state.looks
     key = None if slot is None else slot.info.name
     if key not in looks:
-        for gone in looks.keys() - {one.info.name for one in models.all_loaded}:
+        for gone in looks.keys() - {one.info.name for one in models.loaded_models}:
             del looks[gone]
         looks[key] = Shared(partial(look_at, state, key))
     info, names, figures = await looks[key].get()

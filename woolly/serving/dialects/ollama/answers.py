@@ -25,7 +25,7 @@ from woolly.serving.dialects.ollama.replies import Form, at_once
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.identity import check_admin, client_of, owner_of
 from woolly.serving.generation.generator import Generation, Generator
-from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
@@ -129,7 +129,7 @@ def _keep(request: Request, body: AnswerBody, info: ModelInfo) -> None:
     if body.kept is None:
         return
     if request.state.is_admin:
-        request.app.state.models.keep(info.name, body.kept)
+        request.app.state.models.set_keep_alive(info.name, body.kept)
     else:
         ignore("keep_alive (this key may not unload models)")
 

@@ -10,11 +10,11 @@ from woolly.chat import ChatRequest, Layout, Message
 from woolly.errors import RequestError
 from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.generation.generator import Generator
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.loaded_model import LoadedModel
 
 
 async def lay_out_turn(
-    generator: Generator, chat: ChatRequest, context: Sequence[int], slot: Loaded
+    generator: Generator, chat: ChatRequest, context: Sequence[int], slot: LoadedModel
 ) -> tuple[Layout, tuple[int, ...]]:
     """Returns the layout of the next turn alone, and the ids that come before it.
 

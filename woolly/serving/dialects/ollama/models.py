@@ -19,10 +19,10 @@ from woolly.gguf import open_gguf
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.ollama.names import find_model, tagged
 from woolly.serving.dialects.ollama.replies import moment
-from woolly.serving.model_manager.finding import is_allowed
-from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
-from woolly.serving.model_manager.sight import input_kinds
+from woolly.serving.model_manager.modalities import input_modalities
+from woolly.serving.model_manager.resolver import is_allowed
 from woolly.serving.router import APIRouter
 from woolly.store import Preset, quant_of
 
@@ -63,9 +63,9 @@ async def list_loaded(request: Request) -> dict[str, Any]:
     """Every model in memory that the key may use."""
     models: ModelManager = request.app.state.models
     found = []
-    for slot in models.all_loaded:
+    for slot in models.loaded_models:
         if slot.llm is not None and is_allowed(slot.info):
-            keep = models.kept(slot.info.name)
+            keep = models.keep_alive_of(slot.info.name)
             end = min(_NEVER, time.time() + keep - (time.monotonic() - slot.last_used))
             size = slot.n_bytes or slot.info.size_bytes
             found.append(
@@ -95,7 +95,7 @@ async def show(body: ShowBody, request: Request) -> Response:
         capabilities.append("insert")
     if writes and _thinks(template):
         capabilities.append("thinking")
-    kinds = await input_kinds(info, request.app.state.settings, request.app.state.models.ready(info.name))
+    kinds = await input_modalities(info, request.app.state.settings, request.app.state.models.ready(info.name))
     capabilities += [word for kind, word in (("image", "vision"), ("audio", "audio")) if kind in kinds]
     made = await request.app.state.models.made(name)
     parameters = [f"num_ctx {info.context_length}", *_parameters(made)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.library import Capability, ModelInfo
+from woolly.serving.model_manager.catalog import Capability, ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import Request
 
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.finding import RESERVED
-from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
-from woolly.serving.model_manager.sight import input_kinds
+from woolly.serving.model_manager.modalities import input_modalities
+from woolly.serving.model_manager.resolver import RESERVED
 from woolly.serving.observability.logs import ignore
 
 
@@ -31,7 +31,7 @@ async def find_hearing(request: Request, name: str | None) -> tuple[str | None, 
         able = [one for one in able if one.transcribes]
     if not able:
         return name, False
-    used = {slot.info.name: slot.last_used for slot in models.all_loaded if slot.state == "ready"}
+    used = {slot.info.name: slot.last_used for slot in models.loaded_models if slot.state == "ready"}
     best = max(able, key=lambda one: (used.get(one.name, -1.0), one.name == models.main, *_worth(one)))
     if name is not None:
         ignore(f"model ({name[:60]} is not here; {best.name} answers)")
@@ -47,8 +47,8 @@ async def check_hears(request: Request, name: str | None) -> None:
     """ApiError 400 if the model that answers to a name hears no sounds, with the names of models here that do."""
     settings = request.app.state.settings
     models: ModelManager = request.app.state.models
-    info = await models.answering(name)
-    if "audio" in await input_kinds(info, settings, models.ready(info.name)):
+    info = await models.resolve(name)
+    if "audio" in await input_modalities(info, settings, models.ready(info.name)):
         return
     able = [one.name for one in await _hearing(request)]
     remedy = (
@@ -69,4 +69,4 @@ async def _hearing(request: Request) -> list[ModelInfo]:
     settings = request.app.state.settings
     models: ModelManager = request.app.state.models
     found = [one for one in await models.list() if one.unsupported is None]
-    return [one for one in found if "audio" in await input_kinds(one, settings, models.ready(one.name))]
+    return [one for one in found if "audio" in await input_modalities(one, settings, models.ready(one.name))]

@@ -10,8 +10,8 @@ from fastapi import Request, Response
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import ReplyModel, ReplyModels
 from woolly.serving.dialects.google_models import google_model, is_google
-from woolly.serving.model_manager.library import ModelInfo
-from woolly.serving.model_manager.sight import claims, input_kinds, takes_videos
+from woolly.serving.model_manager.catalog import ModelInfo
+from woolly.serving.model_manager.modalities import input_modalities, llama_server_model, takes_videos
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -26,7 +26,7 @@ async def list_models(request: Request) -> dict[str, Any] | Response:
     models = [await _model(info, request) for info in infos]
     ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {"first_id": None, "last_id": None}
     state = request.app.state
-    claimed = [await claims(info, state.settings, state.models.ready(info.name)) for info in infos]
+    claimed = [await llama_server_model(info, state.settings, state.models.ready(info.name)) for info in infos]
     return {"object": "list", "data": models, "models": claimed, "has_more": False, **ends}
 
 
@@ -40,7 +40,7 @@ async def one_model(id: str, request: Request) -> dict[str, Any] | Response:
 
 async def _model(info: ModelInfo, request: Request) -> dict[str, Any]:
     settings, slot = request.app.state.settings, request.app.state.models.ready(info.name)
-    kinds = await input_kinds(info, settings, slot)
+    kinds = await input_modalities(info, settings, slot)
     if "image" in kinds and await takes_videos(info, settings, slot):
         kinds.append("video")
     return {

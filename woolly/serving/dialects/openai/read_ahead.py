@@ -21,7 +21,7 @@ from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.reading_ahead import read_ahead, settled_prompt
 from woolly.serving.generation.reading_turns import ReadingTurn
 from woolly.serving.generation.threads import run_held
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.checks import reads_ahead
@@ -61,7 +61,7 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
         )
     generator.meter.check(asking.get())
     chat = body.to_chat(await generator.defaults_for(body.model))
-    info = await models.answering(body.model)
+    info = await models.resolve(body.model)
     address = "" if request.client is None else request.client.host
     with generator.turns.take(owner_of(request), address) as turn:
         try:
@@ -82,7 +82,11 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
 
 
 async def _read(
-    generator: Generator, slot: Loaded, model: str | None, chats: tuple[ChatRequest, ChatRequest], turn: ReadingTurn
+    generator: Generator,
+    slot: LoadedModel,
+    model: str | None,
+    chats: tuple[ChatRequest, ChatRequest],
+    turn: ReadingTurn,
 ) -> None:
     """Lays out both ends of a conversation and reads what they share. Stops between two threads if the turn ended."""
     if generator.turns.layouts.locked():

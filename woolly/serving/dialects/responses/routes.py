@@ -65,7 +65,7 @@ async def _answer(body: ResponseBody, request: Request, locked: ExitStack) -> Re
     else:
         earlier = _earlier(body, request)
     form = Form.of(body, toolbox, own, store, conversations_of(request), owner, is_compaction=is_compaction)
-    info = await request.app.state.models.answering(body.model)
+    info = await request.app.state.models.resolve(body.model)
     chat = body.to_chat(await request.app.state.generator.defaults_for(body.model), [*earlier, *own], toolbox)
     if is_compaction:
         chat, _ = await noting(request, chat, body.model)

@@ -15,7 +15,7 @@ from woolly.llm.presets import with_load
 from woolly.runtime import Options, parse_size
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.memory import estimate
-from woolly.serving.model_manager.sight import given_projector
+from woolly.serving.model_manager.modalities import configured_mmproj
 from woolly.serving.observability.logs import log
 from woolly.serving.settings.configuration import checked_value
 from woolly.serving.settings.table import Settings
@@ -39,7 +39,7 @@ def options_for(path: Path, settings: Settings, loading: Preset | None = None) -
             options, adapters=(), control_vectors=(), control_vector_layers=None, stages=()
         )  # they are for that model alone
     if options.mmproj is not None:
-        options = replace(options, mmproj=given_projector(path, settings))
+        options = replace(options, mmproj=configured_mmproj(path, settings))
     return with_load(with_load(options, find_preset(path)), loading, replaces=True)
 
 
@@ -49,7 +49,7 @@ def has_scales(options: ModelOptions, settings: Settings, loading: Preset | None
     return bool(options.adapters) and not is_own and options.adapters == settings.model_options().adapters
 
 
-def configured(settings: Settings, config: Mapping[str, Any]) -> Settings:
+def with_client_config(settings: Settings, config: Mapping[str, Any]) -> Settings:
     """Returns the settings with those that a client chose for a model; ApiError 400 for others."""
     unknown = sorted(set(config) - set(_OF_A_MODEL))
     if unknown:
@@ -66,7 +66,7 @@ def configured(settings: Settings, config: Mapping[str, Any]) -> Settings:
         raise ApiError(400, "invalid_request", str(error), param="config") from None
 
 
-def examine(path: Path, options: ModelOptions) -> Estimate:
+def estimate_model(path: Path, options: ModelOptions) -> Estimate:
     """Returns what the model would take.
 
     Raises the errors of the file and of the options, before another model is unloaded for this one.
@@ -83,7 +83,7 @@ def open_model(path: Path, options: ModelOptions) -> LLM:
     return LLM(path, **vars(options) | {"check_memory": False})  # it was checked, with what other models free
 
 
-def tell_template(name: str, llm: LLM) -> None:
+def warn_missing_template(name: str, llm: LLM) -> None:
     """Warns in the log if a model that writes has no chat template: a base model answers chats with nothing."""
     if llm.plan.result == "logits" and llm.template.is_fallback:
         reason = "its file has none, so chats are laid out as ChatML; a base model continues text (/v1/completions)"

@@ -8,9 +8,9 @@ import pytest
 from tests.gguf.build import array, entry, gguf_bytes, string
 from woolly.gguf.values import ValueType
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager import library as library_module
+from woolly.serving.model_manager import catalog as library_module
 from woolly.serving.model_manager import manager as models_module
-from woolly.serving.model_manager.library import Library
+from woolly.serving.model_manager.catalog import ModelCatalog
 
 
 def refused(action):
@@ -23,17 +23,17 @@ def test_a_folder_is_listed_by_headers_alone(folder, monkeypatch):
     monkeypatch.setattr(models_module, "open_model", None)
     (folder / "broken.gguf").write_bytes(b"GGUF and no more")
     (folder / "notes.txt").write_text("no model")
-    one, two = Library(folder).list()
+    one, two = ModelCatalog(folder).list()
     assert (one.name, one.architecture, one.state, one.n_ctx_train) == ("one", "llama", "unloaded", 512)
     assert (two.name, two.description, two.size_bytes) == ("two", "qwen2", (folder / "two.gguf").stat().st_size)
     assert one.parameters > 0 and one.metadata["general.architecture"] == "llama"
 
 
 def test_the_operators_model_may_lie_anywhere_and_have_another_name(folder):
-    library = Library(folder, str(folder.parent / "outside.gguf"), ("mine",))
-    assert [info.name for info in library.list()] == ["mine", "one", "two"]
-    assert library.find("mine").architecture == "qwen3"
-    assert library.find("two.gguf").name == "two"
+    catalog = ModelCatalog(folder, str(folder.parent / "outside.gguf"), ("mine",))
+    assert [info.name for info in catalog.list()] == ["mine", "one", "two"]
+    assert catalog.find("mine").architecture == "qwen3"
+    assert catalog.find("two.gguf").name == "two"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_operators_model_may_lie_anywhere_and_have_another_name(folder):
 def test_no_name_leads_out_of_the_folder(folder, name):
     (folder / "link.gguf").symlink_to(folder.parent / "outside.gguf")
     (folder / "way").symlink_to(folder.parent)
-    assert refused(lambda: Library(folder).find(name)).status == 404
+    assert refused(lambda: ModelCatalog(folder).find(name)).status == 404
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_no_path_leads_out_of_the_folder(folder, path):
     (folder / "link.gguf").symlink_to(folder.parent / "outside.gguf")
     (folder / "way").symlink_to(folder.parent)
     (folder / "loop.gguf").symlink_to(folder / "loop.gguf")
-    error = refused(lambda: Library(folder).at(path))
+    error = refused(lambda: ModelCatalog(folder).by_path(path))
     assert error.status in (403, 404)
     assert str(folder.parent) not in error.message
     if path != "loop.gguf":
@@ -62,15 +62,15 @@ def test_no_path_leads_out_of_the_folder(folder, path):
 
 def test_a_link_within_the_folder_is_fine(folder):
     (folder / "alias.gguf").symlink_to(folder / "one.gguf")
-    assert Library(folder).at("alias.gguf").architecture == "llama"
+    assert ModelCatalog(folder).by_path("alias.gguf").architecture == "llama"
 
 
 def test_a_broken_file_is_told_without_its_path(folder):
     (folder / "broken.gguf").write_bytes(b"GGUF and no more")
-    library = Library(folder)
-    library.list()  # reads the headers, as the page does first
-    errors = [refused(lambda: library.find("broken")) for _ in range(2)]
-    errors.append(refused(lambda: Library(folder).find("broken")))
+    catalog = ModelCatalog(folder)
+    catalog.list()  # reads the headers, as the page does first
+    errors = [refused(lambda: catalog.find("broken")) for _ in range(2)]
+    errors.append(refused(lambda: ModelCatalog(folder).find("broken")))
     assert {error.status for error in errors} == {422} and str(folder) not in errors[0].message
     assert len({error.message for error in errors}) == 1
     assert "broken.gguf" in errors[0].message and "cannot be read as a model" not in errors[0].message
@@ -86,23 +86,23 @@ def test_one_bad_file_does_not_break_the_list(folder, monkeypatch, caplog, step,
         return original(file)
 
     monkeypatch.setattr(library_module, step, fails)
-    library = Library(folder)
+    catalog = ModelCatalog(folder)
     with caplog.at_level("WARNING", "woolly.serving"):
         for _ in range(2):
-            listed = {info.name: info.unsupported for info in library.list()}
+            listed = {info.name: info.unsupported for info in catalog.list()}
     assert [record.getMessage() for record in caplog.records] == [line]
     if step == "trace":
         assert listed == {"one": "the header has values that no model of its architecture can have", "two": None}
     else:
-        assert listed == {"two": None} and refused(lambda: library.find("one")).status == 422
+        assert listed == {"two": None} and refused(lambda: catalog.find("one")).status == 422
 
 
 def test_files_that_are_no_gguf_are_named_in_the_log_at_the_start(folder, caplog):
-    Library(folder)
+    ModelCatalog(folder)
     assert not caplog.records
     (folder / "bad.gguf").write_bytes(b"not a model")
     (folder / "empty.gguf").touch()
-    Library(folder)
+    ModelCatalog(folder)
     (line,) = [record for record in caplog.records if record.getMessage() == "models skipped"]
     assert (line.count, line.names, line.reason) == (2, "bad.gguf, empty.gguf", "these are not GGUF files")
 
@@ -112,27 +112,27 @@ def test_links_that_lead_out_are_served_only_if_the_operator_says_so(folder, tmp
     outside.mkdir()
     (folder / "one.gguf").rename(outside / "far.gguf")
     (folder / "near.gguf").symlink_to(outside / "far.gguf")
-    library = Library(folder)
+    catalog = ModelCatalog(folder)
     (line,) = [record for record in caplog.records if record.getMessage() == "models skipped"]
     assert line.names == "near.gguf" and "--models-follow-links" in line.reason
     with pytest.raises(ApiError, match="'near' is a link that leads out of the models folder") as refused:
-        library.find("near")
+        catalog.find("near")
     assert refused.value.status == 404
     caplog.clear()
-    following = Library(folder, follows_links=True)
-    assert following.find("near").name == "near" and following.at("near.gguf").name == "near"
+    following = ModelCatalog(folder, follows_links=True)
+    assert following.find("near").name == "near" and following.by_path("near.gguf").name == "near"
     assert not caplog.records
     for path in ("../elsewhere/far.gguf", str(outside / "far.gguf")):
         with pytest.raises(ApiError, match="leads out of the model folder"):
-            following.at(path)
+            following.by_path(path)
 
 
 def test_links_that_lead_out_are_counted_in_the_log_once(folder, caplog):
     for name in ("link", "other"):
         (folder / f"{name}.gguf").symlink_to(folder.parent / "outside.gguf")
     with caplog.at_level("WARNING", "woolly.serving"):
-        library = Library(folder)
-        assert [info.name for info in library.list()] == ["one", "two"]
+        catalog = ModelCatalog(folder)
+        assert [info.name for info in catalog.list()] == ["one", "two"]
     (line,) = [record for record in caplog.records if record.getMessage() == "models skipped"]
     assert line.count == 2 and "links that lead out of the models folder are not served" in line.reason
 
@@ -144,7 +144,7 @@ def test_a_header_of_many_gigabytes_does_not_hold_the_list_up(folder, type, coun
         file.write(head)
         file.truncate(40 << 30)  # without a block on the disk
     start = time.monotonic()
-    assert [info.name for info in Library(folder).list()] == ["one", "two"]
+    assert [info.name for info in ModelCatalog(folder).list()] == ["one", "two"]
     assert time.monotonic() - start < 60  # to read it would take minutes
 
 

@@ -1,4 +1,4 @@
-"""Names of models with settings of their own, models that stay, and the order of swaps."""
+"""ServedNames of models with settings of their own, models that stay, and the order of swaps."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from woolly.llm.presets import load_of
 from woolly.serving import Generator, ModelManager, Settings
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager import manager as manager_module
-from woolly.serving.model_manager.names import Names
+from woolly.serving.model_manager.served_names import ServedNames
 from woolly.serving.observability.metrics import Stats
 from woolly.serving.settings.configuration import read_settings
 
@@ -88,7 +88,7 @@ def test_names_with_the_same_loading_settings_share_one_loaded_model(folder, ope
         assert {name for name, info in shown.items() if info.loaded} == set(shown) - {"two"}
         assert shown["longer"].base == "one" and shown["longer"].context_length == 96
         await models.unload("longer")
-        assert [slot.info.name for slot in models.all_loaded] == ["one"]
+        assert [slot.info.name for slot in models.loaded_models] == ["one"]
 
     tell(models, story)
     assert opened == [("one", 64, None), ("one", 96, "q8_0")]
@@ -99,13 +99,13 @@ def test_a_pinned_model_leaves_for_no_other_and_keeps_its_time(folder, opened):
 
     async def story():
         async with models.use("long") as slot:  # `longer` has the same loading settings, and is pinned
-            assert slot.stay.is_pinned and slot.stay.seconds == 60
+            assert slot.keep_alive.is_pinned and slot.keep_alive.seconds == 60
         for name in ("one", "two") * 50:
             async with models.use(name):
                 pass
         slot.last_used -= 3600
         await models.unload_idle()
-        assert "long" in [one.info.name for one in models.all_loaded]
+        assert "long" in [one.info.name for one in models.loaded_models]
 
     tell(models, story)
     assert [path for path, *_ in opened] == ["one", *("one", "two") * 50]
@@ -117,14 +117,14 @@ def test_a_name_may_keep_its_model_longer_than_the_server(folder, opened):
     async def story():
         async with models.use("kept"), models.use("two"):
             pass
-        await until(lambda: models.ready("two") is None or models.kept("two") == 0.001)
-        for slot in models.all_loaded:
+        await until(lambda: models.ready("two") is None or models.keep_alive_of("two") == 0.001)
+        for slot in models.loaded_models:
             slot.last_used -= 30
         await models.unload_idle()
-        assert [slot.info.name for slot in models.all_loaded] == ["one"]
-        models.all_loaded[0].last_used -= 60
+        assert [slot.info.name for slot in models.loaded_models] == ["one"]
+        models.loaded_models[0].last_used -= 60
         await models.unload_idle()
-        assert models.all_loaded == ()
+        assert models.loaded_models == ()
 
     tell(models, story)
 
@@ -159,7 +159,7 @@ def test_a_loaded_model_takes_requests_before_a_swap_but_not_for_ever(folder, op
         async with models.use("one"):
             swap = asyncio.create_task(other())
             if seconds:
-                await until(lambda: any(one.needs for one in models.all_loaded if one.info.name == "two"))
+                await until(lambda: any(one.needs for one in models.loaded_models if one.info.name == "two"))
                 async with models.use("one"):
                     assert models.ready("one") is not None
             else:
@@ -205,7 +205,7 @@ def test_files_of_adapters_are_beside_the_file_that_names_them(tmp_path):
     file = tmp_path / "woolly.toml"
     file.write_text('[models.x]\nfrom = "one"\nlora = ["a.gguf", "/b.gguf"]\n[serve]\nport = 1\n')
     assert read_settings({"config": file}, {}).names_file == file
-    (preset,) = Names(tmp_path, file).all()
+    (preset,) = ServedNames(tmp_path, file).all()
     assert load_of(preset) == {"adapters": (str(tmp_path / "a.gguf"), "/b.gguf")}
 
 
@@ -249,7 +249,7 @@ def test_a_name_with_a_wrong_setting_is_left_out_and_its_model_answers(folder, o
 
     async def story():
         async with models.use("one") as slot:
-            assert slot.stay.seconds == 60
+            assert slot.keep_alive.seconds == 60
         for name, says in (("soon", "keep_alive is '5m'"), ("odd", "kv_type of")):
             with pytest.raises(ApiError, match=says):
                 await models.get(name)

@@ -1,4 +1,4 @@
-"""The Library: the models that clients may use, described by the headers of their files. It loads none."""
+"""The ModelCatalog: the models that clients may use, described by the headers of their files. It loads none."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ModelInfo:
         return "rerank" if "classify" in self.capabilities else "completion"
 
 
-class Library:
+class ModelCatalog:
     """GGUF files of one folder, with those of the hub in it, and the one of --model.
 
     Thread-safe; reads the header of a file once.
@@ -158,7 +158,7 @@ class Library:
             )
         return self._checked(key, paths[key])
 
-    def at(self, path: str) -> ModelInfo:
+    def by_path(self, path: str) -> ModelInfo:
         """Returns a model by its path within the folder. ApiError 403 for a path that leads out of the folder.
 
         ApiError 409 for a file that has the name of another model.

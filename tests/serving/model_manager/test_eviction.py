@@ -41,7 +41,7 @@ def test_a_swap_cuts_long_answers_off_in_time_for_the_request_that_waits(folder,
         async with models.use("one") as slot:
             clock = Clock(monkeypatch)
             swap = asyncio.create_task(models.load("two"))
-            await until(lambda: any(one.info.name == "two" and one.needs for one in models.all_loaded))
+            await until(lambda: any(one.info.name == "two" and one.needs for one in models.loaded_models))
             clock.passed = 1001.0
             await until(lambda: slot.state == "unloading")
             if is_discarded:  # by an administrator: the grace period counts, though it is being freed already

@@ -67,16 +67,20 @@ def test_a_change_is_whole_if_its_client_leaves(folder, monkeypatch, method):
     async def tell(models):
         tiny = await models.get("tiny")
         if method == "remove_adapter":
-            await models.added.add(tiny, "french", "french.gguf")
+            await models.dynamic_adapters.add(tiny, "french", "french.gguf")
         held = Held(monkeypatch, method)
         is_added = method == "add_adapter"
-        change = models.added.add(tiny, "french", "french.gguf") if is_added else models.added.remove("french")
+        change = (
+            models.dynamic_adapters.add(tiny, "french", "french.gguf")
+            if is_added
+            else models.dynamic_adapters.remove("french")
+        )
         await held.leaves(change)
         slot = models.ready("tiny")
         assert slot.users == 1  # nobody unloads it meanwhile
         assert (await models.made("french") is None) == is_added  # the name goes after the adapter
         held.goes_on.set()
-        await models.added.close()
+        await models.dynamic_adapters.close()
         assert slot.users == 0 and slot.llm.adapters == (("french",) if is_added else ())
         assert (await models.made("french") is not None) == is_added
 
@@ -85,27 +89,27 @@ def test_a_change_is_whole_if_its_client_leaves(folder, monkeypatch, method):
 
 def test_an_adapter_is_removed_from_a_model_that_loads(folder, monkeypatch):
     async def tell(models):
-        await models.added.add(await models.get("tiny"), "french", "french.gguf")
+        await models.dynamic_adapters.add(await models.get("tiny"), "french", "french.gguf")
         await models.unload("tiny")
         held = Held(monkeypatch, "identity")
         loading = asyncio.ensure_future(models.load("tiny"))
         assert await asyncio.to_thread(held.begun.wait, WAIT)
-        removing = asyncio.ensure_future(models.added.remove("french"))
+        removing = asyncio.ensure_future(models.dynamic_adapters.remove("french"))
         await asyncio.sleep(0)
         held.goes_on.set()
         assert await removing == "tiny" and (await loading).name == "tiny"
         assert models.ready("tiny").llm.adapters == () and await models.made("french") is None
         with pytest.raises(ApiError, match="no adapter 'french' was added; there is none"):
-            await models.added.remove("french")
+            await models.dynamic_adapters.remove("french")
 
     story(folder, tell, probe=True)
 
 
 def test_an_adapter_is_removed_from_a_model_that_is_not_loaded(folder):
     async def tell(models):
-        await models.added.add(await models.get("tiny"), "french", "french.gguf")
+        await models.dynamic_adapters.add(await models.get("tiny"), "french", "french.gguf")
         await models.unload("tiny")
-        assert await models.added.remove("french") == "tiny" and not models.all_loaded
+        assert await models.dynamic_adapters.remove("french") == "tiny" and not models.loaded_models
         await models.load("tiny")
         assert models.ready("tiny").llm.adapters == ()
 
@@ -117,18 +121,20 @@ def test_an_adapter_takes_no_name_that_means_something_else(folder, monkeypatch)
         tiny = await models.get("tiny")
         for name in ("", ":latest", "tiny", "Other", "other:latest", "other.gguf", "loaded", "Current"):
             with pytest.raises(ApiError, match="is taken: give another"):
-                await models.added.add(tiny, name, "french.gguf")
-        assert not models.all_loaded  # nothing was loaded for it
+                await models.dynamic_adapters.add(tiny, name, "french.gguf")
+        assert not models.loaded_models  # nothing was loaded for it
         held = Held(monkeypatch, "add_adapter")
-        adding = asyncio.ensure_future(models.added.add(tiny, "french", "french.gguf"))  # the name of its file
+        adding = asyncio.ensure_future(
+            models.dynamic_adapters.add(tiny, "french", "french.gguf")
+        )  # the name of its file
         assert await asyncio.to_thread(held.begun.wait, WAIT)
         with pytest.raises(ApiError, match="'French' is taken"):
-            await models.added.add(tiny, "French", "second.gguf")
+            await models.dynamic_adapters.add(tiny, "French", "second.gguf")
         held.goes_on.set()
         await adding
         with pytest.raises(ApiError, match="'french:latest' is taken"):
-            await models.added.add(tiny, "french:latest", "second.gguf")
-        await models.added.add(tiny, "second", "second.gguf")
+            await models.dynamic_adapters.add(tiny, "french:latest", "second.gguf")
+        await models.dynamic_adapters.add(tiny, "second", "second.gguf")
 
     story(folder, tell)
 
@@ -140,13 +146,13 @@ def test_an_adapter_for_which_memory_is_short_is_refused_with_the_numbers(folder
         with monkeypatch.context() as patched:
             patched.setattr(memory, "available_memory", lambda: 1)
             with pytest.raises(ApiError, match=r"GB while its weights .*, but 0\.00 GB are available") as caught:
-                await models.added.add(tiny, "french", "french.gguf")
+                await models.dynamic_adapters.add(tiny, "french", "french.gguf")
             assert caught.value.status == 503
         models.ready("tiny").needs = Estimate(weights=150_000_000, cache=0, n_ctx=128)
         with pytest.raises(
             ApiError, match=r"0\.15 GB .* beside 0\.25 GB of models, but models_memory is 0\.30"
         ) as caught:
-            await models.added.add(tiny, "french", "french.gguf")
+            await models.dynamic_adapters.add(tiny, "french", "french.gguf")
         assert caught.value.status == 503 and await models.made("french") is None
 
     story(folder, tell, models_memory="300MB")
@@ -158,13 +164,13 @@ def test_a_model_loads_without_an_adapter_whose_file_is_gone(folder, monkeypatch
     async def tell(models):
         tiny = await models.get("tiny")
         for name in ("gone", "second"):
-            await models.added.add(tiny, name, f"{name}.gguf")
+            await models.dynamic_adapters.add(tiny, name, f"{name}.gguf")
         await models.unload("tiny")
         gone.unlink()
         held = Held(monkeypatch, "add_adapter")
         loading = asyncio.ensure_future(models.load("tiny"))
         assert await asyncio.to_thread(held.begun.wait, WAIT)
-        removing = asyncio.ensure_future(models.added.remove("gone"))  # which waits for the model
+        removing = asyncio.ensure_future(models.dynamic_adapters.remove("gone"))  # which waits for the model
         await asyncio.sleep(0)
         held.goes_on.set()
         await loading
@@ -172,7 +178,7 @@ def test_a_model_loads_without_an_adapter_whose_file_is_gone(folder, monkeypatch
         assert models.ready("tiny").llm.adapters == ("second",)
         assert await models.made("gone") is None and await models.made("second") is not None
         with pytest.raises(ApiError, match="lora_path is no path of a file"):
-            await models.added.add(tiny, "third", "a\0b")
+            await models.dynamic_adapters.add(tiny, "third", "a\0b")
 
     story(folder, tell)
     assert "adapter left out" in caplog.text

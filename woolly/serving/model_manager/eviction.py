@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from woolly.engine.opening.memory import Estimate
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.model_manager.memory import check_memory
 
 
-def choose_leaving(
-    slot: Loaded, others: Sequence[Loaded], models_max: int | None, max_bytes: int | None = None
-) -> list[Loaded]:
+def choose_evictions(
+    slot: LoadedModel, others: Sequence[LoadedModel], models_max: int | None, max_bytes: int | None = None
+) -> list[LoadedModel]:
     """Returns the models to unload before `slot` is loaded: the longest unused first, those in use last.
 
     `models_max` counts models of one kind: a model that makes vectors stays beside one that writes. `max_bytes` bounds
@@ -21,33 +21,35 @@ def choose_leaving(
     would not suffice; then nothing needs to be unloaded.
     """
     assert slot.needs is not None
-    leaving = [other for other in others if other.state == "unloading"]
+    evicted = [other for other in others if other.state == "unloading"]
     ready = sorted(
-        (other for other in others if other is not slot and other.state == "ready" and not other.stay.is_pinned),
+        (other for other in others if other is not slot and other.state == "ready" and not other.keep_alive.is_pinned),
         key=lambda other: (other.users > 0, other.last_used),
     )
     alike = [other for other in ready if other.info.kind == slot.info.kind]
     too_many = [] if models_max is None else alike[: max(0, len(alike) + 1 - models_max)]
-    leaving += too_many
-    staying = [other for other in ready if other not in too_many and _helps(slot.needs, other)]
+    evicted += too_many
+    candidates = [other for other in ready if other not in too_many and _helps(slot.needs, other)]
     while True:
         try:
-            _check(slot, slot.needs, others, leaving, max_bytes)
-            return leaving
+            _check(slot, slot.needs, others, evicted, max_bytes)
+            return evicted
         except ApiError:
             # Idle models may leave too, but no answer is cut off for lack of memory.
-            if not staying or not staying[0].is_idle:
+            if not candidates or not candidates[0].is_idle:
                 raise
-            leaving.append(staying.pop(0))
+            evicted.append(candidates.pop(0))
 
 
-def check_exchange(slot: Loaded, needs: Estimate, others: Sequence[Loaded], max_bytes: int | None = None) -> None:
+def check_reload(
+    slot: LoadedModel, needs: Estimate, others: Sequence[LoadedModel], max_bytes: int | None = None
+) -> None:
     """ApiError 503 if a loaded model could not be loaded again with other settings, which take `needs`."""
-    leaving = [other for other in others if other is slot or other.state == "unloading" or other.is_idle]
-    _check(slot, needs, others, leaving, max_bytes)
+    evicted = [other for other in others if other is slot or other.state == "unloading" or other.is_idle]
+    _check(slot, needs, others, evicted, max_bytes)
 
 
-def check_second(slot: Loaded, others: Sequence[Loaded], max_bytes: int | None) -> None:
+def check_adapter_memory(slot: LoadedModel, others: Sequence[LoadedModel], max_bytes: int | None) -> None:
     """ApiError 503 if models would take over `max_bytes` while the weights of a loaded one are prepared twice."""
     if max_bytes is None or slot.needs is None or slot.needs.gpus:  # a GPU changes no adapters
         return
@@ -64,14 +66,18 @@ def check_second(slot: Loaded, others: Sequence[Loaded], max_bytes: int | None) 
 
 
 def _check(
-    slot: Loaded, needs: Estimate, others: Sequence[Loaded], leaving: Sequence[Loaded], max_bytes: int | None
+    slot: LoadedModel,
+    needs: Estimate,
+    others: Sequence[LoadedModel],
+    evicted: Sequence[LoadedModel],
+    max_bytes: int | None,
 ) -> None:
     """ApiError 503 if the model fits neither into the memory nor into the share of it that models may take."""
-    check_memory(slot.info.name, needs, _freed(needs, leaving))
+    check_memory(slot.info.name, needs, _freed(needs, evicted))
     if max_bytes is None:
         return
-    staying = [other for other in others if other is not slot and other not in leaving]
-    held = _freed(needs, staying)
+    candidates = [other for other in others if other is not slot and other not in evicted]
+    held = _freed(needs, candidates)
     if needs.total + held > max_bytes:
         beside = f" beside {held / 1e9:.2f} GB of other models" if held else ""
         raise ApiError(
@@ -83,11 +89,11 @@ def _check(
         )
 
 
-def _freed(needs: Estimate, leaving: Sequence[Loaded]) -> int:
+def _freed(needs: Estimate, evicted: Sequence[LoadedModel]) -> int:
     """Returns the bytes that models leave in the memory that is needed."""
-    return sum(other.n_bytes for other in leaving if _helps(needs, other))
+    return sum(other.n_bytes for other in evicted if _helps(needs, other))
 
 
-def _helps(needs: Estimate, other: Loaded) -> bool:
+def _helps(needs: Estimate, other: LoadedModel) -> bool:
     """Whether a model holds memory of the kind that is needed: a GPU's, or the system's."""
     return other.needs is None or needs.shares_memory(other.needs)

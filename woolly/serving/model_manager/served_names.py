@@ -1,4 +1,4 @@
-"""Names: what clients may call models by beside the names of files, each with settings of its own.
+"""ServedNames: what clients may call models by beside the names of files, each with settings of its own.
 
 [models.think]              # in woolly.toml; in presets.toml of the models folder the table is [think]
 from = "qwen3:4b"           # names with the same loading settings share one loaded model
@@ -23,7 +23,7 @@ from typing import Any
 from woolly.errors import StoreError
 from woolly.llm.presets import defaults_of, load_of
 from woolly.sampling import SamplingParams
-from woolly.serving.model_manager.library import ModelInfo
+from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.observability.logs import log
 from woolly.store import Preset, find_preset, list_made, read_presets
 
@@ -32,14 +32,14 @@ _REASONING = ("auto", "on", "off")
 
 
 @dataclass(frozen=True)
-class Stay:
+class KeepAlive:
     """How long a model stays loaded."""
 
     is_pinned: bool = False
     seconds: float | None = None  # after its last use; None: as the server's settings say
 
 
-class Names:
+class ServedNames:
     """The names of presets.toml in the models folder and of --names-file. Files are read again when they change.
 
     Thread-safe.
@@ -48,15 +48,15 @@ class Names:
     def __init__(self, folder: Path, file: Path | None = None) -> None:
         self._folder = folder
         self._file = file
-        self._given: dict[str, Preset] = {}  # while the server runs; replaced as a whole, since threads read it
+        self._added: dict[str, Preset] = {}  # while the server runs; replaced as a whole, since threads read it
 
-    def give(self, preset: Preset) -> None:
+    def add(self, preset: Preset) -> None:
         """Takes a name that is in no file."""
-        self._given = {**self._given, preset.name: preset}
+        self._added = {**self._added, preset.name: preset}
 
-    def take(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Forgets a name that was given."""
-        self._given = {known: preset for known, preset in self._given.items() if known != name}
+        self._added = {known: preset for known, preset in self._added.items() if known != name}
 
     def check(self) -> None:
         """StoreError if --names-file is not as it should be; names of presets.toml are refused when they are used."""
@@ -71,7 +71,7 @@ class Names:
         """
         own = () if self._file is None else read_presets(self._file, TABLE)
         known: dict[str, Preset] = {}
-        for preset in (*own, *list_made(self._folder), *self._given.values()):
+        for preset in (*own, *list_made(self._folder), *self._added.values()):
             known.setdefault(preset.name.lower(), preset)
         return tuple(_whole(preset, known) for preset in known.values())
 
@@ -82,7 +82,7 @@ class Names:
             return next((one for one in self.all() if one.name.lower() == wanted), None)
         return None
 
-    def loaded_as(self, preset: Preset, base: ModelInfo) -> ModelInfo:
+    def backing_model(self, preset: Preset, base: ModelInfo) -> ModelInfo:
         """Returns the model that a name is answered by: its model, or that with the name's loading settings.
 
         The first name with these settings gives the loaded model its name. StoreError for a wrong setting.
@@ -94,19 +94,19 @@ class Names:
         first = next((one for one in self.all() if base.has_name(one.base or "") and _loads(one, load)), preset)
         return replace(base, name=first.name, aliases=(), given_names=(), base=base.name, loading=first)
 
-    def shown(self, models: Sequence[ModelInfo]) -> Iterator[tuple[ModelInfo, str]]:
+    def as_models(self, models: Sequence[ModelInfo]) -> Iterator[tuple[ModelInfo, str]]:
         """Yields the names as models, each with the name of the loaded model that answers it."""
         with suppress(StoreError):
             for preset in self.all():
                 base = next((one for one in models if preset.base and one.has_name(preset.base)), None)
                 if base is not None:
                     with suppress(StoreError):
-                        found = self.loaded_as(preset, base)
+                        found = self.backing_model(preset, base)
                         ctx = preset.ctx or base.context_length
                         own = replace(base, name=preset.name, aliases=(), given_names=(), base=base.name)
                         yield replace(own, context_length=ctx), found.name
 
-    def stay_of(self, info: ModelInfo) -> Stay:
+    def keep_alive_of(self, info: ModelInfo) -> KeepAlive:
         """Returns how long a loaded model stays: as long as the name says that keeps it longest.
 
         A name with a wrong setting says nothing but a line of the log: its model answers by other names.
@@ -120,12 +120,12 @@ class Names:
         for one in said:
             if one is not None:
                 try:
-                    _check_stay(one)
+                    _check_keep_alive(one)
                     tables.append(one.sampling)
                 except StoreError as error:
                     log.warning("name left out", extra={"model": info.name, "reason": str(error)})
         kept = [_seconds(table["keep_alive"]) for table in tables if "keep_alive" in table]
-        return Stay(any(table.get("pin") is True for table in tables), max(kept, default=None))
+        return KeepAlive(any(table.get("pin") is True for table in tables), max(kept, default=None))
 
 
 def reasoning_of(preset: Preset | None) -> str:
@@ -167,14 +167,14 @@ def _check(preset: Preset) -> None:
     if preset.base is None:
         raise StoreError(f'{where} names no model; from = "smollm2" was expected')
     load_of(preset)
-    _check_stay(preset)
+    _check_keep_alive(preset)
     table = preset.sampling
     if table.get("reasoning", "auto") not in _REASONING:
         raise StoreError(f"{where}: reasoning is {table['reasoning']!r}; choose one of: {', '.join(_REASONING)}")
     defaults_of(preset, SamplingParams())
 
 
-def _check_stay(preset: Preset) -> None:
+def _check_keep_alive(preset: Preset) -> None:
     where, table = f"{preset.file}: [{preset.name}]", preset.sampling
     if not isinstance(table.get("pin", False), bool):
         raise StoreError(f"{where}: pin is {table['pin']!r}; true or false was expected")

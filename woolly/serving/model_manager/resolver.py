@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from woolly.errors import StoreError
 from woolly.serving.accounts.account import asking, may_use
 from woolly.serving.errors import ApiError
-from woolly.serving.model_manager.library import Capability, Library, ModelInfo
-from woolly.serving.model_manager.loaded import Loaded
-from woolly.serving.model_manager.names import Names
+from woolly.serving.model_manager.catalog import Capability, ModelCatalog, ModelInfo
+from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.served_names import ServedNames
 from woolly.serving.observability.logs import ignore
 from woolly.serving.settings.table import Settings
 from woolly.store import Preset
@@ -45,35 +45,37 @@ def _check(names: Sequence[str]) -> None:
         )
 
 
-class Finder:
-    """Looks for models among those that are loaded, then in the library. Belongs to the event loop's thread."""
+class ModelResolver:
+    """Looks for models among those that are loaded, then in the catalog. Belongs to the event loop's thread."""
 
-    def __init__(self, settings: Settings, library: Library, names: Names, loaded: Mapping[str, Loaded]) -> None:
+    def __init__(
+        self, settings: Settings, catalog: ModelCatalog, names: ServedNames, loaded: Mapping[str, LoadedModel]
+    ) -> None:
         self._settings = settings
         self._known = names
-        self._library = library
+        self._catalog = catalog
         self._loaded = loaded
 
     async def made(self, name: str | None) -> Preset | None:
         """Returns the preset of a made name (names.py, /api/create), None for other names."""
         return None if name is None else await asyncio.to_thread(self._known.find, name)
 
-    def _current(self, can: Capability | None = None) -> ModelInfo | None:
+    def _current(self, capability: Capability | None = None) -> ModelInfo | None:
         """Returns the loaded model that was used last; one that is unloading only if there is no other."""
         allowed = [slot for slot in self._loaded.values() if is_allowed(slot.info)]
-        slots = [slot for slot in allowed if can is None or can in slot.info.capabilities]
+        slots = [slot for slot in allowed if capability is None or capability in slot.info.capabilities]
         best = max(slots, key=lambda slot: (_RANKS[slot.state], slot.last_used), default=None)
         return None if best is None else best.info
 
-    async def find(self, name: str | None, can: Capability = "completion") -> ModelInfo:
+    async def find(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
         """Returns a model by name, the default one for None. ApiError 404 if there is none, 403 if it is not allowed.
 
         An account may use a made name without its model: the model is looked for then, and not checked.
         """
         if name is None:
-            return await self._default(can)
+            return await self._default(capability)
         if name in RESERVED:
-            current = self._current(can) or self._current()
+            current = self._current(capability) or self._current()
             if current is None:
                 raise ApiError(404, "model_not_found", "no model is loaded", suggestion="load one, or ask by its name")
             return current
@@ -86,7 +88,7 @@ class Finder:
 
     async def _of_made(self, made: Preset, base: ModelInfo) -> ModelInfo:
         try:
-            info = await asyncio.to_thread(self._known.loaded_as, made, base)
+            info = await asyncio.to_thread(self._known.backing_model, made, base)
         except StoreError as error:
             raise ApiError(422, "model_not_loadable", str(error), param="model") from None
         slot = self._loaded.get(info.name)
@@ -98,47 +100,47 @@ class Finder:
         if slot is not None:
             return slot.info
         try:
-            return await asyncio.to_thread(self._library.find, name)
+            return await asyncio.to_thread(self._catalog.find, name)
         except ApiError as error:
             if error.code != "model_not_found" or not name.endswith(_LATEST):
                 raise
         return await self.find(name.removesuffix(_LATEST))
 
-    async def _default(self, can: Capability) -> ModelInfo:
+    async def _default(self, capability: Capability) -> ModelInfo:
         """Returns the model of a request that names none: a loaded one, that of --model, or the only one there is.
 
         If none can do what is asked, a model that cannot is returned as well: its refusal names what to do.
         """
-        found = self._current(can) or await self._only(can)
+        found = self._current(capability) or await self._only(capability)
         if found is not None:
             return found
         models = await self.usable()
-        able = [one for one in models if can in one.capabilities]
+        able = [one for one in models if capability in one.capabilities]
         if able or not models:
             known = ", ".join(model.name for model in able)
             message = f"no model is named; known: {known}" if known else NO_MODEL
             raise ApiError(400, "model_required", message, param="model")
-        return self._current() or (models[0] if self._library.main is None else await self.find(self._library.main))
+        return self._current() or (models[0] if self._catalog.main is None else await self.find(self._catalog.main))
 
     async def usable(self) -> Sequence[ModelInfo]:
         """Returns the models that can be run, and that the account may use."""
-        found = await asyncio.to_thread(self._library.list)
+        found = await asyncio.to_thread(self._catalog.list)
         return [one for one in found if one.unsupported is None and is_allowed(one)]
 
-    async def _only(self, can: Capability) -> ModelInfo | None:
+    async def _only(self, capability: Capability) -> ModelInfo | None:
         """Returns the model of --model if it can do what is asked, or the only one of the folder that can."""
-        main = None if self._library.main is None else await self._named(self._library.main)
-        if main is not None and can in main.capabilities and is_allowed(main):
+        main = None if self._catalog.main is None else await self._named(self._catalog.main)
+        if main is not None and capability in main.capabilities and is_allowed(main):
             return main
-        able = [one for one in await self.usable() if can in one.capabilities]
+        able = [one for one in await self.usable() if capability in one.capabilities]
         return able[0] if len(able) == 1 else None
 
-    async def answering(self, name: str | None, can: Capability = "completion") -> ModelInfo:
-        """Returns the model that answers to a name, as `ModelManager.answering` describes it."""
+    async def resolve(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
+        """Returns the model that answers to a name, as `ModelManager.resolve` describes it."""
         try:
-            return await self.find(name, can)
+            return await self.find(name, capability)
         except ApiError as error:
-            served = None if self._settings.strict_models else await self._only(can)
+            served = None if self._settings.strict_models else await self._only(capability)
             if error.code != "model_not_found" or name is None or served is None:
                 raise
             ignore(f"model ({name[:60]} is not here; {served.name} answers)")

@@ -1,4 +1,4 @@
-"""Faults: models whose device has failed."""
+"""DeviceFailures: models whose device has failed."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from woolly.serving.errors import device_failed
 from woolly.serving.observability.logs import log
 
 
-class Faults:
+class DeviceFailures:
     """Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
-        self._sentences: dict[str, str] = {}
+        self._messages: dict[str, str] = {}
 
-    def note(self, name: str, error: DeviceError, *, will_restart: bool) -> None:
+    def record(self, name: str, error: DeviceError, *, will_restart: bool) -> None:
         """Remembers that the device of a model has failed."""
         log.error("device failed", extra={"model": name, "reason": error.fault})
-        self._sentences[name] = f"{error.fault}; {'the server restarts' if will_restart else 'restart the server'}"
+        self._messages[name] = f"{error.fault}; {'the server restarts' if will_restart else 'restart the server'}"
 
-    def forget(self, name: str) -> None:
+    def clear(self, name: str) -> None:
         """Forgets the fault of a model that is loaded, or that nobody wants."""
-        self._sentences.pop(name, None)
+        self._messages.pop(name, None)
 
     def has(self, name: str) -> bool:
         """Whether the device of a model has failed."""
-        return name in self._sentences
+        return name in self._messages
 
     def check(self, name: str) -> None:
         """ApiError 503 if the device of a model has failed."""
-        if (sentence := self._sentences.get(name)) is not None:
-            raise device_failed(sentence)
+        if (message := self._messages.get(name)) is not None:
+            raise device_failed(message)
 
-    def first(self) -> str | None:
+    def first_message(self) -> str | None:
         """Returns what is wrong with the first model that cannot be used; None if all can."""
-        return next(iter(self._sentences.values()), None)
+        return next(iter(self._messages.values()), None)

@@ -1,4 +1,4 @@
-"""AddedAdapters: LoRA adapters that come to models while the server runs, each a name that requests may ask for."""
+"""DynamicAdapters: LoRA adapters that come to models while the server runs, each a name that requests may ask for."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from woolly.errors import WoollyError
 from woolly.llm import LLM
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.threads import start_task
-from woolly.serving.model_manager.finding import RESERVED
-from woolly.serving.model_manager.library import Library, ModelInfo
-from woolly.serving.model_manager.loaded import Loaded
-from woolly.serving.model_manager.names import Names
-from woolly.serving.model_manager.room import check_second
+from woolly.serving.model_manager.catalog import ModelCatalog, ModelInfo
+from woolly.serving.model_manager.eviction import check_adapter_memory
+from woolly.serving.model_manager.loaded_model import LoadedModel
+from woolly.serving.model_manager.resolver import RESERVED
+from woolly.serving.model_manager.served_names import ServedNames
 from woolly.serving.observability.logs import log
 from woolly.serving.settings.table import Settings
 from woolly.store import Preset
 
 T = TypeVar("T")
-Use = Callable[[ModelInfo], AbstractAsyncContextManager[Loaded]]
+Use = Callable[[ModelInfo], AbstractAsyncContextManager[LoadedModel]]
 
 
-class AddedAdapters:
+class DynamicAdapters:
     """Which adapters each model has beside those that it is opened with. Belongs to the event loop's thread.
 
     Requests that ask for the model do without them; the name of an adapter is that of the model with all of it.
@@ -33,10 +33,10 @@ class AddedAdapters:
     """
 
     def __init__(
-        self, settings: Settings, library: Library, names: Names, loaded: Mapping[str, Loaded], use: Use
+        self, settings: Settings, catalog: ModelCatalog, names: ServedNames, loaded: Mapping[str, LoadedModel], use: Use
     ) -> None:
         self._folder, self._max_bytes = settings.folder, settings.models_bytes
-        self._library = library
+        self._catalog = catalog
         self._names = names
         self._loaded = loaded
         self._use = use
@@ -87,7 +87,7 @@ class AddedAdapters:
                         raise ApiError(503, error.code, str(error)) from None
                     raise ApiError(400, "invalid_request", str(error), param="lora_path") from None
                 self._files.setdefault(model.name, {})[name] = file
-                self._names.give(Preset(name, file, sampling={"adapters": {name: 1.0}}, base=model.name))
+                self._names.add(Preset(name, file, sampling={"adapters": {name: 1.0}}, base=model.name))
         finally:
             self._coming.discard(_key(name))
 
@@ -98,7 +98,7 @@ class AddedAdapters:
             return True
         for one in (name, key):
             try:
-                info = self._library.find(one)
+                info = self._catalog.find(one)
             except ApiError as error:
                 if error.code != "model_not_found":
                     return True
@@ -138,9 +138,9 @@ class AddedAdapters:
 
     def _drop(self, model: str, name: str) -> None:
         self._files[model].pop(name, None)  # loading may have dropped it
-        self._names.take(name)
+        self._names.remove(name)
 
-    async def put_into(self, slot: Loaded, llm: LLM) -> None:
+    async def put_into(self, slot: LoadedModel, llm: LLM) -> None:
         """Adds to a model that was loaded again what it had; an adapter that it cannot have any more loses its name."""
         model = slot.info.name
         for name, file in [*self._files.get(model, {}).items()]:
@@ -150,8 +150,8 @@ class AddedAdapters:
                 log.warning("adapter left out", extra={"model": model, "adapter": name, "reason": str(error)})
                 self._drop(model, name)
 
-    async def _put(self, slot: Loaded, llm: LLM, file: Path, name: str) -> None:
-        check_second(slot, tuple(self._loaded.values()), self._max_bytes)
+    async def _put(self, slot: LoadedModel, llm: LLM, file: Path, name: str) -> None:
+        check_adapter_memory(slot, tuple(self._loaded.values()), self._max_bytes)
         await asyncio.to_thread(llm.add_adapter, file, name, 0.0)
 
     def _within(self, model: ModelInfo, path: str) -> Path:

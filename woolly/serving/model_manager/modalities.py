@@ -9,13 +9,13 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.llm.projector import describe_projector
 from woolly.multimodal.processing.video import showing_of
-from woolly.serving.model_manager.library import ModelInfo
-from woolly.serving.model_manager.loaded import Loaded
+from woolly.serving.model_manager.catalog import ModelInfo
+from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 
 
-def given_projector(path: Path, settings: Settings) -> str | None:
+def configured_mmproj(path: Path, settings: Settings) -> str | None:
     """Returns the projector of --mmproj for a model's file: a file is for --model alone, "none" for all."""
     given = settings.mmproj
     if given is None or given == "none" or settings.model is None:
@@ -23,7 +23,7 @@ def given_projector(path: Path, settings: Settings) -> str | None:
     return given if resolve(settings.model) == path else None
 
 
-async def input_kinds(info: ModelInfo, settings: Settings, slot: Loaded | None) -> list[str]:
+async def input_modalities(info: ModelInfo, settings: Settings, slot: LoadedModel | None) -> list[str]:
     """Returns what a model takes: text, and image or audio if it sees or hears.
 
     As it was opened if it has a slot, else by the headers of its files.
@@ -36,19 +36,19 @@ async def input_kinds(info: ModelInfo, settings: Settings, slot: Loaded | None) 
         sight = slot.llm.sight
         own = () if sight is None else (("image", sight.tower), ("audio", sight.audio))
         return ["text", *(name for name, its in own if its is not None)]
-    found = await asyncio.to_thread(describe_projector, info.path, given_projector(info.path, settings))
+    found = await asyncio.to_thread(describe_projector, info.path, configured_mmproj(info.path, settings))
     return ["text", *(found.takes if found is not None else ())]
 
 
-async def takes_videos(info: ModelInfo, settings: Settings, slot: Loaded | None) -> bool:
-    """Returns whether a model sees videos in a form that is known here; as `input_kinds` finds what it takes."""
+async def takes_videos(info: ModelInfo, settings: Settings, slot: LoadedModel | None) -> bool:
+    """Returns whether a model sees videos in a form that is known here; as `input_modalities` finds what it takes."""
     if info.transcribes or info.kind != "completion":
         return False
     if slot is not None and slot.llm is not None:
         sight = slot.llm.sight
         tower, audio = (None, None) if sight is None else (sight.tower, sight.audio)
     else:
-        found = await asyncio.to_thread(describe_projector, info.path, given_projector(info.path, settings))
+        found = await asyncio.to_thread(describe_projector, info.path, configured_mmproj(info.path, settings))
         halves = None if found is None else found.halves
         tower, audio = (None, None) if halves is None else (halves.sight, halves.audio)
     if tower is None:
@@ -60,8 +60,8 @@ async def takes_videos(info: ModelInfo, settings: Settings, slot: Loaded | None)
     return True
 
 
-async def claims(info: ModelInfo, settings: Settings, slot: Loaded | None) -> dict[str, Any]:
+async def llama_server_model(info: ModelInfo, settings: Settings, slot: LoadedModel | None) -> dict[str, Any]:
     """Returns a model as llama-server lists it beside OpenAI's shape: its clients look there whether it sees."""
-    takes_more = len(await input_kinds(info, settings, slot)) > 1
+    takes_more = len(await input_modalities(info, settings, slot)) > 1
     capabilities = [*info.capabilities, *(["multimodal"] if takes_more else [])]
     return {"name": info.name, "model": info.name, "capabilities": capabilities}

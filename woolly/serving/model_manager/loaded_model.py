@@ -1,4 +1,4 @@
-"""Loaded: the slot of one model in memory."""
+"""LoadedModel: the slot of one model in memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from woolly.engine.opening.memory import Estimate
 from woolly.llm import LLM
 from woolly.serving.errors import answer_cancelled
-from woolly.serving.model_manager.library import ModelInfo
-from woolly.serving.model_manager.names import Stay
+from woolly.serving.model_manager.catalog import ModelInfo
+from woolly.serving.model_manager.served_names import KeepAlive
 from woolly.serving.settings.table import Settings
 
 
 @dataclass(eq=False)
-class Loaded:
+class LoadedModel:
     """A model that is loading, loaded or unloading."""
 
     info: ModelInfo
@@ -26,11 +26,11 @@ class Loaded:
     llm: LLM | None = None
     needs: Estimate | None = None
     users: int = 0  # requests that hold it, or wait for it to load
-    stay: Stay = field(default_factory=Stay)
+    keep_alive: KeepAlive = field(default_factory=KeepAlive)
     has_scales: bool = False  # its adapters are those of --lora; adapters of a preset or a name count whole
-    wanted: float = field(default_factory=time.monotonic)  # when the first request came
+    requested_at: float = field(default_factory=time.monotonic)  # when the first request came
     last_used: float = field(default_factory=time.monotonic)
-    leave_by: float = math.inf  # of unloading: when answers that still run are cut off
+    drain_deadline: float = math.inf  # of unloading: when answers that still run are cut off
     task: asyncio.Task[None] | None = None  # loads or unloads the model, even if its caller is cancelled
 
     @property
