@@ -45,7 +45,7 @@ def test_an_answer_is_reused_by_the_next_turn_of_its_conversation(engine):
     assert following.prefix.hit_tokens == 96
 
 
-def test_a_running_request_is_shared_with_and_counted(engine):
+def test_running_requests_share_pages_and_are_counted(engine):
     first = engine.add(engine.new_request(ids(100), SEEDED))
     engine.step()
     second = engine.add(engine.new_request(ids(100), SEEDED))
@@ -60,7 +60,7 @@ def test_a_running_request_is_shared_with_and_counted(engine):
     assert second.output == answer(engine, ids(100)).output
 
 
-def test_requests_of_one_prompt_that_come_together_compute_it_once(engine):
+def test_concurrent_requests_with_one_prompt_compute_it_once(engine):
     requests = [engine.add(engine.new_request(ids(200), SEEDED, RequestOptions(index=i))) for i in range(4)]
     rows = []
     run = engine.program.run
@@ -75,7 +75,7 @@ def test_requests_of_one_prompt_that_come_together_compute_it_once(engine):
     assert len({tuple(s.output) for s in requests}) == 4
 
 
-def test_a_waiting_twin_is_computed_when_the_first_is_cancelled(engine):
+def test_waiting_duplicate_is_computed_when_the_first_is_cancelled(engine):
     first = engine.add(engine.new_request(ids(200), SEEDED))
     twin = engine.add(engine.new_request(ids(200), SEEDED))
     engine.scheduler.chunk = 40
@@ -87,7 +87,7 @@ def test_a_waiting_twin_is_computed_when_the_first_is_cancelled(engine):
     assert twin.prefix.hit_tokens == 32
 
 
-def test_the_reason_of_a_miss_is_told(engine):
+def test_miss_reason_is_reported(engine):
     text = ids(130)
     assert answer(engine, text).prefix.reason == "cold"
     assert answer(engine, text).prefix.reason is None
@@ -103,7 +103,7 @@ def test_the_reason_of_a_miss_is_told(engine):
     assert answer(engine, text).prefix.reason == "evicted"
 
 
-def test_figures_add_up(engine):
+def test_stats_add_up(engine):
     prompts = [ids(100), ids(100), ids(40, 1), ids(70)]
     requests = [answer(engine, prompt) for prompt in prompts]
     stats = engine.prefix_stats()
@@ -114,7 +114,7 @@ def test_figures_add_up(engine):
     assert stats.cached_pages == 3 + 1
 
 
-def test_the_least_recently_used_text_goes_first_and_from_its_end(tiny_llm):
+def test_lru_text_is_evicted_first_from_its_end(tiny_llm):
     engine = Engine(tiny_llm.engine.program, tiny_llm.tokenizer, ctx=128, kv_tokens=256)
     one = SamplingParams(max_tokens=1, temperature=0)
     old, kept = ids(100, 1), ids(100, 2)
@@ -127,7 +127,7 @@ def test_the_least_recently_used_text_goes_first_and_from_its_end(tiny_llm):
     assert again.prefix.reason == "evicted"
 
 
-def test_scores_of_a_prompt_are_the_same_after_any_reuse(engine, tiny_llm):
+def test_prompt_logprobs_are_the_same_after_any_reuse(engine, tiny_llm):
     asked = SamplingParams(max_tokens=1, prompt_logprobs=2, temperature=0)
     first = answer(engine, ids(100), asked)
     again = answer(engine, ids(100), asked)
@@ -139,7 +139,7 @@ def test_scores_of_a_prompt_are_the_same_after_any_reuse(engine, tiny_llm):
     np.testing.assert_allclose([t.logprob for t in first.prompt_logprobs], wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_a_digest_names_all_tokens_so_far():
+def test_digest_covers_all_tokens_so_far():
     a, b = list(range(PAGE_SIZE)), list(range(1, PAGE_SIZE + 1))
     assert page_digest(page_digest(b"", a), b) != page_digest(page_digest(b"", b), b)
     assert page_digest(b"", a) == page_digest(b"", tuple(a))
@@ -147,7 +147,7 @@ def test_a_digest_names_all_tokens_so_far():
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
-def test_giving_back_what_was_taken_leaves_all_free(sizes):
+def test_releasing_all_pages_leaves_all_free(sizes):
     pool = PagePool(40)
     taken = [pool.take(n) for n in sizes]
     assert len({page for pages in taken for page in pages}) == sum(sizes)
@@ -203,7 +203,7 @@ class Pages(RuleBasedStateMachine):
 TestPages = Pages.TestCase
 
 
-def test_the_reason_of_a_miss_is_found_by_few_comparisons(monkeypatch):
+def test_miss_reason_needs_few_comparisons(monkeypatch):
     from woolly.cache import prefix
 
     index = prefix.PrefixIndex(max_ghosts=10)
@@ -219,7 +219,7 @@ def test_the_reason_of_a_miss_is_found_by_few_comparisons(monkeypatch):
     assert len(compared) <= 64
 
 
-def test_stored_pages_come_by_text_each_from_its_beginning(engine):
+def test_stored_pages_are_listed_by_text_from_its_beginning(engine):
     first, second = answer(engine, ids(70)), answer(engine, ids(70, 1))
     stored = engine.scheduler.pages.index.stored()
     for request in (first, second):
@@ -240,7 +240,7 @@ def _fill(pool, name, n, is_early):
     return digests
 
 
-def test_pages_read_ahead_are_evicted_first_and_the_last_of_a_text_before_its_first():
+def test_prefetched_pages_are_evicted_first_last_page_of_a_text_first():
     pool = PagePool(8)
     ahead = _fill(pool, b"ahead", 4, True)
     answer = _fill(pool, b"answer", 4, False)
@@ -248,7 +248,7 @@ def test_pages_read_ahead_are_evicted_first_and_the_last_of_a_text_before_its_fi
     assert len(pool.index.find(ahead)) == 2 and len(pool.index.find(answer)) == 4
 
 
-def test_pages_that_an_answer_shares_are_its_own_and_a_second_reading_leaves_them_early():
+def test_shared_pages_are_evicted_before_pages_an_answer_owns():
     pool = PagePool(8)
     read, used = _fill(pool, b"read", 2, True), _fill(pool, b"used", 2, True)
     answer = _fill(pool, b"answer", 4, False)
@@ -260,7 +260,7 @@ def test_pages_that_an_answer_shares_are_its_own_and_a_second_reading_leaves_the
     assert [len(pool.index.find(digests)) for digests in (read, used, answer)] == [0, 2, 4]
 
 
-def test_reading_ahead_has_the_blank_pages_or_a_quarter_of_all():
+def test_prefetch_uses_blank_pages_or_a_quarter_of_all():
     pool = PagePool(16)
     assert pool.room_ahead(()) == 16
     _fill(pool, b"answer", 13, False)

@@ -56,7 +56,7 @@ def test_four_processes_share_a_folder(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes among files")
-def test_a_pipe_in_place_of_a_page_is_a_miss(tmp_path):
+def test_fifo_in_place_of_a_page_is_a_miss(tmp_path):
     pages, digest = PageFolder(tmp_path, "identity", 400_000), bytes(20)
     page = np.frombuffer(b"page" * 100, np.uint8)
     assert pages.write("page", digest, page)
@@ -81,7 +81,7 @@ for i in range(10**6):
 """
 
 
-def test_a_writer_that_is_killed_leaves_whole_pages_alone(tmp_path):
+def test_killed_writer_leaves_only_complete_pages(tmp_path):
     for n_before in (0, 1, 5):
         writer = Ready([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         assert writer.stdout.readline() == "ready\n"

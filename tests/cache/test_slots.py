@@ -39,7 +39,7 @@ def test_pages_are_found_up_to_the_last_one_with_a_state(pools):
     assert len(pages.index.known(DIGESTS[:6])) == 6
 
 
-def test_the_least_recently_used_snapshot_gives_way_and_those_in_use_never(pools):
+def test_lru_snapshot_is_evicted_and_those_in_use_never(pools):
     pages, slots = pools
     first, second, third = (snapshot(pools, i) for i in range(3))
     slots.share(first)  # used again: now the second is the oldest
@@ -54,7 +54,7 @@ def test_the_least_recently_used_snapshot_gives_way_and_those_in_use_never(pools
     assert pages.index.state_after(DIGESTS[1]) is None
 
 
-def test_one_page_has_one_snapshot_and_a_slot_is_one_snapshot(pools):
+def test_page_has_one_snapshot_and_slot_one_snapshot(pools):
     pages, slots = pools
     slot = snapshot(pools, 2)
     other = slots.take()
@@ -65,7 +65,7 @@ def test_one_page_has_one_snapshot_and_a_slot_is_one_snapshot(pools):
     assert (len(slots._idle), slots.n_free) == (1, 4)
 
 
-def test_an_evicted_page_frees_its_snapshot_now_or_when_its_last_user_is_gone(pools):
+def test_evicted_page_frees_its_snapshot_after_its_last_user(pools):
     pages, slots = pools
     snapshot(pools, 7)
     used = snapshot(pools, 6)
@@ -87,7 +87,7 @@ def test_a_snapshot_is_discarded_unless_it_is_used(pools):
     assert (len(slots._idle), slots.n_free) == (0, 4)
 
 
-def test_reports_name_the_state_that_is_missing(pools):
+def test_miss_report_names_the_missing_state(pools):
     pages, slots = pools
     tokens = [t for i in range(8) for t in [i] * 32] + [9]
     assert pages.index.report(tokens, DIGESTS, 0, True).reason == "unsaved at token 256"

@@ -22,20 +22,20 @@ def shared(*pairs, render=rendered, **options):
 
 
 @pytest.mark.parametrize("said", ["Why?", "a", "hi", "Hi", "", "<", "Hi means hello."])
-def test_it_ends_before_the_first_message_that_is_not_the_systems(said):
+def test_prefix_ends_before_the_first_non_system_message(said):
     begins = "<system>Be brief. Hi means hello.<user>"
     assert shared(SYSTEM, ("user", said)) == begins
     assert shared(SYSTEM, ("user", said), ("assistant", "a"), ("user", "a")) == begins
     assert shared(("user", said)) == "<user>"
 
 
-def test_a_chat_that_the_assistant_begins_or_goes_on_with_has_one_too():
+def test_chat_that_starts_or_ends_with_assistant_has_a_prefix():
     assert shared(SYSTEM, ("assistant", "Hi")) == "<system>Be brief. Hi means hello.<"
     assert shared(SYSTEM, ("user", "u"), ("assistant", "a"), continue_final=True).endswith("hello.<user>")
     assert shared(SYSTEM) == "<system>Be brief. Hi means hello.<"
 
 
-def test_a_template_that_refuses_has_no_beginning():
+def test_template_error_means_no_prefix():
     def refuses(request):
         raise TemplateError("no")
 

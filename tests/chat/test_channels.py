@@ -57,12 +57,12 @@ def parts(layout, pieces):
 
 
 @pytest.mark.parametrize(("answer", "reasoning", "text", "calls"), CASES)
-def test_channels_are_told_apart_however_they_come(answer, reasoning, text, calls, layout):
+def test_channels_are_separated_at_any_chunking(answer, reasoning, text, calls, layout):
     for pieces in ([answer], answer, *([answer[:at], answer[at:]] for at in range(len(answer)))):
         assert parts(layout, pieces) == (reasoning, text, calls)
 
 
-def test_a_prompt_may_end_within_reasoning():
+def test_prompt_may_end_inside_reasoning():
     splitter = ChannelSplitter(is_open=True)
     assert splitter.push("Hm.<|end|>" + FINAL).reasoning == "Hm."
 
@@ -85,7 +85,7 @@ PIECES = [
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=14))
-def test_splits_change_nothing(pieces):
+def test_chunk_boundaries_change_nothing(pieces):
     def read(pieces):
         splitter = ChannelSplitter()
         splits = [*(splitter.push(piece) for piece in pieces), splitter.finish()]

@@ -37,13 +37,13 @@ def continued(template, tokenizer, *messages, **more):
 
 
 @pytest.mark.parametrize("text", ["Hello", " Hello, \n", "", "<|end|>", "ends with mark {{ x }}"])
-def test_the_prompt_ends_with_the_text_as_it_is(tokenizer, text):
+def test_prompt_ends_with_the_prefilled_text(tokenizer, text):
     layout = continued(STRIPPING, tokenizer, Message("assistant", text))
     assert layout.text == "<|user|>Hi<|end|><|assistant|>" + text
     assert layout.text == continued(STRIPPING, tokenizer, Message("assistant", (TextPart(text),))).text
 
 
-def test_a_template_that_splits_reasoning_keeps_it_before_the_text(tokenizer):
+def test_template_that_splits_reasoning_keeps_it_before_the_text(tokenizer):
     wanted = "<|user|>Hi<|end|><|assistant|><think>\nHm.\n</think>\n\nThe answer "
     for message in (
         Message("assistant", "The answer ", reasoning="Hm."),
@@ -54,7 +54,7 @@ def test_a_template_that_splits_reasoning_keeps_it_before_the_text(tokenizer):
         assert layout.reader().push("is 4.") == [Text("is 4.")]
 
 
-def test_reasoning_that_has_not_ended_is_continued(tokenizer):
+def test_unfinished_reasoning_is_continued(tokenizer):
     for message in (Message("assistant", "", reasoning="Hm, 2"), Message("assistant", "<think>\nHm, 2")):
         layout = continued(THINKING, tokenizer, message)
         assert layout.text == "<|user|>Hi<|end|><|assistant|><think>\nHm, 2"
@@ -63,13 +63,13 @@ def test_reasoning_that_has_not_ended_is_continued(tokenizer):
         assert events[:2] == [Reasoning("+2"), Text("4.")]
 
 
-def test_without_it_a_turn_begins(tokenizer):
+def test_without_continuation_a_turn_starts(tokenizer):
     request = ChatRequest((HI, Message("assistant", "Hello")))
     text = lay_out(request, ChatTemplate(STRIPPING), tokenizer).text
     assert text == "<|user|>Hi<|end|><|assistant|>Hello<|end|><|assistant|>"
 
 
-def test_what_cannot_be_continued_is_refused(tokenizer):
+def test_impossible_continuation_is_rejected(tokenizer):
     call = Message("assistant", None, calls=(ToolCall("1", "clock", "{}"),))
     for message, complaint in ((HI, "is of role 'user'"), (call, "holds calls")):
         template = "{{ tools }}" + STRIPPING

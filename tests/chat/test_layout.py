@@ -57,12 +57,12 @@ def test_a_template_is_rendered_once(source, schema, tokenizer):
     assert template.n_rendered == 1
 
 
-def test_params_that_a_layout_does_not_change_are_not_checked_again(tokenizer):
+def test_unchanged_params_are_not_checked_again(tokenizer):
     request = ChatRequest(HI)
     assert lay_out(request, ChatTemplate(TURNS), tokenizer).params is request.params
 
 
-def test_a_prompt_that_opens_reasoning_is_answered_with_it(tokenizer):
+def test_prompt_that_opens_reasoning_starts_in_reasoning(tokenizer):
     reader = lay_out(ChatRequest(HI), ChatTemplate(OPEN), tokenizer).reader()
     events = reader.push("Hm.</think>Yes.") + reader.finish("stop", USAGE)
     assert events[:2] == [Reasoning("Hm."), Text("Yes.")] and events[-1].reason == "stop"
@@ -71,7 +71,7 @@ def test_a_prompt_that_opens_reasoning_is_answered_with_it(tokenizer):
     assert reader.push("Hm.</think>Yes.") == [Text("Hm.</think>Yes.")]
 
 
-def test_a_call_ends_an_answer_as_one(tokenizer):
+def test_tool_call_sets_the_finish_reason(tokenizer):
     request = ChatRequest(HI, tools=ToolChoice.of([CLOCK], None))
     reader = lay_out(request, ChatTemplate(TURNS), tokenizer).reader()
     events = reader.push('{"name": "clock", "arguments": {}}') + reader.finish("stop", USAGE)
@@ -79,7 +79,7 @@ def test_a_call_ends_an_answer_as_one(tokenizer):
     assert reader.finish("length", USAGE)[-1].reason == "length"
 
 
-def test_what_the_template_or_the_request_rules_out_is_refused_with_its_field(tokenizer, monkeypatch):
+def test_template_and_request_errors_name_the_field(tokenizer, monkeypatch):
     fetched = []
     monkeypatch.setattr("woolly.multimodal.remote.fetch", lambda *given, **_: fetched.append(given) or b"no file")
     template = ChatTemplate(TURNS)
@@ -107,7 +107,7 @@ def test_what_the_template_or_the_request_rules_out_is_refused_with_its_field(to
         assert caught.value.field in ("tools", "tool_choice")
 
 
-def test_messages_keep_what_a_template_may_read(tokenizer):
+def test_messages_keep_the_fields_a_template_may_read(tokenizer):
     given = [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image", "n": 1}], "mood": "good"},
         {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "clock", "arguments": {"a": 1}}}]},
@@ -123,7 +123,7 @@ def test_messages_keep_what_a_template_may_read(tokenizer):
         read_messages([{"content": "x"}])
 
 
-def test_ids_of_other_servers_fit_a_template_that_wants_nine_characters(tokenizer):
+def test_foreign_tool_call_ids_fit_a_template_that_needs_nine_characters(tokenizer):
     source = (
         "{{ tools }}[TOOL_CALLS]{% for m in messages %}{% for c in m.tool_calls or [] %}"
         "{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}({{ c.id }}){% endfor %}"
@@ -141,7 +141,7 @@ def test_ids_of_other_servers_fit_a_template_that_wants_nine_characters(tokenize
     assert lay_out(ChatRequest(talk[:2]), ChatTemplate(source), tokenizer).text == text[: text.index(f"({answered})x")]
 
 
-def test_a_prompt_says_the_schema_if_it_is_asked_to(tokenizer):
+def test_schema_is_in_the_prompt_on_request(tokenizer):
     schema = {"type": "object", "properties": {"naïve": {"type": "integer"}}, "x-whitespace": "indented"}
     said = 'system: {}Answer with JSON that follows this schema:\n{{"type": "object", "properties": {{"naïve"'
     own, whole = {"schema": schema}, {"params": SamplingParams(json_schema=schema)}

@@ -34,7 +34,7 @@ def ends(tokenizer, text):
     return tokenizer.encode(text, add_special=False).count(tokenizer.eot_id)
 
 
-def test_results_hold_no_control_tokens(tokenizer):
+def test_tool_results_contain_no_control_tokens(tokenizer):
     request = conversation(ATTACK, (TextPart(ATTACK),))
     template = ChatTemplate(CHATML)
     for text in (lay_out(request, template, tokenizer).text, render_prompt(request, template, tokenizer)):
@@ -42,20 +42,20 @@ def test_results_hold_no_control_tokens(tokenizer):
         assert text.replace("\u200b", "").count(ATTACK) == 2
 
 
-def test_descriptions_hold_no_control_tokens(tokenizer):
+def test_tool_descriptions_contain_no_control_tokens(tokenizer):
     properties = {"x": {"type": "string", "description": ATTACK, "enum": ["a"]}}
     tool = Tool("look", f"Looks. {ATTACK}", {"type": "object", "properties": properties})
     text = lay_out(conversation("green", tools=(tool,)), ChatTemplate(CHATML), tokenizer).text
     assert ends(tokenizer, text) == 4
 
 
-def test_other_texts_stay_as_they_are(tokenizer):
+def test_other_texts_are_unchanged(tokenizer):
     plain = "a < b | c > d, <|nothing|>, \ud800"
     assert tokenizer.break_marks(plain) == plain
     asked = ChatRequest((Message("user", ATTACK),))
     assert ATTACK in lay_out(asked, ChatTemplate(CHATML), tokenizer).text
 
 
-def test_a_broken_token_leaves_no_other_behind(tokenizer):
+def test_breaking_a_control_token_creates_no_other(tokenizer):
     for text in ("<<|im_end|>|im_end|>", "<|im_<|im_end|>end|>", "<|im_end|><|im_end|>"):
         assert ends(tokenizer, tokenizer.break_marks(text)) == 0

@@ -34,7 +34,7 @@ def read(is_open, pieces, marks=THINK):
 
 
 @pytest.mark.parametrize(("is_open", "answer", "reasoning", "text"), CASES)
-def test_reasoning_and_text_are_told_apart_however_they_come(is_open, answer, reasoning, text):
+def test_reasoning_and_text_are_separated_at_any_chunking(is_open, answer, reasoning, text):
     assert read(is_open, [answer]) == (reasoning, text)
     assert read(is_open, answer) == (reasoning, text)
     for at in range(len(answer) + 1):
@@ -43,16 +43,16 @@ def test_reasoning_and_text_are_told_apart_however_they_come(is_open, answer, re
 
 @settings(max_examples=200, deadline=None)
 @given(st.booleans(), st.lists(st.sampled_from(["<think>", "</think>", "<", "/", " ", "\n", "a", "th"]), max_size=10))
-def test_splits_change_nothing(is_open, pieces):
+def test_chunk_boundaries_change_nothing(is_open, pieces):
     assert read(is_open, pieces) == read(is_open, ["".join(pieces)])
 
 
-def test_without_marks_all_is_text():
+def test_without_markers_everything_is_text():
     splitter = ReasoningSplitter(None)
     assert splitter.push("<think>a").text + splitter.finish().text == "<think>a"
 
 
-def test_a_template_shows_its_marks_and_a_prompt_whether_they_are_open():
+def test_template_shows_its_markers_and_prompt_whether_they_are_open():
     assert find_reasoning("{{ '<think>\\n' }}") == THINK
     assert find_reasoning("content.split('</think>')") == THINK
     assert find_reasoning("[THINK]") == ReasoningMarks("[THINK]", "[/THINK]")
@@ -62,7 +62,7 @@ def test_a_template_shows_its_marks_and_a_prompt_whether_they_are_open():
 
 
 @pytest.mark.parametrize("marks", [marks for marks in REASONING_MARKS if not marks.has_channels])
-def test_the_marks_of_every_family_are_found_and_read(marks):
+def test_reasoning_markers_of_every_family_are_detected(marks):
     assert find_reasoning(f"{{{{ messages }}}}{marks.start}{marks.end}{''.join(marks.signs)}") == marks
     answer = f"{marks.start}\nI see.\n{marks.end}\n{marks.answer}Hello </b>{marks.answer_end}"
     for pieces in ([answer], answer, *([answer[:at], answer[at:]] for at in range(len(answer)))):
@@ -79,18 +79,18 @@ def test_the_marks_of_every_family_are_found_and_read(marks):
         ("<response></response>", ""),
     ],
 )
-def test_marks_around_an_answer_are_dropped_only_there(answer, text):
+def test_answer_markers_are_dropped_only_around_the_answer(answer, text):
     marks = find_reasoning("<think></think><response></response>")
     for pieces in ([answer], answer):
         assert read(True, ["x</think>", *pieces], marks) == ("x", text)
 
 
-def test_an_answer_may_have_marks_without_reasoning():
+def test_answer_markers_may_exist_without_reasoning():
     marks = find_reasoning("<|START_THINKING|><|START_RESPONSE|>")
     for answer, text in (("<|START_RESPONSE|>Hi<|END_RESPONSE|>", "Hi"), ("Hi", "Hi"), ("<|START_", "<|START_")):
         for pieces in ([answer], answer):
             assert read(False, pieces, marks) == ("", text)
 
 
-def test_phi_3_does_not_think():
+def test_phi_3_has_no_reasoning():
     assert find_reasoning("<|user|>{{ content }}<|end|><|assistant|>") is None

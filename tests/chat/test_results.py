@@ -29,23 +29,23 @@ SAID = Message("assistant", "so it is")
         ([HI, CALLS, ONE, ONE, TWO], [HI, CALLS, ONE, TWO, Message("user", "green")]),
     ],
 )
-def test_results_are_placed_behind_their_calls(given, wanted):
+def test_results_follow_their_calls(given, wanted):
     assert place_results(given) == wanted
 
 
-def test_results_without_ids_are_those_of_the_calls_with_their_names():
+def test_results_without_ids_match_calls_by_name():
     heard, seen = Message("tool", "wind", "hear"), Message("tool", "green", "look")
     assert place_results([HI, CALLS, heard, seen]) == [HI, CALLS, seen, heard]
     assert place_results([HI, CALLS, Message("tool", "green"), TWO])[2:] == [Message("tool", "green"), TWO]
 
 
-def test_calls_that_only_a_template_can_read_keep_their_results():
+def test_calls_only_a_template_can_read_keep_their_results():
     calls = Message("assistant", "", more={"tool_calls": "look()"})
     assert place_results([HI, calls, ONE, BYE]) == [HI, calls, ONE, BYE]
 
 
 @given(st.lists(st.sampled_from([HI, REMINDER, CALLS, ONE, TWO, SAID]), max_size=9))
-def test_a_conversation_that_grows_by_whole_turns_keeps_its_beginning(messages):
+def test_growing_conversation_keeps_its_prefix(messages):
     before = place_results([*messages, SAID])
     after = place_results([*messages, SAID, BYE, CALLS, TWO, ONE])
     assert after[: len(before)] == before

@@ -56,11 +56,11 @@ def shown(source, roles, texts="abcdefgh"):
         ("nothing", "system system", "nothing"),
     ],
 )
-def test_every_text_is_shown(source, roles, wanted):
+def test_every_text_is_in_the_prompt(source, roles, wanted):
     assert shown(source, roles) == wanted
 
 
-def test_parts_stay_parts():
+def test_content_parts_stay_parts():
     template = ChatTemplate(PARTS)
     image = OtherPart({"type": "image"})
     messages = [Message("user", "a"), Message("user", (TextPart("b"), image)), Message("assistant", "c")]
@@ -70,7 +70,7 @@ def test_parts_stay_parts():
 
 @pytest.mark.parametrize("source", [ANY, ALTERNATING, WITHOUT_SYSTEM, DROPPING])
 @given(roles=st.lists(st.sampled_from(["system", "developer", "user", "assistant"]), max_size=8))
-def test_a_conversation_that_grows_keeps_its_beginning(source, roles):
+def test_growing_conversation_keeps_its_prefix(source, roles):
     template = ChatTemplate(source)
     messages = [Message("user", "first"), *(Message(role, f"text {i}") for i, role in enumerate(roles))]
     whole = fit_roles(messages, template)
@@ -81,7 +81,7 @@ def test_a_conversation_that_grows_keeps_its_beginning(source, roles):
         assert whole[len(before) - 1].text.startswith(before[-1].text)
 
 
-def test_a_role_that_nobody_knows_is_refused_with_the_nearest():
+def test_unknown_role_error_suggests_the_nearest():
     with pytest.raises(TemplateError, match=r"message 2 has the role 'usr', .*; did you mean 'user'\?"):
         check_roles([Message("user", "a"), Message("usr", "b")], "{{ messages }}")
     with pytest.raises(TemplateError, match="the roles are system, developer"):

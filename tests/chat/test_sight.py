@@ -47,7 +47,7 @@ def asked(*parts, role="user"):
     return ChatRequest((Message(role, parts),))
 
 
-def test_a_template_shows_pictures_where_they_stand(tokenizer):
+def test_template_shows_images_in_place(tokenizer):
     request = asked(TextPart("a"), picture(1), TextPart("b"), picture(2))
     layout = lay_out(request, ChatTemplate(PARTS), tokenizer, EYES)
     assert layout.text == "user: a<start_of_image>b<start_of_image>"
@@ -56,14 +56,14 @@ def test_a_template_shows_pictures_where_they_stand(tokenizer):
     assert render_prompt(request, ChatTemplate(PARTS), tokenizer, EYES) == layout.text
 
 
-def test_a_template_of_texts_gets_the_mark(tokenizer):
+def test_text_only_template_gets_the_image_marker(tokenizer):
     layout = lay_out(asked(picture(1), TextPart("what?")), ChatTemplate(TURNS), tokenizer, QWEN)
     assert layout.text == "user: <|vision_start|><|image_pad|><|vision_end|>\nwhat?\n"
     (one,) = layout.pictures
     assert layout.text[one.start : one.end] == "<|vision_start|><|image_pad|><|vision_end|>"
 
 
-def test_a_mark_that_a_person_wrote_is_no_picture(tokenizer):
+def test_image_marker_typed_by_a_user_is_no_image(tokenizer):
     request = ChatRequest(
         (Message("user", "a <start_of_image> b"), Message("user", (TextPart("<start_of_image>"), picture(3))))
     )
@@ -77,27 +77,27 @@ def test_a_mark_that_a_person_wrote_is_no_picture(tokenizer):
     assert [one.start for one in layout.pictures] == [len("user: ")]
 
 
-def test_sizes_of_a_file_that_do_not_fit_are_one_sentence(tokenizer):
+def test_mismatched_sizes_of_a_file_give_a_one_line_error(tokenizer):
     odd = Vision(TowerSettings("image", "gemma3", 31, 4, (0.5,) * 3, (0.5,) * 3, merge=4))
     with pytest.raises(RequestError, match=r"does not fit the tower, whose file may be damaged .a grid of 7 x 7"):
         lay_out(asked(picture(1)), ChatTemplate(PARTS), tokenizer, odd)
 
 
-def test_a_model_without_a_projector_says_what_it_lacks(tokenizer):
+def test_model_without_a_projector_says_what_is_missing(tokenizer):
     with pytest.raises(RequestError, match="this model sees no pictures: no projector") as error:
         lay_out(asked(picture(1, "messages.0.content.0")), ChatTemplate(PARTS), tokenizer)
     assert error.value.field == "messages.0.content.0"
     assert str(error.value).startswith("messages.0.content.0: ")
 
 
-def test_a_template_that_leaves_a_picture_out_is_not_used(tokenizer):
+def test_template_that_drops_an_image_is_not_used(tokenizer):
     hides = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     request = ChatRequest((Message("user", "hi"), Message("assistant", (picture(1),))))
     with pytest.raises(TemplateError, match="has 1 pictures, but the model's chat template shows 0"):
         lay_out(request, ChatTemplate(hides), tokenizer, EYES)
 
 
-def test_messages_of_the_library_hold_pictures(tokenizer, tmp_path):
+def test_library_messages_contain_images(tokenizer, tmp_path):
     images = pytest.importorskip("PIL.Image")
     file = BytesIO()
     images.new("RGB", (2, 1), (9, 8, 7)).save(file, "PNG")
@@ -117,7 +117,7 @@ def test_messages_of_the_library_hold_pictures(tokenizer, tmp_path):
     assert layout.text == "user: " + "<start_of_image>" * 4 + "what?"
 
 
-def test_a_bad_picture_names_its_field(tokenizer):
+def test_bad_image_error_names_its_field(tokenizer):
     request = asked(ImagePart(GivenPicture(address="file:///etc/passwd", where="messages.3.content.1.image_url")))
     with pytest.raises(RequestError) as error:
         lay_out(request, ChatTemplate(PARTS), tokenizer, EYES)
@@ -127,7 +127,7 @@ def test_a_bad_picture_names_its_field(tokenizer):
     assert error.value.field == "messages.3.content.1.image_url"
 
 
-def test_a_picture_is_freed_before_the_next_is_read(tokenizer, monkeypatch):
+def test_image_is_freed_before_the_next_is_read(tokenizer, monkeypatch):
     kept = []
     read = GivenPicture.read
 
@@ -142,7 +142,7 @@ def test_a_picture_is_freed_before_the_next_is_read(tokenizer, monkeypatch):
     assert len(kept) == 3 and all(one() is None for one in kept) and len(layout.pictures) == 3
 
 
-def test_a_note_of_a_conversation_that_is_made_shorter_reads_each_picture_once(tokenizer, monkeypatch):
+def test_compaction_reads_each_image_once(tokenizer, monkeypatch):
     n_read, read = [], GivenPicture.read
     monkeypatch.setattr(GivenPicture, "read", lambda self, **options: n_read.append(1) or read(self, **options))
     turns = [Message("user", (picture(i),)) for i in range(1, 7)]
@@ -157,7 +157,7 @@ def test_a_note_of_a_conversation_that_is_made_shorter_reads_each_picture_once(t
     assert len(n_read) == 5
 
 
-def test_pictures_of_a_conversation_are_bounded_together(tokenizer, monkeypatch):
+def test_images_of_a_conversation_are_limited_together(tokenizer, monkeypatch):
     template = ChatTemplate(PARTS)
     unread = ImagePart(GivenPicture(address="file:///none"))
     for call in (lay_out, render_prompt):
@@ -171,18 +171,18 @@ def test_pictures_of_a_conversation_are_bounded_together(tokenizer, monkeypatch)
         lay_out(asked(picture(1), picture(1), picture(1, "images[2]")), template, tokenizer, EYES)
 
 
-def test_a_prompt_is_rendered_without_reading_its_pictures(tokenizer):
+def test_prompt_is_rendered_without_decoding_images(tokenizer):
     request = asked(TextPart("a"), ImagePart(GivenPicture(address="https://example.com/a.png")))
     assert render_prompt(request, ChatTemplate(PARTS), tokenizer, EYES) == "user: a<start_of_image>"
 
 
-def test_a_picture_that_a_family_does_not_take_names_its_field(tokenizer):
+def test_unsupported_image_error_names_its_field(tokenizer):
     thin = ImagePart(GivenPicture(np.zeros((1, 300, 3), np.uint8), where="images[0]"))
     with pytest.raises(RequestError, match=r"^images\[0\]: the picture has 300 x 1 pixels"):
         lay_out(asked(thin), ChatTemplate(TURNS), tokenizer, QWEN)
 
 
-def test_pictures_that_the_context_cannot_hold_are_refused_before_they_are_prepared(tokenizer, monkeypatch):
+def test_images_too_large_for_the_context_are_rejected_before_preparation(tokenizer, monkeypatch):
     """A picture of 56 x 56 is one row of this tower: four of them do not fit beside a token of text."""
     small, prepared = replace(EYES, ctx=4), []
     whole = multimodal.prepare

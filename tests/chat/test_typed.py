@@ -31,21 +31,21 @@ def settled_text(content, template=TRIMMED, before=()):
         ("羊" * 40, "<user>" + "羊" * 16),
     ],
 )
-def test_all_but_the_last_word_stays(content, stays):
+def test_all_but_the_last_word_is_stable(content, stays):
     assert settled_text(content) == stays
 
 
-def test_turns_before_the_message_stay():
+def test_turns_before_the_message_are_stable():
     before = (Message("user", "Hi"), Message("assistant", "Hello."))
     assert settled_text("And n", before=before) == "<user>Hi</><assistant>Hello.</><user>And "
 
 
-def test_a_template_that_shows_the_last_message_first_leaves_what_it_shows_before_it():
+def test_template_that_shows_the_last_message_first_keeps_what_precedes_it():
     template = "<{{ messages[-1].content }}>" + TRIMMED
     assert settled_text("Tell me", template) == "<Tell "
 
 
-def test_the_last_part_of_a_message_is_the_one_that_goes_on():
+def test_last_part_of_a_message_is_continued():
     assert "Tell me more" not in settled_text((TextPart("Tell me more"),), "{{ messages[0].content[0].text }}")
     (first, second) = (
         ended_otherwise(ChatRequest((Message("user", (TextPart("one two"), TextPart("three four"))),)))
@@ -56,6 +56,6 @@ def test_the_last_part_of_a_message_is_the_one_that_goes_on():
 
 
 @pytest.mark.parametrize("messages", [(), (Message("user", "Hi"), Message("assistant", "Hello."))])
-def test_a_conversation_that_no_user_writes_on_is_refused(messages):
+def test_conversation_without_user_at_the_end_is_rejected(messages):
     with pytest.raises(RequestError, match="the message that the user is writing was expected"):
         ended_otherwise(ChatRequest(messages))

@@ -25,7 +25,7 @@ def hello(tmp_path, monkeypatch):
     sys.modules.pop("woolly.cli.commands.hello", None)
 
 
-def test_one_file_and_one_line_make_a_command(hello):
+def test_one_file_and_one_line_add_a_command(hello):
     assert "\n  hello       Say hello.\n" in woolly("--help")
     assert woolly("hello") == "Hello, world!\n"
     assert woolly("hello", "Ole", "-n", "2") == "Hello, Ole!\n" * 2
@@ -44,7 +44,7 @@ def test_one_file_and_one_line_make_a_command(hello):
         assert told in str(error.value)
 
 
-def test_the_tab_key_completes_commands_options_and_models(hello, tmp_path, monkeypatch):
+def test_tab_completes_commands_options_and_models(hello, tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
 
     def completed(line):

@@ -36,7 +36,7 @@ def tiny(tmp_path_factory):
 ALL = ("-p", "20", "-n", "4", "-b", "1,3", "-d", "0,8", "-r", "2")
 
 
-def test_json_has_every_figure_of_every_combination(tiny):
+def test_json_has_every_number_of_every_combination(tiny):
     done = bench(tiny, *ALL, "-t", "1", "-t", "2", "--ctk", "f32", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     records = json.loads(done.stdout)
@@ -54,7 +54,7 @@ def test_json_has_every_figure_of_every_combination(tiny):
     assert records[2]["n_sequences"] == 3
 
 
-def test_markdown_is_llama_benchs_table(tiny):
+def test_markdown_matches_llama_bench(tiny):
     done = bench(tiny, *ALL)
     assert (done.returncode, done.stderr) == (0, "")
     head, rule, *rows = done.stdout.split("\n\n")[0].splitlines()
@@ -68,7 +68,7 @@ def test_markdown_is_llama_benchs_table(tiny):
         assert expected in done.stdout
 
 
-def test_settings_that_differ_have_columns_of_their_own(tiny):
+def test_varying_settings_have_their_own_columns(tiny):
     done = bench(tiny, "-p", "8", "-n", "0", "-r", "1", "-ub", "4,8", "-ctk", "f16,f32")
     head, _, *rows = done.stdout.split("\n\n")[0].splitlines()
     assert done.returncode == 0
@@ -87,7 +87,7 @@ def test_csv_and_jsonl_have_a_line_for_each_test(tiny):
 
 
 @pytest.mark.parametrize("form", ["table", "md"])
-def test_a_table_names_the_machines_limit_and_where_time_goes(tiny, form):
+def test_table_names_the_machine_limit_and_where_time_goes(tiny, form):
     done = bench(tiny, "-p", "0", "-n", "3", "--reps", "1", "--profile", "-o", form)
     assert (done.returncode, done.stderr) == (0, "")
     for expected in ("read bandwidth", "tg3", "ffn_gate ffn_up (F32)", "attend", "outside of steps"):
@@ -95,7 +95,7 @@ def test_a_table_names_the_machines_limit_and_where_time_goes(tiny, form):
     assert "pp" not in done.stdout.replace(str(tiny), "")
 
 
-def test_a_profile_is_in_json_too(tiny):
+def test_profile_is_in_json_too(tiny):
     done = bench(tiny, "-p", "4", "-n", "0", "-r", "1", "--profile", "-o", "jsonl")
     assert "attend" in {kind["step"] for kind in json.loads(done.stdout)["profile"]}
 
@@ -120,7 +120,7 @@ def peaks(tiny, before):
     return [json.loads(line)["peak_mib"] for line in done.stdout.splitlines()]
 
 
-def test_the_peak_of_a_setting_is_its_own(tiny):
+def test_peak_is_specific_to_a_setting(tiny):
     if not reset_peak():
         pytest.skip("this system keeps the peak of a process")
     first, second = peaks(tiny, WASTE)
@@ -130,7 +130,7 @@ def test_the_peak_of_a_setting_is_its_own(tiny):
 NO_RESET = "import woolly.machine.memory as m; m.reset_peak = lambda: False"
 
 
-def test_a_peak_that_is_not_known_is_left_out(tiny):
+def test_unknown_peak_is_omitted(tiny):
     first, second = peaks(tiny, NO_RESET)
     assert first > 0
     assert second is None
@@ -168,7 +168,7 @@ def test_a_peak_that_is_not_known_is_left_out(tiny):
         (("-m", "x.gguf"), "two models are given"),
     ],
 )
-def test_a_wrong_option_is_one_sentence(tiny, arguments, message):
+def test_wrong_option_gives_a_one_line_error(tiny, arguments, message):
     done = bench(tiny, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("woolly: error: ")
@@ -191,16 +191,16 @@ def test_lists_and_ranges_of_numbers(texts, expected):
 
 
 @pytest.mark.parametrize("text", ["", "1,", "4-1", "1-8*1", "0-8*2", "1-8+0", "1--8", "1.5", "0", "1-99999999"])
-def test_what_is_no_list_of_numbers_is_refused_by_name(text):
+def test_invalid_number_list_is_rejected(text):
     with pytest.raises(RequestError, match="-t is "):
         numbers("-t", [text], 1)
 
 
-def test_bandwidth_is_measured_by_any_number_of_threads():
+def test_bandwidth_can_be_measured_with_any_number_of_threads():
     assert all(measure_bandwidth(threads, 2) > 0 for threads in (1, 2, 3))
 
 
 @pytest.mark.parametrize(("threads", "megabytes"), [(0, 1), (2000, 1), (1, 0)])
-def test_bandwidth_of_nothing_is_refused(threads, megabytes):
+def test_bandwidth_of_zero_bytes_is_rejected(threads, megabytes):
     with pytest.raises(ValueError, match=r"must be"):
         measure_bandwidth(threads, megabytes)

@@ -38,7 +38,7 @@ def test_a_conversation_can_be_pinned(tmp_path, tiny_model, monkeypatch):
     assert "pinned" in woolly("cache", "pin", tmp_path / "chat.json", "-m", tiny_model)
 
 
-def test_mistakes_say_what_would_be_right(tmp_path, tiny_model):
+def test_errors_say_what_would_be_right(tmp_path, tiny_model):
     for given, named in ((("burn",), "one of"), (("pin",), "prompt and a model"), (("list", "x"), "takes no file")):
         with pytest.raises(RequestError, match=named):
             woolly("cache", *given)

@@ -48,21 +48,21 @@ def contents(chat):
     return [message["content"] for message in chat.conversation.messages]
 
 
-def test_lines_of_standard_input_are_answered_one_by_one(model):
+def test_lines_of_stdin_are_answered_one_by_one(model):
     alone = woolly("chat", model, "-n", "5", "--seed", "1", stdin="hello\n")
     both = woolly("chat", model, "-n", "5", "--seed", "1", stdin="hello\n\n/quit\nnever\n")
     assert alone == both
     assert alone.endswith("\n")
 
 
-def test_the_conversation_grows_by_question_and_answer(chat):
+def test_conversation_grows_by_question_and_answer(chat):
     chat.take("one " * 12)
     chat.take("two")
     assert [message["role"] for message in chat.conversation.messages] == ["user", "assistant"] * 2
     assert chat.last_facts["cached_tokens"] > 0  # the first turn was not computed again
 
 
-def test_several_lines_are_one_message(model, capsys, monkeypatch):
+def test_multiline_input_is_one_message(model, capsys, monkeypatch):
     taken = []
     monkeypatch.setattr(Chat, "take", lambda self, text: taken.append(text))
     woolly("chat", model, stdin='"""a\n  b"""\nc\\\nd\n"""e"""\n')
@@ -81,7 +81,7 @@ def test_regen_answers_the_last_question_again(chat):
     assert contents(chat) != first
 
 
-def test_a_saved_conversation_goes_on_elsewhere(chat, llm, tmp_path):
+def test_saved_conversation_continues_elsewhere(chat, llm, tmp_path):
     chat.take("/system Be brief.")
     chat.take("/set temperature 0.25")
     chat.take("hello")
@@ -96,7 +96,7 @@ def test_a_saved_conversation_goes_on_elsewhere(chat, llm, tmp_path):
     assert (other.conversation.system, contents(other)) == ("s", ["u"])
 
 
-def test_clear_forgets_messages_and_keeps_the_rest(chat):
+def test_clear_drops_messages_and_keeps_the_rest(chat):
     chat.take("/system Be brief.")
     chat.take("hello")
     chat.take("/clear")
@@ -122,7 +122,7 @@ def test_clear_forgets_messages_and_keeps_the_rest(chat):
         ('stop ["a", "b"]', "stop", ("a", "b")),
     ],
 )
-def test_settings_are_read_as_people_type_them(chat, text, name, value):
+def test_settings_accept_the_forms_people_type(chat, text, name, value):
     chat.take(f"/set {text}")
     assert getattr(chat.conversation.params, name) == value
 
@@ -152,7 +152,7 @@ def test_settings_are_read_as_people_type_them(chat, text, name, value):
         ("/audio x.wav", "hears no sounds: there is no projector (mmproj file) for them beside it"),
     ],
 )
-def test_an_error_is_told_and_the_chat_goes_on(chat, capsys, line, expected):
+def test_chat_continues_after_an_error(chat, capsys, line, expected):
     chat.take(line)
     assert expected in capsys.readouterr().err
     assert not chat.is_over
@@ -160,7 +160,7 @@ def test_an_error_is_told_and_the_chat_goes_on(chat, capsys, line, expected):
     assert chat.is_over
 
 
-def test_every_command_that_is_promised_exists(chat, capsys):
+def test_every_documented_command_exists(chat, capsys):
     assert set(COMMANDS) == {
         *(
             "system",
@@ -189,7 +189,7 @@ def test_every_command_that_is_promised_exists(chat, capsys):
     assert "/regen" in said
 
 
-def test_ctrl_c_keeps_what_had_come_and_the_chat_goes_on(chat, monkeypatch, capsys):
+def test_ctrl_c_keeps_partial_answer_and_chat_continues(chat, monkeypatch, capsys):
     def interrupted(stream, timing, kept):
         kept.append(next(stream).text)
         raise KeyboardInterrupt
@@ -203,13 +203,13 @@ def test_ctrl_c_keeps_what_had_come_and_the_chat_goes_on(chat, monkeypatch, caps
     assert len(contents(chat)) == 4
 
 
-def test_a_question_that_cannot_be_answered_is_not_kept(chat, capsys):
+def test_unanswerable_question_is_not_kept(chat, capsys):
     chat.take("x" * 2000)
     assert "context" in capsys.readouterr().err
     assert contents(chat) == []
 
 
-def test_the_end_of_the_context_is_told_as_such(llm, capsys):
+def test_end_of_context_is_reported(llm, capsys):
     chat = Chat(llm, Conversation(SamplingParams(max_tokens=500, seed=1, ignore_eos=True)), None)
     chat.take("x" * 450)
     assert "(cut: the context of 512 tokens is full" in capsys.readouterr().err
@@ -218,7 +218,7 @@ def test_the_end_of_the_context_is_told_as_such(llm, capsys):
     assert "(cut: max_tokens is reached)" in capsys.readouterr().err
 
 
-def test_the_meter_follows_every_change_of_the_conversation(model, tmp_path, capsys):
+def test_context_meter_follows_every_change_of_the_conversation(model, tmp_path, capsys):
     other = write_tiny(replace(TINY["granite"], context=1024), tmp_path / "other.gguf")
     chat = Chat(LLM(model, threads=1), Conversation(SamplingParams(max_tokens=6, seed=1)), None)
     try:
@@ -242,7 +242,7 @@ def test_the_meter_follows_every_change_of_the_conversation(model, tmp_path, cap
         chat.llm.close()
 
 
-def test_a_model_that_writes_nothing_is_refused(chat, llm, tmp_path, capsys):
+def test_model_without_text_output_is_rejected(chat, llm, tmp_path, capsys):
     embedder = write_readers(tmp_path, "embedder") / "embedder.gguf"
     says = "embedder makes vectors of texts and writes nothing, so nobody can talk with it; `woolly embed` takes it"
     with pytest.raises(RequestError, match=says):
@@ -252,7 +252,7 @@ def test_a_model_that_writes_nothing_is_refused(chat, llm, tmp_path, capsys):
     assert chat.llm is llm and not llm.is_closed
 
 
-def test_keys_are_not_shown_while_an_answer_is_drawn(monkeypatch):
+def test_keys_are_not_echoed_while_an_answer_is_drawn(monkeypatch):
     ours, theirs = pty.openpty()
 
     def echoes():
@@ -286,11 +286,11 @@ def test_blocks_are_cut_only_outside_of_code(lines):
     assert fence is None
 
 
-def test_a_model_cannot_drive_the_terminal():
+def test_model_output_cannot_control_the_terminal():
     assert visible("a\x1b[31mb\x07\tc\nd\x9be") == "a\\x1b[31mb\\x07\tc\nd\\x9be"
 
 
-def test_a_file_that_is_no_conversation_is_refused(tmp_path):
+def test_file_that_is_not_a_conversation_is_rejected(tmp_path):
     conversation = Conversation(SamplingParams())
     for text in ("[1]", "3", '{"messages": 1}', '{"messages": [{"role": "user"}]}', "{"):
         (tmp_path / "x.json").write_text(text)
@@ -299,7 +299,7 @@ def test_a_file_that_is_no_conversation_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["5", "true", '{"a": 1}', "[1, 2]", "[" * 100_000])
-def test_a_stop_that_is_no_text_is_refused_or_taken_as_it_is(text):
+def test_non_text_stop_is_rejected_or_taken_literally(text):
     conversation = Conversation(SamplingParams())
     if text[-1] == "[":
         conversation.set("stop", text)
@@ -325,7 +325,7 @@ def test_a_stop_that_is_no_text_is_refused_or_taken_as_it_is(text):
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_a_file_with_a_wrong_part_leaves_the_conversation_as_it_was(tmp_path, text, expected):
+def test_file_with_a_bad_part_leaves_the_conversation_unchanged(tmp_path, text, expected):
     conversation = Conversation(SamplingParams(), "s", [{"role": "user", "content": "u"}])
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(RequestError, match=expected):
@@ -333,7 +333,7 @@ def test_a_file_with_a_wrong_part_leaves_the_conversation_as_it_was(tmp_path, te
     assert conversation == Conversation(SamplingParams(), "s", [{"role": "user", "content": "u"}])
 
 
-def test_what_is_no_utf_8_is_saved_too(tmp_path):
+def test_invalid_utf8_is_saved_too(tmp_path):
     conversation = Conversation(SamplingParams(), None, [{"role": "user", "content": "ü\udcff"}])
     conversation.save(tmp_path / "x.json")
     other = Conversation(SamplingParams())
@@ -341,7 +341,7 @@ def test_what_is_no_utf_8_is_saved_too(tmp_path):
     assert other == conversation
 
 
-def test_a_path_that_cannot_be_is_one_sentence():
+def test_impossible_path_gives_a_one_line_error():
     conversation = Conversation(SamplingParams())
     for path in ("a\0b", "~no-such-person-here/x"):
         with pytest.raises(RequestError, match="cannot be written"):
@@ -350,7 +350,7 @@ def test_a_path_that_cannot_be_is_one_sentence():
             conversation.load(Path(path))
 
 
-def test_regen_keeps_question_and_answer_where_none_can_begin(chat, capsys):
+def test_regen_keeps_question_and_answer_if_none_can_start(chat, capsys):
     chat.take("hello")
     before = contents(chat)
     chat.take("/system " + "x" * 2000)
@@ -363,13 +363,13 @@ def test_regen_keeps_question_and_answer_where_none_can_begin(chat, capsys):
     ("typed", "messages"),
     [('"""a\nb', ["a\nb"]), ("a\\\n", ["a"]), ("a\\\nb\\\n", ["a\nb"]), ("x\n", ["x"]), ("", [])],
 )
-def test_the_end_of_input_ends_a_message_of_several_lines(monkeypatch, typed, messages):
+def test_end_of_input_ends_a_multiline_message(monkeypatch, typed, messages):
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     keyboard = Keyboard(None)
     assert list(iter(lambda: keyboard.read("> ", ". "), None)) == messages
 
 
-def test_a_note_beside_the_prompt_goes_with_its_text():
+def test_note_next_to_the_prompt_disappears_with_its_text():
     noted = []
     keyboard = Keyboard(None)
     keyboard._session = SimpleNamespace(prompt=lambda *_, rprompt, **__: noted.append(rprompt) or "x")
@@ -379,7 +379,7 @@ def test_a_note_beside_the_prompt_goes_with_its_text():
     assert noted == [[("class:note", "context 14% full")], [("class:note", "")]]
 
 
-def test_adapters_come_and_go_in_a_chat(tmp_path):
+def test_adapters_can_be_changed_in_a_chat(tmp_path):
     write_lora(tmp_path / "french.gguf", lora(0))
     with LLM(write_tiny(TINY["llama"], tmp_path / "tiny.gguf"), threads=1) as llm:
         chat = Chat(llm, Conversation(SamplingParams(max_tokens=6, temperature=0, adapters={})), None)

@@ -93,7 +93,7 @@ def ask(llm, opened, questions, replies, monkeypatch):
     return ask
 
 
-def test_a_call_is_shown_approved_run_and_answered(ask, questions, capsys):
+def test_call_is_shown_approved_run_and_answered(ask, questions, capsys):
     chat = ask([f"Let me see. {wanted('zoo_add', a=2, b=3)}", "It is five."], "y")
     user, assistant, result, answer = chat.conversation.messages
     assert [m["role"] for m in (user, assistant, result, answer)] == ["user", "assistant", "tool", "assistant"]
@@ -108,7 +108,7 @@ def test_a_call_is_shown_approved_run_and_answered(ask, questions, capsys):
     assert questions == ["  Call it? [y/N/always/never] "]
 
 
-def test_a_question_shows_all_arguments(ask, opened, capsys):
+def test_approval_question_shows_all_arguments(ask, opened, capsys):
     blanks = "\n" * 200
     arguments = '{"a": "' + "x  y " * 200 + f'",{blanks}"b": "\x1b[2Jthe end"}}'
     ask([], "n", "never")
@@ -137,7 +137,7 @@ def test_always_and_never_ask_once(ask, questions):
 
 
 @pytest.mark.parametrize("reply", ["", "n", "what?"])
-def test_anything_else_refuses_this_call_alone(ask, questions, reply):
+def test_any_other_key_rejects_only_this_call(ask, questions, reply):
     call = wanted("zoo_add", a=1, b=1)
     chat = ask([call, call, "Done."], reply, "y")
     results = [m["content"] for m in chat.conversation.messages if m["role"] == "tool"]
@@ -145,7 +145,7 @@ def test_anything_else_refuses_this_call_alone(ask, questions, reply):
     assert results[1] == "2"
 
 
-def test_faults_of_a_server_are_one_sentence_for_both(ask, capsys):
+def test_server_errors_are_one_line_for_user_and_model(ask, capsys):
     chat = ask([wanted("zoo_crash") + wanted("zoo_nothing") + wanted("zoo_fail"), "Sorry."], "y", "y", "y")
     crashed, unknown, failed = (m["content"] for m in chat.conversation.messages if m["role"] == "tool")
     assert crashed.startswith("Error: the MCP server 'zoo' ended during the call of crash (the zoo burns)")
@@ -154,7 +154,7 @@ def test_faults_of_a_server_are_one_sentence_for_both(ask, capsys):
     assert "the zoo burns" in capsys.readouterr().err
 
 
-def test_rounds_are_bounded_and_a_cut_call_does_not_run(ask, monkeypatch, capsys, llm, opened):
+def test_rounds_are_limited_and_a_truncated_call_does_not_run(ask, monkeypatch, capsys, llm, opened):
     monkeypatch.setattr(chat_module, "_MAX_ROUNDS", 2)
     call = wanted("zoo_add", a=1, b=1)
     chat = ask([call] * 5, "always")
@@ -167,7 +167,7 @@ def test_rounds_are_bounded_and_a_cut_call_does_not_run(ask, monkeypatch, capsys
     assert [m["role"] for m in cut.conversation.messages] == ["user", "assistant"]
 
 
-def test_ctrl_c_ends_a_call_and_keeps_the_conversation_whole(ask, opened, monkeypatch, capsys):
+def test_ctrl_c_ends_a_call_and_keeps_the_conversation_consistent(ask, opened, monkeypatch, capsys):
     def interrupted(call):
         raise KeyboardInterrupt
 
@@ -178,7 +178,7 @@ def test_ctrl_c_ends_a_call_and_keeps_the_conversation_whole(ask, opened, monkey
     assert "(stopped)" in capsys.readouterr().err
 
 
-def test_a_saved_conversation_keeps_its_calls(ask, tmp_path):
+def test_saved_conversation_keeps_its_calls(ask, tmp_path):
     chat = ask([wanted("zoo_add", a=1, b=1), "Two."], "y")
     chat.conversation.save(tmp_path / "chat.json")
     other = Conversation(SamplingParams())

@@ -40,20 +40,20 @@ def test_help_names_every_command():
     assert all(command in done.stdout for command in ("run", "show", "plan", "pull"))
 
 
-def test_run_answers_on_stdout_and_says_nothing_else(smollm2):
+def test_run_prints_only_the_answer_on_stdout(smollm2):
     done = woolly("run", smollm2, "Name the capital city of France.", "--temp", "0")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Paris" in done.stdout
 
 
-def test_run_reads_the_prompt_from_standard_input(tiny):
+def test_run_reads_the_prompt_from_stdin(tiny):
     given = woolly("run", tiny, "hello", "--seed", "1", "-n", "8")
     piped = woolly("run", tiny, "-", "--seed", "1", "-n", "8", stdin="hello")
     assert given.returncode == piped.returncode == 0
     assert given.stdout == piped.stdout
 
 
-def test_a_prompt_may_be_longer_than_any_file_name(smollm2):
+def test_prompt_may_be_longer_than_any_file_name(smollm2):
     done = woolly("run", "long " * 10000)
     assert done.returncode == 1
     assert "the context holds 8192" in done.stderr
@@ -65,7 +65,7 @@ def test_run_raw_continues_without_a_template(tiny):
     assert plain.stdout != woolly("run", tiny, "hello", "--temp", "0", "-n", "8").stdout
 
 
-def test_an_empty_answer_of_a_model_without_a_template_names_raw(tiny):
+def test_empty_answer_without_a_template_suggests_raw(tiny):
     with LLM(tiny) as llm:
         ends = ("--temp", "0", "--logit-bias", f"{llm.tokenizer.eos_id}+1000")
     done = woolly("run", tiny, "hello", *ends)
@@ -133,7 +133,7 @@ def test_plan_prints_one_line_per_step(tiny):
         (("pull", "nosuch"), 1, "give the path of a GGUF file, or a name such as smollm2, hf:org/repo"),
     ],
 )
-def test_an_error_is_one_line_on_stderr_and_an_exit_code(tiny, arguments, code, message):
+def test_error_is_one_line_on_stderr_with_an_exit_code(tiny, arguments, code, message):
     done = woolly(*(tiny if a == "TINY" else a for a in arguments))
     assert done.returncode == code
     assert done.stdout == ""
@@ -143,34 +143,34 @@ def test_an_error_is_one_line_on_stderr_and_an_exit_code(tiny, arguments, code, 
     assert done.stderr.count("\n") == 1
 
 
-def test_a_reader_that_goes_away_is_no_error(tiny):
+def test_closed_pipe_is_not_an_error(tiny):
     command = f"{sys.executable} -c 'from woolly.cli import main; main()' plan {tiny} | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("step")
     assert done.stderr == ""
 
 
-def test_a_model_alone_takes_its_prompt_from_standard_input(tiny):
+def test_model_without_prompt_reads_stdin(tiny):
     piped = woolly("run", tiny, "--seed", "1", "-n", "8", stdin="hello")
     assert piped.returncode == 0
     assert piped.stdout == woolly("run", tiny, "hello", "--seed", "1", "-n", "8").stdout
 
 
-def test_standard_input_that_is_not_utf8_is_refused(tiny):
+def test_non_utf8_stdin_is_rejected(tiny):
     command = [sys.executable, "-c", "from woolly.cli import main; main()", "run", str(tiny), "-"]
     done = ready.run(command, input=b"caf\xe9", capture_output=True)
     assert done.returncode == 2
     assert b"not UTF-8 (byte 3)" in done.stderr
 
 
-def test_a_full_disk_is_one_sentence(tiny):
+def test_full_disk_gives_a_one_line_error(tiny):
     command = f"{sys.executable} -c 'from woolly.cli import main; main()' plan {tiny} > /dev/full"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "woolly: error: No space left on device\n"
 
 
-def test_a_hostile_file_name_or_key_cannot_drive_the_terminal(tiny, tmp_path):
+def test_hostile_file_name_or_key_cannot_control_the_terminal(tiny, tmp_path):
     from woolly.gguf import GGUFWriter
 
     writer = GGUFWriter(tmp_path / "y[bold].gguf")
@@ -186,7 +186,7 @@ def test_a_hostile_file_name_or_key_cannot_drive_the_terminal(tiny, tmp_path):
         assert "[red]" in done.stdout
 
 
-def test_plan_folds_layers_that_are_alike(tiny):
+def test_plan_folds_equal_layers(tiny):
     folded, whole = woolly("plan", tiny).stdout, woolly("plan", tiny, "--all").stdout
     assert "(1 more layer like this one)" in folded
     assert "blk.1." not in folded

@@ -34,12 +34,12 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_reference_is_the_help_of_the_commands():
+def test_cli_reference_matches_the_help():
     message = "run `python docs/tools/cli.py > docs/reference/cli.md`"
     assert (ROOT / "docs" / "reference" / "cli.md").read_text() == reference(), message
 
 
-def test_tokens_go_out_and_come_back(model):
+def test_tokenize_and_detokenize_round_trip(model):
     facts = json.loads(woolly("tokenize", model, "wool ü", "--json"))
     assert facts["count"] == len(facts["ids"]) == len(facts["pieces"])
     ids = " ".join(map(str, facts["ids"]))
@@ -49,14 +49,14 @@ def test_tokens_go_out_and_come_back(model):
     assert [int(line.split()[0]) for line in woolly("tokenize", model, "wool ü").splitlines()] == facts["ids"]
 
 
-def test_ids_that_are_none_are_refused(model):
+def test_invalid_token_ids_are_rejected(model):
     with pytest.raises(RequestError, match="--detokenize takes whole numbers"):
         woolly("tokenize", model, "wool", "-d")
     with pytest.raises(RequestError, match=r"there is no token 999999: this vocabulary has 0 to \d+"):
         woolly("tokenize", model, "1 999999", "-d")
 
 
-def test_list_and_rm_know_what_was_pulled(home, model):
+def test_list_and_rm_know_pulled_models(home, model):
     folder = home / "woolly" / "models"
     folder.mkdir(parents=True)
     (folder / "own.gguf").write_bytes(model.read_bytes())
@@ -71,7 +71,7 @@ def test_list_and_rm_know_what_was_pulled(home, model):
         woolly("rm", "own")
 
 
-def test_a_model_is_listed_once_and_found_by_all_its_names(home, model, monkeypatch):
+def test_model_is_listed_once_and_found_by_all_its_names(home, model, monkeypatch):
     folder = home / "woolly" / "models"
     folder.mkdir(parents=True)
     (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(model.read_bytes())
@@ -88,7 +88,7 @@ def test_a_model_is_listed_once_and_found_by_all_its_names(home, model, monkeypa
     assert woolly("rm", "SmolLM2-135M-Instruct.Q4_1").startswith("removed smollm2 (")
 
 
-def test_a_name_with_spaces_is_listed_as_it_can_be_typed(home, model):
+def test_name_with_spaces_is_listed_quoted(home, model):
     folder = home / "woolly" / "models" / "hf" / "org" / "repo"
     folder.mkdir(parents=True)
     (folder / "my model.gguf").write_bytes(model.read_bytes())
@@ -101,7 +101,7 @@ def test_a_name_with_spaces_is_listed_as_it_can_be_typed(home, model):
     assert woolly("rm", entry["name"]).startswith("removed hf:org/repo/my model.gguf")
 
 
-def test_a_list_that_is_piped_has_a_line_for_each_model(home, model):
+def test_piped_list_has_a_line_for_each_model(home, model):
     folder = home / "woolly" / "models" / "hf" / "org" / ("long" * 15)
     folder.mkdir(parents=True)
     (folder / f"{'name' * 20}.gguf").write_bytes(model.read_bytes())
@@ -109,7 +109,7 @@ def test_a_list_that_is_piped_has_a_line_for_each_model(home, model):
     assert f"hf:org/{'long' * 15}/{'name' * 20}.gguf " in line
 
 
-def test_ps_asks_a_server(home, monkeypatch):
+def test_ps_queries_a_server(home, monkeypatch):
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -174,7 +174,7 @@ def test_ps_asks_a_server(home, monkeypatch):
             woolly("stop", "--api-key-file", *given)
 
 
-def test_ps_does_not_carry_the_key_to_another_host(home):
+def test_ps_does_not_send_the_key_to_another_host(home):
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -198,7 +198,7 @@ def test_ps_does_not_carry_the_key_to_another_host(home):
     assert asked == [("127.0.0.1", "Bearer secret"), ("localhost", None)]
 
 
-def test_show_reads_the_whole_header_of_a_file_that_is_called_shard(home, model, monkeypatch):
+def test_show_reads_the_complete_header_of_a_file_named_like_a_shard(home, model, monkeypatch):
     hub = Hub()
     monkeypatch.setattr(remote, "_FIRST", 1000)
     try:
@@ -209,7 +209,7 @@ def test_show_reads_the_whole_header_of_a_file_that_is_called_shard(home, model,
         hub.close()
 
 
-def test_show_reads_the_header_of_a_file_that_is_elsewhere(home, model, monkeypatch):
+def test_show_reads_the_header_of_a_remote_file(home, model, monkeypatch):
     hub = Hub()
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     try:
@@ -237,7 +237,7 @@ def test_show_reads_the_header_of_a_file_that_is_elsewhere(home, model, monkeypa
         woolly("show", f"{hub.url}/cdn/a/b/no.gguf")
 
 
-def test_an_answer_has_the_form_that_was_asked_for(model, tmp_path):
+def test_answer_has_the_requested_format(model, tmp_path):
     (tmp_path / "yes.gbnf").write_text('root ::= "yes" | "no"')
     (tmp_path / "schema.json").write_text('{"enum": ["red", "blue"]}')
     assert woolly("run", "-m", model, "x", "--grammar", tmp_path / "yes.gbnf").strip() in ("yes", "no")
@@ -254,12 +254,12 @@ def test_an_answer_has_the_form_that_was_asked_for(model, tmp_path):
     assert structure(None, None) == {}
 
 
-def test_run_tells_an_answer_and_its_figures_as_json(model):
+def test_run_prints_answer_and_stats_as_json(model):
     facts = json.loads(woolly("run", "-m", model, "hello", "-n", "5", "--seed", "7", "--json"))
     assert (facts["finish_reason"], facts["answer_tokens"], facts["seed"]) == ("length", 5, 7)
     assert facts["text"] + "\n" == woolly("run", model, "hello", "-n", "5", "--seed", "7")
     assert facts["prompt_tokens"] > 5
 
 
-def test_minus_one_is_until_the_end(model):
+def test_minus_one_means_until_the_end(model):
     assert json.loads(woolly("run", model, "hello", "-n", "-1", "--seed", "7", "--json"))["answer_tokens"] > 5

@@ -33,7 +33,7 @@ def chat(llm):
     return Chat(llm, Conversation(params, system="Be brief."), None)
 
 
-def test_a_note_stands_for_all_turns_but_the_last_until_it_is_undone(chat, capsys, tmp_path):
+def test_summary_replaces_all_turns_but_the_last_until_undone(chat, capsys, tmp_path):
     for text in ("one " * 8, "two", "three"):
         chat.take(text)
     before = chat.conversation.all_messages
@@ -55,7 +55,7 @@ def test_a_note_stands_for_all_turns_but_the_last_until_it_is_undone(chat, capsy
     assert "there is no turn to compact" in capsys.readouterr().err and not chat.conversation.notes
 
 
-def test_a_context_that_is_nearly_full_is_compacted_by_itself(chat, capsys):
+def test_nearly_full_context_is_compacted_automatically(chat, capsys):
     chat.take("/compact auto")
     for _ in range(3):
         chat.take("wool " * 70)
@@ -65,14 +65,14 @@ def test_a_context_that_is_nearly_full_is_compacted_by_itself(chat, capsys):
     assert chat.compacts is False
 
 
-def test_a_person_may_ask_for_the_note_when_the_context_is_full(chat, capsys):
+def test_user_may_compact_when_the_context_is_full(chat, capsys):
     chat.question = lambda text: "compact" if "[Y/n/always/compact]" in text else ""
     for text in ("wool " * 70, "wool " * 70, "grass " * 40):
         chat.take(text)
     assert chat.conversation.notes and len(chat.conversation.messages) == 6, capsys.readouterr().err
 
 
-def test_a_note_of_nothing_leaves_the_conversation_as_it_was(chat, capsys):
+def test_empty_summary_leaves_the_conversation_unchanged(chat, capsys):
     chat.take("one")
     chat.conversation.params = replace(chat.conversation.params, logit_bias=SPACE)
     chat.take("/compact")
@@ -82,13 +82,13 @@ def test_a_note_of_nothing_leaves_the_conversation_as_it_was(chat, capsys):
 
 
 @pytest.mark.parametrize("notes", ['"x"', '[["a", "b"]]', "[[9, 5]]", '[[5, "x"]]'])
-def test_a_file_with_other_notes_is_refused(chat, tmp_path, capsys, notes):
+def test_file_with_invalid_summaries_is_rejected(chat, tmp_path, capsys, notes):
     (tmp_path / "chat.json").write_text(f'{{"messages": [{{"role": "user", "content": "a"}}], "notes": {notes}}}')
     chat.take(f"/load {tmp_path / 'chat.json'}")
     assert "pairs of a number and a text were expected" in capsys.readouterr().err
 
 
-def test_the_library_writes_notes_and_shortens_what_is_too_long_for_one(llm, model):
+def test_library_compacts_and_shortens_too_long_messages(llm, model):
     long = [{"role": role, "content": "wool " * 20} for _ in range(8) for role in ("user", "assistant")]
     options = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "logit_bias": LETTER}
     note = llm.compact(long, **options)
@@ -103,7 +103,7 @@ def test_the_library_writes_notes_and_shortens_what_is_too_long_for_one(llm, mod
     assert asyncio.run(later()) == note
 
 
-def test_a_model_that_thinks_without_end_has_half_of_the_room_left_for_its_note(model):
+def test_endless_reasoning_leaves_half_of_the_room_for_the_summary(model):
     params = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True, logit_bias=LETTER)
     with LLM(model, threads=1, ctx=1024, chat_template=THINKS) as thinker:
         n_mark = len(thinker.tokenizer.encode("</think>", add_special=False))

@@ -50,7 +50,7 @@ def nothing():
 
 @pytest.mark.parametrize("sentences", [True, False])
 @pytest.mark.parametrize("line", LINES)
-def test_the_exit_code_says_whose_fault_it_is(line, sentences, tiny_model, nothing, monkeypatch, capsys):
+def test_exit_code_tells_user_error_from_internal_error(line, sentences, tiny_model, nothing, monkeypatch, capsys):
     if not sentences:
         drop_sentences(monkeypatch)
     words = {"MODEL": str(tiny_model), "NONE": str(tiny_model.with_name("none.gguf")), "EMPTY": ""}
@@ -64,7 +64,7 @@ def test_the_exit_code_says_whose_fault_it_is(line, sentences, tiny_model, nothi
 
 
 @pytest.mark.parametrize("line", ["serve -m MODEL --port 0 --mcp FILE", "chat MODEL --mcp FILE --mcp-approve all"])
-def test_a_missing_package_is_one_sentence_before_anything_starts(
+def test_missing_package_gives_a_one_line_error_before_anything_starts(
     line, tiny_model, tmp_path, nothing, monkeypatch, capsys
 ):
     file = tmp_path / "mcp.json"

@@ -26,7 +26,7 @@ def run(*arguments, **environment):
     return ready.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=120)
 
 
-def test_a_character_that_the_terminal_lacks_is_written_out(tiny_model, tmp_path):
+def test_unsupported_terminal_character_is_escaped(tiny_model, tmp_path):
     ids = "".join(f"{chr(c)}" for c in (0x4F60, 0x597D, 0xE9))
     (tmp_path / "text").write_text(ids)
     done = run("tokenize", tiny_model, "-d", *_ids(tiny_model, ids), PYTHONIOENCODING="latin-1")
@@ -41,7 +41,7 @@ def test_a_character_that_the_terminal_lacks_is_written_out(tiny_model, tmp_path
     assert b"\\u4f60.gguf" in done.stderr
 
 
-def test_a_context_that_memory_cannot_hold_is_refused_by_its_flag(tiny_model):
+def test_context_too_large_for_memory_error_names_the_flag(tiny_model):
     for command in (["run", tiny_model, "x"], ["chat", tiny_model]):
         done = run(*command, "-c", 10_000_000_000)
         assert (done.returncode, done.stdout) == (1, b"")
@@ -49,7 +49,7 @@ def test_a_context_that_memory_cannot_hold_is_refused_by_its_flag(tiny_model):
         assert done.stderr.endswith(b"are available: lower -c or --weight-memory, or choose a smaller model\n")
 
 
-def test_a_preset_holds_where_nothing_is_typed(tiny_model, tmp_path):
+def test_preset_applies_to_options_not_given(tiny_model, tmp_path):
     (tmp_path / "presets.toml").write_text(
         f"[{tiny_model.stem}]\nmax_tokens = 3\nignore_eos = true\n[long]\nmax_tokens = 7\n"
     )
@@ -92,7 +92,7 @@ def test_every_file_of_a_prompt_is_read(tiny_model, tmp_path):
         ("chat A --history --no-history", "takes one of --history and --no-history"),
     ],
 )
-def test_two_values_of_one_option_are_refused(line, told):
+def test_conflicting_values_of_one_option_are_rejected(line, told):
     with pytest.raises(UsageError) as error:
         woolly(*line.split())
     assert told in str(error.value)
@@ -115,7 +115,7 @@ def test_bench_measures_every_model(tiny_model, tmp_path):
         ("serve --parallel 0", 2, "--parallel is 0; at least 1"),
     ],
 )
-def test_an_error_names_the_option_that_was_typed(line, code, told, tiny_model, monkeypatch, capsys):
+def test_error_names_the_option_as_typed(line, code, told, tiny_model, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["woolly", *line.replace("MODEL", str(tiny_model)).split()])
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(SystemExit) as ended:
@@ -124,7 +124,7 @@ def test_an_error_names_the_option_that_was_typed(line, code, told, tiny_model, 
     assert told in capsys.readouterr().err
 
 
-def test_memory_that_is_refused_is_one_sentence(monkeypatch, capsys):
+def test_out_of_memory_gives_a_one_line_error(monkeypatch, capsys):
     def refused():
         raise MemoryError("std::bad_alloc")
 
@@ -137,12 +137,12 @@ def test_memory_that_is_refused_is_one_sentence(monkeypatch, capsys):
     assert told.count("\n") == 1
 
 
-def test_bytes_of_a_token_are_written_once(tiny_model):
+def test_partial_utf8_token_is_printed_once(tiny_model):
     (line,) = (line for line in woolly("tokenize", tiny_model, "\u4f60", "--no-special").splitlines()[:1])
     assert line.endswith("'\\xe4'")
 
 
-def test_timings_are_told_beside_the_text(tiny_model, capfd):
+def test_timings_are_printed_next_to_the_text(tiny_model, capfd):
     done = run("run", tiny_model, "wool", "-n", "6", "--seed", "1", "-v")
     told = done.stderr.decode()
     assert "the answer is cut after 6 tokens; -n asks for more" in told
@@ -150,18 +150,18 @@ def test_timings_are_told_beside_the_text(tiny_model, capfd):
     assert "first token after" in told
 
 
-def test_a_cut_structure_is_told_wherever_it_goes(tiny_model):
+def test_truncated_json_is_reported_in_every_output_mode(tiny_model):
     done = run("run", tiny_model, "wool", "-n", "3", "--seed", "1", "--grammar", "root ::= [a-z]{40}")
     assert "the answer is cut after 3 tokens; -n asks for more" in done.stderr.decode()
 
 
-def test_a_cut_answer_is_marked_on_a_terminal(tiny_model, tmp_path):
+def test_truncated_answer_is_marked_on_a_terminal(tiny_model, tmp_path):
     with Terminal("run", tiny_model, "wool", "-n", "2", "--ignore-eos", home=tmp_path) as terminal:
         terminal.until("the answer is cut after 2 tokens")
         assert terminal.ended() == 0
 
 
-def test_a_long_prompt_is_told_how_far_the_context_can_be_raised(tiny_model):
+def test_long_prompt_error_says_how_far_the_context_can_be_raised(tiny_model):
     with LLM(tiny_model, threads=1, ctx=32) as llm:
         limit = 512
         with pytest.raises(RequestError, match=f"shorten it, or raise ctx, at most to {limit}$"):
@@ -180,7 +180,7 @@ def users(messages):
     return [message["content"] for message in messages if message["role"] == "user"]
 
 
-def test_the_oldest_turns_are_forgotten_but_saved(chat, tmp_path, capsys):
+def test_oldest_turns_are_dropped_but_saved(chat, tmp_path, capsys):
     for word in ("one", "two", "three"):
         chat.take(f"{word} wool wool")
     assert "/forget" in capsys.readouterr().err
@@ -200,7 +200,7 @@ def test_the_oldest_turns_are_forgotten_but_saved(chat, tmp_path, capsys):
     assert len(other.messages) == 6
 
 
-def test_turns_are_forgotten_by_number(chat, capsys):
+def test_turns_are_dropped_by_number(chat, capsys):
     chat.take("/forget 1")
     chat.take("hello")
     chat.take("/forget 2")
@@ -216,7 +216,7 @@ def test_turns_are_forgotten_by_number(chat, capsys):
     assert len(chat.conversation.messages) == 4
 
 
-def test_a_file_goes_before_the_next_message(chat, tmp_path):
+def test_file_is_attached_to_the_next_message(chat, tmp_path):
     (tmp_path / "notes").write_text("a\n\nb\n")
     chat.take(f"/read {tmp_path / 'notes'}")
     chat.take("hello")
@@ -224,7 +224,7 @@ def test_a_file_goes_before_the_next_message(chat, tmp_path):
     assert users(chat.conversation.messages) == ["a\n\nb\n\nhello", "again"]
 
 
-def test_words_of_other_programs_are_understood(chat, capsys):
+def test_command_names_of_other_programs_work(chat, capsys):
     chat.take("/set parameter temperature 0.5")
     chat.take("/set system Be long.")
     chat.take("/show")
@@ -236,7 +236,7 @@ def test_words_of_other_programs_are_understood(chat, capsys):
     assert "woolly:" not in said
 
 
-def test_a_file_is_written_over_only_if_asked_for(chat, tmp_path, capsys):
+def test_file_is_overwritten_only_on_request(chat, tmp_path, capsys):
     path = tmp_path / "x.json"
     path.write_text("mine")
     chat.take(f"/save {path}")
@@ -251,7 +251,7 @@ def test_a_file_is_written_over_only_if_asked_for(chat, tmp_path, capsys):
     assert "saved 2 messages" in capsys.readouterr().err
 
 
-def test_an_editor_writes_a_message(chat, tmp_path, monkeypatch, capsys):
+def test_editor_writes_a_message(chat, tmp_path, monkeypatch, capsys):
     chat.take("/edit")
     assert "/edit needs a terminal" in capsys.readouterr().err
     editor = tmp_path / "editor"
@@ -263,7 +263,7 @@ def test_an_editor_writes_a_message(chat, tmp_path, monkeypatch, capsys):
     assert users(chat.conversation.messages) == ["from\nan editor"]
 
 
-def test_another_model_goes_on(chat, tiny_model, tmp_path, capsys):
+def test_chat_continues_with_another_model(chat, tiny_model, tmp_path, capsys):
     other = tmp_path / "other.gguf"
     other.write_bytes(tiny_model.read_bytes())
     chat.take("hello")
@@ -277,7 +277,7 @@ def test_another_model_goes_on(chat, tiny_model, tmp_path, capsys):
     chat.llm.close()
 
 
-def test_stop_unloads_what_a_server_holds(monkeypatch):
+def test_stop_unloads_the_models_of_a_server(monkeypatch):
     held = {"wool": True, "org/other.gguf": True, "third": False}
 
     class Handler(BaseHTTPRequestHandler):
@@ -309,7 +309,7 @@ def test_stop_unloads_what_a_server_holds(monkeypatch):
     assert not any(held.values())
 
 
-def test_tables_break_between_words_on_a_narrow_terminal(tiny_model, tmp_path):
+def test_tables_wrap_between_words_on_a_narrow_terminal(tiny_model, tmp_path):
     for command in (("show",), ("bench", "-p", "4", "-n", "0", "-r", "1")):
         with Terminal(command[0], tiny_model, *command[1:], home=tmp_path, COLUMNS="60") as terminal:
             shown = terminal.rest()
@@ -318,7 +318,7 @@ def test_tables_break_between_words_on_a_narrow_terminal(tiny_model, tmp_path):
         assert all(word in shown for word in words[command[0]]), shown
 
 
-def test_a_text_that_is_too_short_is_told_the_largest_window(tiny_model, tmp_path):
+def test_too_short_text_error_names_the_largest_window(tiny_model, tmp_path):
     (tmp_path / "text").write_text("wool " * 20)
     n = len(json.loads(woolly("tokenize", tiny_model, "wool " * 20, "--json"))["ids"])
     with pytest.raises(RequestError) as error:

@@ -76,7 +76,7 @@ def start(tmp_path, monkeypatch):
     return start
 
 
-def test_every_agent_gets_the_address_the_model_and_the_context(start, url):
+def test_every_agent_gets_address_model_and_context(start, url):
     seen = {}
     for name in AGENTS:
         result, record = start(name, url=url)
@@ -109,12 +109,12 @@ def test_every_agent_gets_the_address_the_model_and_the_context(start, url):
         assert url in seen[name]["files"][path]
 
 
-def test_words_after_two_dashes_are_the_agent_s(start, url):
+def test_arguments_after_two_dashes_go_to_the_agent(start, url):
     _, record = start("continue", "--", "-p", "Say hi", "--auto", url=url)
     assert record["arguments"][-3:] == ["-p", "Say hi", "--auto"]
 
 
-def test_a_server_is_started_and_stopped_again(start, model):
+def test_server_is_started_and_stopped(start, model):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -127,7 +127,7 @@ def test_a_server_is_started_and_stopped_again(start, model):
         pass
 
 
-def test_a_dry_run_prints_all_and_starts_nothing(start, url, model, monkeypatch):
+def test_dry_run_prints_everything_and_starts_nothing(start, url, model, monkeypatch):
     result, record = start("cline", "--dry-run", "--api-key", "sesame", url=url)
     assert result.exit_code == 0, result.output
     assert record is None
@@ -146,7 +146,7 @@ def test_a_dry_run_prints_all_and_starts_nothing(start, url, model, monkeypatch)
     assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:9" in result.stdout
 
 
-def test_a_dry_run_prints_lines_that_a_shell_can_run_and_leaves_no_folder(start, url, tmp_path, monkeypatch):
+def test_dry_run_prints_runnable_shell_lines_and_leaves_no_folder(start, url, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     before = sorted(tmp_path.iterdir())
@@ -158,7 +158,7 @@ def test_a_dry_run_prints_lines_that_a_shell_can_run_and_leaves_no_folder(start,
     assert url in (folder / "settings" / "providers.json").read_text()
 
 
-def test_a_context_beyond_the_models_is_taken_and_an_embedder_is_not(start, model, url):
+def test_larger_context_is_accepted_and_an_embedding_model_is_not(start, model, url):
     result, _ = start("claude", "--dry-run", "-m", model, "-c", "9000", url="http://127.0.0.1:9")
     assert "--ctx-size 9000" in result.stdout
     assert "--ctx is 9000, but tiny was trained for 4096 tokens" in result.stderr
@@ -167,7 +167,7 @@ def test_a_context_beyond_the_models_is_taken_and_an_embedder_is_not(start, mode
 
 
 @pytest.mark.parametrize("key", ["sesame", 'se"sa\\me'])
-def test_a_dry_run_prints_no_key(start, url, key):
+def test_dry_run_prints_no_key(start, url, key):
     for name in AGENTS:
         result, _ = start(name, "--dry-run", "--api-key", key, url=url)
         assert result.exit_code == 0, result.output
@@ -189,20 +189,20 @@ def test_a_dry_run_prints_no_key(start, url, key):
         ),
     ],
 )
-def test_mistakes_are_one_sentence(start, url, arguments, expected):
+def test_errors_are_one_line(start, url, arguments, expected):
     result, record = start(*arguments, url=url)
     assert expected in str(result.exception)
     assert record is None
 
 
-def test_an_agent_that_is_missing_is_named_with_its_install_command(monkeypatch, tmp_path):
+def test_missing_agent_error_has_its_install_command(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     result = CliRunner().invoke(app, ["launch", "claude"])
     assert isinstance(result.exception, RequestError)
     assert str(result.exception) == "claude is not installed: npm install -g @anthropic-ai/claude-code"
 
 
-def test_a_server_that_does_not_start_says_why(start, tmp_path):
+def test_server_that_fails_to_start_says_why(start, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"nonsense")
     result, record = start("claude", "-m", broken, url="http://127.0.0.1:9")
@@ -212,7 +212,7 @@ def test_a_server_that_does_not_start_says_why(start, tmp_path):
     assert "on this machine alone" in str(result.exception)
 
 
-def test_a_server_that_loads_is_waited_for_with_a_word_and_a_limit(monkeypatch, url, capsys):
+def test_loading_server_is_waited_for_with_a_message_and_a_limit(monkeypatch, url, capsys):
     states = iter(["loading", "loading", "loading", "ok"])
     monkeypatch.setattr(server, "_health", lambda _: next(states))
     assert server.is_running(url, None)
@@ -235,7 +235,7 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
-def test_a_request_to_end_ends_the_agent_and_removes_its_folder(url, tmp_path):
+def test_sigterm_ends_the_agent_and_removes_its_folder(url, tmp_path):
     program, record, temporary = tmp_path / "cline", tmp_path / "record", tmp_path / "temporary"
     program.write_text(STUBBORN.format(python=sys.executable))
     program.chmod(0o755)

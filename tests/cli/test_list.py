@@ -46,7 +46,7 @@ def text(data):
     return struct.pack("<Q", len(data)) + data
 
 
-def test_the_list_says_what_is_in_each_file_and_why_one_cannot_be_run(folder, model, monkeypatch):
+def test_list_says_what_each_file_contains_and_why_it_cannot_run(folder, model, monkeypatch):
     (folder / "good-Q4_K_M.gguf").symlink_to(model)
     architecture = text(b"general.architecture") + struct.pack("<I", 8) + text(b"sheep\xff")
     (folder / "other.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + architecture)
@@ -65,7 +65,7 @@ def test_the_list_says_what_is_in_each_file_and_why_one_cannot_be_run(folder, mo
     assert lines[2].rstrip().endswith("cannot be run") and lines[-2].startswith("other cannot be run: architecture")
 
 
-def test_a_file_that_takes_all_memory_does_not_end_the_list(folder, model, monkeypatch):
+def test_file_that_exhausts_memory_does_not_end_the_list(folder, model, monkeypatch):
     (folder / "bad.gguf").symlink_to(model)
     (folder / "good.gguf").write_bytes(model.read_bytes())
     opened = gguf.open_gguf
@@ -83,7 +83,7 @@ def test_a_file_that_takes_all_memory_does_not_end_the_list(folder, model, monke
     assert good["cannot_run"] is None
 
 
-def test_the_list_and_show_say_what_a_model_sees(folder, model):
+def test_list_and_show_report_vision(folder, model):
     (folder / "good-Q4_K_M.gguf").symlink_to(model)
     write_header(folder / "mmproj-good-F16.gguf")
     (good,) = json.loads(woolly("list", "--json"))
@@ -98,7 +98,7 @@ def test_the_list_and_show_say_what_a_model_sees(folder, model):
     assert "the projector type 'sheep' is not supported yet" in woolly("show", "good-Q4_K_M")
 
 
-def test_show_counts_what_a_tower_takes(folder, model):
+def test_show_counts_tower_memory(folder, model):
     (folder / "good-Q4_K_M.gguf").symlink_to(model)
     plain = json.loads(woolly("show", "good-Q4_K_M", "--json"))["memory"]
     tower = write_tower(TOWERS["gemma3"], folder / "mmproj-good-F16.gguf")
@@ -107,13 +107,13 @@ def test_show_counts_what_a_tower_takes(folder, model):
     assert ", for pictures " in woolly("show", "good-Q4_K_M")
 
 
-def test_a_link_is_removed_and_its_file_stays(folder, model):
+def test_link_is_removed_and_its_target_stays(folder, model):
     (folder / "mine.gguf").symlink_to(model)
     assert woolly("rm", "mine") == f"removed the link mine; its file stays: {model}\n"
     assert model.exists() and not (folder / "mine.gguf").exists()
 
 
-def test_the_list_has_the_catalogue_and_the_architectures(folder):
+def test_list_has_the_catalogue_and_the_architectures(folder):
     assert woolly("list", "--architectures").split() == list(architectures())
     assert json.loads(woolly("list", "--architectures", "--json")) == list(architectures())
     assert any(line.startswith("qwen3:4b ") and " yes " in line for line in woolly("list", "--catalogue").splitlines())
@@ -124,7 +124,7 @@ def test_the_list_has_the_catalogue_and_the_architectures(folder):
         assert not_yet == (row["architecture"] not in architectures()), row["name"]
 
 
-def test_the_catalogue_says_what_is_too_large_for_this_machine(folder, monkeypatch):
+def test_catalogue_marks_models_too_large_for_this_machine(folder, monkeypatch):
     from woolly.cli.commands import list_catalogue
     from woolly.machine.fit import Room
 
@@ -134,20 +134,20 @@ def test_the_catalogue_says_what_is_too_large_for_this_machine(folder, monkeypat
     assert rows["llama3.3:70b"] == rows["llama4:scout"] == rows["qwen3.8:flash-next"] == "too large"
 
 
-def test_the_catalogue_says_which_architecture_does_not_run_yet(folder, monkeypatch):
+def test_catalogue_marks_unsupported_architectures(folder, monkeypatch):
     monkeypatch.setattr("woolly.models.architectures", lambda: ("qwen35",))
     rows = {row["name"]: row["runs_here"] for row in json.loads(woolly("list", "--catalogue", "--json"))}
     assert rows["qwen3.8:flash-next"] == "not yet (qwen4exp)" and "not yet" not in rows["qwen3.8:27b"]
 
 
-def test_a_narrow_terminal_shows_the_catalogue_with_whole_names(tmp_path):
+def test_narrow_terminal_shows_full_catalogue_names(tmp_path):
     with Terminal("list", "--catalogue", home=tmp_path) as terminal:
         screen = terminal.rest()
         assert terminal.ended() == 0
     assert "gte-reranker-modernbert:150m" in screen and "…" not in screen and "hf:" not in screen
 
 
-def test_the_list_and_the_server_use_the_same_names(folder, model):
+def test_list_and_server_use_the_same_names(folder, model):
     for place in (
         "SmolLM2-135M-Instruct.Q4_1.gguf",
         "own.gguf",
@@ -167,7 +167,7 @@ def test_the_list_and_the_server_use_the_same_names(folder, model):
     assert woolly("rm", "qwen3:4b-q8_0", "hf.co/Qwen/Qwen3-4B-GGUF").startswith("removed qwen3:4b-q8_0 (")
 
 
-def test_a_first_run_says_that_a_download_begins(folder, model, monkeypatch):
+def test_first_run_announces_the_download(folder, model, monkeypatch):
     hub = Hub()
     hub.repos["bartowski/Llama-3.2-1B-Instruct-GGUF"] = {"Llama-3.2-1B-Instruct-Q4_K_M.gguf": model.read_bytes()}
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
@@ -183,7 +183,7 @@ def test_a_first_run_says_that_a_download_begins(folder, model, monkeypatch):
 
 
 @pytest.mark.parametrize("flag", ["-hf", "--hf-repo"])
-def test_a_repository_is_fetched_as_llama_cpp_does(folder, model, monkeypatch, flag):
+def test_repository_is_fetched_as_llama_cpp_does(folder, model, monkeypatch, flag):
     hub = Hub()
     hub.repos["org/wool-GGUF"] = {"wool-Q4_K_M.gguf": model.read_bytes(), "wool-Q8_0.gguf": b"GGUF" + bytes(99)}
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
@@ -202,7 +202,7 @@ def test_a_repository_is_fetched_as_llama_cpp_does(folder, model, monkeypatch, f
         hub.close()
 
 
-def test_a_model_that_is_not_here_is_said_to_be_downloaded(folder):
+def test_missing_model_is_announced_as_a_download(folder):
     with pytest.raises(
         UsageError, match=r"qwen2\.5:0\.5b is a model; .*; it is not here yet, so its file is downloaded"
     ) as error:
@@ -210,7 +210,7 @@ def test_a_model_that_is_not_here_is_said_to_be_downloaded(folder):
     assert str(error.value).endswith("first (hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M, ~0.5 GB)")
 
 
-def test_what_cannot_be_run_is_not_fetched_first(folder, monkeypatch):
+def test_unrunnable_model_is_not_fetched(folder, monkeypatch):
     monkeypatch.setattr(pulling, "pull_with_progress", lambda *_: pytest.fail("fetched"))
     name, family = next(iter(all_families().items()))
     monkeypatch.setattr("woolly.models.architectures", lambda: ["nobody"])
@@ -219,7 +219,7 @@ def test_what_cannot_be_run_is_not_fetched_first(folder, monkeypatch):
         woolly("run", name, "hi")
 
 
-def test_models_are_completed_for_every_command_that_takes_one(folder, monkeypatch):
+def test_model_names_are_completed_for_every_command(folder, monkeypatch):
     (folder / "wool.gguf").touch()
     (folder / "hf" / "a" / "b").mkdir(parents=True)
     (folder / "hf" / "a" / "b" / "x.gguf").touch()

@@ -56,7 +56,7 @@ def by_hand(path, n_windows):
     return np.concatenate(rows), np.array(came)
 
 
-def test_perplexity_is_that_of_the_second_half_of_each_window(model, text):
+def test_perplexity_uses_the_second_half_of_each_window(model, text):
     facts = json.loads(woolly("perplexity", model, text, "--ctx", CTX, "--chunks", "3", "--json"))
     rows, came = by_hand(model, 3)
     surprise = -rows[np.arange(len(came)), came]
@@ -66,13 +66,13 @@ def test_perplexity_is_that_of_the_second_half_of_each_window(model, text):
     np.testing.assert_allclose(facts["error"], expected, rtol=1e-4)
 
 
-def test_all_windows_are_taken_unless_told_otherwise(model, text):
+def test_all_windows_are_used_by_default(model, text):
     facts = json.loads(woolly("perplexity", model, text, "--ctx", CTX, "--json"))
     with LLM(model) as llm:
         assert facts["chunks"] == len(llm.tokenize(TEXT[:-1])) // CTX
 
 
-def test_divergence_is_from_the_other_model_to_this_one(model, other, text):
+def test_kl_divergence_is_from_the_other_model_to_this_one(model, other, text):
     arguments = ("--ctx", CTX, "--chunks", "2", "--kl", other)
     facts = json.loads(woolly("perplexity", model, text, *arguments, "--json"))
     (ours, _), (base, _) = by_hand(model, 2), by_hand(other, 2)
@@ -84,14 +84,14 @@ def test_divergence_is_from_the_other_model_to_this_one(model, other, text):
     assert all(name in said for name in ("perplexity", "ratio", "KL divergence", "same likeliest token"))
 
 
-def test_a_model_does_not_differ_from_itself(model, text):
+def test_model_has_no_divergence_from_itself(model, text):
     facts = json.loads(woolly("perplexity", model, text, "--ctx", CTX, "--chunks", "1", "--kl", model, "--json"))
     assert facts["kl"]["mean"] < 1e-6
     assert facts["same_top"]["mean"] == 1
     assert facts["ratio"]["mean"] == 1
 
 
-def test_windows_longer_than_a_batch_give_the_same(model, text, monkeypatch):
+def test_windows_longer_than_a_batch_give_the_same_result(model, text, monkeypatch):
     from woolly.runtime.cpu import CpuProgram
 
     whole = json.loads(woolly("perplexity", model, text, "--ctx", CTX, "--chunks", "2", "--json"))
@@ -106,7 +106,7 @@ def test_windows_longer_than_a_batch_give_the_same(model, text, monkeypatch):
     assert parts["perplexity"] == whole["perplexity"]
 
 
-def test_what_cannot_be_is_one_sentence(model, text, tmp_path):
+def test_invalid_arguments_give_a_one_line_error(model, text, tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff")
     for arguments, expected in {
         (model, text, "--ctx", "400"): r"has \d+ tokens, but a context of 400 needs at least 800",
@@ -119,5 +119,5 @@ def test_what_cannot_be_is_one_sentence(model, text, tmp_path):
             woolly("perplexity", *arguments)
 
 
-def test_an_error_of_one_value_is_not_a_number():
+def test_error_of_one_value_is_not_a_number():
     assert np.isnan(mean_and_error(np.ones(1)).error)

@@ -51,18 +51,18 @@ def piped(data):
         ([], "ask", b"a", "a\n\nask"),
     ],
 )
-def test_what_is_piped_goes_before_the_prompt(model, stdin, words, text, data, expected):
+def test_piped_text_goes_before_the_prompt(model, stdin, words, text, data, expected):
     stdin(piped(data))
     assert model_and_prompt(words, model, text) == (model, expected)
 
 
-def test_a_file_as_standard_input_goes_before_the_prompt(model, stdin, tmp_path):
+def test_file_as_stdin_goes_before_the_prompt(model, stdin, tmp_path):
     (tmp_path / "x").write_text("a\n")
     stdin(os.open(tmp_path / "x", os.O_RDONLY))
     assert model_and_prompt([model, "ask"], None, None) == (model, "a\n\nask")
 
 
-def test_the_null_device_is_no_input(model, stdin):
+def test_dev_null_is_no_input(model, stdin):
     stdin(os.open(os.devnull, os.O_RDONLY))
     assert model_and_prompt([model, "ask"], None, None) == (model, "ask")
     with pytest.raises(RequestError, match="a prompt was expected after it"):
@@ -70,7 +70,7 @@ def test_the_null_device_is_no_input(model, stdin):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
-def test_an_open_pipe_that_brings_nothing_does_not_hold_the_prompt_up(model, stdin, monkeypatch, capsys, kind):
+def test_silent_open_pipe_does_not_block_the_prompt(model, stdin, monkeypatch, capsys, kind):
     monkeypatch.setattr(prompts, "_TOLD_AFTER", 0.02)
     monkeypatch.setattr(prompts, "_PATIENCE", 0.05)
     if kind == "pipe":
@@ -88,14 +88,14 @@ def test_an_open_pipe_that_brings_nothing_does_not_hold_the_prompt_up(model, std
     assert "nothing came on standard input in 0.05 s, so the prompt is answered alone" in told[1]
 
 
-def test_closed_standard_input_is_none(model, monkeypatch):
+def test_closed_stdin_is_no_input(model, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     assert model_and_prompt([model, "ask"], None, None) == (model, "ask")
     with pytest.raises(RequestError, match="a prompt was expected after it"):
         model_and_prompt([model], None, None)
 
 
-def test_the_whole_command_joins_what_is_piped(model):
+def test_piped_text_is_joined_by_the_command(model):
     asked = ("-n", "6", "--seed", "1")
     joined = woolly("run", model, "one\n\ntwo", *asked)
     assert woolly("run", model, "two", *asked, stdin="one\n") == joined
@@ -104,13 +104,13 @@ def test_the_whole_command_joins_what_is_piped(model):
     assert (done.returncode, done.stdout, done.stderr) == (0, joined, "")
 
 
-def test_nothing_is_read_where_standard_input_is_closed(model):
+def test_nothing_is_read_from_closed_stdin(model):
     command = f"{sys.executable} -m woolly.cli run {model} two -n 2 --seed 1 <&-"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_prompt_by_option_and_by_file(model, tmp_path):
+def test_prompt_by_option_and_by_file(model, tmp_path):
     (tmp_path / "text").write_text("one\n")
     asked = ("-n", "6", "--seed", "1")
     two = woolly("run", model, "two", *asked)
@@ -152,7 +152,7 @@ def test_a_prompt_by_option_and_by_file(model, tmp_path):
         ("hf:org/repo/a b.gguf", "is not here yet"),
     ],
 )
-def test_a_word_that_is_nearly_a_model_is_no_prompt(word, told, tmp_path, monkeypatch):
+def test_misspelled_model_is_not_a_prompt(word, told, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     with pytest.raises(StoreError) as error:
@@ -175,7 +175,7 @@ def test_a_word_that_is_nearly_a_model_is_no_prompt(word, told, tmp_path, monkey
         "x" * 9000,
     ],
 )
-def test_a_prompt_is_no_model(word, stdin, tmp_path, monkeypatch):
+def test_prompt_is_not_a_model(word, stdin, tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     stdin(os.open(os.devnull, os.O_RDONLY))
     assert model_and_prompt([word], None, None) == (None, word)
@@ -186,7 +186,7 @@ def test_minus_p_makes_any_word_a_prompt(stdin):
     assert model_and_prompt([], None, "smolm2") == (None, "smolm2")
 
 
-def test_a_refusal_names_the_file_and_not_its_place():
+def test_error_names_the_file_and_not_its_folder():
     for said, shown in (
         ("images[1]: the picture is empty", "b.png: the picture is empty"),
         ("the sounds up to audio[0] take 9 tokens", "the sounds up to c.wav take 9 tokens"),
@@ -208,10 +208,10 @@ def test_a_refusal_names_the_file_and_not_its_place():
         (["help"], "`woolly run --help` shows the options"),
     ],
 )
-def test_the_name_of_a_command_is_no_prompt(model, words, sentence):
+def test_command_name_is_not_a_prompt(model, words, sentence):
     with pytest.raises(WoollyError, match=sentence):
         woolly("run", *(word.format(model=model) for word in words))
 
 
-def test_the_name_of_a_command_may_be_a_prompt_by_its_option(model):
+def test_command_name_may_be_a_prompt_by_option(model):
     assert woolly("run", model, "-p", "list", "-n", "2", "-t", "1")

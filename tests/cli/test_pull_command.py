@@ -21,14 +21,14 @@ def store_pull(monkeypatch, tmp_path):
     monkeypatch.setattr(store, "pull", fake)
 
 
-def test_the_path_goes_to_stdout_and_one_line_to_stderr_where_that_is_no_terminal(store_pull, tmp_path):
+def test_pull_prints_the_path_on_stdout_and_one_line_on_stderr(store_pull, tmp_path):
     result = CliRunner().invoke(pull, [])
     assert result.exit_code == 0
     assert result.stdout == f"{tmp_path / 'smollm2.gguf'}\n"
     assert result.stderr == "woolly: smollm2 is not here yet: downloading 98 MB\n"
 
 
-def test_a_terminal_shows_the_bytes(store_pull, tmp_path):
+def test_terminal_shows_the_bytes(store_pull, tmp_path):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
     assert pull_with_progress("smollm2", console) == tmp_path / "smollm2.gguf"
@@ -36,14 +36,14 @@ def test_a_terminal_shows_the_bytes(store_pull, tmp_path):
     assert "1.0/1.0 MB" in screen.getvalue()
 
 
-def test_a_model_that_is_there_draws_no_bar(monkeypatch, tmp_path):
+def test_local_model_draws_no_progress_bar(monkeypatch, tmp_path):
     monkeypatch.setattr(store, "pull", lambda name, sha256, progress, with_projector, with_draft: tmp_path)
     screen = io.StringIO()
     assert pull_with_progress("smollm2", Console(file=screen, force_terminal=True)) == tmp_path
     assert screen.getvalue() == ""
 
 
-def test_the_file_by_which_a_model_sees_is_named_with_its_size(store_pull, tmp_path):
+def test_projector_file_is_named_with_its_size(store_pull, tmp_path):
     (tmp_path / "mmproj-smollm2-F16.gguf").write_bytes(bytes(3_000_000))
     assert CliRunner().invoke(pull, []).stderr.endswith("woolly: it sees pictures by mmproj-smollm2-F16.gguf, 3 MB\n")
     assert "sees" not in CliRunner().invoke(pull, ["--no-mmproj"]).stderr

@@ -20,7 +20,7 @@ def source(tmp_path_factory):
     return write_tiny(WIDE, tmp_path_factory.mktemp("quantize") / "wide.gguf")
 
 
-def test_a_file_is_written_and_told_of(source, tmp_path):
+def test_quantize_writes_and_reports_a_file(source, tmp_path):
     out = tmp_path / "out.gguf"
     said = woolly("quantize", source, out, "q4_k_m")
     with open_gguf(out) as file:
@@ -29,7 +29,7 @@ def test_a_file_is_written_and_told_of(source, tmp_path):
     assert all(expected in said for expected in ("Q4_K", "bits each", str(out)))
 
 
-def test_json_tells_sizes_and_time(source, tmp_path):
+def test_json_has_sizes_and_time(source, tmp_path):
     facts = json.loads(woolly("quantize", source, tmp_path / "out.gguf", "Q8_0", "--json", "-t", "1"))
     assert facts["file_bytes"] == (tmp_path / "out.gguf").stat().st_size
     assert facts["bytes"] < facts["bytes_before"] / 3
@@ -37,7 +37,7 @@ def test_json_tells_sizes_and_time(source, tmp_path):
     assert facts["tensors"]["Q8_0"]["count"] > 5
 
 
-def test_a_dry_run_tells_the_same_sizes_and_writes_nothing(source, tmp_path):
+def test_dry_run_reports_the_same_sizes_and_writes_nothing(source, tmp_path):
     dry = json.loads(woolly("quantize", source, tmp_path / "out.gguf", "Q5_K_M", "--dry-run", "--json"))
     assert list(tmp_path.iterdir()) == []
     wet = json.loads(woolly("quantize", source, tmp_path / "out.gguf", "Q5_K_M", "--json"))
@@ -56,7 +56,7 @@ def test_types_of_the_two_large_tensors_can_be_chosen(source, tmp_path):
     assert (listed["output.weight"]["to"], listed["token_embd.weight"]["to"]) == ("Q8_0", "F16")
 
 
-def test_what_cannot_be_is_one_sentence(source, tmp_path):
+def test_invalid_arguments_give_a_one_line_error(source, tmp_path):
     there = tmp_path / "there.gguf"
     there.touch()
     small = tmp_path / "small.gguf"
@@ -78,7 +78,7 @@ def test_what_cannot_be_is_one_sentence(source, tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} == {".gguf"}
 
 
-def test_an_imatrix_is_made_and_used(source, tmp_path):
+def test_imatrix_is_made_and_used(source, tmp_path):
     text, matrix = tmp_path / "text.txt", tmp_path / "i.gguf"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 8)
     facts = json.loads(woolly("imatrix", source, text, "-o", matrix, "--ctx", "32", "-n", "2", "--json"))
@@ -98,7 +98,7 @@ def test_an_imatrix_is_made_and_used(source, tmp_path):
             woolly(*arguments)
 
 
-def test_a_model_in_parts_can_stay_in_parts(source, tmp_path):
+def test_split_model_can_stay_split(source, tmp_path):
     with open_gguf(source) as whole:
         names = list(whole.tensors)
         for number, own in enumerate((names[:5], names[5:])):
@@ -124,7 +124,7 @@ def test_a_model_in_parts_can_stay_in_parts(source, tmp_path):
         woolly("quantize", first, tmp_path / "out.gguf", "Q4_K_M", "--keep-split")
 
 
-def test_a_dry_run_says_what_loses_nothing(source, tmp_path):
+def test_dry_run_names_lossless_types(source, tmp_path):
     kept = json.loads(woolly("quantize", source, tmp_path / "x", "F32", "--dry-run", "--json"))
     lossy = json.loads(woolly("quantize", source, tmp_path / "x", "Q8_0", "--dry-run", "--json"))
     assert (kept["loss_free"], lossy["loss_free"]) == (True, False)

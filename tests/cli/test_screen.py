@@ -36,7 +36,7 @@ def seen(console):
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
 
 
-def test_a_table_in_a_pipe_is_whole_and_has_no_spaces_at_the_ends(capsys):
+def test_piped_table_is_complete_and_has_no_trailing_spaces(capsys):
     table = Table("name", "value", box=None, pad_edge=False)
     table.add_row("x" * 300, "a " * 100)
     table.add_row("y", "b")
@@ -48,7 +48,7 @@ def test_a_table_in_a_pipe_is_whole_and_has_no_spaces_at_the_ends(capsys):
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_a_bar_leaves_room_for_the_echo_of_ctrl_c(width):
+def test_progress_bar_leaves_room_for_the_echo_of_ctrl_c(width):
     for bar in (lambda c: bytes_bar("a-very-long-name-of-a-model.gguf to Q4_K_M", c), lambda c: steps_bar("x", "y", c)):
         console = terminal(width)
         with bar(console) as report:
@@ -58,7 +58,7 @@ def test_a_bar_leaves_room_for_the_echo_of_ctrl_c(width):
         assert max(map(len, lines)) <= width - 2
 
 
-def test_what_is_told_is_whole_where_no_terminal_is(capsys):
+def test_messages_are_not_truncated_without_a_terminal(capsys):
     progress.tell("word " * 40)
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -90,7 +90,7 @@ def test_why_shows_as_many_runs_side_by_side_as_fit(width):
     assert "What would help most: end what else runs on this machine (2.00x)" in text
 
 
-def test_why_counts_one_as_one():
+def test_why_uses_the_singular_for_one():
     text = " ".join(" ".join(_screen(examination(), 100)).split())
     assert "1 of 1 core, kernels" in text
     assert "1 answer, tg32" in text
@@ -98,7 +98,7 @@ def test_why_counts_one_as_one():
     assert not re.search(r"\b1 (threads|cores|answers|rows|tokens|requests|sequences)\b", text)
 
 
-def test_a_plan_is_cut_at_the_edge_of_a_terminal_and_whole_in_a_pipe(model, monkeypatch):
+def test_plan_is_truncated_on_a_terminal_and_complete_in_a_pipe(model, monkeypatch):
     whole = woolly("plan", model)
     monkeypatch.setattr(plan_command, "results", lambda: terminal(40))
     cut = woolly("plan", model)
@@ -108,7 +108,7 @@ def test_a_plan_is_cut_at_the_edge_of_a_terminal_and_whole_in_a_pipe(model, monk
 
 
 @pytest.mark.parametrize(("width", "columns"), [(60, 5), (100, 8)])
-def test_the_table_of_bench_keeps_its_first_column_on_a_narrow_terminal(model, monkeypatch, width, columns):
+def test_bench_table_keeps_its_first_column_on_a_narrow_terminal(model, monkeypatch, width, columns):
     kept = []
     monkeypatch.setattr("woolly.cli.commands.bench.write", lambda records, form, console: kept.extend(records))
     woolly("bench", model, "-p", "4", "-n", "2", "-r", "1")

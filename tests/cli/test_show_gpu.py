@@ -19,7 +19,7 @@ def tiny(tmp_path):
     return tmp_path / "tiny.gguf"
 
 
-def test_a_machine_without_a_gpu_says_why(tiny, monkeypatch):
+def test_machine_without_a_gpu_says_why(tiny, monkeypatch):
     def none():
         raise DeviceError("this machine has no NVIDIA driver", code="no_driver", remedy="install one")
 
@@ -35,7 +35,7 @@ def test_a_machine_without_a_gpu_says_why(tiny, monkeypatch):
         (513 << 20, ", 513.0 MiB of 8.00 GiB free; none of 2 layers are on a GPU"),
     ],
 )
-def test_a_gpu_is_named_with_what_it_would_have(tiny, monkeypatch, free, says):
+def test_gpu_is_named_with_the_memory_it_needs(tiny, monkeypatch, free, says):
     monkeypatch.setattr(EmulatedDevice, "memory", lambda device: (free, 8 << 30))
     monkeypatch.setitem(BACKENDS, "cuda", lambda: CudaBackend(lambda *_: EmulatedDevice(), lambda: "sm_80"))
     monkeypatch.setattr(show_gpu, "find_gpu", lambda: Gpu(0, "NVIDIA Fake", "sm_80", free, 8 << 30, 2e12))

@@ -29,7 +29,7 @@ def run(folder, *words):
     return CliRunner().invoke(app, ["run", str(folder / "ggml-tiny.bin"), *words])
 
 
-def test_the_transcript_is_printed_without_a_prompt(folder, monkeypatch):
+def test_transcript_is_printed_without_a_prompt(folder, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 5)
     words = ("--audio", str(folder / "talk.wav"), "--temp", "0", "--language", "de", "--translate")
     shown = run(folder, *words)
@@ -52,13 +52,13 @@ def test_the_transcript_is_printed_without_a_prompt(folder, monkeypatch):
         (("--audio", "talk.wav", "-n", "5"), "--max-tokens cannot be honoured by a model that transcribes"),
     ],
 )
-def test_what_a_transcript_has_no_use_for_is_refused(folder, words, sentence, monkeypatch):
+def test_options_unused_by_transcription_are_rejected(folder, words, sentence, monkeypatch):
     monkeypatch.chdir(folder)
     with pytest.raises(UsageError, match=sentence):
         raise run(folder, *words).exception
 
 
-def test_a_file_that_cannot_be_opened_is_told_by_its_own_error(folder, tmp_path):
+def test_unreadable_audio_file_reports_its_own_error(folder, tmp_path):
     whole = (folder / "ggml-tiny.bin").read_bytes()
     (tmp_path / "cut.bin").write_bytes(whole[: len(whole) // 2])
     words = ["run", str(tmp_path / "cut.bin"), "--audio", str(folder / "talk.wav")]
@@ -66,7 +66,7 @@ def test_a_file_that_cannot_be_opened_is_told_by_its_own_error(folder, tmp_path)
         raise CliRunner().invoke(app, words).exception
 
 
-def test_a_whisper_model_of_the_catalogue_is_fetched(folder, monkeypatch):
+def test_whisper_model_of_the_catalogue_is_fetched(folder, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(folder / "empty"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(StoreError, match=r"HF_HUB_OFFLINE is set, so .*ggml-base\.bin is not fetched"):
@@ -74,14 +74,14 @@ def test_a_whisper_model_of_the_catalogue_is_fetched(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("words", [("--language", "de"), ("--translate",), ("--words",)])
-def test_what_only_a_transcript_has_is_refused_of_others(tmp_path, words):
+def test_transcription_options_are_rejected_for_other_models(tmp_path, words):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     advice = "choose whisper:base or parakeet" if words[0] == "--words" else "say it in the prompt"
     with pytest.raises(UsageError, match=f"{words[0]} is for models that transcribe; {advice}"):
         raise CliRunner().invoke(app, ["run", str(path), "Hello", *words]).exception
 
 
-def test_a_model_that_takes_no_sounds_says_so_before_a_prompt_is_missed(folder, tmp_path, monkeypatch):
+def test_model_without_audio_is_reported_before_a_missing_prompt(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     for words in (["--audio", str(folder / "talk.wav")], [str(path), "--audio", str(folder / "talk.wav")]):
@@ -92,14 +92,14 @@ def test_a_model_that_takes_no_sounds_says_so_before_a_prompt_is_missed(folder, 
 
 
 @pytest.mark.parametrize("words", [["run", "a.nemo", "--audio", "a.nemo"], ["convert", "a.nemo", "a.gguf"]])
-def test_an_archive_of_nemo_is_refused_by_name(tmp_path, monkeypatch, words):
+def test_nemo_archive_is_rejected_by_name(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.nemo").touch()
     with pytest.raises(UnsupportedError, match=r"a\.nemo: NeMo archives are not read; `woolly pull parakeet`"):
         raise CliRunner().invoke(app, words).exception
 
 
-def test_a_word_that_ends_as_an_archive_does_is_a_prompt(tmp_path, monkeypatch, capsys):
+def test_prompt_may_end_like_an_archive_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(prompt, "_waiting_input", lambda: "")
     assert of_checkpoint("finding.nemo") == "finding.nemo"
@@ -114,14 +114,14 @@ def test_a_word_that_ends_as_an_archive_does_is_a_prompt(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("words", [["run", "whisper:base.en", "Hello"], ["chat", "whisper:base.en"]])
-def test_nothing_is_fetched_to_be_refused(tmp_path, monkeypatch, words):
+def test_nothing_is_fetched_before_an_error(tmp_path, monkeypatch, words):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(RequestError, match="this model writes what"):
         raise CliRunner().invoke(app, words, input="hi\n").exception
 
 
-def test_show_and_list_say_what_it_does(folder, monkeypatch):
+def test_show_and_list_mention_transcription(folder, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(folder / "home"))
     (folder / "home" / "models").mkdir(parents=True)
     (folder / "home" / "models" / "ggml-tiny.bin").hardlink_to(folder / "ggml-tiny.bin")
@@ -130,7 +130,7 @@ def test_show_and_list_say_what_it_does(folder, monkeypatch):
     assert "hears, transcribes" in CliRunner().invoke(app, ["list"], env={"COLUMNS": "200"}).stdout
 
 
-def test_a_chat_is_refused_at_opening(folder):
+def test_chat_is_rejected_at_opening(folder):
     reply = CliRunner().invoke(app, ["chat", str(folder / "ggml-tiny.bin")], input="hi\n")
     assert reply.exit_code != 0
     with pytest.raises(
@@ -139,6 +139,6 @@ def test_a_chat_is_refused_at_opening(folder):
         raise reply.exception
 
 
-def test_no_agent_is_launched_with_it(folder):
+def test_no_agent_is_launched_with_a_speech_model(folder):
     with pytest.raises(RequestError, match="transcribes and cannot chat: an agent needs a chat model"):
         launch._local(str(folder / "ggml-tiny.bin"), may_fetch=False)

@@ -75,7 +75,7 @@ def test_enter_fetches_the_better_model_and_both_answer(home, hub):
     assert json.loads(woolly("run", "Hi", "-n", "2", "--json"))["model"].endswith("wool-Q4_K_M.gguf")
 
 
-def test_s_stays_with_the_toy_for_good(home, hub):
+def test_s_keeps_the_small_model_for_good(home, hub):
     for question in (True, False):
         with Terminal(*ASK, home=home, HF_ENDPOINT=hub.url) as terminal:
             if question:
@@ -86,7 +86,7 @@ def test_s_stays_with_the_toy_for_good(home, hub):
     assert state(home)["model"] == "smollm2" and not hub.sent("cdn/")
 
 
-def test_without_the_hub_the_toy_answers_and_one_line_says_what_would_be_better(home):
+def test_without_the_hub_the_small_model_answers_and_suggests_a_better_one(home):
     with Terminal(*ASK, home=home, HF_ENDPOINT="http://127.0.0.1:9") as terminal:
         rest = " ".join(terminal.rest().split())
         assert terminal.ended() == 0
@@ -100,7 +100,7 @@ def test_offline_is_not_asked(home, hub):
     assert hub.log == []
 
 
-def test_a_script_is_asked_nothing_and_fetches_nothing(home, hub, monkeypatch):
+def test_script_is_not_asked_and_fetches_nothing(home, hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     for more in ((), ("--json",)):
         result = CliRunner().invoke(app, [*ASK, *more])
@@ -108,7 +108,7 @@ def test_a_script_is_asked_nothing_and_fetches_nothing(home, hub, monkeypatch):
     assert hub.log == [] and not (home / "start.json").exists()
 
 
-def test_a_model_that_is_here_already_is_offered_without_a_download(home, hub):
+def test_local_model_is_offered_without_a_download(home, hub):
     place = home / "models" / "hf" / REPO
     place.mkdir(parents=True)
     (place / "wool-Q4_K_M.gguf").write_bytes(hub.repos[REPO]["wool-Q4_K_M.gguf"])
@@ -121,7 +121,7 @@ def test_a_model_that_is_here_already_is_offered_without_a_download(home, hub):
     assert state(home)["model"] == "wool:1m"
 
 
-def test_what_was_chosen_is_the_default_of_run_chat_and_launch(home, hub):
+def test_chosen_model_is_the_default_of_run_chat_and_launch(home, hub):
     place = home / "models" / "hf" / REPO
     place.mkdir(parents=True)
     (place / "wool-Q4_K_M.gguf").write_bytes(hub.repos[REPO]["wool-Q4_K_M.gguf"])
@@ -133,7 +133,7 @@ def test_what_was_chosen_is_the_default_of_run_chat_and_launch(home, hub):
     assert default_model() == "smollm2"
 
 
-def test_a_download_that_fails_is_one_sentence_after_the_toys_answer(home, hub):
+def test_failed_download_is_reported_after_the_answer(home, hub):
     hub.repos.clear()
     with Terminal(*ASK, home=home, HF_ENDPOINT=hub.url) as terminal:
         terminal.until("s stays with smollm2: ")
@@ -143,7 +143,7 @@ def test_a_download_that_fails_is_one_sentence_after_the_toys_answer(home, hub):
     assert default_model() == "smollm2"  # what was chosen is not here
 
 
-def test_ctrl_c_while_it_comes_says_how_to_go_on(monkeypatch, capsys):
+def test_ctrl_c_during_a_download_says_how_to_resume(monkeypatch, capsys):
     begun = threading.Event()
 
     def pull(name, progress):
@@ -163,7 +163,7 @@ def test_ctrl_c_while_it_comes_says_how_to_go_on(monkeypatch, capsys):
     assert "7 MB are kept, and `woolly pull wool:1m` goes on from there" in capsys.readouterr().err
 
 
-def test_what_is_remembered_survives_damage_and_a_folder_that_cannot_be_written(home, monkeypatch):
+def test_remembered_choice_survives_damage_and_read_only_folder(home, monkeypatch):
     assert read_start() == Start()
     remember(model="wool:1m")
     assert read_start().model == "wool:1m" and not read_start().is_settled
@@ -187,7 +187,7 @@ def test_what_is_remembered_survives_damage_and_a_folder_that_cannot_be_written(
         (2, 0.5, None),
     ],
 )
-def test_the_best_that_is_fast_and_fits_is_suggested(tmp_path, monkeypatch, gigabytes_per_second, memory_gb, name):
+def test_best_model_that_is_fast_and_fits_is_suggested(tmp_path, monkeypatch, gigabytes_per_second, memory_gb, name):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     memory_bytes = int(memory_gb * 10**9)
     monkeypatch.setattr(suggestion, "room_here", lambda: Room(memory_bytes, memory_bytes, 10**12))
@@ -199,7 +199,7 @@ def test_the_best_that_is_fast_and_fits_is_suggested(tmp_path, monkeypatch, giga
     )
 
 
-def test_a_hub_that_hangs_is_waited_for_two_seconds_at_most(home, monkeypatch):
+def test_unresponsive_hub_is_waited_for_at_most_two_seconds(home, monkeypatch):
     waits = []
     monkeypatch.setattr(offer._Reached, "within", lambda self, seconds: waits.append(seconds) or False)
     monkeypatch.setattr(offer, "_is_answered", lambda: True)

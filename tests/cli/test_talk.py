@@ -32,7 +32,7 @@ def saved(path):
     return [m["content"] for m in json.loads(path.read_text())["messages"] if m["role"] == "user"]
 
 
-def test_a_terminal_shows_a_prompt_and_ends_with_ctrl_d(model, tmp_path):
+def test_terminal_shows_a_prompt_and_ends_with_ctrl_d(model, tmp_path):
     with chat(model, tmp_path) as terminal:
         terminal.until("/help lists the commands")
         terminal.until(">")
@@ -48,7 +48,7 @@ def test_a_terminal_shows_a_prompt_and_ends_with_ctrl_d(model, tmp_path):
     assert history.stat().st_mode & 0o777 == 0o600
 
 
-def test_pasted_lines_are_one_message_and_one_entry_of_the_history(model, tmp_path):
+def test_pasted_lines_are_one_message_and_one_history_entry(model, tmp_path):
     code = "Here is code:\ndef f(x):\n    return x\n\nWhat is it?"
     with chat(model, tmp_path) as terminal:
         terminal.until(">")
@@ -72,7 +72,7 @@ def test_pasted_lines_are_one_message_and_one_entry_of_the_history(model, tmp_pa
     assert saved(tmp_path / "chat.json") == [code]
 
 
-def test_lines_between_quotes_or_after_a_backslash_are_one_message(model, tmp_path):
+def test_quotes_and_backslashes_join_lines(model, tmp_path):
     with chat(model, tmp_path) as terminal:
         terminal.until(">")
         for typed in ('"""a\r  b"""\r', "c\\\rd\r", "e\x1b\rf\r"):
@@ -83,14 +83,14 @@ def test_lines_between_quotes_or_after_a_backslash_are_one_message(model, tmp_pa
     assert saved(tmp_path / "chat.json") == ["a\n  b", "c\nd", "e\nf"]
 
 
-def test_the_tab_key_completes_a_command(model, tmp_path):
+def test_tab_completes_a_command(model, tmp_path):
     with chat(model, tmp_path) as terminal:
         terminal.until(">")
         terminal.press("/sta\t\r")
         terminal.until("no answer yet")
 
 
-def test_a_full_context_asks_and_goes_on(model, tmp_path):
+def test_full_context_asks_and_continues(model, tmp_path):
     with chat(model, tmp_path, "-c", "64") as terminal:
         terminal.until(">")
         terminal.press("wool wool wool wool\r")
@@ -107,14 +107,14 @@ def test_a_full_context_asks_and_goes_on(model, tmp_path):
         answered(terminal)
 
 
-def test_a_model_without_a_prompt_opens_a_chat(model, tmp_path):
+def test_model_without_a_prompt_opens_a_chat(model, tmp_path):
     with Terminal("run", model, "-n", "4", home=tmp_path) as terminal:
         terminal.until("/help lists the commands")
         terminal.press("/quit\r")
         assert terminal.ended() == 0
 
 
-def test_an_error_wraps_between_words_on_a_narrow_terminal(tmp_path):
+def test_error_wraps_between_words_on_a_narrow_terminal(tmp_path):
     with Terminal("run", "a b", "x", "y", home=tmp_path, COLUMNS="40") as terminal:
         assert terminal.ended() == 2
         lines = terminal.until('"quotes"').splitlines()
@@ -122,7 +122,7 @@ def test_an_error_wraps_between_words_on_a_narrow_terminal(tmp_path):
     assert " ".join(line.strip() for line in lines).startswith("woolly: error: a prompt, or a model and a prompt,")
 
 
-def test_words_that_the_tab_key_offers(tmp_path, monkeypatch):
+def test_tab_completions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").touch()
     (tmp_path / "folder").mkdir()
@@ -136,7 +136,7 @@ def test_words_that_the_tab_key_offers(tmp_path, monkeypatch):
     assert complete("hello /re") == []
 
 
-def test_a_history_of_plain_lines_is_read_too(tmp_path):
+def test_plain_history_file_is_read_too(tmp_path):
     path = tmp_path / "chat_history"
     path.write_text('old line\n"a\\nb"\n5\n')
     assert _Entries(path).read() == ["old line", "a\nb", "5"]

@@ -31,7 +31,7 @@ def rows(text):
     return np.array([json.loads(line)["embedding"] for line in text.splitlines()], np.float32)
 
 
-def test_texts_come_from_the_line_from_standard_input_and_from_files(folder, wanted, tmp_path):
+def test_texts_come_from_arguments_stdin_and_files(folder, wanted, tmp_path):
     model = folder / "embedder.gguf"
     np.testing.assert_array_equal(rows(woolly("embed", model, "sheep")), wanted[:1])
     np.testing.assert_array_equal(rows(woolly("embed", model, stdin="\n".join(TEXTS))), wanted)
@@ -45,7 +45,7 @@ def test_texts_come_from_the_line_from_standard_input_and_from_files(folder, wan
 
 
 @pytest.mark.parametrize("kind", ["npy", "jsonl", "parquet"])
-def test_vectors_go_to_every_format(folder, wanted, tmp_path, kind):
+def test_embeddings_are_written_in_every_format(folder, wanted, tmp_path, kind):
     texts, out = tmp_path / "texts.txt", tmp_path / f"vectors.{kind}"
     texts.write_text("\n".join(TEXTS))
     woolly("embed", folder / "embedder.gguf", "-f", texts, "-o", out)
@@ -61,7 +61,7 @@ def test_vectors_go_to_every_format(folder, wanted, tmp_path, kind):
     assert list(tmp_path.glob("*.part")) == []
 
 
-def test_a_command_that_was_ended_is_resumed_by_the_same_command(folder, wanted, tmp_path, monkeypatch, capsys):
+def test_interrupted_command_is_resumed_by_the_same_command(folder, wanted, tmp_path, monkeypatch, capsys):
     texts, out = tmp_path / "texts.txt", tmp_path / "vectors.npy"
     texts.write_text("\n".join(TEXTS))
     monkeypatch.setattr(command, "_BLOCK", 2)
@@ -91,7 +91,7 @@ def test_a_command_that_was_ended_is_resumed_by_the_same_command(folder, wanted,
     np.testing.assert_array_equal(np.load(out), wanted)
 
 
-def test_what_cannot_be_embedded_is_refused_before_any_work(folder, tmp_path):
+def test_unembeddable_input_is_rejected_before_any_work(folder, tmp_path):
     model = folder / "embedder.gguf"
     with pytest.raises(RequestError, match="text 1 has 600 tokens, but this model takes 512"):
         woolly("embed", model, stdin="a\n" + "b" * 600)
@@ -117,7 +117,7 @@ def test_documents_are_printed_best_first(folder):
         woolly("rerank", model)
 
 
-def test_lines_without_a_text_are_left_out_and_counted(folder, tmp_path):
+def test_empty_lines_are_skipped_and_counted(folder, tmp_path):
     model, lines, objects = folder / "embedder.gguf", tmp_path / "texts.txt", tmp_path / "texts.jsonl"
     lines.write_text("sheep\n\x0cgoat\u2028kid\n")  # only a newline ends a line
     found = [json.loads(line) for line in woolly("embed", model, "-f", lines).split("\n")[:-1]]
@@ -130,7 +130,7 @@ def test_lines_without_a_text_are_left_out_and_counted(folder, tmp_path):
         assert "2 lines without a text" in result.stderr
 
 
-def test_hints_are_the_command_line_s(folder, tiny_model):
+def test_hints_use_command_line_names(folder, tiny_model):
     with pytest.raises(UsageError, match="woolly embed qwen3-embedding"):
         woolly("embed")
     with pytest.raises(RequestError, match="or set --pooling to mean or last"):

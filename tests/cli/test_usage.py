@@ -74,7 +74,7 @@ def model(tmp_path_factory):
         ("run -m a -p b c", "the prompt is given twice, as 'c' and with -p"),
     ],
 )
-def test_a_slip_is_one_sentence_with_what_was_meant(line, expected):
+def test_typo_error_suggests_the_option(line, expected):
     with pytest.raises(UsageError) as told:
         woolly(*line.split())
     assert expected in str(told.value)
@@ -82,7 +82,7 @@ def test_a_slip_is_one_sentence_with_what_was_meant(line, expected):
 
 
 @pytest.mark.parametrize("command", ["plan", "show", "tokenize", "perplexity", "bench", "why", "chat"])
-def test_a_model_is_taken_by_its_place_or_by_its_option(command, model, tmp_path):
+def test_model_is_positional_or_an_option(command, model, tmp_path):
     (tmp_path / "text").write_text("wool " * 40)
     more = {
         "tokenize": ["wool"],
@@ -98,7 +98,7 @@ def test_a_model_is_taken_by_its_place_or_by_its_option(command, model, tmp_path
         woolly(command, model, *more, "--model", model)
 
 
-def test_words_of_other_programs_work(tmp_path, monkeypatch):
+def test_options_of_other_programs_work(tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     assert woolly("help") == woolly("--help")
     assert woolly("help", "run") == woolly("run", "--help")
@@ -111,7 +111,7 @@ def test_minus_m_of_run_is_the_model(model):
     assert woolly("run", "-m", model, model, "hi", *asked) == woolly("run", model, "hi", *asked)
 
 
-def test_every_sampler_has_its_option_and_the_default_that_help_tells():
+def test_every_sampler_has_its_option_and_documented_default():
     usual = SamplingParams()
     for option in SAMPLING.options:
         assert option.shown in ("", "random", "no limit") or float(option.shown) == getattr(usual, option.name), (
@@ -148,28 +148,28 @@ def test_options_reach_the_sampler(monkeypatch, model):
         assert "top_k" not in given  # what was not typed is the library's to choose
 
 
-def test_what_was_not_typed_is_as_the_library_has_it():
+def test_defaults_match_the_library():
     assert sampling_params({}) == SamplingParams()
 
 
-def test_llama_cpps_other_names_mean_the_same(model):
+def test_llama_cpp_aliases_mean_the_same(model):
     ours = woolly("run", model, "hi", "--seed", "1", "-n", "4", "--ctx", "64", "--kv-type", "f32")
     theirs = ("--seed", "1", "--n-predict", "4", "--ctx-size=64", "--cache-type-k", "f32")
     assert woolly("run", "-m", model, "-p", "hi", *theirs) == ours
     assert woolly("run", model, "x", "--grammar-file", 'root ::= "yes"').strip() == "yes"
 
 
-def test_flags_that_ask_for_what_a_model_does_anyway_are_taken_quietly(model, capsys):
+def test_flags_for_default_behavior_are_accepted_silently(model, capsys):
     asked = ("run", model, "hi", "--seed", "1", "-n", "4")
     assert woolly(*asked, "--embedding", "--embeddings", "--rerank", "--reranking") == woolly(*asked)
     assert capsys.readouterr().err == ""
 
 
-def test_the_value_of_an_option_may_look_like_one(model):
+def test_option_value_may_look_like_an_option(model):
     assert woolly("run", model, "hi", "--stop", "-ngl", "-n", "2", "--seed", "1")
 
 
-def test_help_is_plain_text_within_the_terminal():
+def test_help_is_plain_text_within_the_terminal_width():
     command, narrow = [sys.executable, "-m", "woolly.cli", "run", "--help"], {**os.environ, "COLUMNS": "60"}
     text = ready.run(command, env=narrow, capture_output=True, text=True).stdout
     assert max(map(len, text.splitlines())) <= 60
@@ -189,7 +189,7 @@ def _titles(text):
     return [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and line[0] != " "]
 
 
-def test_help_shows_first_what_people_need_first():
+def test_help_shows_common_options_first():
     text = woolly("--help")
     assert _titles(text) == ["Start here", "More with models", "Look inside", "Many machines", "Options"]
     words = [line.split()[0] for line in text.splitlines() if line.startswith("  ")][2:]
@@ -204,7 +204,7 @@ def test_help_shows_first_what_people_need_first():
         assert "Options" not in sections_of(made, click.Context(made))  # every option has a title
 
 
-def test_python_runs_the_package_too():
+def test_python_dash_m_runs_the_package():
     command = [sys.executable, "-m", "woolly.cli", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("woolly ")
@@ -214,7 +214,7 @@ def test_one_is_not_a_plural():
     assert (counted(1, "token"), counted(2, "token"), counted(0, "token")) == ("1 token", "2 tokens", "0 tokens")
 
 
-def test_figures_say_what_else_ran(monkeypatch, model):
+def test_stats_name_other_running_processes(monkeypatch, model):
     times = iter([100.0, 100.0 + 10**6] * 9)  # all cores busy for ever, but not by us
     monkeypatch.setattr(busy, "_busy_seconds", lambda: next(times))
     with Others() as others:
@@ -231,7 +231,7 @@ def test_figures_say_what_else_ran(monkeypatch, model):
     assert "just now" in quiet
 
 
-def test_a_pair_is_one_word_or_two():
+def test_pair_is_one_word_or_two():
     from woolly.cli.commands.run import run
     from woolly.cli.parse.options import ENGINE
 
@@ -255,7 +255,7 @@ def test_serve_takes_its_model_with_and_without_a_flag():
 
 
 @pytest.mark.filterwarnings("always:other users of this machine")
-def test_what_is_typed_and_should_not_be_read_by_others_is_warned_of(capfd):
+def test_secret_on_the_command_line_gives_a_warning(capfd):
     for flag, name in (("--api-key", "WOOLLY_API_KEY"), ("--admin-key", "WOOLLY_ADMIN_KEY")):
         with pytest.raises(StoreError):
             woolly("serve", "/no/such.gguf", flag, "sesame")
@@ -265,7 +265,7 @@ def test_what_is_typed_and_should_not_be_read_by_others_is_warned_of(capfd):
 
 
 @pytest.mark.filterwarnings("always:--load-wait is")
-def test_a_request_that_gives_up_before_a_busy_model_leaves_is_warned_of(capfd):
+def test_short_client_timeout_gives_a_warning(capfd):
     for words, is_late in (((), False), (("--load-wait", "39"), True), (("--load-wait", "40"), False)):
         with pytest.raises(StoreError):
             woolly("serve", "/no/such.gguf", *words)
@@ -280,33 +280,33 @@ def test_show_counts_the_cache_in_its_type(model):
         woolly("show", model, "--kv-type", "q5")
 
 
-def test_a_server_refuses_two_types_of_values(model):
+def test_server_rejects_two_cache_types(model):
     with pytest.raises(UsageError, match="-ctk is q8_0/q4, which names both types; leave -ctv out"):
         woolly("serve", model, "-ctk", "q8_0/q4", "-ctv", "q4")
 
 
 @pytest.mark.parametrize(("typed", "kept"), [("-ctv q8_0", "f16/q8_0"), ("-ctk q8_0 --cache-type-v q8_0", "q8_0")])
-def test_run_takes_the_type_of_values_apart_as_serve_does(typed, kept):
+def test_run_takes_separate_value_types_like_serve(typed, kept):
     given = run.make_context("run", ["hello", *typed.split()]).params
     ENGINE.collect(given)
     assert given["engine"] == {"kv_type": kept}
 
 
-def test_a_type_of_values_that_is_none_names_its_flag(model):
+def test_unknown_value_type_error_names_its_flag(model):
     with pytest.raises(UsageError, match=r"-ctv is 'q4_0'; choose one of: .*; q4_0 is llama\.cpp's name"):
         woolly("run", model, "hello", "-ctv", "q4_0")
     with pytest.raises(UsageError, match="-ctk is q8_0/q4, which names both types; leave -ctv out"):
         woolly("run", model, "hello", "-ctk", "q8_0/q4", "-ctv", "q4")
 
 
-def test_a_draft_that_is_not_there_is_called_one(model):
+def test_missing_draft_file_is_called_a_draft(model):
     with pytest.raises(StoreError, match=r"the draft: .* named 'prompt_lokup': did you mean prompt_lookup\?"):
         woolly("run", model, "hello", "-md", "prompt_lokup")
     with pytest.raises(StoreError, match=r"the draft: there is no file and no model named 'no\.gguf'"):
         woolly("run", model, "hello", "-md", "no.gguf")
 
 
-def test_a_length_of_drafts_that_nothing_uses_is_told(model, caplog):
+def test_unused_draft_length_gives_a_warning(model, caplog):
     woolly("run", model, "hello", "-n", 1, "--draft", 4)
     assert "draft_tokens=4 (--draft-max 4) has no effect without something that guesses: add spec" in caplog.text
     told = logging.lastResort.format(next(one for one in caplog.records if "guesses" in one.msg))
@@ -314,7 +314,7 @@ def test_a_length_of_drafts_that_nothing_uses_is_told(model, caplog):
     assert told == f"--draft 4 has no effect without something that guesses: {wanted}"
 
 
-def test_warnings_of_the_library_are_told_as_those_of_the_command(model, capsys):
+def test_library_warnings_use_command_line_names(model, capsys):
     woolly("tokenize", model, "hello")
     assert logging.lastResort is not None
     logging.lastResort.handle(logging.LogRecord("woolly.llm", logging.WARNING, "", 1, "it is %d", (4,), None))
@@ -322,12 +322,12 @@ def test_warnings_of_the_library_are_told_as_those_of_the_command(model, capsys)
 
 
 @pytest.mark.parametrize(("flag", "kind"), [("--image", "picture"), ("--audio", "sound")])
-def test_a_file_that_is_not_there_is_named_before_what_the_model_lacks(model, flag, kind):
+def test_missing_file_is_reported_before_missing_capabilities(model, flag, kind):
     with pytest.raises(RequestError, match=rf"the {kind} no\.file cannot be read \(No such file or directory\)"):
         woolly("run", model, "hello", flag, "no.file")
 
 
-def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
+def test_suggested_commands_can_be_typed(model, monkeypatch):
     monkeypatch.setattr(libcuda, "_found", None)
     monkeypatch.setattr(libcuda, "_library", lambda: "no-such-library")
     with pytest.raises(DeviceError, match=r"install one, or use --backend cpu$"):

@@ -26,7 +26,7 @@ def tiny(tmp_path_factory):
     return write_tiny(TINY["qwen2"], tmp_path_factory.mktemp("why") / "tiny.gguf")
 
 
-def test_one_screen_says_where_time_goes_and_the_one_thing_to_do(tiny, tmp_path):
+def test_why_prints_one_screen_with_times_and_one_advice(tiny, tmp_path):
     plot = tmp_path / "roofline.svg"
     done = why(tiny, "-p", "64", "-b", "4", "-t", "2", "--plot", plot)
     assert (done.returncode, done.stderr) == (0, "")
@@ -40,7 +40,7 @@ def test_one_screen_says_where_time_goes_and_the_one_thing_to_do(tiny, tmp_path)
     assert "tg32 @ d64" in "".join(ElementTree.parse(plot).getroot().itertext())
 
 
-def test_json_has_the_measurements_and_the_advice(tiny):
+def test_json_has_measurements_and_advice(tiny):
     done = why(tiny, "-p", "32", "-b", "2", "-d", "100", "-t", "1", "-ctk", "f32", "--weight-memory", "1kB", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     facts = json.loads(done.stdout)
@@ -67,7 +67,7 @@ def test_json_has_the_measurements_and_the_advice(tiny):
         (("--plot", "/nowhere/plot.svg"), "/nowhere is not a folder"),
     ],
 )
-def test_a_wrong_option_is_one_sentence(tiny, arguments, message):
+def test_wrong_option_gives_a_one_line_error(tiny, arguments, message):
     done = why(tiny, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("woolly: error: ")

@@ -81,7 +81,7 @@ def test_agents_of_responses(scripted, name, shell):
     assert is_cached(usage.input_tokens, usage.input_tokens_details.cached_tokens)
 
 
-def test_cline_speaks_ollamas_dialect(scripted):
+def test_cline_uses_the_ollama_api(scripted):
     makes_call(scripted, "run_commands", {"commands": ["echo hi"]}, "<think>I think.</think>")
     asked = agents.CLINE | {"model": "tiny:latest"}  # Ollama knows the names of its models alone
     lines = [json.loads(line) for line in ask(scripted, "/api/chat", asked).text.splitlines()]

@@ -60,7 +60,7 @@ def test_text(client, scripted):
     assert message.id.startswith("msg_") and message.usage.output_tokens > 0
 
 
-def test_calls_and_thoughts(client, scripted):
+def test_tool_calls_and_thinking(client, scripted):
     scripted.says(f"<think>\nRed, I think.\n</think>\n\nYes.\n{RED}\n{RED}")
     message = both(client, tools=[PAINT], thinking={"type": "enabled", "budget_tokens": 1024})
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
@@ -71,7 +71,7 @@ def test_calls_and_thoughts(client, scripted):
     )
 
 
-def test_a_hidden_thought_comes_back_in_its_signature(client, scripted):
+def test_thinking_signature_restores_hidden_reasoning(client, scripted):
     scripted.says("<think>Secret sheep.</think>Done.")
     message = both(client, thinking={"type": "adaptive", "display": "omitted"})
     assert message.content[0].thinking == "" and message.content[1].text == "Done."
@@ -88,13 +88,13 @@ def test_a_hidden_thought_comes_back_in_its_signature(client, scripted):
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "paint"}])
-def test_a_choice_is_kept_by_a_grammar(thoughtless, choice):
+def test_tool_choice_is_enforced_by_a_grammar(thoughtless, choice):
     with connect(thoughtless) as client:
         message = both(client, tools=[PAINT], tool_choice=choice)
     assert message.content[-1].input["color"] in ("red", "blue") and message.stop_reason == "tool_use"
 
 
-def test_a_call_that_the_limit_cuts_is_still_json(client, scripted):
+def test_truncated_tool_call_is_valid_json(client, scripted):
     scripted.says(RED)
     for n in range(20, 70, 7):
         message = both(client, tools=[PAINT], max_tokens=n)
@@ -102,7 +102,7 @@ def test_a_call_that_the_limit_cuts_is_still_json(client, scripted):
         assert all(isinstance(block.input, dict) for block in message.content if block.type == "tool_use")
 
 
-def test_ends(client, scripted):
+def test_stop_reasons(client, scripted):
     scripted.says("one two three")
     message = both(client, stop_sequences=["two"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "two")
@@ -111,14 +111,14 @@ def test_ends(client, scripted):
     scripted.says(None)
 
 
-def test_a_schema_is_followed(thoughtless):
+def test_json_schema_is_enforced(thoughtless):
     schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
     with connect(thoughtless) as client:
         message = both(client, output_config={"format": {"type": "json_schema", "schema": schema}})
     assert message.content[0].text.replace(" ", "").strip() in ('{"n":1}', '{"n":2}')
 
 
-def test_a_last_message_of_the_assistant_is_continued(client):
+def test_assistant_prefill_is_continued(client):
     begun = {"role": "assistant", "content": "The answer"}
     counts = [
         client.messages.count_tokens(model="tiny", messages=messages).input_tokens
@@ -128,14 +128,14 @@ def test_a_last_message_of_the_assistant_is_continued(client):
     client.messages.create(**{**FIELDS, "messages": [*HI, begun], "max_tokens": 2})
 
 
-def test_the_count_is_what_an_answer_reads(client):
+def test_count_tokens_matches_usage(client):
     fields = {"messages": HI, "system": "Be brief.", "tools": [PAINT]}
     count = client.messages.count_tokens(model="tiny", **fields).input_tokens
     usage = client.messages.create(model="tiny", max_tokens=1, **fields).usage
     assert usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens == count
 
 
-def test_errors_are_those_of_the_sdk(client):
+def test_errors_match_the_sdk(client):
     with pytest.raises(anthropic.BadRequestError, match="this model sees no pictures"):
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
         client.messages.create(**{**FIELDS, "messages": [{"role": "user", "content": [image]}]})
@@ -153,7 +153,7 @@ def test_models(client):
     assert (model.id, model.type, model.max_input_tokens) == ("tiny", "model", 65536)
 
 
-def test_unknown_fields_and_names_are_taken_and_told(client):
+def test_unknown_fields_and_names_are_accepted_with_a_warning(client):
     raw = client.messages.with_raw_response.create(
         **{**FIELDS, "model": "claude-sonnet-9", "max_tokens": 1},
         metadata={"user_id": "x"},
@@ -205,7 +205,7 @@ def read(reply):
 
 
 @pytest.mark.parametrize("ask", ["create", "stream"])
-def test_a_limit_of_no_tokens_only_fills_the_cache(client, ask):
+def test_max_tokens_zero_only_fills_the_cache(client, ask):
     talk = [{"role": "user", "content": f"{ask} " + "sheep " * 80}]
     fields = {**FIELDS, "messages": talk, "max_tokens": 0}
     message = client.messages.create(**fields) if ask == "create" else streamed(client, **fields)
@@ -215,7 +215,7 @@ def test_a_limit_of_no_tokens_only_fills_the_cache(client, ask):
     assert again.usage.cache_read_input_tokens >= 64
 
 
-def test_what_is_left_out_of_a_conversation_is_named_whole_and_streamed(scripted):
+def test_omitted_content_is_reported_complete_and_streamed(scripted):
     calls = [
         message
         for i in range(2)

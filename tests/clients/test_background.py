@@ -27,7 +27,7 @@ def polled(client, id):
     return response
 
 
-def test_a_response_is_polled_until_it_has_ended(client, scripted):
+def test_response_is_polled_until_it_ends(client, scripted):
     scripted.says("Two.")
     queued = client.responses.create(**LATER, metadata={"a": "b"})
     assert (queued.status, queued.output, queued.background) == ("queued", [], True)
@@ -41,7 +41,7 @@ def test_a_response_is_polled_until_it_has_ended(client, scripted):
         client.responses.retrieve(queued.id)
 
 
-def test_a_stream_goes_on_without_its_reader_and_is_read_again(client, scripted):
+def test_stream_continues_without_its_reader_and_can_be_read_again(client, scripted):
     scripted.says("one two three four five six seven")
     with client.responses.create(**LATER, stream=True) as stream:
         seen = [next(stream) for _ in range(6)]
@@ -58,7 +58,7 @@ def test_a_stream_goes_on_without_its_reader_and_is_read_again(client, scripted)
     assert behind.status_code == 200 and behind.text == ""
 
 
-def test_a_response_under_way_is_followed_cancelled_and_not_deleted(client, scripted):
+def test_running_response_can_be_followed_and_cancelled_but_not_deleted(client, scripted):
     scripted.says("x" * 5000)
     id = client.responses.create(**LATER).id
     stream = client.responses.retrieve(id, stream=True)
@@ -73,7 +73,7 @@ def test_a_response_under_way_is_followed_cancelled_and_not_deleted(client, scri
     client.responses.delete(id)
 
 
-def test_one_whose_stream_is_dropped_is_cancelled(client, scripted):
+def test_dropped_stream_cancels_its_response(client, scripted):
     scripted.says("x" * 5000)
     id = client.responses.create(**LATER).id
     httpx.delete(f"{scripted.url}/v1/stream", params={"conv_id": id}, timeout=60)
@@ -81,7 +81,7 @@ def test_one_whose_stream_is_dropped_is_cancelled(client, scripted):
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_one_that_cannot_be_answered_fails_or_is_refused(small, is_stream):
+def test_unanswerable_response_fails_or_is_rejected(small, is_stream):
     with connect(small) as client:
         fields = {**LATER, "input": "x" * 700, "stream": is_stream}
         if is_stream:
@@ -92,14 +92,14 @@ def test_one_that_cannot_be_answered_fails_or_is_refused(small, is_stream):
             assert failed.status == "failed" and failed.error.code == "context_length_exceeded"
 
 
-def test_a_full_context_is_incomplete_for_who_polls(small):
+def test_full_context_is_incomplete_when_polled(small):
     small.says("x" * 600)
     with connect(small) as client:
         response = polled(client, client.responses.create(**{**LATER, "input": "x" * 100}).id)
     assert response.status == "incomplete" and response.output[0].status == "incomplete"
 
 
-def test_it_holds_its_conversation_until_it_has_ended(client, scripted):
+def test_background_response_locks_its_conversation_until_it_ends(client, scripted):
     scripted.says("x" * 5000)
     talk = client.conversations.create().id
     id = client.responses.create(**LATER, conversation=talk).id
@@ -112,7 +112,7 @@ def test_it_holds_its_conversation_until_it_has_ended(client, scripted):
     assert [item.content[0].text for item in client.conversations.items.list(talk, order="asc")] == ["hi", "Two."]
 
 
-def test_only_the_background_is_streamed_again(client, scripted):
+def test_only_background_responses_can_be_streamed_again(client, scripted):
     scripted.says("Two.")
     id = client.responses.create(**FIELDS).id
     with pytest.raises(openai.BadRequestError, match="background"):
@@ -123,7 +123,7 @@ def test_only_the_background_is_streamed_again(client, scripted):
         client.responses.retrieve(id, stream=True, starting_after=-1)
 
 
-def test_events_that_are_lost_are_told(client, scripted, monkeypatch):
+def test_lost_events_are_reported(client, scripted, monkeypatch):
     monkeypatch.setattr(kept_streams, "_MAX_BYTES", 1024)  # fewer than its last event has
     scripted.says("one two three four five six seven eight nine ten")
     id = client.responses.create(**LATER).id
@@ -133,7 +133,7 @@ def test_events_that_are_lost_are_told(client, scripted, monkeypatch):
     assert last.status == "completed"
 
 
-def test_too_many_are_refused_at_once_and_leave_no_place_taken(client, scripted, monkeypatch):
+def test_too_many_responses_are_rejected_and_leave_no_slot_taken(client, scripted, monkeypatch):
     scripted.says("x" * 5000)
     monkeypatch.setattr(kept_streams, "_MAX_STREAMS", 2)
     scripted.app.state.streams._streams.clear()

@@ -16,7 +16,7 @@ def texts(client, id, order="asc"):
     return [item.content[0].text for item in client.conversations.items.list(id, order=order)]
 
 
-def test_a_conversation_is_made_changed_and_deleted(client):
+def test_conversation_is_created_changed_and_deleted(client):
     made = client.conversations.create(metadata={"a": "b"}, items=[{"role": "user", "content": "One."}])
     assert (made.object, made.metadata) == ("conversation", {"a": "b"})
     assert client.conversations.retrieve(made.id) == made
@@ -34,7 +34,7 @@ def test_a_conversation_is_made_changed_and_deleted(client):
             call()
 
 
-def test_items_are_listed_by_pages_added_and_removed(client):
+def test_items_are_paginated_added_and_removed(client):
     id = client.conversations.create().id
     added = client.conversations.items.create(id, items=[{"role": "user", "content": f"{i}"} for i in range(5)])
     assert [item.content[0].text for item in added.data] == ["0", "1", "2", "3", "4"]
@@ -54,7 +54,7 @@ def test_items_are_listed_by_pages_added_and_removed(client):
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_response_continues_a_conversation_and_is_added_to_it(client, scripted, is_stream):
+def test_response_continues_a_conversation_and_is_added_to_it(client, scripted, is_stream):
     scripted.says("Two.")
     id = client.conversations.create(items=[{"role": "user", "content": "One."}]).id
 
@@ -76,14 +76,14 @@ def test_a_response_continues_a_conversation_and_is_added_to_it(client, scripted
     assert texts(client, id) == ["One.", "And then?", "Two.", "More.", "Two."]
 
 
-def test_a_response_that_is_not_stored_is_added_all_the_same(client, scripted):
+def test_unstored_response_is_added_to_its_conversation(client, scripted):
     scripted.says("Two.")
     id = client.conversations.create().id
     client.responses.create(**FIELDS, conversation=id, store=False)
     assert texts(client, id) == ["hi", "Two."]
 
 
-def test_a_conversation_answers_one_response_at_a_time(client, scripted):
+def test_conversation_answers_one_response_at_a_time(client, scripted):
     scripted.says("x" * 5000)
     id = client.conversations.create().id
     stream = client.responses.create(**FIELDS, conversation=id, stream=True)
@@ -98,7 +98,7 @@ def test_a_conversation_answers_one_response_at_a_time(client, scripted):
     assert texts(client, id) == ["hi", "Two."]
 
 
-def test_a_refused_response_leaves_its_conversation_free(client, scripted):
+def test_rejected_response_leaves_its_conversation_free(client, scripted):
     scripted.says("Two.")
     id = client.conversations.create().id
     for wrong in ({"top_p": 5}, {"model": "tiny", "tool_choice": "required"}, {"input": "x" * 400_000}):
@@ -107,7 +107,7 @@ def test_a_refused_response_leaves_its_conversation_free(client, scripted):
     assert client.responses.create(**FIELDS, conversation=id).output_text == "Two."
 
 
-def test_a_conversation_that_is_deleted_under_an_answer_is_gone(client, scripted):
+def test_conversation_deleted_during_an_answer_is_gone(client, scripted):
     scripted.says("y" * 300)
     id = client.conversations.create().id
     stream = client.responses.create(**FIELDS, conversation=id, stream=True)

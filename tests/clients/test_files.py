@@ -28,7 +28,7 @@ def check(prompt):
     assert "Is it?" in prompt
 
 
-def test_openais_file_parts(scripted, prompts):
+def test_openai_file_parts(scripted, prompts):
     with openai.OpenAI(base_url=f"{scripted.url}/v1", api_key="any", max_retries=0) as client:
         file = {"type": "file", "file": {"filename": "wool.pdf", "file_data": URL}}
         talk = [{"role": "user", "content": [file, {"type": "text", "text": "Is it?"}]}]
@@ -43,7 +43,7 @@ def test_openais_file_parts(scripted, prompts):
             client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": [broken]}])
 
 
-def test_anthropics_documents(scripted, prompts):
+def test_anthropic_documents(scripted, prompts):
     source = {"type": "base64", "media_type": "application/pdf", "data": DATA}
     blocks = [{"type": "document", "source": source, "title": "wool.pdf"}, {"type": "text", "text": "Is it?"}]
     with anthropic.Anthropic(base_url=scripted.url, api_key="any", max_retries=0) as client:

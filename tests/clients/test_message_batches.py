@@ -35,7 +35,7 @@ def kept(store):
     return {path.name for path in store.folder.iterdir() if path.suffix in (".json", ".jsonl")}
 
 
-def test_a_batch_from_its_requests_to_its_results(client, scripted):
+def test_batch_from_requests_to_results(client, scripted):
     scripted.says("Hello.")
     store = scripted.app.state.batches.store
     store.prepare()
@@ -61,7 +61,7 @@ def test_a_batch_from_its_requests_to_its_results(client, scripted):
     assert kept(store) == others
 
 
-def test_batches_are_listed_by_pages_and_apart_from_those_of_openai(client, scripted):
+def test_batches_are_paginated_and_separate_from_openai_batches(client, scripted):
     scripted.says("Hello.")
     made = [client.messages.batches.create(requests=requests("a")).id for _ in range(3)]
     for id in made:
@@ -78,7 +78,7 @@ def test_batches_are_listed_by_pages_and_apart_from_those_of_openai(client, scri
         client.messages.batches.delete(id)
 
 
-def test_a_batch_that_is_cancelled_says_which_requests_were_not_asked(client, scripted, monkeypatch):
+def test_cancelled_batch_lists_unsent_requests(client, scripted, monkeypatch):
     scripted.says("Hello.")
     plain = Job._ask
 
@@ -117,12 +117,12 @@ def test_a_batch_that_is_cancelled_says_which_requests_were_not_asked(client, sc
         ([{"custom_id": "a", "params": {}}] * 2, "twice"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(client, asked, says):
+def test_unsupported_requests_are_rejected_by_name(client, asked, says):
     with pytest.raises(anthropic.BadRequestError, match=says):
         client.messages.batches.create(requests=asked)
 
 
-def test_ids_of_others_are_not_found(client):
+def test_ids_of_other_clients_are_not_found(client):
     for id in (
         "msgbatch_" + "0" * 32,
         "batch_" + "0" * 32,

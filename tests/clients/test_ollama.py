@@ -58,7 +58,7 @@ def test_chat(client, scripted):
     assert reply.total_duration >= reply.prompt_eval_duration > 0 and reply.prompt_eval_count > 0
 
 
-def test_tools_come_whole_and_go_back(client, scripted):
+def test_tool_calls_arrive_complete_and_can_be_sent_back(client, scripted):
     scripted.says(f"Yes.\n{RED}\n{RED}")
     reply = both(client.chat, messages=HI, tools=[PAINT])
     assert [call.function.arguments for call in reply.message.tool_calls] == [{"color": "red"}] * 2
@@ -68,7 +68,7 @@ def test_tools_come_whole_and_go_back(client, scripted):
     assert again.message.content == "Done."
 
 
-def test_a_format_is_followed(thoughtless):
+def test_format_is_enforced(thoughtless):
     schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
     with connected(thoughtless) as client:
         reply = both(client.chat, messages=HI, format=schema)
@@ -99,14 +99,14 @@ def test_models(client):
     assert shown.modelinfo["tokenizer.ggml.tokens"] == []
 
 
-def test_a_request_without_a_prompt_loads_and_unloads(client):
+def test_request_without_a_prompt_loads_and_unloads(client):
     assert client.generate(model="tiny").done_reason == "load"
     assert client.chat(model="tiny", messages=[], keep_alive=0).done_reason == "unload"
     assert client.ps().models == []
     assert client.chat(model="tiny", messages=[]).done_reason == "load"
 
 
-def test_a_model_that_is_here_is_pulled_at_once(client):
+def test_pulling_a_local_model_returns_immediately(client):
     assert client.pull("tiny").status == "success"
     assert [step.status for step in client.pull("tiny:latest", stream=True)][-1] == "success"
 
@@ -130,7 +130,7 @@ def test_a_model_that_is_here_is_pulled_at_once(client):
         (lambda c: c.push("tiny"), 403, "not sent"),
     ],
 )
-def test_errors_are_texts(client, call, status, says):
+def test_errors_are_strings(client, call, status, says):
     with pytest.raises(ollama.ResponseError, match=says) as caught:
         call(client)
     assert caught.value.status_code == status

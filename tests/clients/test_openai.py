@@ -16,7 +16,7 @@ def client(scripted):
         yield client
 
 
-def test_a_stream_accumulates_to_the_whole_reply(client, scripted):
+def test_stream_accumulates_to_the_complete_reply(client, scripted):
     scripted.says(f"<think>Hm.</think>Yes.\n{RED}\n{RED}")
     fields = {"model": "tiny", "messages": HI, "tools": [PAINT]}
     (whole,) = client.chat.completions.create(**fields).choices
@@ -34,13 +34,13 @@ def test_models_and_errors(client):
         client.models.retrieve("none")
 
 
-def test_one_model_answers_to_any_name_and_says_its_own(client):
+def test_any_model_name_is_answered_and_the_reply_names_the_model(client):
     raw = client.chat.completions.with_raw_response.create(model="gpt-4", messages=HI, max_tokens=1)
     assert raw.parse().model == "tiny" and "gpt-4" in raw.headers["x-woolly-ignored"]
     assert client.chat.completions.create(model="TINY:latest", messages=HI, max_tokens=1).model == "tiny"
 
 
-def test_a_context_error_is_one_that_agents_know(client):
+def test_context_error_is_recognized_by_agents(client):
     with pytest.raises(openai.BadRequestError, match="maximum context length is 65536 tokens") as caught:
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x" * 70000}])
     assert caught.value.code == "context_length_exceeded"
@@ -58,7 +58,7 @@ def test_a_context_error_is_one_that_agents_know(client):
         ({"enable_thinking": False}, "[False]"),
     ],
 )
-def test_thinking_is_switched_by_whichever_name(client, scripted, fields, shown):
+def test_thinking_can_be_switched_by_any_alias(client, scripted, fields, shown):
     seen = []
     scripted.script = lambda layout: seen.append(layout.text) or "Hi."
     try:
@@ -69,7 +69,7 @@ def test_thinking_is_switched_by_whichever_name(client, scripted, fields, shown)
     assert "x-woolly-ignored" not in raw.headers
 
 
-def test_a_thought_is_read_under_both_names_and_an_image_of_a_tool_is_a_note(client, scripted):
+def test_reasoning_has_both_names_and_a_tool_image_becomes_a_note(client, scripted):
     seen = []
     scripted.script = lambda layout: seen.append(layout.text) or "Hi."
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -89,7 +89,7 @@ def test_a_thought_is_read_under_both_names_and_an_image_of_a_tool_is_a_note(cli
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": [image]}])
 
 
-def test_a_body_of_another_content_type_is_refused(scripted):
+def test_wrong_content_type_is_rejected(scripted):
     body = '{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}'
     kinds = {"": True, "application/json": True, "application/x-www-form-urlencoded": False, "text/plain": False}
     # llama-server's own path takes what its documented curl sends.
@@ -101,7 +101,7 @@ def test_a_body_of_another_content_type_is_refused(scripted):
     assert httpx.get(f"{scripted.url}/models").json()["data"][0]["id"] == "tiny"
 
 
-def test_a_batch_is_uploaded_watched_and_read(client, scripted):
+def test_batch_is_uploaded_watched_and_read(client, scripted):
     scripted.says("Wool.")
     body = {"model": "tiny", "messages": HI, "max_tokens": 8}
     lines = [{"custom_id": f"r{i}", "method": "POST", "url": "/v1/chat/completions", "body": body} for i in range(2)]

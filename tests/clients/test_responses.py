@@ -78,7 +78,7 @@ def test_text(client, scripted):
     assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
 
 
-def test_thoughts_and_calls(client, scripted):
+def test_reasoning_and_tool_calls(client, scripted):
     scripted.says(f"<think>Red, I think.</think>Yes.\n{RED}\n{RED}")
     response = both(client, tools=[PAINT], reasoning={"effort": "medium"})
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
@@ -91,7 +91,7 @@ def test_thoughts_and_calls(client, scripted):
     assert asked.output[0].encrypted_content and not asked.output[0].content
 
 
-def test_a_sealed_thought_comes_back(client, scripted):
+def test_encrypted_reasoning_round_trips(client, scripted):
     scripted.says("<think>Secret sheep.</think>Done.")
     sealed = client.responses.create(**FIELDS, include=["reasoning.encrypted_content"], store=False).output[0]
     plain = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [sealed.content[0].model_dump()]}
@@ -112,13 +112,13 @@ def test_a_sealed_thought_comes_back(client, scripted):
         {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "paint"}]},
     ],
 )
-def test_a_choice_is_kept_by_a_grammar(thoughtless, choice):
+def test_tool_choice_is_enforced_by_a_grammar(thoughtless, choice):
     with connect(thoughtless) as client:
         (call,) = both(client, tools=[PAINT], tool_choice=choice, parallel_tool_calls=False).output
     assert json.loads(call.arguments)["color"] in ("red", "blue")
 
 
-def test_a_schema_is_followed(thoughtless):
+def test_json_schema_is_enforced(thoughtless):
     class Number(BaseModel):
         n: bool
 
@@ -129,7 +129,7 @@ def test_a_schema_is_followed(thoughtless):
             assert stream.get_final_response().output_parsed == response.output_parsed
 
 
-def test_namespaces_and_custom_tools_come_back_as_they_were_given(client, scripted):
+def test_namespaces_and_custom_tools_are_echoed(client, scripted):
     tools = [
         {"type": "namespace", "name": "farm", "description": "Farm.", "tools": [PAINT]},
         {
@@ -162,7 +162,7 @@ def test_namespaces_and_custom_tools_come_back_as_they_were_given(client, script
     assert both(client, input=asked, tools=tools).output_text == "Done."
 
 
-def test_a_stored_response_is_continued_fetched_and_forgotten(client, scripted):
+def test_stored_response_is_continued_fetched_and_deleted(client, scripted):
     scripted.says("One.")
     first = client.responses.create(**FIELDS, instructions="Be brief.")
     second = both(client, input="and then?", previous_response_id=first.id)
@@ -193,7 +193,7 @@ def test_a_stored_response_is_continued_fetched_and_forgotten(client, scripted):
         client.responses.retrieve(unkept.id)
 
 
-def test_a_response_under_way_can_be_cancelled(client, scripted):
+def test_running_response_can_be_cancelled(client, scripted):
     scripted.says("x" * 5000)
     stream = client.responses.create(**FIELDS, stream=True)
     seen = [next(stream) for _ in range(8)]
@@ -207,7 +207,7 @@ def test_a_response_under_way_can_be_cancelled(client, scripted):
         client.responses.cancel(event_id)
 
 
-def test_ends(client, scripted, thoughtless):
+def test_finish_reasons(client, scripted, thoughtless):
     scripted.says("one two three")
     cut = client.responses.create(**FIELDS, max_output_tokens=3)
     assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
@@ -224,7 +224,7 @@ def test_ends(client, scripted, thoughtless):
 
 
 @pytest.mark.parametrize(("length", "says"), [(100, "context is full"), (700, "context")])
-def test_a_context_that_is_full_fails_as_codex_knows_it(small, length, says):
+def test_full_context_error_is_recognized_by_codex(small, length, says):
     small.says("x" * 600)
     body = {**FIELDS, "input": "x" * length, "stream": True}
     reply = httpx.post(f"{small.url}/v1/responses", json=body, timeout=60)
@@ -235,7 +235,7 @@ def test_a_context_that_is_full_fails_as_codex_knows_it(small, length, says):
     assert '"code":"context_length_exceeded"' in reply.text.rsplit("event: ", 1)[1]
 
 
-def test_every_event_is_one_of_the_sdks(client, scripted):
+def test_every_event_is_known_to_the_sdk(client, scripted):
     scripted.says(f"<think>Hm.</think>Yes.\n{RED}")
     body = {**FIELDS, "stream": True, "tools": [PAINT], "top_logprobs": 2}
     events = events_of(httpx.post(f"{scripted.url}/responses", json=body, timeout=60).text)
@@ -243,7 +243,7 @@ def test_every_event_is_one_of_the_sdks(client, scripted):
     assert all(one.logprobs[0].top_logprobs for one in events if one.type == "response.output_text.delta")
 
 
-def test_requests_at_once_do_not_mix(client, scripted):
+def test_concurrent_requests_do_not_mix(client, scripted):
     scripted.says("Same.")
     texts = []
     threads = [threading.Thread(target=lambda: texts.append(both(client).output_text)) for _ in range(4)]
@@ -276,12 +276,12 @@ def test_requests_at_once_do_not_mix(client, scripted):
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(client, fields, says):
+def test_unsupported_requests_are_rejected_by_name(client, fields, says):
     with pytest.raises(openai.BadRequestError, match=re.escape(says)):
         client.responses.create(**{**FIELDS, **fields})
 
 
-def test_unknown_fields_are_taken_and_told(client, scripted):
+def test_unknown_fields_are_accepted_with_a_warning(client, scripted):
     scripted.says("Hi.")
     more = {"client_metadata": {"a": "b"}, "nobody_knows": 1, "prompt_cache_key": "k"}
     result = [{"type": "input_image", "image_url": "data:"}, {"type": "input_text", "text": "seen"}]

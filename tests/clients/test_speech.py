@@ -38,7 +38,7 @@ def audio(url):
         yield client.audio
 
 
-def test_each_format_says_what_is_said(audio):
+def test_each_format_has_the_transcript(audio):
     ask = {"model": "ggml-tiny", "file": TALK, "language": "en"}
     text = audio.transcriptions.create(**ask).text
     assert text
@@ -55,13 +55,13 @@ def test_each_format_says_what_is_said(audio):
     assert vtt.startswith("WEBVTT\n\n00:00:0") and "," not in vtt.splitlines()[2]
 
 
-def test_a_stream_has_the_text_of_each_segment_and_ends_with_the_whole(audio):
+def test_stream_has_the_text_of_each_segment_and_ends_with_all_of_it(audio):
     *deltas, done = audio.transcriptions.create(model="ggml-tiny", file=TALK, language="en", stream=True)
     assert "".join(one.delta for one in deltas).strip() == done.text
     assert len(deltas) >= 2
 
 
-def test_a_translation_is_asked_for_by_its_task(audio):
+def test_translation_is_requested_by_its_task(audio):
     verbose = audio.translations.create(model="whisper-1", file=TALK, response_format="verbose_json")
     assert verbose.language == "english" and verbose.text
 
@@ -78,20 +78,20 @@ def test_a_translation_is_asked_for_by_its_task(audio):
         ({"response_format": "srt", "stream": "true"}, "a stream has no srt"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(url, fields, says):
+def test_unsupported_options_are_rejected_by_name(url, fields, says):
     reply = httpx.post(f"{url}/v1/audio/transcriptions", data=fields, files={"file": TALK}, timeout=60)
     assert reply.status_code == 400
     assert says in reply.json()["error"]["message"]
 
 
-def test_a_chat_is_refused_by_one_sentence(url):
+def test_chat_gives_a_one_line_error(url):
     body = {"model": "ggml-tiny", "messages": [{"role": "user", "content": "Hello"}]}
     reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
     assert reply.status_code == 400
     assert "it transcribes and cannot chat" in reply.json()["error"]["message"]
 
 
-def test_a_chat_that_does_not_name_it_goes_to_the_chat_model(url, audio):
+def test_chat_without_a_model_name_goes_to_the_chat_model(url, audio):
     audio.transcriptions.create(model="whisper-1", file=TALK, language="en")  # used last
     for named in ({}, {"model": "gpt-4o"}, {"model": "loaded"}):
         body = {**named, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
@@ -101,7 +101,7 @@ def test_a_chat_that_does_not_name_it_goes_to_the_chat_model(url, audio):
     assert states == {"tiny": "ready", "ggml-tiny": "ready"}  # models of two kinds: neither makes room
 
 
-def test_the_list_of_models_says_that_it_hears(url):
+def test_model_list_shows_audio_capability(url):
     models = {one["id"]: one for one in httpx.get(f"{url}/v1/models", timeout=60).json()["data"]}
     assert models["ggml-tiny"]["architecture"]["input_modalities"] == ["audio"]
     assert models["tiny"]["architecture"]["input_modalities"] == ["text"]

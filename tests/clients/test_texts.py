@@ -37,7 +37,7 @@ def vectors(folder):
         return llm.embed(TEXTS)
 
 
-def test_openai_embeds_beside_a_chat(url, vectors):
+def test_openai_embeddings_next_to_a_chat(url, vectors):
     with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
         for options in ({}, {"encoding_format": "float"}):
             reply = client.embeddings.create(model="embedder", input=TEXTS, **options)
@@ -50,7 +50,7 @@ def test_openai_embeds_beside_a_chat(url, vectors):
             client.embeddings.create(model="tiny", input="sheep")
 
 
-def test_ollama_embeds(url, vectors):
+def test_ollama_embeddings(url, vectors):
     client = ollama.Client(host=url)
     with contextlib.closing(client._client):
         check_ollama(client, vectors)
@@ -64,7 +64,7 @@ def check_ollama(client, vectors):
         client.embed("embedder", "b" * 600, truncate=False)
 
 
-def test_cohere_reranks_and_embeds(url, vectors):
+def test_cohere_rerank_and_embed(url, vectors):
     with httpx.Client() as web:
         check_cohere(url, web, vectors)
 

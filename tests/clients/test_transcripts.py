@@ -68,7 +68,7 @@ def test_each_format_has_the_text(server, audio, route):
     assert "language" not in post(server, "transcriptions", response_format="verbose_json").json()
 
 
-def test_a_stream_adds_up_to_the_text(server, audio):
+def test_stream_adds_up_to_the_text(server, audio):
     *deltas, done = audio.transcriptions.create(model="hears", file=TALK, stream=True, response_format="text")
     assert {one.type for one in deltas} == {"transcript.text.delta"} and done.type == "transcript.text.done"
     assert "".join(one.delta for one in deltas) == done.text == "Wool."
@@ -77,7 +77,7 @@ def test_a_stream_adds_up_to_the_text(server, audio):
     assert len(frames) > 1 and frames[-1].startswith('data: {"type":"transcript.text.done","text":"Wool."')
 
 
-def test_a_transcript_is_a_chat_with_the_sound_before_the_instruction(server, audio):
+def test_transcript_is_a_chat_with_audio_before_the_instruction(server, audio):
     seen = []
     lay_out = server.app.state.generator.lay_out
 
@@ -101,7 +101,7 @@ def test_a_transcript_is_a_chat_with_the_sound_before_the_instruction(server, au
     assert told.type == "tokens" and told.input_tokens > len(INSTRUCTION) + 13 and reply.finish_reason == "stop"
 
 
-def test_a_transcript_that_is_cut_says_so(server, audio, monkeypatch):
+def test_truncated_transcript_says_so(server, audio, monkeypatch):
     generator = server.app.state.generator
     monkeypatch.setattr(generator, "_defaults", replace(generator._defaults, max_tokens=2))
     assert audio.transcriptions.create(model="hears", file=TALK).finish_reason == "length"
@@ -109,7 +109,7 @@ def test_a_transcript_that_is_cut_says_so(server, audio, monkeypatch):
     assert (done.finish_reason, done.text, done.usage.output_tokens) == ("length", "Wo", 2)
 
 
-def test_a_model_that_hears_nothing_is_refused_by_its_name(server, audio):
+def test_model_without_audio_is_rejected_by_name(server, audio):
     with pytest.raises(openai.BadRequestError, match="deaf hears no sounds; ask for hears") as caught:
         audio.transcriptions.create(model="deaf", file=TALK)
     assert (caught.value.code, caught.value.param) == ("wrong_model", "model")
@@ -139,19 +139,19 @@ def test_a_model_that_hears_nothing_is_refused_by_its_name(server, audio):
         ({"prompt": "sheep " * 400}, 400, "maximum context length is 512 tokens"),
     ],
 )
-def test_what_cannot_be_heard_is_one_sentence(server, fields, status, says):
+def test_invalid_audio_gives_a_one_line_error(server, fields, status, says):
     reply = post(server, "transcriptions", **fields)
     assert reply.status_code == status, reply.text
     assert says in reply.json()["error"]["message"]
 
 
-def test_a_body_that_is_no_form_is_told_what_is_one(server):
+def test_non_form_body_error_explains_the_form(server):
     heads = {"authorization": f"Bearer {server.keys['anna']}"}
     reply = httpx.post(f"{server.url}/v1/audio/transcriptions", json={"model": "hears"}, headers=heads, timeout=120)
     assert reply.status_code == 400 and "a form (multipart/form-data) with file and model" in reply.text
 
 
-def test_unknown_fields_are_told_and_requests_are_kept_without_the_sound(server):
+def test_unknown_fields_are_reported_and_requests_are_kept_without_the_audio(server):
     reply = post(server, "transcriptions", chunking_strategy="auto", prompt="Sheep.")
     assert reply.status_code == 200 and reply.headers["x-woolly-ignored"] == "chunking_strategy"
     heads = {"authorization": f"Bearer {server.keys['anna']}"}
@@ -160,7 +160,7 @@ def test_unknown_fields_are_told_and_requests_are_kept_without_the_sound(server)
     assert kept["answers"][0]["prompt_tokens"] == reply.json()["usage"]["input_tokens"]
 
 
-def test_limits_of_keys_hold(server):
+def test_key_limits_apply(server):
     assert post(server, "transcriptions", key="ole").json()["error"]["code"] == "model_not_allowed"
     assert post(server, "translations", key="eva").status_code == 200
     assert post(server, "transcriptions", key="eva").status_code == 429

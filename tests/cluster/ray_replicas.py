@@ -27,12 +27,12 @@ def cluster():
     ray.shutdown()
 
 
-def test_there_must_be_a_cluster():
+def test_cluster_exists():
     with pytest.raises(RequestError, match="no Ray cluster at"):
         ray_launchers("127.0.0.1:1", 1, 1)
 
 
-def test_actors_are_killed_and_replaced_unnoticed(cluster, tiny_model):
+def test_killed_actors_are_replaced_transparently(cluster, tiny_model):
     with LLM(tiny_model, ctx=512, threads=1) as alone:
         whole = alone.generate("hello", PARAMS)
     launchers = ray_launchers("auto", 2, 1)

@@ -126,7 +126,7 @@ def in_pieces(format, answer):
 
 
 @pytest.mark.parametrize("format", sorted(CALLS))
-def test_one_call_and_two_are_found_with_text_around(format):
+def test_one_and_two_calls_are_found_with_text_around(format):
     begin, weather, between, clock, end = CALLS[format]
     one = begin + weather + end
     assert loaded(in_pieces(format, one)) == ("", [("weather", FULL)])
@@ -139,7 +139,7 @@ def test_one_call_and_two_are_found_with_text_around(format):
 
 
 @pytest.mark.parametrize("format", sorted(CALLS))
-def test_a_call_that_ends_early_keeps_what_it_has_and_no_mark_is_text(format):
+def test_truncated_call_keeps_its_content_and_markers_are_no_text(format):
     begin, weather, _, _, end = CALLS[format]
     answer = begin + weather + end
     for length in range(len(answer)):
@@ -152,7 +152,7 @@ def test_a_call_that_ends_early_keeps_what_it_has_and_no_mark_is_text(format):
 
 
 @pytest.mark.parametrize("format", sorted(CALLS))
-def test_marks_without_a_call_are_text(format):
+def test_markers_without_a_call_are_text(format):
     begin = CALLS[format][0] or FORMATS[format].marks[0][0]
     for rest in ("", " nothing", "<b>bold</b>", " 1, 2 "):
         answer = f"See {begin}{rest}"
@@ -160,7 +160,7 @@ def test_marks_without_a_call_are_text(format):
 
 
 @pytest.mark.parametrize("format", ["qwen_xml", "glm", "minimax", "seed"])
-def test_tags_stream_strings_as_they_are_written(format):
+def test_xml_strings_stream_while_they_are_written(format):
     parser = ToolParser(FORMATS[format], [Tool("weather", None, {"properties": {"city": {"type": "string"}}})])
     answer = "".join(CALLS[format][:2])
     at = answer.index("e é")
@@ -188,7 +188,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("raw", "schema", "value"), VALUES)
-def test_the_schema_types_a_value(raw, schema, value):
+def test_schema_determines_the_value_type(raw, schema, value):
     tool = Tool("f", None, {"properties": {"x": schema} if schema else {}})
     for format, before, after in (("qwen_xml", "<function=f><parameter=x>\n", "\n</parameter></function>"),):
         parser = ToolParser(FORMATS[format], [tool])
@@ -196,12 +196,12 @@ def test_the_schema_types_a_value(raw, schema, value):
         assert json.loads("".join(e.text for e in events if isinstance(e, CallArguments))) == {"x": value}
 
 
-def test_a_mark_that_was_left_out_is_not_missed():
+def test_missing_marker_is_tolerated():
     _, calls = loaded(in_pieces("qwen_xml", f"Well.\n{FUNCTION}\n</tool_call>"))
     assert calls == [("weather", FULL)]
 
 
-def test_a_call_that_breaks_off_is_closed():
+def test_interrupted_call_is_closed():
     answer = "<tool_call><function=weather><parameter=days>3</parameter>oops"
     assert loaded(in_pieces("qwen_xml", answer)) == ("oops", [("weather", {"days": 3})])
     assert loaded(in_pieces("lfm2", "<|tool_call_start|>[weather(days=3, 4)]")) == (")]", [("weather", {"days": 3})])
@@ -217,14 +217,14 @@ def test_a_call_that_breaks_off_is_closed():
         ("Rome", "Rome"),
     ],
 )
-def test_python_values_are_read(raw, value):
+def test_python_literals_are_parsed(raw, value):
     for mark, end in (("<|tool_call_start|>", "<|tool_call_end|>"), ("", "")):
         answer = f"{mark}[weather(a={raw}, b=1)]{end}"
         assert loaded(in_pieces("lfm2", answer)) == ("", [("weather", {"a": value, "b": 1})])
     assert loaded(in_pieces("lfm2", f"[other(a={raw})]")) == (f"[other(a={raw})]", [])
 
 
-def test_an_id_that_the_model_writes_is_the_calls():
+def test_call_id_written_by_the_model_is_kept():
     parser = ToolParser(FORMATS["kimi"], [Tool("clock")])
     (start, _) = parser.push(K2 % ("clock", "{}"))
     assert (start.id, start.name) == ("functions.clock:0", "clock")
@@ -239,6 +239,6 @@ def test_an_id_that_the_model_writes_is_the_calls():
         ('{<|"|>a b<|"|>:two words}', {"a b": "two words"}),
     ],
 )
-def test_objects_without_json_quotes_are_read(raw, value):
+def test_objects_without_json_quotes_are_parsed(raw, value):
     answer = f"<|tool_call>call:weather{raw}<tool_call|>"
     assert loaded(in_pieces("gemma", answer)) == ("", [("weather", value)])

@@ -30,7 +30,7 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize(("name", "template"), TEMPLATES.items())
-def test_a_template_shows_its_format(name, template):
+def test_format_is_detected_from_the_template(name, template):
     assert find_format(template).name == name
     assert knows_tools(template)
 
@@ -39,11 +39,11 @@ def described_tools(messages, tools):
     return [message.to_template() for message in describe_tools(read_messages(messages), tools)]
 
 
-def test_python_tags_are_of_llama_3():
+def test_python_tag_belongs_to_llama_3():
     assert find_format("{{ tools }}{{ '<|python_tag|>' }}").name == "llama3"
 
 
-def test_tools_are_described_where_a_template_knows_none():
+def test_tools_are_described_when_the_template_has_no_tools():
     tool = Tool("clock", "Tells the time", None)
     assert not knows_tools("{% for message in messages %}{{ message.content }}{% endfor %}")
     described = described_tools([{"role": "user", "content": "Hi"}], [tool])
@@ -55,7 +55,7 @@ def test_tools_are_described_where_a_template_knows_none():
     assert described[0]["content"].startswith("Be brief.\n\n")
 
 
-def test_calls_and_results_become_text_where_a_template_knows_none():
+def test_calls_and_results_become_text_when_the_template_has_no_tools():
     call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": {"zone": "CET"}}}
     messages = [
         {"role": "user", "content": "Time?"},

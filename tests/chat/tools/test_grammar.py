@@ -143,7 +143,7 @@ def calls_of(format, text):
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
-def test_a_required_call_must_come_and_must_be_sound(format, tokenizer, accepts):
+def test_required_call_must_come_and_must_be_valid(format, tokenizer, accepts):
     source = call_grammar(REQUIRED, FORMATS[format], tokenizer)
     assert accepts(source, ONE[format])
     assert calls_of(format, ONE[format]) == [("weather", {"city": "Rome"})]
@@ -156,7 +156,7 @@ def test_a_required_call_must_come_and_must_be_sound(format, tokenizer, accepts)
 
 
 @pytest.mark.parametrize("format", sorted(TWO))
-def test_several_calls_may_come_unless_they_must_not(format, tokenizer, accepts):
+def test_parallel_calls_are_allowed_unless_disabled(format, tokenizer, accepts):
     assert accepts(call_grammar(REQUIRED, FORMATS[format], tokenizer), TWO[format])
     assert calls_of(format, TWO[format]) == [("weather", {"city": "Rome"}), ("clock", {})]
     single = call_grammar(replace(REQUIRED, is_parallel=False), FORMATS[format], tokenizer)
@@ -165,7 +165,7 @@ def test_several_calls_may_come_unless_they_must_not(format, tokenizer, accepts)
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
-def test_a_named_tool_is_the_only_one_that_can_come(format, tokenizer, accepts):
+def test_named_tool_is_the_only_one_allowed(format, tokenizer, accepts):
     choice = ToolChoice(TOOLS, "required", frozenset(["clock"]), False)
     source = call_grammar(choice, FORMATS[format], tokenizer)
     assert not accepts(source, ONE[format])
@@ -175,7 +175,7 @@ def test_a_named_tool_is_the_only_one_that_can_come(format, tokenizer, accepts):
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
-def test_strict_tools_may_be_left_alone_but_not_be_called_wrongly(format, tokenizer, accepts):
+def test_strict_tools_are_optional_but_arguments_must_match(format, tokenizer, accepts):
     source = call_grammar(ToolChoice(TOOLS, "auto"), FORMATS[format], tokenizer)
     assert accepts(source, ONE[format])
     assert accepts(source, "Hello, <b>you</b> {there}.")
@@ -189,7 +189,7 @@ def test_strict_tools_may_be_left_alone_but_not_be_called_wrongly(format, tokeni
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_model_may_think_before_it_calls(format, is_open, tokenizer, accepts):
+def test_reasoning_is_allowed_before_a_call(format, is_open, tokenizer, accepts):
     marks = THINK
     source = call_grammar(REQUIRED, FORMATS[format], tokenizer, marks=marks, is_open=is_open)
     thought = f"{'' if is_open else '<think>'}\nRome? <b> {{}}\n</think>\n\n{ONE[format]}"
@@ -200,41 +200,41 @@ def test_a_model_may_think_before_it_calls(format, is_open, tokenizer, accepts):
     assert calls_of(format, splitter.push(thought).text) == [("weather", {"city": "Rome"})]
 
 
-def test_an_answer_of_a_schema_may_stand_instead_of_calls(tokenizer, accepts):
+def test_answer_may_match_the_schema_instead_of_a_call(tokenizer, accepts):
     source = call_grammar(ToolChoice(TOOLS, "auto"), FORMATS["hermes"], tokenizer, answer=CITY)
     assert accepts(source, '{"city": "Oslo"}')
     assert accepts(source, ONE["hermes"])
     assert not accepts(source, "Oslo")
 
 
-def test_an_answer_of_a_schema_may_follow_thoughts(tokenizer, accepts):
+def test_schema_answer_may_follow_reasoning(tokenizer, accepts):
     source = answer_grammar(CITY, tokenizer, marks=THINK)
     assert accepts(source, '<think>Rome or Oslo?</think>\n{"city": "Oslo"}')
     assert accepts(source, '{"city": "Oslo"}')
     assert not accepts(source, "<think>Rome or Oslo?</think>Oslo")
 
 
-def test_a_small_model_cannot_call_for_ever(tokenizer, accepts):
+def test_small_model_cannot_call_forever(tokenizer, accepts):
     source = call_grammar(REQUIRED, FORMATS["generic"], tokenizer)
     assert accepts(source, "\n".join([NOON] * 16))
     assert not accepts(source, "\n".join([NOON] * 17))
 
 
 @pytest.mark.parametrize("format", ["kimi", "command"])
-def test_a_small_model_cannot_count_for_ever(format, tokenizer, accepts):
+def test_small_model_cannot_emit_digits_forever(format, tokenizer, accepts):
     source = call_grammar(REQUIRED, FORMATS[format], tokenizer)
     old, new = (":0", ":{}") if format == "kimi" else ('"0"', '"{}"')
     assert accepts(source, ONE[format].replace(old, new.format(1234)))
     assert not accepts(source, ONE[format].replace(old, new.format(12345)))
 
 
-def test_tools_that_are_too_large_are_refused_by_name(tokenizer):
+def test_too_large_tools_are_rejected_by_name(tokenizer):
     huge = Tool("huge", None, {"properties": {f"name{i}": {"type": "string"} for i in range(2000)}})
     with pytest.raises(RequestError, match="the tools and their JSON schemas"):
         call_grammar(ToolChoice((huge,), "required"), FORMATS["hermes"], tokenizer)
 
 
-def test_a_schema_that_cannot_be_kept_is_refused_with_its_tool_and_property(tokenizer):
+def test_unenforceable_schema_error_names_tool_and_property(tokenizer):
     wrong = {"type": "object", "properties": {"wool": {"$ref": "#/$defs/Missing"}}}
     choice = ToolChoice((WEATHER, Tool("shear", None, wrong)), "required")
     with pytest.raises(RequestError, match=r"the tool 'shear': .*'#/\$defs/Missing' at #/properties/wool") as told:
@@ -268,7 +268,7 @@ def test_arguments_of_every_kind_are_written_one_by_one(tokenizer, accepts):
         assert not accepts(source, begin + body + end)
 
 
-def test_optional_arguments_of_python_need_no_first_one(tokenizer, accepts):
+def test_optional_python_arguments_need_no_first_one(tokenizer, accepts):
     schema = {"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
     source = call_grammar(ToolChoice((Tool("f", None, schema),), "required"), FORMATS["lfm2"], tokenizer)
     for body in ("", "a=1", "b=2", "a=1, b=2"):
@@ -276,12 +276,12 @@ def test_optional_arguments_of_python_need_no_first_one(tokenizer, accepts):
 
 
 @pytest.mark.parametrize("schema", [{"anyOf": []}, {"properties": {"a": {"type": "string", "pattern": "x"}}}])
-def test_what_tags_cannot_enforce_is_refused_by_name(schema, tokenizer):
+def test_error_names_what_xml_tags_cannot_enforce(schema, tokenizer):
     with pytest.raises(RequestError, match=r"the schema of the tool 'f' has '(anyOf|pattern)'"):
         call_grammar(ToolChoice((Tool("f", None, schema),), "required"), FORMATS["glm"], tokenizer)
 
 
-def test_channels_are_part_of_what_is_enforced(tokenizer, accepts):
+def test_channels_are_enforced_too(tokenizer, accepts):
     marks = find_reasoning("<|channel|><|message|>")
     thought = "<|channel|>analysis<|message|>Rome?<|end|><|start|>assistant"
     final = "<|channel|>final<|message|>"

@@ -19,13 +19,13 @@ def tokenizer():
     return Tokenizer.from_metadata(vocabulary)
 
 
-def test_control_tokens_among_the_marks_are_found(tokenizer):
+def test_control_tokens_among_the_markers_are_found(tokenizer):
     named = mark_ids(tokenizer, marks_of(FORMATS["mistral_named"]))
     assert {tokenizer.token_text(token) for token in named} == {"[TOOL_CALLS]", "[ARGS]"}
     assert mark_ids(tokenizer, marks_of(FORMATS["hermes"])) == frozenset()
 
 
-def test_marks_are_shown_and_other_control_tokens_are_not(tokenizer):
+def test_markers_are_shown_and_other_control_tokens_are_not(tokenizer):
     shown = mark_ids(tokenizer, marks_of(FORMATS["mistral_named"]))
     detokenizer = StreamDetokenizer(tokenizer, strip_prefix=False, shown=shown)
     ids = tokenizer.encode("<|im_start|>[TOOL_CALLS]f[ARGS]{é}<tool_call>", add_special=False)

@@ -135,12 +135,12 @@ def simple(answer):
 
 
 @pytest.mark.parametrize(("format", "answer", "text", "calls"), CASES)
-def test_text_and_calls_are_told_apart(format, answer, text, calls):
+def test_text_and_calls_are_separated(format, answer, text, calls):
     assert simple(read(format, [answer])) == (text, calls)
 
 
 @pytest.mark.parametrize(("format", "answer", "text", "calls"), CASES)
-def test_a_split_at_any_character_changes_nothing(format, answer, text, calls):
+def test_splitting_at_any_character_changes_nothing(format, answer, text, calls):
     whole = read(format, [answer])
     assert read(format, answer) == whole
     for at in range(len(answer) + 1):
@@ -154,7 +154,7 @@ PIECES = st.sampled_from([*MARKS, CALL, CLOCK, LLAMA, ROME, *SCRAPS])
 
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(sorted(FORMATS)), st.lists(PIECES, max_size=14), st.data())
-def test_whatever_a_model_writes_splits_change_nothing_and_no_letter_is_made_up(format, pieces, data):
+def test_chunk_boundaries_change_nothing_and_no_character_is_invented(format, pieces, data):
     answer = "".join(pieces)
     whole = read(format, [answer])
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=6)))
@@ -179,7 +179,7 @@ def test_arguments_stream_while_they_are_written():
     assert parser.finish() == []
 
 
-def test_text_that_cannot_be_a_call_is_not_held_back():
+def test_text_that_cannot_be_a_call_is_not_buffered():
     parser = ToolParser(FORMATS["hermes"], TOOLS)
     assert parser.push("Hello <b") == [Text("Hello <b")]
     assert parser.push('>{"answer": ') == [Text('>{"answer":')]
@@ -187,13 +187,13 @@ def test_text_that_cannot_be_a_call_is_not_held_back():
     assert parser.push('{"answer": 42') == [Text('{"answer": 42')]
 
 
-def test_only_so_many_calls_are_given_as_are_wanted():
+def test_number_of_calls_is_limited():
     two = f"<tool_call>{CALL}</tool_call><tool_call>{CLOCK}</tool_call> and more"
     for pieces in ([two], two):
         assert simple(read("hermes", pieces, max_calls=1)) == ("", (WEATHER,))
 
 
-def test_ids_are_of_the_kind_that_the_template_takes():
+def test_call_ids_have_the_format_the_template_accepts():
     def first(format, answer):
         return gather(ToolParser(FORMATS[format], TOOLS).push(answer)).tool_calls[0].id
 
@@ -204,12 +204,12 @@ def test_ids_are_of_the_kind_that_the_template_takes():
     assert first("hermes", CALL) != first("hermes", CALL)
 
 
-def test_a_text_of_nothing_but_marks_is_read_in_one_pass():
+def test_text_of_only_markers_is_parsed_in_one_pass():
     # Each mark opens a string that never ends; reading it anew from each would take hours.
     answer = '<tool_call>{"a": "' * 20_000
     assert simple(read("hermes", [answer])) == (answer, ())
 
 
-def test_arguments_that_were_read_are_the_json_that_was_written():
+def test_parsed_arguments_equal_the_written_json():
     (call,) = read("hermes", [f'<tool_call>{{"name": "clock", "arguments": {NESTED}}}</tool_call>']).tool_calls
     assert json.loads(call.arguments) == json.loads(NESTED)
