@@ -1,4 +1,4 @@
-"""Tiny random towers for sound: one of each family, and the sounds that they hear."""
+"""Tiny random audio towers: one of each family, and the audio that they hear."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from tests.cases.towers import TEXT, matrix, norm
 from woolly.gguf import GGUFWriter
-from woolly.multimodal import Prepared, Sound
+from woolly.multimodal import Audio, Prepared
 from woolly.multimodal.audio.settings import AudioSettings
-from woolly.multimodal.processing.audio import prepare_sound
+from woolly.multimodal.processing.audio import prepare_audio
 from woolly.quant import GGMLType
 
 WIDTH, FFN, CHANNELS, LETTERS = 32, 48, 6, 13
@@ -22,7 +22,7 @@ WIDTH, FFN, CHANNELS, LETTERS = 32, 48, 6, 13
 @dataclass(frozen=True)
 class TinyAudioTower:
     name: str
-    lengths: tuple[int, ...]  # of the sounds of its golden, in samples
+    lengths: tuple[int, ...]  # of the audio of its golden, in samples
     root: dict[str, tuple[int, ...]]  # shapes of tensors outside blocks
     n_mels: int = 80
     n_layers: int = 2
@@ -278,5 +278,5 @@ def samples(n: int, seed: int = 0) -> np.ndarray:
 
 
 def prepared_audio(tiny: TinyAudioTower, n: int, seed: int = 0) -> Prepared:
-    """A sound as the tower reads it."""
-    return prepare_sound(Sound(samples(n, seed)), tiny.settings)
+    """An audio clip as the tower reads it."""
+    return prepare_audio(Audio(samples(n, seed)), tiny.settings)

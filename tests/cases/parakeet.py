@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.cases.whisper import Drawer, drawers, sound
+from tests.cases.whisper import Drawer, drawers, waveform
 from woolly.multimodal.audio.mel import mel_filters, nemo_window
 
 WIDTH, HEADS, FFN, N_LAYERS, CHANNELS, N_MELS, KERNEL = 32, 2, 64, 2, 8, 80, 9
@@ -18,7 +18,7 @@ TEXTS = ["<unk>", "<|nospeech|>", *(f"\u2581{one}" for one in LETTERS), *LETTERS
 N_TOKENS = len(TEXTS) + 1  # with the blank, the last
 BLANK = N_TOKENS - 1
 
-__all__ = ["checkpoint", "config", "sound", "tensors", "write_parakeet"]
+__all__ = ["checkpoint", "config", "tensors", "waveform", "write_parakeet"]
 
 
 def tensors(kind: str = "tdt") -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Tiny random Whisper models, as whisper.cpp's files have them, and a sound that they hear."""
+"""Tiny random Whisper models, as whisper.cpp's files have them, and an audio clip that they hear."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def write_whisper(path: Path, n_vocab: int = MULTILINGUAL, n_mels: int = 80, hal
     return path
 
 
-def sound(seconds: float = 40.0) -> np.ndarray:
+def waveform(seconds: float = 40.0) -> np.ndarray:
     """Tones that rise and stop, with some noise, at 16 kHz."""
     n = int(16000 * seconds)
     time = np.arange(n) / 16000

@@ -148,8 +148,8 @@ def test_settings_accept_the_forms_people_type(chat, text, name, value):
         ("/clear all", "takes nothing after it"),
         ("/image", "a picture was expected, for instance: /image photo.jpg"),
         ("/image x.png", "sees no pictures: no projector (mmproj file) is open with it; choose a model that does"),
-        ("/audio", "a sound was expected, for instance: /audio talk.mp3"),
-        ("/audio x.wav", "hears no sounds: there is no projector (mmproj file) for them beside it"),
+        ("/audio", "an audio file was expected, for instance: /audio talk.mp3"),
+        ("/audio x.wav", "does not support audio: no projector (mmproj file) for audio is next to it"),
     ],
 )
 def test_chat_continues_after_an_error(chat, capsys, line, expected):

@@ -189,7 +189,7 @@ def test_minus_p_makes_any_word_a_prompt(stdin):
 def test_error_names_the_file_and_not_its_folder():
     for said, shown in (
         ("images[1]: the picture is empty", "b.png: the picture is empty"),
-        ("the sounds up to audio[0] take 9 tokens", "the sounds up to c.wav take 9 tokens"),
+        ("the audio up to audio[0] take 9 tokens", "the audio up to c.wav take 9 tokens"),
         ("images[7]: it is gone", "images[7]: it is gone"),
         ("images[0]: a.png is no picture", "a.png is no picture"),
         ("the prompt is empty", "the prompt is empty"),

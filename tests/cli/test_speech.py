@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cases.tiny import TINY, write_tiny
-from tests.cases.whisper import sound, write_whisper
-from tests.multimodal.test_sound import wav
+from tests.cases.whisper import waveform, write_whisper
+from tests.multimodal.test_audio import wav
 from woolly.cli.app import app
 from woolly.cli.commands import launch
 from woolly.cli.parse import prompt
@@ -21,7 +21,7 @@ from woolly.llm.speech import transcriber
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("speech")
     write_whisper(folder / "ggml-tiny.bin")
-    (folder / "talk.wav").write_bytes(wav(sound(3.0)))
+    (folder / "talk.wav").write_bytes(wav(waveform(3.0)))
     return folder
 
 
@@ -85,7 +85,7 @@ def test_model_without_audio_is_reported_before_a_missing_prompt(folder, tmp_pat
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     for words in (["--audio", str(folder / "talk.wav")], [str(path), "--audio", str(folder / "talk.wav")]):
-        with pytest.raises(RequestError, match=r"hears no sounds: .*; choose .* .whisper:base and parakeet"):
+        with pytest.raises(RequestError, match=r"does not support audio: .*; choose .* .whisper:base and parakeet"):
             raise CliRunner().invoke(app, ["run", *words]).exception
     with pytest.raises(RequestError, match=r"tiny\.gguf sees no pictures: no projector .*; choose a model that does"):
         raise CliRunner().invoke(app, ["run", str(path), "--image", str(folder / "talk.wav")]).exception

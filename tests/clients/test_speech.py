@@ -5,13 +5,13 @@ import openai
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
-from tests.cases.whisper import sound, write_whisper
+from tests.cases.whisper import waveform, write_whisper
 from tests.clients.conftest import listening
-from tests.multimodal.test_sound import wav
+from tests.multimodal.test_audio import wav
 from woolly.llm.speech import transcriber
 from woolly.serving import Settings, create_app
 
-TALK = ("talk.wav", wav(sound(34.0)))
+TALK = ("talk.wav", wav(waveform(34.0)))
 
 pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # translations of the SDK
 

@@ -1,4 +1,4 @@
-"""OpenAI's own SDK against a server whose model hears: transcriptions, translations, and sounds of a chat."""
+"""OpenAI's own SDK against a server whose model hears: transcriptions, translations, and audio of a chat."""
 
 import base64
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 from tests.cases.audio_towers import AUDIO_TOWERS, samples, write_audio_tower
 from tests.cases.tiny import TINY, write_tiny
 from tests.clients.conftest import Scripted, listening
-from tests.multimodal.test_sound import wav
+from tests.multimodal.test_audio import wav
 from woolly.serving import Settings, create_app
 from woolly.serving.accounts.keys_file import add_key
 
@@ -88,8 +88,8 @@ def test_transcript_is_a_chat_with_audio_before_the_instruction(server, audio):
     server.app.state.generator.lay_out = sees
     try:
         reply = audio.transcriptions.create(model="hears", file=TALK)
-        sound = {"data": base64.b64encode(TALK[1]).decode(), "format": "wav"}
-        parts = [{"type": "input_audio", "input_audio": sound}, {"type": "text", "text": INSTRUCTION}]
+        clip = {"data": base64.b64encode(TALK[1]).decode(), "format": "wav"}
+        parts = [{"type": "input_audio", "input_audio": clip}, {"type": "text", "text": INSTRUCTION}]
         messages = [{"role": "user", "content": parts}]
         chat = audio._client.chat.completions.create(model="hears", messages=messages, temperature=0)
     finally:
@@ -110,18 +110,18 @@ def test_truncated_transcript_says_so(server, audio, monkeypatch):
 
 
 def test_model_without_audio_is_rejected_by_name(server, audio):
-    with pytest.raises(openai.BadRequestError, match="deaf hears no sounds; ask for hears") as caught:
+    with pytest.raises(openai.BadRequestError, match="deaf does not support audio; ask for hears") as caught:
         audio.transcriptions.create(model="deaf", file=TALK)
     assert (caught.value.code, caught.value.param) == ("wrong_model", "model")
     timed = post(server, "transcriptions", model="deaf", **{"timestamp_granularities[]": "word"})
-    assert "deaf hears no sounds; ask for hears" in timed.text
+    assert "deaf does not support audio; ask for hears" in timed.text
     assert server.app.state.models.ready("deaf") is None  # the headers of its files say so
     audio.transcriptions.create(model="hears", file=TALK)
     llm = server.app.state.models.ready("hears").model
     sight, llm.sight = llm.sight, None  # as on a GPU, which leaves the projector out
     try:
         with pytest.raises(
-            openai.BadRequestError, match="hears hears no sounds; no model here does: `woolly pull whisper:base`"
+            openai.BadRequestError, match="hears does not support audio; no model here does: `woolly pull whisper:base`"
         ):
             audio.translations.create(model="hears", file=TALK)
     finally:
@@ -132,7 +132,7 @@ def test_model_without_audio_is_rejected_by_name(server, audio):
     ("fields", "status", "says"),
     [
         ({"file": ("a.wav", b"")}, 400, "file: it is empty"),
-        ({"file": ("a.wav", b"sheep")}, 400, "file: the sound is no sound of a known format"),
+        ({"file": ("a.wav", b"sheep")}, 400, "file: the audio is not in a supported audio format"),
         ({"file": ("a.wav", bytes(MAX_BODY))}, 413, f"the body is larger than {MAX_BODY} bytes"),
         ({"model": "none"}, 404, "no model named 'none'"),
         ({"response_format": "srt"}, 400, "response_format: subtitles need timestamps"),

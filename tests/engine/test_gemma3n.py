@@ -8,7 +8,7 @@ from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_t
 from tests.cases.streams import GEMMA3N
 from tests.cases.tiny import write_tiny
 from tests.cases.towers import TOWERS, piece, write_tower
-from tests.engine.test_hearing import FITTED
+from tests.engine.test_audio import FITTED
 from tests.engine.test_seeing import GREEDY, finish, said
 from woolly.engine import Engine, load_model
 from woolly.errors import RequestError
@@ -57,7 +57,7 @@ def shown(seed):
 
 
 def prompt(engine, *parts):
-    """Tokens of texts, pictures and sounds; marks are spelled by bytes."""
+    """Tokens of texts, pictures and audio; marks are spelled by bytes."""
     tower, out = engine.encoder_scheduler.tower, []
     for part in parts:
         settings = tower.audio if isinstance(part, Prepared) and part.kind == "audio" else tower.sight
@@ -66,13 +66,13 @@ def prompt(engine, *parts):
     return tuple(out)
 
 
-def test_a_picture_and_a_sound_have_the_same_bits_alone_together_in_chunks_and_from_the_cache(opened):
+def test_a_picture_and_audio_have_the_same_bits_alone_together_in_chunks_and_from_the_cache(opened):
     engine = opened()
-    one, two, sound = shown(0), shown(7), prepared_audio(AUDIO_TOWERS["gemma3na"], 8_500)
-    first = prompt(engine, "a sheep " * 8, one, "bleats ", sound, "What is it?")
-    second = prompt(engine, "Listen: ", sound, "Look: ", two, "Which?")
+    one, two, audio = shown(0), shown(7), prepared_audio(AUDIO_TOWERS["gemma3na"], 8_500)
+    first = prompt(engine, "a sheep " * 8, one, "bleats ", audio, "What is it?")
+    second = prompt(engine, "Listen: ", audio, "Look: ", two, "Which?")
     alone = [finish(opened(), each)[0] for each in (first, second)]
-    other = prompt(engine, "a sheep " * 8, two, "bleats ", sound, "What is it?")
+    other = prompt(engine, "a sheep " * 8, two, "bleats ", audio, "What is it?")
     assert finish(opened(), other)[0] != alone[0]  # it is looked at
     assert finish(engine, first, second) == alone
     n_runs = engine.encoder_scheduler.tower.n_runs

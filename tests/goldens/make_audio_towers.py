@@ -1,4 +1,4 @@
-"""Makes the golden rows and frames of towers for sound with torch and transformers, as make_towers.py does pictures'.
+"""Makes the golden rows and frames of audio towers with torch and transformers, as make_towers.py does pictures'.
 
     python -m tests.goldens.make_audio_towers          (from the project's root, in the environment of make.py)
 
@@ -25,7 +25,7 @@ BLOCK = {
     "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_out": "self_attn.out_proj", "ffn_up": "fc1",
     "ffn_down": "fc2",
 }  # fmt: skip
-LENGTHS = (8_500, 3_000, 160_321)  # of the sounds whose frames are kept
+LENGTHS = (8_500, 3_000, 160_321)  # of the audio whose frames are kept
 
 
 def arrays(file, outside):
@@ -67,8 +67,8 @@ def ultravox(file):
     def rms(x, weight):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
 
-    def rows(sound):
-        frames = extractor(file)(sound, sampling_rate=16000, padding="longest", truncation=False, return_tensors="pt")
+    def rows(audio):
+        frames = extractor(file)(audio, sampling_rate=16000, padding="longest", truncation=False, return_tensors="pt")
         frames, out = frames["input_features"], []
         for part in torch.split(frames, 3000, dim=2):
             n = (part.shape[2] - 1) // 2 + 1
@@ -100,8 +100,8 @@ def qwen2a(file):
     load(encoder, arrays(file, WHISPER))
     load(projector, arrays(Part(file, "mm.a."), {"mm.a.fc": "linear"}))
 
-    def rows(sound):
-        found = extractor(file)(sound, sampling_rate=16000, return_attention_mask=True, return_tensors="pt")
+    def rows(audio):
+        found = extractor(file)(audio, sampling_rate=16000, return_attention_mask=True, return_tensors="pt")
         within, n = encoder._get_feat_extract_output_lengths(found["attention_mask"].sum(-1))
         hidden = (torch.arange(1500) >= within)[None, None, None, :] * torch.finfo(torch.float32).min
         out = encoder(found["input_features"], attention_mask=hidden.expand(1, 1, 1500, 1500))
@@ -123,8 +123,8 @@ def voxtral(file):
     load(encoder, arrays(file, WHISPER))
     load(projector, arrays(Part(file, "mm.a."), {"mm.a.mlp.1": "linear_1", "mm.a.mlp.2": "linear_2"}))
 
-    def rows(sound):
-        found = extractor(file)(sound, sampling_rate=16000, padding=True, truncation=False, pad_to_multiple_of=480000,
+    def rows(audio):
+        found = extractor(file)(audio, sampling_rate=16000, padding=True, truncation=False, pad_to_multiple_of=480000,
                                 return_tensors="pt")["input_features"]  # fmt: skip
         pieces = found.reshape(128, -1, 3000).transpose(0, 1)
         return projector(encoder(pieces).last_hidden_state.reshape(-1, 4 * WIDTH))
@@ -142,9 +142,9 @@ def qwen25o(file):
     unread = {"audio_bos_eos_token.weight": np.zeros((2, TEXT), np.float32)}
     load(encoder, arrays(file, outside) | unread)
 
-    def rows(sound):
+    def rows(audio):
         found = extractor(file, chunk_length=300)(
-            sound, sampling_rate=16000, return_attention_mask=True, return_tensors="pt"
+            audio, sampling_rate=16000, return_attention_mask=True, return_tensors="pt"
         )
         n = found["attention_mask"].sum(-1)
         return encoder(found["input_features"][0][:, : int(n)], feature_lens=n).last_hidden_state
@@ -162,9 +162,9 @@ def qwen3a(file):
     outside |= {"a.conv_out": "conv_out", "a.post_ln": "ln_post", "mm.a.mlp.1": "proj1", "mm.a.mlp.2": "proj2"}
     load(encoder, arrays(file, outside))
 
-    def rows(sound):
+    def rows(audio):
         found = extractor(file)(
-            sound, sampling_rate=16000, padding=True, truncation=False, return_attention_mask=True, return_tensors="pt"
+            audio, sampling_rate=16000, padding=True, truncation=False, return_attention_mask=True, return_tensors="pt"
         )
         n = found["attention_mask"].sum(-1)
         return encoder(found["input_features"][0][:, : int(n)], feature_lens=n).last_hidden_state
@@ -242,8 +242,8 @@ def granite_speech(file):
     load(projector, after)
     own = module.feature_extraction_granite_speech.GraniteSpeechFeatureExtractor()
 
-    def rows(sound):
-        return projector(encoder(own(sound)["input_features"]).last_hidden_state)[0]
+    def rows(audio):
+        return projector(encoder(own(audio)["input_features"]).last_hidden_state)[0]
 
     return rows
 
@@ -260,14 +260,14 @@ MAKERS = {"ultravox": ultravox, "qwen2a": qwen2a, "voxtral": voxtral, "qwen2.5o"
 
 
 def frames():
-    """Writes what Whisper's extractor makes of some sounds, by NumPy and by torch."""
+    """Writes what Whisper's extractor makes of some audio, by NumPy and by torch."""
     out = {}
     for n_mels in (80, 128):
         own = transformers.WhisperFeatureExtractor(feature_size=n_mels)
         for n in LENGTHS:
-            sound = samples(n)
-            exact = own._np_extract_fbank_features(sound[None].astype(np.float64), "cpu")[0]
-            quick = own._torch_extract_fbank_features(sound[None], "cpu")[0]
+            audio = samples(n)
+            exact = own._np_extract_fbank_features(audio[None].astype(np.float64), "cpu")[0]
+            quick = own._torch_extract_fbank_features(audio[None], "cpu")[0]
             print(n_mels, n, exact.shape, "torch and numpy differ by", np.abs(exact - quick).max())
             out[f"{n_mels} {n}"] = exact.T[:: max(1, len(exact.T) // 12)].astype(np.float32)
     np.savez_compressed(HERE / "frames.npz", **out)

@@ -1,4 +1,4 @@
-"""Conformers of transformers with the weights of tiny towers for sound: used by make_audio_towers.py."""
+"""Conformers of transformers with the weights of tiny audio towers: used by make_audio_towers.py."""
 
 import numpy as np
 import torch
@@ -50,8 +50,8 @@ def gemma4a(file):
     load(projector, {"embedding_projection.weight": file.tensors["mm.a.input_projection.weight"]})
     own = module.feature_extraction_gemma4.Gemma4AudioFeatureExtractor(feature_size=n_mels)
 
-    def rows(sound):
-        found = own([sound], return_tensors="pt")
+    def rows(audio):
+        found = own([audio], return_tensors="pt")
         out = encoder(found["input_features"], found["input_features_mask"].bool())
         return projector(out.last_hidden_state)[out.attention_mask]
 
@@ -72,7 +72,7 @@ USM = {
 
 
 def gemma3na(file):
-    """Rows of each 30 s, and after them what the table of tokens gives for no row and for the end of a sound."""
+    """Rows of each 30 s, and after them what the table of tokens gives for no row and for the end of an audio clip."""
     module, n_mels = models.gemma3n, file.get("audio.num_mel_bins")
     config = transformers.Gemma3nAudioConfig(
         hidden_size=WIDTH, conf_num_hidden_layers=file.get("audio.block_count"), input_feat_size=n_mels,
@@ -107,10 +107,10 @@ def gemma3na(file):
     first = config.vocab_offset
     extra = projector(input_ids=torch.tensor([first + config.vocab_size - 1, first]))
 
-    def rows(sound):
+    def rows(audio):
         out = []
-        for at in range(0, len(sound), 480_000):
-            found = extractor([sound[at : at + 480_000]], return_tensors="pt")
+        for at in range(0, len(audio), 480_000):
+            found = extractor([audio[at : at + 480_000]], return_tensors="pt")
             heard = encoder(found["input_features"], ~found["input_features_mask"].bool())
             assert not heard.audio_mel_mask.any()
             out += [projector(inputs_embeds=heard.last_hidden_state)[0], extra]
@@ -162,8 +162,8 @@ def lfm2a(file):
     load(adapter, after)
     own = module.feature_extraction_parakeet.ParakeetFeatureExtractor(feature_size=n_mels)
 
-    def rows(sound):
-        found = own(sound, sampling_rate=16000, return_tensors="pt")
+    def rows(audio):
+        found = own(audio, sampling_rate=16000, return_tensors="pt")
         out = encoder(found["input_features"], found["attention_mask"])
         return adapter(out.last_hidden_state)[out.attention_mask.bool()]
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import transformers
 
-from tests.cases.parakeet import BLANK, DURATIONS, N_MELS, checkpoint, config, sound
+from tests.cases.parakeet import BLANK, DURATIONS, N_MELS, checkpoint, config, waveform
 from tests.goldens.make import HERE
 
 SECONDS = 10.0
@@ -26,7 +26,7 @@ def model(kind):
 
 def main():
     extractor = transformers.ParakeetFeatureExtractor(feature_size=N_MELS)
-    heard = extractor(sound(SECONDS), sampling_rate=16000, return_tensors="pt")
+    heard = extractor(waveform(SECONDS), sampling_rate=16000, return_tensors="pt")
     out = {}
     for kind in ("ctc", "rnnt", "tdt"):
         made = model(kind)

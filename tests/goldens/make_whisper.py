@@ -9,7 +9,18 @@ import numpy as np
 import torch
 import transformers
 
-from tests.cases.whisper import FFN, HEADS, MULTILINGUAL, N_DECODER, N_ENCODER, N_SPECIAL, WIDTH, sound, tensors, words
+from tests.cases.whisper import (
+    FFN,
+    HEADS,
+    MULTILINGUAL,
+    N_DECODER,
+    N_ENCODER,
+    N_SPECIAL,
+    WIDTH,
+    tensors,
+    waveform,
+    words,
+)
 from tests.goldens.make import HERE
 from woolly.gguf.whisper_bin import LANGUAGES
 from woolly.llm.speech.tokens import _signs
@@ -101,7 +112,7 @@ def aligned(made, features):
 def main():
     made = model()
     configure(made)
-    samples = sound()
+    samples = waveform()
     frames = log_mel_whisper(np.pad(samples, (0, 480000)), 80)[: len(samples) // 160]
     features = torch.from_numpy(np.ascontiguousarray(frames.T))[None]
     with torch.no_grad():

@@ -202,9 +202,9 @@ def test_a_completion_takes_pictures_at_its_marks(folder):
         assert one["tokens"] == ask(f"See {mark}?", [f"data:image/png;base64,{data[0]}"]).json()["tokens"]
         assert ask(f"{mark} and {mark}", data).json()["tokens_evaluated"] > one["tokens_evaluated"]
         refused = {
-            "it has 1 pictures and sounds, but the text has 0 marks": ask("See", data[:1]),
+            "it has 1 images and audio clips, but the text has 0 marks": ask("See", data[:1]),
             "prompt.multimodal_data.0": ask(f"See {mark}", ["malformed"]),
-            "a list of pictures and sounds in base64 was expected": ask(f"See {mark}", "AAAA"),
+            "a list of images and audio clips in base64 was expected": ask(f"See {mark}", "AAAA"),
         }
         for words, reply in refused.items():
             assert reply.status_code == 400 and words in reply.json()["error"]["message"], reply.text

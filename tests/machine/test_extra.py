@@ -47,7 +47,7 @@ def test_the_versions_are_those_of_the_metadata(prefix, monkeypatch):
 
 def test_every_extra_that_users_need_has_its_package():
     listed = re.findall(
-        r"^(mcp|parquet|pdf|pictures|ray|sounds|video) = \[\"(\w+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+        r"^(mcp|parquet|pdf|pictures|ray|audio|video) = \[\"(\w+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
     )
     assert dict(listed) == extra._PACKAGES
 

@@ -1,4 +1,4 @@
-"""Rows of towers for sound agree with transformers, from samples on, and their bits depend on nothing but the sound."""
+"""Rows of audio towers agree with transformers, from samples on, and their bits depend on nothing but the audio."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -127,10 +127,10 @@ def test_files_that_cannot_be_used_are_refused_by_name(tmp_path):
             ModelError,
             "mm.a.mlp.2.weight is m",
         ),
-        (tensors(tiny), {"clip.projector_type": "parakeet"}, UnsupportedError, "'parakeet' of sounds is not supported"),
+        (tensors(tiny), {"clip.projector_type": "parakeet"}, UnsupportedError, "'parakeet' for audio is not supported"),
         (tensors(tiny), {"clip.audio.projector.stack_factor": 0}, ModelError, "stack_factor is 0; a whole number"),
         (tensors(tiny), {"clip.audio.num_mel_bins": 10**6}, ModelError, "num_mel_bins is 1000000"),
-        (tensors(tiny), {"clip.has_audio_encoder": False}, UnsupportedError, "no tower for pictures or sound"),
+        (tensors(tiny), {"clip.has_audio_encoder": False}, UnsupportedError, "no image or audio encoder"),
         (tensors(tiny) | {"a.position_embd.weight": np.zeros((9, 32), np.float32)}, {}, ModelError, "has 9 rows; 1500"),
         (
             tensors(AUDIO_TOWERS["qwen3a"]),
@@ -194,7 +194,7 @@ def test_conformers_that_cannot_be_used_are_refused_by_name(tmp_path):
         ),
     ],
 )
-def test_tables_that_do_not_fit_are_refused_before_a_sound_comes(name, changes, message, tmp_path):
+def test_tables_that_do_not_fit_are_refused_before_audio_comes(name, changes, message, tmp_path):
     arrays = tensors(AUDIO_TOWERS[name]) | {key: np.zeros(shape, np.float32) for key, shape in changes.items()}
     with (
         open_gguf(rewritten(AUDIO_TOWERS[name], arrays, tmp_path / "audio.gguf")) as file,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cases import parakeet
-from tests.cases.parakeet import BLANK, N_MELS, TEXTS, WIDTH, sound, write_parakeet
+from tests.cases.parakeet import BLANK, N_MELS, TEXTS, WIDTH, waveform, write_parakeet
 from tests.convert.folders import safetensors
 from woolly import LLM
 from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
@@ -23,14 +23,14 @@ from woolly.llm.speech.frames import FrameTranscriber, _windows
 from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
 from woolly.models import Keys, trace, transcribes
 from woolly.models.parakeet import read, trace_tower
-from woolly.multimodal import Piece, Sound
+from woolly.multimodal import Audio, Piece
 from woolly.multimodal.audio import log_mel_nemo
 from woolly.quant.types import GGMLType
 from woolly.tokens import Tokenizer
 
 GOLDEN = np.load(Path(__file__).parent.parent / "goldens" / "parakeet.npz")
-SOUND = sound(10.0)
-SPECTRUM = log_mel_nemo(SOUND, N_MELS)
+SAMPLES = waveform(10.0)
+SPECTRUM = log_mel_nemo(SAMPLES, N_MELS)
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +83,12 @@ def test_hub_checkpoint_matches_transformers(folder, kind, monkeypatch):
     with LLM(converted(folder, kind), threads=1) as llm:
         check(llm, kind)
         assert llm.transcribes
-        tokens = [token for one in llm.transcribe((SOUND, 16000)).segments for token in one.tokens]
+        tokens = [token for one in llm.transcribe((SAMPLES, 16000)).segments for token in one.tokens]
         assert tokens == [token for token in GOLDEN[f"{kind} tokens"].tolist() if token > 1]  # without control tokens
         if kind == "ctc":  # no text decides the next, so none is to be forgotten
             monkeypatch.setattr(frames_module, "_WINDOW", 96)
             monkeypatch.setattr(frames_module, "_BESIDE", 16)
-            one, other = (llm.transcribe((SOUND, 16000), follows=follows) for follows in (True, False))
+            one, other = (llm.transcribe((SAMPLES, 16000), follows=follows) for follows in (True, False))
             assert one.text == other.text and one.words == other.words
 
 
@@ -170,19 +170,19 @@ def test_windows_overlap_and_take_each_row_once():
         assert all(first % 8 == begin % 8 == 0 for first, _, begin, _ in parts)
 
 
-def test_a_long_sound_is_heard_in_windows(llm, monkeypatch):
-    whole = llm.transcribe((SOUND, 16000))
+def test_long_audio_is_encoded_in_windows(llm, monkeypatch):
+    whole = llm.transcribe((SAMPLES, 16000))
     monkeypatch.setattr(frames_module, "_WINDOW", 800)
     monkeypatch.setattr(frames_module, "_BESIDE", 160)
-    parts = llm.transcribe((SOUND, 16000))
+    parts = llm.transcribe((SAMPLES, 16000))
     assert parts.n_prompt > whole.n_prompt == 125
     assert parts.segments[0].start == whole.segments[0].start and parts.text
-    alone = llm.transcribe((SOUND, 16000), follows=False)
+    alone = llm.transcribe((SAMPLES, 16000), follows=False)
     assert alone.text[:20] == parts.text[:20]
 
 
-def test_words_have_times_in_order_within_the_sound(llm):
-    made = llm.transcribe((SOUND, 16000))
+def test_words_have_times_in_order_within_the_audio(llm):
+    made = llm.transcribe((SAMPLES, 16000))
     assert made.seconds == 10.0 and made.language == ""
     assert "".join(segment.text for segment in made.segments).split() == [word.text for word in made.words]
     times = [time for word in made.words for time in (word.start, word.end)]
@@ -204,7 +204,7 @@ def test_words_have_times_in_order_within_the_sound(llm):
 )
 def test_what_it_cannot_honour_is_refused_by_name(llm, options, says):
     with pytest.raises(RequestError, match=says):
-        llm.transcribe((SOUND, 16000), **options)
+        llm.transcribe((SAMPLES, 16000), **options)
 
 
 def test_it_writes_no_text_and_makes_no_vectors(llm):
@@ -221,7 +221,7 @@ def test_it_writes_no_text_and_makes_no_vectors(llm):
     with pytest.raises(UnsupportedError, match=r"Whisper, Parakeet, T5\): leave out the device"):
         LLM(llm.path, device="cuda")
     with pytest.raises(RequestError, match="shorter than 20 ms"):
-        llm.transcribe((SOUND[:200], 16000))
+        llm.transcribe((SAMPLES[:200], 16000))
 
 
 def test_halves_are_read_in_place(folder, llm):
@@ -319,7 +319,7 @@ def test_bytes_of_a_character_are_one_in_a_word(monkeypatch, tmp_path):
     tokenizer, one = Tokenizer.from_gguf(path), len(texts) - 3
     assert [parakeet_bin.token_type(text) for text in ("<unk>", "<|nospeech|>", "<0xE2>", "a")] == [2, 3, 6, 1]
     ids = [2, one, one + 1, one + 2, 3, one]
-    decoder, heard = ScriptedDecoder("tdt", [], (1,)), Sound(SOUND, 16000)
+    decoder, heard = ScriptedDecoder("tdt", [], (1,)), Audio(SAMPLES, 16000)
     transcriber = FrameTranscriber(tokenizer, decoder, N_MELS, 0, heard, TranscribeOptions())
     for i, id in enumerate(ids):
         assert not list(transcriber._add(TimedToken(id, i, i + 1, 0.0)))

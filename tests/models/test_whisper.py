@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cases.whisper import sound, write_whisper
+from tests.cases.whisper import waveform, write_whisper
 from woolly import LLM, AsyncLLM
 from woolly.engine.multimodal import encoder
 from woolly.errors import ModelError, RequestError, UnsupportedError
@@ -18,7 +18,7 @@ from woolly.llm.speech.steps import Ask
 from woolly.llm.speech.tokens import SpeechTokens
 from woolly.llm.speech.transcriber import Transcriber
 from woolly.models import trace, trace_encoder
-from woolly.multimodal import Piece, Placeholder, Prepared, Sound
+from woolly.multimodal import Audio, Piece, Placeholder, Prepared
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.runtime import Options
 from woolly.sampling import SamplingParams
@@ -41,7 +41,7 @@ def llm(path):
 
 @pytest.fixture(scope="module")
 def window():
-    frames = log_mel_whisper(np.pad(sound(), (0, 480000)), 80)
+    frames = log_mel_whisper(np.pad(waveform(), (0, 480000)), 80)
     return Prepared.of("audio", [Piece(np.ascontiguousarray(frames[:3000]), (1, 1, 3000))])
 
 
@@ -99,7 +99,7 @@ def test_bits_depend_neither_on_batches_nor_on_chunks_nor_on_the_cache(path, llm
 
 def test_windows_are_written_as_transformers_writes_them(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", N_NEW)
-    found = llm.transcribe((sound(), 16000), language="en", temperature=0.0, follows=False)
+    found = llm.transcribe((waveform(), 16000), language="en", temperature=0.0, follows=False)
     got = [token for segment in found.segments for token in segment.tokens]
     assert got == GOLDEN["tokens"].tolist()
     assert [len(segment.tokens) for segment in found.segments] == GOLDEN["lengths"].tolist()
@@ -111,14 +111,14 @@ def test_windows_are_written_as_transformers_writes_them(llm, monkeypatch):
 
 def test_the_language_is_heard(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 2)
-    found = llm.transcribe((sound(), 16000), temperature=0.0)
+    found = llm.transcribe((waveform(), 16000), temperature=0.0)
     assert found.language == llm.tokenizer.token_text(int(GOLDEN["language"]))[2:-2]
 
 
 def test_a_window_reads_the_text_before_it(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", N_NEW)
-    alone = llm.transcribe((sound(), 16000), language="en", temperature=0.0, follows=False)
-    after = llm.transcribe((sound(), 16000), language="en", temperature=0.0)
+    alone = llm.transcribe((waveform(), 16000), language="en", temperature=0.0, follows=False)
+    after = llm.transcribe((waveform(), 16000), language="en", temperature=0.0)
     assert alone.segments[0].tokens == after.segments[0].tokens
     assert alone.segments[-1].tokens != after.segments[-1].tokens
 
@@ -165,7 +165,7 @@ class Words:
 
 
 def test_a_prompt_is_read_before_the_first_window(llm):
-    tokens, heard, asks = SpeechTokens.of(llm.tokenizer), Sound(sound(1)), []
+    tokens, heard, asks = SpeechTokens.of(llm.tokenizer), Audio(waveform(1)), []
     for prompt in ("", "the the"):
         options = TranscribeOptions(language="en", prompt=prompt)
         asks.append(next(Transcriber(Words(), tokens, 80, heard, options).steps()).prompt[1:])
@@ -174,7 +174,7 @@ def test_a_prompt_is_read_before_the_first_window(llm):
 
 def test_segments_come_one_by_one(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 4)
-    stream = llm.transcribe((sound(), 16000), language="German", translate=True, temperature=0.0, stream=True)
+    stream = llm.transcribe((waveform(), 16000), language="German", translate=True, temperature=0.0, stream=True)
     first = next(stream)
     assert first.start < 2
     assert first.text == llm.tokenizer.decode([token for token in first.tokens if token < 50257])
@@ -195,11 +195,11 @@ def test_segments_come_one_by_one(llm, monkeypatch):
 )
 def test_what_cannot_be_honoured_is_refused(llm, options, sentence):
     with pytest.raises(RequestError, match=sentence):
-        llm.transcribe((sound(1), 16000), **options)
+        llm.transcribe((waveform(1), 16000), **options)
 
 
 def test_a_conversation_is_refused_by_one_sentence(llm):
-    for ask in (lambda: llm.chat("Hello"), lambda: llm.chat("What is said?", audio=[(sound(1), 16000)])):
+    for ask in (lambda: llm.chat("Hello"), lambda: llm.chat("What is said?", audio=[(waveform(1), 16000)])):
         with pytest.raises(RequestError, match="it transcribes and cannot chat"):
             ask()
     with pytest.raises(RequestError, match="continues no text"):
@@ -210,7 +210,7 @@ def test_a_conversation_is_refused_by_one_sentence(llm):
 
 
 def test_an_english_model_translates_nothing_and_is_asked_for_no_language(llm):
-    english, heard = replace(SpeechTokens.of(llm.tokenizer), languages={}), Sound(sound(1))
+    english, heard = replace(SpeechTokens.of(llm.tokenizer), languages={}), Audio(waveform(1))
     own = Transcriber(llm.tokenizer, english, 80, heard, TranscribeOptions(temperature=0.0))
     steps = own.steps()
     assert next(steps).prompt[1:] == (50258,)
@@ -222,7 +222,7 @@ def test_an_english_model_translates_nothing_and_is_asked_for_no_language(llm):
 
 
 def test_a_window_is_asked_again_at_a_higher_temperature_until_its_text_is_likely(llm):
-    tokens, heard = SpeechTokens.of(llm.tokenizer), Sound(sound(1))
+    tokens, heard = SpeechTokens.of(llm.tokenizer), Audio(waveform(1))
     steps = Transcriber(llm.tokenizer, tokens, 80, heard, TranscribeOptions(language="en")).steps()
     next(steps)
     asked = [steps.send([50259])]
@@ -260,9 +260,9 @@ def test_an_event_loop_gets_the_same_transcript(llm, monkeypatch):
     async def ask():
         own = AsyncLLM.__new__(AsyncLLM)
         own.llm = llm
-        pieces = [one async for one in own.stream_transcript((sound(2), 16000), **options)]
-        return pieces, await own.transcribe((sound(2), 16000), **options)
+        pieces = [one async for one in own.stream_transcript((waveform(2), 16000), **options)]
+        return pieces, await own.transcribe((waveform(2), 16000), **options)
 
     pieces, whole = asyncio.run(ask())
     assert whole.segments == tuple(pieces)
-    assert whole.segments == llm.transcribe((sound(2), 16000), **options).segments
+    assert whole.segments == llm.transcribe((waveform(2), 16000), **options).segments

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cases.whisper import sound, write_whisper
+from tests.cases.whisper import waveform, write_whisper
 from woolly import LLM
 from woolly.errors import RequestError
 from woolly.llm.speech import transcriber
@@ -28,7 +28,7 @@ def llm(tmp_path_factory):
 
 
 def test_tokens_begin_where_those_of_transformers_do(llm):
-    frames = log_mel_whisper(np.pad(sound(), (0, 480000)), 80)
+    frames = log_mel_whisper(np.pad(waveform(), (0, 480000)), 80)
     window = Prepared.of("audio", [Piece(np.ascontiguousarray(frames[:3000]), (1, 1, 3000))])
     aligner = Aligner(llm._loaded[0], is_english=False)
     looks, hooks = aligner.hooks()
@@ -43,7 +43,7 @@ def test_tokens_begin_where_those_of_transformers_do(llm):
 def test_a_transcript_has_words_if_they_are_asked_for(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 8)
     plain, timed = (
-        llm.transcribe((sound(34.0), 16000), language="en", temperature=0.0, words=words) for words in (False, True)
+        llm.transcribe((waveform(34.0), 16000), language="en", temperature=0.0, words=words) for words in (False, True)
     )
     assert [one.tokens for one in plain.segments] == [one.tokens for one in timed.segments]
     assert plain.words == () and [word.text for word in timed.words] == timed.text.split()
@@ -51,7 +51,7 @@ def test_a_transcript_has_words_if_they_are_asked_for(llm, monkeypatch):
         times = [time for word in segment.words for time in (word.start, word.end)]
         assert times == sorted(times) and segment.seek / 100 <= times[0] and times[-1] <= 34.0
     with pytest.raises(RequestError, match="words is 1; True or False was expected"):
-        llm.transcribe((sound(3.0), 16000), words=1)
+        llm.transcribe((waveform(3.0), 16000), words=1)
 
 
 def _cheapest(cost):

@@ -102,7 +102,7 @@ def test_settings_are_read_from_the_keys_of_the_file():
     ("change", "error", "says"),
     [
         ({"general.architecture": "llama"}, ModelError, "holds no projector"),
-        ({"clip.has_vision_encoder": False}, UnsupportedError, "no tower for pictures"),
+        ({"clip.has_vision_encoder": False}, UnsupportedError, "holds no image"),
         ({"clip.projector_type": "unheard_of"}, UnsupportedError, "unheard_of"),
         ({"clip.vision.patch_size": 0}, ModelError, "patch_size is 0"),
         ({"clip.vision.image_mean": [0.5]}, ModelError, "image_mean has 1 numbers"),
@@ -117,7 +117,7 @@ def test_settings_are_read_from_the_keys_of_the_file():
         ({"clip.vision.image_grid_pinpoints": [float("inf"), 56]}, ModelError, "pinpoints is no array of numbers"),
         # Arrays compare with a text element by element, and have no truth.
         ({"general.architecture": np.zeros(2)}, ModelError, "holds no projector"),
-        ({"clip.has_vision_encoder": np.ones(2)}, UnsupportedError, "no tower for pictures"),
+        ({"clip.has_vision_encoder": np.ones(2)}, UnsupportedError, "holds no image"),
         ({"clip.projector_type": np.ones(2)}, UnsupportedError, "the projector type '' is not supported"),
     ],
 )
@@ -178,7 +178,7 @@ def test_lightonocr_has_rows_alone_within_the_longest_side_that_its_file_says():
     assert larger == (longest, longest // 2) and max(smaller) == longest // 2
 
 
-def test_gemma_3n_fills_each_piece_of_a_sound_up_and_ends_it_with_a_row():
+def test_gemma_3n_fills_each_piece_of_audio_up_and_ends_it_with_a_row():
     audio = AudioSettings("audio", "gemma3na", 16)
     frames = [Piece(np.zeros((n, 16), np.float32), (1, 1, n)) for n in (2997, 33)]
     mark, after = "\n\n<start_of_audio>", "\n\n"

@@ -37,9 +37,9 @@ class ImagePart:
 
 @dataclass(frozen=True)
 class AudioPart:
-    """A sound, which is decoded when the prompt is laid out."""
+    """An audio clip, which is decoded when the prompt is laid out."""
 
-    sound: multimodal.GivenSound
+    audio: multimodal.AudioInput
 
 
 @dataclass(frozen=True)
@@ -171,22 +171,22 @@ def _read_part(part: Mapping[str, Any]) -> Part:
         return FilePart(file)
     if (video := _video(part)) is not None:
         return VideoPart(video)
-    if (sound := _sound(part)) is not None:
-        return AudioPart(sound)
+    if (audio := _audio(part)) is not None:
+        return AudioPart(audio)
     picture = _picture(part)
     return OtherPart(part) if picture is None else ImagePart(picture)
 
 
-def _sound(part: Mapping[str, Any]) -> multimodal.GivenSound | None:
-    """Returns the sound of a part in OpenAI's words, or in those of transformers; None if it holds none."""
+def _audio(part: Mapping[str, Any]) -> multimodal.AudioInput | None:
+    """Returns the audio of a part in OpenAI's words, or in those of transformers; None if it holds none."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "input_audio" and isinstance(given, Mapping) and isinstance(given.get("data"), str):
-        return multimodal.GivenSound(base64=given["data"], where="input_audio")
+        return multimodal.AudioInput(base64=given["data"], where="input_audio")
     if kind == "audio_url":
         url = given.get("url") if isinstance(given, Mapping) else given
-        return multimodal.GivenSound(address=url, where="audio_url") if isinstance(url, str) else None
-    return multimodal.GivenSound(given, where="audio") if kind == "audio" and given is not None else None
+        return multimodal.AudioInput(address=url, where="audio_url") if isinstance(url, str) else None
+    return multimodal.AudioInput(given, where="audio") if kind == "audio" and given is not None else None
 
 
 def _file(part: Mapping[str, Any]) -> multimodal.GivenFile | None:

@@ -1,4 +1,4 @@
-"""Sight: pictures and sounds of a conversation, as its chat template shows them, and their places in the prompt."""
+"""Sight: pictures and audio of a conversation, as its chat template shows them, and their places in the prompt."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Vision:
     transcribes: bool = False  # writes what it hears, and holds no conversations
 
     def settings_of(self, kind: Kind) -> TowerSettings | AudioSettings:
-        """How pictures, or sounds, are prepared and laid out; RequestError if the model takes none."""
+        """How pictures, or audio, are prepared and laid out; RequestError if the model takes none."""
         settings = self.tower if kind == "image" else self.audio
         if settings is None:
             raise RequestError(cannot_take(kind, self))
         return settings
 
     def mark(self, kind: Kind) -> re.Pattern[str]:
-        """What chat templates write in place of a picture, or of a sound."""
+        """What chat templates write in place of a picture, or of an audio clip."""
         settings = self.tower if kind == "image" else self.audio
         written = () if settings is None else settings.family.written
         return re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))) or r"(?!)")
@@ -58,7 +58,7 @@ class Vision:
 
 @dataclass(frozen=True, eq=False)
 class SeenPicture:
-    """A picture, or a sound, and the characters of the prompt that it replaces."""
+    """A picture, or an audio clip, and the characters of the prompt that it replaces."""
 
     picture: Prepared
     start: int
@@ -67,23 +67,23 @@ class SeenPicture:
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """A picture, or a sound, that was read for a tower."""
+    """A picture, or an audio clip, that was read for a tower."""
 
-    given: multimodal.GivenPicture | multimodal.GivenSound
+    given: multimodal.GivenPicture | multimodal.AudioInput
     settings: TowerSettings | AudioSettings
     prepared: Prepared
     n_rows: int
-    seconds: float  # of a sound
+    seconds: float  # of an audio clip
 
 
 @dataclass(eq=False)
 class Readings:
-    """What was read of a conversation that is laid out several times: each picture and each sound once."""
+    """What was read of a conversation that is laid out several times: each picture and each audio once."""
 
     left: float = _FETCHING  # seconds
     _read: dict[int, _Reading] = field(default_factory=dict)  # by the identity of what was given
 
-    def find(self, given: multimodal.GivenPicture | multimodal.GivenSound, sight: Vision) -> _Reading | None:
+    def find(self, given: multimodal.GivenPicture | multimodal.AudioInput, sight: Vision) -> _Reading | None:
         """Returns what was read of this; None if nothing was, or if the tower is another one."""
         found = self._read.get(_identity(given))
         is_same = found is not None and found.settings in (sight.tower, sight.audio)
@@ -95,14 +95,14 @@ class Readings:
         return reading
 
 
-def _identity(given: multimodal.GivenPicture | multimodal.GivenSound) -> int:
+def _identity(given: multimodal.GivenPicture | multimodal.AudioInput) -> int:
     """Returns what tells one given thing from another; pages of a file that is opened again are the same."""
     source = given.source.frames[0] if isinstance(given.source, multimodal.Clip) else given.source
     return id(source if isinstance(source, (multimodal.Page, multimodal.Frame)) else given)
 
 
 def has_pictures(messages: Sequence[Message]) -> bool:
-    """Whether a conversation brings pictures, sounds, files or videos."""
+    """Whether a conversation brings pictures, audio, files or videos."""
     return any(
         isinstance(part, (ImagePart, AudioPart, FilePart, VideoPart)) for message in messages for part in message.parts
     )
@@ -110,8 +110,8 @@ def has_pictures(messages: Sequence[Message]) -> bool:
 
 def check_pictures(
     messages: Sequence[Message], sight: Vision | None
-) -> list[multimodal.GivenPicture | multimodal.GivenSound]:
-    """Returns the pictures and sounds of a conversation, none of them read.
+) -> list[multimodal.GivenPicture | multimodal.AudioInput]:
+    """Returns the pictures and audio of a conversation, none of them read.
 
     RequestError if they are too many, or if the model takes none, or holds no conversations.
     """
@@ -122,7 +122,7 @@ def check_pictures(
         kind: Kind = "image" if isinstance(part, ImagePart) else "audio"
         if sight is None or (sight.tower if kind == "image" else sight.audio) is None:
             raise _given(part).refusal(cannot_take(kind, sight))
-    for one, name in ((ImagePart, "pictures"), (AudioPart, "sounds")):
+    for one, name in ((ImagePart, "pictures"), (AudioPart, "audio")):
         n = sum(
             isinstance(part, one)
             and not isinstance(_given(part).source, (multimodal.Page, multimodal.Frame, multimodal.Clip))
@@ -137,12 +137,12 @@ def check_pictures(
     return [_given(part) for part in parts]
 
 
-def _given(part: ImagePart | AudioPart) -> multimodal.GivenPicture | multimodal.GivenSound:
-    return part.picture if isinstance(part, ImagePart) else part.sound
+def _given(part: ImagePart | AudioPart) -> multimodal.GivenPicture | multimodal.AudioInput:
+    return part.picture if isinstance(part, ImagePart) else part.audio
 
 
 def without_projector(kind: Kind, model: str = "this model") -> str:
-    """Returns the sentence about a picture, or a sound, that comes to a model without a projector."""
+    """Returns the sentence about a picture, or an audio clip, that comes to a model without a projector."""
     others = _HEARING if kind == "audio" else ""
     return (
         f"{model} {_lack(kind)}: no projector (mmproj file) is open with it; choose a model that does{others}, or give"
@@ -151,18 +151,18 @@ def without_projector(kind: Kind, model: str = "this model") -> str:
 
 
 def cannot_take(kind: Kind, sight: Vision | None, model: str = "this model") -> str:
-    """Returns the sentence about a picture, or a sound, that comes to a model without a tower for it."""
+    """Returns the sentence about a picture, or an audio clip, that comes to a model without a tower for it."""
     return without_projector(kind, model) if sight is None else f"{model} {_lack(kind)}: {_OTHER}"
 
 
 def _lack(kind: Kind) -> str:
-    return "sees no pictures" if kind == "image" else "hears no sounds"
+    return "sees no pictures" if kind == "image" else "does not support audio"
 
 
 def read_pictures(
     messages: Sequence[Message], sight: Vision | None, readings: Readings | None = None
 ) -> list[Prepared]:
-    """Returns the pictures and sounds of a conversation as towers read them, in order; errors as `check_pictures`.
+    """Returns the pictures and audio of a conversation as towers read them, in order; errors as `check_pictures`.
 
     One at a time: the pixels of a picture are freed before the next one is decoded. What `readings` hold is not read
     again, and they keep what is.
@@ -189,15 +189,15 @@ def read_pictures(
 
 
 def _read(
-    given: multimodal.GivenPicture | multimodal.GivenSound,
+    given: multimodal.GivenPicture | multimodal.AudioInput,
     sight: Vision,
     n_before: int,
     before: float,
     readings: Readings,
 ) -> _Reading:
-    """Returns a picture, or a sound, as the tower reads it; `n_before` rows and `before` seconds come before it."""
-    if isinstance(given, multimodal.GivenSound):
-        its, n_rows, seconds = _heard(given, sight, n_before, before)
+    """Return the encoder input of an image or audio clip, after `n_before` rows and `before` seconds."""
+    if isinstance(given, multimodal.AudioInput):
+        its, n_rows, seconds = _read_audio(given, sight, n_before, before)
         return _Reading(given, sight.settings_of("audio"), its, n_rows - n_before, seconds - before)
     begun = time.monotonic()
     its, n_rows = _prepared(given, sight, n_before, begun + readings.left)
@@ -206,7 +206,7 @@ def _read(
 
 
 def _prepared(given: multimodal.GivenPicture, sight: Vision, n_before: int, deadline: float) -> tuple[Prepared, int]:
-    """Returns a picture as the tower reads it, and its rows with those of the pictures and sounds before it.
+    """Returns a picture as the tower reads it, and its rows with those of the pictures and audio before it.
 
     Rows are counted first: RequestError for those that the context cannot hold, before any of them takes memory.
     """
@@ -233,35 +233,37 @@ def _prepared(given: multimodal.GivenPicture, sight: Vision, n_before: int, dead
         raise given.refusal(f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})") from error
 
 
-def _heard(given: multimodal.GivenSound, sight: Vision, n_before: int, before: float) -> tuple[Prepared, int, float]:
-    """Returns a sound, and its rows and seconds with those before it; both are checked before it is prepared."""
-    sound = given.read()
+def _read_audio(
+    given: multimodal.AudioInput, sight: Vision, n_before: int, before: float
+) -> tuple[Prepared, int, float]:
+    """Returns an audio clip, and its rows and seconds with those before it; both are checked before it is prepared."""
+    audio = given.read()
     assert sight.audio is not None
-    seconds = before + sound.seconds
+    seconds = before + audio.seconds
     _check_seconds(seconds, given)
     try:
-        n_rows = n_before + multimodal.measure_sound(sound, sight.audio).n_rows
+        n_rows = n_before + multimodal.measure_audio(audio, sight.audio).n_rows
         _check_rows(n_rows, given, sight)
-        return multimodal.prepare_sound(sound, sight.audio), n_rows, seconds
+        return multimodal.prepare_audio(audio, sight.audio), n_rows, seconds
     except RequestError as error:
         raise error if error.code == "context_length" else given.refusal(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
         raise given.refusal(f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})") from error
 
 
-def _check_seconds(seconds: float, last: multimodal.GivenPicture | multimodal.GivenSound) -> None:
-    """RequestError if the sounds of a conversation up to `last` are too long."""
+def _check_seconds(seconds: float, last: multimodal.GivenPicture | multimodal.AudioInput) -> None:
+    """RequestError if the audio clips of a conversation up to `last` are too long."""
     if seconds > _MAX_SECONDS:
         raise last.refusal(
-            f"the sounds of the conversation have more than {_MAX_SECONDS // 60} minutes together; send fewer"
+            f"the audio clips of the conversation have more than {_MAX_SECONDS // 60} minutes together; send fewer"
         )
 
 
-def _check_rows(n_rows: int, last: multimodal.GivenPicture | multimodal.GivenSound, sight: Vision) -> None:
+def _check_rows(n_rows: int, last: multimodal.GivenPicture | multimodal.AudioInput, sight: Vision) -> None:
     """RequestError if the context cannot hold the rows of what a conversation shows up to `last`."""
     if sight.ctx is None or n_rows < sight.ctx:
         return
-    what, smaller = ("sounds", "shorter") if isinstance(last, multimodal.GivenSound) else ("pictures", "smaller")
+    what, smaller = ("audio", "shorter") if isinstance(last, multimodal.AudioInput) else ("pictures", "smaller")
     where = f" up to {last.where}" if last.where else ""
     raise RequestError(
         f"the {what}{where} take {n_rows} tokens, but the context holds {sight.ctx}, of which text and answer"
@@ -276,7 +278,7 @@ def _check_rows(n_rows: int, last: multimodal.GivenPicture | multimodal.GivenSou
 def show_pictures(messages: Sequence[Message], template: ChatTemplate, sight: Vision) -> list[Message]:
     """Returns the messages as the template takes them: with parts of their type, or with its mark in the text.
 
-    Marks that a person wrote are broken, so that each mark of the prompt is a picture or a sound.
+    Marks that a person wrote are broken, so that each mark of the prompt is a picture or an audio clip.
     """
     known = [kind for kind in ("image", "audio") if re.search(rf"""['"]{kind}['"]""", template.source)]
     return [_shown(message, sight, known if template.takes_parts else []) for message in messages]
@@ -319,9 +321,9 @@ def _written(part: Part, sight: Vision) -> str:
 
 
 def find_places(text: str, pictures: Sequence[Prepared], sight: Vision) -> tuple[SeenPicture, ...]:
-    """Returns each picture and sound with its place in a prompt, in order; TemplateError if one is not shown."""
+    """Returns each picture and audio with its place in a prompt, in order; TemplateError if one is not shown."""
     placed: list[SeenPicture] = []
-    for kind, name in (("image", "pictures"), ("audio", "sounds")):
+    for kind, name in (("image", "pictures"), ("audio", "audio clips")):
         own = [one for one in pictures if one.kind == kind]
         found = list(sight.mark(own[0].kind).finditer(text)) if own else []
         if len(found) != len(own):

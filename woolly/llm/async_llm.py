@@ -19,7 +19,7 @@ from woolly.llm.peers import PeerCalls
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.speech.loop import transcribed
 from woolly.llm.texts import Classification, Float32, Text, listed
-from woolly.multimodal import read_sound
+from woolly.multimodal import read_audio
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from woolly.llm.options import ChatOptions, GenerateOptions
     from woolly.llm.requests import Params, Prompt, Prompts
     from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
-    from woolly.multimodal.audio import SoundSource
+    from woolly.multimodal.audio import AudioSource
     from woolly.plan import Pooling
     from woolly.sampling import SamplingParams
 
@@ -142,22 +142,22 @@ class AsyncLLM(PeerCalls):
         """As `LLM.chat` with `stream`; refused as by `stream`."""
         return AsyncChatStream(self.llm.driver, lambda: self.llm.prepare_chat(messages, params, **options))
 
-    async def transcribe(self, sound: SoundSource, **options: Any) -> Transcript:
+    async def transcribe(self, audio: AudioSource, **options: Any) -> Transcript:
         """As `LLM.transcribe`, without streaming."""
-        transcriber = await asyncio.to_thread(self._transcriber, sound, options)
+        transcriber = await asyncio.to_thread(self._transcriber, audio, options)
         async for _ in transcribed(transcriber, self._written):
             pass
         return transcriber.transcript
 
-    async def stream_transcript(self, sound: SoundSource, **options: Any) -> AsyncIterator[SpokenSegment]:
+    async def stream_transcript(self, audio: AudioSource, **options: Any) -> AsyncIterator[SpokenSegment]:
         """As `LLM.transcribe` with `stream`: `async for segment in llm.stream_transcript("talk.wav")`."""
-        transcriber = await asyncio.to_thread(self._transcriber, sound, options)
+        transcriber = await asyncio.to_thread(self._transcriber, audio, options)
         async for segment in transcribed(transcriber, self._written):
             yield segment
 
-    def _transcriber(self, sound: SoundSource, options: Mapping[str, Any]) -> Transcribing:
+    def _transcriber(self, audio: AudioSource, options: Mapping[str, Any]) -> Transcribing:
         _check_options(options, "stream_transcript")
-        return self.llm.prepare_transcript(read_sound(sound), **options)
+        return self.llm.prepare_transcript(read_audio(audio), **options)
 
     async def _written(self, ask: Ask) -> Sequence[int]:
         (completion,) = await self._complete([[self.llm.request_of(ask)]])

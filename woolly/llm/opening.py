@@ -50,7 +50,7 @@ def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
 def sight_of(loaded: LoadedModel, ctx: int) -> Vision | None:
     """Returns by what a model sees and hears: its projector, or the encoder of one that transcribes."""
     source = loaded.source
-    tower = source if source is not None and isinstance(source, multimodal.SoundEncoder) else loaded.tower
+    tower = source if source is not None and isinstance(source, multimodal.AudioEncoder) else loaded.tower
     if tower is None:
         return None
     return Vision(tower.sight, audio=tower.audio, ctx=ctx, transcribes=tower is loaded.source)

@@ -40,4 +40,4 @@ class ChatOptions(SharedOptions, total=False):
     documents: Sequence[Mapping[str, Any]] | None  # for templates that show them
     variables: Mapping[str, Any] | None  # the template's own switches, such as enable_thinking
     images: Sequence[Any] | None  # pictures before the last message: paths, bytes, PIL images or arrays of uint8
-    audio: Sequence[Any] | None  # sounds before the last message: paths, bytes or arrays with a rate, (array, 16000)
+    audio: Sequence[Any] | None  # audio before the last message: paths, bytes or arrays with a rate, (array, 16000)

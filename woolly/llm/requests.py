@@ -24,13 +24,13 @@ from woolly.llm.prompts import (
     read_chat,
     split_options,
 )
-from woolly.llm.sight import encode_layout, picture_tokens, sound_tokens
+from woolly.llm.sight import audio_tokens, encode_layout, picture_tokens
 from woolly.runtime import PAGE_SIZE
 from woolly.sampling import SamplingParams
 from woolly.sampling.seeds import draw_seed
 
 if TYPE_CHECKING:
-    from woolly.multimodal import Picture, Placeholder, Sound
+    from woolly.multimodal import Audio, Picture, Placeholder
     from woolly.store import Preset
     from woolly.templates import ChatTemplate
     from woolly.tokens import Tokenizer
@@ -184,11 +184,11 @@ class RequestMaker:
             raise RequestError(cannot_take("image", self.sight))
         return picture_tokens(picture, self.sight.tower, self._encode)
 
-    def sound_tokens(self, sound: Sound) -> int:
-        """Returns how many tokens a sound takes of a context; RequestError if the model hears none."""
+    def audio_tokens(self, audio: Audio) -> int:
+        """Returns how many tokens an audio clip takes of a context; RequestError if the model hears none."""
         if self.sight is None or self.sight.audio is None:
             raise RequestError(cannot_take("audio", self.sight))
-        return sound_tokens(sound, self.sight.audio, self._encode)
+        return audio_tokens(audio, self.sight.audio, self._encode)
 
     def prepare_score(self, prompt: Prompt) -> Request:
         """As `prepare`, for `Score.of`."""

@@ -1,4 +1,4 @@
-"""Sight: pictures and sounds of a prompt as the engine takes them, and what they cost."""
+"""Sight: pictures and audio of a prompt as the engine takes them, and what they cost."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from woolly import multimodal
 
 if TYPE_CHECKING:
     from woolly.chat import Layout, Vision
-    from woolly.multimodal import AudioSettings, Picture, Prompt, Sound, TowerSettings
+    from woolly.multimodal import Audio, AudioSettings, Picture, Prompt, TowerSettings
 
 
 def encode_layout(layout: Layout, sight: Vision, encode: Callable[[str], Sequence[int]]) -> Prompt:
-    """Returns a conversation as tokens, and rows of its pictures and sounds among them."""
+    """Returns a conversation as tokens, and rows of its pictures and audio among them."""
     parts: list[str | multimodal.Placeholder] = []
     end = 0
     for index, seen in enumerate(layout.pictures):
@@ -28,9 +28,9 @@ def picture_tokens(picture: Picture, tower: TowerSettings, encode: Callable[[str
     return _count(multimodal.measure(picture.size, tower), encode)
 
 
-def sound_tokens(sound: Sound, audio: AudioSettings, encode: Callable[[str], Sequence[int]]) -> int:
-    """Returns how many tokens of a context a sound takes, with the marks around it."""
-    return _count(multimodal.measure_sound(sound, audio), encode)
+def audio_tokens(audio: Audio, settings: AudioSettings, encode: Callable[[str], Sequence[int]]) -> int:
+    """Returns how many tokens of a context an audio clip takes, with the marks around it."""
+    return _count(multimodal.measure_audio(audio, settings), encode)
 
 
 def _count(layout: multimodal.Layout, encode: Callable[[str], Sequence[int]]) -> int:

@@ -13,7 +13,7 @@ def import_numpy(backend: str | None) -> None:
     """Imports NumPy with one BLAS thread.
 
     Nothing if NumPy is imported already, if the environment sets a number of threads, or for the reference backend.
-    The other backends compute with threads of their own; spectra of sounds, which NumPy computes, take one. To start
+    The other backends compute with threads of their own; spectra of audio, which NumPy computes, take one. To start
     one for each core takes 60 ms on two cores. A library leaves this to the program that it is a part of.
     """
     if backend == "reference" or "numpy" in sys.modules or any(name in os.environ for name in _SETTINGS):

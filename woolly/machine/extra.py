@@ -19,7 +19,7 @@ _PACKAGES = {
     "pdf": "pypdfium2",
     "pictures": "pillow",
     "ray": "ray",
-    "sounds": "soundfile",
+    "audio": "soundfile",
     "video": "av",
 }
 

@@ -84,9 +84,9 @@ def read(keys: Keys) -> ParakeetParams:
 
 
 def build(p: Tracer, hp: ParakeetParams) -> None:
-    """What is said in a row, whatever the text before: rows of a sound stand in place of all tokens."""
+    """What is said in a row, whatever the text before: rows of an audio clip stand in place of all tokens."""
     if p.pooling is not None:
-        raise UnsupportedError("a Parakeet model transcribes sounds, and makes no vectors of texts")
+        raise UnsupportedError("a Parakeet model transcribes audio and produces no embeddings")
     if hp.decoder_type == "ctc":
         x = p.output_rows(p.embed("token_embd", width=hp.width))
         p.output(p.linear(x, "token_embd", width=p.rows("token_embd")))

@@ -30,7 +30,7 @@ _NEEDS = {
     "a loop that fills in masked tokens in any order (diffusion), where Woolly writes one after the other": (
         "dream llada llada-moe rnd1"
     ),
-    "images or sound": "clip",
+    "images or audio": "clip",
 }
 
 # Heads that guess tokens for a model of another file, and the files here that build them: no other is imported to know.
@@ -222,7 +222,7 @@ class TracedEncoder:
 
 
 def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedEncoder | TracedTower:
-    """The encoder that a plan which `trace` made of the file reads: of texts, or of sounds."""
+    """The encoder that a plan which `trace` made of the file reads: of texts, or of audio."""
     name = plan.architecture
     try:
         module, tracer = _module(name), Tracer(name, file.tensors)

@@ -1,4 +1,4 @@
-"""Whisper: a decoder that reads what an encoder made of 30 s of sound; layer norms, biases, positions from tables.
+"""Whisper: a decoder that reads what an encoder made of 30 s of audio; layer norms, biases, positions from tables.
 
 Rows of the encoder come first in a sequence, as those of T5's do. So the table of positions begins with as many rows of
 zeros, which readers of other files put there.
@@ -62,7 +62,7 @@ def read(keys: Keys) -> WhisperParams:
 def build(p: Tracer, hp: WhisperParams) -> None:
     """The decoder."""
     if p.pooling is not None:
-        raise UnsupportedError("a Whisper model transcribes sounds, and makes no vectors of texts")
+        raise UnsupportedError("a Whisper model transcribes audio and produces no embeddings")
     n_places = hp.n_source + hp.keys.positive("context_length")
     if p.rows("dec.position_embd") < n_places:
         raise ModelError(f"dec.position_embd has {p.rows('dec.position_embd')} rows; {n_places} were expected")

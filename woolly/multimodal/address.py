@@ -1,4 +1,4 @@
-"""Addresses of pictures and sounds: data: URLs, base64 and, if the operator allows it, http and https."""
+"""Addresses of pictures and audio: data: URLs, base64 and, if the operator allows it, http and https."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import re
 
 from woolly.errors import RequestError
-from woolly.multimodal.audio.format import TAKEN as SOUNDS
+from woolly.multimodal.audio.format import SUPPORTED as SUPPORTED_AUDIO
 from woolly.multimodal.format import MAX_BYTES, TAKEN
 
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)((?:;[a-z0-9-]+=[^;,]*)*);base64,", re.IGNORECASE)
@@ -42,15 +42,15 @@ def picture_bytes(address: str, *, allows_remote: bool = False, deadline: float 
     raise RequestError(f"{address[:40]!r} is no address of a picture; expected data:image/png;base64,...")
 
 
-def sound_bytes(address: str) -> bytes:
-    """Returns the bytes of the file in a data: URL of base64; sounds are never fetched."""
+def audio_bytes(address: str) -> bytes:
+    """Returns the bytes of the file in a data: URL of base64; audio are never fetched."""
     head = _DATA.match(address[:256])
     if head is None:
         raise RequestError(
-            f"{address[:40]!r} is no address of a sound; expected data:audio/wav;base64,... (sounds are not fetched)"
+            f"{address[:40]!r} is not an audio URL; expected data:audio/wav;base64,... (audio is not fetched)"
         )
-    check_sound_type(head[1])
-    return read_base64(address[head.end() :], "sound")
+    check_audio_type(head[1])
+    return read_base64(address[head.end() :], "audio")
 
 
 def file_bytes(data: str) -> bytes:
@@ -88,11 +88,11 @@ def video_bytes(data: str) -> bytes:
     return read_base64(data[head.end() :], "video")
 
 
-def check_sound_type(type: str) -> None:
-    """RequestError if a media type is that of no sound."""
+def check_audio_type(type: str) -> None:
+    """RequestError if a media type is that of no audio."""
     kind = type.lower().partition("/")[0]
     if kind not in ("audio", "application"):  # application/ogg is a name of OGG files
-        raise RequestError(f"its type is {type[:60]!r}; a sound was expected, as {SOUNDS}")
+        raise RequestError(f"its type is {type[:60]!r}; an audio clip was expected, as {SUPPORTED_AUDIO}")
 
 
 def check_type(type: str) -> None:

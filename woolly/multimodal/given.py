@@ -1,4 +1,4 @@
-"""GivenPicture, GivenSound, GivenFile, GivenVideo: as a request brings them, to be decoded for its prompt."""
+"""GivenPicture, AudioInput, GivenFile, GivenVideo: as a request brings them, to be decoded for its prompt."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from urllib.parse import unquote, urlsplit
 
 from woolly.errors import RequestError
 from woolly.multimodal.address import (
+    audio_bytes,
+    check_audio_type,
     check_file_type,
-    check_sound_type,
     check_type,
     file_bytes,
     picture_bytes,
     read_base64,
-    sound_bytes,
     video_bytes,
 )
-from woolly.multimodal.audio import Sound, SoundSource, read_sound
+from woolly.multimodal.audio import Audio, AudioSource, read_audio
 from woolly.multimodal.pdf import Page, Taken, read_file, read_pages
 from woolly.multimodal.picture import Picture, PictureSource, read_picture
 from woolly.multimodal.video import Frame, Showing, Video, read_video
@@ -64,28 +64,28 @@ class GivenPicture:
 
 
 @dataclass(frozen=True)
-class GivenSound:
+class AudioInput:
     """One of a source, an address and base64 text. Nothing of it was read: that takes a while, and may fail."""
 
-    source: SoundSource = field(default=None, repr=False)  # what `read_sound` takes
+    source: AudioSource = field(default=None, repr=False)  # what `read_audio` takes
     address: str = field(default="", repr=False)  # a data: URL
     base64: str = field(default="", repr=False)
     media_type: str = ""  # of base64 text, if the client names it
     where: str = ""  # the field of the request that holds it, for messages
 
-    def read(self) -> Sound:
-        """Returns the decoded sound; RequestError, with the field at fault, if it cannot be used."""
+    def read(self) -> Audio:
+        """Returns the decoded audio; RequestError, with the field at fault, if it cannot be used."""
         try:
             if self.source is not None:
-                return read_sound(self.source)
+                return read_audio(self.source)
             if self.media_type:
-                check_sound_type(self.media_type)
-            return read_sound(sound_bytes(self.address) if self.address else read_base64(self.base64, "sound"))
+                check_audio_type(self.media_type)
+            return read_audio(audio_bytes(self.address) if self.address else read_base64(self.base64, "audio"))
         except RequestError as error:
             raise self.refusal(str(error)) from None
 
     def refusal(self, message: str) -> RequestError:
-        """Returns the error of this sound."""
+        """Returns the error of this audio."""
         return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
 
 

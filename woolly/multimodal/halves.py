@@ -1,4 +1,4 @@
-"""The Halves: the towers that a projector's file holds, one for pictures, one for sound, or both."""
+"""The Halves: the towers that a projector's file holds, one for pictures, one for audio, or both."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_halves(metadata: Mapping[str, Any]) -> Halves:
             refused[0]
             if refused
             else UnsupportedError(
-                "the file holds no tower for pictures or sound (clip.has_vision_encoder, clip.has_audio_encoder)"
+                "the file holds no image or audio encoder (clip.has_vision_encoder, clip.has_audio_encoder)"
             )
         )
     return Halves(sight, audio, str(refused[0]) if refused else "")

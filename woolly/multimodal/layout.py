@@ -1,4 +1,4 @@
-"""The Layout: what comes into a prompt in place of a picture or a sound, marks and rows, in order."""
+"""The Layout: what comes into a prompt in place of a picture or an audio clip, marks and rows, in order."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def encode_prompt(parts: Iterable[str | Placeholder], encode: Callable[[str], Se
 
 
 def lay_out(prepared: Prepared, settings: TowerSettings | AudioSettings, index: int = 0) -> Layout:
-    """What a picture or a sound becomes in a prompt; `index` counts the pictures before it."""
+    """What a picture or an audio clip becomes in a prompt; `index` counts the pictures before it."""
     if isinstance(settings, multimodal.AudioSettings) and settings.family.filled:
         return Layout(_joined(part for i in range(len(prepared.pieces)) for part in _filled(prepared, i, settings)))
     if isinstance(settings, multimodal.AudioSettings):

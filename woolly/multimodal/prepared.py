@@ -1,4 +1,4 @@
-"""The Prepared: a picture or a sound as the tower of a model reads it."""
+"""The Prepared: a picture or an audio clip as the tower of a model reads it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Piece:
 
     A row of `values` is a patch, resized and normalized: its red values line by line, then green, then blue. Patches
     come line by line, from left to right; a tower that wants another order arranges them itself. A still picture has
-    one frame, also for towers whose patches are two frames deep; of a video, a piece has both, one after the other. Of
-    a sound, a row is a frame of the spectrogram, and the grid is (1, 1, frames). Of a text that an encoder reads, a row
-    is a token's number, and the grid (1, 1, tokens).
+    one frame, also for towers whose patches are two frames deep; of a video, a piece has both, one after the other. For
+    audio, a row is a frame of the spectrogram, and the grid is (1, 1, frames). For encoder text, a row is a token id,
+    and the grid is (1, 1, tokens).
     """
 
     values: npt.NDArray[np.float32] = field(repr=False)  # [n_patches, 3 * patch_size ** 2]
@@ -46,7 +46,7 @@ class Prepared:
     # Lines and columns of tiles; (0, 0): the picture is whole. An overview is one more piece.
     tiles: tuple[int, int] = (0, 0)
     size: tuple[int, int] = (0, 0)  # height and width of the picture in pixels, before it was prepared
-    seconds: float = 0.0  # length of the sound, before it was prepared
+    seconds: float = 0.0  # length of the audio, before it was prepared
     moments: tuple[int, ...] = ()  # of a video whose pieces are its frames: what rows of each turn by in time
 
     @classmethod

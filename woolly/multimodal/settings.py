@@ -161,7 +161,7 @@ def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
     """The settings of the vision tower in a file's metadata; ModelError or UnsupportedError if there is none."""
     check_projector(metadata)
     if metadata.get("clip.has_vision_encoder") is not True:
-        raise UnsupportedError("the file holds no tower for pictures (clip.has_vision_encoder)")
+        raise UnsupportedError("the file holds no image encoder (clip.has_vision_encoder)")
     projector = text_of(metadata, "clip.vision.projector_type") or text_of(metadata, "clip.projector_type")
     if projector not in PROJECTORS:
         raise UnsupportedError(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from woolly.plan.tracer import Tracer
     from woolly.quant import GGMLType
 
-# Tensors that no text model reads: towers for images and sound in the same file, and scales for int8 hardware.
+# Tensors that no text model reads: towers for images and audio in the same file, and scales for int8 hardware.
 _TOWERS = ("v.", "mm.", "a.")
-_SOUND = ("a.", "mm.a.")  # the other tower of a file, beside that for images
+_AUDIO = ("a.", "mm.a.")  # the other tower of a file, beside that for images
 _SIDECAR = ".input_scale"
 # Frames of this folder are not the model's.
 _HERE = str(Path(__file__).parent)
@@ -87,10 +87,10 @@ class Recorder:
     ) -> None:
         """`is_tower` says that a tower is traced, whose tensors a text model skips.
 
-        `ignored` are beginnings of names that no step reads; None: those of towers, or of the tower for sound.
+        `ignored` are beginnings of names that no step reads; None: those of towers, or of the audio tower.
         `state` is that of the plan whose draft is traced, if steps look at it.
         """
-        self._ignored = ignored if ignored is not None else _SOUND if is_tower else _TOWERS
+        self._ignored = ignored if ignored is not None else _AUDIO if is_tower else _TOWERS
         self.pooling = pooling  # how vectors of texts are asked for; None: as the model does it, or logits
         self._architecture = architecture
         self._tensors = tensors

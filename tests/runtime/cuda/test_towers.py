@@ -1,4 +1,4 @@
-"""Towers on the emulated GPU: rows of pictures and sounds against the reference, and prompts with such rows."""
+"""Towers on the emulated GPU: rows of pictures and audio against the reference, and prompts with such rows."""
 
 import math
 from dataclasses import replace

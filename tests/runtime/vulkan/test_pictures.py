@@ -1,4 +1,4 @@
-"""Pictures, sounds and prompts with them on a device of Vulkan: the bits of the cpu backend."""
+"""Pictures, audio and prompts with them on a device of Vulkan: the bits of the cpu backend."""
 
 import math
 from dataclasses import replace

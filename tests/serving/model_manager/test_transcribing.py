@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from tests.cases.parakeet import write_parakeet
-from tests.cases.whisper import sound, write_whisper
-from tests.multimodal.test_sound import wav
+from tests.cases.whisper import waveform, write_whisper
+from tests.multimodal.test_audio import wav
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.openai import audio
 from woolly.serving.observability.logs import log
@@ -21,10 +21,10 @@ def folder(tiny_folder, tmp_path_factory):
 
 
 def _hear(client, path="transcriptions", **fields):
-    return client.post(f"/v1/audio/{path}", data=fields, files={"file": ("talk.wav", b"a sound")})
+    return client.post(f"/v1/audio/{path}", data=fields, files={"file": ("talk.wav", b"an audio clip")})
 
 
-def test_a_sound_goes_to_a_model_that_hears(app_with, folder, monkeypatch):
+def test_audio_goes_to_a_model_that_hears(app_with, folder, monkeypatch):
     async def answer(request, form):
         return json_reply({"model": form.model})
 
@@ -36,7 +36,7 @@ def test_a_sound_goes_to_a_model_that_hears(app_with, folder, monkeypatch):
         said = _hear(client, model="whisper-1").headers["x-woolly-ignored"]
         assert said == "model (whisper-1 is not here; ggml-tiny answers)"
         reply = _hear(client, model="tiny")
-        assert reply.status_code == 400 and "tiny hears no sounds; ask for ggml-tiny" in reply.text
+        assert reply.status_code == 400 and "tiny does not support audio; ask for ggml-tiny" in reply.text
 
 
 def test_every_list_says_that_it_transcribes(app_with, folder):
@@ -57,7 +57,7 @@ def test_every_list_says_that_it_transcribes(app_with, folder):
 def test_a_parakeet_model_gives_the_times_of_words(app_with, tmp_path, caplog):
     write_parakeet(tmp_path / "ggml-parakeet-tiny.bin")
     ask = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
-    file = {"file": ("talk.wav", wav(sound(3.0)))}
+    file = {"file": ("talk.wav", wav(waveform(3.0)))}
     with app_with(models_dir=tmp_path, model=None, strict_models=False) as client:
         assert client.get("/v1/models").json()["models"][0]["capabilities"] == ["transcription"]
         reply = client.post("/v1/audio/transcriptions", data={"model": "whisper-1", **ask}, files=file).json()

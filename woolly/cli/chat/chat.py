@@ -57,7 +57,7 @@ class Chat:
         self.tools = tools
         self.read_texts: list[str] = []  # contents of files for the start of the next message
         self.images: list[str] = []  # paths of pictures for the next message
-        self.sounds: list[str] = []  # and of sounds
+        self.audio: list[str] = []  # paths of audio files for the next message
         self.file: Path | None = None  # where the conversation was saved to or loaded from
         self.last_facts: dict[str, Any] | None = None
         self.n_tokens = 0  # length of the conversation, as far as it is known
@@ -95,8 +95,8 @@ class Chat:
         asked: dict[str, Any] = {"role": "user", "content": "\n\n".join([*self.read_texts, text])}
         if self.images:
             asked["images"] = list(self.images)
-        if self.sounds:
-            asked["sounds"] = list(self.sounds)
+        if self.audio:
+            asked["audio"] = list(self.audio)
         messages = self.conversation.messages
         n_before, stream = len(messages), self._begin(asked)
         messages.append(asked)
@@ -119,7 +119,7 @@ class Chat:
             raise
         self.read_texts.clear()
         self.images.clear()
-        self.sounds.clear()
+        self.audio.clear()
         if ended == "stop" and not calls and is_assumed_in_vain(self.llm.template, answer):
             tell(f"woolly: {EMPTY}; `woolly run --raw` continues a text")
         self._tell_end(ended)

@@ -22,6 +22,7 @@ _OTHER_NAMES = {
     "predict": "max_tokens",
     "repetition_penalty": "repeat_penalty",
 }
+_OLD_KEYS = {"sounds": "audio"}  # keys of messages in saved files, and their present names
 
 
 @dataclass
@@ -141,6 +142,7 @@ class Conversation:
             raise RequestError(
                 f'{path} holds no conversation: expected {{"messages": [{{"role": ..., "content": ...}}]}}'
             )
+        messages = [{_OLD_KEYS.get(key, key): value for key, value in one.items()} for one in messages]
         settings, system = data.get("settings", {}), data.get("system")
         if not isinstance(settings, dict):
             raise RequestError(f'the settings in {path} are {_short(settings)}; expected {{"temperature": ...}}')
@@ -161,9 +163,9 @@ class Conversation:
 
 
 def with_parts(message: dict[str, Any]) -> dict[str, Any]:
-    """Returns a message as a model is sent it: its pictures and sounds are parts before its text."""
+    """Returns a message as a model is sent it: its images and audio are parts before its text."""
     media = [{"type": "image", "image": path} for path in message.get("images", ())]
-    media += [{"type": "audio", "audio": path} for path in message.get("sounds", ())]
+    media += [{"type": "audio", "audio": path} for path in message.get("audio", ())]
     if not media:
         return message
     return {"role": message["role"], "content": [*media, {"type": "text", "text": message["content"]}]}
@@ -193,7 +195,7 @@ def _is_message(message: Any) -> bool:
     """Whether a message has a role and a text; calls of tools are in OpenAI's shape."""
     if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
         return False
-    for name in ("images", "sounds"):
+    for name in ("images", "audio", *_OLD_KEYS):
         paths = message.get(name, [])
         if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
             return False

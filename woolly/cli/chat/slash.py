@@ -155,15 +155,15 @@ def _regen(chat: Chat, _: str) -> None:
     if question is None:
         chat.conversation.messages[:] = before
         raise RequestError("there is no question to answer again")
-    held = chat.images, chat.sounds
-    chat.images, chat.sounds = (list(asked[-1].get(name, ())) for name in ("images", "sounds"))
+    held = chat.images, chat.audio
+    chat.images, chat.audio = (list(asked[-1].get(name, ())) for name in ("images", "audio"))
     try:
         chat.ask(question)
     except WoollyError:
         chat.conversation.messages[:] = before
         raise
     finally:
-        chat.images, chat.sounds = held
+        chat.images, chat.audio = held
 
 
 def _save(chat: Chat, name: str) -> str:
@@ -246,20 +246,20 @@ def _video(chat: Chat, path: Path, sight: Vision) -> str:
 
 
 def _audio(chat: Chat, name: str) -> str:
-    from woolly.multimodal import read_sound
+    from woolly.multimodal import read_audio
 
     if not name:
-        raise RequestError("a sound was expected, for instance: /audio talk.mp3")
+        raise RequestError("an audio file was expected, for instance: /audio talk.mp3")
     if chat.llm.sight is None or chat.llm.sight.audio is None:
         raise RequestError(
-            f"{chat.llm.path.name} has_audio no sounds: there is no projector (mmproj file) for them beside it; choose"
+            f"{chat.llm.path.name} does not support audio: no projector (mmproj file) for audio is next to it; choose"
             " a model that does (`woolly run whisper:base --audio FILE` transcribes), or name a projector by --mmproj"
         )
     path = Path(name).expanduser().absolute()
-    sound = read_sound(path)
-    cost = counted(chat.llm.sound_tokens(sound), "token")
-    chat.sounds.append(str(path))
-    return f"{path.name} ({sound.seconds:.1f} s, {cost}) goes before your next message"
+    audio = read_audio(path)
+    cost = counted(chat.llm.audio_tokens(audio), "token")
+    chat.audio.append(str(path))
+    return f"{path.name} ({audio.seconds:.1f} s, {cost}) goes before your next message"
 
 
 def _edit(chat: Chat, text: str) -> None:
@@ -366,7 +366,7 @@ COMMANDS = {
     ),
     "read": Slash("FILE", "put a file before the next message", _read),
     "image": Slash("FILE", "put a picture, a PDF file or a video before the next message", _image),
-    "audio": Slash("FILE", "put a sound before the next message", _audio),
+    "audio": Slash("FILE", "put an audio file before the next message", _audio),
     "edit": Slash("[TEXT]", "write a message in an editor, the one that EDITOR names", _edit),
     "save": Slash("FILE", "write the conversation to a JSON file; /save! writes over another", _save),
     "load": Slash("FILE", "continue a saved conversation", _load),

@@ -253,7 +253,7 @@ def _print(facts: dict[str, Any]) -> None:
     if facts["parameters"]:
         console.print(f"parameters  {facts['parameters']:,}")
     if transcribes(facts["metadata"].get("general.architecture")):
-        console.print("sounds  hears, transcribes")
+        console.print("audio  hears, transcribes")
     if pictures := facts.get("pictures"):
         what = pictures.get("cannot_run") or _told_of_pictures(pictures)
         console.print(f"pictures  {_printable(Path(pictures['projector']).name)} ({_printable(what)})")

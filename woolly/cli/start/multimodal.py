@@ -1,4 +1,4 @@
-"""Senses: whether a model takes the pictures and sounds that come with a prompt, before anything is opened."""
+"""Senses: whether a model takes the pictures and audio that come with a prompt, before anything is opened."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from woolly.errors import RequestError, StoreError
 from woolly.store import CATALOGUE, resolve
 
 
-def check_files(images: Sequence[str], sounds: Sequence[str]) -> None:
+def check_files(images: Sequence[str], audio: Sequence[str]) -> None:
     """RequestError, as the one who reads it would raise, for a file that is not there."""
-    for kind, files in (("picture", images), ("sound", sounds)):
+    for kind, files in (("picture", images), ("audio file", audio)):
         for file in files:
             try:
                 Path(file).expanduser().stat()  # not open: a pipe can be opened once
@@ -21,11 +21,11 @@ def check_files(images: Sequence[str], sounds: Sequence[str]) -> None:
 
 
 def find_projector(
-    name: str, images: Sequence[str], sounds: Sequence[str], mmproj: str | Path | None
+    name: str, images: Sequence[str], audio: Sequence[str], mmproj: str | Path | None
 ) -> str | Path | None:
     """Returns the projector to open with a model: the given one, or the one beside it; None if text is all it needs.
 
-    RequestError if no projector is known by which it would see the pictures or hear the sounds. A model that is not
+    RequestError if no projector is known by which it would see the pictures or hear the audio. A model that is not
     here is left to those who fetch it, but for the default one, which only reads text.
     """
     from woolly.chat.sight import without_projector
@@ -33,7 +33,7 @@ def find_projector(
     from woolly.multimodal.pdf import is_pdf
 
     sees = not all(is_pdf(image) for image in images)
-    if mmproj not in (None, "none") or not (sees or sounds):
+    if mmproj not in (None, "none") or not (sees or audio):
         return mmproj  # opening says what it lacks
     try:
         found = choose_projector(resolve(name), mmproj)
@@ -42,5 +42,5 @@ def find_projector(
             return mmproj
         found = None
     if found is None:
-        raise RequestError(without_projector("audio" if sounds else "image", name))
+        raise RequestError(without_projector("audio" if audio else "image", name))
     return found

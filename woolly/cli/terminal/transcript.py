@@ -48,40 +48,40 @@ def is_named_transcriber(name: str) -> bool:
     return named is not None and transcribes(named.architecture)
 
 
-def check_transcript(sounds: Sequence[str], options: Mapping[str, Any]) -> None:
-    """UsageError without a sound, or with an option of the command that a transcript has no use for."""
+def check_transcript(files: Sequence[str], options: Mapping[str, Any]) -> None:
+    """UsageError without an audio file, or with an option of the command that a transcript has no use for."""
     for option, value in options.items():
         if value and option not in _HONOURED:
             raise UsageError(
                 f"--{option.replace('_', '-')} cannot be honoured by a model that transcribes; leave it out"
             )
-    if not sounds:
-        raise UsageError("this model writes what is said in a sound: give one with --audio FILE")
+    if not files:
+        raise UsageError("this model writes what is said in an audio file: give one with --audio FILE")
 
 
 def transcribe(
     path: str | Path,
     wanted: Mapping[str, Any],
-    sounds: Sequence[str],
+    files: Sequence[str],
     engine: Mapping[str, Any],
     sampling: Mapping[str, Any],
     *,
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Prints what is said in each sound, segment by segment. `wanted` are options of `LLM.transcribe`."""
+    """Prints what is said in each audio file, segment by segment. `wanted` are options of `LLM.transcribe`."""
     from woolly.llm import LLM
 
     options = {**wanted, **{option: sampling[option] for option in _HONOURED if option in sampling}}
     with LLM(path, **engine) as llm:
-        for sound in sounds:
+        for file in files:
             if as_json:
-                made = llm.transcribe(sound, **options)
+                made = llm.transcribe(file, **options)
                 facts = {"text": made.text, "language": made.language, "seconds": made.seconds}
                 segments = [asdict(segment) for segment in made.segments]
                 click.echo(json.dumps({**facts, "segments": segments, "model": str(llm.path)}, indent=2))
                 continue
-            for segment in llm.transcribe(sound, stream=True, **options):
+            for segment in llm.transcribe(file, stream=True, **options):
                 click.echo(segment.text.strip())
                 if verbose:
                     tell(f"woolly: {segment.start:.2f} to {segment.end:.2f} s")

@@ -1,4 +1,4 @@
-"""Pictures and sounds of requests: a tower turns them into rows beside the answers, a bit of its work in each step."""
+"""Pictures and audio of requests: a tower turns them into rows beside the answers, a bit of its work in each step."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,7 @@ from woolly.later import later
 
 if TYPE_CHECKING:
     from woolly.engine.multimodal.admit import read_multimodal_prompt
-    from woolly.engine.multimodal.encoder import SoundEncoder, Source, TextEncoder, open_encoder, source_backend
+    from woolly.engine.multimodal.encoder import AudioEncoder, Source, TextEncoder, open_encoder, source_backend
     from woolly.engine.multimodal.encoder_run import EncoderRun
     from woolly.engine.multimodal.encoder_scheduler import EncoderRequest, EncoderScheduler
     from woolly.engine.multimodal.memory import tower_bytes
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from woolly.engine.multimodal.transducer import TransducerDecoder
 
 __all__ = [
+    "AudioEncoder",
     "EncoderRequest",
     "EncoderRun",
     "EncoderScheduler",
     "MultimodalInput",
     "PlaceholderRange",
-    "SoundEncoder",
     "Source",
     "TextEncoder",
     "Tower",
@@ -44,7 +44,7 @@ __getattr__ = later(
     __name__,
     {
         "admit": "read_multimodal_prompt",
-        "encoder": "SoundEncoder Source TextEncoder open_encoder source_backend",
+        "encoder": "AudioEncoder Source TextEncoder open_encoder source_backend",
         "encoder_run": "EncoderRun",
         "encoder_scheduler": "EncoderRequest EncoderScheduler",
         "memory": "tower_bytes",

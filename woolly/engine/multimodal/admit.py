@@ -22,14 +22,16 @@ def read_multimodal_prompt(
     """
     if tower is None:
         raise RequestError(
-            "this model sees no pictures and hears no sounds: no projector (mmproj file) is open with it; give one, or"
+            "this model supports neither images nor audio: no projector (mmproj file) is open with it; give one, or"
             " send text alone",
             field="prompt",
             names=(),
         )
     if params.context_shift or params.prompt_logprobs is not None:
         option = "context_shift" if params.context_shift else "prompt_logprobs"
-        raise RequestError(f"{option} cannot be used with pictures or sounds: their rows are no tokens", field=option)
+        raise RequestError(
+            f"{option} cannot be used with images or audio: their embeddings are not tokens", field=option
+        )
     tokens, inputs = read_prompt(prompt, tower.identity)
     for place in inputs.placeholders:
         rows = place.placeholder

@@ -1,4 +1,4 @@
-"""Encoders that a decoder reads, of texts and of sounds: their rows come before its own, as those of pictures do."""
+"""Encoders that a decoder reads, of texts and of audio: their rows come before its own, as those of pictures do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TextEncoder:
         """A prompt as the decoder takes it: rows of the encoder, and the token that the answer begins with."""
         _check_params(params)
         if has_placeholders(given):
-            raise RequestError("this model sees no pictures and hears no sounds: its encoder reads text")
+            raise RequestError("this model supports neither images nor audio: its encoder reads text")
         ids = [int(one) for one in given if not isinstance(one, Placeholder)]
         if len(ids) > self.program.max_rows:
             raise RequestError(
@@ -89,7 +89,7 @@ class TextEncoder:
         self.program.close()
 
 
-class SoundEncoder(Tower):
+class AudioEncoder(Tower):
     """The encoder of a model that transcribes: a tower that is in the model's own file."""
 
     def __init__(
@@ -111,7 +111,7 @@ class SoundEncoder(Tower):
         return b""
 
     def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], MultimodalInput]:
-        """A prompt as the decoder takes it: rows of a sound, and the tokens of the decoder after them."""
+        """A prompt as the decoder takes it: rows of an audio clip, and the tokens of the decoder after them."""
         _check_params(params)
         if not has_placeholders(given) or len(given) < 2 or any(isinstance(part, Placeholder) for part in given[1:]):
             raise RequestError(
@@ -129,7 +129,7 @@ class SoundEncoder(Tower):
         return prompt, inputs
 
 
-Source = TextEncoder | SoundEncoder
+Source = TextEncoder | AudioEncoder
 
 
 def _check_params(params: SamplingParams) -> None:
@@ -172,7 +172,7 @@ def open_encoder(
             programs.append(choose(backend).compile(stage.plan, traced.tensors, its))
             programs[-1].load_weights()
         decoder = None if traced.decoder is None else open_transducer(traced.decoder, backend, options)
-        return SoundEncoder(file, traced, programs, decoder)
+        return AudioEncoder(file, traced, programs, decoder)
     except BaseException as error:
         for program in programs:
             program.close()

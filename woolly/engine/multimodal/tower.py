@@ -54,7 +54,7 @@ class _Half:
 
 
 class Tower:
-    """What makes rows of pictures, of sounds or of both, and the file of their weights. Belongs to the engine's thread.
+    """What makes rows of pictures, of audio or of both, and the file of their weights. Belongs to the engine's thread.
 
     `kind` says for which of them a piece is; None is the first that the file has.
     """
@@ -67,7 +67,7 @@ class Tower:
 
     @property
     def settings(self) -> TowerSettings | AudioSettings:
-        """How pictures are prepared for it, or sounds if it sees none."""
+        """How pictures are prepared for it, or audio if it sees none."""
         return self._half(None).traced.settings
 
     @property
@@ -78,7 +78,7 @@ class Tower:
 
     @property
     def audio(self) -> AudioSettings | None:
-        """How sounds are prepared for it; None if it hears none."""
+        """Audio settings of the tower; None without an audio encoder."""
         settings = self._halves["audio"].traced.settings if "audio" in self._halves else None
         return settings if isinstance(settings, AudioSettings) else None
 
@@ -110,7 +110,7 @@ class Tower:
         """RequestError for a piece that the tower cannot read."""
         half = self._half(kind)
         settings, patch = half.traced.settings, half.traced.params.patch
-        what, part = ("sound", "frame") if isinstance(settings, AudioSettings) else ("picture", "patch")
+        what, part = ("audio", "frame") if isinstance(settings, AudioSettings) else ("picture", "patch")
         if piece.values.shape[1] != patch:
             raise RequestError(f"a {part} has {piece.values.shape[1]} numbers, but the tower reads {patch}")
         most = half.stages[0].program.max_rows - 1 - (settings.n_queries if isinstance(settings, TowerSettings) else 0)
@@ -189,7 +189,7 @@ class Tower:
         if kind is None:
             return next(iter(self._halves.values()))
         if kind not in self._halves:
-            can = "hears no sounds" if kind == "audio" else "sees no pictures"
+            can = "does not support audio" if kind == "audio" else "sees no pictures"
             raise RequestError(f"this model {can}: its projector (mmproj file) has no tower for them")
         return self._halves[kind]
 

@@ -1,4 +1,4 @@
-"""Transcripts of models that write what they hear: windows of a sound, their tokens, segments and words with times."""
+"""Speech-to-text: windows of an audio clip, decoding, segments, word timestamps."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
 """Alignment: when each token of a Whisper model's text is spoken, by where some heads of the decoder look.
 
-Heads that follow the sound are known of the published models; of others, all heads of the later half of the layers
+Heads that follow the audio are known of the published models; of others, all heads of the later half of the layers
 are taken, as the published implementation does. Weights are normalized over tokens and smoothed over time, and the
 cheapest way through the matrix of tokens and rows (dynamic time warping) is the time of each token.
 """
@@ -41,7 +41,7 @@ _HEADS = {(4, 4): 6, (6, 6): 8, (12, 12): 12, (24, 24): 16, (32, 32): 20, (4, 32
 def alignment_heads(
     n_decoder: int, n_encoder: int, heads: int, n_mels: int, *, is_english: bool, name: str
 ) -> tuple[tuple[int, int], ...]:
-    """Layer and head of each that follows the sound; all of the later half of the layers if the model is not known."""
+    """Layer and head of each that follows the audio; all of the later half of the layers if the model is not known."""
     kind = "en" if is_english else "v1" if re.search(r"large-v1", name) else str(n_mels)
     known = _PUBLISHED.get((n_decoder, n_encoder, kind)) if _HEADS.get((n_decoder, n_encoder)) == heads else None
     if known is None:

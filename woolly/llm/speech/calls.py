@@ -1,4 +1,4 @@
-"""Hearing: the calls of LLM and AsyncLLM that transcribe."""
+"""TranscriptionMixin: the calls of LLM and AsyncLLM that transcribe."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from woolly.llm import speech  # its names, as speech.NAME: most models transcri
 if TYPE_CHECKING:
     from woolly.engine import EngineDriver, LoadedModel, Request
     from woolly.llm.speech import Aligner, Ask, SpeechTokens, SpokenSegment, Transcribing, Transcript
-    from woolly.multimodal import Sound
-    from woolly.multimodal.audio import SoundSource
+    from woolly.multimodal import Audio
+    from woolly.multimodal.audio import AudioSource
     from woolly.tokens import Tokenizer
 
 
-class Hearing:
-    """The part of LLM that writes what is said in a sound."""
+class TranscriptionMixin:
+    """The part of LLM that writes what is said in an audio clip."""
 
     tokenizer: Tokenizer
     driver: EngineDriver
@@ -35,15 +35,15 @@ class Hearing:
         return bool(self._loaded) and self._loaded[0].program.plan.transcribes
 
     @overload
-    def transcribe(self, sound: SoundSource, *, stream: Literal[False] = False, **options: Any) -> Transcript: ...
+    def transcribe(self, audio: AudioSource, *, stream: Literal[False] = False, **options: Any) -> Transcript: ...
 
     @overload
-    def transcribe(self, sound: SoundSource, *, stream: Literal[True], **options: Any) -> Iterator[SpokenSegment]: ...
+    def transcribe(self, audio: AudioSource, *, stream: Literal[True], **options: Any) -> Iterator[SpokenSegment]: ...
 
     def transcribe(
-        self, sound: SoundSource, *, stream: bool = False, **options: Any
+        self, audio: AudioSource, *, stream: bool = False, **options: Any
     ) -> Transcript | Iterator[SpokenSegment]:
-        """Writes what is said in a sound: a path, the bytes of a file, or an array with its rate, (array, 16000).
+        """Writes what is said in an audio clip: a path, the bytes of a file, or an array with its rate, (array, 16000).
 
         With `stream`, segments come as soon as the 30 s are done that they are in. `language` is the one that is
         spoken, a code or a name; without it, the model hears which one it is. With `translate` the text is English.
@@ -52,7 +52,7 @@ class Hearing:
         the text of those before it. `seed` is for temperatures above 0. With `words`, segments have the times of their
         words, which those of a Parakeet model always have.
         """
-        transcriber = self.prepare_transcript(multimodal.read_sound(sound), **options)
+        transcriber = self.prepare_transcript(multimodal.read_audio(audio), **options)
         segments = self._transcribed(transcriber)
         if stream:
             return segments
@@ -60,8 +60,8 @@ class Hearing:
             pass
         return transcriber.transcript
 
-    def prepare_transcript(self, sound: Sound, **options: Any) -> Transcribing:
-        """Returns what transcribes a sound; RequestError if the model cannot, or not in that way."""
+    def prepare_transcript(self, audio: Audio, **options: Any) -> Transcribing:
+        """Returns what transcribes an audio clip; RequestError if the model cannot, or not in that way."""
         if not self.transcribes:
             raise RequestError(
                 "this model transcribes nothing by itself; open a Whisper or Parakeet model, or ask one that hears by"
@@ -71,7 +71,7 @@ class Hearing:
                 names=(),
             )
         source = self._loaded[0].source
-        assert isinstance(source, encoders.SoundEncoder) and source.audio is not None
+        assert isinstance(source, encoders.AudioEncoder) and source.audio is not None
         names = speech.TranscribeOptions.__annotations__
         for name in options.keys() - names.keys():
             raise KeywordError(f"transcribe takes no {name!r}; it takes {', '.join(names)} and stream", field=name)
@@ -79,12 +79,12 @@ class Hearing:
         if source.decoder is not None:
             steps = self._loaded[0].program.running_plan.steps
             place = next(i for i, step in enumerate(steps) if step.op == "place")
-            return speech.FrameTranscriber(self.tokenizer, source.decoder, source.audio.n_mels, place, sound, chosen)
+            return speech.FrameTranscriber(self.tokenizer, source.decoder, source.audio.n_mels, place, audio, chosen)
         self._speech = self._speech or speech.SpeechTokens.of(self.tokenizer)
         if chosen.words and self._aligner is None:
             self._aligner = speech.Aligner(self._loaded[0], is_english=not self._speech.languages)
         aligner = self._aligner if chosen.words else None
-        return speech.Transcriber(self.tokenizer, self._speech, source.audio.n_mels, sound, chosen, aligner)
+        return speech.Transcriber(self.tokenizer, self._speech, source.audio.n_mels, audio, chosen, aligner)
 
     def request_of(self, ask: Ask, options: RequestOptions | None = None) -> Request:
         """Returns the request for a part of a transcript, not queued yet."""

@@ -1,6 +1,6 @@
-"""The FrameTranscriber: writes a sound with a Parakeet model; frames that tokens come from are their times.
+"""The FrameTranscriber: writes an audio clip with a Parakeet model; frames that tokens come from are their times.
 
-Sounds of up to two minutes are heard whole, as NeMo hears them. Of longer ones the spectrogram is made as a whole, and
+Audio of up to two minutes are heard whole, as NeMo hears them. Of longer ones the spectrogram is made as a whole, and
 the encoder hears windows that overlap: rows near an end, which lack what comes after, are taken from the next window.
 """
 
@@ -16,8 +16,8 @@ from woolly.errors import RequestError
 from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
 from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript
-from woolly.multimodal import Piece, Placeholder, Prepared, Sound
-from woolly.multimodal.audio import AT_WORK, log_mel_nemo
+from woolly.multimodal import Audio, Piece, Placeholder, Prepared
+from woolly.multimodal.audio import DECODE_SEMAPHORE, log_mel_nemo
 from woolly.multimodal.audio.settings import after_conv
 from woolly.sampling import SamplingParams
 
@@ -38,7 +38,7 @@ _MARKS = frozenset(mark.encode() for mark in "?'¡¿-:,%/.!")  # what is not spo
 
 
 class FrameTranscriber:
-    """One sound on its way."""
+    """Transcription of one audio clip."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class FrameTranscriber:
         decoder: TransducerDecoder,
         n_mels: int,
         place: int,
-        sound: Sound,
+        audio: Audio,
         options: TranscribeOptions,
     ) -> None:
         """`place` is the step of the running plan that has the rows. RequestError for what no such model can honour."""
@@ -64,7 +64,7 @@ class FrameTranscriber:
             raise RequestError("a Parakeet model takes the likeliest token: leave out temperature", field="temperature")
         self._tokenizer, self._decoder, self._place = tokenizer, decoder, place
         self._options, self._n_mels = options, n_mels
-        self.sound = sound
+        self.audio = audio
         self.language: str | None = None
         self._words: list[_Word] = []  # of the segment that is not done
         self._segments: list[SpokenSegment] = []
@@ -73,14 +73,14 @@ class FrameTranscriber:
     @property
     def transcript(self) -> Transcript:
         """What was written so far."""
-        return Transcript(tuple(self._segments), "", self.sound.seconds, self._n_prompt, self._n_output)
+        return Transcript(tuple(self._segments), "", self.audio.seconds, self._n_prompt, self._n_output)
 
     def steps(self) -> Steps:
         """Yields what is to be asked, and segments as soon as they are done."""
-        with AT_WORK:
-            frames = log_mel_nemo(self.sound.samples, self._n_mels)
+        with DECODE_SEMAPHORE:
+            frames = log_mel_nemo(self.audio.samples, self._n_mels)
         if len(frames) < 2:
-            raise RequestError("the sound is shorter than 20 ms; a longer one was expected", field="audio")
+            raise RequestError("the audio is shorter than 20 ms; a longer one was expected", field="audio")
         decoding = GreedyDecoding(self._decoder)
         for first, last, begin, end in _windows(len(frames)):
             rows = yield from self._hear(np.ascontiguousarray(frames[first:last]))
@@ -114,7 +114,7 @@ class FrameTranscriber:
         data = self._tokenizer.token_bytes(token.token)
         if token.token in self._tokenizer.control_ids or data in (b"", b"<unk>"):
             return
-        words, most = self._words, self.sound.seconds
+        words, most = self._words, self.audio.seconds
         start, end = (min(frame * _SECONDS, most) for frame in (token.first, token.last))
         if words and data.strip() in _MARKS and self._decoder.kind == "tdt":
             start = end = words[-1].end

@@ -28,7 +28,7 @@ class TimedToken:
 
 
 class GreedyDecoding:
-    """The text of one sound so far. Rows come in order, in as many parts as there are."""
+    """Text of one audio clip so far. Rows come in order, in as many parts as there are."""
 
     def __init__(self, decoder: TransducerDecoder) -> None:
         self._decoder = decoder

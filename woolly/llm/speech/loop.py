@@ -12,7 +12,7 @@ from woolly.llm.speech.transcript import SpokenSegment
 async def transcribed(
     transcriber: Transcribing, run: Callable[[Ask], Awaitable[Sequence[int]]]
 ) -> AsyncIterator[SpokenSegment]:
-    """Yields the segments of a sound; `run` is awaited for the tokens of each answer."""
+    """Yields the segments of an audio clip; `run` is awaited for the tokens of each answer."""
     steps = transcriber.steps()
     written: Sequence[int] | None = None
     # On another thread: the spectrogram of half an hour takes seconds.

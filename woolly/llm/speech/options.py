@@ -14,7 +14,7 @@ LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 @dataclass(frozen=True)
 class TranscribeOptions:
-    """How a sound is transcribed."""
+    """How an audio clip is transcribed."""
 
     language: str | None = None  # that is spoken: a code or a name; None: what the model hears in the first window
     translate: bool = False  # into English

@@ -10,7 +10,7 @@ from woolly.llm.speech.transcript import SpokenSegment, Transcript
 
 if TYPE_CHECKING:
     from woolly.engine import Hook
-    from woolly.multimodal import Prompt, Sound
+    from woolly.multimodal import Audio, Prompt
     from woolly.sampling import SamplingParams
 
 
@@ -27,10 +27,10 @@ Steps = Generator[Ask | SpokenSegment, Sequence[int] | None, None]
 
 
 class Transcribing(Protocol):
-    """One sound on its way to a text."""
+    """Transcription of one audio clip."""
 
     @property
-    def sound(self) -> Sound:
+    def audio(self) -> Audio:
         """What is heard."""
 
     @property

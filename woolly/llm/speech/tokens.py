@@ -13,7 +13,7 @@ from woolly.errors import ModelError
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
-# Signs that annotate a sound instead of writing it, such as (applause) and [music]; alone, and after a space.
+# Signs that annotate an audio clip instead of writing it, such as (applause) and [music]; alone, and after a space.
 _SIGNS = [
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
     *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}"),

@@ -1,4 +1,4 @@
-"""The Transcriber: asks a Whisper model for the text of one window of a sound after another.
+"""The Transcriber: asks a Whisper model for the text of one window of an audio clip after another.
 
 It runs nothing itself: `steps` yields what is to be asked, and is sent the tokens of the answer. So threads, event
 loops and servers share it. Windows, thresholds and seeking are those of the published implementation.
@@ -19,8 +19,8 @@ from woolly.llm.speech.rules import Rules, StartRow
 from woolly.llm.speech.steps import Ask, Steps
 from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript, cut_window
 from woolly.llm.speech.words import Aligner, cut_words
-from woolly.multimodal import Piece, Placeholder, Prepared, Prompt, Sound
-from woolly.multimodal.audio import AT_WORK, log_mel_whisper
+from woolly.multimodal import Audio, Piece, Placeholder, Prepared, Prompt
+from woolly.multimodal.audio import DECODE_SEMAPHORE, log_mel_whisper
 from woolly.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ class _Decoded:
 
 
 class Transcriber:
-    """One sound on its way."""
+    """Transcription of one audio clip."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         tokens: SpeechTokens,
         n_mels: int,
-        sound: Sound,
+        audio: Audio,
         options: TranscribeOptions,
         aligner: Aligner | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Transcriber:
         """
         self._tokenizer, self._tokens, self._aligner = tokenizer, tokens, aligner
         self._temperatures, self._options = options.temperatures, options
-        self.sound = sound
+        self.audio = audio
         self._n_mels = n_mels
         if options.translate and not tokens.languages:
             raise RequestError("this model knows English alone, so it translates nothing", field="translate")
@@ -90,15 +90,15 @@ class Transcriber:
     def transcript(self) -> Transcript:
         """What was written so far."""
         segments = tuple(self._segments)
-        return Transcript(segments, self.language or "", self.sound.seconds, self._n_prompt, self._n_output)
+        return Transcript(segments, self.language or "", self.audio.seconds, self._n_prompt, self._n_output)
 
     def steps(self) -> Steps:
         """Yields what is to be asked, and the segments of each window as soon as it is done."""
-        samples = self.sound.samples
+        samples = self.audio.samples
         n_frames = len(samples) // _HOP
         if not n_frames:
-            raise RequestError("the sound is shorter than 10 ms; a longer one was expected", field="audio")
-        with AT_WORK:
+            raise RequestError("the audio is shorter than 10 ms; a longer one was expected", field="audio")
+        with DECODE_SEMAPHORE:
             frames = log_mel_whisper(np.pad(samples, (0, _WINDOW * _HOP)), self._n_mels)
         seek = 0
         while seek < n_frames:
@@ -116,7 +116,7 @@ class Transcriber:
         self, decoded: _Decoded, rows: Placeholder, seek: int, size: int
     ) -> Generator[Ask | SpokenSegment, Sequence[int] | None, int]:
         """Yields the segments of a window; returns how far the next one is."""
-        tokens, first, offset = decoded.tokens, self._tokens.first_time, seek * _HOP / self.sound.rate
+        tokens, first, offset = decoded.tokens, self._tokens.first_time, seek * _HOP / self.audio.rate
         found, after = cut_window(tokens, first, offset, size)
         spoken = [[token for token in part if token < self._tokens.end] for *_, part in found]
         words: list[tuple[SpokenWord, ...]] = [()] * len(found)

@@ -22,7 +22,7 @@ class SpokenWord:
 
 @dataclass(frozen=True)
 class SpokenSegment:
-    """Some words, with their time in seconds from the beginning of the sound."""
+    """Some words, with their time in seconds from the beginning of the audio."""
 
     start: float
     end: float
@@ -38,12 +38,12 @@ class SpokenSegment:
 
 @dataclass(frozen=True)
 class Transcript:
-    """All segments of a sound."""
+    """All segments of an audio clip."""
 
     segments: tuple[SpokenSegment, ...]
     language: str  # a code: what was given, or heard
-    seconds: float  # of the sound
-    n_prompt: int = 0  # tokens that were read, with rows of the sound
+    seconds: float  # of the audio
+    n_prompt: int = 0  # tokens that were read, with rows of the audio
     n_output: int = 0  # tokens that were written
 
     @property

@@ -47,7 +47,7 @@ class Looks:
 
 
 class Aligner:
-    """The heads of a model that follow the sound, and their keys."""
+    """The heads of a model that follow the audio, and their keys."""
 
     def __init__(self, loaded: LoadedModel, is_english: bool) -> None:
         architecture = loaded.program.plan.architecture

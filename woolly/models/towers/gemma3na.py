@@ -28,7 +28,7 @@ _RUNNING_EPS = 1e-3  # of norms by what was heard so far
 _REACH = 13  # rows that a row sees: itself and those before it
 _KEPT = 4  # rows of which the first is kept
 _CAP = 50.0  # bound of scores
-_NONE, _END = -1, 0  # places in the table of tokens of sound: of no row, and of the end of a sound
+_NONE, _END = -1, 0  # places in the table of tokens of audio: of no row, and of the end of an audio clip
 
 
 def _conv(p: Tracer, hp: AudioParams, number: int) -> None:
@@ -101,12 +101,12 @@ def remake(hp: AudioParams) -> dict[str, Tensor]:
 
 
 def constants(hp: AudioParams) -> npt.NDArray[np.float32]:
-    """[2, width]: the row that stands for none, and the one that ends a sound, of a table of tokens of sound."""
+    """[2, width]: the row that stands for none, and the one that ends an audio clip, of a table of tokens of audio."""
     return hard_rows(hp.tensors, "mm.a", [_NONE, _END])
 
 
 def hard_rows(tensors: Mapping[str, Tensor], begin: str, places: list[int]) -> npt.NDArray[np.float32]:
-    """[n, width]: what tokens of sound, or of pictures, are to the text model, by their places in their table."""
+    """[n, width]: what tokens of audio, or of pictures, are to the text model, by their places in their table."""
     table, norm, matrix = (
         np.asarray(_array(tensors, f"{begin}.{name}.weight"), np.float64)
         for name in ("embedding", "hard_emb_norm", "input_projection")

@@ -36,7 +36,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class AudioParams:
-    """Sizes of an encoder of sound."""
+    """Sizes of an encoder of audio."""
 
     settings: AudioSettings
     width: int
@@ -106,7 +106,7 @@ def read_tower(keys: Keys, settings: TowerSettings, tensors: Mapping[str, Tensor
 
 
 def read_audio_params(keys: Keys, settings: AudioSettings, tensors: Mapping[str, Tensor]) -> AudioParams:
-    """The parameters that all towers for sound have."""
+    """The parameters that all audio towers have."""
     return AudioParams(settings, *_sizes(keys, "audio"), keys, tensors)
 
 

@@ -1,7 +1,7 @@
 """The one way from a projector's file to the plans of its towers.
 
 Every module of this folder that has `PROJECTORS` is a family of towers; it lists the `clip.projector_type`s. `build`
-says the plan of a tower for pictures, or `picture_stages` several, `stages` those of a tower for sound, and `arrange`
+says the plan of a tower for pictures, or `picture_stages` several, `stages` those of an audio tower, and `arrange`
 how patches, or frames, go through it. Both may have `remake`, tensors that steps read in another form, and
 `constants`, which computes rows of the prompt from the file alone. A tower for pictures may have `CONSTANTS`, names of
 rows that the file holds as they come into the prompt, and `max_patches`, its largest piece.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from woolly.models.towers.arrangement import Arrangement, Grid
     from woolly.models.towers.transducer import TracedTransducer
 
-_SOUND = ("a.", "mm.a.")  # how the names of a tower for sound begin
+_AUDIO = ("a.", "mm.a.")  # how the names of an audio tower begin
 _MAX_IMAGE_ROWS = 8 * MAX_PATCHES  # rows of one run for a picture
 _MAX_ROWS = 2048  # of a run of a stage whose rows do not see each other: 35 MB for the widest filters
 
@@ -64,7 +64,7 @@ class TracedTower:
 
 
 def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
-    """The towers of a file that `general.architecture` calls clip: one for pictures, one for sound, or both."""
+    """The towers of a file that `general.architecture` calls clip: one for pictures, one for audio, or both."""
     try:
         halves = read_halves(file.metadata)
         keys = Keys(file.metadata, "clip")
@@ -145,7 +145,7 @@ def _constants(file: GGUFFile, names: tuple[str, ...], width: int) -> npt.NDArra
 
 def _trace_audio(file: GGUFFile, keys: Keys, settings: AudioSettings) -> TracedTower:
     module = _module(settings.projector, "stages")
-    tensors = _filters_shaped({name: one for name, one in file.tensors.items() if name.startswith(_SOUND)})
+    tensors = _filters_shaped({name: one for name, one in file.tensors.items() if name.startswith(_AUDIO)})
     params = read_audio_params(keys, settings, tensors)
     if hasattr(module, "remake"):
         tensors |= module.remake(params)
@@ -161,7 +161,7 @@ def trace_audio_tower(
     arrange: Callable[[Grid], tuple[Arrangement, ...]],
     remake: Callable[[AudioParams], dict[str, Tensor]] | None = None,
 ) -> TracedTower:
-    """The tower for sound that these tensors of a model's own file are; `remake` gives some in another form."""
+    """The audio tower that these tensors of a model's own file are; `remake` gives some in another form."""
     shaped = _filters_shaped(tensors)
     if remake is not None:
         shaped |= remake(replace(params, tensors=shaped))
@@ -182,7 +182,7 @@ def _staged(
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True, ignored=())
         builder.build(tracer, params)
         plan, n_rows = tracer.plan(), len(arranged.order)
-        _within_tables(plan, arranged)  # shorter sounds have no other places
+        _within_tables(plan, arranged)  # shorter clips have no other places
         brought = arranged.order[:1].size * (arranged.unit or (stages[-1].plan.width if stages else params.patch))
         if brought != (reads := plan.values[plan.steps[0].output].width):
             raise ModelError(f"a part of the tower reads rows of {reads} numbers, but the one before makes {brought}")

@@ -80,7 +80,7 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     n_filtered = n_rows = 0
     for first in range(0, n, size):
         end = min(first + size, n)
-        # The last of an odd number of frames is seen by the first filter alone: silence after the sound.
+        # The last of an odd number of frames is seen by the first filter alone: silence after the audio.
         own = (end - first) // 2 * 2 if kind in ("qwen2a", "voxtral") else end - first
         filters.append(filter_rows(range(first, first + own), first, end))
         rows = after_conv(own)

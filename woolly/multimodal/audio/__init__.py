@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from woolly.later import later
 
 if TYPE_CHECKING:
+    from woolly.multimodal.audio.decode import DECODE_SEMAPHORE, Audio, AudioSource, read_audio
     from woolly.multimodal.audio.mel import (
         log_mel,
         log_mel_gemma,
@@ -13,25 +14,24 @@ if TYPE_CHECKING:
         log_mel_usm,
         log_mel_whisper,
     )
-    from woolly.multimodal.audio.sound import AT_WORK, Sound, SoundSource, read_sound
 
 __all__ = [
-    "AT_WORK",
-    "Sound",
-    "SoundSource",
+    "DECODE_SEMAPHORE",
+    "Audio",
+    "AudioSource",
     "log_mel",
     "log_mel_gemma",
     "log_mel_granite",
     "log_mel_nemo",
     "log_mel_usm",
     "log_mel_whisper",
-    "read_sound",
+    "read_audio",
 ]
 
 __getattr__ = later(
     __name__,
     {
         "mel": "log_mel log_mel_gemma log_mel_granite log_mel_nemo log_mel_usm log_mel_whisper",
-        "sound": "AT_WORK Sound SoundSource read_sound",
+        "decode": "DECODE_SEMAPHORE Audio AudioSource read_audio",
     },
 )

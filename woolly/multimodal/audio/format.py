@@ -1,4 +1,4 @@
-"""Formats of sounds: which are taken, known by their first bytes, and the bounds that hold before one is decoded."""
+"""Formats of audio: which are taken, known by their first bytes, and the bounds that hold before one is decoded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_FRAMES = 90_000_000  # samples of one channel: half an hour of 48 kHz, 360 M
 MAX_CHANNELS = 16
 MIN_RATE, MAX_RATE = 4_000, 384_000  # samples per second
 
-TAKEN = "WAV, FLAC, MP3 or OGG"
+SUPPORTED = "WAV, FLAC, MP3 or OGG"
 _FORMATS = ("WAV", "FLAC", "MP3", "OGG")
 _WITH_AN = ("AAC", "AIFF", "AMR", "AU", "M4A", "MP4", "RF64")  # said as letters that begin with a vowel
 
@@ -44,10 +44,10 @@ def sniff(data: bytes, name: str) -> str:
             limit=MAX_BYTES,
         )
     if not data:
-        raise RequestError(f"{name} is empty; a file of format {TAKEN} was expected")
+        raise RequestError(f"{name} is empty; a file in {SUPPORTED} format was expected")
     kind = _kind(data)
     if kind is None:
-        raise RequestError(f"{name} is no sound of a known format; {TAKEN} was expected")
+        raise RequestError(f"{name} is not in a supported audio format; {SUPPORTED} was expected")
     if kind not in _FORMATS:
         article = "an" if kind in _WITH_AN else "a"
         raise RequestError(f"{name} is {article} {kind} file, which is not taken; send it as WAV, FLAC or MP3")
@@ -68,7 +68,7 @@ def _kind(data: bytes) -> str | None:
 
 
 def check_bounds(n_frames: int, rate: int, n_channels: int, name: str) -> None:
-    """RequestError for a sound that is too long, or whose rate or channels are not those of a sound."""
+    """RequestError for an audio clip that is too long, or whose rate or channels are not those of an audio clip."""
     if not MIN_RATE <= rate <= MAX_RATE:
         raise RequestError(
             f"{name} has {rate} samples per second; {MIN_RATE} to {MAX_RATE} are taken", limit=MAX_RATE, given=rate

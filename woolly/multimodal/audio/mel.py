@@ -24,7 +24,7 @@ _LINEAR, _KNEE, _STEP = 200 / 3, 15.0, np.log(6.4) / 27.0
 def log_mel_whisper(samples: Float32, n_mels: int) -> Float32:
     """Returns [frames, n_mels] as Whisper reads them: log10 of power, at most 8 below the loudest, by 4, plus 1.
 
-    Windows of 25 ms each 10 ms at 16 kHz; the sound is mirrored at both ends, and its last frame is left out.
+    Windows of 25 ms each 10 ms at 16 kHz; the audio is mirrored at both ends, and its last frame is left out.
     """
     return _eased(log_mel(samples, n_mels)[:-1])
 
@@ -40,7 +40,7 @@ def log_mel_granite(samples: Float32, n_mels: int) -> Float32:
 def log_mel_gemma(samples: Float32, n_mels: int) -> Float32:
     """Returns [frames, n_mels] as Gemma 4 reads them: the logarithm of amplitudes, each 10 ms, of windows of 20 ms.
 
-    Silence of 10 ms stands before the sound; frames end a sample before it does.
+    Silence of 10 ms stands before the audio; frames end a sample before it does.
     """
     padded = np.pad(samples, (160, 0))
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(320) / 320)
@@ -56,7 +56,7 @@ def log_mel_gemma(samples: Float32, n_mels: int) -> Float32:
 def log_mel_usm(samples: Float32, n_mels: int) -> Float32:
     """Returns [frames, n_mels] as Gemma 3n reads them: the logarithm of amplitudes of windows of 32 ms, each 10 ms.
 
-    Higher tones are raised window by window; silence fills the sound up to whole 128 samples, of which one is left.
+    Higher tones are raised window by window; silence fills the audio up to whole 128 samples, of which one is left.
     """
     padded = np.pad(samples, (0, -len(samples) % 128))
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(512) / 512)
@@ -75,7 +75,7 @@ def log_mel_usm(samples: Float32, n_mels: int) -> Float32:
 def log_mel_nemo(samples: Float32, n_mels: int) -> Float32:
     """Returns [frames, n_mels] as NeMo's conformers read them: logarithms of power, of mean 0 and deviation 1 each.
 
-    Higher tones are raised before; windows stand in the middle of 512 samples, and silence is around the sound.
+    Higher tones are raised before; windows stand in the middle of 512 samples, and silence is around the audio.
     """
     raised = samples.astype(np.float64)
     raised[1:] -= 0.97 * samples[:-1]

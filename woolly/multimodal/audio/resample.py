@@ -1,4 +1,4 @@
-"""Another rate of samples: a sinc under Kaiser's window, with equal results wherever a sound is computed."""
+"""Another rate of samples: a sinc under Kaiser's window, with equal results wherever an audio clip is computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLOCK = 1 << 16  # results that are computed at once
 
 
 def resample(samples: Float32, rate: int, wanted: int) -> Float32:
-    """Returns the sound with `wanted` samples per second; there is silence before and after it."""
+    """Returns the audio with `wanted` samples per second; there is silence before and after it."""
     if rate == wanted:
         return samples
     common = math.gcd(rate, wanted)

@@ -1,4 +1,4 @@
-"""The AudioSettings: what a projector's file (`mmproj`) says of sounds, by the `clip.audio.*` keys, and each family."""
+"""The AudioSettings: what a projector's file (`mmproj`) says of audio, by the `clip.audio.*` keys, and each family."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AudioProjector:
-    """One family of towers for sound: the marks around its rows, and how many rows frames become."""
+    """One family of audio towers: the marks around its rows, and how many rows frames become."""
 
-    begin: str = ""  # text before the rows of a sound, as the model's processor writes it
+    begin: str = ""  # text before the rows of an audio clip, as the model's processor writes it
     end: str = ""
-    # What chat templates write in place of a sound, longest first. The layout replaces it, marks and all.
+    # What chat templates write in place of an audio clip, longest first. The layout replaces it, marks and all.
     written: tuple[str, ...] = ()
     # By frames of a piece and what the file says.
     rows: Callable[[int, AudioSettings], int] = lambda n_frames, settings: n_frames // 4
     max_frames: int = 3000  # of a piece: 30 s
     # Rows of each piece, of which the last are the row of the tower's file that stands for none; then comes the one
-    # that ends a sound, and each piece has marks of its own. 0: as many as there are.
+    # that ends an audio clip, and each piece has marks of its own. 0: as many as there are.
     filled: int = 0
     needs_stack: bool = False  # the file must say how many rows of the encoder stand side by side
     needs_window: bool = False  # and how many are looked at together, by how many queries
@@ -80,7 +80,7 @@ AUDIO_PROJECTORS: Mapping[str, AudioProjector] = {
 
 @dataclass(frozen=True)
 class AudioSettings:
-    """How sounds are prepared for a tower."""
+    """Audio parameters of a projector file."""
 
     kind: Kind
     projector: str  # `clip.projector_type`, a key of AUDIO_PROJECTORS
@@ -100,13 +100,13 @@ class AudioSettings:
 
 
 def read_audio_settings(metadata: Mapping[str, Any]) -> AudioSettings:
-    """The settings of the tower for sound in a file's metadata; ModelError or UnsupportedError if there is none."""
+    """The settings of the audio tower in a file's metadata; ModelError or UnsupportedError if there is none."""
     if metadata.get("clip.has_audio_encoder") is not True:
-        raise UnsupportedError("the file holds no tower for sound (clip.has_audio_encoder)")
+        raise UnsupportedError("the file holds no audio encoder (clip.has_audio_encoder)")
     projector = text_of(metadata, "clip.audio.projector_type") or text_of(metadata, "clip.projector_type")
     if projector not in AUDIO_PROJECTORS:
         raise UnsupportedError(
-            f"the projector type {projector!r:.60} of sounds is not supported yet; these are:"
+            f"the projector type {projector!r:.60} for audio is not supported yet; these are:"
             f" {', '.join(sorted(AUDIO_PROJECTORS))}"
         )
     family = AUDIO_PROJECTORS[projector]

@@ -1,4 +1,4 @@
-"""What the processor of each family makes of a sound before its tower reads it: frames of a spectrogram, in pieces."""
+"""Audio processors: input features (log-mel frames, in chunks) of each family of audio encoders."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy.typing as npt
 
 from woolly.errors import RequestError
 from woolly.multimodal.audio import (
-    AT_WORK,
-    Sound,
+    DECODE_SEMAPHORE,
+    Audio,
     log_mel_gemma,
     log_mel_granite,
     log_mel_nemo,
     log_mel_usm,
     log_mel_whisper,
 )
+from woolly.multimodal.audio.decode import RATE
 from woolly.multimodal.audio.settings import AudioSettings, after_conv
-from woolly.multimodal.audio.sound import RATE
 from woolly.multimodal.layout import Layout, lay_out
 from woolly.multimodal.prepared import Piece, Prepared
 
@@ -31,36 +31,36 @@ _MIN_SAMPLES = int(_MIN_SECONDS * RATE)
 _PIECE = 30 * RATE  # samples of a piece of 30 s
 
 
-def prepare_sound(sound: Sound, settings: AudioSettings) -> Prepared:
-    """Returns a sound as the tower reads it; RequestError if it is too short. Two threads at once work, others wait."""
-    _check_length(sound)
-    with AT_WORK:
+def prepare_audio(audio: Audio, settings: AudioSettings) -> Prepared:
+    """Return the input features of an audio clip; RequestError if it is too short. At most two threads run this."""
+    _check_length(audio)
+    with DECODE_SEMAPHORE:
         try:
-            frames = [np.ascontiguousarray(one) for one in AUDIO_PROCESSORS[settings.projector](sound, settings)]
+            frames = [np.ascontiguousarray(one) for one in AUDIO_PROCESSORS[settings.projector](audio, settings)]
             pieces = [Piece(one, (1, 1, len(one))) for one in frames]
-            return replace(Prepared.of("audio", pieces), seconds=sound.seconds)
+            return replace(Prepared.of("audio", pieces), seconds=audio.seconds)
         except MemoryError:
-            raise RequestError("the sound does not fit into the memory; send a shorter one") from None
+            raise RequestError("the audio does not fit into the memory; send a shorter one") from None
 
 
-def measure_sound(sound: Sound, settings: AudioSettings) -> Layout:
-    """Returns what a sound becomes in a prompt, by its length alone; RequestError if it is too short."""
-    _check_length(sound)
+def measure_audio(audio: Audio, settings: AudioSettings) -> Layout:
+    """Returns what an audio clip becomes in a prompt, by its length alone; RequestError if it is too short."""
+    _check_length(audio)
     pieces = [
         Piece(np.broadcast_to(np.float32(0), (n, settings.n_mels)), (1, 1, n))  # takes no memory
-        for n in _LENGTHS[settings.projector](len(sound.samples), settings)
+        for n in _LENGTHS[settings.projector](len(audio.samples), settings)
     ]
     return lay_out(Prepared("audio", tuple(pieces), b""), settings)
 
 
-def _check_length(sound: Sound) -> None:
-    if sound.seconds < _MIN_SECONDS:
-        raise RequestError(f"the sound has {sound.seconds:.3f} s; at least {_MIN_SECONDS} s were expected")
+def _check_length(audio: Audio) -> None:
+    if audio.seconds < _MIN_SECONDS:
+        raise RequestError(f"the audio has {audio.seconds:.3f} s; at least {_MIN_SECONDS} s were expected")
 
 
-def _ultravox(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
-    """No padding. Of a sound in several pieces the last is filled up with zeros, of which one frame is ever seen."""
-    frames = log_mel_whisper(sound.samples, settings.n_mels)
+def _ultravox(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """No padding, but the last chunk of a long clip gets a zero frame if its length is odd."""
+    frames = log_mel_whisper(audio.samples, settings.n_mels)
     yield from _cut(frames, settings, is_filled=len(frames) > settings.family.max_frames)
 
 
@@ -71,58 +71,58 @@ def _cut(frames: Float32, settings: AudioSettings, *, is_filled: bool = False) -
         yield np.pad(part, ((0, 1), (0, 0))) if is_filled and len(part) % 2 else part
 
 
-def _qwen2a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
-    """Pieces of 30 s, each a sound of its own that silence follows; the last row sees a frame of that."""
+def _qwen2a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """Pieces of 30 s, each an audio clip of its own that silence follows; the last row sees a frame of that."""
     most = settings.family.max_frames
-    for first in range(0, len(sound.samples), most * _HOP):
-        part = sound.samples[first : first + most * _HOP]
-        part = np.pad(part, (0, max(0, int(_MIN_SECONDS * sound.rate) - len(part))))
+    for first in range(0, len(audio.samples), most * _HOP):
+        part = audio.samples[first : first + most * _HOP]
+        part = np.pad(part, (0, max(0, int(_MIN_SECONDS * audio.rate) - len(part))))
         frames = log_mel_whisper(_silence_after(part)[: most * _HOP], settings.n_mels)
         yield frames[: min(most, 2 * after_conv(-(-len(part) // _HOP)) + 1)]
 
 
-def _voxtral(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
-    """The sound with silence up to whole pieces of 30 s, which are heard, too."""
+def _voxtral(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """The audio with silence up to whole pieces of 30 s, which are heard, too."""
     n = settings.family.max_frames * _HOP
-    filled = np.pad(sound.samples, (0, -len(sound.samples) % n))
+    filled = np.pad(audio.samples, (0, -len(audio.samples) % n))
     yield from _cut(log_mel_whisper(filled, settings.n_mels), settings)
 
 
-def _qwen25o(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
-    """Frames of the sound as if silence followed. A tail of one row alone would leave no pair."""
-    frames = log_mel_whisper(_silence_after(sound.samples), settings.n_mels)[: -(-len(sound.samples) // _HOP)]
+def _qwen25o(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """Frames of the audio as if silence followed. A tail of one row alone would leave no pair."""
+    frames = log_mel_whisper(_silence_after(audio.samples), settings.n_mels)[: -(-len(audio.samples) // _HOP)]
     yield from (part for part in _cut(frames, settings) if settings.family.rows(len(part), settings))
 
 
-def _qwen3a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
-    """Frames of the sound without padding, in pieces whose rows see each other."""
-    yield from _cut(log_mel_whisper(sound.samples, settings.n_mels), settings)
+def _qwen3a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """Frames of the audio without padding, in pieces whose rows see each other."""
+    yield from _cut(log_mel_whisper(audio.samples, settings.n_mels), settings)
 
 
-def _gemma4a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
-    """Pieces of 30 s, each a sound of its own."""
-    for first in range(0, len(sound.samples), _PIECE):
-        part = sound.samples[first : first + _PIECE]
+def _gemma4a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """Pieces of 30 s, each an audio clip of its own."""
+    for first in range(0, len(audio.samples), _PIECE):
+        part = audio.samples[first : first + _PIECE]
         yield log_mel_gemma(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
-def _gemma3na(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
-    """Pieces of 30 s, each a sound of its own."""
-    for first in range(0, len(sound.samples), _PIECE):
-        part = sound.samples[first : first + _PIECE]
+def _gemma3na(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """Pieces of 30 s, each an audio clip of its own."""
+    for first in range(0, len(audio.samples), _PIECE):
+        part = audio.samples[first : first + _PIECE]
         yield log_mel_usm(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
-def _lfm2a(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
-    """Pieces of 30 s, each a sound of its own."""
-    for first in range(0, len(sound.samples), _PIECE):
-        part = sound.samples[first : first + _PIECE]
+def _lfm2a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """Pieces of 30 s, each an audio clip of its own."""
+    for first in range(0, len(audio.samples), _PIECE):
+        part = audio.samples[first : first + _PIECE]
         yield log_mel_nemo(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
-def _granite(sound: Sound, settings: AudioSettings) -> Iterator[Float32]:
-    """Two frames side by side, of the whole sound."""
-    frames = log_mel_granite(sound.samples, settings.n_mels // 2)
+def _granite(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """Two frames side by side, of the whole audio."""
+    frames = log_mel_granite(audio.samples, settings.n_mels // 2)
     yield from _cut(frames[: len(frames) // 2 * 2].reshape(-1, settings.n_mels), settings)
 
 
@@ -132,7 +132,7 @@ def _silence_after(samples: Float32) -> Float32:
 
 
 # By `clip.projector_type`.
-AUDIO_PROCESSORS: Mapping[str, Callable[[Sound, AudioSettings], Iterator[Float32]]] = {
+AUDIO_PROCESSORS: Mapping[str, Callable[[Audio, AudioSettings], Iterator[Float32]]] = {
     "ultravox": _ultravox,
     "qwen2a": _qwen2a,
     "voxtral": _voxtral,
@@ -186,7 +186,7 @@ def _lfm2a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     return [max(n, _MIN_SAMPLES) // _HOP for n in parts]
 
 
-# Frames of each piece by the samples of a sound: what the functions of AUDIO_PROCESSORS yield.
+# Frames of each piece by the samples of an audio clip: what the functions of AUDIO_PROCESSORS yield.
 _LENGTHS: Mapping[str, Callable[[int, AudioSettings], list[int]]] = {
     "ultravox": _ultravox_lengths,
     "qwen2a": _qwen2a_lengths,

@@ -37,7 +37,7 @@ _QWEN25_PER_SECOND = 2
 def showing_of(settings: TowerSettings, *, has_audio: bool = False) -> Showing:
     """Returns how a family sees videos; RequestError if it takes them in a form that is not known here, or not at all.
 
-    Qwen 3 Omni has the tower of Qwen 3 VL, but lays sound among the frames: `has_audio` tells them apart.
+    Qwen 3 Omni has the tower of Qwen 3 VL, but lays audio among the frames: `has_audio` tells them apart.
     """
     if settings.projector == "idefics3":
         return SMOLVLM

@@ -47,7 +47,7 @@ urgency: ContextVar[int] = ContextVar("woolly_urgency", default=0)
 # Group of the requests of the current task (`Request.group`); None: each request has a turn of its own.
 turn: ContextVar[int | None] = ContextVar("woolly_turn", default=None)
 
-# Fields that hold pictures, sounds and files in the bodies of dialects: their characters are no tokens.
+# Fields that hold pictures, audio and files in the bodies of dialects: their characters are no tokens.
 _PICTURES = frozenset(
     {
         *("image_url", "source", "images", "inlineData", "inline_data", "input_audio", "audio_url"),
@@ -67,7 +67,7 @@ class Generation:
     """A request in no dialect's words: a prompt as text, as ids or laid out from a conversation, and how to answer."""
 
     params: SamplingParams  # a layout's own, if the prompt is one
-    prompt: str | Prompt | Layout  # rows of a sound may be among the ids
+    prompt: str | Prompt | Layout  # rows of an audio clip may be among the ids
     model: str | None = None  # None: the loaded one
     score_only: bool = False  # generate nothing; for params.prompt_logprobs
     client: str = ""  # its name in the log
@@ -347,7 +347,7 @@ class Generator:
         else:
             if isinstance(prompt, str):
                 prompt = tuple(llm.tokenize(prompt))
-            ids = tuple(wants.cut(cast("tuple[int, ...]", prompt), most))  # rows of a sound pass as ids do
+            ids = tuple(wants.cut(cast("tuple[int, ...]", prompt), most))  # rows of an audio clip pass as ids do
             _check_length(f"has {len(ids)} tokens", len(ids), most)
             params = wants.bind(generation.params, llm.tokenizer)
             (requests,) = llm.prepare(ids, params, hooks=generation.hooks, **options)

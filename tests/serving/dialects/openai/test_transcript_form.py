@@ -69,7 +69,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(fields, says):
 
 
 def test_a_form_without_a_file_is_refused():
-    with pytest.raises(ApiError, match="file: a file was expected in the form, of a sound"):
+    with pytest.raises(ApiError, match="file: a file was expected in the form, of an audio clip"):
         read_transcript_form({"model": (None, b"tiny")})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
-from woolly.multimodal.given import GivenPicture, GivenSound, GivenVideo
+from woolly.multimodal.given import AudioInput, GivenPicture, GivenVideo
 from woolly.serving.dialects.files import file_part
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
@@ -139,7 +139,7 @@ def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
     if part.type == "image_url":
         return _picture(part, where)
     if part.type in ("input_audio", "audio_url"):
-        return _sound(part, where)
+        return _audio(part, where)
     if part.type == "video_url":
         return _video(part, where)
     if part.type == "file":
@@ -164,19 +164,19 @@ def _picture(part: Part, where: str) -> chat.ImagePart:
     return chat.ImagePart(GivenPicture(address=url, where=f"{where}.image_url"))
 
 
-def _sound(part: Part, where: str) -> chat.AudioPart:
-    """Returns a sound: base64 in OpenAI's words, or a data: URL in vLLM's."""
+def _audio(part: Part, where: str) -> chat.AudioPart:
+    """Returns an audio clip: base64 in OpenAI's words, or a data: URL in vLLM's."""
     given = (part.model_extra or {}).get(part.type)
     place = f"{where}.{part.type}"
     if part.type == "audio_url":
         url = given.get("url") if isinstance(given, dict) else given
         if not isinstance(url, str):
             raise refuse(place, "an object with a url was expected, such as data:audio/wav;base64,...")
-        return chat.AudioPart(GivenSound(address=url, where=place))
+        return chat.AudioPart(AudioInput(address=url, where=place))
     data = given.get("data") if isinstance(given, dict) else None
     if not isinstance(data, str):
         raise refuse(place, "an object with data in base64, and a format such as wav, was expected")
-    return chat.AudioPart(GivenSound(base64=data, where=place))
+    return chat.AudioPart(AudioInput(base64=data, where=place))
 
 
 def _video(part: Part, where: str) -> chat.VideoPart:

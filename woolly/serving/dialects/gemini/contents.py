@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from woolly import chat
-from woolly.multimodal.given import GivenFile, GivenPicture, GivenSound, GivenVideo
+from woolly.multimodal.given import AudioInput, GivenFile, GivenPicture, GivenVideo
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.errors import refuse
@@ -111,7 +111,7 @@ def _answer(content: Content, where: str) -> chat.Message:
 
 
 def _turn(content: Content, where: str, open_calls: list[chat.ToolCall]) -> list[chat.Message]:
-    """Returns the results of calls, each a message of its own, and then the text, the pictures and the sounds."""
+    """Returns the results of calls, each a message of its own, and then the text, the pictures and the audio."""
     results: list[chat.Message] = []
     said: list[chat.Part] = []
     for i, part in enumerate(content.parts or ()):
@@ -140,7 +140,7 @@ def _result(response: dict[str, Any] | None) -> str:
 
 
 def _said(part: Part, where: str) -> chat.Part:
-    """Returns a part of the user: a picture, a sound, a file, or text."""
+    """Returns a part of the user: a picture, an audio clip, a file, or text."""
     given = part.inline_data
     if given is None:
         return chat.TextPart(_text(part, where))
@@ -155,7 +155,7 @@ def _said(part: Part, where: str) -> chat.Part:
     # Base64 for URLs is taken as well, as Google does.
     plain = data.replace("-", "+").replace("_", "/")
     if media.lower().startswith("audio/"):
-        return chat.AudioPart(GivenSound(base64=plain, media_type=media, where=place))
+        return chat.AudioPart(AudioInput(base64=plain, media_type=media, where=place))
     if media.lower().startswith("video/"):
         return chat.VideoPart(GivenVideo(data=plain, where=place))
     if media.lower() == "application/pdf":

@@ -1,4 +1,4 @@
-"""Marked prompts: texts with a mark for each picture and sound, as llama-server takes them."""
+"""Marked prompts: texts with a mark for each picture and audio, as llama-server takes them."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from woolly.chat.sight import SeenPicture, find_places, read_pictures
 from woolly.errors import RequestError
 from woolly.multimodal.address import read_base64
 from woolly.multimodal.audio.format import sniff
-from woolly.multimodal.given import GivenPicture, GivenSound
+from woolly.multimodal.given import AudioInput, GivenPicture
 from woolly.sampling import SamplingParams
 from woolly.serving.errors import refuse
 
 MARK = "<__media__>"  # of llama-server, which tells it at /props
-_FIRST = 16  # characters of base64, whose 12 bytes tell the format of a sound
+_FIRST = 16  # characters of base64, whose 12 bytes tell the format of an audio clip
 
 
 @dataclass(frozen=True)
 class MarkedPrompt:
-    """A text with a mark for each of its pictures and sounds."""
+    """A text with a mark for each of its pictures and audio."""
 
     text: str
     parts: tuple[ImagePart | AudioPart, ...]
 
 
 def read_marked(text: str, data: Any) -> MarkedPrompt:
-    """Returns a prompt with its pictures and sounds, none of them read. ApiError 400 unless each has a mark."""
+    """Returns a prompt with its pictures and audio, none of them read. ApiError 400 unless each has a mark."""
     where = "prompt.multimodal_data"
     if not isinstance(data, list) or not all(isinstance(one, str) for one in data):
-        raise refuse(where, "a list of pictures and sounds in base64 was expected")
+        raise refuse(where, "a list of images and audio clips in base64 was expected")
     if (n_marks := text.count(MARK)) != len(data):
         raise refuse(
             where,
-            f"it has {len(data)} pictures and sounds, but the text has {n_marks} marks ({MARK}), one for each",
+            f"it has {len(data)} images and audio clips, but the text has {n_marks} marks ({MARK}), one for each",
         )
     return MarkedPrompt(text, tuple(_part(one, f"{where}.{i}") for i, one in enumerate(data)))
 
 
 def _part(data: str, where: str) -> ImagePart | AudioPart:
-    """Returns a picture, or a sound if the type of its data: URL or its first bytes are those of one."""
+    """Returns a picture, or an audio clip if the type of its data: URL or its first bytes are those of one."""
     if data.startswith("data:"):
         if data.startswith(("data:audio/", "data:application/")):  # application/ogg is a name of OGG files
-            return AudioPart(GivenSound(address=data, where=where))
+            return AudioPart(AudioInput(address=data, where=where))
         return ImagePart(GivenPicture(address=data, where=where))
     with suppress(RequestError):
-        sniff(read_base64(data[:_FIRST]), "the sound")
-        return AudioPart(GivenSound(base64=data, where=where))
+        sniff(read_base64(data[:_FIRST]), "the audio")
+        return AudioPart(AudioInput(base64=data, where=where))
     return ImagePart(GivenPicture(base64=data, where=where))
 
 
 def marked_layout(prompt: MarkedPrompt, params: SamplingParams, sight: Vision | None) -> Layout:
-    """Returns the prompt with its pictures and sounds, which are decoded; RequestError if one cannot be."""
+    """Returns the prompt with its pictures and audio, which are decoded; RequestError if one cannot be."""
     pictures = read_pictures([Message("user", prompt.parts)], sight)
     places = (found.span() for found in re.finditer(re.escape(MARK), prompt.text))
     seen = tuple(SeenPicture(one, *place) for one, place in zip(pictures, places, strict=True))

@@ -1,4 +1,4 @@
-"""/v1/audio/transcriptions and /v1/audio/translations: models that transcribe, and chats about a sound."""
+"""/v1/audio/transcriptions and /v1/audio/translations: models that transcribe, and chats about an audio clip."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fastapi.responses import Response
 
 from woolly.chat import AudioPart, ChatRequest, Message, ReasoningOptions, TextPart
 from woolly.errors import RequestError
-from woolly.multimodal.given import GivenSound
+from woolly.multimodal.given import AudioInput
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import open_chat, stream_reply
+from woolly.serving.dialects.openai.audio_model import check_takes_audio, find_audio_model
 from woolly.serving.dialects.openai.form import read_form
-from woolly.serving.dialects.openai.hearing import check_hears, find_hearing
 from woolly.serving.dialects.openai.speech import answer_speech
 from woolly.serving.dialects.openai.transcript_form import FORMATS, TIMED, TranscriptForm, read_transcript_form
 from woolly.serving.dialects.openai.transcripts import TranscriptReply, frames, whole
@@ -33,7 +33,7 @@ _FORM = {
     "properties": {
         "file": {"type": "string", "format": "binary", "description": "WAV, FLAC, MP3 or OGG."},
         "model": _TEXT,
-        "prompt": {**_TEXT, "description": "Text that comes before the sound, for spelling and style."},
+        "prompt": {**_TEXT, "description": "Text that comes before the audio, for spelling and style."},
         "language": {**_TEXT, "description": "That is spoken: a code such as de, or a name."},
         "temperature": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},
         "response_format": {"type": "string", "enum": [*FORMATS, *TIMED], "default": "json"},
@@ -47,13 +47,13 @@ _REPLIES: dict[int | str, dict[str, Any]] = {200: {"model": TranscriptReply, "co
 
 @router.post("/v1/audio/transcriptions", responses=_REPLIES, response_model=None, openapi_extra=_BODY)
 async def transcribe(request: Request) -> Response:
-    """Writes what is said in a sound, in its language; with `stream`, by server-sent events."""
+    """Writes what is said in an audio clip, in its language; with `stream`, by server-sent events."""
     return await _answer(request, is_translation=False)
 
 
 @router.post("/v1/audio/translations", responses=_REPLIES, response_model=None, openapi_extra=_BODY)
 async def translate(request: Request) -> Response:
-    """Writes what is said in a sound, in English; with `stream`, by server-sent events."""
+    """Writes what is said in an audio clip, in English; with `stream`, by server-sent events."""
     return await _answer(request, is_translation=True)
 
 
@@ -61,9 +61,9 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
     state = request.scope["state"]
     fields = await run_held(read_form, state.get("form_type", ""), await request.body(), "file and model")
     asked = fields.get("model", (None, b""))[1].decode("utf-8", "replace") or None
-    name, has_times = await find_hearing(request, asked)
+    name, has_times = await find_audio_model(request, asked)
     if "file" in fields:  # what a model cannot hear, it cannot give the times of, either
-        await check_hears(request, name)
+        await check_takes_audio(request, name)
     form = read_transcript_form(fields, is_translation=is_translation, has_times=has_times)
     state["json"] = form.shown
     form = replace(form, model=name)
@@ -78,8 +78,8 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
             head, chunks = await open_chat(held, request, dialect, chat, place, model=form.model, form=form)
         except ApiError as error:
             if error.param == "file":
-                await check_hears(request, form.model)  # opened, it may lack the projector that its folder has
-            elif error.param in ("messages", "prompt"):  # the sound is nearly all of the prompt
+                await check_takes_audio(request, form.model)  # opened, it may lack the projector that its folder has
+            elif error.param in ("messages", "prompt"):  # the audio is nearly all of the prompt
                 error.param = "file"
             raise
         if form.is_stream:
@@ -88,9 +88,9 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
 
 
 async def _chat(generator: Generator, form: TranscriptForm) -> ChatRequest:
-    """Returns the conversation: the sound, then the instruction. Thoughts are no part of a transcript."""
+    """Returns the conversation: the audio, then the instruction. Thoughts are no part of a transcript."""
     defaults = await generator.defaults_for(form.model)
-    parts = (AudioPart(GivenSound(form.file, where="file")), TextPart(form.instruction))
+    parts = (AudioPart(AudioInput(form.file, where="file")), TextPart(form.instruction))
     try:
         params = replace(defaults, temperature=form.temperature, n=1)
         return ChatRequest((Message("user", parts),), params, reasoning=ReasoningOptions(is_split=True))

@@ -39,7 +39,7 @@ class ReadAheadReply(BaseModel):
     state: Literal["read", "busy", "replaced", "unloaded", "media", "full", "limit"] = Field(
         description="read: all that cannot change any more. Others say why it ended early: an answer was wanted or"
         " another message is being laid out, the same client sent a later message, the model is not loaded, the"
-        " conversation has pictures, sounds, PDF files or videos, which are never read ahead, the cache has no more"
+        " conversation has pictures, audio, PDF files or videos, which are never read ahead, the cache has no more"
         " room for text that nobody sent, a limit of the key is reached."
     )
 

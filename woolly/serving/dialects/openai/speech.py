@@ -1,4 +1,4 @@
-"""Transcripts of models that only hear: one request for each window of the sound, and replies with times."""
+"""Transcripts of models that only hear: one request for each window of the audio, and replies with times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from woolly.errors import RequestError
 from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
 from woolly.llm.speech.languages import NAMES
 from woolly.llm.speech.loop import transcribed
-from woolly.multimodal.given import GivenSound
+from woolly.multimodal.given import AudioInput
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.heartbeat import with_heartbeats
@@ -36,8 +36,8 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
         place = held.enter_context(generator.place())
         slot = await held.enter_async_context(request.app.state.models.use(form.model))
         try:
-            sound = await run_held(GivenSound(form.file, where="file").read, pool=generator.pictures)
-            transcriber = await run_held(_prepare, slot.model, sound, form)
+            audio = await run_held(AudioInput(form.file, where="file").read, pool=generator.pictures)
+            transcriber = await run_held(_prepare, slot.model, audio, form)
         except RequestError as error:
             raise of_exception(error) from error
 
@@ -75,11 +75,11 @@ async def _told(
         log.info("transcribed", extra=facts | tokens | {"segments": len(made.segments)})
 
 
-def _prepare(llm: Any, sound: Any, form: TranscriptForm) -> Transcribing:
+def _prepare(llm: Any, audio: Any, form: TranscriptForm) -> Transcribing:
     temperature = form.temperature or None  # OpenAI's 0 rises, too, if a text is unlikely
     options = {"language": form.language, "translate": form.is_translation, "prompt": form.prompt}
     options["words"] = form.has_words
-    made: Transcribing = llm.prepare_transcript(sound, temperature=temperature, **options)
+    made: Transcribing = llm.prepare_transcript(audio, temperature=temperature, **options)
     return made
 
 

@@ -1,4 +1,4 @@
-"""The TranscriptForm: what a client sends to have a sound transcribed or translated."""
+"""The TranscriptForm: what a client sends to have an audio clip transcribed or translated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from woolly.serving.errors import refuse
 from woolly.serving.observability.logs import ignore
 
-# What a model is asked after the sound. One wording for all families: they are chat models, which follow it.
+# What a model is asked after the audio. One wording for all families: they are chat models, which follow it.
 _TRANSCRIBE = (
     "Transcribe this recording word for word, in the language that is spoken. Answer with the transcript alone."
 )
@@ -45,13 +45,13 @@ _SWITCHES = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 @dataclass(frozen=True)
 class TranscriptForm:
-    """A sound, the model that hears it, and how the text comes back."""
+    """An audio clip, the model that hears it, and how the text comes back."""
 
     file: bytes = field(repr=False)
     name: str | None  # of the file
     is_translation: bool
     model: str | None = None  # None: the loaded one
-    prompt: str = ""  # text that comes before the sound
+    prompt: str = ""  # text that comes before the audio
     language: str | None = None  # that is spoken
     temperature: float = 0.0  # as OpenAI has it; a chat's default would be the model's
     format: str = "json"
@@ -70,7 +70,7 @@ class TranscriptForm:
 
     @property
     def instruction(self) -> str:
-        """The text after the sound."""
+        """The text after the audio."""
         parts = [_TRANSLATE if self.is_translation else _TRANSCRIBE]
         if self.language is not None:
             is_code = _CODE.fullmatch(self.language) is not None
@@ -82,7 +82,7 @@ class TranscriptForm:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The form as an administrator may see it (--keep-requests), without the sound."""
+        """The form as an administrator may see it (--keep-requests), without the audio."""
         return {
             "model": self.model,
             "prompt": self.prompt,
@@ -116,10 +116,10 @@ def read_transcript_form(
             near = difflib.get_close_matches(name[:64], _FIELDS, 1, 0.75)
             ignore(f"{name} (did you mean {near[0]}?)" if near else name)
     if "file" not in fields:
-        raise refuse("file", "a file was expected in the form, of a sound")
+        raise refuse("file", "a file was expected in the form, of an audio clip")
     name_of_file, file = fields["file"]
     if not file:
-        raise refuse("file", "it is empty; a sound was expected")
+        raise refuse("file", "it is empty; an audio clip was expected")
     form = texts.get("response_format") or "json"
     is_stream = _switch("stream", texts.get("stream", ""))
     known = (*FORMATS, *TIMED) if has_times else FORMATS

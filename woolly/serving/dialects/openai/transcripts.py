@@ -1,4 +1,4 @@
-"""Transcripts: what a model writes about a sound, as a whole reply and as the events of a stream."""
+"""Transcripts: what a model writes about an audio clip, as a whole reply and as the events of a stream."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from woolly.chat import AudioPart, FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from woolly.chat.compaction import note_text
-from woolly.multimodal.given import GivenFile, GivenPicture, GivenSound
+from woolly.multimodal.given import AudioInput, GivenFile, GivenPicture
 from woolly.serving.dialects.files import file_part, file_text
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
@@ -105,7 +105,7 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
         parts = [_read_part(part, f"{where}.content.{j}") for j, part in enumerate(content)]
     else:
         raise refuse(f"{where}.content", "a text or a list of parts was expected")
-    for one, name in ((ImagePart, "an image"), (AudioPart, "a sound"), (FilePart, "a file")):
+    for one, name in ((ImagePart, "an image"), (AudioPart, "an audio clip"), (FilePart, "a file")):
         if role != "user" and any(isinstance(part, one) for part in parts):
             raise refuse(f"{where}.content", f"{name} belongs into a message of the user")
     if role == "assistant":
@@ -115,7 +115,7 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
 
 
 def _read_part(part: Any, where: str) -> Part:
-    """Returns a part: a picture, a sound, a file, or text."""
+    """Returns a part: a picture, an audio clip, a file, or text."""
     if isinstance(part, Mapping) and part.get("type") == "input_audio":
         given = part.get("input_audio")
         data = given.get("data") if isinstance(given, Mapping) else None
@@ -123,7 +123,7 @@ def _read_part(part: Any, where: str) -> Part:
             raise refuse(
                 f"{where}.input_audio", "an object with data in base64, and a format such as wav, was expected"
             )
-        return AudioPart(GivenSound(base64=data, where=f"{where}.input_audio"))
+        return AudioPart(AudioInput(base64=data, where=f"{where}.input_audio"))
     if isinstance(part, Mapping) and part.get("type") == "input_file":
         if part.get("file_id") is not None:
             raise refuse(f"{where}.file_id", "files are not kept for conversations; send its bytes as file_data")

@@ -1,4 +1,4 @@
-"""Sounds of conversations: paths, bytes and arrays give the same answer, and bad ones give one sentence."""
+"""Audio of conversations: paths, bytes and arrays give the same answer, and bad ones give one sentence."""
 
 import base64
 from unittest.mock import Mock
@@ -9,15 +9,15 @@ from fastapi.testclient import TestClient
 
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, samples, write_audio_tower
 from tests.cases.tiny import TINY, write_tiny
-from tests.multimodal.test_sound import wav
+from tests.multimodal.test_audio import wav
 from woolly import LLM
 from woolly.chat import AudioPart, Vision, lay_out
 from woolly.chat.message import Message, TextPart
 from woolly.chat.request import ChatRequest
 from woolly.errors import RequestError, TemplateError
-from woolly.multimodal import Sound, TowerSettings, read_sound
-from woolly.multimodal.given import GivenSound
-from woolly.multimodal.processing.audio import prepare_sound
+from woolly.multimodal import Audio, TowerSettings, read_audio
+from woolly.multimodal.given import AudioInput
+from woolly.multimodal.processing.audio import prepare_audio
 from woolly.sampling import SamplingParams
 from woolly.serving import Settings, create_app
 from woolly.templates import ChatTemplate
@@ -54,7 +54,7 @@ def test_paths_bytes_arrays_and_base64_give_the_same_answer(llm, tmp_path):
     file = wav(HEARD * 32768 / 32767)
     path = tmp_path / "talk.wav"
     path.write_bytes(file)
-    assert np.abs(read_sound(file).samples - HEARD).max() == 0
+    assert np.abs(read_audio(file).samples - HEARD).max() == 0
     sources = [str(path), path, file, (HEARD, 16000)]
     options = {"max_tokens": 6, "temperature": 0.0, "ignore_eos": True, "logprobs": 1}
 
@@ -70,7 +70,7 @@ def test_paths_bytes_arrays_and_base64_give_the_same_answer(llm, tmp_path):
     assert len(answers) == 1
     assert answer("What?", audio=[(samples(8_500, 5), 16000)]) not in answers
     assert (
-        llm.sound_tokens(Sound(HEARD))
+        llm.audio_tokens(Audio(HEARD))
         > AUDIO_TOWERS["qwen2a"].settings.row_grid(prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500).pieces[0].grid)[2]
     )
 
@@ -78,23 +78,23 @@ def test_paths_bytes_arrays_and_base64_give_the_same_answer(llm, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"audio": ["no/such.wav"]}, r"audio\[0\]: the sound no/such.wav cannot be read"),
-        ({"audio": [(np.zeros(100, np.float32), 16000)]}, r"audio\[0\]: the sound has 0.006 s; at least 0.05 s"),
-        ({"audio": "talk.wav"}, "audio is of type str; a list of sounds was expected"),
+        ({"audio": ["no/such.wav"]}, r"audio\[0\]: the audio no/such.wav cannot be read"),
+        ({"audio": [(np.zeros(100, np.float32), 16000)]}, r"audio\[0\]: the audio has 0.006 s; at least 0.05 s"),
+        ({"audio": "talk.wav"}, "audio is of type str; a list of audio clips was expected"),
         ({"images": [np.zeros((9, 9, 3), np.uint8)]}, "this model sees no pictures: its projector .* has no tower"),
     ],
 )
-def test_sounds_that_cannot_be_heard_are_one_sentence(llm, options, message):
+def test_invalid_audio_is_one_sentence(llm, options, message):
     with pytest.raises(RequestError, match=message):
         llm.chat("What?", **options)
 
 
 def test_a_model_without_ears_says_so(llm, monkeypatch):
     monkeypatch.setattr(llm, "sight", None)
-    with pytest.raises(RequestError, match=r"audio\[0\]: this model hears no sounds: no projector"):
+    with pytest.raises(RequestError, match=r"audio\[0\]: this model does not support audio: no projector"):
         llm.chat("What?", audio=[(HEARD, 16000)])
-    with pytest.raises(RequestError, match="this model hears no sounds"):
-        llm.sound_tokens(Sound(HEARD))
+    with pytest.raises(RequestError, match="this model does not support audio"):
+        llm.audio_tokens(Audio(HEARD))
 
 
 def asked(llm, template, *parts, sight=AUDIO_ONLY):
@@ -103,53 +103,53 @@ def asked(llm, template, *parts, sight=AUDIO_ONLY):
 
 
 def test_a_template_shows_parts_or_the_mark_is_written_into_the_text(llm):
-    sound, text = AudioPart(GivenSound((HEARD, 16000))), TextPart("say <|AUDIO|>")
-    layout = asked(llm, PARTS, sound, text, sound)
+    audio, text = AudioPart(AudioInput((HEARD, 16000))), TextPart("say <|AUDIO|>")
+    layout = asked(llm, PARTS, audio, text, audio)
     assert [layout.text[one.start : one.end] for one in layout.pictures] == ["<|AUDIO|>"] * 2
     assert layout.text == "[<|AUDIO|>]say <\u200b|AUDIO|>[<|AUDIO|>]"
-    layout = asked(llm, PLAIN, sound, TextPart("hm"))
+    layout = asked(llm, PLAIN, audio, TextPart("hm"))
     assert layout.text == "<|audio_bos|><|AUDIO|><|audio_eos|>\nhm"
     assert (layout.pictures[0].start, layout.pictures[0].end) == (0, len(layout.text) - 3)
 
 
-def test_pictures_and_sounds_keep_their_order(llm):
+def test_pictures_and_audio_keep_their_order(llm):
     pytest.importorskip("PIL.Image")
     from woolly.chat import ImagePart
     from woolly.multimodal.given import GivenPicture
 
-    sound, image = AudioPart(GivenSound((HEARD, 16000))), ImagePart(GivenPicture(np.zeros((56, 56, 3), np.uint8)))
-    layout = asked(llm, PARTS, sound, image, sound, sight=BOTH)
+    audio, image = AudioPart(AudioInput((HEARD, 16000))), ImagePart(GivenPicture(np.zeros((56, 56, 3), np.uint8)))
+    layout = asked(llm, PARTS, audio, image, audio, sight=BOTH)
     assert [one.picture.kind for one in layout.pictures] == ["audio", "image", "audio"]
 
 
-def test_a_sound_that_the_template_hides_is_an_error(llm):
-    with pytest.raises(TemplateError, match="has 1 sounds, but the model's chat template shows 0"):
+def test_audio_that_the_template_hides_is_an_error(llm):
+    with pytest.raises(TemplateError, match="has 1 audio clips, but the model's chat template shows 0"):
         asked(llm, "{% for m in messages %}{% for p in m.content %}{{ 'audio' }}{% endfor %}{% endfor %}",
-              AudioPart(GivenSound((HEARD, 16000))))  # fmt: skip
+              AudioPart(AudioInput((HEARD, 16000))))  # fmt: skip
 
 
-def test_sounds_that_the_context_cannot_hold_are_refused_before_they_are_prepared(llm, monkeypatch):
-    sounds = [(samples(n), 16000) for n in (8_500, 16_000, 480_000)]
+def test_audio_beyond_the_context_is_rejected_before_they_are_prepared(llm, monkeypatch):
+    audio = [(samples(n), 16000) for n in (8_500, 16_000, 480_000)]
     prepared = []
     monkeypatch.setattr(
-        "woolly.multimodal.prepare_sound", lambda *given: prepared.append(given) or prepare_sound(*given)
+        "woolly.multimodal.prepare_audio", lambda *given: prepared.append(given) or prepare_audio(*given)
     )
-    with pytest.raises(RequestError, match=r"^the sounds up to audio\[2\] take 788 tokens, but the context holds 512"):
-        llm.chat("What?", audio=sounds)
+    with pytest.raises(RequestError, match=r"^the audio up to audio\[2\] take 788 tokens, but the context holds 512"):
+        llm.chat("What?", audio=audio)
     assert len(prepared) == 2
 
 
-def test_an_hour_of_sounds_is_the_most(llm, monkeypatch):
+def test_an_hour_of_audio_is_the_most(llm, monkeypatch):
     monkeypatch.setattr("woolly.chat.sight._MAX_SECONDS", 1)
     monkeypatch.setattr(
-        "woolly.multimodal.prepare_sound", Mock(side_effect=[prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500)])
+        "woolly.multimodal.prepare_audio", Mock(side_effect=[prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500)])
     )
-    sound = AudioPart(GivenSound((HEARD, 16000), where="audio[1]"))
-    with pytest.raises(RequestError, match=r"audio\[1\]: the sounds of the conversation have more than 0 minutes"):
-        asked(llm, PARTS, sound, sound)
+    audio = AudioPart(AudioInput((HEARD, 16000), where="audio[1]"))
+    with pytest.raises(RequestError, match=r"audio\[1\]: the audio clips of the conversation have more than 0 minutes"):
+        asked(llm, PARTS, audio, audio)
 
 
-def test_a_completion_takes_sounds_at_its_marks(folder):
+def test_a_completion_takes_audio_at_its_marks(folder):
     given = Settings(models_dir=folder, model=str(folder / "tiny.gguf"), backend="cpu", threads=1, ctx_size=256)
     data = base64.b64encode(wav(HEARD)).decode()
     with TestClient(create_app(given), base_url="http://localhost") as client:

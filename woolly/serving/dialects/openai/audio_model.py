@@ -1,4 +1,4 @@
-"""Hearing: which model answers a form with a sound."""
+"""Hearing: which model answers a form with an audio clip."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from woolly.serving.model_manager.resolver import RESERVED
 from woolly.serving.observability.logs import ignore
 
 
-async def find_hearing(request: Request, name: str | None) -> tuple[str | None, bool]:
-    """Returns the name to ask a sound's text of, and whether its model transcribes.
+async def find_audio_model(request: Request, name: str | None) -> tuple[str | None, bool]:
+    """Returns the name to ask an audio clip's text of, and whether its model transcribes.
 
     A name of a model here stays. Without one, or for one that clients have built in, such as whisper-1, it is that of
     the loaded model or that of --model if it hears, else of one that transcribes, else of another that hears.
@@ -26,7 +26,7 @@ async def find_hearing(request: Request, name: str | None) -> tuple[str | None, 
         except ApiError as error:
             if error.code != "model_not_found" or request.app.state.settings.strict_models:
                 return name, False
-    able = await _hearing(request)
+    able = await _audio_models(request)
     if name is not None and models.main is None:  # a wrong name is no wish for a chat model that hears
         able = [one for one in able if one.transcribes]
     if not able:
@@ -43,28 +43,28 @@ def _worth(info: ModelInfo) -> tuple[bool, bool]:
     return info.transcribes, info.architecture == "whisper"
 
 
-async def check_hears(request: Request, name: str | None) -> None:
-    """ApiError 400 if the model that answers to a name hears no sounds, with the names of models here that do."""
+async def check_takes_audio(request: Request, name: str | None) -> None:
+    """Raise ApiError 400 if the model does not support audio; the message names available models that do."""
     settings = request.app.state.settings
     models: ModelManager = request.app.state.models
     info = await models.resolve(name)
     if "audio" in await input_modalities(info, settings, models.ready(info.name)):
         return
-    able = [one.name for one in await _hearing(request)]
+    able = [one.name for one in await _audio_models(request)]
     remedy = (
         "no model here does: `woolly pull whisper:base` fetches one that transcribes, or give a projector (mmproj file)"
-        " for sounds, beside the model or by --mmproj"
+        " for audio, beside the model or by --mmproj"
     )
     raise ApiError(
         400,
         "wrong_model",
-        f"{info.name} hears no sounds",
+        f"{info.name} does not support audio",
         param="model",
         suggestion=f"ask for {', '.join(able[:4])}" if able else remedy,
     )
 
 
-async def _hearing(request: Request) -> list[ModelInfo]:
+async def _audio_models(request: Request) -> list[ModelInfo]:
     """Returns the models that hear, and that the account may use."""
     settings = request.app.state.settings
     models: ModelManager = request.app.state.models

@@ -1,11 +1,11 @@
-"""Sounds in the bodies of each dialect, read as neutral parts."""
+"""Audio in the bodies of each dialect, read as neutral parts."""
 
 import pytest
 
 from tests.serving.dialects.test_pictures import said
 from woolly import chat
 from woolly.errors import RequestError
-from woolly.multimodal.given import GivenSound
+from woolly.multimodal.given import AudioInput
 from woolly.serving.dialects.completions import messages as openai
 from woolly.serving.dialects.gemini import contents as gemini
 from woolly.serving.dialects.responses.items import read_items
@@ -16,14 +16,14 @@ AUDIO = {"data": "AAAA", "format": "wav"}
 
 def test_openais_input_audio_and_vllms_audio_url():
     parts = [{"type": "text", "text": "what?"}, {"type": "input_audio", "input_audio": AUDIO}]
-    sound = GivenSound(base64="AAAA", where="messages.0.content.1.input_audio")
+    audio = AudioInput(base64="AAAA", where="messages.0.content.1.input_audio")
     read = openai.read_messages([openai.Message(role="user", content=parts)])
-    assert said(read) == (chat.TextPart("what?"), chat.AudioPart(sound))
+    assert said(read) == (chat.TextPart("what?"), chat.AudioPart(audio))
     url = "data:audio/wav;base64,AAAA"
     read = openai.read_messages(
         [openai.Message(role="user", content=[{"type": "audio_url", "audio_url": {"url": url}}])]
     )
-    assert said(read) == (chat.AudioPart(GivenSound(address=url, where="messages.0.content.0.audio_url")),)
+    assert said(read) == (chat.AudioPart(AudioInput(address=url, where="messages.0.content.0.audio_url")),)
     for part in ({"type": "input_audio", "input_audio": 3}, {"type": "audio_url", "audio_url": 3}):
         with pytest.raises(ApiError, match=rf"messages\.0\.content\.0\.{part['type']}: an object with"):
             openai.read_messages([openai.Message(role="user", content=[part])])
@@ -31,21 +31,21 @@ def test_openais_input_audio_and_vllms_audio_url():
 
 def test_the_responses_input_audio():
     content = [{"type": "input_audio", "input_audio": AUDIO}, {"type": "input_text", "text": "what?"}]
-    sound = GivenSound(base64="AAAA", where="input.0.content.0.input_audio")
-    assert said(read_items([{"role": "user", "content": content}])) == (chat.AudioPart(sound), chat.TextPart("what?"))
-    with pytest.raises(ApiError, match="a sound belongs into a message of the user"):
+    audio = AudioInput(base64="AAAA", where="input.0.content.0.input_audio")
+    assert said(read_items([{"role": "user", "content": content}])) == (chat.AudioPart(audio), chat.TextPart("what?"))
+    with pytest.raises(ApiError, match="an audio clip belongs into a message of the user"):
         read_items([{"role": "system", "content": content}])
 
 
 def test_geminis_inline_audio():
     parts = [{"inlineData": {"mimeType": "audio/mp3", "data": "-_AA"}}, {"text": "what?"}]
-    sound = GivenSound(base64="+/AA", media_type="audio/mp3", where="contents.0.parts.0.inlineData")
+    audio = AudioInput(base64="+/AA", media_type="audio/mp3", where="contents.0.parts.0.inlineData")
     content = gemini.Content.model_validate({"role": "user", "parts": parts})
-    assert said(gemini.read_contents(None, [content])) == (chat.AudioPart(sound), chat.TextPart("what?"))
+    assert said(gemini.read_contents(None, [content])) == (chat.AudioPart(audio), chat.TextPart("what?"))
 
 
 def test_addresses_of_other_servers_are_never_fetched():
-    with pytest.raises(RequestError, match=r"is no address of a sound; .*sounds are not fetched"):
-        GivenSound(address="https://example.com/a.wav", where="x").read()
-    with pytest.raises(RequestError, match="its type is 'image/png'; a sound was expected"):
-        GivenSound(address="data:image/png;base64,AAAA").read()
+    with pytest.raises(RequestError, match=r"is not an audio URL; .*audio is not fetched"):
+        AudioInput(address="https://example.com/a.wav", where="x").read()
+    with pytest.raises(RequestError, match="its type is 'image/png'; an audio clip was expected"):
+        AudioInput(address="data:image/png;base64,AAAA").read()

@@ -1,4 +1,4 @@
-"""Sounds as callers give them: formats, rates, bounds, files that lie, and spectrograms as transformers makes them."""
+"""Audio as callers give them: formats, rates, bounds, files that lie, and spectrograms as transformers makes them."""
 
 import builtins
 import io
@@ -11,11 +11,11 @@ import pytest
 
 from tests.cases.audio_towers import AUDIO_TOWERS, samples
 from woolly.errors import RequestError
-from woolly.multimodal import Sound, lay_out, read_sound
+from woolly.multimodal import Audio, lay_out, read_audio
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.multimodal.audio.resample import resample
-from woolly.multimodal.processing import audio
-from woolly.multimodal.processing.audio import measure_sound, prepare_sound
+from woolly.multimodal.processing import audio as processing
+from woolly.multimodal.processing.audio import measure_audio, prepare_audio
 
 LONG = samples(500_001)
 FRAMES = np.load(Path(__file__).parent.parent / "goldens" / "frames.npz")
@@ -51,25 +51,25 @@ def tone(n=3200, rate=16000, hertz=440.0):
 def test_wav_files_are_read_without_a_package(coding, bits, within, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
     for extensible in (False, True):
-        sound = read_sound(wav(tone(), coding=coding, bits=bits, extensible=extensible, before=b"LIST\x03\0\0\0abc\0"))
-        assert np.abs(sound.samples - tone()).max() <= within
+        audio = read_audio(wav(tone(), coding=coding, bits=bits, extensible=extensible, before=b"LIST\x03\0\0\0abc\0"))
+        assert np.abs(audio.samples - tone()).max() <= within
     both = np.stack([tone(), np.zeros(3200)], axis=1)
-    assert np.abs(read_sound(wav(both, coding=coding, bits=bits)).samples - tone() / 2).max() <= max(within, 1e-7)
+    assert np.abs(read_audio(wav(both, coding=coding, bits=bits)).samples - tone() / 2).max() <= max(within, 1e-7)
 
 
 def test_files_written_while_they_were_recorded_are_read_to_their_end():
     for size in (0, 0xFFFFFFFF):
-        assert len(read_sound(wav(tone(), size=size)).samples) == 3200
+        assert len(read_audio(wav(tone(), size=size)).samples) == 3200
 
 
 @pytest.mark.parametrize("kind", ["FLAC", "OGG", "MP3"])
 def test_other_formats_are_read_by_soundfile(kind, tmp_path):
     soundfile = pytest.importorskip("soundfile")
-    path = tmp_path / "sound.bin"  # known by its first bytes
+    path = tmp_path / "audio.bin"  # known by its first bytes
     soundfile.write(path, np.stack([tone(16000)] * 2, axis=1), 16000, format=kind)
-    sound = read_sound(path)
-    assert abs(sound.seconds - 1) < 0.1
-    assert abs(np.sqrt((sound.samples[2000:14000] ** 2).mean()) - 0.5 / np.sqrt(2)) < 0.01
+    audio = read_audio(path)
+    assert abs(audio.seconds - 1) < 0.1
+    assert abs(np.sqrt((audio.samples[2000:14000] ** 2).mean()) - 0.5 / np.sqrt(2)) < 0.01
 
 
 def test_without_soundfile_a_sentence_says_what_to_install(monkeypatch):
@@ -84,7 +84,7 @@ def test_without_soundfile_a_sentence_says_what_to_install(monkeypatch):
     with pytest.raises(
         RequestError, match=r"FLAC files need the package soundfile: .*soundfile.*; WAV is read without"
     ):
-        read_sound(b"fLaC" + b"\0" * 60)
+        read_audio(b"fLaC" + b"\0" * 60)
 
 
 def test_another_rate_keeps_the_tone_and_drops_what_no_tone_can_be():
@@ -114,9 +114,9 @@ def test_arrays_need_a_rate_and_may_have_channels():
         (np.stack([tone()] * 2, 1), 16000),
         [whole, 16000],
     ):
-        assert np.abs(read_sound(source).samples - tone()).max() < 1e-4
+        assert np.abs(read_audio(source).samples - tone()).max() < 1e-4
     given = tone()
-    kept = read_sound((given, 16000))
+    kept = read_audio((given, 16000))
     given[:] = 0
     assert kept.samples.max() > 0.4
 
@@ -124,13 +124,13 @@ def test_arrays_need_a_rate_and_may_have_channels():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (b"", "the sound is empty"),
+        (b"", "the audio is empty"),
         (b"\0\0\0\x20ftypM4A ....", "is an M4A file, which is not taken; send it as WAV, FLAC or MP3"),
         (b"\x1a\x45\xdf\xa3....", "is a WebM file"),
         (b"\xff\xf1\x50\x80....", "is an AAC file"),
         (b"FORM....AIFF", "is an AIFF file"),
         (b"RIFF\0\0\0\0AVI ", "is a RIFF file"),
-        (b"plain words", "no sound of a known format; WAV, FLAC, MP3 or OGG"),
+        (b"plain words", "not in a supported audio format; WAV, FLAC, MP3 or OGG"),
         (b"\0" * (64 * 2**20 + 1), "has more than 64 MiB"),
         (b"RIFF\0\0\0\0WAVE", r"damaged WAV file \(no format\)"),
         (b"RIFF\0\0\0\0WAVEfmt \4\0\0\0abcd", r"damaged WAV file \(its format is cut off\)"),
@@ -144,7 +144,7 @@ def test_arrays_need_a_rate_and_may_have_channels():
         (b"fLaC" + b"\0" * 90, r"is a damaged FLAC file \((?!.* at 0x)"),  # no address in this process' memory
         ("no/such/file.wav", "file.wav cannot be read"),
         (np.zeros(9), "is a ndarray; a path, bytes, or an array with its rate"),
-        ((np.zeros(9), "16000"), "the rate of the sound is '16000'"),
+        ((np.zeros(9), "16000"), "the rate of the audio is '16000'"),
         ((np.zeros(9, np.uint8), 16000), "array of uint8; float32 from -1 to 1, or int16"),
         ((np.zeros((2, 2, 2)), 16000), "array of 2 x 2 x 2"),
         ((np.zeros(4000 * 1801, np.float32), 4000), "has 1801 s of 4000 samples, and at most 30 minutes are taken"),
@@ -152,7 +152,7 @@ def test_arrays_need_a_rate_and_may_have_channels():
 )
 def test_what_cannot_be_heard_is_one_sentence(source, message):
     with pytest.raises(RequestError, match=message) as error:
-        read_sound(source)
+        read_audio(source)
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
 
 
@@ -163,9 +163,9 @@ def test_a_header_that_claims_hours_is_refused_before_anything_is_decoded():
     data = bytearray(file.getvalue())
     data[21] |= 0x0F  # the upper bits of the number of samples
     with pytest.raises(RequestError, match="at most 30 minutes are taken"):
-        read_sound(bytes(data))
+        read_audio(bytes(data))
     with pytest.raises(RequestError, match="is a damaged FLAC file"):
-        read_sound(bytes(file.getvalue()[:-2000]))
+        read_audio(bytes(file.getvalue()[:-2000]))
 
 
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3"])
@@ -182,7 +182,7 @@ def test_mutated_files_are_heard_or_refused_by_one_sentence(kind):
         if random.rand() < 0.3:
             data = data[: random.randint(1, len(data))]
         try:
-            assert np.isfinite(read_sound(bytes(data)).samples).all()
+            assert np.isfinite(read_audio(bytes(data)).samples).all()
         except RequestError as error:
             n_refused += 1
             assert "\n" not in str(error) and len(str(error)) < 300
@@ -190,9 +190,9 @@ def test_mutated_files_are_heard_or_refused_by_one_sentence(kind):
 
 
 @pytest.mark.parametrize("name", AUDIO_TOWERS)
-def test_a_sound_is_laid_out_between_its_marks(name):
+def test_audio_is_laid_out_between_its_marks(name):
     tiny = AUDIO_TOWERS[name]
-    prepared = prepare_sound(Sound(np.tile(LONG, 2) if name == "granite_speech" else LONG), tiny.settings)
+    prepared = prepare_audio(Audio(np.tile(LONG, 2) if name == "granite_speech" else LONG), tiny.settings)
     assert len(prepared.pieces) > 1
     parts = lay_out(prepared, tiny.settings).parts
     family = tiny.settings.family
@@ -202,22 +202,22 @@ def test_a_sound_is_laid_out_between_its_marks(name):
     assert [part.n for part in parts if not isinstance(part, str) and part.first == 0] == [
         tiny.settings.row_grid(piece.grid)[2] for piece in prepared.pieces
     ]
-    short = [prepare_sound(Sound(samples(3_000, seed)), tiny.settings).digest for seed in (0, 0, 1)]
+    short = [prepare_audio(Audio(samples(3_000, seed)), tiny.settings).digest for seed in (0, 0, 1)]
     assert short[0] == short[1] != short[2]
 
 
-def test_a_sound_that_is_too_short_is_refused():
+def test_audio_that_is_too_short_is_refused():
     with pytest.raises(RequestError, match=r"has 0\.049 s; at least 0\.05 s"):
-        prepare_sound(Sound(samples(790)), AUDIO_TOWERS["qwen2a"].settings)
+        prepare_audio(Audio(samples(790)), AUDIO_TOWERS["qwen2a"].settings)
     for tiny in AUDIO_TOWERS.values():
-        prepared = prepare_sound(Sound(samples(800)), tiny.settings)
+        prepared = prepare_audio(Audio(samples(800)), tiny.settings)
         assert all(tiny.settings.row_grid(piece.grid)[2] >= 1 for piece in prepared.pieces)
 
 
 @pytest.mark.parametrize("name", AUDIO_TOWERS)
 def test_rows_are_counted_by_the_length_alone(name, monkeypatch):
     tiny = AUDIO_TOWERS[name].settings
-    monkeypatch.setattr(audio, "log_mel_whisper", lambda sound, n: np.zeros((len(sound) // 160, n), np.float32))
+    monkeypatch.setattr(processing, "log_mel_whisper", lambda audio, n: np.zeros((len(audio) // 160, n), np.float32))
     piece = 160 * tiny.family.max_frames
     for n in (
         800,
@@ -230,24 +230,24 @@ def test_rows_are_counted_by_the_length_alone(name, monkeypatch):
         *(piece + k for k in (1, 160, 161, 479, 480)),
         2 * piece + 1,
     ):
-        sound = Sound(np.zeros(n, np.float32))
-        grids = [one.grid for one in prepare_sound(sound, tiny).pieces]
-        parts = [part for part in measure_sound(sound, tiny).parts if not isinstance(part, str)]
+        audio = Audio(np.zeros(n, np.float32))
+        grids = [one.grid for one in prepare_audio(audio, tiny).pieces]
+        parts = [part for part in measure_audio(audio, tiny).parts if not isinstance(part, str)]
         measured = [part for part in parts if part.first == 0]  # Gemma 3n has others of its file after them
         assert [one.source.pieces[one.piece].grid for one in measured] == grids, n
         assert [one.n for one in measured] == [tiny.row_grid(grid)[2] for grid in grids], n
     with pytest.raises(RequestError, match=r"at least 0\.05 s"):
-        measure_sound(Sound(samples(790)), tiny)
+        measure_audio(Audio(samples(790)), tiny)
 
 
-def test_a_sound_is_prepared_within_the_bound_of_those_that_are_decoded(monkeypatch):
-    monkeypatch.setattr(audio, "AT_WORK", threading.BoundedSemaphore(1))
+def test_audio_is_prepared_within_the_bound_of_those_that_are_decoded(monkeypatch):
+    monkeypatch.setattr(processing, "DECODE_SEMAPHORE", threading.BoundedSemaphore(1))
 
-    def busy(sound, n_mels):
-        assert not audio.AT_WORK.acquire(blocking=False)
-        return log_mel_whisper(sound, n_mels)
+    def busy(audio, n_mels):
+        assert not processing.DECODE_SEMAPHORE.acquire(blocking=False)
+        return log_mel_whisper(audio, n_mels)
 
-    monkeypatch.setattr(audio, "log_mel_whisper", busy)
+    monkeypatch.setattr(processing, "log_mel_whisper", busy)
     for tiny in AUDIO_TOWERS.values():
-        prepare_sound(Sound(samples(3_000)), tiny.settings)
-    assert audio.AT_WORK.acquire(blocking=False)
+        prepare_audio(Audio(samples(3_000)), tiny.settings)
+    assert processing.DECODE_SEMAPHORE.acquire(blocking=False)

@@ -1,4 +1,4 @@
-"""Sounds in prompts: the same text and bits alone, together, in chunks, from the cache and from disk."""
+"""Audio in prompts: the same text and bits alone, together, in chunks, from the cache and from disk."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from woolly.errors import RequestError
 from woolly.multimodal import Placeholder
 from woolly.runtime import Options
 
-# The text model beside each tower. Omni's turns by three positions, which are one for a sound.
+# The text model beside each tower. Omni's turns by three positions, which are one for an audio clip.
 PAIRS = {"ultravox": TINY["llama"], "qwen2a": TINY["qwen2"], "qwen2.5o": QWEN2, "qwen3a": QWEN2,
          "granite_speech": TINY["granite"], "gemma3na": GEMMA3N, "lfm2a": HYBRIDS["lfm2"]}  # fmt: skip
 
@@ -45,7 +45,7 @@ def opened(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_sound_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(name, opened):
+def test_audio_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(name, opened):
     engine, tiny = opened(name), AUDIO_TOWERS[name]
     one, two = prepared_audio(tiny, 8_500), prepared_audio(tiny, 12_000, seed=3)
     first = prompt(engine, "a sheep bleats " * 6, one, "What is it? " * 3)
@@ -62,7 +62,7 @@ def test_a_sound_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(n
     assert finish(opened(name, chunk=24, max_running=8), second, first) == alone[::-1]
 
 
-def test_pages_of_sounds_outlive_the_process_on_disk(opened, tmp_path):
+def test_pages_of_audio_outlive_the_process_on_disk(opened, tmp_path):
     texts = []
     for _ in range(2):
         engine = opened("qwen2a", disk=PageFolder(tmp_path / "pages", "identity", 1 << 30))

@@ -1,4 +1,4 @@
-"""The Sound: samples of one channel of what a caller gives; its bounds are checked before anything is decoded."""
+"""The Audio: samples of one channel of what a caller gives; its bounds are checked before anything is decoded."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from woolly.multimodal.audio.resample import resample
 from woolly.multimodal.audio.wav import decode_wav
 
 # A path, the bytes of a file, or an array with its rate: float from -1 to 1 or int16, [n] or [n, channels].
-SoundSource = Any
+AudioSource = Any
 
 Float32 = npt.NDArray[np.float32]
 
 RATE = 16_000  # what all encoders of speech read
 _BLOCK = 1 << 16  # frames that are decoded at once
 
-# Sounds that are decoded or prepared at once: the longest takes 360 MB until it has the model's rate, and 600 MB with
+# Audio clips decoded or processed concurrently: the longest takes 360 MB until it has the model's rate, and 600 MB with
 # its spectrogram.
-AT_WORK = threading.BoundedSemaphore(2)
+DECODE_SEMAPHORE = threading.BoundedSemaphore(2)
 
 
 @dataclass(frozen=True, eq=False)
-class Sound:
-    """A decoded sound."""
+class Audio:
+    """Mono audio samples."""
 
     samples: Float32 = field(repr=False)  # [n], from -1 to 1
     rate: int = RATE  # samples per second
@@ -45,13 +45,13 @@ class Sound:
         return len(self.samples) / self.rate
 
 
-def read_sound(source: SoundSource, name: str = "the sound") -> Sound:
-    """Returns the sound of a path, of the bytes of a file, or of an array with its rate, in the models' rate.
+def read_audio(source: AudioSource, name: str = "the audio") -> Audio:
+    """Returns the audio of a path, of the bytes of a file, or of an array with its rate, in the models' rate.
 
     Channels become their mean. RequestError if it is none, too long, damaged, or of a format that is not taken;
     `name` begins the sentence.
     """
-    if isinstance(source, Sound):
+    if isinstance(source, Audio):
         return source
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
@@ -70,12 +70,12 @@ def _read_file(path: Path) -> bytes:
             return file.read(MAX_BYTES + 1)
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
         reason = getattr(error, "strerror", None) or error
-        raise RequestError(f"the sound {path} cannot be read ({reason})") from None
+        raise RequestError(f"the audio {path} cannot be read ({reason})") from None
 
 
-def _decoded(data: bytes, name: str) -> Sound:
+def _decoded(data: bytes, name: str) -> Audio:
     kind = sniff(data, name)
-    with AT_WORK:
+    with DECODE_SEMAPHORE:
         try:
             samples, rate = decode_wav(data, name) if kind == "WAV" else _decode(data, kind, name)
             return _finished(samples, rate, name)
@@ -89,7 +89,7 @@ def _decode(data: bytes, kind: str, name: str) -> tuple[Float32, int]:
         import soundfile
     except (ImportError, OSError):  # OSError: the package is there, the library is not
         raise RequestError(
-            f"{kind} files need the package soundfile: {how_to_add('sounds')}; WAV is read without it"
+            f"{kind} files need the package soundfile: {how_to_add('audio')}; WAV is read without it"
         ) from None
     try:
         with soundfile.SoundFile(BytesIO(data)) as file:
@@ -137,9 +137,9 @@ def _from_array(array: npt.NDArray[Any], rate: Any, name: str) -> tuple[Float32,
     return np.array(mixed, np.float32), int(rate)  # a copy: the caller may write to his
 
 
-def _finished(samples: Float32, rate: int, name: str) -> Sound:
-    """Returns the sound in the models' rate."""
+def _finished(samples: Float32, rate: int, name: str) -> Audio:
+    """Returns the audio in the models' rate."""
     # A float beyond 1e4 is no sample, and sums of its powers would leave the range of floats.
     if not (samples.max() < 1e4 and samples.min() > -1e4):  # neither holds for what is no number
         raise RequestError(f"{name} has samples that are no numbers from -1 to 1; send another one")
-    return Sound(resample(samples, rate, RATE))
+    return Audio(resample(samples, rate, RATE))
