@@ -117,7 +117,7 @@ def test_guesses_of_an_engine_are_those_of_the_formulas(folder, target, monkeypa
     with LLM(
         target, ctx=256, kv_tokens=4096, max_running=1, chunk=32, threads=1, kv_type="f32", speculation=head
     ) as llm:
-        assert llm.engine.scheduler.sight.is_bounded
+        assert llm.engine.scheduler.visible_pages.is_bounded
         llm.generate(PROMPT, GREEDY)
     assert len(seen) > 1 and len(seen[0][1]) == 2
     with LLM(target, ctx=256, threads=1, backend="reference", speculation=None) as llm:

@@ -45,7 +45,7 @@ def written(llm):
 
 def kept(llm, digests):
     """Bytes of pages, and of what the window has of them."""
-    pages, state, (pool,) = llm.engine.scheduler.pages, llm.engine.state, llm.engine.scheduler.sight.pools
+    pages, state, (pool,) = llm.engine.scheduler.pages, llm.engine.state, llm.engine.scheduler.visible_pages.pools
     out = {}
     for i, digest in enumerate(digests):
         page = pages.index.page_of(digest)
@@ -57,7 +57,7 @@ def kept(llm, digests):
 
 def test_a_second_process_reads_what_rows_see_and_says_the_same(opened, tmp_path):
     with opened() as llm:
-        (pool,) = llm.engine.scheduler.sight.pools
+        (pool,) = llm.engine.scheduler.visible_pages.pools
         assert pool.window == WINDOW and pool.n_pages < llm.engine.scheduler.pages.n_pages
         first = ask(llm)
         computed = kept(llm, first.digests_to(4))
@@ -108,7 +108,7 @@ def test_a_window_that_gave_way_comes_back_to_pages_that_are_cached(opened, tmp_
         llm.driver.call(lambda engine: [engine.scheduler.tier.work() for _ in range(4)])
         for prompt in others:
             ask(llm, prompt)
-        pages, (pool,) = llm.engine.scheduler.pages, llm.engine.scheduler.sight.pools
+        pages, (pool,) = llm.engine.scheduler.pages, llm.engine.scheduler.visible_pages.pools
         known = pages.index.known(first.digests_to(4))
         assert len(known) == 4 and not pages.index.find(first.digests_to(4))
         end = time.monotonic() + 120
@@ -128,7 +128,7 @@ def test_a_window_that_comes_takes_no_room_of_those_beside_it(opened):
         ask(llm)
         llm.driver.call(lambda engine: [engine.scheduler.tier.work() for _ in range(4)])
         written(llm)
-        pages, (pool,) = llm.engine.scheduler.pages, llm.engine.scheduler.sight.pools
+        pages, (pool,) = llm.engine.scheduler.pages, llm.engine.scheduler.visible_pages.pools
         while pool._blank:
             ask(llm, next(others))
         known = pages.index.find(first.digests_to(4))
@@ -154,7 +154,7 @@ def test_processes_that_share_windows_and_lose_pages_say_what_they_say_alone(ope
             for i in random.permutation(len(prompts)):
                 for llm in (a, b):
                     assert ask(llm, prompts[i]).output == alone[i]
-                    pages, (pool,) = llm.engine.scheduler.pages, llm.engine.scheduler.sight.pools
+                    pages, (pool,) = llm.engine.scheduler.pages, llm.engine.scheduler.visible_pages.pools
                     assert pages.n_free == pages.n_pages and pool.n_free == pool.n_pages
                     written(llm)
         assert a.disk_stats().read_tokens + b.disk_stats().read_tokens > 0

@@ -85,7 +85,7 @@ def test_requests_together_give_what_they_give_alone(folder, name, chunk, room, 
     requests = drive(engine, np.random.RandomState(chunk).permutation(chosen()).tolist(), chunk)
     for i, request in requests.items():
         same(result(request), alone(name, folder)[i], cases()[i])
-    pools = [engine.scheduler.pages, *filter(None, engine.scheduler.sight.pools)]
+    pools = [engine.scheduler.pages, *filter(None, engine.scheduler.visible_pages.pools)]
     assert [pool.n_free for pool in pools] == [pool.n_pages for pool in pools]
     assert engine.scheduler.slots.n_free == engine.scheduler.slots.n_slots
     if room == "plenty":

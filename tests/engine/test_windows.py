@@ -28,12 +28,12 @@ def engine_of(parts):
 
     yield make
     for engine in made:
-        for pool in (engine.scheduler.pages, *filter(None, engine.scheduler.sight.pools)):
+        for pool in (engine.scheduler.pages, *filter(None, engine.scheduler.visible_pages.pools)):
             assert pool.n_free == pool.n_pages
 
 
 def used(engine):
-    (pool,) = engine.scheduler.sight.pools
+    (pool,) = engine.scheduler.visible_pages.pools
     return pool.n_pages - pool.n_free
 
 
@@ -74,7 +74,7 @@ def test_where_nothing_was_kept_the_text_is_computed_again(engine_of):
 @pytest.mark.parametrize("n_slots", [0, 1])
 def test_windows_and_states_go_together_when_requests_share_and_preempt(engine_of, n_slots):
     tight = engine_of(n_slots, ctx=512, kv_tokens=1280, chunk=48, max_running=3)
-    assert tight.scheduler.sight.pools[0].n_pages < tight.scheduler.pages.n_pages == 40
+    assert tight.scheduler.visible_pages.pools[0].n_pages < tight.scheduler.pages.n_pages == 40
     requests = [add(tight, ids(200, 9)[: 40 * i] + ids(30, i), 100) for i in range(8)]
     for i in range(60):
         tight.step()
@@ -103,7 +103,7 @@ def test_a_context_of_gemma_3_12b_takes_what_its_windows_see(parts):
 def test_prompts_that_are_passed_over_hold_their_windows_only(engine_of, n_slots):
     options = {"ctx": 2048, "kv_tokens": 8192, "chunk": 512, "max_running": 4}
     engine = engine_of(n_slots, **options)
-    (pool,) = engine.scheduler.sight.pools
+    (pool,) = engine.scheduler.visible_pages.pools
     random = np.random.RandomState(3)
     prompts = [ids(n, n) for n in random.randint(100, 1900, 16).tolist()]
     requests = []
@@ -111,7 +111,7 @@ def test_prompts_that_are_passed_over_hold_their_windows_only(engine_of, n_slots
         requests.append(add(engine, prompt, 3, priority=priority % 7))
         engine.step()
         for request in engine.scheduler.running:
-            begin, end = engine.scheduler.sight._held[request][pool]
+            begin, end = engine.scheduler.visible_pages._held[request][pool]
             assert end - begin <= -(-WINDOW // 32) + 2
         if priority == 9:  # beside requests that wait
             assert len(engine.logits(ids(1200))) == 1200

@@ -182,7 +182,7 @@ async def soak(path: Path, size: Size, arguments: argparse.Namespace, say: Any) 
         while (tasks or not engine.is_idle) and CLOCK.now() - start < arguments.seconds + arguments.stall:
             await asyncio.sleep(0.05)
             collect(tasks, report)
-        pools = (engine.scheduler.pages, *filter(None, engine.scheduler.sight.pools))
+        pools = (engine.scheduler.pages, *filter(None, engine.scheduler.visible_pages.pools))
         slots = engine.scheduler.slots
         end = usage()
         summary = {

@@ -95,17 +95,17 @@ class Engine:
             most, breadth = max_running, None
             sizes = new_sizes(max_running=most, n_drafts=n_drafts)
             state = sizes.new_state(program)
-        pages, slots, sight = sizes.new_pools(program.plan)
+        pages, slots, visible_pages = sizes.new_pools(program.plan)
         if draft is not None and isinstance(draft, drafts.AssistantDraft):
-            draft.borrow(state, sight.tables)
+            draft.borrow(state, visible_pages.tables)
         elif draft is not None and isinstance(draft, drafts.MtpDraft):
             draft.attach(sizes.n_pages)
-        self.scheduler = Scheduler(pages, slots, sight, chunk=chunk, max_running=most)
+        self.scheduler = Scheduler(pages, slots, visible_pages, chunk=chunk, max_running=most)
         self.scheduler.breadth = breadth or self.scheduler.breadth
         if disk is not None and isinstance(state, PortableState) and state.is_portable:
             from woolly.cache.tier import DiskTier
 
-            self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate, sight.pools)
+            self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate, visible_pages.pools)
         self.reader = ReadingRunner(program, ctx, chunk, check_file)
         self.runner = new_runner(program, state, self.scheduler, self.reader, ctx, draft, check_file)
         self._checks = RequestChecks(
@@ -297,7 +297,7 @@ class Engine:
     def keeps_shared(self) -> bool:
         """Whether anything is kept by what requests say of their first tokens (`Request.n_shared`)."""
         scheduler = self.scheduler
-        return scheduler.tier is not None or scheduler.snapshots is not None or scheduler.sight.is_bounded
+        return scheduler.tier is not None or scheduler.snapshots is not None or scheduler.visible_pages.is_bounded
 
     def disk_stats(self) -> DiskStats | None:
         """Counts of the disk tier since the start; None without one."""

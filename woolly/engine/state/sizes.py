@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from woolly.cache.pages import PagePool
 from woolly.cache.slots import SlotPool
 from woolly.cache.windows import WindowPool
-from woolly.engine.state.sight import Sight
+from woolly.engine.state.visible_pages import VisiblePages
 from woolly.errors import RequestError
 from woolly.runtime import PAGE_SIZE, Program, State, pages_for
 
@@ -66,11 +66,11 @@ class CacheSizes:
                 raise RequestError(f"{name} is {n_tokens}; a cache holds at most {_MAX_TOKENS} tokens", field=name)
         return state
 
-    def new_pools(self, plan: Plan) -> tuple[PagePool, SlotPool, Sight]:
+    def new_pools(self, plan: Plan) -> tuple[PagePool, SlotPool, VisiblePages]:
         """The pools of pages and slots, and what requests see of windows."""
         windows = [
             WindowPool(window, size, self.n_pages) if size < self.n_pages else None
             for window, size in zip(plan.windows, self.windows, strict=True)
         ]
         pages = PagePool(self.n_pages, self.n_slots > 0, [pool for pool in windows if pool is not None])
-        return pages, SlotPool(self.n_slots, pages.index), Sight(windows)
+        return pages, SlotPool(self.n_slots, pages.index), VisiblePages(windows)

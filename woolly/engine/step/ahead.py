@@ -59,7 +59,7 @@ def new_runner(
     Steps with drafts, with recurrent state and with windows follow from more than the last token.
     """
     device = as_ranks_ahead(program)
-    if device is None or draft is not None or scheduler.snapshots is not None or scheduler.sight.is_bounded:
+    if device is None or draft is not None or scheduler.snapshots is not None or scheduler.visible_pages.is_bounded:
         own = draft if draft is not None and isinstance(draft, drafts.MtpDraft) else None
         return Runner(program, state, scheduler, check_file, own)
     return AheadRunner(program, state, scheduler, check_file, device=device, reader=reader, ctx=ctx)

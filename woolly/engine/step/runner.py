@@ -124,7 +124,7 @@ class Runner:
         """
         scheduler, reader = self._scheduler, object()
         pages = scheduler.claim(pages_for(len(ids)))
-        pool, sight = scheduler.slots, scheduler.sight
+        pool, visible_pages = scheduler.slots, scheduler.visible_pages
         slots = [pool.take(), pool.take()] if pool.n_slots else []
         chunk = scheduler.chunk if self.program.plan.is_causal else len(ids)
         parts = []
@@ -133,12 +133,12 @@ class Runner:
                 tokens = ids[first : first + chunk]
                 # The two slots take turns: a run writes no slot that it reads.
                 turn = [(slots[i % 2 - 1] if i else -1, slots[i % 2])] if slots else None
-                sight.move(reader, pages, first, pages_for(first + len(tokens)))
+                visible_pages.move(reader, pages, first, pages_for(first + len(tokens)))
                 batch = Batch.of([(tokens, first, pages)], range(len(tokens)), slots=turn)
-                batch = replace(batch, window_pages=sight.tables(batch.pages))
+                batch = replace(batch, window_pages=visible_pages.tables(batch.pages))
                 parts.append(self.compute(batch, 0, None if step is None else step + 1).copy())
         finally:
-            sight.end(reader, pages)
+            visible_pages.end(reader, pages)
             scheduler.pages.give_back(pages)
             for slot in slots:
                 pool.give_back(slot)

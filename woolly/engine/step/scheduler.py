@@ -13,8 +13,8 @@ from woolly.cache.pages import PagePool
 from woolly.cache.prefix import page_digest
 from woolly.cache.slots import SlotPool
 from woolly.engine.request import Request
-from woolly.engine.state.sight import Sight
 from woolly.engine.state.snapshots import Snapshots
+from woolly.engine.state.visible_pages import VisiblePages
 from woolly.engine.step.batching import assemble
 from woolly.engine.step.breadth import Breadth
 from woolly.engine.step.work import Span, Work
@@ -43,9 +43,11 @@ class Scheduler:
     never preempted and each request fits alone, so every request ends.
     """
 
-    def __init__(self, pages: PagePool, slots: SlotPool, sight: Sight, *, chunk: int, max_running: int) -> None:
+    def __init__(
+        self, pages: PagePool, slots: SlotPool, visible_pages: VisiblePages, *, chunk: int, max_running: int
+    ) -> None:
         """`slots` are those of a model with recurrent state (`Snapshots` needs some for each request), or none."""
-        self.sight = sight
+        self.visible_pages = visible_pages
         self.pages = pages
         self.chunk = chunk  # most rows in one step
         self.max_running = min(max_running, chunk)  # each request that generates needs a row
@@ -111,8 +113,10 @@ class Scheduler:
 
     def batch(self, work: Work) -> Batch:
         """The batch of a step, with the slots and the pages of windows that its rows read and write."""
-        self.sight.prepare(work)
-        return assemble(work, None if self.snapshots is None else self.snapshots.prepare(work), self.sight.tables)
+        self.visible_pages.prepare(work)
+        return assemble(
+            work, None if self.snapshots is None else self.snapshots.prepare(work), self.visible_pages.tables
+        )
 
     def ran(self, work: Work) -> None:
         """Notes that the step was computed."""
@@ -132,13 +136,13 @@ class Scheduler:
 
         `is_decided` says whether the drafts of the step are accepted or rejected.
         """
-        if self.snapshots is None and not self.sight.is_bounded:
+        if self.snapshots is None and not self.visible_pages.is_bounded:
             if request.n_computed // PAGE_SIZE > request.n_published:  # as most steps of most models do not
                 self.publish(request)
             return
         self._settle(request, is_decided)
         n_state = request.n_computed if self.snapshots is None else self.snapshots.n_state(request)
-        self.sight.trim(request, n_state, is_decided)
+        self.visible_pages.trim(request, n_state, is_decided)
 
     def publish(self, request: Request) -> None:
         """Adds full pages to the prefix index, so that other requests can share them."""
@@ -320,7 +324,7 @@ class Scheduler:
         request.n_published = len(found)
         request.n_filled = len(request.context)
         request.marks = _marks(request.n_filled, request.n_shared)
-        self.sight.start(request)
+        self.visible_pages.start(request)
         if self.snapshots is not None:
             self.snapshots.start(request)
         for digest in request.digests_to(len(request.context) // PAGE_SIZE)[len(found) :]:
@@ -366,7 +370,7 @@ class Scheduler:
     def _vacate(self, request: Request) -> None:
         if request.pages:
             self._settle(request)
-            self.sight.end(request, request.pages)
+            self.visible_pages.end(request, request.pages)
             if self.snapshots is not None:
                 self.snapshots.end(request)
             for digest in request.digests:

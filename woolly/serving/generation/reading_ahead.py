@@ -98,7 +98,7 @@ def _has_room(request: Request, engine: Engine) -> bool:
 def _ends(llm: LLM, n_found: int, end: int) -> Iterator[int]:
     """Yields the number of tokens after which each piece of a prompt ends."""
     scheduler = llm.engine.scheduler
-    has_states = scheduler.snapshots is not None or scheduler.sight.is_bounded
+    has_states = scheduler.snapshots is not None or scheduler.visible_pages.is_bounded
     piece, tail = (_PIECE_OF_STATES, _TAIL) if has_states else (_PIECE, 0)
     yield from range(n_found * PAGE_SIZE + piece + tail, end, piece)
     yield end

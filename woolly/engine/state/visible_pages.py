@@ -1,4 +1,4 @@
-"""Sight: which pages each request sees through the windows of a plan; the others are given back."""
+"""Pages of the sliding windows that each request still attends to; the others are freed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Int32 = npt.NDArray[np.int32]
 
 
-class Sight:
-    """Holds the pages that running requests see, in the pool of each window."""
+class VisiblePages:
+    """Hold the visible pages of running requests in the pool of each sliding window."""
 
     def __init__(self, pools: Sequence[WindowPool | None]) -> None:
         """One pool for each of `Plan.windows`; None if all pages have room there."""
