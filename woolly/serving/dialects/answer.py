@@ -22,7 +22,7 @@ from woolly.serving.generation.admission import Admitted
 from woolly.serving.generation.events import EventStream
 from woolly.serving.generation.generator import Generation, Generator
 from woolly.serving.generation.kept_streams import KeptStreams
-from woolly.serving.generation.wants import NOTHING
+from woolly.serving.generation.token_constraints import UNCONSTRAINED
 from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.observability.logs import ignore, log
 
@@ -108,7 +108,7 @@ async def open_chat(
             owner=owner_of(connection),
             id_slot=-1 if id_slot is None else id_slot,
             reports_progress=getattr(form, "has_progress", False),
-            wants=getattr(form, "wants", NOTHING),
+            token_constraints=getattr(form, "token_constraints", UNCONSTRAINED),
         )
         running = await held.enter_async_context(generator.open(generation, place, slot))
     except RequestError as error:

@@ -31,7 +31,7 @@ from woolly.serving.generation.reading_turns import ReadingTurns
 from woolly.serving.generation.running import Running
 from woolly.serving.generation.slots import SlotTable
 from woolly.serving.generation.threads import run_held, start_task
-from woolly.serving.generation.wants import NOTHING, Wants
+from woolly.serving.generation.token_constraints import UNCONSTRAINED, TokenConstraints
 from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.served_names import reasoning_of
@@ -74,7 +74,7 @@ class Generation:
     owner: str = ""  # whose prefixes it may reuse; see --share-prefixes
     reports_progress: bool = False  # chunks tell how much of the prompt is computed
     id_slot: int = -1  # the slot that remembers its tokens; -1: any
-    wants: Wants = NOTHING
+    token_constraints: TokenConstraints = UNCONSTRAINED
     before: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows
     hooks: Mapping[str | int, Hook] | None = None  # what reads values of steps; not of a layout
     is_part: bool = False  # one of several for a reply that has a line of the log itself
@@ -331,7 +331,7 @@ class Generator:
 
     def _prepare(self, llm: LLM, generation: Generation) -> list[Request]:
         """Tokenizes and checks; on a thread of the pool, because a long prompt takes a while."""
-        prompt, most, wants = generation.prompt, self._max_prompt(llm), generation.wants
+        prompt, most, constraints = generation.prompt, self._max_prompt(llm), generation.token_constraints
         options = {
             "score_only": generation.score_only,
             "salt": self.salt_of(generation.owner),
@@ -341,15 +341,15 @@ class Generator:
         if not isinstance(prompt, tuple):
             self.check_text(llm, prompt if isinstance(prompt, str) else prompt.text)
         if isinstance(prompt, Layout):
-            layout = replace(prompt, params=wants.bind(prompt.params, llm.tokenizer))
+            layout = replace(prompt, params=constraints.bind(prompt.params, llm.tokenizer))
             _check_length(f"has {len(generation.before)} tokens", len(generation.before), most)
-            requests = llm.prepare_layout(layout, generation.before, partial(wants.cut, most=most), **options)
+            requests = llm.prepare_layout(layout, generation.before, partial(constraints.cut, most=most), **options)
         else:
             if isinstance(prompt, str):
                 prompt = tuple(llm.tokenize(prompt))
-            ids = tuple(wants.cut(cast("tuple[int, ...]", prompt), most))  # rows of an audio clip pass as ids do
+            ids = tuple(constraints.cut(cast("tuple[int, ...]", prompt), most))  # rows of an audio clip pass as ids do
             _check_length(f"has {len(ids)} tokens", len(ids), most)
-            params = wants.bind(generation.params, llm.tokenizer)
+            params = constraints.bind(generation.params, llm.tokenizer)
             (requests,) = llm.prepare(ids, params, hooks=generation.hooks, **options)
         _check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
         return requests

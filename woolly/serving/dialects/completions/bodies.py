@@ -14,7 +14,7 @@ from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ChoiceSpec, FunctionName, FunctionSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import ApiError, refuse
-from woolly.serving.generation.wants import Wants
+from woolly.serving.generation.token_constraints import TokenConstraints
 from woolly.serving.observability.logs import ignore
 
 MAX_CHOICES = 128
@@ -127,10 +127,12 @@ class OpenAIBody(Sampling):
     include_stop_str_in_output: bool | None = Field(None, description="The text of `stop` that ended the answer too.")
 
     @property
-    def wants(self) -> Wants:
-        """What the request wants of the model's vocabulary."""
+    def token_constraints(self) -> TokenConstraints:
+        """Constraints on token ids, which need the vocabulary of the model."""
         allowed = None if self.allowed_token_ids is None else tuple(self.allowed_token_ids)
-        return Wants(allowed, tuple(word for word in self.bad_words or () if word), self.truncate_prompt_tokens)
+        return TokenConstraints(
+            allowed, tuple(word for word in self.bad_words or () if word), self.truncate_prompt_tokens
+        )
 
     @property
     def has_continuous_usage(self) -> bool:

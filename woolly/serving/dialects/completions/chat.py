@@ -19,7 +19,7 @@ from woolly.serving.dialects.completions.envelope import Envelope, timings_of, u
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, chat_logprobs, prompt_logprobs
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.generation.events import TextFrame, event
-from woolly.serving.generation.wants import NOTHING, Wants
+from woolly.serving.generation.token_constraints import UNCONSTRAINED, TokenConstraints
 
 DONE = "[DONE]"
 
@@ -41,7 +41,7 @@ class Form:
     more: Mapping[str, Any] = field(default_factory=dict)  # further fields of a reply and of each chunk
     is_verbose: bool = False  # the reply shows the prompt
     has_progress: bool = False  # chunks tell how much of the prompt is computed
-    wants: Wants = NOTHING
+    token_constraints: TokenConstraints = UNCONSTRAINED
     has_usage_always: bool = False  # usage so far in every chunk of a stream
     has_token_ids: bool = False  # ids of the prompt and of the answer
     has_prompt_logprobs: bool = False
@@ -59,7 +59,7 @@ class Form:
             bool(body.timings_per_token),
             bool(body.wants_logprobs),
             more,
-            wants=body.wants,
+            token_constraints=body.token_constraints,
             has_usage_always=body.has_continuous_usage,
             has_token_ids=bool(body.return_token_ids),
             has_prompt_logprobs=body.prompt_logprobs is not None,

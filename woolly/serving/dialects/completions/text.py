@@ -86,7 +86,7 @@ def _generation(
         body.is_empty,
         client=client_of(request),
         owner=owner_of(request),
-        wants=body.wants,
+        token_constraints=body.token_constraints,
     )
 
 

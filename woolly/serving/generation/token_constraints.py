@@ -1,4 +1,4 @@
-"""Wants: what a request wants of the prompt and of its tokens that only the model's vocabulary can say."""
+"""Token constraints of a request that need the model's vocabulary: allowed tokens, bad words, prompt truncation."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Wants:
-    """Tokens that an answer may or may not have, and how much of a prompt counts; under vLLM's names in errors."""
+class TokenConstraints:
+    """vLLM's `allowed_token_ids`, `bad_words` and `truncate_prompt_tokens`."""
 
-    allowed: tuple[int, ...] | None = None  # ids of the only tokens that may come
-    bad_words: tuple[str, ...] = ()  # texts that may not come
-    n_last: int | None = None  # tokens of the prompt that are kept, from its end; -1: as many as the context holds
+    allowed: tuple[int, ...] | None = None  # None: all tokens
+    bad_words: tuple[str, ...] = ()
+    truncate_prompt_tokens: int | None = None  # tokens kept from the end of the prompt; -1: as many as fit
 
     def bind(self, params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
-        """Returns parameters that rule the other tokens out. RequestError for an id that the vocabulary lacks."""
-        processors: list[_Only | _Without] = []
+        """Return `params` with logits processors for the constraints. Raises RequestError for an id out of range."""
+        processors: list[_AllowedTokens | _BadWords] = []
         if self.allowed is not None:
             for token in self.allowed:
                 if not 0 <= token < tokenizer.n_vocab:
                     expected = f"ids from 0 to {tokenizer.n_vocab - 1} were expected"
                     raise RequestError(f"allowed_token_ids: it holds {token}; {expected}", field="allowed_token_ids")
-            processors.append(_Only(np.unique(np.array(self.allowed, np.int64))))
+            processors.append(_AllowedTokens(np.unique(np.array(self.allowed, np.int64))))
         if self.bad_words:
-            processors.append(_Without(_spellings(self.bad_words, tokenizer)))
+            processors.append(_BadWords(_token_sequences(self.bad_words, tokenizer)))
         return replace(params, logits_processors=(*params.logits_processors, *processors)) if processors else params
 
     def cut(self, prompt: Sequence[int], most: int) -> Sequence[int]:
-        """Returns the last tokens of a prompt, as many as are wanted."""
-        if self.n_last is None:
+        """Return the prompt truncated from the left to at most `most` tokens."""
+        n_last = self.truncate_prompt_tokens
+        if n_last is None:
             return prompt
-        if self.n_last > most:
-            message = f"truncate_prompt_tokens: it is {self.n_last}, and this server takes at most {most} tokens"
+        if n_last > most:
+            message = f"truncate_prompt_tokens: it is {n_last}, and this server takes at most {most} tokens"
             raise RequestError(message, field="truncate_prompt_tokens")
-        n = most - 1 if self.n_last < 0 else self.n_last  # one token is left for the answer
+        n = most - 1 if n_last < 0 else n_last  # one token is left for the answer
         return prompt[max(0, len(prompt) - n) :]
 
 
-NOTHING = Wants()
+UNCONSTRAINED = TokenConstraints()
 
 
 @dataclass(frozen=True)
-class _Only:
+class _AllowedTokens:
     ids: npt.NDArray[np.int64]
 
     def __call__(self, history: Sequence[int], logits: Float32) -> None:
@@ -61,8 +62,8 @@ class _Only:
 
 
 @dataclass(frozen=True)
-class _Without:
-    """Rules out the last token of a word whose other tokens have just come."""
+class _BadWords:
+    """Masks the last token of each word whose other tokens precede it."""
 
     words: tuple[tuple[int, ...], ...]
 
@@ -73,8 +74,8 @@ class _Without:
                 logits[word[-1]] = -np.inf
 
 
-def _spellings(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Returns the ids of each word at the beginning of a text, and after a space."""
+def _token_sequences(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids of each word, at the start of a text and after a space."""
     found: dict[tuple[int, ...], None] = {}
     for word in words:
         for text in (word, f" {word.lstrip()}"):
