@@ -1,4 +1,4 @@
-"""docs/reference/api.md, made from signatures and docstrings: `python docs/tools/api.py > docs/reference/api.md`."""
+"""docs/reference/api.md, from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import woolly
 
 _HEAD = """# The Python API
 
-Made from signatures and docstrings by `python docs/tools/api.py > docs/reference/api.md`; a test holds it to that.
-[library.md](../use/library.md) says what to use when. What is not on this page, or in the `__all__` of a package,
-may change without notice.
+Generated from signatures and docstrings by `scripts/generate`. [Library](../use/library.md) is the guide. Names that
+are neither on this page nor in the `__all__` of a package may change without notice.
 """
 
 # (title, module, names); woolly's own names first, then what they give back, then the two rooms that work alone.
@@ -188,9 +187,6 @@ def _complete(code: str) -> str:
 def _errors() -> str:
     names = [name for name in woolly.__all__ if name.endswith("Error")]
     rows = [f"| `{name}` | {' '.join(_text(getattr(woolly, name)).split())} |" for name in names]
-    head = "## Errors\n\nAll are `WoollyError`; `str(error)` is one sentence. troubleshooting.md goes through them."
+    head = "## Errors\n\nAll are subclasses of `WoollyError`; `str(error)` is one sentence. "
+    head += "[Troubleshooting](../use/troubleshooting.md) explains them."
     return "\n".join([head, "", "| | |", "|---|---|", *rows])
-
-
-if __name__ == "__main__":
-    print(reference(), end="")

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md, made from the commands themselves: `python docs/tools/cli.py > docs/reference/cli.md`."""
+"""docs/reference/cli.md, from the help texts of the commands."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from woolly.cli.parse.parameter import shown_default, shown_help, shown_name
 
 _HEAD = """# The command line
 
-Made from the commands' own help by `python docs/tools/cli.py > docs/reference/cli.md`; a test holds it to that.
+Generated from the help texts of the commands by `scripts/generate`.
 
-Results go to standard output, everything else to standard error. `--json` prints one JSON value: a list from
-`list` and `rerank`, an object from other commands; `embed` prints an object per line without it. Long work shows a
-progress bar with its rate and the time left if standard error is a terminal, and nothing otherwise.
+- Results go to standard output, everything else to standard error.
+- `--json` prints one JSON value: an array for `list` and `rerank`, an object for other commands. Without it, `embed`
+  prints one object per line.
+- Long tasks show a progress bar if standard error is a terminal.
+- Errors are one line on standard error: `woolly: error:`, what is wrong, what to do.
+- A model is the path of a GGUF file or a name: of [the catalogue](models.md) (`smollm2`, `qwen3:4b`), of
+  `woolly list`, of the Hugging Face hub (`org/repo`, `hf:org/repo:Q4_K_M`), or the URL it was pulled from. Every
+  command that takes one model also accepts `-m MODEL`.
+- Options have the names of llama.cpp, with its aliases (`--ctx-size`, `--predict`, `--n-predict`, `--cache-type-k`,
+  `--system-prompt`, `--reverse-prompt`, `--grammar-file`, `-j`, `-jf`). llama.cpp flags that Woolly lacks are
+  accepted if they ask for what is always on here (`-fa on`, `--mmap`), accepted with a warning if they cannot change
+  an answer (`--mlock`, `-tb 4`), and rejected otherwise.
 
-A model is the path of a GGUF file, or a name: one of [the catalogue](models.md) (`smollm2`, `qwen3:4b`), one of
-`woolly list`, `org/repo` or `hf:org/repo:Q4_K_M` of the Hugging Face hub, or the address that it was pulled from.
-
-| exit code | |
+| exit code | meaning |
 |---|---|
 | 0 | success |
-| 1 | an error that the message explains: a file, a model, the network, the disk, a file of settings |
-| 2 | a mistake on the command line: an unknown command or option, a missing prompt, a value out of range |
-| 130 | Ctrl-C (`woolly serve` ends with 0: that is how one stops it) |
-| any | `woolly launch` ends with the code of the agent |
+| 1 | an error explained by the message: a file, a model, the network, the disk, a configuration file |
+| 2 | a usage error: an unknown command or option, a missing prompt, a value out of range |
+| 130 | interrupted by Ctrl-C (`woolly serve` exits with 0) |
+| other | `woolly launch` exits with the code of the agent |
 
-Errors are one line on standard error, `woolly: error:` and a sentence that says what would be right. Options have
-llama.cpp's names if it has the same thing, and its other names for them are understood: `--ctx-size`, `--predict`,
-`--n-predict`, `--cache-type-k`, `--system-prompt`, `--reverse-prompt`, `--grammar-file`, `-j`, `-jf`. A llama.cpp flag
-that Woolly does not have is taken if it asks for what Woolly does anyway (`-fa on`, `--mmap`), or, with a line that it
-has no effect, if it can change no answer (`--mlock`, `-tb 4`). All others are refused with the reason.
-Every command that takes one model takes it as `-m MODEL` too.
-
-`woolly --install-completion` adds completion to your shell.
+`woolly --install-completion` installs shell completion.
 """
 
 
@@ -84,7 +83,3 @@ def _default(parameter: click.Parameter) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
-
-
-if __name__ == "__main__":
-    print(reference(), end="")

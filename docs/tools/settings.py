@@ -1,4 +1,4 @@
-"""docs/reference/settings.md, made from `Settings`: `python docs/tools/settings.py > docs/reference/settings.md`."""
+"""docs/reference/settings.md, from the table of settings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from woolly.serving.settings.table import groups, in_order
 
 _HEAD = """# Settings of the server
 
-Made from the settings themselves by `python docs/tools/settings.py > docs/reference/settings.md`; a test holds it to
-that. [serving.md](../use/serving.md) explains what they are for.
+Generated from the table of settings by `scripts/generate`. [Serving](../use/serving.md) is the guide.
 
-Flags come before the environment, the environment before the file, the file before the defaults. The file is
-`woolly.toml` in the working folder, or what `--config` or `WOOLLY_CONFIG` names. Its table `[serve]` takes the names of
-the variables without `WOOLLY_` and in lower case, as `ctx_size` or `ctx-size`; an unknown name is refused. Lists are
-separated by commas. Flags have llama-server's names if it has the same setting.
+Precedence: flags, environment, file, defaults. The file is `woolly.toml` in the working folder, or the file named by
+`--config` or `WOOLLY_CONFIG`. Its table `[serve]` has the names of the variables in lower case without `WOOLLY_`
+(`ctx_size` or `ctx-size`); unknown names are errors. Lists are separated by commas. Flags have the names of
+llama-server.
 
-`--config` has no entry in the file. `WOOLLY_HOME` moves the models folder and the sessions, `WOOLLY_ISA` chooses
-kernels; both apply to every command."""
+`--config` has no entry in the file. `WOOLLY_HOME` moves the models folder and the sessions, `WOOLLY_ISA` selects the
+CPU kernels; both apply to every command."""
 
 
 def reference() -> str:
@@ -46,7 +45,3 @@ def _default(setting: Field[Any]) -> str:
     if value is None or value == ():
         return "none"
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-if __name__ == "__main__":
-    print(reference(), end="")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from docs.tools.cli import reference
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.store.hub import Hub
@@ -32,11 +31,6 @@ def home(tmp_path, monkeypatch):
     for name in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS", "WOOLLY_API_KEY", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
-
-
-def test_cli_reference_matches_the_help():
-    message = "run `python docs/tools/cli.py > docs/reference/cli.md`"
-    assert (ROOT / "docs" / "reference" / "cli.md").read_text() == reference(), message
 
 
 def test_tokenize_and_detokenize_round_trip(model):

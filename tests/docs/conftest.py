@@ -47,6 +47,7 @@ class Desk:
         """The same commands for the port that is free here."""
         address = self.url.removeprefix("http://")
         text = re.sub(r"(127\.0\.0\.1|localhost):8080", address, text)
+        text = re.sub(r"^(woolly chat [\w.:-]+)(?= *(#|$))", r"\1 </dev/null", text, flags=re.M)  # a terminal's
         return re.sub(r"^woolly (ps|stop)\b", rf"woolly \1 --url {self.url}", text, flags=re.M)
 
     def shell(self, block: Block) -> None:
@@ -65,8 +66,9 @@ class Desk:
 
     def serve(self, block: Block) -> None:
         """Starts a server, waits until it is ready and stops it; the one of all examples runs already."""
-        if block.text != SERVE:
-            with serving(block.text, self.folder, self.environment):
+        command = re.sub(r" +#.*", "", block.text)
+        if command != SERVE:
+            with serving(command, self.folder, self.environment):
                 pass
 
 

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import click
 import pytest
@@ -125,10 +126,9 @@ def run(block: Block, desk) -> None:
     if block.mark == "output":
         expected = re.escape(block.text.strip()).replace("…", ".*")
         assert re.fullmatch(expected, desk.written.strip()), f"{desk.written!r} was written"
-    elif block.language == "sh" and block.text.startswith("woolly serve"):
-        desk.serve(block)
     elif block.language == "sh":
-        desk.shell(block)
+        for part in parts_of(block):
+            desk.serve(part) if part.text.startswith("woolly serve") else desk.shell(part)
     elif block.language == "python":
         exec(compile(desk.here(block.text), str(block), "exec"), {"__name__": "__main__"})
     elif block.language == "json":
@@ -140,6 +140,12 @@ def run(block: Block, desk) -> None:
         (desk.folder / "woolly.toml").unlink()
     else:
         assert block.language in SILENT, f"blocks of {block.language!r} are not run: say why, or teach this test"
+
+
+def parts_of(block: Block) -> list[Block]:
+    """Split a block of commands around each `woolly serve`, which runs until it is stopped."""
+    parts = re.split(r"^(woolly serve(?:.*\\\n)*.*\n)", block.text, flags=re.M)
+    return [replace(block, text=part) for part in parts if part.strip()]
 
 
 def test_the_blocks_that_are_not_run_are_these():

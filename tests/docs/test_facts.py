@@ -7,47 +7,31 @@ from inspect import signature
 
 import pytest
 
-from docs.tools import models
-from docs.tools.api import reference
+from docs.tools import generate
 from tests.docs.blocks import ROOT
 from tests.test_house import LADDER
 from woolly import LLM, SamplingParams
-from woolly.models import architectures
 from woolly.quantize import MIXES
 from woolly.serving.lifecycle.app import DIALECTS
 
-README = (ROOT / "README.md").read_text()
 LIBRARY = (ROOT / "docs" / "use" / "library.md").read_text()
 TROUBLESHOOTING = (ROOT / "docs" / "use" / "troubleshooting.md").read_text()
 
 
-def test_the_api_reference_is_that_of_the_code():
-    message = "run `python docs/tools/api.py > docs/reference/api.md`"
-    assert (ROOT / "docs" / "reference" / "api.md").read_text() == reference(), message
+@pytest.fixture(scope="module")
+def stale():
+    return [name for name, _ in generate.stale_files()]
 
 
-def test_the_page_of_models_is_that_of_the_catalogue():
-    message = "run `python docs/tools/models.py > docs/reference/models.md`"
-    assert (ROOT / "docs" / "reference" / "models.md").read_text() == models.reference(), message
+@pytest.mark.parametrize("page", [*generate.PAGES, *generate.marked_pages()])
+def test_generated_documentation_is_current(page, stale):
+    assert page not in stale, f"{page} is not up to date: run `scripts/generate`"
 
 
-def test_the_page_of_supported_models_names_every_architecture():
-    page = (ROOT / "docs" / "use" / "models.md").read_text()
-    row = next(line for line in page.splitlines() if line.startswith("| architectures | `"))
-    assert set(re.findall(r"`([^`]+)`", row)) == set(architectures())
-    assert f"| architectures | {len(architectures())} ([list](docs/use/models.md)) |" in README
-    assert f"{len(architectures())} architectures" in README
-
-
-def test_the_pages_count_the_families_that_see_and_hear_alike():
-    def families(page, head):
-        return len((ROOT / "docs" / "use" / page).read_text().partition(head)[2].partition("\n\n")[0].splitlines()) - 2
-
-    assert families("pictures.md", "| family | picture | tokens |") == 23
-    assert families("sounds.md", "| family | projector | tokens |") == 9
-    models = (ROOT / "docs" / "use" / "models.md").read_text()
-    assert "wenty-three families" in README and "wenty-three families" in models and "[23 families]" in README
-    assert "nine hear sounds" in README and "[nine families]" in README and "nine\nhear [sounds]" in models
+def test_generate_check_names_the_file_and_the_command(monkeypatch, capsys):
+    monkeypatch.setitem(generate.PAGES, "docs/reference/cli.md", lambda: "other")
+    assert generate.main(["--check"]) == 1
+    assert "docs/reference/cli.md is not up to date: run `scripts/generate`" in capsys.readouterr().err
 
 
 def test_the_serving_page_lists_every_api():
@@ -95,12 +79,12 @@ def test_the_architecture_page_has_every_room_in_the_order_of_the_ladder():
     assert rows == ladder
 
 
-def test_the_readme_lists_every_page():
-    listed = set(re.findall(r"\]\((docs/[^)]+\.md)\)", README.partition("## Documentation")[2]))
-    kinds = ("use", "reference", "make")
-    assert listed == {f"docs/{kind}/{p.name}" for kind in kinds for p in (ROOT / "docs" / kind).iterdir()} | {
-        "docs/benchmarks/README.md"
-    }
+def test_the_index_of_the_docs_lists_every_page_once():
+    listed = re.findall(r"\]\(([\w/-]+\.md)\)", (ROOT / "docs" / "README.md").read_text())
+    pages = [
+        f"{kind}/{path.name}" for kind in ("use", "reference", "make") for path in (ROOT / "docs" / kind).iterdir()
+    ]
+    assert sorted(listed) == sorted([*pages, "benchmarks/README.md", "benchmarks/gpu-notes.md"])
 
 
 def sentences():
