@@ -118,14 +118,14 @@ def test_model_without_audio_is_rejected_by_name(server, audio):
     assert server.app.state.models.ready("deaf") is None  # the headers of its files say so
     audio.transcriptions.create(model="hears", file=TALK)
     llm = server.app.state.models.ready("hears").model
-    sight, llm.sight = llm.sight, None  # as on a GPU, which leaves the projector out
+    modalities, llm.modalities = llm.modalities, None  # as on a GPU, which leaves the projector out
     try:
         with pytest.raises(
             openai.BadRequestError, match="hears does not support audio; no model here does: `woolly pull whisper:base`"
         ):
             audio.translations.create(model="hears", file=TALK)
     finally:
-        llm.sight = sight
+        llm.modalities = modalities
 
 
 @pytest.mark.parametrize(

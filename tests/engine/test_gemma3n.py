@@ -60,7 +60,7 @@ def prompt(engine, *parts):
     """Tokens of texts, pictures and audio; marks are spelled by bytes."""
     tower, out = engine.encoder_scheduler.tower, []
     for part in parts:
-        settings = tower.audio if isinstance(part, Prepared) and part.kind == "audio" else tower.sight
+        settings = tower.audio if isinstance(part, Prepared) and part.kind == "audio" else tower.vision
         for one in [part] if isinstance(part, str) else lay_out(part, settings).parts:
             out += [one] if isinstance(one, Placeholder) else [byte % 256 for byte in one.encode()]
     return tuple(out)
@@ -86,7 +86,7 @@ def test_a_picture_and_audio_have_the_same_bits_alone_together_in_chunks_and_fro
 
 def test_rows_of_a_picture_end_with_the_row_of_the_file(opened):
     engine = opened()
-    parts = lay_out(shown(0), engine.encoder_scheduler.tower.sight).parts
+    parts = lay_out(shown(0), engine.encoder_scheduler.tower.vision).parts
     assert [part if isinstance(part, str) else (part.first, part.n) for part in parts] == [
         "\n\n<start_of_image>", (0, 256), (256, 1), "\n\n"
     ]  # fmt: skip

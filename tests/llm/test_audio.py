@@ -11,7 +11,7 @@ from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, samples, writ
 from tests.cases.tiny import TINY, write_tiny
 from tests.multimodal.test_audio import wav
 from woolly import LLM
-from woolly.chat import AudioPart, Vision, lay_out
+from woolly.chat import AudioPart, Modalities, lay_out
 from woolly.chat.message import Message, TextPart
 from woolly.chat.request import ChatRequest
 from woolly.errors import RequestError, TemplateError
@@ -29,8 +29,8 @@ PARTS = (
     "{% endfor %}"
 )
 PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}"
-AUDIO_ONLY = Vision(None, audio=AUDIO_TOWERS["qwen2a"].settings)
-BOTH = Vision(
+AUDIO_ONLY = Modalities(None, audio=AUDIO_TOWERS["qwen2a"].settings)
+BOTH = Modalities(
     TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2),
     audio=AUDIO_TOWERS["qwen2a"].settings,
 )
@@ -90,16 +90,16 @@ def test_invalid_audio_is_one_sentence(llm, options, message):
 
 
 def test_a_model_without_ears_says_so(llm, monkeypatch):
-    monkeypatch.setattr(llm, "sight", None)
+    monkeypatch.setattr(llm, "modalities", None)
     with pytest.raises(RequestError, match=r"audio\[0\]: this model does not support audio: no projector"):
         llm.chat("What?", audio=[(HEARD, 16000)])
     with pytest.raises(RequestError, match="this model does not support audio"):
         llm.audio_tokens(Audio(HEARD))
 
 
-def asked(llm, template, *parts, sight=AUDIO_ONLY):
+def asked(llm, template, *parts, modalities=AUDIO_ONLY):
     request = ChatRequest((Message("user", parts),), SamplingParams())
-    return lay_out(request, ChatTemplate(template), llm.tokenizer, sight)
+    return lay_out(request, ChatTemplate(template), llm.tokenizer, modalities)
 
 
 def test_a_template_shows_parts_or_the_mark_is_written_into_the_text(llm):
@@ -118,7 +118,7 @@ def test_pictures_and_audio_keep_their_order(llm):
     from woolly.multimodal.given import GivenPicture
 
     audio, image = AudioPart(AudioInput((HEARD, 16000))), ImagePart(GivenPicture(np.zeros((56, 56, 3), np.uint8)))
-    layout = asked(llm, PARTS, audio, image, audio, sight=BOTH)
+    layout = asked(llm, PARTS, audio, image, audio, modalities=BOTH)
     assert [one.picture.kind for one in layout.pictures] == ["audio", "image", "audio"]
 
 
@@ -140,7 +140,7 @@ def test_audio_beyond_the_context_is_rejected_before_they_are_prepared(llm, monk
 
 
 def test_an_hour_of_audio_is_the_most(llm, monkeypatch):
-    monkeypatch.setattr("woolly.chat.sight._MAX_SECONDS", 1)
+    monkeypatch.setattr("woolly.chat.media._MAX_SECONDS", 1)
     monkeypatch.setattr(
         "woolly.multimodal.prepare_audio", Mock(side_effect=[prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500)])
     )

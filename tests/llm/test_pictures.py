@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("name", ["qwen", "gemma"])
 def test_a_model_sees_by_the_projector_beside_it(folder, name):
     with LLM(folder / f"{name}-Q8_0.gguf", backend="cpu", threads=1, ctx=256) as llm:
-        assert llm.sight is not None
+        assert llm.modalities is not None
         one = llm.chat("hi", images=[pixels(1)], **GREEDY, logprobs=2)
         again = llm.chat("hi", images=[folder / "a.png"], **GREEDY, logprobs=2)
         other = llm.chat("hi", images=[saved(2)], **GREEDY, logprobs=2)
@@ -59,7 +59,7 @@ def test_a_model_sees_by_the_projector_beside_it(folder, name):
 
 def test_a_projector_is_named_or_left_out(folder):
     with LLM(folder / "qwen-Q8_0.gguf", backend="cpu", threads=1, ctx=64, mmproj="none") as llm:
-        assert llm.sight is None
+        assert llm.modalities is None
     with pytest.raises(StoreError, match="there is no projector"):
         LLM(folder / "qwen-Q8_0.gguf", backend="cpu", mmproj=folder / "none.gguf")
 
@@ -75,7 +75,7 @@ def test_a_wrong_pair_is_refused_with_both_names(folder, tmp_path):
     )
     (tmp_path / "mmproj-F16.gguf").write_bytes(projector.read_bytes())
     with LLM(wide, backend="cpu", threads=1, ctx=64) as llm:  # nobody asked for it
-        assert llm.sight is None
+        assert llm.modalities is None
 
 
 SHALLOW = replace(TINY["qwen3"], name="shallow", architecture="qwen3vl", head_dim=16, extra=M_ROPE, n_layers=1)
@@ -93,7 +93,7 @@ def test_a_projector_that_a_model_cannot_use_stops_it_only_if_it_was_asked_for(c
     with pytest.raises(kind, match=reason):
         LLM(model, backend="cpu", threads=1, ctx=64, mmproj=projector)
     with LLM(model, backend="cpu", threads=1, ctx=64) as llm:
-        assert llm.sight is None
+        assert llm.modalities is None
         assert len(llm.generate("hi", **GREEDY).token_ids) == 4
     assert "mmproj-F16.gguf is not used, so the model sees no pictures" in caplog.text and reason in caplog.text
 

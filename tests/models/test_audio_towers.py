@@ -104,7 +104,7 @@ def test_a_file_may_hold_towers_for_both_and_one_family_that_is_not_known(tmp_pa
     }  # fmt: skip
     both = rewritten(tiny, tensors(tiny) | tower_tensors(eye), tmp_path / "both.gguf", **vision)
     tower = open_tower(both, "cpu", Options(threads=1))
-    assert tower.sight is not None and tower.audio is not None and tower.width == 64
+    assert tower.vision is not None and tower.audio is not None and tower.width == 64
     assert tower.rows(prepared_audio(tiny, 8_500).pieces[0], "audio").shape == (13, 64)
     assert tower.rows(piece(eye.grids[0]), "image").shape == (10, 64)
     tower.close()
@@ -112,7 +112,7 @@ def test_a_file_may_hold_towers_for_both_and_one_family_that_is_not_known(tmp_pa
     tower = open_tower(
         rewritten(tiny, tensors(tiny) | tower_tensors(eye), tmp_path / "odd.gguf", **odd), "cpu", Options(threads=1)
     )
-    assert tower.sight is None and tower.audio is not None
+    assert tower.vision is None and tower.audio is not None
     assert "one of the two towers of odd.gguf is not used: the projector type 'gemma9v'" in caplog.text
     tower.close()
 

@@ -27,10 +27,10 @@ from tests.goldens.videos import (
     sampled,
 )
 from tests.multimodal.fuzz import mutated
-from woolly.chat import ImagePart, Message, TextPart, VideoPart, Vision
+from woolly.chat import ImagePart, Message, Modalities, TextPart, VideoPart
 from woolly.chat.files import _words, open_files
+from woolly.chat.media import read_pictures
 from woolly.chat.message import Message as ReadMessage
-from woolly.chat.sight import read_pictures
 from woolly.engine.multimodal.multimodal_input import read_prompt
 from woolly.errors import RequestError
 from woolly.multimodal import TowerSettings, lay_out, video
@@ -63,8 +63,8 @@ def record():
 
 
 def opened(given, tower=SMOL):
-    sight = None if tower is None else Vision(tower)
-    (message,) = open_files([Message("user", (VideoPart(given), TextPart("what?")))], sight, None, 50)
+    modalities = None if tower is None else Modalities(tower)
+    (message,) = open_files([Message("user", (VideoPart(given), TextPart("what?")))], modalities, None, 50)
     return message.content
 
 
@@ -120,7 +120,7 @@ def test_frames_stand_in_the_words_of_the_processor(clip):
     )
     assert texts[1:] == [*(f"\nFrame from 00:0{i}:" for i in (1, 2, 3, 4)), "\n\n", "what?"]
     assert sum(isinstance(part, ImagePart) for part in parts) == 5
-    prepared = read_pictures([Message("user", parts)], Vision(SMOL))
+    prepared = read_pictures([Message("user", parts)], Modalities(SMOL))
     assert [len(one.pieces) for one in prepared] == [1] * 5  # squashed, not cut
     layout = lay_out(prepared[0], SMOL)
     assert layout.n_rows == 4 and layout.parts[0] == "<fake_token_around_image><global-img>"
@@ -184,7 +184,7 @@ def test_qwen_sees_pairs_of_frames_with_their_times(clip):
     # Ten frames of fifty, evenly: 0, 5, 11, 16, 22, 27, 33, 38, 44 and 49.
     assert texts == ["<0.2 seconds>", "<1.4 seconds>", "<2.5 seconds>", "<3.5 seconds>", "<4.7 seconds>", "what?"]
     assert [isinstance(part, ImagePart) for part in parts] == [False, True] * 5 + [False]
-    prepared = read_pictures([Message("user", parts)], Vision(QWEN))
+    prepared = read_pictures([Message("user", parts)], Modalities(QWEN))
     assert [one.pieces[0].grid for one in prepared] == [(2, 4, 4)] * 5  # 48 lines become 64: the nearest even multiple
     assert len({one.digest for one in prepared}) == 5
 
@@ -251,13 +251,13 @@ def test_a_video_of_qwen_2_is_one_run_of_rows(clip, record):
     assert isinstance(part, ImagePart) and text == TextPart("what?")
     clips = part.picture.source
     assert len(clips.frames) == 5 and clips.frames[0].rate == record["qwen2 rates"][LENGTHS.index((50, 10))] == 2.0
-    (prepared,) = read_pictures([Message("user", (part,))], Vision(QWEN2["qwen2.5"]))
+    (prepared,) = read_pictures([Message("user", (part,))], Modalities(QWEN2["qwen2.5"]))
     assert prepared.moments == (0, 2, 4, 6, 8)
     assert measure_frames(clips.frames, QWEN2["qwen2.5"]) == lay_out(prepared, QWEN2["qwen2.5"]).n_rows == 5 * 140
     slower = Clip(tuple(replace(one, rate=1.0) for one in clips.frames))
     assert prepare_clip(slower, QWEN2["qwen2.5"]).digest != prepared.digest  # the same pixels at other times
     with pytest.raises(RequestError, match="the pictures up to a take 700 tokens, but the context holds 600"):
-        read_pictures([Message("user", (part,))], Vision(QWEN2["qwen2.5"], ctx=600))
+        read_pictures([Message("user", (part,))], Modalities(QWEN2["qwen2.5"], ctx=600))
 
 
 HEAD = {"n_frames": 9, "rate": 3.0, "width": 64, "height": 32}
@@ -326,9 +326,9 @@ def test_a_video_of_another_server_is_fetched_for_a_model_that_takes_it(clip, mo
     monkeypatch.setattr("woolly.multimodal.remote.fetch", lambda *given, **_: asked.append(given) or clip)
     message = Message("user", (VideoPart(GivenVideo(data="https://x/a.mp4", where="a")),))
     with pytest.raises(RequestError, match="a: videos are taken by SmolVLM"):
-        open_files([message], Vision(replace(SMOL, projector="glm4v")), None, 50, allows_remote=True)
+        open_files([message], Modalities(replace(SMOL, projector="glm4v")), None, 50, allows_remote=True)
     assert not asked
-    (opened,) = open_files([message], Vision(SMOL), None, 50, allows_remote=True)
+    (opened,) = open_files([message], Modalities(SMOL), None, 50, allows_remote=True)
     assert sum(isinstance(part, ImagePart) for part in opened.content) == 5
     assert asked == [("https://x/a.mp4", "video")]
 

@@ -7,10 +7,10 @@ from woolly.later import later
 if TYPE_CHECKING:
     from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
     from woolly.chat.layout import Layout, lay_out, render_prompt
+    from woolly.chat.media import Modalities, SeenPicture
     from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
     from woolly.chat.reader import Reader
     from woolly.chat.request import ChatRequest, ReasoningOptions
-    from woolly.chat.sight import SeenPicture, Vision
     from woolly.chat.tools.tool import Tool, ToolCall, ToolChoice
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "ImagePart",
     "Layout",
     "Message",
+    "Modalities",
     "OtherPart",
     "Part",
     "Parts",
@@ -38,7 +39,6 @@ __all__ = [
     "ToolChoice",
     "Usage",
     "VideoPart",
-    "Vision",
     "gather",
     "lay_out",
     "render_prompt",
@@ -52,7 +52,7 @@ __getattr__ = later(
         "message": "AudioPart FilePart ImagePart Message OtherPart Part TextPart VideoPart",
         "reader": "Reader",
         "request": "ChatRequest ReasoningOptions",
-        "sight": "SeenPicture Vision",
+        "media": "Modalities SeenPicture",
         "tools.tool": "Tool ToolCall ToolChoice",
     },
 )

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from woolly.chat.described import describe_schema
+from woolly.chat.media import MediaCache
 from woolly.chat.message import Message
-from woolly.chat.sight import Readings
 from woolly.chat.tools.tool import ToolChoice
 from woolly.sampling import SamplingParams
 
@@ -60,7 +60,7 @@ def compacting(chat: ChatRequest, room: int) -> ChatRequest:
         schema=None,
         tell_schema=False,
         continue_final=False,
-        readings=Readings(),  # a conversation that is too long is laid out again and again
+        media_cache=MediaCache(),  # a conversation that is too long is laid out again and again
     )
 
 

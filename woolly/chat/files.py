@@ -15,7 +15,7 @@ from woolly.multimodal.processing.video import SMOLVLM, showing_of
 from woolly.multimodal.video import Clip, Video
 
 if TYPE_CHECKING:
-    from woolly.chat.sight import Vision
+    from woolly.chat.media import Modalities
     from woolly.tokens import Tokenizer
 
 _READING = 60.0  # seconds for all files of a conversation: they hold up the pictures of all clients
@@ -26,7 +26,12 @@ Given = TypeVar("Given", GivenFile, GivenVideo)
 
 
 def open_files(
-    messages: Sequence[Message], sight: Vision | None, tokenizer: Tokenizer, most: int, *, allows_remote: bool = False
+    messages: Sequence[Message],
+    modalities: Modalities | None,
+    tokenizer: Tokenizer,
+    most: int,
+    *,
+    allows_remote: bool = False,
 ) -> tuple[Message, ...]:
     """Returns the messages with the pages of PDF files, and the frames of videos, in place of the files.
 
@@ -37,7 +42,7 @@ def open_files(
     _check_videos(messages)
     taken, deadline = Taken(), time.monotonic() + _READING
     fetches = _Fetches(allows_remote)
-    sees = sight is not None and sight.tower is not None
+    sees = modalities is not None and modalities.vision is not None
     opened: list[Message] = []
     for message in messages:
         if not any(isinstance(part, (FilePart, VideoPart)) for part in message.parts):
@@ -46,7 +51,7 @@ def open_files(
         parts: list[Part] = []
         for part in message.parts:
             if isinstance(part, VideoPart):
-                parts += _framed(part.video, sight, deadline, fetches)
+                parts += _framed(part.video, modalities, deadline, fetches)
                 continue
             if not isinstance(part, FilePart):
                 parts.append(part)
@@ -110,12 +115,12 @@ def _told(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list[
     return parts
 
 
-def _framed(video: GivenVideo, sight: Vision | None, deadline: float, fetches: _Fetches) -> list[Part]:
+def _framed(video: GivenVideo, modalities: Modalities | None, deadline: float, fetches: _Fetches) -> list[Part]:
     """Returns frames with their times, in the words of the family's processor, or as one picture of them all."""
-    if sight is None or sight.tower is None:
+    if modalities is None or modalities.vision is None:
         raise video.refusal("this model sees no pictures, and so no video; choose a model that does")
     try:
-        showing = showing_of(sight.tower, has_audio=sight.audio is not None)
+        showing = showing_of(modalities.vision, has_audio=modalities.audio is not None)
     except RequestError as error:
         raise video.refusal(str(error)) from None
     seen = fetches.local(video).read(showing, deadline=deadline)

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from woolly.chat.beginning import Beginning
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.continuation import Continuation
-from woolly.chat.message import fit_ids, name_results
-from woolly.chat.plain import plain_results, plain_tools
-from woolly.chat.reader import Reader
-from woolly.chat.reasoning import EFFORTS, ReasoningMarks, ReasoningSplitter, find_reasoning
-from woolly.chat.results import place_results
-from woolly.chat.roles import check_roles, fit_roles
-from woolly.chat.sight import (
+from woolly.chat.media import (
+    Modalities,
     SeenPicture,
-    Vision,
     check_pictures,
     find_places,
     has_pictures,
     read_pictures,
     show_pictures,
 )
+from woolly.chat.message import fit_ids, name_results
+from woolly.chat.plain import plain_results, plain_tools
+from woolly.chat.reader import Reader
+from woolly.chat.reasoning import EFFORTS, ReasoningMarks, ReasoningSplitter, find_reasoning
+from woolly.chat.results import place_results
+from woolly.chat.roles import check_roles, fit_roles
 from woolly.chat.tools.format import Format, find_format
 from woolly.chat.tools.marks import mark_ids, marks_of
 from woolly.chat.tools.parser import ToolParser
@@ -72,7 +72,9 @@ class Layout:
         return Reader(ReasoningSplitter(self.marks, is_open=self.is_reasoning), parser)
 
 
-def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, sight: Vision | None = None) -> Layout:
+def lay_out(
+    request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, modalities: Modalities | None = None
+) -> Layout:
     """Renders the conversation, once, and decides how it is answered. A long one takes a while, so do its pictures.
 
     TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for, or if
@@ -84,13 +86,13 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, 
     source = template.source
     check_roles(request.messages, source)
     _check_effort(request.reasoning.effort, source)
-    request = _opened(request, tokenizer, sight)  # what costs nothing to refuse is refused before
-    pictures = read_pictures(request.messages, sight, request.readings)
+    request = _opened(request, tokenizer, modalities)  # what costs nothing to refuse is refused before
+    pictures = read_pictures(request.messages, modalities, request.media_cache)
     format = find_format(source) if is_calling else None
     if format is not None and choice.is_enforced:
         format = replace(format, loose=())
     marks = find_reasoning(source)
-    request = _with_marks(_as_budgeted(request, source, marks), template, sight)
+    request = _with_marks(_as_budgeted(request, source, marks), template, modalities)
     text, is_reasoning = _render(request, template, tokenizer, marks)
     structure = _structure(request, format, marks, is_reasoning, tokenizer)
     stops = _stops(request.params, template, tokenizer)
@@ -111,26 +113,26 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, 
         is_reasoning,
         None if not structure else "schema" if format is None else "tools",
         None if marks is None else _thought(marks, tokenizer, is_open=is_reasoning, may_call=is_calling),
-        find_places(text, pictures, sight) if pictures and sight is not None else (),
+        find_places(text, pictures, modalities) if pictures and modalities is not None else (),
         Beginning(request, lambda asked: _render(asked, template, tokenizer, marks)[0]),
     )
 
 
-def _opened(request: ChatRequest, tokenizer: Tokenizer, sight: Vision | None) -> ChatRequest:
+def _opened(request: ChatRequest, tokenizer: Tokenizer, modalities: Modalities | None) -> ChatRequest:
     """Returns the request with its files as text and pictures."""
     if not has_pictures(request.messages):
         return request
     from woolly.chat.files import open_files  # reads PDF files and videos, which few conversations have
 
     most, allows = request.pdf_pages, request.allows_remote
-    return replace(request, messages=open_files(request.messages, sight, tokenizer, most, allows_remote=allows))
+    return replace(request, messages=open_files(request.messages, modalities, tokenizer, most, allows_remote=allows))
 
 
 def render_prompt(
     request: ChatRequest,
     template: ChatTemplate,
     tokenizer: Tokenizer,
-    sight: Vision | None = None,
+    modalities: Modalities | None = None,
     *,
     begins_answer: bool = True,
 ) -> str:
@@ -140,10 +142,10 @@ def render_prompt(
     """
     template = template.for_tools if request.tools.mode != "none" else template
     _check_effort(request.reasoning.effort, template.source)
-    request = _opened(request, tokenizer, sight)
-    check_pictures(request.messages, sight)
+    request = _opened(request, tokenizer, modalities)
+    check_pictures(request.messages, modalities)
     marks = find_reasoning(template.source)
-    asked = _with_marks(_as_budgeted(request, template.source, marks), template, sight)
+    asked = _with_marks(_as_budgeted(request, template.source, marks), template, modalities)
     return _render(asked, template, tokenizer, marks, begins_answer=begins_answer)[0]
 
 
@@ -186,11 +188,11 @@ def _render(
     return text, marks.is_open(text)
 
 
-def _with_marks(request: ChatRequest, template: ChatTemplate, sight: Vision | None) -> ChatRequest:
+def _with_marks(request: ChatRequest, template: ChatTemplate, modalities: Modalities | None) -> ChatRequest:
     """Returns the request with its pictures as the template shows them."""
-    if sight is None or not has_pictures(request.messages):
+    if modalities is None or not has_pictures(request.messages):
         return request
-    return replace(request, messages=tuple(show_pictures(request.messages, template, sight)))
+    return replace(request, messages=tuple(show_pictures(request.messages, template, modalities)))
 
 
 def _as_budgeted(request: ChatRequest, source: str, marks: ReasoningMarks | None) -> ChatRequest:

@@ -13,8 +13,8 @@ from woolly.multimodal import MAX_PAGES
 from woolly.sampling import SamplingParams
 
 if TYPE_CHECKING:
+    from woolly.chat.media import MediaCache
     from woolly.chat.message import Message
-    from woolly.chat.sight import Readings
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ChatRequest:
     tell_schema: bool = False  # the prompt says the schema
     pdf_pages: int = MAX_PAGES  # that the PDF files of the conversation may have together
     allows_remote: bool = False  # whether its files and videos may be fetched from other servers
-    readings: Readings | None = field(default=None, compare=False, repr=False)  # if it is laid out several times
+    media_cache: MediaCache | None = field(default=None, compare=False, repr=False)  # if it is laid out several times
 
     def __post_init__(self) -> None:
         if self.continue_final and (self.schema is not None or self.tools.is_enforced):

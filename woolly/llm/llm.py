@@ -33,7 +33,7 @@ from woolly.gguf.overlay import Overlay
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream, written_note
 from woolly.llm.disk import OnDisk, open_disk
 from woolly.llm.model_options import ModelOptions, OpeningOptions, takes_options
-from woolly.llm.opening import check_opening, overrides_of, sight_of, template_of
+from woolly.llm.opening import check_opening, modalities_of, overrides_of, template_of
 from woolly.llm.over_stages import parse_stages
 from woolly.llm.peers import PeerCalls
 from woolly.llm.presets import defaults_of, with_load
@@ -144,9 +144,9 @@ class LLM(RequestMaker, TextReader, TranscriptionMixin, OnDisk, PeerCalls, Adapt
             self.ctx = default_ctx(
                 loaded.file, loaded.program.plan, given.ctx, given.kv_type, loaded.program.about.memory
             )
-            self.sight = sight_of(loaded, self.ctx)
+            self.modalities = modalities_of(loaded, self.ctx)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
-            has_tower, chunk = self.sight is not None or loaded.source is not None, given.chunk
+            has_tower, chunk = self.modalities is not None or loaded.source is not None, given.chunk
             breadth = None if at_once else default_breadth(loaded.program, kv_tokens, chunk, has_tower=has_tower)
             disk = open_disk(loaded, given.cache_disk, given.cache_disk_folder)
             engine = Engine(

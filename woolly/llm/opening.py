@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from woolly.chat import Vision
+from woolly.chat import Modalities
 from woolly.engine import multimodal
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Value, parse_overrides
@@ -47,13 +47,13 @@ def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
     return ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
 
 
-def sight_of(loaded: LoadedModel, ctx: int) -> Vision | None:
+def modalities_of(loaded: LoadedModel, ctx: int) -> Modalities | None:
     """Returns by what a model sees and hears: its projector, or the encoder of one that transcribes."""
     source = loaded.source
     tower = source if source is not None and isinstance(source, multimodal.AudioEncoder) else loaded.tower
     if tower is None:
         return None
-    return Vision(tower.sight, audio=tower.audio, ctx=ctx, transcribes=tower is loaded.source)
+    return Modalities(tower.vision, audio=tower.audio, ctx=ctx, transcribes=tower is loaded.source)
 
 
 def overrides_of(given: ModelOptions) -> dict[str, Value]:

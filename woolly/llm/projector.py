@@ -34,7 +34,7 @@ class ProjectorFile:
     def takes(self) -> list[str]:
         """What a model takes with it beside text: image, audio."""
         halves = self.halves
-        own = () if halves is None else (("image", halves.sight), ("audio", halves.audio))
+        own = () if halves is None else (("image", halves.vision), ("audio", halves.audio))
         return [name for name, settings in own if settings is not None]
 
 

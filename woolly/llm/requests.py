@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from woolly.chat import Layout, Vision, lay_out
+from woolly.chat import Layout, Modalities, lay_out
 from woolly.chat.compaction import compacting, note_room, shorter
-from woolly.chat.sight import cannot_take
+from woolly.chat.media import cannot_take
 from woolly.engine import EngineDriver, Request, RequestOptions
 from woolly.errors import RequestError, TemplateError
+from woolly.llm.media_tokens import audio_tokens, encode_layout, picture_tokens
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.presets import with_system
 from woolly.llm.prompts import (
@@ -24,7 +25,6 @@ from woolly.llm.prompts import (
     read_chat,
     split_options,
 )
-from woolly.llm.sight import audio_tokens, encode_layout, picture_tokens
 from woolly.runtime import PAGE_SIZE
 from woolly.sampling import SamplingParams
 from woolly.sampling.seeds import draw_seed
@@ -52,7 +52,7 @@ class RequestMaker:
     preset: Preset | None  # system prompt and sampling where a call gives none
     defaults: SamplingParams
     keeps_shared = False  # even if the engine of this process would not
-    sight: Vision | None = None  # by what the model sees and hears; None: it reads text alone
+    modalities: Modalities | None = None  # by what the model sees and hears; None: it reads text alone
 
     def prepare(self, prompt: Prompt | Prompts, params: Params | None = None, **options: Any) -> list[list[Request]]:
         """Returns the requests of each prompt, one for each of its n answers.
@@ -120,7 +120,7 @@ class RequestMaker:
         ctx = self.driver.engine.ctx
         asked = compacting(chat, note_room(ctx))
         while True:
-            layout = lay_out(asked, self.template, self.tokenizer, self.sight)
+            layout = lay_out(asked, self.template, self.tokenizer, self.modalities)
             is_long = self.count_tokens(layout) + (asked.params.max_tokens or 0) > ctx
             left = shorter(asked.messages) if is_long else None
             if left is None:
@@ -180,15 +180,15 @@ class RequestMaker:
 
     def picture_tokens(self, picture: Picture) -> int:
         """Returns how many tokens a picture takes of a context; RequestError if the model sees none."""
-        if self.sight is None or self.sight.tower is None:
-            raise RequestError(cannot_take("image", self.sight))
-        return picture_tokens(picture, self.sight.tower, self._encode)
+        if self.modalities is None or self.modalities.vision is None:
+            raise RequestError(cannot_take("image", self.modalities))
+        return picture_tokens(picture, self.modalities.vision, self._encode)
 
     def audio_tokens(self, audio: Audio) -> int:
         """Returns how many tokens an audio clip takes of a context; RequestError if the model hears none."""
-        if self.sight is None or self.sight.audio is None:
-            raise RequestError(cannot_take("audio", self.sight))
-        return audio_tokens(audio, self.sight.audio, self._encode)
+        if self.modalities is None or self.modalities.audio is None:
+            raise RequestError(cannot_take("audio", self.modalities))
+        return audio_tokens(audio, self.modalities.audio, self._encode)
 
     def prepare_score(self, prompt: Prompt) -> Request:
         """As `prepare`, for `Score.of`."""
@@ -205,7 +205,7 @@ class RequestMaker:
         **options: Any,
     ) -> tuple[Layout, list[Request]]:
         chat = with_system(self.preset, read_chat(messages, params, **options))
-        layout = lay_out(chat, self.template, self.tokenizer, self.sight)
+        layout = lay_out(chat, self.template, self.tokenizer, self.modalities)
         return layout, self.prepare_layout(layout, timeout=timeout, priority=priority, expected=expected)
 
     def _requests(self, ids: Sequence[Any], params: SamplingParams, options: RequestOptions) -> list[Request]:
@@ -233,9 +233,9 @@ class RequestMaker:
 
     def _encoded(self, layout: Layout) -> Sequence[int | Placeholder]:
         """Returns a conversation that is laid out as tokens, with rows of its pictures among them."""
-        if not layout.pictures or self.sight is None:
+        if not layout.pictures or self.modalities is None:
             return self.tokenize_chat(layout.text)
-        ids = encode_layout(layout, self.sight, self._encode)
+        ids = encode_layout(layout, self.modalities, self._encode)
         return [*self._missing_bos(ids), *ids]
 
     def _n_shared(self, layout: Layout, ids: Sequence[int | Placeholder]) -> int:

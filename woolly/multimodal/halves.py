@@ -15,25 +15,25 @@ from woolly.multimodal.settings import TowerSettings, check_projector, read_sett
 class Halves:
     """What a file's towers read. At least one is there."""
 
-    sight: TowerSettings | None
+    vision: TowerSettings | None
     audio: AudioSettings | None
     reason: str = ""  # why the other of two is not used
 
     @property
     def kinds(self) -> str:
         """The families, as `clip.projector_type` names them."""
-        return " + ".join(one.projector for one in (self.sight, self.audio) if one is not None)
+        return " + ".join(one.projector for one in (self.vision, self.audio) if one is not None)
 
 
 def read_halves(metadata: Mapping[str, Any]) -> Halves:
     """The towers in a file's metadata; a family that is not supported leaves the other. ModelError if there is none."""
     check_projector(metadata)
-    sight: TowerSettings | None = None
+    vision: TowerSettings | None = None
     audio: AudioSettings | None = None
     refused: list[UnsupportedError] = []
     if metadata.get("clip.has_vision_encoder") is True:
         try:
-            sight = read_settings(metadata)
+            vision = read_settings(metadata)
         except UnsupportedError as error:
             refused.append(error)
     if metadata.get("clip.has_audio_encoder") is True:
@@ -41,7 +41,7 @@ def read_halves(metadata: Mapping[str, Any]) -> Halves:
             audio = read_audio_settings(metadata)
         except UnsupportedError as error:
             refused.append(error)
-    if sight is None and audio is None:
+    if vision is None and audio is None:
         raise (
             refused[0]
             if refused
@@ -49,4 +49,4 @@ def read_halves(metadata: Mapping[str, Any]) -> Halves:
                 "the file holds no image or audio encoder (clip.has_vision_encoder, clip.has_audio_encoder)"
             )
         )
-    return Halves(sight, audio, str(refused[0]) if refused else "")
+    return Halves(vision, audio, str(refused[0]) if refused else "")

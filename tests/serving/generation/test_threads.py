@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from woolly.chat.sight import has_pictures
+from woolly.chat.media import has_pictures
 from woolly.serving import Settings, create_app
 from woolly.serving.dialects.llama import tokens as tokens_module
 from woolly.serving.gate import json_guard

@@ -293,7 +293,7 @@ class Chat:
 def writing(llm: LLM) -> LLM:
     """Returns a model that can talk. Closes another one, with RequestError."""
     if llm.transcribes:
-        from woolly.chat.sight import CANNOT_CHAT
+        from woolly.chat.media import CANNOT_CHAT
 
         llm.close()
         raise RequestError(CANNOT_CHAT, code="wrong_model")

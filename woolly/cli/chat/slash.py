@@ -18,7 +18,7 @@ from woolly.cli.terminal.sizes import counted
 from woolly.errors import RequestError, WoollyError
 
 if TYPE_CHECKING:
-    from woolly.chat import Vision
+    from woolly.chat import Modalities
     from woolly.cli.chat.chat import Chat
 
 # Settings that `/set` always shows.
@@ -197,7 +197,7 @@ def _read(chat: Chat, name: str) -> str:
 
 
 def _image(chat: Chat, name: str) -> str:
-    from woolly.chat.sight import cannot_take
+    from woolly.chat.media import cannot_take
     from woolly.multimodal import read_picture
     from woolly.multimodal.pdf import is_pdf
     from woolly.multimodal.video import is_video
@@ -207,10 +207,10 @@ def _image(chat: Chat, name: str) -> str:
     path = Path(name).expanduser().absolute()
     if is_pdf(path):
         return _pdf(chat, path)
-    if chat.llm.sight is None or chat.llm.sight.tower is None:
-        raise RequestError(cannot_take("image", chat.llm.sight, chat.llm.path.name))
+    if chat.llm.modalities is None or chat.llm.modalities.vision is None:
+        raise RequestError(cannot_take("image", chat.llm.modalities, chat.llm.path.name))
     if is_video(path):
-        return _video(chat, path, chat.llm.sight)
+        return _video(chat, path, chat.llm.modalities)
     picture = read_picture(path)
     chat.images.append(str(path))
     cost = counted(chat.llm.picture_tokens(picture), "token")
@@ -221,7 +221,7 @@ def _image(chat: Chat, name: str) -> str:
 def _pdf(chat: Chat, path: Path) -> str:
     from woolly.multimodal.pdf import read_file, read_pages
 
-    sees = chat.llm.sight is not None and chat.llm.sight.tower is not None
+    sees = chat.llm.modalities is not None and chat.llm.modalities.vision is not None
     pages = read_pages(read_file(path), path.name, sees=sees)
     chat.images.append(str(path))
     n = sum(len(chat.llm.tokenize(page.text)) for page in pages)
@@ -230,16 +230,16 @@ def _pdf(chat: Chat, path: Path) -> str:
     return f"{path.name} ({size}) goes before your next message{'' if sees else '; the model reads its text alone'}"
 
 
-def _video(chat: Chat, path: Path, sight: Vision) -> str:
+def _video(chat: Chat, path: Path, modalities: Modalities) -> str:
     from woolly.multimodal.given import GivenVideo
     from woolly.multimodal.processing.video import measure_frames, showing_of
 
-    assert sight.tower is not None
-    showing = showing_of(sight.tower, has_audio=sight.audio is not None)
+    assert modalities.vision is not None
+    showing = showing_of(modalities.vision, has_audio=modalities.audio is not None)
     seen = GivenVideo(path).read(showing)
     chat.images.append(str(path))
     n_frames = sum(frame.depth for frame in seen.frames)
-    n = measure_frames(seen.frames, sight.tower)
+    n = measure_frames(seen.frames, modalities.vision)
     times = "" if showing.is_whole else " and their times"
     size = f"{seen.seconds:.0f} s, {counted(n_frames, 'frame')}, {counted(n, 'token')}{times}"
     return f"{path.name} ({size}) goes before your next message"
@@ -250,7 +250,7 @@ def _audio(chat: Chat, name: str) -> str:
 
     if not name:
         raise RequestError("an audio file was expected, for instance: /audio talk.mp3")
-    if chat.llm.sight is None or chat.llm.sight.audio is None:
+    if chat.llm.modalities is None or chat.llm.modalities.audio is None:
         raise RequestError(
             f"{chat.llm.path.name} does not support audio: no projector (mmproj file) for audio is next to it; choose"
             " a model that does (`woolly run whisper:base --audio FILE` transcribes), or name a projector by --mmproj"

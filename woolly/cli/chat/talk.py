@@ -40,7 +40,7 @@ def talk(
     # Imported late, so that --help answers at once.
     from rich.console import Console
 
-    from woolly.chat.sight import CANNOT_CHAT
+    from woolly.chat.media import CANNOT_CHAT
     from woolly.cli.chat.chat import Chat, writing
     from woolly.cli.chat.conversation import Conversation
     from woolly.cli.chat.slash import complete

@@ -28,7 +28,7 @@ def find_projector(
     RequestError if no projector is known by which it would see the pictures or hear the audio. A model that is not
     here is left to those who fetch it, but for the default one, which only reads text.
     """
-    from woolly.chat.sight import without_projector
+    from woolly.chat.media import without_projector
     from woolly.llm.projector import choose_projector
     from woolly.multimodal.pdf import is_pdf
 

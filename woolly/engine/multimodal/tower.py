@@ -71,7 +71,7 @@ class Tower:
         return self._half(None).traced.settings
 
     @property
-    def sight(self) -> TowerSettings | None:
+    def vision(self) -> TowerSettings | None:
         """How pictures are prepared for it; None if it sees none."""
         settings = self._halves["image"].traced.settings if "image" in self._halves else None
         return settings if isinstance(settings, TowerSettings) else None

@@ -68,16 +68,16 @@ def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
     try:
         halves = read_halves(file.metadata)
         keys = Keys(file.metadata, "clip")
-        sight = () if halves.sight is None else (_trace_sight(file, keys, halves.sight),)
+        vision = () if halves.vision is None else (_trace_vision(file, keys, halves.vision),)
         audio = () if halves.audio is None else (_trace_audio(file, keys, halves.audio),)
-        return sight + audio
+        return vision + audio
     except (ModelError, UnsupportedError) as error:
         raise type(error)(f"{file.path}: {error}") from None
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{file.path}: the tower cannot be built from these keys: {error}") from error
 
 
-def _trace_sight(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedTower:
+def _trace_vision(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedTower:
     module = _module(settings.projector, "build", "picture_stages")
     tensors = _shaped(file, getattr(module, "TRANSPOSED", ()))
     params = read_tower(keys, settings, tensors)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from woolly.chat import ChatRequest, Layout, ReasoningOptions, Vision, lay_out
-from woolly.chat.sight import has_pictures
+from woolly.chat import ChatRequest, Layout, Modalities, ReasoningOptions, lay_out
+from woolly.chat.media import has_pictures
 from woolly.engine import Hook, Request
 from woolly.engine.threads.chunk_queue import LoopNotifier
 from woolly.errors import RequestError, StoreError
@@ -162,12 +162,12 @@ class Generator:
         """Returns the conversation as the model's template lays it out, off the event loop."""
         llm, asked = slot.model, self.as_set(chat, slot)
         pool = self.pictures if has_pictures(asked.messages) else None
-        return await run_held(lay_out, asked, llm.template, llm.tokenizer, self.sight_of(llm), pool=pool)
+        return await run_held(lay_out, asked, llm.template, llm.tokenizer, self.modalities_of(llm), pool=pool)
 
-    def sight_of(self, llm: LLM) -> Vision | None:
+    def modalities_of(self, llm: LLM) -> Modalities | None:
         """Returns by what a model sees, with the server's rule of addresses; None if it sees nothing."""
-        sight = llm.sight
-        return None if sight is None else replace(sight, allows_remote=self._settings.allow_remote_images)
+        modalities = llm.modalities
+        return None if modalities is None else replace(modalities, allows_remote=self._settings.allow_remote_images)
 
     def as_set(self, chat: ChatRequest, slot: LoadedModel) -> ChatRequest:
         """Returns the conversation with what the server's settings and the model's preset say if the request does not.

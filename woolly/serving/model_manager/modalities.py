@@ -33,28 +33,28 @@ async def input_modalities(info: ModelInfo, settings: Settings, slot: LoadedMode
     if info.kind != "completion":
         return ["text"]
     if slot is not None and slot.llm is not None:
-        sight = slot.llm.sight
-        own = () if sight is None else (("image", sight.tower), ("audio", sight.audio))
+        modalities = slot.llm.modalities
+        own = () if modalities is None else (("image", modalities.vision), ("audio", modalities.audio))
         return ["text", *(name for name, its in own if its is not None)]
     found = await asyncio.to_thread(describe_projector, info.path, configured_mmproj(info.path, settings))
     return ["text", *(found.takes if found is not None else ())]
 
 
-async def takes_videos(info: ModelInfo, settings: Settings, slot: LoadedModel | None) -> bool:
+async def supports_video(info: ModelInfo, settings: Settings, slot: LoadedModel | None) -> bool:
     """Returns whether a model sees videos in a form that is known here; as `input_modalities` finds what it takes."""
     if info.transcribes or info.kind != "completion":
         return False
     if slot is not None and slot.llm is not None:
-        sight = slot.llm.sight
-        tower, audio = (None, None) if sight is None else (sight.tower, sight.audio)
+        modalities = slot.llm.modalities
+        tower, audio = (None, None) if modalities is None else (modalities.vision, modalities.audio)
     else:
         found = await asyncio.to_thread(describe_projector, info.path, configured_mmproj(info.path, settings))
         halves = None if found is None else found.halves
-        tower, audio = (None, None) if halves is None else (halves.sight, halves.audio)
+        tower, audio = (None, None) if halves is None else (halves.vision, halves.audio)
     if tower is None:
         return False
     try:
-        showing_of(tower, hears=audio is not None)
+        showing_of(tower, has_audio=audio is not None)
     except RequestError:
         return False
     return True

@@ -80,8 +80,8 @@ async def _generation(
         whole = prompt
     elif isinstance(prompt, MarkedPrompt):
         generator: Generator = request.app.state.generator
-        sight = generator.sight_of(slot.model)
-        whole = await run_held(marked_layout, prompt, params, sight, pool=generator.pictures)
+        modalities = generator.modalities_of(slot.model)
+        whole = await run_held(marked_layout, prompt, params, modalities, pool=generator.pictures)
     elif not callable(prompt) and all(isinstance(part, int) for part in prompt):
         whole = tuple(part for part in prompt if isinstance(part, int))
     else:

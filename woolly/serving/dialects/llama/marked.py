@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from woolly.chat import Layout, Message, ToolChoice, Vision
+from woolly.chat import Layout, Message, Modalities, ToolChoice
+from woolly.chat.media import SeenPicture, find_places, read_pictures
 from woolly.chat.message import AudioPart, ImagePart
-from woolly.chat.sight import SeenPicture, find_places, read_pictures
 from woolly.errors import RequestError
 from woolly.multimodal.address import read_base64
 from woolly.multimodal.audio.format import sniff
@@ -55,18 +55,20 @@ def _part(data: str, where: str) -> ImagePart | AudioPart:
     return ImagePart(GivenPicture(base64=data, where=where))
 
 
-def marked_layout(prompt: MarkedPrompt, params: SamplingParams, sight: Vision | None) -> Layout:
+def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Modalities | None) -> Layout:
     """Returns the prompt with its pictures and audio, which are decoded; RequestError if one cannot be."""
-    pictures = read_pictures([Message("user", prompt.parts)], sight)
+    pictures = read_pictures([Message("user", prompt.parts)], modalities)
     places = (found.span() for found in re.finditer(re.escape(MARK), prompt.text))
     seen = tuple(SeenPicture(one, *place) for one, place in zip(pictures, places, strict=True))
     return _layout(prompt.text, params, seen)
 
 
-def seen_prompt(text: str, messages: Sequence[Message], params: SamplingParams, sight: Vision | None) -> Layout:
+def seen_prompt(
+    text: str, messages: Sequence[Message], params: SamplingParams, modalities: Modalities | None
+) -> Layout:
     """Returns a conversation that a template has rendered, with its pictures, which are decoded."""
-    pictures = read_pictures(messages, sight)
-    return _layout(text, params, find_places(text, pictures, sight) if pictures and sight is not None else ())
+    pictures = read_pictures(messages, modalities)
+    return _layout(text, params, find_places(text, pictures, modalities) if pictures and modalities is not None else ())
 
 
 def _layout(text: str, params: SamplingParams, pictures: Sequence[SeenPicture]) -> Layout:

@@ -10,9 +10,9 @@ from typing import Any
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly.chat import ChatRequest, Vision, render_prompt
+from woolly.chat import ChatRequest, Modalities, render_prompt
 from woolly.chat.files import open_files
-from woolly.chat.sight import has_pictures
+from woolly.chat.media import has_pictures
 from woolly.llm import LLM
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.messages import Message, read_messages
@@ -90,7 +90,7 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
             chat = generator.as_set(asked, slot)
         pool = generator.pictures if chat is not None and has_pictures(chat.messages) else None
         check = partial(generator.check_text, slot.model)
-        return await run_held(_counted, slot.model, body, chat, generator.sight_of(slot.model), check, pool=pool)
+        return await run_held(_counted, slot.model, body, chat, generator.modalities_of(slot.model), check, pool=pool)
 
 
 @router.post("/detokenize")
@@ -119,9 +119,9 @@ async def apply_template(body: Template, request: Request) -> dict[str, str]:
         generator.check_characters(slot.model, given.values())
         llm = slot.model
         render = partial(render_prompt, begins_answer=not is_open_end)
-        shown, sight = generator.as_set(chat, slot), generator.sight_of(llm)
+        shown, modalities = generator.as_set(chat, slot), generator.modalities_of(llm)
         pool = generator.pictures if has_pictures(shown.messages) else None
-        return {"prompt": await run_held(render, shown, llm.template, llm.tokenizer, sight, pool=pool)}
+        return {"prompt": await run_held(render, shown, llm.template, llm.tokenizer, modalities, pool=pool)}
 
 
 def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
@@ -130,17 +130,17 @@ def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
 
 
 def _counted(
-    llm: LLM, body: Tokenize, chat: ChatRequest | None, sight: Vision | None, check: Callable[[str], None]
+    llm: LLM, body: Tokenize, chat: ChatRequest | None, modalities: Modalities | None, check: Callable[[str], None]
 ) -> dict[str, Any]:
     """Returns vLLM's reply. Pictures count with their rows, as in a prompt; `check` refuses a text that is too long."""
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     else:
-        files = open_files(chat.messages, sight, llm.tokenizer, chat.pdf_pages, allows_remote=chat.allows_remote)
+        files = open_files(chat.messages, modalities, llm.tokenizer, chat.pdf_pages, allows_remote=chat.allows_remote)
         chat = replace(chat, messages=files)
-        text = render_prompt(chat, llm.template, llm.tokenizer, sight, begins_answer=body.add_generation_prompt)
+        text = render_prompt(chat, llm.template, llm.tokenizer, modalities, begins_answer=body.add_generation_prompt)
         check(text)
-        ids = llm.tokenize_layout(seen_prompt(text, chat.messages, chat.params, sight))
+        ids = llm.tokenize_layout(seen_prompt(text, chat.messages, chat.params, modalities))
     strings = [llm.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
     return {
         "count": len(ids),

@@ -16,7 +16,7 @@ from woolly.serving.dialects.ole.client import wrapped
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
-from woolly.serving.model_manager.modalities import input_modalities, takes_videos
+from woolly.serving.model_manager.modalities import input_modalities, supports_video
 from woolly.serving.router import APIRouter
 
 _MODALITIES = (("image", "vision"), ("audio", "audio"))  # what a model takes, and what it is called here
@@ -85,7 +85,7 @@ async def _shape(info: ModelInfo, request: Request, room: Room | None = None) ->
     slot = state.models.ready(info.name)
     kinds = await input_modalities(info, state.settings, slot)
     modalities = [word for kind, word in _MODALITIES if kind in kinds]
-    if "image" in kinds and await takes_videos(info, state.settings, slot):
+    if "image" in kinds and await supports_video(info, state.settings, slot):
         modalities.append("video")
     return {
         "name": info.name,

@@ -11,7 +11,7 @@ from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import ReplyModel, ReplyModels
 from woolly.serving.dialects.google_models import google_model, is_google
 from woolly.serving.model_manager.catalog import ModelInfo
-from woolly.serving.model_manager.modalities import input_modalities, llama_server_model, takes_videos
+from woolly.serving.model_manager.modalities import input_modalities, llama_server_model, supports_video
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -41,7 +41,7 @@ async def one_model(id: str, request: Request) -> dict[str, Any] | Response:
 async def _model(info: ModelInfo, request: Request) -> dict[str, Any]:
     settings, slot = request.app.state.settings, request.app.state.models.ready(info.name)
     kinds = await input_modalities(info, settings, slot)
-    if "image" in kinds and await takes_videos(info, settings, slot):
+    if "image" in kinds and await supports_video(info, settings, slot):
         kinds.append("video")
     return {
         "id": info.name,

@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 
 from woolly.chat import ChatRequest
-from woolly.chat.sight import has_pictures
+from woolly.chat.media import has_pictures
 from woolly.chat.typed import ended_otherwise
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import asking

@@ -292,7 +292,7 @@ async function perform(run, path, more, again) {
   try {
     await keep(conversation);
     await whenSettled(run);
-    checkSight(run, path);
+    checkModalities(run, path);
     await receive(run, path, more);
   } catch (caught) {
     error = caught;
@@ -302,7 +302,7 @@ async function perform(run, path, more, again) {
 }
 
 /** ApiError if the model does not take pictures or sounds that it would get; the server's sentence is for programmers. */
-function checkSight({ conversation, model: asked }, path) {
+function checkModalities({ conversation, model: asked }, path) {
   const model = asked ?? chosenModel();
   if (!model) return;
   const has = (which, kind) => conversation.settings[which] !== "off" && sentPath(conversation, path).some((node) => node.files?.some((file) => file[kind]));

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cases.tiny import byte_vocabulary
 from woolly import multimodal
-from woolly.chat import ChatRequest, ImagePart, Message, TextPart, Vision, lay_out, render_prompt
+from woolly.chat import ChatRequest, ImagePart, Message, Modalities, TextPart, lay_out, render_prompt
 from woolly.chat.compaction import compacting, shorter
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError, TemplateError
@@ -25,8 +25,8 @@ PARTS = (
     "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
 )
 TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-EYES = Vision(TowerSettings("image", "gemma3", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=4))
-QWEN = Vision(TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
+VISION = Modalities(TowerSettings("image", "gemma3", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=4))
+QWEN = Modalities(TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +49,11 @@ def asked(*parts, role="user"):
 
 def test_template_shows_images_in_place(tokenizer):
     request = asked(TextPart("a"), picture(1), TextPart("b"), picture(2))
-    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, EYES)
+    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, VISION)
     assert layout.text == "user: a<start_of_image>b<start_of_image>"
     assert [layout.text[one.start : one.end] for one in layout.pictures] == ["<start_of_image>"] * 2
     assert [shade(one) for one in layout.pictures] == [1, 2]
-    assert render_prompt(request, ChatTemplate(PARTS), tokenizer, EYES) == layout.text
+    assert render_prompt(request, ChatTemplate(PARTS), tokenizer, VISION) == layout.text
 
 
 def test_text_only_template_gets_the_image_marker(tokenizer):
@@ -67,10 +67,10 @@ def test_image_marker_typed_by_a_user_is_no_image(tokenizer):
     request = ChatRequest(
         (Message("user", "a <start_of_image> b"), Message("user", (TextPart("<start_of_image>"), picture(3))))
     )
-    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, EYES)
+    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, VISION)
     (one,) = layout.pictures
     assert shade(one) == 3 and one.start == layout.text.rindex("<start_of_image>")
-    alone = lay_out(asked(TextPart("<start_of_image>")), ChatTemplate(PARTS), tokenizer, EYES)
+    alone = lay_out(asked(TextPart("<start_of_image>")), ChatTemplate(PARTS), tokenizer, VISION)
     assert alone.text == "user: <start_of_image>" and alone.pictures == ()  # nothing changes without pictures
     whole = "<|vision_start|><|image_pad|><|vision_end|>"  # a mark with a shorter one in it
     layout = lay_out(asked(picture(3), TextPart(whole)), ChatTemplate(TURNS), tokenizer, QWEN)
@@ -78,7 +78,7 @@ def test_image_marker_typed_by_a_user_is_no_image(tokenizer):
 
 
 def test_mismatched_sizes_of_a_file_give_a_one_line_error(tokenizer):
-    odd = Vision(TowerSettings("image", "gemma3", 31, 4, (0.5,) * 3, (0.5,) * 3, merge=4))
+    odd = Modalities(TowerSettings("image", "gemma3", 31, 4, (0.5,) * 3, (0.5,) * 3, merge=4))
     with pytest.raises(RequestError, match=r"does not fit the tower, whose file may be damaged .a grid of 7 x 7"):
         lay_out(asked(picture(1)), ChatTemplate(PARTS), tokenizer, odd)
 
@@ -94,7 +94,7 @@ def test_template_that_drops_an_image_is_not_used(tokenizer):
     hides = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     request = ChatRequest((Message("user", "hi"), Message("assistant", (picture(1),))))
     with pytest.raises(TemplateError, match="has 1 pictures, but the model's chat template shows 0"):
-        lay_out(request, ChatTemplate(hides), tokenizer, EYES)
+        lay_out(request, ChatTemplate(hides), tokenizer, VISION)
 
 
 def test_library_messages_contain_images(tokenizer, tmp_path):
@@ -112,7 +112,7 @@ def test_library_messages_contain_images(tokenizer, tmp_path):
         {"type": "text", "text": "what?"},
     ]
     request = ChatRequest(read_messages([{"role": "user", "content": parts}]))
-    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, EYES)
+    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, VISION)
     assert len({one.picture.digest for one in layout.pictures}) == 1 and len(layout.pictures) == 4
     assert layout.text == "user: " + "<start_of_image>" * 4 + "what?"
 
@@ -120,7 +120,7 @@ def test_library_messages_contain_images(tokenizer, tmp_path):
 def test_bad_image_error_names_its_field(tokenizer):
     request = asked(ImagePart(GivenPicture(address="file:///etc/passwd", where="messages.3.content.1.image_url")))
     with pytest.raises(RequestError) as error:
-        lay_out(request, ChatTemplate(PARTS), tokenizer, EYES)
+        lay_out(request, ChatTemplate(PARTS), tokenizer, VISION)
     assert str(error.value) == (
         "messages.3.content.1.image_url: files of the server are not read for a client; send the picture as a data: URL"
     )
@@ -138,7 +138,7 @@ def test_image_is_freed_before_the_next_is_read(tokenizer, monkeypatch):
         return picture
 
     monkeypatch.setattr(GivenPicture, "read", watched)
-    layout = lay_out(asked(picture(1), picture(2), picture(3)), ChatTemplate(PARTS), tokenizer, EYES)
+    layout = lay_out(asked(picture(1), picture(2), picture(3)), ChatTemplate(PARTS), tokenizer, VISION)
     assert len(kept) == 3 and all(one() is None for one in kept) and len(layout.pictures) == 3
 
 
@@ -149,10 +149,10 @@ def test_compaction_reads_each_image_once(tokenizer, monkeypatch):
     request, shades = compacting(ChatRequest(tuple(turns)), 8), []
     while (left := shorter(request.messages)) is not None:
         request = replace(request, messages=left)
-        shades.append([shade(one) for one in lay_out(request, ChatTemplate(PARTS), tokenizer, EYES).pictures])
+        shades.append([shade(one) for one in lay_out(request, ChatTemplate(PARTS), tokenizer, VISION).pictures])
     assert shades == [[1, 4, 5, 6], [1, 5, 6], [1, 6], [1]] and len(n_read) == 4
     # Another tower reads them anew.
-    other = replace(EYES, tower=replace(EYES.tower, mean=(0.4,) * 3))
+    other = replace(VISION, vision=replace(VISION.vision, mean=(0.4,) * 3))
     lay_out(request, ChatTemplate(PARTS), tokenizer, other)
     assert len(n_read) == 5
 
@@ -164,16 +164,16 @@ def test_images_of_a_conversation_are_limited_together(tokenizer, monkeypatch):
         with pytest.raises(
             RequestError, match=r"^the conversation has 65 pictures, and at most 64 are taken; send fewer$"
         ):
-            call(asked(*[unread] * 65), template, tokenizer, EYES)
-    monkeypatch.setattr("woolly.chat.sight._MAX_PIXELS", 2 * 56 * 56)
-    assert len(lay_out(asked(*[picture(1)] * 2), template, tokenizer, EYES).pictures) == 2
+            call(asked(*[unread] * 65), template, tokenizer, VISION)
+    monkeypatch.setattr("woolly.chat.media._MAX_PIXELS", 2 * 56 * 56)
+    assert len(lay_out(asked(*[picture(1)] * 2), template, tokenizer, VISION).pictures) == 2
     with pytest.raises(RequestError, match=r"^images\[2\]: the pictures of the conversation have more than"):
-        lay_out(asked(picture(1), picture(1), picture(1, "images[2]")), template, tokenizer, EYES)
+        lay_out(asked(picture(1), picture(1), picture(1, "images[2]")), template, tokenizer, VISION)
 
 
 def test_prompt_is_rendered_without_decoding_images(tokenizer):
     request = asked(TextPart("a"), ImagePart(GivenPicture(address="https://example.com/a.png")))
-    assert render_prompt(request, ChatTemplate(PARTS), tokenizer, EYES) == "user: a<start_of_image>"
+    assert render_prompt(request, ChatTemplate(PARTS), tokenizer, VISION) == "user: a<start_of_image>"
 
 
 def test_unsupported_image_error_names_its_field(tokenizer):
@@ -184,7 +184,7 @@ def test_unsupported_image_error_names_its_field(tokenizer):
 
 def test_images_too_large_for_the_context_are_rejected_before_preparation(tokenizer, monkeypatch):
     """A picture of 56 x 56 is one row of this tower: four of them do not fit beside a token of text."""
-    small, prepared = replace(EYES, ctx=4), []
+    small, prepared = replace(VISION, ctx=4), []
     whole = multimodal.prepare
     monkeypatch.setattr(multimodal, "prepare", lambda *a: prepared.append(1) or whole(*a))
     parts = [picture(1, f"images[{i}]") for i in range(6)]

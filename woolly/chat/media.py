@@ -33,10 +33,10 @@ _FETCHING = 30.0  # seconds for all that other servers give: a slow one would ho
 
 
 @dataclass(frozen=True)
-class Vision:
-    """By what a model sees, hears, or both."""
+class Modalities:
+    """Input modalities of a model: vision and audio settings, and limits of its media."""
 
-    tower: TowerSettings | None
+    vision: TowerSettings | None
     allows_remote: bool = False  # whether pictures may be fetched from other servers
     audio: AudioSettings | None = None
     ctx: int | None = None  # tokens that a prompt may have; None: any number
@@ -44,14 +44,14 @@ class Vision:
 
     def settings_of(self, kind: Kind) -> TowerSettings | AudioSettings:
         """How pictures, or audio, are prepared and laid out; RequestError if the model takes none."""
-        settings = self.tower if kind == "image" else self.audio
+        settings = self.vision if kind == "image" else self.audio
         if settings is None:
             raise RequestError(cannot_take(kind, self))
         return settings
 
     def mark(self, kind: Kind) -> re.Pattern[str]:
         """What chat templates write in place of a picture, or of an audio clip."""
-        settings = self.tower if kind == "image" else self.audio
+        settings = self.vision if kind == "image" else self.audio
         written = () if settings is None else settings.family.written
         return re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))) or r"(?!)")
 
@@ -66,7 +66,7 @@ class SeenPicture:
 
 
 @dataclass(frozen=True, eq=False)
-class _Reading:
+class _CachedMedia:
     """A picture, or an audio clip, that was read for a tower."""
 
     given: multimodal.GivenPicture | multimodal.AudioInput
@@ -77,19 +77,21 @@ class _Reading:
 
 
 @dataclass(eq=False)
-class Readings:
+class MediaCache:
     """What was read of a conversation that is laid out several times: each picture and each audio once."""
 
     left: float = _FETCHING  # seconds
-    _read: dict[int, _Reading] = field(default_factory=dict)  # by the identity of what was given
+    _read: dict[int, _CachedMedia] = field(default_factory=dict)  # by the identity of what was given
 
-    def find(self, given: multimodal.GivenPicture | multimodal.AudioInput, sight: Vision) -> _Reading | None:
+    def find(
+        self, given: multimodal.GivenPicture | multimodal.AudioInput, modalities: Modalities
+    ) -> _CachedMedia | None:
         """Returns what was read of this; None if nothing was, or if the tower is another one."""
         found = self._read.get(_identity(given))
-        is_same = found is not None and found.settings in (sight.tower, sight.audio)
+        is_same = found is not None and found.settings in (modalities.vision, modalities.audio)
         return found if is_same else None
 
-    def keep(self, reading: _Reading) -> _Reading:
+    def keep(self, reading: _CachedMedia) -> _CachedMedia:
         """Returns what was read, which `find` gives back."""
         self._read[_identity(reading.given)] = reading
         return reading
@@ -109,19 +111,19 @@ def has_pictures(messages: Sequence[Message]) -> bool:
 
 
 def check_pictures(
-    messages: Sequence[Message], sight: Vision | None
+    messages: Sequence[Message], modalities: Modalities | None
 ) -> list[multimodal.GivenPicture | multimodal.AudioInput]:
     """Returns the pictures and audio of a conversation, none of them read.
 
     RequestError if they are too many, or if the model takes none, or holds no conversations.
     """
-    if sight is not None and sight.transcribes:
+    if modalities is not None and modalities.transcribes:
         raise RequestError(CANNOT_CHAT, field="model", code="wrong_model", names=())
     parts = [part for message in messages for part in message.parts if isinstance(part, (ImagePart, AudioPart))]
     for part in parts:
         kind: Kind = "image" if isinstance(part, ImagePart) else "audio"
-        if sight is None or (sight.tower if kind == "image" else sight.audio) is None:
-            raise _given(part).refusal(cannot_take(kind, sight))
+        if modalities is None or (modalities.vision if kind == "image" else modalities.audio) is None:
+            raise _given(part).refusal(cannot_take(kind, modalities))
     for one, name in ((ImagePart, "pictures"), (AudioPart, "audio")):
         n = sum(
             isinstance(part, one)
@@ -150,9 +152,9 @@ def without_projector(kind: Kind, model: str = "this model") -> str:
     )
 
 
-def cannot_take(kind: Kind, sight: Vision | None, model: str = "this model") -> str:
+def cannot_take(kind: Kind, modalities: Modalities | None, model: str = "this model") -> str:
     """Returns the sentence about a picture, or an audio clip, that comes to a model without a tower for it."""
-    return without_projector(kind, model) if sight is None else f"{model} {_lack(kind)}: {_OTHER}"
+    return without_projector(kind, model) if modalities is None else f"{model} {_lack(kind)}: {_OTHER}"
 
 
 def _lack(kind: Kind) -> str:
@@ -160,24 +162,26 @@ def _lack(kind: Kind) -> str:
 
 
 def read_pictures(
-    messages: Sequence[Message], sight: Vision | None, readings: Readings | None = None
+    messages: Sequence[Message], modalities: Modalities | None, media_cache: MediaCache | None = None
 ) -> list[Prepared]:
     """Returns the pictures and audio of a conversation as towers read them, in order; errors as `check_pictures`.
 
-    One at a time: the pixels of a picture are freed before the next one is decoded. What `readings` hold is not read
+    One at a time: the pixels of a picture are freed before the next one is decoded. What `media_cache` hold is not read
     again, and they keep what is.
     """
-    given = check_pictures(messages, sight)
-    if sight is None:
+    given = check_pictures(messages, modalities)
+    if modalities is None:
         return []
-    readings = Readings() if readings is None else readings
+    media_cache = MediaCache() if media_cache is None else media_cache
     prepared: list[Prepared] = []
     n_pixels, n_rows, seconds = 0, 0, 0.0
     for one in given:
-        its = readings.find(one, sight) or readings.keep(_read(one, sight, n_rows, seconds, readings))
+        its = media_cache.find(one, modalities) or media_cache.keep(
+            _read(one, modalities, n_rows, seconds, media_cache)
+        )
         n_rows, seconds = n_rows + its.n_rows, seconds + its.seconds
         _check_seconds(seconds, one)  # of what was read before, too
-        _check_rows(n_rows, one, sight)
+        _check_rows(n_rows, one, modalities)
         n_pixels += its.prepared.size[0] * its.prepared.size[1] if isinstance(one, multimodal.GivenPicture) else 0
         prepared.append(its.prepared)
         if n_pixels > _MAX_PIXELS:
@@ -190,43 +194,45 @@ def read_pictures(
 
 def _read(
     given: multimodal.GivenPicture | multimodal.AudioInput,
-    sight: Vision,
+    modalities: Modalities,
     n_before: int,
     before: float,
-    readings: Readings,
-) -> _Reading:
+    media_cache: MediaCache,
+) -> _CachedMedia:
     """Return the encoder input of an image or audio clip, after `n_before` rows and `before` seconds."""
     if isinstance(given, multimodal.AudioInput):
-        its, n_rows, seconds = _read_audio(given, sight, n_before, before)
-        return _Reading(given, sight.settings_of("audio"), its, n_rows - n_before, seconds - before)
+        its, n_rows, seconds = _read_audio(given, modalities, n_before, before)
+        return _CachedMedia(given, modalities.settings_of("audio"), its, n_rows - n_before, seconds - before)
     begun = time.monotonic()
-    its, n_rows = _prepared(given, sight, n_before, begun + readings.left)
-    readings.left -= time.monotonic() - begun if given.is_remote else 0.0
-    return _Reading(given, sight.settings_of("image"), its, n_rows - n_before, 0.0)
+    its, n_rows = _prepared(given, modalities, n_before, begun + media_cache.left)
+    media_cache.left -= time.monotonic() - begun if given.is_remote else 0.0
+    return _CachedMedia(given, modalities.settings_of("image"), its, n_rows - n_before, 0.0)
 
 
-def _prepared(given: multimodal.GivenPicture, sight: Vision, n_before: int, deadline: float) -> tuple[Prepared, int]:
+def _prepared(
+    given: multimodal.GivenPicture, modalities: Modalities, n_before: int, deadline: float
+) -> tuple[Prepared, int]:
     """Returns a picture as the tower reads it, and its rows with those of the pictures and audio before it.
 
     Rows are counted first: RequestError for those that the context cannot hold, before any of them takes memory.
     """
-    tower, source = sight.tower, given.source
-    assert tower is not None
+    vision, source = modalities.vision, given.source
+    assert vision is not None
     is_video = isinstance(source, (multimodal.Frame, multimodal.Clip))
-    picture = None if is_video else given.read(allows_remote=sight.allows_remote, deadline=deadline)
+    picture = None if is_video else given.read(allows_remote=modalities.allows_remote, deadline=deadline)
     try:
         if isinstance(source, (multimodal.Frame, multimodal.Clip)):
             n_rows = n_before + multimodal.measure_frames(
-                source.frames if isinstance(source, multimodal.Clip) else [source], tower
+                source.frames if isinstance(source, multimodal.Clip) else [source], vision
             )
-            _check_rows(n_rows, given, sight)
-            return multimodal.prepare_frame(source, tower) if isinstance(
+            _check_rows(n_rows, given, modalities)
+            return multimodal.prepare_frame(source, vision) if isinstance(
                 source, multimodal.Frame
-            ) else multimodal.prepare_clip(source, tower), n_rows
+            ) else multimodal.prepare_clip(source, vision), n_rows
         assert picture is not None
-        n_rows = n_before + multimodal.measure(picture.size, tower).n_rows
-        _check_rows(n_rows, given, sight)
-        return multimodal.prepare(picture, tower), n_rows
+        n_rows = n_before + multimodal.measure(picture.size, vision).n_rows
+        _check_rows(n_rows, given, modalities)
+        return multimodal.prepare(picture, vision), n_rows
     except RequestError as error:
         raise error if error.code == "context_length" else given.refusal(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
@@ -234,17 +240,17 @@ def _prepared(given: multimodal.GivenPicture, sight: Vision, n_before: int, dead
 
 
 def _read_audio(
-    given: multimodal.AudioInput, sight: Vision, n_before: int, before: float
+    given: multimodal.AudioInput, modalities: Modalities, n_before: int, before: float
 ) -> tuple[Prepared, int, float]:
     """Returns an audio clip, and its rows and seconds with those before it; both are checked before it is prepared."""
     audio = given.read()
-    assert sight.audio is not None
+    assert modalities.audio is not None
     seconds = before + audio.seconds
     _check_seconds(seconds, given)
     try:
-        n_rows = n_before + multimodal.measure_audio(audio, sight.audio).n_rows
-        _check_rows(n_rows, given, sight)
-        return multimodal.prepare_audio(audio, sight.audio), n_rows, seconds
+        n_rows = n_before + multimodal.measure_audio(audio, modalities.audio).n_rows
+        _check_rows(n_rows, given, modalities)
+        return multimodal.prepare_audio(audio, modalities.audio), n_rows, seconds
     except RequestError as error:
         raise error if error.code == "context_length" else given.refusal(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
@@ -259,36 +265,36 @@ def _check_seconds(seconds: float, last: multimodal.GivenPicture | multimodal.Au
         )
 
 
-def _check_rows(n_rows: int, last: multimodal.GivenPicture | multimodal.AudioInput, sight: Vision) -> None:
+def _check_rows(n_rows: int, last: multimodal.GivenPicture | multimodal.AudioInput, modalities: Modalities) -> None:
     """RequestError if the context cannot hold the rows of what a conversation shows up to `last`."""
-    if sight.ctx is None or n_rows < sight.ctx:
+    if modalities.ctx is None or n_rows < modalities.ctx:
         return
     what, smaller = ("audio", "shorter") if isinstance(last, multimodal.AudioInput) else ("pictures", "smaller")
     where = f" up to {last.where}" if last.where else ""
     raise RequestError(
-        f"the {what}{where} take {n_rows} tokens, but the context holds {sight.ctx}, of which text and answer"
+        f"the {what}{where} take {n_rows} tokens, but the context holds {modalities.ctx}, of which text and answer"
         f" need some; send fewer or {smaller} ones, or raise ctx",
         code="context_length",
-        limit=sight.ctx,
+        limit=modalities.ctx,
         given=n_rows,
         names=("ctx",),
     )
 
 
-def show_pictures(messages: Sequence[Message], template: ChatTemplate, sight: Vision) -> list[Message]:
+def show_pictures(messages: Sequence[Message], template: ChatTemplate, modalities: Modalities) -> list[Message]:
     """Returns the messages as the template takes them: with parts of their type, or with its mark in the text.
 
     Marks that a person wrote are broken, so that each mark of the prompt is a picture or an audio clip.
     """
     known = [kind for kind in ("image", "audio") if re.search(rf"""['"]{kind}['"]""", template.source)]
-    return [_shown(message, sight, known if template.takes_parts else []) for message in messages]
+    return [_shown(message, modalities, known if template.takes_parts else []) for message in messages]
 
 
-def _shown(message: Message, sight: Vision, known: Sequence[str]) -> Message:
+def _shown(message: Message, modalities: Modalities, known: Sequence[str]) -> Message:
     """Returns a message; `known` are the types of parts that the template shows."""
 
     def plain(text: str) -> str:
-        for mark in (sight.mark("image"), sight.mark("audio")):
+        for mark in (modalities.mark("image"), modalities.mark("audio")):
             while mark.search(text):  # a mark may hold a shorter one
                 text = mark.sub(lambda found: found[0][0] + _APART + found[0][1:], text)
         return text
@@ -305,27 +311,27 @@ def _shown(message: Message, sight: Vision, known: Sequence[str]) -> Message:
     if all(kind in known for kind in kinds):
         shown = (OtherPart({"type": _type(p)}) if isinstance(p, (ImagePart, AudioPart)) else p for p in parts)
         return replace(message, content=tuple(shown))
-    return replace(message, content="\n".join(_written(part, sight) for part in parts))
+    return replace(message, content="\n".join(_written(part, modalities) for part in parts))
 
 
 def _type(part: ImagePart | AudioPart) -> Kind:
     return "image" if isinstance(part, ImagePart) else "audio"
 
 
-def _written(part: Part, sight: Vision) -> str:
+def _written(part: Part, modalities: Modalities) -> str:
     if isinstance(part, TextPart):
         return part.text
     if isinstance(part, (ImagePart, AudioPart)):
-        return sight.settings_of(_type(part)).family.written[0]
+        return modalities.settings_of(_type(part)).family.written[0]
     raise TemplateError("a message with a picture has a part that is neither text nor a picture; send these alone")
 
 
-def find_places(text: str, pictures: Sequence[Prepared], sight: Vision) -> tuple[SeenPicture, ...]:
+def find_places(text: str, pictures: Sequence[Prepared], modalities: Modalities) -> tuple[SeenPicture, ...]:
     """Returns each picture and audio with its place in a prompt, in order; TemplateError if one is not shown."""
     placed: list[SeenPicture] = []
     for kind, name in (("image", "pictures"), ("audio", "audio clips")):
         own = [one for one in pictures if one.kind == kind]
-        found = list(sight.mark(own[0].kind).finditer(text)) if own else []
+        found = list(modalities.mark(own[0].kind).finditer(text)) if own else []
         if len(found) != len(own):
             raise TemplateError(
                 f"the conversation has {len(own)} {name}, but the model's chat template shows {len(found)};"

@@ -5,7 +5,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM
-from woolly.chat import Vision, lay_out
+from woolly.chat import Modalities, lay_out
 from woolly.errors import RequestError
 from woolly.llm.prompts import read_chat
 from woolly.multimodal import Placeholder, TowerSettings
@@ -14,30 +14,30 @@ from woolly.sampling import SamplingParams
 from woolly.templates import ChatTemplate
 
 TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-EYES = Vision(TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
+VISION = Modalities(TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
 PIXELS = np.zeros((56, 84, 3), np.uint8)
 
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
-    with LLM(write_tiny(TINY["granite"], tmp_path_factory.mktemp("sight") / "tiny.gguf"), ctx=64) as llm:
+    with LLM(write_tiny(TINY["granite"], tmp_path_factory.mktemp("modalities") / "tiny.gguf"), ctx=64) as llm:
         yield llm
 
 
-def laid_out(llm, sight, **options):
-    return lay_out(read_chat("hi", SamplingParams(), **options), ChatTemplate(TURNS), llm.tokenizer, sight)
+def laid_out(llm, modalities, **options):
+    return lay_out(read_chat("hi", SamplingParams(), **options), ChatTemplate(TURNS), llm.tokenizer, modalities)
 
 
 def test_rows_stand_in_place_of_the_mark(llm, monkeypatch):
     pytest.importorskip("PIL.Image")
-    monkeypatch.setattr(llm, "sight", EYES)
-    layout = laid_out(llm, EYES, images=[PIXELS])
+    monkeypatch.setattr(llm, "modalities", VISION)
+    layout = laid_out(llm, VISION, images=[PIXELS])
     ids = llm._encoded(layout)
     (rows,) = [id for id in ids if isinstance(id, Placeholder)]
     assert (rows.n, rows.grid) == (6, (1, 2, 3))
     assert llm.detokenize([id for id in ids if isinstance(id, int)]) == "user: <|vision_start|><|vision_end|>\nhi\n"
     assert llm.count_tokens(layout) == len(ids) - 1 + 6
-    plain = llm.count_tokens(laid_out(llm, EYES))
+    plain = llm.count_tokens(laid_out(llm, VISION))
     assert llm.picture_tokens(Picture(PIXELS)) == llm.count_tokens(layout) - plain - 1  # a line end is between them
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from woolly import multimodal
 
 if TYPE_CHECKING:
-    from woolly.chat import Layout, Vision
+    from woolly.chat import Layout, Modalities
     from woolly.multimodal import Audio, AudioSettings, Picture, Prompt, TowerSettings
 
 
-def encode_layout(layout: Layout, sight: Vision, encode: Callable[[str], Sequence[int]]) -> Prompt:
+def encode_layout(layout: Layout, modalities: Modalities, encode: Callable[[str], Sequence[int]]) -> Prompt:
     """Returns a conversation as tokens, and rows of its pictures and audio among them."""
     parts: list[str | multimodal.Placeholder] = []
     end = 0
     for index, seen in enumerate(layout.pictures):
         parts.append(layout.text[end : seen.start])
-        parts += multimodal.lay_out(seen.picture, sight.settings_of(seen.picture.kind), index).parts
+        parts += multimodal.lay_out(seen.picture, modalities.settings_of(seen.picture.kind), index).parts
         end = seen.end
     return multimodal.encode_prompt([*parts, layout.text[end:]], encode)
 
