@@ -90,7 +90,7 @@ def whole(tiny_model):
 
 
 @pytest.mark.parametrize("corrupt", STEPS.values(), ids=STEPS)
-def test_an_answer_after_an_invalid_step_is_computed_by_another_replica(tiny_model, whole, corrupt, caplog):
+def test_answer_after_an_invalid_step_is_recomputed_by_another_replica(tiny_model, whole, corrupt, caplog):
     launcher = CorruptingLauncher("step", corrupt)
     with FleetLLM(tiny_model, OPTIONS, [launcher], stall=60.0) as llm:
         assert llm.generate("hello", PARAMS) == whole
@@ -112,7 +112,7 @@ def test_an_answer_after_an_invalid_step_is_computed_by_another_replica(tiny_mod
         lambda message: WireMessage("ready"),
     ],
 )
-def test_a_replica_with_an_invalid_ready_message_does_not_serve(tiny_model, corrupt):
+def test_replica_with_an_invalid_ready_message_does_not_serve(tiny_model, corrupt):
     launcher = CorruptingLauncher("ready", corrupt)
     with pytest.raises(ModelError, match="no replica can serve: it says"):
         FleetLLM(tiny_model, OPTIONS, [launcher], stall=60.0)
@@ -136,7 +136,7 @@ def rows(change):
         with_fields(error=5),
     ],
 )
-def test_embeddings_of_the_wrong_shape_are_computed_by_another_replica(tiny_model, corrupt):
+def test_embeddings_of_the_wrong_shape_are_recomputed_by_another_replica(tiny_model, corrupt):
     texts = ["one", "two sheep", "three"]
     with LLM(tiny_model, ctx=512, threads=1) as llm:
         right = llm.embed(texts, pooling="mean")
@@ -150,14 +150,14 @@ def test_embeddings_of_the_wrong_shape_are_computed_by_another_replica(tiny_mode
     "corrupt",
     [with_fields(figures=5), with_fields(figures={"open": -1}), with_fields(time="x"), with_fields(time=None)],
 )
-def test_invalid_figures_are_not_reported(tiny_model, corrupt):
+def test_invalid_statistics_are_not_reported(tiny_model, corrupt):
     launcher = CorruptingLauncher("pong", corrupt)
     with FleetLLM(tiny_model, OPTIONS, [launcher], stall=0.4) as llm:
         wait_for(lambda: launcher.n_starts >= 2 and llm.fleet.n_ready)
         assert all(isinstance(one["state"], str) for one in llm.fleet.report())
 
 
-def test_a_stage_ends_with_no_error_at_sigterm_and_outlives_what_is_no_message(tiny_model, tmp_path):
+def test_stage_exits_cleanly_on_sigterm_and_survives_invalid_messages(tiny_model, tmp_path):
     one = Process(tiny_model, token_file(tmp_path))
     host, _, port = one.name.rpartition(":")
     front = Connection(socket.create_connection((host, int(port))), TOKEN, is_client=True)
@@ -171,7 +171,7 @@ def test_a_stage_ends_with_no_error_at_sigterm_and_outlives_what_is_no_message(t
     one.process.stdout.close()
 
 
-def test_a_stage_says_one_line_of_what_is_no_message(tiny_model):
+def test_stage_logs_one_line_per_invalid_message(tiny_model):
     said = []
     deep = b'{"kind": "a", "arrays": {}, "fields": ' + b'{"a":' * 100_000
     with on_threads(tiny_model, 1, tell=said.append) as (stage,):
@@ -202,7 +202,7 @@ def changed(message, chance):
     return WireMessage(message.kind, fields, arrays)
 
 
-def test_a_stage_outlives_batches_that_nobody_would_ask_for(tiny_model, tmp_path, monkeypatch):
+def test_stage_survives_absurd_batches(tiny_model, tmp_path, monkeypatch):
     said, plain, token = {}, Connection.send, token_file(tmp_path)
 
     def send(self, message, *more):

@@ -60,14 +60,14 @@ def fleet(tiny_model):
         llm.close()
 
 
-def test_layers_on_gpus_are_the_replicas_affair(fleet, monkeypatch):
+def test_gpu_layers_are_chosen_by_each_replica(fleet, monkeypatch):
     """The front computes nothing, and holds no layer."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     llm = fleet(ThreadLauncher("a"), options=replace(OPTIONS, gpu_layers="all"))
     assert llm.generate(PROMPT, LONG).text
 
 
-def test_answers_are_those_of_the_model_alone(fleet, alone):
+def test_answers_equal_those_of_a_single_process(fleet, alone):
     llm = fleet(ThreadLauncher("a"), ThreadLauncher("b"))
     assert llm.identity() == alone.identity()
     for params in KINDS.values():
@@ -83,7 +83,7 @@ def test_answers_are_those_of_the_model_alone(fleet, alone):
 
 
 @pytest.mark.parametrize("limit", [1, 17, 59])
-def test_a_process_that_is_killed_at_any_token_is_not_noticed(fleet, alone, limit):
+def test_killed_process_is_not_noticed_at_any_token(fleet, alone, limit):
     """SIGKILL, before its n-th token is sent; its successor goes on."""
     llm = fleet(DyingLauncher("a", limit))
     stream = llm.generate(PROMPT, LONG, stream=True)
@@ -94,20 +94,20 @@ def test_a_process_that_is_killed_at_any_token_is_not_noticed(fleet, alone, limi
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_request_goes_on_elsewhere(fleet, alone, kind):
+def test_every_kind_of_request_fails_over(fleet, alone, kind):
     llm = fleet(ThreadLauncher("a", dies_after=3), ThreadLauncher("b", dies_after=3))  # whichever it is given to first
     assert llm.generate(PROMPT, KINDS[kind]).choices == alone.generate(PROMPT, KINDS[kind]).choices
     assert llm.fleet.counts["moved"] >= 1
 
 
-def test_a_request_that_ends_every_replica_ends_itself(fleet, alone):
+def test_request_that_kills_every_replica_is_ended(fleet, alone):
     llm = fleet(ThreadLauncher("a", dies_after=2, times=2), ThreadLauncher("b", dies_after=2, times=2))
     with pytest.raises(RuntimeError, match="3 replicas ended while they computed this request"):
         llm.generate(PROMPT, LONG)
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)  # as soon as one is there again
 
 
-def test_a_replica_whose_gpu_fails_is_replaced_unnoticed(fleet, alone, monkeypatch):
+def test_replica_with_a_failed_gpu_is_replaced_transparently(fleet, alone, monkeypatch):
     launchers = ThreadLauncher("a"), ThreadLauncher("b")
     llm = fleet(*launchers)
     plain, lost = CpuProgram.run, []
@@ -125,13 +125,13 @@ def test_a_replica_whose_gpu_fails_is_replaced_unnoticed(fleet, alone, monkeypat
     until(lambda: llm.fleet.n_ready == 2)
 
 
-def test_a_silent_replica_is_given_up(fleet, alone):
+def test_unresponsive_replica_is_given_up(fleet, alone):
     llm = fleet(ThreadLauncher("a", silent_after=5), stall=5.0)
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
     assert llm.fleet.counts["stalled"] >= 1
 
 
-def test_replicas_are_replaced_under_streams(fleet, alone):
+def test_replicas_are_replaced_during_streams(fleet, alone):
     launchers = [ThreadLauncher("a"), ThreadLauncher("b")]
     llm = fleet(*launchers, grace=0.0)  # what is open is moved at once
     whole, texts, is_over = alone.generate(PROMPT, LONG).text, [], threading.Event()
@@ -153,7 +153,7 @@ def test_replicas_are_replaced_under_streams(fleet, alone):
     assert llm.fleet.counts["lost"] == 0
 
 
-def test_a_replica_with_other_bits_is_refused(fleet, alone):
+def test_replica_with_different_bits_is_rejected(fleet, alone):
     llm = fleet(ThreadLauncher("a"), ThreadLauncher("b", options={"kv_type": "f32"}))
     until(lambda: llm.fleet.counts["refused"])
     refused = next(one for one in llm.fleet.report() if "last_loss" in one)
@@ -165,19 +165,19 @@ def test_a_replica_with_other_bits_is_refused(fleet, alone):
         assert llm.generate(PROMPT, params) == same.generate(PROMPT, params)
 
 
-def test_the_reason_is_told_if_no_replica_can_serve(fleet):
+def test_error_says_why_no_replica_can_serve(fleet):
     with pytest.raises(ModelError, match=r"no replica can serve: .*kv_type is 'f9'"):
         fleet(ThreadLauncher("a", options={"kv_type": "f9"}))
 
 
-def test_a_replica_that_hangs_while_it_loads_keeps_nobody_waiting(fleet, alone, monkeypatch):
+def test_replica_that_hangs_while_loading_blocks_nobody(fleet, alone, monkeypatch):
     monkeypatch.setattr("woolly.cluster.fleet._STRAGGLING", 0.0)
     llm = fleet(ThreadLauncher("a"), ThreadLauncher("b", hangs=True))
     assert [one["state"] for one in llm.fleet.report()] == ["ready", "starting"]
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
 
 
-def test_a_replica_that_hangs_while_it_loads_is_given_up(fleet, alone):
+def test_replica_that_hangs_while_loading_is_given_up(fleet, alone):
     with pytest.raises(ModelError, match=r"no replica can serve: it did not open its model within 0\.1 seconds"):
         fleet(ThreadLauncher("a", hangs=True), load_limit=0.1)
     launcher = ThreadLauncher("a")
@@ -187,7 +187,7 @@ def test_a_replica_that_hangs_while_it_loads_is_given_up(fleet, alone):
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
 
 
-def test_a_replica_closes_a_model_that_its_front_does_not_wait_for(tiny_model, monkeypatch):
+def test_replica_closes_a_model_that_its_front_does_not_wait_for(tiny_model, monkeypatch):
     opened, is_gone = [], threading.Event()
 
     class Slow(LLM):
@@ -207,7 +207,7 @@ def test_a_replica_closes_a_model_that_its_front_does_not_wait_for(tiny_model, m
     assert opened[0].is_closed
 
 
-def test_an_update_to_other_bits_stops(fleet, alone):
+def test_update_to_different_bits_stops(fleet, alone):
     launcher = ThreadLauncher("a")
     llm = fleet(launcher)
     launcher.options = {"kv_type": "f32"}
@@ -216,7 +216,7 @@ def test_an_update_to_other_bits_stops(fleet, alone):
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
 
 
-def test_a_cancelled_answer_is_computed_no_further(fleet, monkeypatch):
+def test_cancelled_answer_is_computed_no_further(fleet, monkeypatch):
     plain = Sampler.next  # twenty seconds, if nothing ends it
     monkeypatch.setattr(Sampler, "next", lambda *given: (time.sleep(0.05), plain(*given))[1])
     llm = fleet(ThreadLauncher("a"))
@@ -227,7 +227,7 @@ def test_a_cancelled_answer_is_computed_no_further(fleet, monkeypatch):
     until(lambda: [one["open"] for one in llm.fleet.report()] == [0])
 
 
-def test_closing_ends_what_runs(fleet):
+def test_close_ends_running_requests(fleet):
     llm = fleet(ThreadLauncher("a"))
     stream = llm.generate(PROMPT, SamplingParams(seed=1, max_tokens=400, ignore_eos=True), stream=True)
     next(stream)
@@ -238,7 +238,7 @@ def test_closing_ends_what_runs(fleet):
         llm.generate(PROMPT)
 
 
-def test_conversations_return_to_the_replica_that_knows_them(fleet):
+def test_conversations_return_to_the_replica_with_their_prefix(fleet):
     llm = fleet(ThreadLauncher("a"), ThreadLauncher("b"))
     params = SamplingParams(temperature=0, max_tokens=2)
     prompts = [[i % 300 + k for i in range(100)] for k in range(4)]

@@ -52,7 +52,7 @@ def alone(path, **options):
 
 
 @pytest.mark.parametrize("n", [2, 5])
-def test_requests_that_run_together_in_stages_give_the_text_of_one_process(model, tmp_path, n):
+def test_concurrent_requests_in_stages_give_the_text_of_one_process(model, tmp_path, n):
     with on_threads(model, n) as stages, over(names(stages), model, tmp_path) as llm:
         assert texts(llm) == alone(model)
         found = [layers for _, *layers in llm.engine.program.layers]
@@ -60,14 +60,14 @@ def test_requests_that_run_together_in_stages_give_the_text_of_one_process(model
 
 
 @pytest.mark.parametrize("name", ["qwen35", "gemma3"])
-def test_models_with_recurrent_state_or_windows_do_too(name, tmp_path):
+def test_recurrent_and_windowed_models_give_the_text_of_one_process(name, tmp_path):
     path = write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")
     options = {"kv_tokens": 512, "max_running": 2, "chunk": 16}
     with on_threads(path, 2) as stages, over(names(stages), path, tmp_path, **options) as llm:
         assert texts(llm) == alone(path, **options)
 
 
-def test_prefixes_are_reused_and_guesses_change_nothing(model, tmp_path):
+def test_prefixes_are_reused_and_drafts_change_nothing(model, tmp_path):
     with on_threads(model, 2) as stages, over(names(stages), model, tmp_path, speculation="prompt_lookup") as llm:
         want = alone(model)
         assert texts(llm) == want
@@ -78,7 +78,7 @@ def test_prefixes_are_reused_and_guesses_change_nothing(model, tmp_path):
         assert texts(llm) == want
 
 
-def test_values_logits_and_the_identity_are_those_of_one_process(model, tmp_path):
+def test_values_logits_and_identity_equal_those_of_one_process(model, tmp_path):
     ids = list(range(5, 75))
     with on_threads(model, 2) as stages, over(names(stages), model, tmp_path) as llm, LLM(model, ctx=256) as one:
         np.testing.assert_array_equal(llm.logits(ids), one.logits(ids))
@@ -96,7 +96,7 @@ def test_values_logits_and_the_identity_are_those_of_one_process(model, tmp_path
         assert len(times) == len(llm.engine.program.running_plan.steps) and sum(times) > 0
 
 
-def test_an_answer_can_be_cancelled_and_the_others_go_on(model, tmp_path):
+def test_answer_can_be_cancelled_and_the_others_continue(model, tmp_path):
     with on_threads(model, 2) as stages, over(names(stages), model, tmp_path) as llm:
         stream = llm.generate("the sheep", max_tokens=200, ignore_eos=True, stream=True)
         next(iter(stream))
@@ -104,7 +104,7 @@ def test_an_answer_can_be_cancelled_and_the_others_go_on(model, tmp_path):
         assert texts(llm) == alone(model)
 
 
-def test_a_stage_that_is_killed_in_the_middle_of_an_answer_costs_no_answer(model, tmp_path):
+def test_stage_killed_during_an_answer_loses_no_answer(model, tmp_path):
     token = token_file(tmp_path)
     victim = Process(model, token)
     try:
@@ -135,7 +135,7 @@ def test_a_stage_that_is_killed_in_the_middle_of_an_answer_costs_no_answer(model
         victim.kill()
 
 
-def test_another_stage_takes_the_place_of_a_lost_one(model, tmp_path):
+def test_another_stage_replaces_a_lost_one(model, tmp_path):
     with on_threads(model, 3) as stages:
         first, second, spare = names(stages)
         with over([first, f"{second}|{spare}"], model, tmp_path) as llm:
@@ -148,7 +148,7 @@ def test_another_stage_takes_the_place_of_a_lost_one(model, tmp_path):
 
 
 @pytest.mark.parametrize("reader", ["logits", "embed"])
-def test_readings_begin_again_when_a_stage_was_lost(model, tmp_path, reader):
+def test_embeddings_restart_after_a_lost_stage(model, tmp_path, reader):
     with on_threads(model, 3) as stages:
         first, second, spare = names(stages)
         with over([first, f"{second}|{spare}"], model, tmp_path, chunk=32) as llm:
@@ -161,7 +161,7 @@ def test_readings_begin_again_when_a_stage_was_lost(model, tmp_path, reader):
             np.testing.assert_array_equal(ask[reader](), want)
 
 
-def test_a_stage_that_stays_away_ends_the_answers_with_its_name_and_later_ones_work(model, tmp_path, monkeypatch):
+def test_missing_stage_ends_answers_with_its_name_and_later_ones_work(model, tmp_path, monkeypatch):
     with on_threads(model, 2) as stages:
         listed = names(stages)
         parsed = Stages.parse(listed, token_file(tmp_path))
@@ -176,7 +176,7 @@ def test_a_stage_that_stays_away_ends_the_answers_with_its_name_and_later_ones_w
                 assert texts(llm) == want
 
 
-def test_an_llm_that_waits_for_a_stage_can_be_closed(model, tmp_path):
+def test_llm_that_waits_for_a_stage_can_be_closed(model, tmp_path):
     with on_threads(model, 2) as stages, over(names(stages), model, tmp_path) as llm:
         stages[1].close()
         stream = llm.generate("the", max_tokens=5, stream=True)
@@ -188,7 +188,7 @@ def test_an_llm_that_waits_for_a_stage_can_be_closed(model, tmp_path):
         reader.join()
 
 
-def test_what_is_not_the_same_model_token_or_arithmetic_is_refused(model, tmp_path, monkeypatch):
+def test_different_model_token_or_arithmetic_is_rejected(model, tmp_path, monkeypatch):
     other = write_tiny(Tiny("other", "llama", n_layers=5, tied=False), tmp_path / "other.gguf")
     with (
         on_threads(other, 1) as stages,
@@ -206,7 +206,7 @@ def test_what_is_not_the_same_model_token_or_arithmetic_is_refused(model, tmp_pa
             LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
 
 
-def test_a_stage_has_the_device_that_it_was_started_with(model, tmp_path, monkeypatch):
+def test_stage_keeps_the_device_it_was_started_with(model, tmp_path, monkeypatch):
     with on_threads(model, 1, device="cpu") as stages, over(names(stages), model, tmp_path) as llm:
         assert len(llm.generate("the", max_tokens=2, ignore_eos=True).token_ids) == 2
     gpu = Gpu(1, "none", "sm_90", free=3 * RESERVE, total=4 * RESERVE, bandwidth=None)
@@ -222,7 +222,7 @@ def test_a_stage_has_the_device_that_it_was_started_with(model, tmp_path, monkey
         Stage(model, TOKEN, device="gpu")
 
 
-def test_what_a_stage_holds_counts_as_room_for_the_next_engine(model, tmp_path, monkeypatch):
+def test_memory_of_a_stage_counts_as_free_for_the_next_engine(model, tmp_path, monkeypatch):
     monkeypatch.setattr("woolly.cluster.stage.available_memory", lambda: 1000)
     told, dial = [], places.Place.dial
 
@@ -239,7 +239,7 @@ def test_what_a_stage_holds_counts_as_room_for_the_next_engine(model, tmp_path, 
     assert told[0] == 1000 < told[1] <= 1000 + held
 
 
-def test_a_stage_that_computes_other_bits_does_not_take_a_place(model, tmp_path, monkeypatch):
+def test_stage_with_different_bits_cannot_join(model, tmp_path, monkeypatch):
     with on_threads(model, 3) as stages:
         first, second, spare = names(stages)
         with over([first, f"{second}|{spare}"], model, tmp_path) as llm:
@@ -252,7 +252,7 @@ def test_a_stage_that_computes_other_bits_does_not_take_a_place(model, tmp_path,
                 llm.generate("the", max_tokens=2)
 
 
-def test_a_stage_computes_for_one_process_at_a_time(model, tmp_path, monkeypatch):
+def test_stage_computes_for_one_process_at_a_time(model, tmp_path, monkeypatch):
     with on_threads(model, 1) as stages, over(names(stages), model, tmp_path) as llm:
         monkeypatch.setattr("woolly.runtime.pipeline.program._AGAIN", 0.01)
         parsed = Stages.parse(names(stages), token_file(tmp_path))
@@ -262,7 +262,7 @@ def test_a_stage_computes_for_one_process_at_a_time(model, tmp_path, monkeypatch
         assert texts(llm) == alone(model)
 
 
-def test_a_silent_stage_is_lost(model, tmp_path, monkeypatch):
+def test_silent_stage_is_lost(model, tmp_path, monkeypatch):
     with on_threads(model, 3) as stages:
         first, second, spare = names(stages)
         with over([first, f"{second}|{spare}"], model, tmp_path) as llm:
@@ -294,13 +294,13 @@ def test_a_silent_stage_is_lost(model, tmp_path, monkeypatch):
         ({"speculation": "mtp"}, "speculation is 'mtp'"),
     ],
 )
-def test_what_stages_cannot_do_is_refused_by_name(model, tmp_path, options, sentence):
+def test_unsupported_features_of_stages_are_rejected_by_name(model, tmp_path, options, sentence):
     given = {"stages": ["127.0.0.1:1"], "stage_token_file": token_file(tmp_path)}
     with pytest.raises(RequestError, match=sentence):
         LLM(model, **(given | options))
 
 
-def test_a_short_token_is_refused_and_a_readable_one_gives_a_warning(model, tmp_path):
+def test_short_token_is_rejected_and_readable_token_file_gives_a_warning(model, tmp_path):
     file = tmp_path / "token"
     file.write_text("short\n")
     with pytest.raises(RequestError, match="short enough to guess"):
@@ -311,6 +311,6 @@ def test_a_short_token_is_refused_and_a_readable_one_gives_a_warning(model, tmp_
         Stages.parse(["127.0.0.1:1"], file)
 
 
-def test_more_stages_than_layers_are_refused(model, tmp_path):
+def test_more_stages_than_layers_are_rejected(model, tmp_path):
     with on_threads(model, 6) as stages, pytest.raises(RequestError, match="6 stages are given"):
         LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))

@@ -109,21 +109,21 @@ def raising(error):
         lambda _: "\x00:7070",
     ],
 )
-def test_an_actor_without_an_address_is_killed(ray_launcher, address):
+def test_actor_without_an_address_is_killed(ray_launcher, address):
     launcher, ray = ray_launcher(address)
     with pytest.raises(RequestError, match="Ray started no replica: "):
         launcher.start()
     assert len(ray.killed) == 1
 
 
-def test_an_actor_without_the_secret_is_killed(ray_launcher, stranger):
+def test_actor_without_the_secret_is_killed(ray_launcher, stranger):
     launcher, ray = ray_launcher(lambda _: stranger)
     with pytest.raises(RequestError, match=r"Ray started no replica: .* did not show that it has the secret"):
         launcher.start()
     assert len(ray.killed) == 1
 
 
-def test_a_ray_replica_ends_with_its_actor(ray_launcher):
+def test_ray_replica_ends_with_its_actor(ray_launcher):
     opened = []
 
     def listen(secret):
@@ -195,7 +195,7 @@ def has_room(machines, launchers):
         [{"CPU": 5}, {"CPU": 3}, {"CPU": 17}],
     ],
 )
-def test_every_replica_finds_a_machine(ray_launcher, machines):
+def test_every_replica_gets_a_machine(ray_launcher, machines):
     _, ray = ray_launcher(None)
     n_most = 20 if any("GPU" in one for one in machines) else 24  # each has at least one core
     for ray.machines in (machines, machines[::-1]):
@@ -222,7 +222,7 @@ def actors(ray_launcher):
         assert not thread.is_alive()
 
 
-def test_presets_keys_and_usage_are_those_of_the_front(actors, tiny_model, tmp_path):
+def test_presets_keys_and_usage_belong_to_the_front(actors, tiny_model, tmp_path):
     models, keys = tmp_path / "models", tmp_path / "keys.toml"
     models.mkdir()
     shutil.copy(tiny_model, models / "tiny.gguf")
@@ -258,7 +258,7 @@ def test_presets_keys_and_usage_are_those_of_the_front(actors, tiny_model, tmp_p
     assert used == {("anna", "tiny"): 2, ("ole", "tiny"): 1}  # by the model that both names have
 
 
-def test_without_the_package_its_name_is_said(monkeypatch):
+def test_missing_ray_package_error_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RequestError, match="--ray needs the package ray: "):
         ray_launchers("auto", 1, 1)

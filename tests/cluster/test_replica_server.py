@@ -68,7 +68,7 @@ def fail(*given):
     raise DeviceError("the GPU failed", code="lost", remedy="start the process anew")
 
 
-def test_a_replica_whose_gpu_fails_while_its_model_opens_ends_too(ending, tiny_model, monkeypatch):
+def test_replica_exits_if_its_gpu_fails_while_opening_the_model(ending, tiny_model, monkeypatch):
     one, thread, raised = ending
     monkeypatch.setattr(LLM, "identity", fail)  # the probe is the first run
     with pytest.raises(ModelError, match="no replica can serve: the GPU failed"):
@@ -77,7 +77,7 @@ def test_a_replica_whose_gpu_fails_while_its_model_opens_ends_too(ending, tiny_m
     assert not thread.is_alive() and raised == ["the GPU failed; start the process anew"]
 
 
-def test_a_replica_whose_gpu_fails_ends_with_the_sentence(ending, tiny_model, monkeypatch):
+def test_replica_exits_with_the_error_of_its_failed_gpu(ending, tiny_model, monkeypatch):
     one, thread, raised = ending
     with FleetLLM(
         tiny_model, ModelOptions(ctx=512, threads=1), [AddressLauncher(one.address, SECRET)], stall=60.0
@@ -91,7 +91,7 @@ def test_a_replica_whose_gpu_fails_ends_with_the_sentence(ending, tiny_model, mo
     assert not asking.is_alive()
 
 
-def test_a_replica_that_leaves_gives_its_answers_to_others(replica_server, tiny_model):
+def test_leaving_replica_hands_its_answers_to_others(replica_server, tiny_model):
     first, second = replica_server(), replica_server()
     launchers = [AddressLauncher(one.address, SECRET) for one in (first, second)]
     with LLM(tiny_model, ctx=512, threads=1) as alone:
@@ -111,13 +111,13 @@ def test_a_replica_that_leaves_gives_its_answers_to_others(replica_server, tiny_
         assert llm.generate("hello", PARAMS) == whole
 
 
-def test_a_front_needs_the_secret(replica_server, tiny_model):
+def test_front_needs_the_secret(replica_server, tiny_model):
     launcher = AddressLauncher(replica_server(SECRET + "!").address, SECRET)
     with pytest.raises(ModelError, match="secret"):
         FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [launcher])
 
 
-def test_a_replica_server_accepts_again_after_an_error(replica_server, tiny_model, monkeypatch, caplog):
+def test_replica_server_accepts_again_after_an_error(replica_server, tiny_model, monkeypatch, caplog):
     plain, errors = socket.socket.accept, [errno.EMFILE, errno.ECONNABORTED]
 
     def accept(listener):
@@ -141,7 +141,7 @@ def connected(one):
     return Connection(socket.create_connection((host, int(port))), SECRET.encode(), is_client=True)
 
 
-def test_connections_that_say_nothing_keep_no_front_away(replica_server, tiny_model):
+def test_silent_connections_do_not_block_a_front(replica_server, tiny_model):
     one = replica_server()
     host, _, port = one.address.rpartition(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(200)]
@@ -168,7 +168,7 @@ def test_connections_that_say_nothing_keep_no_front_away(replica_server, tiny_mo
     ],
     ids=lambda said: repr(said)[:40],
 )
-def test_what_cannot_be_understood_ends_the_link_and_not_the_replica(replica_server, said):
+def test_invalid_message_closes_the_connection_but_not_the_replica(replica_server, said):
     one = replica_server()
     front = connected(one)
     if isinstance(said, bytes):
@@ -185,7 +185,7 @@ def test_what_cannot_be_understood_ends_the_link_and_not_the_replica(replica_ser
     link.close()
 
 
-def test_a_replica_leaves_also_while_its_model_opens(replica_server, tiny_model, monkeypatch):
+def test_replica_can_leave_while_its_model_opens(replica_server, tiny_model, monkeypatch):
     is_opening, may_go_on = threading.Event(), threading.Event()
 
     class Slow(LLM):
@@ -204,14 +204,14 @@ def test_a_replica_leaves_also_while_its_model_opens(replica_server, tiny_model,
     may_go_on.set()
 
 
-def test_addresses_are_checked():
+def test_addresses_are_validated():
     with pytest.raises(RequestError, match="HOST:PORT"):
         AddressLauncher("nowhere", SECRET)
     with pytest.raises(RequestError, match="HOST:PORT"):
         ReplicaServer("7070", SECRET)
 
 
-def test_a_check_finds_what_would_stop_a_cluster(replica_server, tiny_model):
+def test_check_finds_problems_that_would_stop_a_cluster(replica_server, tiny_model):
     free = ReplicaServer("127.0.0.1:0", SECRET)  # a port that is taken
     port = int(free.address.rpartition(":")[2])
     join = (replica_server().address,)
@@ -223,7 +223,7 @@ def test_a_check_finds_what_would_stop_a_cluster(replica_server, tiny_model):
     free.leave()
 
 
-def test_the_command(replica_server, tiny_model, monkeypatch, tmp_path):
+def test_replica_command(replica_server, tiny_model, monkeypatch, tmp_path):
     monkeypatch.setenv("WOOLLY_CLUSTER_SECRET", SECRET)
     monkeypatch.setenv("WOOLLY_PORT", "0")
     monkeypatch.setenv("WOOLLY_CTX_SIZE", "512")

@@ -28,7 +28,7 @@ def text(name, n):
     return [(name, i) for i in range(n)]
 
 
-def test_nobody_is_chosen_where_nobody_is():
+def test_no_replica_is_chosen_without_replicas():
     assert Router().choose([], 1, 0.0) is None
 
 
@@ -42,7 +42,7 @@ def test_equal_replicas_take_turns():
     assert chosen == ["r0", "r1", "r2"] * 2
 
 
-def test_a_conversation_returns_to_its_cache():
+def test_conversation_returns_to_its_cache():
     router = fleet(3)
     for name in "abc":
         first, ticket = give(router, text(name, 20))
@@ -52,7 +52,7 @@ def test_a_conversation_returns_to_its_cache():
         assert (again.replica, again.cached_tokens, again.reason) == (first.replica, 20 * PAGE, "prefix")
 
 
-def test_a_cache_is_not_worth_every_wait():
+def test_cached_prefix_does_not_justify_any_wait():
     router = fleet(2, rate=100.0)
     busy, _ = give(router, text("a", 10))
     # Its prompt of 321 tokens takes 3.2 seconds: those who find 6 pages there wait longer than they would compute.
@@ -63,7 +63,7 @@ def test_a_cache_is_not_worth_every_wait():
     assert choice.replica == busy.replica and choice.reason == "prefix"
 
 
-def test_requests_that_all_begin_alike_do_not_all_go_to_one_replica():
+def test_requests_with_a_common_prefix_do_not_all_go_to_one_replica():
     router = fleet(4, rate=100.0)
     counts = {}
     for i in range(64):
@@ -72,7 +72,7 @@ def test_requests_that_all_begin_alike_do_not_all_go_to_one_replica():
     assert set(counts.values()) == {16}
 
 
-def test_a_full_replica_waits_for_answers_to_end():
+def test_full_replica_waits_for_answers_to_end():
     router = fleet(2, n_parallel=2)
     tickets = []
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_a_full_replica_waits_for_answers_to_end():
     assert router.choose(text("a", 1), PAGE + 1, 0.2).replica == "r0"
 
 
-def test_pages_leave_from_the_end_and_disk_is_slower_than_memory():
+def test_pages_are_evicted_from_the_end_and_disk_is_slower_than_memory():
     router = fleet(1, n_pages=4, n_disk_pages=4, rate=100.0, disk_rate=1000.0)
     for name in "ab":
         _, ticket = give(router, text(name, 4))
@@ -99,14 +99,14 @@ def test_pages_leave_from_the_end_and_disk_is_slower_than_memory():
     assert router.choose(text("a", 4), 4 * PAGE + 1, 9.0).cached_tokens == 2 * PAGE
 
 
-def test_the_last_token_of_a_prompt_is_always_computed():
+def test_last_prompt_token_is_always_computed():
     router = fleet(1)
     _, ticket = give(router, text("a", 2), n_tokens=2 * PAGE)
     end(router, ticket, 1.0)
     assert router.choose(text("a", 2), 2 * PAGE, 1.0).cached_tokens == 2 * PAGE - 1
 
 
-def test_a_replica_that_is_measured_to_be_slow_gets_less():
+def test_replica_measured_slower_gets_less():
     router = fleet(2, rate=100.0)
     for now in range(0, 400, 20):
         choice, ticket = give(router, text(now, 10), float(now))
@@ -119,7 +119,7 @@ def test_a_replica_that_is_measured_to_be_slow_gets_less():
     assert chosen == {"r1"}
 
 
-def test_a_replica_that_leaves_gets_nothing_and_one_that_is_lost_keeps_nothing():
+def test_leaving_replica_gets_nothing_and_lost_replica_keeps_nothing():
     router = fleet(2)
     first, ticket = give(router, text("a", 8))
     router.closed(first.replica)
@@ -132,14 +132,14 @@ def test_a_replica_that_leaves_gets_nothing_and_one_that_is_lost_keeps_nothing()
     assert router.n_open(first.replica) == 0
 
 
-def test_without_is_a_wish():
+def test_exclusion_is_a_preference():
     router = fleet(2)
     assert router.choose([], 1, 0.0, without={"r0"}).replica == "r1"
     router.lost("r1")
     assert router.choose([], 1, 0.0, without={"r0"}).replica == "r0"
 
 
-def test_a_request_that_was_cancelled_before_its_first_token_is_due_no_longer():
+def test_request_cancelled_before_its_first_token_is_no_longer_pending():
     router = fleet(1, rate=100.0)
     idle = router.choose([], 65, 0.0).seconds
     _, ticket = give(router, text("a", 100))

@@ -111,7 +111,7 @@ def test_one_server_of_two_processes(tiny_model, tmp_path, whole):
         httpx.get(f"{server.url}/health")
 
 
-def test_settings_that_no_cluster_can_have(tmp_path):
+def test_settings_incompatible_with_a_cluster(tmp_path):
     short = tmp_path / "short"
     short.write_text("short\n")
     short.chmod(0o600)
@@ -146,7 +146,7 @@ def test_replicas_take_the_gpus_of_a_machine_in_turn(monkeypatch):
     assert [launcher.device for launcher in cluster_serve.make_launchers(Settings(replicas=2))] == [None, None]
 
 
-def test_a_replica_with_other_bits_is_told_what_would_give_it_the_same():
+def test_replica_with_different_bits_is_told_how_to_match():
     known = Identity(1, "m", "cuda+cpu sm_90+avx2", "f16", "a")
     advice = "; give all of them one number of layers for the GPU (--gpu-layers N)"
     for other in (replace(known, probe="b"), replace(known, backend="cpu")):

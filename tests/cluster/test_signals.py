@@ -9,7 +9,7 @@ from woolly.cluster import replica
 
 
 @pytest.mark.parametrize("names", [("SIGINT",), ("SIGINT", "SIGHUP", "SIGUSR1")])
-def test_a_replica_ignores_the_signals_of_a_terminal_that_its_system_has(names, monkeypatch):
+def test_replica_ignores_terminal_signals(names, monkeypatch):
     ignored = []
     known = {name: getattr(signal, name) for name in names}
     stand_in = SimpleNamespace(**known, SIG_IGN=signal.SIG_IGN, signal=lambda number, what: ignored.append(number))

@@ -14,7 +14,7 @@ def trace():
     return made_up(n_requests=300)
 
 
-def test_a_made_up_trace_has_the_published_figures():
+def test_synthetic_trace_has_the_published_statistics():
     trace = made_up()
     assert len(trace) == 12_031 and trace[-1].at < 3_540
     assert statistics.fmean(asked.n_prompt for asked in trace) == pytest.approx(12_035, rel=0.1)
@@ -25,7 +25,7 @@ def test_a_made_up_trace_has_the_published_figures():
     assert [asked.at for asked in trace] == sorted(asked.at for asked in trace)
 
 
-def test_a_trace_is_read_from_a_file(tmp_path):
+def test_trace_is_read_from_a_file(tmp_path):
     lines = [
         {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]},
         {"timestamp": 1500, "input_length": 1100, "output_length": 7, "hash_ids": [0, 2, 3]},
@@ -38,7 +38,7 @@ def test_a_trace_is_read_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_request_is_answered_whatever_machines_are_lost(trace, policy):
+def test_every_request_is_answered_despite_lost_machines(trace, policy):
     calm = simulate(trace, Fleet(8), policy)
     assert len(calm.first) == 300 and calm.n_unanswered == 0 and not calm.gaps
     assert 0 <= calm.hits <= ideal_hits(trace) and min(calm.first) > 0
@@ -47,7 +47,7 @@ def test_every_request_is_answered_whatever_machines_are_lost(trace, policy):
     assert rough.n_lost and rough.n_unanswered == 0 and len(rough.first) == 300
 
 
-def test_the_router_finds_more_in_caches_than_chance_and_more_with_disks(trace):
+def test_router_finds_more_cache_hits_than_chance_and_more_with_disks(trace):
     chance, router, disk = (
         simulate(trace, Fleet(8), policy) for policy in ("two at random", "router", "router + disk")
     )
@@ -55,7 +55,7 @@ def test_the_router_finds_more_in_caches_than_chance_and_more_with_disks(trace):
     assert statistics.fmean(router.first) < statistics.fmean(chance.first)
 
 
-def test_a_single_request_takes_what_the_figures_say():
+def test_single_request_takes_the_computed_time():
     (asked,) = made_up(n_requests=1)
     fleet = Fleet(1, prefill=100.0)
     assert simulate([asked], fleet, "router").first == [pytest.approx(asked.n_prompt / 100)]

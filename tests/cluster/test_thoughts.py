@@ -33,7 +33,7 @@ def fleet(model, *launchers):
     return FleetLLM(model, ModelOptions(ctx=512, threads=1), launchers, stall=60.0)
 
 
-def test_an_answer_that_is_repeated_ends_its_thought_after_the_same_token(alone):
+def test_repeated_answer_ends_reasoning_after_the_same_token(alone):
     for n in (0, 1, 7):
         whole = answer(alone, thought_ends=(n,))
         assert whole.text.index("</think>") == n and set(whole.text.replace("</think>", "")) == {"x"}
@@ -42,7 +42,7 @@ def test_an_answer_that_is_repeated_ends_its_thought_after_the_same_token(alone)
     assert "</think>" not in answer(alone).text
 
 
-def test_a_replica_that_takes_over_goes_on_as_the_first_would_have(alone, tiny_model):
+def test_replica_that_takes_over_continues_like_the_first(alone, tiny_model):
     llm = fleet(tiny_model, ThreadLauncher("a", dies_after=12), ThreadLauncher("b", dies_after=12))
     try:
         assert answer(llm, thought_ends=(7,)).output == answer(alone, thought_ends=(7,)).output
@@ -51,7 +51,7 @@ def test_a_replica_that_takes_over_goes_on_as_the_first_would_have(alone, tiny_m
         llm.close()
 
 
-def test_a_replica_ends_a_thought_under_way_and_says_where(tiny_model, monkeypatch):
+def test_replica_ends_running_reasoning_and_says_where(tiny_model, monkeypatch):
     endless = SamplingParams(temperature=0, context_shift=True, ignore_eos=True, logit_bias={"x": 100.0})
     llm = fleet(tiny_model, ThreadLauncher("a"))
     try:
@@ -72,7 +72,7 @@ def test_a_replica_ends_a_thought_under_way_and_says_where(tiny_model, monkeypat
         llm.close()
 
 
-def test_what_a_replica_says_of_a_thought_is_checked(alone):
+def test_reasoning_reports_of_a_replica_are_validated(alone):
     request = alone.prepare("Sheep", PARAMS, thought=MARKS)[0][0]
     pending = PendingAnswer(request, lambda *_: None, ForwardedOptions(), alone.tokenizer.n_vocab)
     pending.id = 1
@@ -95,7 +95,7 @@ def test_what_a_replica_says_of_a_thought_is_checked(alone):
 
 
 @pytest.mark.parametrize("may_call", [False, True])
-def test_each_end_of_a_thought_is_repeated_after_its_token(alone, may_call):
+def test_each_end_of_reasoning_is_repeated_after_its_token(alone, may_call):
     """A second end may come while the first is being written, or in another thought where they are in channels."""
     marks = ThoughtMarks("<t>", "</t>", after="<n>", answer="<a>", is_open=True, may_call=may_call)
 

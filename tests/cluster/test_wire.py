@@ -32,7 +32,7 @@ def pair():
         SamplingParams(samplers=("top_k", "temperature"), logprobs=3, context_shift=True, n_keep=2),
     ],
 )
-def test_parameters_come_back_as_one_answer_with_a_seed(params, pair):
+def test_parameters_round_trip_as_one_answer_with_a_seed(params, pair):
     link, other = link_of(pair[0]), link_of(pair[1], is_client=False)
     link.send(WireMessage("add", {"params": write_params(params, 7)}))
     back = read_params(next(iter(other)).fields["params"])
@@ -41,7 +41,7 @@ def test_parameters_come_back_as_one_answer_with_a_seed(params, pair):
     other.close()
 
 
-def test_errors_come_back_with_what_programs_read():
+def test_errors_round_trip_with_their_machine_readable_fields():
     error = read_error(write_error(RequestError("too long", field="prompt", code="context_length", limit=3, given=5)))
     assert type(error) is RequestError and str(error) == "too long"
     assert (error.field, error.code, error.limit, error.given) == ("prompt", "context_length", 3, 5)
@@ -50,6 +50,6 @@ def test_errors_come_back_with_what_programs_read():
     assert type(read_error(write_error(KeyError("x")))) is RuntimeError
 
 
-def test_numbers_come_back_to_the_bit():
+def test_numbers_round_trip_exactly():
     logprobs = [TokenLogprob(3, -1 / 3, ((3, -1 / 3), (4, -0.1)))]
     assert read_logprobs(write_logprobs(logprobs)) == logprobs

@@ -147,7 +147,7 @@ def write(name, file, folder):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_an_encoder_becomes_the_model_that_it_is(name, tmp_path):
+def test_encoder_checkpoint_converts_to_the_same_model(name, tmp_path):
     with open_gguf(write_tiny(ENCODERS[name], tmp_path / "tiny.gguf")) as wanted:
         write(name, wanted, tmp_path / "folder")
         draft = make_draft(open_checkpoint(tmp_path / "folder"))
@@ -159,7 +159,7 @@ def test_an_encoder_becomes_the_model_that_it_is(name, tmp_path):
             assert trace(made) == trace(wanted)
 
 
-def test_a_way_of_pooling_that_no_key_says_is_refused(tmp_path):
+def test_unsupported_pooling_is_rejected(tmp_path):
     with open_gguf(write_tiny(ENCODERS["bert-mean"], tmp_path / "tiny.gguf")) as wanted:
         write("bert-mean", wanted, tmp_path / "folder")
     path = tmp_path / "folder" / "1_Pooling" / "config.json"

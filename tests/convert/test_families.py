@@ -29,7 +29,7 @@ def unproved(monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(set(listing()) - set(OTHERWISE)))
-def test_a_checkpoint_becomes_the_model_that_it_is(name, tmp_path, unproved):
+def test_checkpoint_converts_to_the_same_model(name, tmp_path, unproved):
     path = write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")
     with open_gguf(path) as wanted:
         draft = make_draft(open_checkpoint(checkpoint_of(wanted, tmp_path / "folder")))
@@ -52,7 +52,7 @@ def test_a_checkpoint_becomes_the_model_that_it_is(name, tmp_path, unproved):
 
 
 @pytest.mark.parametrize("name", OTHERWISE)
-def test_a_checkpoint_that_is_written_otherwise_computes_the_same(name, tmp_path, unproved):
+def test_checkpoint_in_another_layout_computes_the_same(name, tmp_path, unproved):
     golden = np.load(GOLDENS / f"tiny-{name}.npz")
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as wanted:
         draft = make_draft(open_checkpoint(checkpoint_of(wanted, tmp_path / "folder")))
@@ -63,7 +63,7 @@ def test_a_checkpoint_that_is_written_otherwise_computes_the_same(name, tmp_path
     assert distances.max() < 1e-4
 
 
-def test_the_table_has_every_architecture_that_runs():
+def test_family_table_has_every_supported_architecture():
     renamed = {"nemotron_h_moe", "nomic-bert-moe"}  # rows of others, by what config.json says
     # Its checkpoints hold experts in 4 bits with shared exponents, and a table of whole numbers: no source reads these.
     # The one name that Ling 3 has for the gates of both kinds of layers stands for two tensors; Qwen 3.8 Flash Next has

@@ -60,7 +60,7 @@ def test_shards_give_the_same_file(tiny, whole, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
-def test_halves_of_a_checkpoint_stay_what_they_are(dtype, tiny, tmp_path):
+def test_f16_tensors_of_a_checkpoint_stay_f16(dtype, tiny, tmp_path):
     with open_gguf(tiny) as file:
         folder = checkpoint_of(file, tmp_path / "llama")
         arrays = {name: tensor.dequantize() for name, tensor in file.tensors.items()}
@@ -82,7 +82,7 @@ def test_halves_of_a_checkpoint_stay_what_they_are(dtype, tiny, tmp_path):
             assert np.array_equal(made.tensors[name].dequantize(), wanted), name
 
 
-def test_a_type_is_that_of_quantize(tiny, whole, tmp_path):
+def test_type_option_matches_quantize(tiny, whole, tmp_path):
     direct = converted(whole, tmp_path / "direct.gguf", "Q8_0")
     woolly("quantize", tiny, tmp_path / "later.gguf", "Q8_0")
     with open_gguf(direct) as one, open_gguf(tmp_path / "later.gguf") as other:
@@ -91,7 +91,7 @@ def test_a_type_is_that_of_quantize(tiny, whole, tmp_path):
             assert one.tensors[name].data.tobytes() == tensor.data.tobytes(), name
 
 
-def test_an_imatrix_gives_the_bytes_of_quantize(tmp_path, monkeypatch):
+def test_imatrix_gives_the_bytes_of_quantize(tmp_path, monkeypatch):
     plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
     monkeypatch.setattr("woolly.convert.draft.prove_tokens", plain)  # which other tests prove
     random = np.random.default_rng(3)
@@ -119,7 +119,7 @@ def test_an_imatrix_gives_the_bytes_of_quantize(tmp_path, monkeypatch):
         woolly("convert", folder, tmp_path / "more.gguf", *by[1:])
 
 
-def test_the_command_writes_a_model_that_answers_as_the_original(tiny, whole, tmp_path):
+def test_converted_model_answers_like_the_original(tiny, whole, tmp_path):
     facts = json.loads(woolly("convert", whole, tmp_path / "out.gguf", "--json"))
     assert facts["architecture"] == "llama" and facts["lines_compared"] >= 1500
     with LLM(tiny) as one, LLM(tmp_path / "out.gguf") as other:
@@ -129,7 +129,7 @@ def test_the_command_writes_a_model_that_answers_as_the_original(tiny, whole, tm
 
 
 @pytest.mark.parametrize("name", ["./nothere", "../nothere", "nothere", "/nowhere/at/all"])
-def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(name, tmp_path, monkeypatch):
+def test_missing_folder_is_not_looked_up_on_the_hub(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RequestError, match=f"^there is no folder {re.escape(name)}; expected"):
         woolly("convert", name, "out.gguf")
@@ -145,7 +145,7 @@ def test_run_converts_a_folder_once(whole, tmp_path, monkeypatch):
     assert len(list((tmp_path / "home" / "models" / "converted").iterdir())) == 1
 
 
-def test_special_tokens_and_the_template_come_along(folder, tmp_path):
+def test_special_tokens_and_template_are_converted(folder, tmp_path):
     edited(folder / "tokenizer_config.json", chat_template="{{ messages }}", pad_token="<|pad_300|>")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [265, 270]}))
     with open_gguf(converted(folder, tmp_path / "out.gguf")) as made:
@@ -155,7 +155,7 @@ def test_special_tokens_and_the_template_come_along(folder, tmp_path):
         assert (keys["tokenizer.ggml.eos_token_id"], keys["tokenizer.ggml.eot_token_id"]) == (265, 270)
 
 
-def test_rows_without_a_token_are_filled(folder, tmp_path):
+def test_rows_without_a_token_are_padded(folder, tmp_path):
     value = tokenizer()
     value["added_tokens"] = value["added_tokens"][:10]
     (folder / "tokenizer.json").write_text(json.dumps(value))
@@ -164,7 +164,7 @@ def test_rows_without_a_token_are_filled(folder, tmp_path):
         assert len(tokens) == 320 and tokens[319] == "[PAD319]"
 
 
-def test_a_split_that_differs_is_refused_with_the_line(folder):
+def test_differing_split_is_rejected_with_the_line(folder):
     value = tokenizer()
     value["pre_tokenizer"] = {
         "type": "Sequence",
@@ -195,20 +195,20 @@ def test_a_split_that_differs_is_refused_with_the_line(folder):
         ({"num_attention_heads": 7}, "."),
     ],
 )
-def test_a_wrong_configuration_is_one_sentence(folder, change, sentence):
+def test_wrong_configuration_gives_a_one_line_error(folder, change, sentence):
     edited(folder / "config.json", **change)
     with pytest.raises(WoollyError, match=sentence):
         make_draft(open_checkpoint(folder))
 
 
-def test_an_unknown_tensor_is_refused_by_name(folder):
+def test_unknown_tensor_is_rejected_by_name(folder):
     path = folder / "model-2.safetensors"
     path.write_bytes(safetensors({"model.layers.0.mlp.novelty.weight": np.zeros((2, 2), np.float32)}))
     with pytest.raises(UnsupportedError, match=r"model\.layers\.0\.mlp\.novelty\.weight"):
         make_draft(open_checkpoint(folder))
 
 
-def test_pickles_are_refused(folder):
+def test_pickles_are_rejected(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UnsupportedError, match="can run code"):
         open_checkpoint(folder)
@@ -238,7 +238,7 @@ def _mutations(data, chance):
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "header", "index", "length"])
-def test_mutated_files_are_one_sentence_and_leave_nothing(name, tiny, tmp_path, monkeypatch):
+def test_mutated_files_give_a_one_line_error_and_leave_nothing(name, tiny, tmp_path, monkeypatch):
     """80 of each; the proof of tokens takes no part, since it would be most of the time."""
     plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
     monkeypatch.setattr("woolly.convert.draft.prove_tokens", plain)
@@ -272,6 +272,6 @@ def test_mutated_files_are_one_sentence_and_leave_nothing(name, tiny, tmp_path, 
     assert refused > 10 or name == "tokenizer_config.json"
 
 
-def test_a_model_that_is_no_folder_needs_no_converter(monkeypatch, tmp_path):
+def test_model_file_needs_no_converter(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "woolly.convert", None)  # an import of it fails
     assert of_checkpoint(str(tmp_path / "model.gguf")) == str(tmp_path / "model.gguf")

@@ -46,7 +46,7 @@ def write_adapter(folder, checkpoint, names=("self_attn.q_proj", "self_attn.v_pr
     return stored
 
 
-def test_an_adapter_and_a_merged_file_answer_as_the_merged_checkpoint(base, tmp_path):
+def test_adapter_and_merged_file_answer_like_the_merged_checkpoint(base, tmp_path):
     model, checkpoint = base
     merged = write_adapter(tmp_path / "peft", checkpoint)
     whole = tmp_path / "whole"
@@ -66,7 +66,7 @@ def test_an_adapter_and_a_merged_file_answer_as_the_merged_checkpoint(base, tmp_
         assert llm.generate("the", greedy).token_ids == other.generate("the", greedy).token_ids
 
 
-def test_an_adapter_of_some_experts_changes_these(tmp_path):
+def test_adapter_of_some_experts_changes_only_those(tmp_path):
     path = write_tiny(FAMILIES["qwen3moe"], tmp_path / "moe.gguf")
     with open_gguf(path) as file:
         checkpoint = checkpoint_of(file, tmp_path / "moe")
@@ -83,7 +83,7 @@ def test_an_adapter_of_some_experts_changes_these(tmp_path):
         np.testing.assert_allclose(llm.logits(IDS), whole.logits(IDS), atol=1e-4)
 
 
-def test_a_scale_of_none_leaves_the_weights(base, tmp_path):
+def test_scale_zero_leaves_the_weights(base, tmp_path):
     model, checkpoint = base
     write_adapter(tmp_path / "peft", checkpoint)
     woolly("convert", "--lora", "--base", checkpoint, tmp_path / "peft", tmp_path / "lora.gguf")
@@ -95,19 +95,19 @@ def test_a_scale_of_none_leaves_the_weights(base, tmp_path):
 @pytest.mark.parametrize(
     "settings", [{"use_dora": True}, {"bias": "all"}, {"peft_type": "IA3"}, {"rank_pattern": {"q_proj": 8}}]
 )
-def test_what_a_gguf_adapter_cannot_say_is_refused(settings, base, tmp_path):
+def test_adapter_inexpressible_in_gguf_is_rejected(settings, base, tmp_path):
     write_adapter(tmp_path / "peft", base[1], **settings)
     with pytest.raises(WoollyError):
         woolly("convert", "--lora", "--base", base[1], tmp_path / "peft", tmp_path / "lora.gguf")
     assert not (tmp_path / "lora.gguf").exists()
 
 
-def test_a_folder_without_an_adapter_is_refused(base, tmp_path):
+def test_folder_without_an_adapter_is_rejected(base, tmp_path):
     with pytest.raises(ModelError, match=r"no adapter_config\.json; expected the folder of a PEFT adapter"):
         woolly("convert", "--lora", "--base", base[1], tmp_path, tmp_path / "lora.gguf")
 
 
-def test_other_tensors_of_an_adapter_are_refused_by_name(base, tmp_path):
+def test_unknown_adapter_tensors_are_rejected_by_name(base, tmp_path):
     write_adapter(tmp_path / "peft", base[1])
     path = tmp_path / "peft" / "adapter_model.safetensors"
     path.write_bytes(safetensors({"base_model.model.lm_head.modules_to_save.weight": np.zeros((2, 2), np.float32)}))
@@ -115,7 +115,7 @@ def test_other_tensors_of_an_adapter_are_refused_by_name(base, tmp_path):
         woolly("convert", "--lora", "--base", base[1], tmp_path / "peft", tmp_path / "lora.gguf")
 
 
-def test_a_dry_run_leaves_the_target_as_it_is(base, tmp_path):
+def test_dry_run_leaves_the_target_unchanged(base, tmp_path):
     write_adapter(tmp_path / "peft", base[1])
     (tmp_path / "lora.gguf").write_bytes(b"mine")
     wanted = ["--lora", "--base", base[1], tmp_path / "peft", tmp_path / "lora.gguf", "--dry-run"]
@@ -134,7 +134,7 @@ def test_a_dry_run_leaves_the_target_as_it_is(base, tmp_path):
         (None, (4,), "does not fit|dimensions; 2 or 3"),
     ],
 )
-def test_a_damaged_adapter_is_one_sentence(key, value, says, base, tmp_path):
+def test_damaged_adapter_gives_a_one_line_error(key, value, says, base, tmp_path):
     keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
     writer = GGUFWriter(tmp_path / "lora.gguf")
     for name, one in (keys | ({key: value} if key else {})).items():

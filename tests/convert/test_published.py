@@ -37,7 +37,7 @@ def unproved(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_published_checkpoint_becomes_the_model_that_it_is(name, tmp_path):
+def test_published_checkpoint_converts_to_the_same_model(name, tmp_path):
     with open_gguf(write_tiny(TINIES[name], tmp_path / "tiny.gguf")) as wanted:
         kind, arrays, config = ROWS[name](wanted)
         arrays = {path: np.ascontiguousarray(value, np.float32) for path, value in arrays.items()}
@@ -61,7 +61,7 @@ def test_a_published_checkpoint_becomes_the_model_that_it_is(name, tmp_path):
             assert trace(made) == trace(wanted)
 
 
-def test_an_output_matrix_that_its_class_norms_is_normed(tmp_path):
+def test_output_matrix_normed_by_its_class_is_normed(tmp_path):
     with open_gguf(write_tiny(TINIES["bailingmoe"], tmp_path / "tiny.gguf")) as wanted:
         kind, arrays, config = ROWS["bailingmoe"](wanted)
         arrays = {path: np.ascontiguousarray(value, np.float32) for path, value in arrays.items()}
@@ -80,7 +80,7 @@ HALVES = {"mlp_multipliers": [1.0, 1.0], "embedding_multiplier": 8.0, "lm_head_m
 
 
 @pytest.mark.parametrize("name", ["jais", "bailingmoe", "falcon-h1"])
-def test_a_table_that_is_tied_gives_the_output_matrix_its_own_factor(name, tmp_path):
+def test_tied_embedding_gives_the_output_matrix_its_own_factor(name, tmp_path):
     """Safetensors has no second name of a tensor: readers would take the changed table of tokens for logits."""
     with open_gguf(write_tiny(TINIES[name], tmp_path / "tiny.gguf")) as wanted:
         if name in ROWS:

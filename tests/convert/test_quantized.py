@@ -106,7 +106,7 @@ def test_gptq_keeps_its_integers(zero, type, convert):
     assert np.array_equal(values, wanted(q, zeros, scales))
 
 
-def test_gptq_in_order_of_activation_is_refused(convert):
+def test_gptq_with_act_order_is_rejected(convert):
     q, scales = integers(1), scales_of(2, 128, 2)
     order = np.random.RandomState(0).permutation(np.arange(256) // 128).astype(np.int32)
     parts = {"qweight": packed(q).T.copy(), "qzeros": packed(np.full((2, 128), 7)), "scales": scales.T.copy()}
@@ -157,14 +157,14 @@ def test_compressed_tensors_of_eight_bits_keep_their_integers(convert):
     assert np.array_equal(values, (q * scales.astype(np.float64)).astype(np.float32))
 
 
-def test_scales_that_f16_cannot_hold_are_refused(convert):
+def test_scales_beyond_f16_are_rejected(convert):
     q, scales = integers(9), np.full((128, 2), 0.1, np.float32)
     parts = {"weight_packed": packed(q), "weight_scale": scales, "weight_shape": np.array([128, 256], np.int32)}
     with pytest.raises(UnsupportedError, match=r"weight_scale.* cannot hold exactly"):
         convert(parts, {"quant_method": "compressed-tensors", "format": "pack-quantized"})
 
 
-def test_blocks_of_fp8_with_powers_of_two_are_exact(convert):
+def test_fp8_blocks_with_power_of_two_scales_are_exact(convert):
     codes = np.random.RandomState(14).randint(0, 127, (128, 256)).astype(np.uint8)
     factors = np.exp2(np.random.RandomState(15).randint(-9, 1, (2, 2))).astype(np.float32)
     parts = {"weight": codes, "weight_scale_inv": factors}
@@ -185,21 +185,21 @@ BLOCKS = {"weights": {"strategy": "block", "block_structure": [48, 128]}}
 ROWS = {"weights": {"strategy": "channel", "block_structure": None}}
 
 
-def test_blocks_of_compressed_fp8_have_the_size_that_their_group_says(convert):
+def test_compressed_fp8_blocks_have_the_size_of_their_group(convert):
     scales = np.exp2(np.arange(6)).reshape(3, 2).astype(np.float32)  # 48, 48 and 32 rows
     config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": BLOCKS, "group_1": ROWS}}
     _, values = convert(fp8_of(scales), config, {"weight": "F8_E4M3"})[NAME]
     assert np.array_equal(values, np.kron(scales, np.ones((48, 128)))[:128])
 
 
-def test_rows_beside_blocks_of_compressed_fp8_keep_their_scales(convert):
+def test_compressed_fp8_rows_keep_their_scales(convert):
     scales = np.exp2(np.arange(128) % 8).reshape(128, 1).astype(np.float32)
     config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": BLOCKS, "group_1": ROWS}}
     _, values = convert(fp8_of(scales), config, {"weight": "F8_E4M3"})[NAME]
     assert np.array_equal(values, np.repeat(scales, 256, axis=1))
 
 
-def test_blocks_of_fp8_without_a_size_are_taken_only_if_they_divide_the_matrix(convert):
+def test_fp8_blocks_without_a_size_must_divide_the_matrix(convert):
     config = {"quant_method": "compressed-tensors"}
     scales = np.exp2(np.arange(4)).reshape(2, 2).astype(np.float32)
     _, values = convert(fp8_of(scales), config, {"weight": "F8_E4M3"})[NAME]
@@ -208,7 +208,7 @@ def test_blocks_of_fp8_without_a_size_are_taken_only_if_they_divide_the_matrix(c
         convert(fp8_of(np.ones((3, 2), np.float32)), config, {"weight": "F8_E4M3"})
 
 
-def test_scales_that_fit_no_block_are_refused(convert):
+def test_scales_that_match_no_block_are_rejected(convert):
     config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": BLOCKS}}
     with pytest.raises(ModelError, match="which do not fit"):
         convert(fp8_of(np.ones((4, 2), np.float32)), config, {"weight": "F8_E4M3"})
@@ -231,7 +231,7 @@ def test_nvfp4_keeps_codes_and_scales(convert):
     assert made["blk.0.ffn_down.scale"][1] == 0.125
 
 
-def test_another_way_is_refused_by_name(convert):
+def test_unknown_quantization_is_rejected_by_name(convert):
     with pytest.raises(UnsupportedError, match="'hqq' cannot be converted"):
         convert({"weight": np.zeros((128, 256), np.float32)}, {"quant_method": "hqq"})
 

@@ -59,7 +59,7 @@ def tokens_of(folder, **settings):
 
 
 @pytest.mark.parametrize("kind", ["bytes", "words", "fallback"])
-def test_a_trained_vocabulary_gives_the_same_tokens(kind, tmp_path):
+def test_trained_vocabulary_gives_the_same_tokens(kind, tmp_path):
     lines = [line for line in proof_lines(400) if line.strip()]
     trained(kind, lines).save(str(tmp_path / "tokenizer.json"))
     named = {"bytes": {"bos_token": "<|start|>"}, "words": {"unk_token": "[UNK]", "sep_token": "[SEP]"}}
@@ -98,7 +98,7 @@ def pieces():
     return rows
 
 
-def test_a_sentencepiece_model_alone_is_a_vocabulary(tmp_path):
+def test_sentencepiece_model_alone_is_a_vocabulary(tmp_path):
     rows = [(1, message((1, text), (2, score), (3, kind))) for text, score, kind in pieces()]
     rows += [(2, message((3, 2))), (3, message((1, "identity"), (3, 1), (4, 0)))]
     (tmp_path / "tokenizer.model").write_bytes(message(*rows))
@@ -109,18 +109,18 @@ def test_a_sentencepiece_model_alone_is_a_vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"\x0a\xff\xff\xff\xff\x7f", b"\x0b", b"hello", bytes(40)])
-def test_what_is_no_sentencepiece_model_is_one_sentence(data, tmp_path):
+def test_invalid_sentencepiece_model_gives_a_one_line_error(data, tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(data)
     with pytest.raises(ModelError, match="SentencePiece"):
         read_sentencepiece(tmp_path / "tokenizer.model")
 
 
-def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
+def test_folder_without_a_vocabulary_is_rejected(tmp_path):
     with pytest.raises(WoollyError, match="nothing says what tokens are"):
         tokens_of(tmp_path)
 
 
-def test_rwkv_has_a_vocabulary_file_of_its_own(tmp_path):
+def test_rwkv_has_its_own_vocabulary_file(tmp_path):
     path = tmp_path / "rwkv_vocab_v20230424.txt"
     lines = [rf"{i + 1} {bytes([i])!r} 1" for i in range(256)]
     lines += [r"257 '\n\n' 2", "258 ' the' 4", "259 'é' 2", "260 b'\\xe2\\x80' 2"]

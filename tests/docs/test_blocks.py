@@ -103,7 +103,7 @@ RUN = [page for page in PAGES if any(b.language not in SILENT for b in blocks_of
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.rare] if page in RARE else []) for page in RUN])
-def test_the_blocks_of_a_page_run_in_order(page, desk):
+def test_blocks_of_a_page_run_in_order(page, desk):
     failures, missing = [], set()
     for block in blocks_of(page):
         used = {tool for tool in TOOLS if block.language == "sh" and re.search(rf"\b{tool} ", block.text)}
@@ -148,13 +148,13 @@ def parts_of(block: Block) -> list[Block]:
     return [replace(block, text=part) for part in parts if part.strip()]
 
 
-def test_the_blocks_that_are_not_run_are_these():
+def test_list_of_blocks_that_are_not_run():
     found = {page: [b.not_run for b in blocks_of(page) if b.not_run] for page in PAGES}
     assert {page: reasons for page, reasons in found.items() if reasons} == NOT_RUN
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/reference/cli.md"])
-def test_no_command_hides_where_it_is_not_run(page):
+def test_no_runnable_command_is_marked_as_not_run(page):
     for block in blocks_of(page):
         if block.language in SILENT:
             assert not COMMAND.search(block.text), f"{block}: commands belong into a block of sh"
@@ -184,7 +184,7 @@ def commands_of(page: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/reference/cli.md"])
-def test_every_woolly_command_and_option_that_a_page_names_exists(page):
+def test_every_woolly_command_and_option_in_the_docs_exists(page):
     known = {name: app.get_command(click.Context(app), name) for name in COMMANDS}
     for words in commands_of(page):
         if words[:1] != ["woolly"] or len(words) < 2 or not re.fullmatch(r"[a-z]+", words[1]):
@@ -197,7 +197,7 @@ def test_every_woolly_command_and_option_that_a_page_names_exists(page):
                 assert word.split("=")[0] in options | {"--help", "-h"}, f"{page}: `{command}` has no {word}"
 
 
-def test_every_option_of_the_comparison_that_its_page_names_exists():
+def test_every_llama_cpp_option_in_the_docs_exists():
     page = "docs/benchmarks/README.md"
     command = [sys.executable, "-m", "benchmarks.versus", "--help"]
     help_text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -214,12 +214,12 @@ GUIDES = [page for page in PAGES if not re.search("CONTRIBUTING|cli|troubleshoot
 
 
 @pytest.mark.parametrize("page", GUIDES)
-def test_a_file_that_stands_for_any_says_so_by_its_name(page):
+def test_placeholder_files_are_named_as_such(page):
     assert not re.search(r"(?<![\w-])model\.gguf", (ROOT / page).read_text())
 
 
 @pytest.mark.parametrize("page", (*PAGES, "CHANGELOG.md"))
-def test_links_within_the_project_lead_somewhere(page):
+def test_internal_links_resolve(page):
     text = prose_of(page)
     targets = re.findall(r"\]\(([^)#\s]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
     for target in targets:

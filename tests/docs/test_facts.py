@@ -34,25 +34,25 @@ def test_generate_check_names_the_file_and_the_command(monkeypatch, capsys):
     assert "docs/reference/cli.md is not up to date: run `scripts/generate`" in capsys.readouterr().err
 
 
-def test_the_serving_page_lists_every_api():
+def test_serving_page_lists_every_api():
     section = (ROOT / "docs" / "use" / "serving.md").read_text().partition("## APIs")[2].partition("\n## ")[0]
     listed = re.findall(r"^\| (?!API|-)(?:OpenAI's )?([\w-]+) \| `", section, flags=re.M)
     assert sorted(name.lower() for name in listed) == sorted(dialect.name for dialect in DIALECTS)
 
 
-def test_the_library_page_has_every_option_of_an_llm():
+def test_library_page_has_every_llm_option():
     section = LIBRARY.partition("## Opening a model")[2].partition("## Asking")[0]
     named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.+?) \|", section, flags=re.M)))
     assert set(named) == set(signature(LLM).parameters) - {"model"}
 
 
-def test_what_the_library_page_says_of_sampling_exists():
+def test_sampling_options_on_the_library_page_exist():
     section = LIBRARY.partition("## Asking")[2].partition("Names, defaults")[0]
     named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.+?) \|", section, flags=re.M)))
     assert set(named) <= {field.name for field in fields(SamplingParams)} | {"SamplingParams"}
 
 
-def test_the_types_of_the_speed_page_can_be_written():
+def test_types_on_the_speed_page_can_be_written():
     page = (ROOT / "docs" / "use" / "speed.md").read_text().partition("## Quantization")[2].partition("## ")[0]
     named = re.findall(r"^\| ((?:[A-Z0-9_]+(?:, )?)+) \|", page, flags=re.M)
     types = {name for row in named for name in row.split(", ")}
@@ -62,7 +62,7 @@ def test_the_types_of_the_speed_page_can_be_written():
 @pytest.mark.parametrize(
     "page", ["architecture", "engine", "kernels", "add-an-isa", "add-a-command", "add-a-backend", "releasing"]
 )
-def test_a_path_that_a_page_names_exists(page):
+def test_paths_in_the_docs_exist(page):
     text = (ROOT / "docs" / "make" / f"{page}.md").read_text()
     named = re.findall(r"`((?:[\w.-]+/)+(?:[\w-]+\.\w+)?)`", text)
     homes = [ROOT, ROOT / "woolly", ROOT / "native", ROOT / "native" / "cpu" / "kernels"]
@@ -72,7 +72,7 @@ def test_a_path_that_a_page_names_exists(page):
     assert named and not [path for path in lost if "NAME" not in path]
 
 
-def test_the_architecture_page_has_every_room_in_the_order_of_the_ladder():
+def test_architecture_page_lists_every_package_in_order():
     text = (ROOT / "docs" / "make" / "architecture.md").read_text()
     rows = re.findall(r"^\| (\d+) \| `(\w+)/` \|", text, flags=re.M)
     ladder = [(str(rung), name) for rung, names in enumerate(LADDER[:-1], 1) for name in names]
@@ -121,5 +121,5 @@ def test_troubleshooting_explains_many_messages():
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message[:40])
-def test_a_message_that_is_explained_is_one_that_the_code_has(message, texts):
+def test_explained_messages_are_in_the_code(message, texts):
     assert message.removesuffix(" …") in texts

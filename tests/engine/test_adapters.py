@@ -79,7 +79,7 @@ def logprobs(llm, adapters):
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_an_adapter_adds_what_its_merged_weights_would(folder, model, merged, backend):
+def test_adapter_equals_its_merged_weights(folder, model, merged, backend):
     files = [write_lora(folder / f"{name}.gguf", lora(seed)) for seed, name in enumerate(("one", "two"))]
     with LLM(model, ctx=256, adapters=files, backend=backend, kv_type="f32") as opened:
         np.testing.assert_allclose(opened.logits(PROMPT), merged((1.0, 1.0)), rtol=0, atol=2e-3)
@@ -90,14 +90,14 @@ def test_an_adapter_adds_what_its_merged_weights_would(folder, model, merged, ba
         assert top.logprob == pytest.approx(expected.max(), abs=2e-3)
 
 
-def test_a_request_without_adapters_is_that_of_the_model_alone_to_the_bit(llm, model):
+def test_request_without_adapters_equals_the_base_model_exactly(llm, model):
     with LLM(model, ctx=256) as plain:
         assert logprobs(llm, {}) == logprobs(plain, None)
     assert logprobs(llm, None) == logprobs(llm, {"first": 1, "second": 1.0})
     assert logprobs(llm, None)[0] != logprobs(llm, {})[0]
 
 
-def test_requests_of_several_adapters_share_steps_and_no_pages(llm):
+def test_requests_with_different_adapters_share_steps_and_no_pages(llm):
     wanted = [{}, {"first": 1}, {"second": 1}, {"first": 0.5, "second": -1}, {"first": 1}]
     alone = [llm.generate(PROMPT, PARAMS, adapters=one).token_ids for one in wanted]
     assert len(set(alone)) == 4
@@ -128,7 +128,7 @@ def test_speculation_and_chats_take_adapters(llm, folder, model):
         (["first"], "scales by name"),
     ],
 )
-def test_wrong_scales_are_refused_by_name(llm, wanted, message):
+def test_wrong_scales_are_rejected_by_name(llm, wanted, message):
     with pytest.raises(RequestError, match=message):
         llm.generate(PROMPT, PARAMS, adapters=wanted)
 
@@ -153,18 +153,18 @@ def broken(pairs=None, **keys):
         ),
     ],
 )
-def test_files_that_cannot_be_honoured_are_refused(folder, model, change, message):
+def test_unsupported_adapter_files_are_rejected(folder, model, change, message):
     pairs, keys = change
     path = write_lora(folder / "broken.gguf", pairs, **keys)
     with pytest.raises(ModelError, match=message):
         LLM(model, ctx=64, adapters=[path])
 
 
-def test_a_file_that_is_not_there_is_named(folder, model):
+def test_missing_adapter_file_is_named(folder, model):
     with pytest.raises(StoreError, match=r"there is no LoRA adapter '.*none\.gguf': give the path of its GGUF file"):
         LLM(model, adapters=[folder / "none.gguf"])
 
 
-def test_two_files_of_one_name_need_names(folder, model):
+def test_two_files_with_one_name_need_names(folder, model):
     with pytest.raises(RequestError, match="two adapters have files of one name"):
         LLM(model, adapters=[folder / "first.gguf", folder / "x" / "first.gguf"])

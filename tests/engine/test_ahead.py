@@ -88,7 +88,7 @@ KINDS = [
 @pytest.mark.parametrize(
     ("guesses", "more"), [("right", {}), ("wrong", {}), *(("mostly", kind) for kind in KINDS)], ids=str
 )
-def test_answers_are_those_of_a_device_that_waits(guesses, more, cpu, new_engine):
+def test_async_answers_equal_synchronous_ones(guesses, more, cpu, new_engine):
     def all_of(program):
         engine = new_engine(program, max_running=3)
         requests = [engine.new_request([3, 4 + i], params(i, **more)) for i in range(5)]
@@ -101,14 +101,14 @@ def test_answers_are_those_of_a_device_that_waits(guesses, more, cpu, new_engine
     assert guesses == "wrong" or ahead.n_wanted > 0
 
 
-def test_only_a_device_that_goes_ahead_has_a_runner_for_it(cpu, new_engine):
+def test_only_async_devices_have_an_async_runner(cpu, new_engine):
     assert type(new_engine(cpu).runner) is Runner
     assert type(new_engine(Ranking256(cpu)).runner) is Runner
     assert type(new_engine(GoesAhead(cpu), draft=PromptLookup()).runner) is Runner
     assert type(new_engine(GoesAhead(cpu)).runner) is AheadRunner
 
 
-def test_a_step_of_a_plain_program_passes_nothing_of_what_goes_ahead(cpu, new_engine):
+def test_step_of_a_synchronous_program_gets_no_async_arguments(cpu, new_engine):
     passed = set()
 
     def watch(frame, event, _):
@@ -131,7 +131,7 @@ def test_a_step_of_a_plain_program_passes_nothing_of_what_goes_ahead(cpu, new_en
     assert Path(AheadRunner.run.__code__.co_filename).name in files_of(GoesAhead(cpu))
 
 
-def test_a_lone_answer_has_one_run_for_each_token_but_those_after_its_end(cpu, new_engine):
+def test_lone_answer_has_one_run_per_token_plus_those_after_its_end(cpu, new_engine):
     ahead = GoesAhead(cpu)
     engine = new_engine(ahead)
     request = engine.new_request([5, 6, 7], params(2, max_tokens=40))
@@ -139,7 +139,7 @@ def test_a_lone_answer_has_one_run_for_each_token_but_those_after_its_end(cpu, n
     assert len(request.output) == ahead.n_runs == 40 and ahead.n_wanted == 39  # after the last token nothing can follow
 
 
-def test_what_little_memory_holds_is_preempted_and_computed_again(cpu, new_engine):
+def test_requests_beyond_memory_are_preempted_and_recomputed(cpu, new_engine):
     def all_of(program):
         engine = new_engine(program, kv_tokens=4 * 32, max_running=3)
         found = outputs(engine, [engine.new_request([3, 4 + i] * 12, params(i, max_tokens=60)) for i in range(3)])
@@ -149,7 +149,7 @@ def test_what_little_memory_holds_is_preempted_and_computed_again(cpu, new_engin
     assert all_of(GoesAhead(cpu)) == all_of(Ranking256(cpu))
 
 
-def test_a_row_that_must_be_looked_at_as_a_whole_is_computed_again(cpu, new_engine):
+def test_row_that_needs_all_logits_is_recomputed(cpu, new_engine):
     ahead = GoesAhead(cpu)
     ahead.unsound = {1, 2, 9}
     engine = new_engine(ahead)
@@ -160,7 +160,7 @@ def test_a_row_that_must_be_looked_at_as_a_whole_is_computed_again(cpu, new_engi
     assert found == outputs(plain, [plain.new_request([3, 4 + i], params(i)) for i in range(3)])
 
 
-def test_other_work_between_two_steps_takes_the_place_of_what_was_foreseen(cpu, new_engine):
+def test_other_work_between_two_steps_replaces_the_predicted_step(cpu, new_engine):
     ahead = GoesAhead(cpu)
     engine = new_engine(ahead)
     request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=12)))
@@ -174,7 +174,7 @@ def test_other_work_between_two_steps_takes_the_place_of_what_was_foreseen(cpu, 
     ]
 
 
-def test_a_cancelled_request_leaves_those_beside_it_as_they_are(cpu, new_engine):
+def test_cancelled_request_leaves_the_others_unchanged(cpu, new_engine):
     ahead = GoesAhead(cpu)
     engine = new_engine(ahead)
     gone, kept = (engine.add(engine.new_request([3, 4 + i], params(i, max_tokens=30))) for i in (1, 2))
@@ -191,7 +191,7 @@ def test_a_cancelled_request_leaves_those_beside_it_as_they_are(cpu, new_engine)
     assert [kept.output, late.output] == [tokens for tokens, *_ in expected]
 
 
-def test_a_late_cancel_of_a_run_that_was_foreseen_only_costs_time(cpu, new_engine):
+def test_late_cancel_of_a_predicted_run_only_costs_time(cpu, new_engine):
     class Late(GoesAhead):
         def rank(self, *arguments, **options):
             ranking = super().rank(*arguments, **options)
@@ -207,7 +207,7 @@ def test_a_late_cancel_of_a_run_that_was_foreseen_only_costs_time(cpu, new_engin
     assert found == expected and late.n_wanted > 8
 
 
-def test_a_deadline_ends_a_request_that_the_device_has_gone_on_with(cpu, new_engine):
+def test_deadline_ends_a_request_that_the_device_has_continued(cpu, new_engine):
     engine = new_engine(GoesAhead(cpu))
     request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=60), RequestOptions(timeout=3600)))
     for _ in range(4):
@@ -217,7 +217,7 @@ def test_a_deadline_ends_a_request_that_the_device_has_gone_on_with(cpu, new_eng
     assert request.finish_reason == "cancelled" and request.stop_reason == "timeout" and len(request.output) == 4
 
 
-def test_a_request_that_arrives_is_computed_after_the_step_under_way(cpu, new_engine):
+def test_new_request_is_computed_after_the_running_step(cpu, new_engine):
     ahead = GoesAhead(cpu)
     engine = new_engine(ahead)
     engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=60)))
@@ -231,7 +231,7 @@ def test_a_request_that_arrives_is_computed_after_the_step_under_way(cpu, new_en
         engine.step()
 
 
-def test_a_request_that_was_foreseen_wrong_goes_on_beside_the_others(cpu, new_engine):
+def test_mispredicted_request_continues_next_to_the_others(cpu, new_engine):
     engine = new_engine(GoesAhead(cpu, lambda i: i == 5))
     requests = [engine.add(engine.new_request([3, 4 + i], params(i, max_tokens=60))) for i in (0, 2)]
     n_behind = 0
@@ -241,7 +241,7 @@ def test_a_request_that_was_foreseen_wrong_goes_on_beside_the_others(cpu, new_en
     assert n_behind == 2  # the step that went wrong, and the one that the device was at by then
 
 
-def test_a_prompt_that_a_step_has_no_rows_for_is_in_the_next(cpu, new_engine):
+def test_prompt_without_room_in_a_step_is_in_the_next(cpu, new_engine):
     engine = new_engine(GoesAhead(cpu), chunk=8)
     prompts = [3, 4, 5, 6], [7, 8, 9, 3], list(range(3, 33))
     *_, long = [engine.add(engine.new_request(prompt, params(2, max_tokens=40))) for prompt in prompts]
@@ -252,7 +252,7 @@ def test_a_prompt_that_a_step_has_no_rows_for_is_in_the_next(cpu, new_engine):
         engine.step()
 
 
-def test_a_request_that_is_often_foreseen_wrong_is_waited_for(cpu, new_engine):
+def test_often_mispredicted_request_is_waited_for(cpu, new_engine):
     ahead = GoesAhead(cpu, lambda i: True)
     engine = new_engine(ahead)
     request = engine.new_request([5, 6, 7], params(2, max_tokens=80))
@@ -269,7 +269,7 @@ def test_one_wrong_token_among_many_costs_little(cpu, new_engine):
     assert request.pause == 4 and ahead.n_runs == 92
 
 
-def test_no_step_is_wasted_beside_texts_that_are_read(file, cpu, new_engine):
+def test_no_step_is_wasted_next_to_embeddings(file, cpu, new_engine):
     ahead = GoesAhead(cpu)
     engine = new_engine(ahead, chunk=8)
     request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=12)))
@@ -298,7 +298,7 @@ def test_readers_of_many_answers_get_all_of_each(file, cpu):
     driver.close()
 
 
-def test_an_engine_that_nobody_has_any_more_frees_its_cache_at_once(cpu, file):
+def test_unreferenced_engine_frees_its_cache_immediately(cpu, file):
     engine = Engine(GoesAhead(cpu), Tokenizer.from_metadata(file.metadata), ctx=CTX)
     outputs(engine, [engine.new_request([5, 6, 7], params(2))])
     state = weakref.ref(engine.state)

@@ -54,7 +54,7 @@ def pair(folder):
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_guesses_are_those_of_the_formulas(folder, target, backend):
+def test_drafts_match_the_formulas(folder, target, backend):
     """The first guess after a text, and one after that, which stands at the same position."""
     own, whole, n = assistant_tensors(), tensors(TARGET), 3 * WINDOW
     head = write_assistant(folder / "assistant.gguf", own, WINDOW)
@@ -82,7 +82,7 @@ def test_guesses_are_those_of_the_formulas(folder, target, backend):
                 np.testing.assert_allclose(made[0], following, rtol=0, atol=2e-2 * np.abs(following).max())
 
 
-def test_an_assistant_that_is_right_saves_steps_and_changes_no_text(pair):
+def test_correct_assistant_saves_steps_and_changes_no_text(pair):
     model, head = pair
     with LLM(model, ctx=256, threads=1) as plain:
         wanted = plain.generate(PROMPT, GREEDY).token_ids
@@ -97,12 +97,12 @@ def test_an_assistant_that_is_right_saves_steps_and_changes_no_text(pair):
         assert again.n_cached_tokens >= 64 and again.n_drafted_tokens > 0
 
 
-def test_requests_together_give_what_they_give_alone_without(pair):
+def test_concurrent_requests_give_the_output_of_no_drafts(pair):
     requests = drive_with_head(*pair, lambda loaded: AssistantDraft(loaded.program), 8)
     assert sum(request.n_accepted for request in requests) > 0
 
 
-def test_guesses_of_an_engine_are_those_of_the_formulas(folder, target, monkeypatch):
+def test_engine_drafts_match_the_formulas(folder, target, monkeypatch):
     """With pages of windows that were given back."""
     own, whole = assistant_tensors(), tensors(TARGET)
     head = write_assistant(folder / "engine.gguf", own, WINDOW)
@@ -133,7 +133,7 @@ def test_guesses_of_an_engine_are_those_of_the_formulas(folder, target, monkeypa
 
 
 @pytest.mark.parametrize("name", ["gemma4", "gemma4-e"])
-def test_a_random_assistant_changes_no_text(folder, name):
+def test_random_assistant_changes_no_text(folder, name):
     model = write_tiny(FAMILIES[name], folder / f"{name}-random.gguf")
     tiny = FAMILIES[name]
     heads = metadata(tiny)["attention.head_count_kv"]
@@ -146,7 +146,7 @@ def test_a_random_assistant_changes_no_text(folder, name):
         assert done.n_drafted_tokens > 0
 
 
-def test_an_assistant_that_does_not_fit_is_refused_in_a_sentence(folder, target):
+def test_incompatible_assistant_gives_a_one_line_error(folder, target):
     llama = write_tiny(TINY["llama"], folder / "llama.gguf")
     head = write_assistant(folder / "fit.gguf", assistant_tensors(), WINDOW)
     with pytest.raises(ModelError, match="looks at layers with a window and without one, which this model has not"):
@@ -162,14 +162,14 @@ def test_an_assistant_that_does_not_fit_is_refused_in_a_sentence(folder, target)
         guessed_ids(file, few)
 
 
-def test_an_assistant_guesses_without_lookup(folder, target, monkeypatch):
+def test_assistant_drafts_without_lookup(folder, target, monkeypatch):
     head = write_assistant(folder / "alone.gguf", assistant_tensors(), WINDOW)
     monkeypatch.setattr("woolly.llm.speculation.find_block", lambda model: head)
     with pytest.raises(RequestError, match="'mtp_lookup', but this model's assistant guesses alone: give 'mtp' or"):
         LLM(target, ctx=64, threads=1, speculation="mtp_lookup")
 
 
-def test_a_model_over_several_devices_does_without(target):
+def test_model_split_over_devices_does_without_assistant(target):
     with open_gguf(target) as file:
         plan = replace(trace(file), draft=replace(trace(file), borrows=True))
     split = SplitBackend(Mock(), insists=False)
@@ -184,7 +184,7 @@ def test_a_model_over_several_devices_does_without(target):
     assert backend.compile.call_args.args[0].draft is None
 
 
-def test_an_assistant_keeps_nothing(folder, target):
+def test_assistant_keeps_no_cache(folder, target):
     head = write_assistant(folder / "kept.gguf", assistant_tensors(), WINDOW)
     needed, plain = (estimate(target, ModelOptions(speculation=one, ctx=64)) for one in (str(head), "none"))
     assert needed.cache == plain.cache

@@ -45,7 +45,7 @@ def opened(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_audio_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(name, opened):
+def test_audio_has_the_same_bits_alone_batched_chunked_and_cached(name, opened):
     engine, tiny = opened(name), AUDIO_TOWERS[name]
     one, two = prepared_audio(tiny, 8_500), prepared_audio(tiny, 12_000, seed=3)
     first = prompt(engine, "a sheep bleats " * 6, one, "What is it? " * 3)
@@ -62,7 +62,7 @@ def test_audio_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(nam
     assert finish(opened(name, chunk=24, max_running=8), second, first) == alone[::-1]
 
 
-def test_pages_of_audio_outlive_the_process_on_disk(opened, tmp_path):
+def test_audio_pages_outlive_the_process_on_disk(opened, tmp_path):
     texts = []
     for _ in range(2):
         engine = opened("qwen2a", disk=PageFolder(tmp_path / "pages", "identity", 1 << 30))
@@ -74,7 +74,7 @@ def test_pages_of_audio_outlive_the_process_on_disk(opened, tmp_path):
     assert engine.encoder_scheduler.tower.n_runs == n_runs
 
 
-def test_a_picture_is_refused_by_a_model_that_only_hears(opened):
+def test_image_is_rejected_by_an_audio_model(opened):
     from tests.cases.towers import picture
 
     engine = opened("qwen2a")

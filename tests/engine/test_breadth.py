@@ -37,14 +37,14 @@ def run(breadth, clock, seconds_of, n_steps, queued=None):
         (lambda n: max(64.0, n), 64),  # pays up to 64
     ],
 )
-def test_more_run_at_once_while_that_pays(seconds_of, found):
+def test_batch_size_grows_while_that_pays(seconds_of, found):
     clock = Clock()
     breadth = Breadth(16, 256, clock)
     assert breadth.limit(0.0) == 16
     assert run(breadth, clock, seconds_of, 400) == found
 
 
-def test_nothing_is_measured_while_no_request_waits_or_prompts_are_read():
+def test_nothing_is_measured_without_waiting_requests_or_during_prefill():
     clock = Clock()
     breadth = Breadth(16, 256, clock)
     for n_rows, n_waiting in ((16, 0), (512, 3), (12, 2)):
@@ -54,7 +54,7 @@ def test_nothing_is_measured_while_no_request_waits_or_prompts_are_read():
     assert breadth.limit(clock.now) == 16
 
 
-def test_steps_with_late_requests_are_not_held_against_the_number():
+def test_late_steps_do_not_count_against_the_batch_size():
     clock = Clock()
     breadth = Breadth(16, 64, clock)
     clock.now = 2.0
@@ -63,14 +63,14 @@ def test_steps_with_late_requests_are_not_held_against_the_number():
     assert run(breadth, clock, lambda n: 1.0, 60) == 64
 
 
-def test_what_did_not_pay_is_tried_again_later():
+def test_batch_size_that_did_not_pay_is_retried_later():
     clock = Clock()
     breadth = Breadth(16, 32, clock)
     assert run(breadth, clock, float, 200) == 16
     assert run(breadth, clock, lambda n: 1.0, 2000) == 32
 
 
-def test_a_request_that_waits_gets_a_place_although_that_does_not_pay():
+def test_waiting_request_gets_a_slot_even_if_that_does_not_pay():
     clock = Clock()
     breadth = Breadth(16, 64, clock)
     assert breadth.limit(queued=0.0) == 16
@@ -97,7 +97,7 @@ def program(max_rows=2048, memory=10**9, **plan):
 
 
 @pytest.mark.parametrize(("chunk", "most"), [(None, 256), (4096, 256), (512, 128), (64, 16), (16, 16)])
-def test_answers_leave_three_quarters_of_a_step_to_prompts(chunk, most):
+def test_decode_leaves_three_quarters_of_a_step_to_prefill(chunk, most):
     assert default_breadth(program(), 10**6, chunk, has_tower=False).most == most
 
 
@@ -109,12 +109,12 @@ def test_answers_leave_three_quarters_of_a_step_to_prompts(chunk, most):
         (17 * 10**6, 16),  # a twentieth of all holds states of 42, but the cache takes 16 of the 17 MB
     ],
 )
-def test_more_at_once_take_of_the_memory_that_the_cache_leaves(memory, most):
+def test_larger_batches_use_memory_left_by_the_cache(memory, most):
     a_state = program(memory=memory, bytes_per_sequence=10**4)
     assert default_breadth(a_state, 1_600_000, None, has_tower=False).most == most
 
 
-def test_the_least_run_at_once_if_the_state_for_more_is_refused(tiny_llm, monkeypatch):
+def test_minimum_runs_if_state_for_more_cannot_be_allocated(tiny_llm, monkeypatch):
     plain, asked = CacheSizes.new_state, []
 
     def refuses(sizes, program):
@@ -131,7 +131,7 @@ def test_the_least_run_at_once_if_the_state_for_more_is_refused(tiny_llm, monkey
         Engine(tiny_llm.engine.program, tiny_llm.tokenizer, ctx=512)
 
 
-def test_a_recurrent_draft_keeps_states_for_the_least_alone(tmp_path):
+def test_recurrent_draft_keeps_states_for_the_minimum_only(tmp_path):
     model = write_tiny(RWKV["rwkv7"], tmp_path / "tiny.gguf")
     with LLM(model, threads=1, ctx=512, kv_tokens=1 << 15, speculation=model) as llm:
         assert llm.engine.scheduler.max_running == 64

@@ -34,7 +34,7 @@ def fill(*queues):
             chunks.put(None, chunk(str(i), last=i == N - 1))
 
 
-def test_a_thread_reads_every_chunk_in_order_and_then_none():
+def test_thread_reads_every_chunk_in_order_and_then_none():
     chunks = ThreadChunkQueue(1)
     thread = threading.Thread(target=fill, args=(chunks,))
     thread.start()
@@ -44,7 +44,7 @@ def test_a_thread_reads_every_chunk_in_order_and_then_none():
     assert chunks.read() is None
 
 
-def test_tasks_that_share_a_notifier_read_their_own_chunks():
+def test_tasks_with_one_notifier_each_read_their_own_chunks():
     async def main():
         notifier = LoopNotifier()
         queues = [AsyncChunkQueue(1, notifier) for _ in range(3)]
@@ -82,7 +82,7 @@ def test_one_call_into_the_loop_wakes_all_readers_of_a_step(monkeypatch):
     asyncio.run(main())
 
 
-def test_a_chunk_for_a_loop_that_was_closed_is_kept_and_raises_nothing():
+def test_chunk_for_a_closed_loop_is_kept_and_raises_nothing():
     async def main():
         return AsyncChunkQueue(1, LoopNotifier())
 
@@ -91,7 +91,7 @@ def test_a_chunk_for_a_loop_that_was_closed_is_kept_and_raises_nothing():
     assert chunks.take().text == "x"
 
 
-def test_a_chunk_queue_does_not_keep_its_reader_alive(llm):
+def test_mailbox_does_not_keep_its_reader_alive(llm):
     stream = llm.generate("a", SamplingParams(max_tokens=30, ignore_eos=True), stream=True)
     next(stream)
     dropped = weakref.ref(stream)
@@ -100,7 +100,7 @@ def test_a_chunk_queue_does_not_keep_its_reader_alive(llm):
     assert dropped() is None
 
 
-def test_a_stream_gives_its_seed_and_when_it_ended_its_completion(llm):
+def test_stream_has_its_seed_and_at_its_end_its_completion(llm):
     params = SamplingParams(max_tokens=5, seed=7, ignore_eos=True)
     stream = llm.generate("a", params, stream=True)
     assert stream.seed == 7
@@ -111,7 +111,7 @@ def test_a_stream_gives_its_seed_and_when_it_ended_its_completion(llm):
     assert stream.requests[0].output == list(stream.completion.token_ids)
 
 
-def test_texts_that_wait_for_a_late_reader_are_one_chunk():
+def test_texts_waiting_for_a_late_reader_are_one_chunk():
     """Nothing is joined over the chunk of another answer, one with more than text, or the last."""
     logprobs = (TokenLogprob(token=1, text="c", logprob=-1.0, top=()),)
     posted = [

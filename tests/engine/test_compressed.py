@@ -24,7 +24,7 @@ def path(tmp_path_factory):
     return write_tiny(replace(CASE, extra=extra), tmp_path_factory.mktemp("compressed") / "compressed.gguf")
 
 
-def test_a_prefix_that_another_request_computed_gives_the_same_text(path):
+def test_shared_prefix_gives_the_same_text(path):
     longer = [*GREEN, *range(60, 100)]
     with LLM(path, **TIGHT) as llm:
         alone = ask(llm, longer).output
@@ -36,7 +36,7 @@ def test_a_prefix_that_another_request_computed_gives_the_same_text(path):
         assert ask(llm, longer).output == alone
 
 
-def test_a_second_process_continues_from_the_disk_and_says_the_same(path, tmp_path):
+def test_second_process_continues_from_disk_with_the_same_text(path, tmp_path):
     disk = {"cache_disk": "100MB", "cache_disk_folder": tmp_path / "pages"}
     with LLM(path, **TIGHT, **disk) as llm:
         first = ask(llm).output
@@ -45,7 +45,7 @@ def test_a_second_process_continues_from_the_disk_and_says_the_same(path, tmp_pa
         assert (again.output, again.prefix.hit_tokens) == (first, 128)
 
 
-def test_every_chunk_gives_the_bits_of_one_row_at_a_time(path):
+def test_every_chunk_size_gives_the_bits_of_one_row_at_a_time(path):
     tokens = np.random.RandomState(5).randint(0, 264, 300).tolist()
     found = []
     for chunk, threads in ((1, 1), (7, 2), (512, 3)):
@@ -55,7 +55,7 @@ def test_every_chunk_gives_the_bits_of_one_row_at_a_time(path):
         np.testing.assert_array_equal(found[0], other)
 
 
-def test_a_text_of_drafts_is_that_without_them(path):
+def test_drafts_change_no_text(path):
     repeated = [*range(40, 60)] * 6
     params = replace(PARAMS, max_tokens=40)
     found = []

@@ -49,7 +49,7 @@ def vector(folder):
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_what_a_layer_leaves_is_moved_by_the_scaled_sum(folder, model, vector, backend):
+def test_layer_output_is_shifted_by_the_scaled_sum(folder, model, vector, backend):
     other = write_vector(folder / "two.gguf", directions(2, 1))
     options = {"ctx": 128, "threads": 1, "backend": backend, "kv_type": "f32"}
     moved = 0.5 * directions(1, 1)["direction.1"] - 2.0 * directions(2, 1)["direction.1"]
@@ -61,7 +61,7 @@ def test_what_a_layer_leaves_is_moved_by_the_scaled_sum(folder, model, vector, b
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen35", "gemma2"])
-def test_the_reference_and_native_code_agree(folder, name):
+def test_reference_and_native_agree(folder, name):
     tiny = (TINY | FAMILIES | MTP)[name]
     path = write_tiny(tiny, folder / f"{name}.gguf")
     vector = write_vector(folder / f"{name}-vector.gguf", directions(3, 1))
@@ -72,7 +72,7 @@ def test_the_reference_and_native_code_agree(folder, name):
     np.testing.assert_allclose(*out, rtol=0, atol=2e-2)
 
 
-def test_layers_outside_the_range_stay_as_they_are(folder, model):
+def test_layers_outside_the_range_are_unchanged(folder, model):
     vector = write_vector(folder / "all.gguf", directions(4, *range(1, tiny_layers())))
     with LLM(model, ctx=128, threads=1) as plain, LLM(model, ctx=128, threads=1, control_vectors=vector) as llm:
         assert llm.generate(PROMPT, PARAMS).token_ids != plain.generate(PROMPT, PARAMS).token_ids
@@ -85,7 +85,7 @@ def test_layers_outside_the_range_stay_as_they_are(folder, model):
         LLM(model, control_vector_layers=(1, 2))
 
 
-def test_pages_are_those_of_the_vectors(model, vector):
+def test_pages_are_keyed_by_control_vectors(model, vector):
     digests = []
     for scale in (1.0, 1.0, 0.5, 0.0):
         with LLM(model, ctx=128, threads=1, control_vectors=[(vector, scale)]) as llm:
@@ -119,13 +119,13 @@ def test_speculation_takes_control_vectors(folder, vector):
         ({}, {}, "has no directions"),
     ],
 )
-def test_files_that_cannot_be_honoured_are_refused(folder, model, vectors, keys, message):
+def test_unsupported_files_are_rejected(folder, model, vectors, keys, message):
     path = write_vector(folder / "broken.gguf", vectors, **keys)
     with pytest.raises(ModelError, match=message):
         LLM(model, ctx=64, threads=1, control_vectors=[path])
 
 
 @pytest.mark.parametrize("given", [{"x.gguf": "much"}, {"x.gguf": float("nan")}, [3], [("x.gguf", True)], 7])
-def test_wrong_scales_are_refused(model, given):
+def test_wrong_scales_are_rejected(model, given):
     with pytest.raises(RequestError, match=r"control_vectors|scale of x\.gguf"):
         LLM(model, control_vectors=given)

@@ -60,7 +60,7 @@ def pair(folder):
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("window", [0, 9])
-def test_a_block_is_that_of_the_published_form(folder, target, backend, window):
+def test_drafted_block_matches_the_published_code(folder, target, backend, window):
     """Features of a text, then logits of two blocks behind it; rows of the second overwrite those of the first."""
     own = dflash_tensors(len(LAYERS))
     head = write_dflash(folder / f"dflash-random-{window}.gguf", own, LAYERS, **windowed(window))
@@ -88,7 +88,7 @@ def test_a_block_is_that_of_the_published_form(folder, target, backend, window):
             np.testing.assert_allclose(mine, wanted[1:], rtol=0, atol=2e-2 * np.abs(wanted).max())
 
 
-def test_a_head_that_is_right_saves_steps_and_changes_no_text(pair):
+def test_correct_head_saves_steps_and_changes_no_text(pair):
     model, _ = pair
     with LLM(model, ctx=256, threads=1, speculation="none") as plain:
         wanted = plain.generate(PROMPT, GREEDY).token_ids
@@ -103,12 +103,12 @@ def test_a_head_that_is_right_saves_steps_and_changes_no_text(pair):
         assert again.n_cached_tokens >= 64
 
 
-def test_requests_together_give_what_they_give_alone_without(pair):
+def test_concurrent_requests_give_the_output_of_no_drafts(pair):
     requests = drive_with_head(*pair, lambda loaded: BlockDraft(loaded.program, loaded.draft_ids), 6)
     assert sum(request.n_drafted for request in requests) > 0
 
 
-def test_what_waits_is_stored_though_a_block_has_no_room(pair, monkeypatch):
+def test_waiting_rows_are_stored_even_if_a_block_has_no_room(pair, monkeypatch):
     loaded = load_model(pair[0], "cpu", Options(threads=1, max_rows=8), draft=True, draft_file=pair[1])
     draft, width = BlockDraft(loaded.program, loaded.draft_ids), loaded.program.draft.running_plan.values[0].width
     draft.attach(3)
@@ -125,7 +125,7 @@ def test_what_waits_is_stored_though_a_block_has_no_room(pair, monkeypatch):
 
 
 @pytest.mark.parametrize("window", [0, 9])
-def test_a_random_head_changes_no_text(folder, target, window):
+def test_random_head_changes_no_text(folder, target, window):
     head = write_dflash(folder / f"dflash-any-{window}.gguf", dflash_tensors(len(LAYERS)), LAYERS, **windowed(window))
     with LLM(target, ctx=256, threads=1) as plain, LLM(target, ctx=256, threads=1, speculation=head) as llm:
         done = llm.generate(PROMPT, GREEDY)
@@ -133,7 +133,7 @@ def test_a_random_head_changes_no_text(folder, target, window):
         assert done.n_drafted_tokens > 0
 
 
-def test_a_head_that_does_not_fit_is_refused_in_a_sentence(folder, target, pair):
+def test_incompatible_head_gives_a_one_line_error(folder, target, pair):
     own = dflash_tensors(len(LAYERS))
     cases = {
         "far": (own, [1, 9], {}, "the head reads layer 9, but the llama model has 4"),

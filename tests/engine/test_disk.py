@@ -59,7 +59,7 @@ def files(tmp_path, kind="page"):
     return [file for file in stored_pages(tmp_path / "pages") if file.kind == kind]
 
 
-def test_a_second_process_finds_the_pages_of_the_first_and_says_the_same(opened, tmp_path):
+def test_second_process_finds_the_pages_of_the_first_and_gives_the_same_text(opened, tmp_path):
     first, hit = answered(opened)
     assert hit == 0 and len(files(tmp_path)) == 4
     again, hit = answered(opened)
@@ -68,7 +68,7 @@ def test_a_second_process_finds_the_pages_of_the_first_and_says_the_same(opened,
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "pages").glob("*")} == {0o700}
 
 
-def test_a_page_from_disk_has_the_bytes_of_a_computed_one(opened):
+def test_page_from_disk_equals_a_computed_one(opened):
     with opened() as llm:
         ask(llm)
         index, state = llm.engine.scheduler.pages.index, llm.engine.state
@@ -82,7 +82,7 @@ def test_a_page_from_disk_has_the_bytes_of_a_computed_one(opened):
         assert stats.read_tokens == 128 and stats.n_files >= 4 and stats.n_damaged == 0
 
 
-def test_a_longer_prompt_computes_only_what_follows(opened):
+def test_longer_prompt_computes_only_its_suffix(opened):
     answered(opened)
     longer = GREEN + list(range(60, 130))
     with opened(cache_disk=None) as llm:
@@ -90,7 +90,7 @@ def test_a_longer_prompt_computes_only_what_follows(opened):
     assert answered(opened, longer) == (wanted, 128)
 
 
-def test_another_weight_another_cache_type_or_another_salt_is_no_hit(opened, tiny_model, tmp_path):
+def test_different_weights_cache_type_or_salt_are_a_miss(opened, tiny_model, tmp_path):
     answered(opened)
     assert answered(opened, kv_type="q8_0")[1] == 0
     changed = tmp_path / "changed.gguf"
@@ -104,7 +104,7 @@ def test_another_weight_another_cache_type_or_another_salt_is_no_hit(opened, tin
         assert request.prefix.hit_tokens == 0
 
 
-def test_a_missing_page_in_the_middle_ends_the_prefix_there(opened, tmp_path):
+def test_missing_page_in_the_middle_ends_the_prefix(opened, tmp_path):
     first, _ = answered(opened)
     with opened() as llm:
         digests = ask(llm).digests_to(4)
@@ -116,7 +116,7 @@ def test_a_missing_page_in_the_middle_ends_the_prefix_there(opened, tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["empty", "torn", "bit", "head", "swapped", "folder"])
-def test_a_damaged_file_is_a_miss_and_goes(fault, opened, tmp_path):
+def test_damaged_file_is_a_miss_and_is_deleted(fault, opened, tmp_path):
     first, _ = answered(opened)
     with opened() as llm:
         digests = ask(llm).digests_to(4)
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_a_miss_and_goes(fault, opened, tmp_path):
         assert answered(opened) == (first, 128)  # written anew
 
 
-def test_recurrent_state_comes_back_with_its_page(opened, tmp_path):
+def test_recurrent_state_is_restored_with_its_page(opened, tmp_path):
     path = write_tiny(HYBRIDS["qwen35"], tmp_path / "hybrid.gguf")
     first, hit = answered(opened, path=path)
     assert hit == 0 and files(tmp_path, "state")
@@ -149,7 +149,7 @@ def test_recurrent_state_comes_back_with_its_page(opened, tmp_path):
     assert answered(opened, path=path) == (first, 0)  # pages alone are of no use
 
 
-def test_the_folder_stays_within_its_bound_and_the_ends_of_texts_go_first(tmp_path):
+def test_folder_stays_within_its_limit_and_ends_of_texts_are_evicted_first(tmp_path):
     folder = PageFolder(tmp_path / "pages", "w1-x", 10_000)
     page = np.zeros(1000, np.uint8)
     digests = [bytes([i]) * 20 for i in range(20)]
@@ -168,7 +168,7 @@ def test_the_folder_stays_within_its_bound_and_the_ends_of_texts_go_first(tmp_pa
     assert other.read("page", digests[0]) is None and not other.has("page", digests[0])
 
 
-def test_processes_keep_to_one_bound_and_notice_what_was_cleared(tmp_path):
+def test_processes_share_one_limit_and_notice_deletions(tmp_path):
     folders = [PageFolder(tmp_path / "pages", "w1-x", 40_000) for _ in range(3)]
     page = np.zeros(1000, np.uint8)
     for i in range(120):
@@ -181,7 +181,7 @@ def test_processes_keep_to_one_bound_and_notice_what_was_cleared(tmp_path):
     assert len(list(stored_pages(tmp_path / "pages"))) == 1
 
 
-def test_a_disk_that_is_full_or_read_only_is_told_and_changes_nothing(opened, tmp_path, monkeypatch):
+def test_full_or_read_only_disk_is_reported_and_changes_nothing(opened, tmp_path, monkeypatch):
     first, _ = answered(opened, cache_disk=None)
 
     def full(fd):
@@ -196,7 +196,7 @@ def test_a_disk_that_is_full_or_read_only_is_told_and_changes_nothing(opened, tm
     assert not files(tmp_path) and not list((tmp_path / "pages").glob("*/*/*.tmp"))
 
 
-def test_a_folder_that_does_not_exist_yet_is_made_and_one_that_cannot_be_is_refused(opened, tmp_path):
+def test_missing_folder_is_created_and_impossible_one_is_rejected(opened, tmp_path):
     assert answered(opened, cache_disk_folder=tmp_path / "a" / "b" / "c")[1] == 0
     assert answered(opened, cache_disk_folder=tmp_path / "a" / "b" / "c")[1] == 128
     (tmp_path / "file").write_text("")
@@ -204,7 +204,7 @@ def test_a_folder_that_does_not_exist_yet_is_made_and_one_that_cannot_be_is_refu
         opened(cache_disk_folder=tmp_path / "file" / "x")
 
 
-def test_pages_are_written_when_they_are_wanted_again_before_the_end(opened, tmp_path):
+def test_pages_are_written_on_their_second_use(opened, tmp_path):
     with opened() as llm:
         ask(llm)
         ask(llm)
@@ -214,7 +214,7 @@ def test_pages_are_written_when_they_are_wanted_again_before_the_end(opened, tmp
         assert len(files(tmp_path)) >= 4
 
 
-def test_the_disk_is_used_only_where_it_was_measured_to_be_faster(opened, monkeypatch):
+def test_disk_is_used_only_if_measured_to_be_faster(opened, monkeypatch):
     monkeypatch.undo()
     with opened() as llm:
         tier = llm.engine.scheduler.tier
@@ -249,7 +249,7 @@ for i in range(3):
 
 
 @pytest.mark.parametrize("n_calls", [0, 1, 2, 3, 5, 6])
-def test_a_writer_that_is_killed_between_two_calls_leaves_whole_files_only(n_calls, tmp_path):
+def test_writer_killed_between_two_calls_leaves_only_complete_files(n_calls, tmp_path):
     child = ready.run([sys.executable, "-c", _CHILD, str(tmp_path / "pages"), str(n_calls)])
     assert child.returncode == -signal.SIGKILL
     found = list(stored_pages(tmp_path / "pages"))
@@ -261,7 +261,7 @@ def test_a_writer_that_is_killed_between_two_calls_leaves_whole_files_only(n_cal
         assert folder.write("page", bytes([i]) * 20, np.full(5000, i, np.uint8), i)
 
 
-def test_processes_that_share_a_folder_say_what_they_say_alone(opened, tmp_path):
+def test_processes_that_share_a_folder_give_the_text_of_each_alone(opened, tmp_path):
     prompts = [np.random.RandomState(seed).randint(0, 256, 100).tolist() for seed in range(4)]
     with opened(cache_disk=None) as llm:
         alone = [ask(llm, prompt).output for prompt in prompts]
@@ -276,7 +276,7 @@ def test_processes_that_share_a_folder_say_what_they_say_alone(opened, tmp_path)
             assert (request.output, request.prefix.hit_tokens) == (wanted, 96)
 
 
-def test_a_request_that_is_cancelled_while_it_waits_for_the_disk_leaves_nothing(opened, monkeypatch):
+def test_request_cancelled_while_waiting_for_the_disk_leaves_nothing(opened, monkeypatch):
     answered(opened)
     plain = PageFolder.read
     monkeypatch.setattr(PageFolder, "read", lambda *given: (time.sleep(0.2), plain(*given))[1])
@@ -290,7 +290,7 @@ def test_a_request_that_is_cancelled_while_it_waits_for_the_disk_leaves_nothing(
         assert pages.n_free == pages.n_pages
 
 
-def test_a_text_that_is_erased_leaves_the_disk_too(opened, tmp_path):
+def test_erased_text_leaves_the_disk_too(opened, tmp_path):
     first, _ = answered(opened)
     assert files(tmp_path)
     with opened() as llm:
@@ -300,7 +300,7 @@ def test_a_text_that_is_erased_leaves_the_disk_too(opened, tmp_path):
     assert answered(opened) == (first, 0)
 
 
-def test_a_system_prompt_outlives_pages_that_were_used_later_from_its_second_use_on(opened, tmp_path):
+def test_system_prompt_outlives_later_pages_from_its_second_use_on(opened, tmp_path):
     other = [*GREEN[:70], *range(200, 280)]
 
     def used(*prompts, n=1):
@@ -324,7 +324,7 @@ def test_a_system_prompt_outlives_pages_that_were_used_later_from_its_second_use
     assert len(written) == 2 and len(others) == 4 and min(written) - max(others) > month
 
 
-def test_a_system_prompt_that_was_on_disk_but_computed_again_outlives_others_too(opened, tmp_path, monkeypatch):
+def test_recomputed_system_prompt_outlives_other_pages_too(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(DiskTier, "is_worth", lambda self, n_bytes, n_tokens: False)
     answered(opened)
     with opened() as llm:
@@ -335,7 +335,7 @@ def test_a_system_prompt_that_was_on_disk_but_computed_again_outlives_others_too
     assert len(found) == 6 and found[4] - found[3] > 29 * 86_400
 
 
-def test_a_hybrid_goes_on_after_the_system_prompt_of_another_chat_at_once(opened, tmp_path):
+def test_hybrid_continues_after_the_system_prompt_of_another_chat(opened, tmp_path):
     path = write_tiny(HYBRIDS["qwen35"], tmp_path / "hybrid.gguf")
     other = [*GREEN[:70], *range(200, 280)]
     with opened(path=path, cache_disk=None) as llm:

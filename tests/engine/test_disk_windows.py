@@ -55,7 +55,7 @@ def kept(llm, digests):
     return out
 
 
-def test_a_second_process_reads_what_rows_see_and_says_the_same(opened, tmp_path):
+def test_second_process_reads_the_window_and_gives_the_same_text(opened, tmp_path):
     with opened() as llm:
         (pool,) = llm.engine.scheduler.visible_pages.pools
         assert pool.window == WINDOW and pool.n_pages < llm.engine.scheduler.pages.n_pages
@@ -73,7 +73,7 @@ def test_a_second_process_reads_what_rows_see_and_says_the_same(opened, tmp_path
 
 
 @pytest.mark.parametrize("fault", ["missing", "damaged"])
-def test_what_a_window_lacks_is_computed_again(fault, opened, tmp_path):
+def test_pages_missing_from_a_window_are_recomputed(fault, opened, tmp_path):
     first, _ = answered(opened)
     victim = files(tmp_path, "window0")[0].path
     data = bytearray(victim.read_bytes())
@@ -100,7 +100,7 @@ def test_contexts_with_room_for_all_windows_share_the_files(opened, tmp_path):
     assert answered(opened, **ROOMY) == (first, 0)
 
 
-def test_a_window_that_gave_way_comes_back_to_pages_that_are_cached(opened, tmp_path):
+def test_evicted_window_is_restored_to_cached_pages(opened, tmp_path):
     others = [np.random.RandomState(seed).randint(0, 256, 150).tolist() for seed in range(8)]
     with opened() as llm:
         first = ask(llm)
@@ -121,7 +121,7 @@ def test_a_window_that_gave_way_comes_back_to_pages_that_are_cached(opened, tmp_
         assert pages.index.known(first.digests_to(4)) == known and pool.n_free == pool.n_pages
 
 
-def test_a_window_that_comes_takes_no_room_of_those_beside_it(opened):
+def test_restored_window_takes_no_room_of_other_windows(opened):
     others = iter(np.random.RandomState(seed).randint(0, 256, 150).tolist() for seed in range(8))
     with opened() as llm:
         first = ask(llm)
@@ -143,7 +143,7 @@ def test_a_window_that_comes_takes_no_room_of_those_beside_it(opened):
         assert (again.output, again.prefix.hit_tokens) == (first.output, 128)
 
 
-def test_processes_that_share_windows_and_lose_pages_say_what_they_say_alone(opened):
+def test_processes_with_shared_windows_and_lost_pages_give_the_text_of_each_alone(opened):
     random = np.random.RandomState(5)
     text = random.randint(0, 256, 300).tolist()
     prompts = [text[: 70 * (i % 5)] + random.randint(0, 256, 60).tolist() for i in range(10)]
@@ -160,7 +160,7 @@ def test_processes_that_share_windows_and_lose_pages_say_what_they_say_alone(ope
         assert a.disk_stats().read_tokens + b.disk_stats().read_tokens > 0
 
 
-def test_a_text_that_is_erased_leaves_no_window(opened, tmp_path):
+def test_erased_text_leaves_no_window(opened, tmp_path):
     first, _ = answered(opened)
     with opened() as llm:
         ask(llm)
@@ -169,7 +169,7 @@ def test_a_text_that_is_erased_leaves_no_window(opened, tmp_path):
     assert answered(opened) == (first, 0)
 
 
-def test_the_beginning_that_chats_share_is_kept_with_its_window(opened):
+def test_shared_prefix_of_chats_is_kept_with_its_window(opened):
     other = [*GREEN[:70], *range(200, 280)]
     with opened(cache_disk=None) as llm:
         alone = ask(llm, other).output

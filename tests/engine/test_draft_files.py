@@ -57,7 +57,7 @@ def answers(path, **options):
 
 
 @pytest.mark.parametrize("name", ["qwen35", "glm4moe", "deepseek2", "mimo2"])
-def test_a_block_beside_the_model_guesses_as_the_one_inside(folder, name):
+def test_external_block_drafts_like_the_embedded_one(folder, name):
     whole, model, block = files(name, folder)
     wanted = answers(whole)
     assert wanted[2] > 3 and wanted[3] is MtpDraft
@@ -68,7 +68,7 @@ def test_a_block_beside_the_model_guesses_as_the_one_inside(folder, name):
     assert answers(whole, speculation=block) == wanted
 
 
-def test_a_block_of_another_model_is_refused_by_name(folder):
+def test_block_of_another_model_is_rejected_by_name(folder):
     _, model, block = files("glm4moe", folder)
     _, other, foreign = files("deepseek2", folder)
     with pytest.raises(ModelError, match=r"mtp-deepseek2-Q8_0.gguf guesses for a model of architecture deepseek2, but"):
@@ -89,7 +89,7 @@ def test_a_block_of_another_model_is_refused_by_name(folder):
     (other.parent / "kept").rename(foreign)
 
 
-def test_a_model_that_is_named_as_a_block_replaces_nothing(folder):
+def test_model_given_as_a_block_replaces_nothing(folder):
     """Another whole model of the same shape as `mtp-NAME.gguf`: a sentence, and the logits of the model itself."""
     own = folder / "named"
     own.mkdir()
@@ -104,7 +104,7 @@ def test_a_model_that_is_named_as_a_block_replaces_nothing(folder):
         LLM(model, ctx=64, threads=1, speculation="mtp")
 
 
-def test_layers_of_the_model_in_a_blocks_file_are_not_read(folder):
+def test_model_layers_in_a_block_file_are_not_read(folder):
     """Neither if the block guesses, nor if it is refused."""
     _, model, block = files("glm4moe", folder)
     with LLM(model, ctx=64, threads=1, speculation=None) as llm:
@@ -126,7 +126,7 @@ def test_layers_of_the_model_in_a_blocks_file_are_not_read(folder):
 
 
 @pytest.mark.parametrize(("key", "value"), [("glm4moe.block_count", "many"), ("tokenizer.ggml.tokens", 7)])
-def test_a_blocks_file_with_keys_of_another_type_stops_a_model_only_if_it_was_asked_for(folder, key, value):
+def test_block_file_with_mistyped_keys_stops_a_model_only_if_requested(folder, key, value):
     _, model, block = files("glm4moe", folder)
     broken = changed(block, folder / f"broken-{key}.gguf", key, value, {})
     with pytest.warns(UserWarning, match="speculation is off"):
@@ -137,7 +137,7 @@ def test_a_blocks_file_with_keys_of_another_type_stops_a_model_only_if_it_was_as
         load_model(model, "cpu", Options(threads=1), draft=True, draft_file=broken)
 
 
-def test_a_draft_file_without_a_draft_is_said(folder):
+def test_draft_file_without_a_draft_is_reported(folder):
     _, model, block = files("glm4moe", folder)
     with open_gguf(block) as file:
         count = file.metadata["glm4moe.block_count"] - file.metadata["glm4moe.nextn_predict_layers"]
@@ -149,7 +149,7 @@ def test_a_draft_file_without_a_draft_is_said(folder):
     loaded.close()
 
 
-def test_a_block_without_its_model_is_no_model(folder, monkeypatch):
+def test_block_without_its_model_is_not_a_model(folder, monkeypatch):
     _, model, block = files("glm4moe", folder)
     with pytest.raises(UnsupportedError, match="holds the block that guesses tokens of a glm4moe model, and not the"):
         LLM(block, ctx=64, threads=1)
@@ -157,7 +157,7 @@ def test_a_block_without_its_model_is_no_model(folder, monkeypatch):
     assert [stored.path for stored in own_models()] == [model]
 
 
-def test_the_memory_of_a_block_counts(folder):
+def test_block_memory_is_counted(folder):
     _, model, block = files("glm4moe", folder)
     with open_gguf(block) as file:
         own = sum(tensor.n_bytes for name, tensor in file.tensors.items() if name.startswith("blk."))

@@ -66,7 +66,7 @@ ENDS = [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt(), GeneratorE
 
 @pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("where", ["processor", "sampler", "hook"])
-def test_whatever_a_callback_raises_is_its_own_requests_error(llm, error, where):
+def test_exception_in_a_callback_fails_only_its_request(llm, error, where):
     callback = raising(error, after=2)
     own = {
         "processor": {"params": SamplingParams(max_tokens=50, logits_processors=(callback,), ignore_eos=True)},
@@ -81,7 +81,7 @@ def test_whatever_a_callback_raises_is_its_own_requests_error(llm, error, where)
     assert llm.generate("again", GREEDY).finish_reason == "length"
 
 
-def test_an_async_request_whose_callback_exits_leaves_the_others_running(tiny_model):
+def test_async_request_whose_callback_exits_leaves_the_others_running(tiny_model):
     async def main():
         async with AsyncLLM(tiny_model, ctx=256, threads=1) as llm:
             bad = SamplingParams(logits_processors=(raising(SystemExit(3)),))
@@ -94,7 +94,7 @@ def test_an_async_request_whose_callback_exits_leaves_the_others_running(tiny_mo
 
 
 @pytest.mark.parametrize("error", [MemoryError("no more"), SystemExit(1)], ids=["MemoryError", "SystemExit"])
-def test_an_engine_that_breaks_tells_every_request_and_works_again(llm, monkeypatch, error):
+def test_engine_failure_reaches_every_request_and_the_engine_works_again(llm, monkeypatch, error):
     def step():
         raise error
 
@@ -105,7 +105,7 @@ def test_an_engine_that_breaks_tells_every_request_and_works_again(llm, monkeypa
     assert llm.generate("a", GREEDY).finish_reason == "length"
 
 
-def test_an_engine_that_cannot_let_go_of_its_requests_takes_no_others(llm, monkeypatch):
+def test_engine_that_cannot_release_its_requests_takes_no_others(llm, monkeypatch):
     def broken(*_):
         raise SystemExit(1)
 
@@ -117,7 +117,7 @@ def test_an_engine_that_cannot_let_go_of_its_requests_takes_no_others(llm, monke
         llm.generate("a", GREEDY)
 
 
-def test_a_listener_that_raises_loses_its_own_request_alone(llm):
+def test_listener_that_raises_loses_only_its_request(llm):
     bad = llm.prepare("bad", LONG)[0]
     llm.driver.add(bad, raising(SystemExit(1)))
     assert llm.generate("good", LONG).finish_reason == "length"
@@ -134,7 +134,7 @@ def interrupts():
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends the signal to the main thread")
-def test_an_interrupt_of_the_main_thread_cancels_its_own_request_alone(llm, interrupts):
+def test_keyboard_interrupt_cancels_only_the_interrupted_request(llm, interrupts):
     wanted = llm.generate("other", LONG).token_ids
     gate = Gate()
     other = in_thread(lambda: llm.generate("other", LONG).token_ids)
@@ -159,7 +159,7 @@ def test_an_interrupt_of_the_main_thread_cancels_its_own_request_alone(llm, inte
     assert llm.driver.call(lambda _: pages.n_free) == pages.n_pages
 
 
-def test_an_interrupted_settle_leaves_the_other_requests_as_they_were(llm):
+def test_interrupted_settle_leaves_the_other_requests_unchanged(llm):
     """Ctrl-C in a step that the main thread itself runs, between the tokens of two requests."""
     wanted = {text: llm.generate(text, LONG).token_ids for text in ("before", "after")}
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, kv_tokens=1024)
@@ -179,7 +179,7 @@ def test_an_interrupted_settle_leaves_the_other_requests_as_they_were(llm):
     assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
 
 
-def test_a_request_that_comes_while_others_are_ended_by_close_is_refused(llm):
+def test_request_during_close_is_rejected(llm):
     gate, refused = Gate(), []
     late = llm.prepare("late", GREEDY)[0]
 
@@ -200,7 +200,7 @@ def test_a_request_that_comes_while_others_are_ended_by_close_is_refused(llm):
     assert len(refused) == 1 and "was closed" in refused[0]
 
 
-def test_what_was_queued_before_close_is_told_that_it_was_cancelled(llm):
+def test_queued_request_is_cancelled_by_close(llm):
     gate = Gate()
     first = in_thread(lambda: llm.generate("first", gate.params).finish_reason)
     assert gate.reached.wait(60)
@@ -217,7 +217,7 @@ def test_what_was_queued_before_close_is_told_that_it_was_cancelled(llm):
     assert [first(), *(request() for request in queued)] == ["cancelled"] * 4
 
 
-def test_an_open_stream_gets_its_last_chunk_after_close(llm):
+def test_open_stream_gets_its_last_chunk_after_close(llm):
     stream = llm.generate("x", LONG, stream=True)
     next(stream)
     unread = llm.generate("x", LONG, stream=True)
@@ -246,7 +246,7 @@ class Held:
         return self._run(*arguments)
 
 
-def test_closing_breaks_the_run_under_way_off(llm, monkeypatch):
+def test_close_interrupts_the_running_step(llm, monkeypatch):
     held = Held(llm.engine.program, monkeypatch)
     answer = in_thread(lambda: llm.generate("x", LONG))
     assert held.running.wait(60)
@@ -254,7 +254,7 @@ def test_closing_breaks_the_run_under_way_off(llm, monkeypatch):
     assert (answer().finish_reason, answer().token_ids) == ("cancelled", ())
 
 
-def test_a_run_that_nobody_wants_any_more_is_broken_off(llm, monkeypatch):
+def test_abandoned_run_is_interrupted(llm, monkeypatch):
     held = Held(llm.engine.program, monkeypatch)
     request = llm.prepare("x", LONG)[0]
     chunks = []
@@ -267,7 +267,7 @@ def test_a_run_that_nobody_wants_any_more_is_broken_off(llm, monkeypatch):
     assert llm.generate("x", GREEDY).finish_reason == "length"
 
 
-def test_a_run_that_somebody_wants_goes_on(llm, monkeypatch):
+def test_wanted_run_continues(llm, monkeypatch):
     engine = llm.engine
     cancels = []
     first, second = llm.prepare(["a", "b"], LONG)
@@ -279,7 +279,7 @@ def test_a_run_that_somebody_wants_goes_on(llm, monkeypatch):
     assert cancels
 
 
-def test_a_cancellation_that_hits_the_wrong_run_changes_nothing(llm, monkeypatch):
+def test_cancellation_of_the_wrong_run_changes_nothing(llm, monkeypatch):
     prompt = list(range(50))
     wanted = llm.generate(prompt, LONG).token_ids
     program, n_runs, seen = llm.engine.program, 0, []
@@ -300,7 +300,7 @@ def test_a_cancellation_that_hits_the_wrong_run_changes_nothing(llm, monkeypatch
     assert llm.logits([1, 2, 3]).shape == (3, 320)
 
 
-def test_closing_ends_the_work_on_weights_of_both_programs(tiny_model, monkeypatch):
+def test_close_ends_weight_preparation_of_both_programs(tiny_model, monkeypatch):
     closed = []
     close = CpuProgram.close
     monkeypatch.setattr(CpuProgram, "close", lambda self: (closed.append(id(self)), close(self)))
@@ -308,7 +308,7 @@ def test_closing_ends_the_work_on_weights_of_both_programs(tiny_model, monkeypat
     assert len(set(closed)) == 2
 
 
-def test_a_dropped_llm_leaves_no_thread_and_no_engine(tiny_model):
+def test_dropped_llm_leaves_no_thread_and_no_engine(tiny_model):
     async def main():
         llm = AsyncLLM(tiny_model, ctx=256, threads=1)
         await llm.generate("x", GREEDY)

@@ -53,7 +53,7 @@ def pair(folder):
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("is_normed", [False, True])
-def test_guesses_are_those_of_the_published_form(folder, target, backend, is_normed):
+def test_drafts_match_the_published_code(folder, target, backend, is_normed):
     """Features of a text, logits of the head after each row, and those of a row after its own feature."""
     keys = {"norm_before_residual": is_normed, "norm_before_fc": is_normed}
     own = eagle3_tensors()
@@ -85,7 +85,7 @@ def test_guesses_are_those_of_the_published_form(folder, target, backend, is_nor
     np.testing.assert_allclose(last, wanted[-1:], rtol=0, atol=2e-2 * size)
 
 
-def test_a_head_that_is_right_saves_steps_and_changes_no_text(pair):
+def test_correct_head_saves_steps_and_changes_no_text(pair):
     model, head = pair
     with LLM(model, ctx=256, threads=1) as plain:
         wanted = plain.generate(PROMPT, GREEDY).token_ids
@@ -100,12 +100,12 @@ def test_a_head_that_is_right_saves_steps_and_changes_no_text(pair):
         assert again.n_cached_tokens >= 64
 
 
-def test_requests_together_give_what_they_give_alone_without(pair):
+def test_concurrent_requests_give_the_output_of_no_drafts(pair):
     requests = drive_with_head(*pair, lambda loaded: MtpDraft(loaded.program, loaded.draft_ids), 8)
     assert sum(request.n_accepted for request in requests) > 0
 
 
-def test_a_random_head_changes_no_text(folder, target):
+def test_random_head_changes_no_text(folder, target):
     head = write_eagle3(folder / "eagle3-random.gguf", eagle3_tensors(), LAYERS)
     with LLM(target, ctx=256, threads=1) as plain, LLM(target, ctx=256, threads=1, speculation=head) as llm:
         done = llm.generate(PROMPT, GREEDY)
@@ -113,7 +113,7 @@ def test_a_random_head_changes_no_text(folder, target):
         assert done.n_drafted_tokens > 0
 
 
-def test_a_head_that_does_not_fit_is_refused_in_a_sentence(folder, target):
+def test_incompatible_head_gives_a_one_line_error(folder, target):
     own = eagle3_tensors()
     wide = write_eagle3(folder / "wide.gguf", eagle3_tensors(read_width=32), LAYERS, target_hidden_size=32)
     with pytest.raises(ModelError, match=r"wide.gguf guesses for a model of width 32, but target.gguf has 64"):
@@ -135,7 +135,7 @@ def test_a_head_that_does_not_fit_is_refused_in_a_sentence(folder, target):
         LLM(target, ctx=64, threads=1, speculation=more)
 
 
-def test_a_head_is_no_model_and_its_memory_counts(folder, target):
+def test_head_is_not_a_model_and_its_memory_is_counted(folder, target):
     head = write_eagle3(folder / "eagle3-alone.gguf", eagle3_tensors(), LAYERS)
     with pytest.raises(UnsupportedError, match="eagle3 is a head that guesses tokens for another model; open that"):
         LLM(head, ctx=64, threads=1)
@@ -146,7 +146,7 @@ def test_a_head_is_no_model_and_its_memory_counts(folder, target):
     assert needed.cache - plain.cache == 64 * 2 * WIDTH * 2
 
 
-def test_other_families_are_read_too(folder):
+def test_other_families_are_supported_too(folder):
     for name in ("qwen3", "gpt-oss"):
         tiny = replace((TINY | FAMILIES)[name], n_layers=4)
         path = write_tiny(tiny, folder / f"{name}.gguf")

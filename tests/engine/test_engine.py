@@ -37,7 +37,7 @@ def run_all(engine, params):
 
 
 @pytest.mark.parametrize("chunk", [5, 64, 512])
-def test_requests_together_give_what_they_give_alone(llm, chunk):
+def test_concurrent_requests_give_the_output_of_each_alone(llm, chunk):
     alone = [llm.generate(prompt, GREEDY) for prompt in prompts()]
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, chunk=chunk)
     for one, request in zip(alone, run_all(engine, GREEDY), strict=True):
@@ -46,14 +46,14 @@ def test_requests_together_give_what_they_give_alone(llm, chunk):
         assert request.text == one.text
 
 
-def test_a_cache_too_small_for_all_serves_them_one_after_another(llm):
+def test_requests_beyond_the_cache_are_served_one_after_another(llm):
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=96)
     wanted = [llm.generate(prompt, GREEDY).token_ids for prompt in prompts()]
     assert [tuple(s.output) for s in run_all(engine, GREEDY)] == wanted
     assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
 
 
-def test_a_long_prompt_does_not_stall_a_running_answer(llm):
+def test_long_prompt_does_not_stall_a_running_answer(llm):
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, chunk=16)
     running = engine.add(engine.new_request([1, 2, 3], GREEDY))
     engine.step()
@@ -74,7 +74,7 @@ def test_leaving_a_stream_early_frees_its_pages(llm):
     assert llm.engine.scheduler.pages.n_free == llm.engine.scheduler.pages.n_pages
 
 
-def test_a_stream_that_is_never_read_takes_no_part(llm):
+def test_unread_stream_is_not_scheduled(llm):
     unread = llm.generate([1, 2, 3], GREEDY, stream=True)
     before = len(llm.engine.scheduler.waiting)
     assert llm.generate([4, 5], GREEDY).finish_reason == "length"
@@ -83,7 +83,7 @@ def test_a_stream_that_is_never_read_takes_no_part(llm):
     unread.close()
 
 
-def test_a_stream_that_is_dropped_frees_its_pages(llm):
+def test_dropped_stream_frees_its_pages(llm):
     stream = llm.generate([1, 2, 3], LONG, stream=True)
     next(stream)
     del stream
@@ -91,7 +91,7 @@ def test_a_stream_that_is_dropped_frees_its_pages(llm):
     assert llm.engine.scheduler.pages.n_free == llm.engine.scheduler.pages.n_pages
 
 
-def test_streams_that_are_read_in_turns_lose_nothing(llm):
+def test_interleaved_streams_lose_nothing(llm):
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     wanted = [llm.generate(prompt, params).text for prompt in ([1, 2, 3], [9, 8], [50])]
     streams = [llm.generate(prompt, params, stream=True) for prompt in ([1, 2, 3], [9, 8], [50])]
@@ -103,7 +103,7 @@ def test_streams_that_are_read_in_turns_lose_nothing(llm):
     assert texts == wanted
 
 
-def test_two_threads_may_ask_at_once(llm):
+def test_two_threads_can_generate_concurrently(llm):
     params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     wanted = [llm.generate(prompt, params).token_ids for prompt in prompts()]
     with ThreadPoolExecutor(4) as pool:
@@ -111,7 +111,7 @@ def test_two_threads_may_ask_at_once(llm):
     assert got == wanted * 3
 
 
-def test_closing_ends_a_stream_with_a_last_chunk(tmp_path):
+def test_close_ends_a_stream_with_a_last_chunk(tmp_path):
     llm = LLM(write_tiny(TINY["llama"], tmp_path / "tiny.gguf"))
     stream = llm.generate([1, 2, 3], replace(LONG, max_tokens=400), stream=True)
     next(stream)
@@ -119,7 +119,7 @@ def test_closing_ends_a_stream_with_a_last_chunk(tmp_path):
     assert [chunk.finish_reason for chunk in stream if chunk.finish_reason] == ["cancelled"]
 
 
-def test_streamed_pieces_make_up_the_whole_answer(llm):
+def test_streamed_chunks_make_up_the_complete_answer(llm):
     whole = llm.generate([1, 2, 3], GREEDY)
     chunks = list(llm.generate([1, 2, 3], GREEDY, stream=True))
     assert "".join(map(str, chunks)) == whole.text == str(whole)
@@ -127,7 +127,7 @@ def test_streamed_pieces_make_up_the_whole_answer(llm):
     assert chunks[-1].finish_reason == "length"
 
 
-def test_a_stop_string_ends_the_answer_before_itself(llm):
+def test_answer_ends_before_the_stop_string(llm):
     whole = llm.generate([1, 2, 3], GREEDY).text
     stop = whole[2:4]
     cut = llm.generate([1, 2, 3], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, stop=stop))
@@ -136,7 +136,7 @@ def test_a_stop_string_ends_the_answer_before_itself(llm):
     assert cut.text == whole[: whole.index(stop)]
 
 
-def test_a_stop_token_ends_the_answer_and_is_named(llm):
+def test_stop_token_ends_the_answer_and_is_named(llm):
     whole = llm.generate([1, 2, 3], GREEDY)
     token = whole.token_ids[5]
     cut = llm.generate([1, 2, 3], replace(GREEDY, stop_token_ids=(token,)))
@@ -146,7 +146,7 @@ def test_a_stop_token_ends_the_answer_and_is_named(llm):
         llm.generate([1], SamplingParams(stop_token_ids=(320,)))
 
 
-def test_the_end_token_ends_the_answer_and_is_not_shown(llm, monkeypatch):
+def test_end_token_ends_the_answer_and_is_not_shown(llm, monkeypatch):
     answer = llm.generate([1, 2, 3], GREEDY)
     monkeypatch.setattr(type(llm.tokenizer), "stop_ids", frozenset({answer.token_ids[4]}), raising=False)
     ended = llm.generate([1, 2, 3], SamplingParams(temperature=0, max_tokens=12))
@@ -156,7 +156,7 @@ def test_the_end_token_ends_the_answer_and_is_not_shown(llm, monkeypatch):
     assert answer.text.startswith(ended.text)
 
 
-def test_the_seed_of_an_answer_repeats_it(llm):
+def test_seed_of_an_answer_repeats_it(llm):
     first = llm.generate([1, 2, 3], SamplingParams(max_tokens=20, temperature=1.5, ignore_eos=True))
     again = llm.generate([1, 2, 3], SamplingParams(max_tokens=20, temperature=1.5, ignore_eos=True, seed=first.seed))
     assert again.token_ids == first.token_ids
@@ -169,7 +169,7 @@ def test_without_max_tokens_an_answer_may_fill_the_context(llm):
 
 
 @pytest.mark.parametrize("limit", [-1, 100_000])
-def test_a_limit_beyond_the_context_means_at_most(llm, limit):
+def test_max_tokens_beyond_the_context_is_capped(llm, limit):
     answer = llm.generate([1] * 250, SamplingParams(temperature=0, ignore_eos=True, max_tokens=limit))
     assert (answer.finish_reason, len(answer.token_ids)) == ("length", 6)
 
@@ -193,13 +193,13 @@ def test_a_limit_beyond_the_context_means_at_most(llm, limit):
         (5, GREEDY, "the prompt is of type int"),
     ],
 )
-def test_a_request_that_cannot_be_served_is_refused(llm, prompt, params, message):
+def test_unservable_request_is_rejected(llm, prompt, params, message):
     with pytest.raises(RequestError, match=message):
         llm.generate(prompt, params)
     assert not llm.engine.scheduler.waiting
 
 
-def test_logits_refuse_what_the_context_cannot_hold(llm):
+def test_logits_beyond_the_context_are_rejected(llm):
     assert llm.logits([5]).shape == (1, llm.n_vocab)
     assert llm.logits(list(range(256))).shape == (256, llm.n_vocab)
     with pytest.raises(RequestError, match="257 tokens exceed the context of 256"):

@@ -21,7 +21,7 @@ PROMPT = "Once upon a time there was a sheep"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_answer_goes_on_from_any_token(kind, tiny_llm):
+def test_answer_resumes_from_any_token(kind, tiny_llm):
     params = KINDS[kind]
     whole = tiny_llm.generate(PROMPT, params)
     for n in {1, 2, len(whole.token_ids) // 2, len(whole.token_ids)}:
@@ -29,7 +29,7 @@ def test_an_answer_goes_on_from_any_token(kind, tiny_llm):
         assert (again.token_ids, again.text, again.finish_reason) == (whole.token_ids, whole.text, whole.finish_reason)
 
 
-def test_known_tokens_come_back_in_few_steps_and_are_no_drafts(tiny_llm):
+def test_forced_tokens_are_replayed_in_few_steps_and_are_not_drafts(tiny_llm):
     whole = tiny_llm.generate(PROMPT, LONG)
     before = tiny_llm.engine.n_steps
     (request,) = tiny_llm.prepare(PROMPT, LONG, expected=whole.token_ids[:50])[0]
@@ -39,7 +39,7 @@ def test_known_tokens_come_back_in_few_steps_and_are_no_drafts(tiny_llm):
     assert request.n_drafted == 0
 
 
-def test_a_chat_and_a_stream_resume_too(tiny_llm):
+def test_chat_and_stream_resume_too(tiny_llm):
     whole = tiny_llm.generate(PROMPT, LONG)
     streamed = tiny_llm.generate(PROMPT, LONG, expected=whole.token_ids[:20], stream=True)
     assert "".join(chunk.text for chunk in streamed) == whole.text
@@ -48,7 +48,7 @@ def test_a_chat_and_a_stream_resume_too(tiny_llm):
     assert tiny_llm.chat("hi", LONG, expected=request.output[:7]).token_ids == tuple(request.output)
 
 
-def test_a_token_that_differs_ends_the_answer_with_an_error(tiny_llm):
+def test_differing_token_ends_the_answer_with_an_error(tiny_llm):
     whole = tiny_llm.generate(PROMPT, LONG)
     wrong = [*whole.token_ids[:10], (whole.token_ids[10] + 1) % 256, *whole.token_ids[11:20]]
     with pytest.raises(RequestError, match=r"token 10 is .* was expected") as caught:
@@ -75,6 +75,6 @@ def test_recurrent_state_and_speculation_resume_alike(tmp_path):
         ({}, [-1], "not an id"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused(changed, expected, named, tiny_llm):
+def test_unreplayable_request_is_rejected(changed, expected, named, tiny_llm):
     with pytest.raises(RequestError, match=named):
         tiny_llm.generate(PROMPT, replace(LONG, **changed), expected=expected)

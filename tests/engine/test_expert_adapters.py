@@ -43,7 +43,7 @@ def merged(folder, model, files):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_experts_with_an_adapter_are_those_with_its_weights(name, tmp_path):
+def test_experts_with_an_adapter_equal_merged_weights(name, tmp_path):
     model = write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")
     files = {"one": write(tmp_path, name, 0), "two": write(tmp_path, name, 1)}
     want = merged(tmp_path, model, files.values())
@@ -53,7 +53,7 @@ def test_experts_with_an_adapter_are_those_with_its_weights(name, tmp_path):
             assert np.median(error) < 1e-4  # a router near a tie may choose otherwise
 
 
-def test_rows_of_an_adapter_share_steps_with_others_to_the_bit(tmp_path):
+def test_adapter_rows_share_steps_with_others_exactly(tmp_path):
     model = write_tiny(FAMILIES["mixtral"], tmp_path / "tiny.gguf")
     files = {"one": write(tmp_path, "mixtral", 0), "two": write(tmp_path, "mixtral", 1, roles=("down",))}
     wanted = [{}, {"one": 1}, {"two": 1}, {"one": 0.5, "two": -1}]
@@ -69,7 +69,7 @@ def test_rows_of_an_adapter_share_steps_with_others_to_the_bit(tmp_path):
         assert [(one.token_ids, one.logprobs) for one in together] == [(one.token_ids, one.logprobs) for one in singly]
 
 
-def test_pairs_that_fit_no_expert_are_refused(tmp_path):
+def test_adapter_pairs_that_match_no_expert_are_rejected(tmp_path):
     model = write_tiny(FAMILIES["mixtral"], tmp_path / "tiny.gguf")
     base, shape = "blk.0.ffn_up_exps.weight", tensors(FAMILIES["mixtral"])["blk.0.ffn_up_exps.weight"].shape
     pair = {f"{base}.lora_a": np.ones((shape[0], 2, 8), np.float32)}

@@ -58,7 +58,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("state", ["loading", "busy"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_pool_of_processes_uses_models_of_its_own(tmp_path, method, state):
+def test_process_pool_uses_its_own_models(tmp_path, method, state):
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system cannot {method}")
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")

@@ -66,7 +66,7 @@ def prompt(engine, *parts):
     return tuple(out)
 
 
-def test_a_picture_and_audio_have_the_same_bits_alone_together_in_chunks_and_from_the_cache(opened):
+def test_image_and_audio_have_the_same_bits_alone_batched_chunked_and_cached(opened):
     engine = opened()
     one, two, audio = shown(0), shown(7), prepared_audio(AUDIO_TOWERS["gemma3na"], 8_500)
     first = prompt(engine, "a sheep " * 8, one, "bleats ", audio, "What is it?")
@@ -84,7 +84,7 @@ def test_a_picture_and_audio_have_the_same_bits_alone_together_in_chunks_and_fro
     assert finish(opened(chunk=40, max_running=8), second, first) == alone[::-1]
 
 
-def test_rows_of_a_picture_end_with_the_row_of_the_file(opened):
+def test_image_rows_end_with_the_end_row_of_the_file(opened):
     engine = opened()
     parts = lay_out(shown(0), engine.encoder_scheduler.tower.vision).parts
     assert [part if isinstance(part, str) else (part.first, part.n) for part in parts] == [

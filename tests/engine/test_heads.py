@@ -48,7 +48,7 @@ def parts(request):
     return one.tokens, one.text, one.reason, one.stop_reason, one.logprobs
 
 
-def test_requests_of_all_kinds_give_the_same_from_heads(program, tokenizer):
+def test_all_kinds_of_requests_give_the_same_from_top_logits(program, tokenizer):
     order = [i for i in range(100) if cases()[i].cancel_after is None]
     results = []
     for used in (program, ranking := Ranking256(program)):
@@ -59,7 +59,7 @@ def test_requests_of_all_kinds_give_the_same_from_heads(program, tokenizer):
     assert ranking.n_heads > 500
 
 
-def test_only_requests_that_need_them_ask_for_whole_rows(program, tokenizer):
+def test_only_requests_that_need_all_logits_ask_for_them(program, tokenizer):
     ranking = Ranking256(program)
     engine = Engine(ranking, tokenizer, ctx=CTX, max_running=3)
     usual = [engine.new_request([5, 6, 7 + i], SamplingParams(seed=i, max_tokens=9)) for i in range(2)]
@@ -72,7 +72,7 @@ def test_only_requests_that_need_them_ask_for_whole_rows(program, tokenizer):
     assert [len(request.output) for request in usual] == [9, 9]
 
 
-def test_heads_that_are_held_stay_what_they_were(program, tokenizer, monkeypatch):
+def test_held_top_logits_stay_unchanged(program, tokenizer, monkeypatch):
     params = SamplingParams(seed=2, max_tokens=12, regex="[a-f]{3,30}", logprobs=2)
     texts = []
     for seconds in (1e9, 0.0):  # with 0, a step chooses for one request and holds the rows of the others
@@ -86,7 +86,7 @@ def test_heads_that_are_held_stay_what_they_were(program, tokenizer, monkeypatch
     assert texts[0] == texts[1]
 
 
-def test_a_small_model_that_ranks_proposes_the_same(program, tokenizer):
+def test_small_ranking_model_drafts_the_same(program, tokenizer):
     results = []
     for small in (program, ranking := Ranking256(program)):
         engine = Engine(program, tokenizer, ctx=CTX, draft=DraftModel(small, CTX, CTX))
@@ -109,7 +109,7 @@ SETTINGS = (
 )
 
 
-def test_the_emulated_gpu_ranks_for_the_engine(file, tokenizer):
+def test_emulated_gpu_ranks_for_the_engine(file, tokenizer):
     gpu = CudaBackend(EmulatedDevice).compile(trace(file), file.tensors, Options(max_rows=64))
     results = []
     for used in (gpu, _Whole(gpu)):

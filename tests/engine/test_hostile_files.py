@@ -41,7 +41,7 @@ print(n_ran, n_refused)
 
 
 @pytest.mark.parametrize("kind", ["adapter", "draft"])
-def test_damaged_files_end_in_a_sentence(tmp_path, kind):
+def test_damaged_files_give_a_one_line_error(tmp_path, kind):
     model = write_tiny(TINY["llama"], tmp_path / "model.gguf")
     other = tmp_path / "other.gguf"
     if kind == "adapter":

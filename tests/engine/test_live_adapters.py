@@ -35,7 +35,7 @@ def expected(files):
         return {repr(one): answer(llm, one) for one in wanted}
 
 
-def test_answers_are_those_of_a_model_that_was_opened_with_the_adapters(files, expected):
+def test_live_adapters_answer_like_adapters_at_load(files, expected):
     model, named = files
     with LLM(model, ctx=256) as llm:
         none = answer(llm)
@@ -59,7 +59,7 @@ def test_answers_are_those_of_a_model_that_was_opened_with_the_adapters(files, e
             answer(llm, {"first": 1.0})
 
 
-def test_requests_that_run_keep_their_bits(files, expected):
+def test_running_requests_keep_their_bits(files, expected):
     model, named = files
     with LLM(model, ctx=256) as llm:
         llm.add_adapter(named["first"])
@@ -79,7 +79,7 @@ def test_requests_that_run_keep_their_bits(files, expected):
         assert not llm.driver.engine.adapters.adapters and answer(llm) == expected["{}"]
 
 
-def test_an_adapter_that_was_in_use_leaves_when_the_next_one_comes(files, expected, monkeypatch):
+def test_adapter_in_use_is_removed_when_the_next_one_comes(files, expected, monkeypatch):
     model, named = files
     with LLM(model, ctx=256) as llm:
         llm.add_adapter(named["first"])
@@ -97,7 +97,7 @@ def test_an_adapter_that_was_in_use_leaves_when_the_next_one_comes(files, expect
         assert answer(llm) == expected[repr({"second": 1.0})]
 
 
-def test_weights_are_not_prepared_a_second_time_without_the_memory_for_them(files, monkeypatch):
+def test_weights_are_not_prepared_twice_without_enough_memory(files, monkeypatch):
     model, named = files
     with LLM(model, ctx=256) as llm:
         llm.add_adapter(named["first"])
@@ -112,7 +112,7 @@ def test_weights_are_not_prepared_a_second_time_without_the_memory_for_them(file
         assert len(llm.driver.engine.adapters.adapters) == 1
 
 
-def test_a_request_for_an_adapter_that_went_before_it_was_queued_is_refused(files):
+def test_request_for_an_adapter_removed_before_queueing_is_rejected(files):
     model, named = files
     with LLM(model, ctx=256) as llm:
         llm.add_adapter(named["first"])
@@ -124,7 +124,7 @@ def test_a_request_for_an_adapter_that_went_before_it_was_queued_is_refused(file
             found.checked()
 
 
-def test_what_cannot_be_is_one_sentence(files, tmp_path):
+def test_invalid_adapters_give_a_one_line_error(files, tmp_path):
     model, named = files
     with LLM(model, ctx=256) as llm:
         llm.add_adapter(named["first"])
@@ -171,7 +171,7 @@ def held_compiling(llm):
     return begun, goes_on
 
 
-def test_a_model_that_is_closed_while_an_adapter_comes_says_so(files):
+def test_model_closed_while_adding_an_adapter_says_so(files):
     model, named = files
     llm = LLM(model, ctx=256)
     begun, goes_on = held_compiling(llm)
@@ -187,7 +187,7 @@ def test_a_model_that_is_closed_while_an_adapter_comes_says_so(files):
     assert isinstance(added[0], RequestError) and "closed" in str(added[0]) and not llm._loaded
 
 
-def test_an_identity_is_of_one_program_and_its_files(files, monkeypatch):
+def test_identity_belongs_to_one_program_and_its_files(files, monkeypatch):
     model, named = files
     begun, goes_on = Event(), Event()
     plain = identity._digest

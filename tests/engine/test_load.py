@@ -18,13 +18,13 @@ def endless(tmp_path_factory):
     return write_tiny(tiny, tmp_path_factory.mktemp("endless") / "tiny.gguf")
 
 
-def test_a_recurrent_file_that_names_any_context_gets_a_bounded_one(endless):
+def test_recurrent_file_that_claims_any_context_gets_a_bounded_one(endless):
     with LLM(endless, threads=1) as llm:
         assert llm.ctx == MILLION
         assert llm.engine.scheduler.pages.n_pages == 4 * MILLION // 32
 
 
-def test_a_larger_context_is_kept_once_and_what_pools_cannot_list_is_refused_by_name(endless):
+def test_larger_context_is_kept_and_one_beyond_the_page_table_is_rejected(endless):
     with LLM(endless, threads=1, ctx=5 * MILLION) as llm:
         assert llm.engine.scheduler.pages.n_pages == 5 * MILLION // 32
     with pytest.raises(RequestError, match="ctx is 2000000000; a cache holds at most 134217728 tokens"):

@@ -27,7 +27,7 @@ def llm(path):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_a_text_has_the_same_bits_alone_in_a_batch_and_in_parts(path, llm, pooling):
+def test_embedding_has_the_same_bits_alone_batched_and_in_parts(path, llm, pooling):
     together = llm.embed(TEXTS, pooling=pooling)
     alone = np.concatenate([llm.embed(text, pooling=pooling) for text in TEXTS])
     np.testing.assert_array_equal(together, alone)
@@ -36,19 +36,19 @@ def test_a_text_has_the_same_bits_alone_in_a_batch_and_in_parts(path, llm, pooli
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_a_vector_is_made_of_the_final_states(llm, pooling):
+def test_embedding_is_computed_from_the_final_states(llm, pooling):
     states = llm.hidden(llm.tokenize(TEXTS[4]), "output_norm").astype(np.float64)
     wanted = {"mean": states.mean(axis=0), "cls": states[0], "last": states[-1]}[pooling]
     np.testing.assert_allclose(llm.embed(TEXTS[4], pooling=pooling, normalize=False)[0], wanted, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(llm.embed(TEXTS[4], pooling=pooling)[0], wanted / np.linalg.norm(wanted), atol=1e-6)
 
 
-def test_the_two_backends_make_the_same_vectors(path, llm):
+def test_both_backends_give_the_same_embeddings(path, llm):
     with LLM(path, backend="reference") as other:
         np.testing.assert_allclose(other.embed(TEXTS, pooling="mean"), llm.embed(TEXTS, pooling="mean"), atol=2e-3)
 
 
-def test_a_job_of_10000_texts_holds_up_a_chat_by_one_batch_at_a_time(llm, monkeypatch):
+def test_job_of_10000_texts_delays_a_chat_by_one_batch_at_a_time(llm, monkeypatch):
     """Each step gives the chat its token, and the job at most one batch of at most a step's rows."""
     log, rows = [], []
     step, run = Engine.step, ReadingRunner._run
@@ -98,7 +98,7 @@ def test_two_jobs_take_turns(llm):
     assert first < last, "the second waited for the whole first"
 
 
-def test_a_cancelled_task_ends_its_reading_and_leaves_nothing(path):
+def test_cancelled_task_ends_its_embedding_job_and_leaves_nothing(path):
     async def body():
         async with AsyncLLM(path, threads=1) as llm:
             started, goes_on = threading.Event(), threading.Event()
@@ -120,7 +120,7 @@ def test_a_cancelled_task_ends_its_reading_and_leaves_nothing(path):
     asyncio.run(asyncio.wait_for(body(), 60))
 
 
-def test_closing_ends_a_reading(path):
+def test_close_ends_an_embedding_job(path):
     llm = LLM(path, threads=1)
     job = llm.prepare_embedding(["x" * 400] * 800, pooling="mean")
     over, started = threading.Event(), threading.Event()
@@ -135,7 +135,7 @@ def test_closing_ends_a_reading(path):
         llm.embed("x", pooling="mean")
 
 
-def test_an_error_ends_its_own_reading_only(llm, monkeypatch):
+def test_error_ends_only_its_embedding_job(llm, monkeypatch):
     run = ReadingRunner._run
 
     def failing(self, job, batch):
@@ -149,7 +149,7 @@ def test_an_error_ends_its_own_reading_only(llm, monkeypatch):
     assert llm.embed([[5, 8]], pooling="last").shape == (1, 64)
 
 
-def test_a_progress_that_raises_is_its_own_error(llm):
+def test_exception_in_a_progress_callback_fails_only_its_job(llm):
     job = llm.prepare_embedding(["a"], pooling="last")
     job.on_progress = lambda _: 1 / 0
     llm.driver.read(job)

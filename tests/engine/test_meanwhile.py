@@ -70,7 +70,7 @@ def streamed(driver, requests, log):
     return texts
 
 
-def test_a_chunk_goes_out_while_the_next_step_runs_and_the_last_one_at_once(driver, device):
+def test_chunk_is_sent_while_the_next_step_runs_and_the_last_immediately(driver, device):
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, logprobs=0)  # each token has a chunk
     request = driver.engine.new_request([5, 6, 7], params)
     streamed(driver, [request], device.log)
@@ -96,7 +96,7 @@ def test_no_chunk_waits_for_a_draft_model(file, device):
     assert device.log == [*step, "chunk 1", "drafted", *step, "queued", "chunk 2", "done", "chunk 3"]
 
 
-def test_no_chunk_waits_for_rows_that_grammars_held(driver, device):
+def test_no_chunk_waits_for_rows_deferred_by_grammars(driver, device):
     engine, log = driver.engine, device.log
     engine.runner.meanwhile = lambda: log.append("chunk")
     request = engine.new_request([5, 6, 7], SamplingParams())
@@ -108,7 +108,7 @@ def test_no_chunk_waits_for_rows_that_grammars_held(driver, device):
     assert log == ["chunk"]
 
 
-def test_a_stop_string_ends_an_answer_before_the_next_step(driver, device):
+def test_stop_string_ends_an_answer_before_the_next_step(driver, device):
     params = SamplingParams(seed=3, max_tokens=12, ignore_eos=True)
     whole = driver.complete([[driver.engine.new_request([9, 8], params)]])[0]
     stop = whole.text[len(whole.text) // 2 :][:1]
@@ -119,7 +119,7 @@ def test_a_stop_string_ends_an_answer_before_the_next_step(driver, device):
     assert len(device.batches) == len(request.output) < 12
 
 
-def test_answers_beside_each_other_have_the_texts_that_they_have_alone(driver, device):
+def test_concurrent_answers_equal_those_alone(driver, device):
     def new(i):
         params = SamplingParams(seed=i, max_tokens=4 + i, ignore_eos=True, temperature=0.0 if i == 2 else 0.8)
         return driver.engine.new_request([3, 4 + i], params)
@@ -130,7 +130,7 @@ def test_answers_beside_each_other_have_the_texts_that_they_have_alone(driver, d
     assert [tuple(request.output) for request in texts] == [one.token_ids for one in alone]
 
 
-def test_a_reader_that_fails_meanwhile_loses_its_request_alone(driver):
+def test_failing_reader_loses_only_its_request(driver):
     bad, good = (driver.engine.new_request([5, i], SamplingParams(seed=i, max_tokens=9, logprobs=0)) for i in (1, 2))
 
     def raising(request, chunk):

@@ -58,7 +58,7 @@ def drafted(path, backend, hidden, tokens, is_normed=False):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_reference_and_native_code_agree(folder, name):
+def test_reference_and_native_agree(folder, name):
     path = write_tiny(ALL[name], folder / f"{name}-whole.gguf")
     random = np.random.RandomState(3)
     hidden, tokens = random.randn(40, 64).astype(np.float32) * 3, random.randint(0, 256, 40).tolist()
@@ -69,7 +69,7 @@ def test_the_reference_and_native_code_agree(folder, name):
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-2)
 
 
-def test_the_block_is_a_layer_over_the_projected_pair(folder):
+def test_mtp_block_is_a_layer_over_the_projected_pair(folder):
     """Its logits are those of a model with that layer alone, whose table holds the projected rows."""
     tiny = MTP["glm4moe"]
     path, whole = write_tiny(tiny, folder / "whole.gguf"), tensors(MTP["glm4moe"])
@@ -99,7 +99,7 @@ def test_the_block_is_a_layer_over_the_projected_pair(folder):
     np.testing.assert_allclose(mine, normed, rtol=0, atol=1e-4)
 
 
-def test_the_block_of_nemotron_is_two_layers_over_the_pair_and_a_layer_norm(folder):
+def test_nemotron_block_is_two_layers_over_the_pair_and_a_layer_norm(folder):
     """What its layers leave is what a model of attention and experts leaves, whose table holds the projected rows."""
     tiny = NEMOTRON["nemotron_h_moe"]
     path, whole = write_tiny(tiny, folder / "nemotron.gguf"), tensors(tiny)
@@ -145,7 +145,7 @@ def alone(name, folder):
 
 @pytest.mark.parametrize("name", MTP)
 @pytest.mark.parametrize(("chunk", "room"), [(5, "plenty"), (32, "tight"), (512, "plenty"), (512, "tight")])
-def test_requests_together_give_what_they_give_alone_without(folder, name, chunk, room, monkeypatch):
+def test_concurrent_requests_give_the_output_of_no_drafts(folder, name, chunk, room, monkeypatch):
     if chunk == 32:  # one grammar in each step: the others are held for a later one
         monkeypatch.setattr("woolly.engine.step.held.GRAMMAR_SECONDS", 0.0)
     program, tokenizer = model(name, folder)
@@ -173,7 +173,7 @@ def test_requests_together_give_what_they_give_alone_without(folder, name, chunk
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_block_that_is_always_right_saves_most_steps(folder, name):
+def test_always_correct_block_saves_most_steps(folder, name):
     path = write_guessing(ALL[name], folder / f"{name}-right.gguf", 0.0)
     with LLM(path, ctx=256, threads=1, speculation=None) as plain:
         wanted = plain.generate(PROMPT, GREEDY).token_ids
@@ -190,7 +190,7 @@ def test_a_block_that_is_always_right_saves_most_steps(folder, name):
         assert again.n_accepted_tokens == again.n_drafted_tokens > 45
 
 
-def test_lookup_guesses_while_it_is_right_and_the_block_when_not(folder, monkeypatch):
+def test_lookup_drafts_while_it_is_right_and_the_block_otherwise(folder, monkeypatch):
     program, tokenizer = model("glm4moe", folder)
     together = Engine(program, tokenizer, ctx=CTX, draft=MtpLookup(program))
     for i, request in drive(together, chosen()[:6], 0).items():
@@ -211,7 +211,7 @@ def test_lookup_guesses_while_it_is_right_and_the_block_when_not(folder, monkeyp
     assert not draft._records
 
 
-def test_what_the_block_read_of_a_prompt_is_found_again(folder):
+def test_prompt_rows_of_the_block_are_cached(folder):
     """Guesses after a prefix from the cache are those after one that is computed, but for one row of the block."""
     path = write_guessing(MTP["glm4moe"], folder / "again.gguf", 0.25)
     with LLM(path, ctx=256, threads=1, chunk=16) as llm:
@@ -222,7 +222,7 @@ def test_what_the_block_read_of_a_prompt_is_found_again(folder):
     assert abs(again.n_accepted_tokens - first.n_accepted_tokens) <= 6 < first.n_accepted_tokens
 
 
-def test_a_shifted_context_and_hooks_go_with_it(folder):
+def test_shifted_context_and_hooks_work_with_mtp(folder):
     path = write_guessing(MTP["glm4moe"], folder / "glm4moe.gguf", SIZE)
     params = replace(GREEDY, max_tokens=90, context_shift=True, n_keep=3)
     seen = {}
@@ -237,7 +237,7 @@ def test_a_shifted_context_and_hooks_go_with_it(folder):
     np.testing.assert_array_equal(np.concatenate(seen["mtp"]), np.concatenate(seen["plain"]))
 
 
-def test_it_is_the_default_if_the_file_has_the_block_and_refused_by_name_if_not(folder):
+def test_mtp_is_the_default_if_the_file_has_it_and_rejected_by_name_otherwise(folder):
     path = write_guessing(MTP["glm4moe"], folder / "glm4moe.gguf", SIZE)
     plain = write_tiny(TINY["llama"], folder / "llama.gguf")
     for speculation, kind in (
@@ -254,7 +254,7 @@ def test_it_is_the_default_if_the_file_has_the_block_and_refused_by_name_if_not(
         LLM(plain, ctx=64, threads=1, speculation="mtp")
 
 
-def test_a_block_that_cannot_be_used_is_told_and_not_needed(folder):
+def test_unusable_block_is_reported_and_not_needed(folder):
     tiny = MTP["glm4moe"]
     short = replace(tiny, blocks=lambda row, i: {k: v for k, v in block(tiny, i).items() if "hnorm" not in k})
     path = write_tiny(short, folder / "short.gguf")

@@ -24,7 +24,7 @@ def drafts_of(plan, answer):
 
 @pytest.mark.parametrize("chunk", [1, 5, 32, 512])
 @pytest.mark.parametrize("kind", ["right", "wrong at once", "wrong at times", "lookup", "itself"])
-def test_text_is_the_same_with_and_without(engine_of, parts, kind, chunk):
+def test_text_is_the_same_with_and_without_drafts(engine_of, parts, kind, chunk):
     prompt = [7, 8, 9] * 20
     plain = ask(engine_of(), prompt, 120)
     engine = engine_of(chunk=chunk, draft=drafts_of(parts[0], plain.output)[kind], draft_tokens=5)
@@ -46,7 +46,7 @@ def test_rejected_drafts_cost_rows_and_no_steps(engine_of):
     assert engine.program.n_rows < 40 + 5 * 100
 
 
-def test_many_requests_with_drafts_in_a_small_chunk_all_come_to_an_end(engine_of, parts, monkeypatch):
+def test_many_requests_with_drafts_in_a_small_chunk_all_finish(engine_of, parts, monkeypatch):
     monkeypatch.setattr("woolly.engine.step.held.GRAMMAR_SECONDS", 0.0)
     engine = engine_of(ctx=192, kv_tokens=192, chunk=16, max_running=6, n_snapshots=4, draft_tokens=5)
     engine._speculation.draft = DraftModel(HybridProgram(parts[0]), 768, 192, 6)
@@ -72,7 +72,7 @@ def test_many_requests_with_drafts_in_a_small_chunk_all_come_to_an_end(engine_of
     assert (draft._slots.n_free, draft._pages.n_free) == (draft._slots.n_slots, draft._pages.n_pages)
 
 
-def test_a_recurrent_draft_serves_a_model_without_state(tiny_llm, parts):
+def test_recurrent_draft_serves_a_model_without_state(tiny_llm, parts):
     plain = tiny_llm.generate(ids(40), params(60)).token_ids
     draft = DraftModel(HybridProgram(parts[0]), 512, 256)
     engine = Engine(tiny_llm.engine.program, tiny_llm.tokenizer, ctx=256, chunk=16, draft=draft)

@@ -49,7 +49,7 @@ def finish(engine):
     raise AssertionError("the engine does not come to an end")
 
 
-def test_answers_get_a_token_in_every_step_while_a_long_prompt_is_computed(engine_of):
+def test_answers_get_a_token_in_every_step_during_a_long_prefill(engine_of):
     engine = engine_of(chunk=16, kv_tokens=2048)
     answering = [add(engine, 3, seed, 200) for seed in range(4)]
     while not all(s.output for s in answering):
@@ -61,7 +61,7 @@ def test_answers_get_a_token_in_every_step_while_a_long_prompt_is_computed(engin
         assert [len(s.output) for s in answering] == [n + 1 for n in before]
 
 
-def test_a_short_prompt_passes_a_long_one_in_one_step(engine_of):
+def test_short_prompt_passes_a_long_one_in_one_step(engine_of):
     engine = engine_of(chunk=64, kv_tokens=2048)
     long = add(engine, 500, 1)
     engine.step()
@@ -104,7 +104,7 @@ def test_many_answers_to_one_prompt_do_not_delay_another_client(tiny_llm, engine
     assert sum(answer.n_preemptions for answer in answers) == 1
 
 
-def test_a_chat_takes_one_place_of_a_batch_that_has_more_than_may_begin(engine_of):
+def test_chat_takes_one_slot_of_a_batch_with_more_than_may_begin(engine_of):
     engine = engine_of(chunk=128, kv_tokens=8192, max_running=64)
     ahead = 10.0  # seconds that all requests seem to have waited
     engine.scheduler.breadth = Breadth(16, 64, lambda: time.monotonic() + ahead)
@@ -119,7 +119,7 @@ def test_a_chat_takes_one_place_of_a_batch_that_has_more_than_may_begin(engine_o
     assert sum(row.n_preemptions for row in rows) == 1
 
 
-def test_neither_background_work_nor_who_had_a_place_lifts_the_number(engine_of):
+def test_background_work_does_not_raise_the_batch_size(engine_of):
     engine = engine_of(chunk=128, kv_tokens=8192, max_running=64)
     engine.scheduler.breadth = Breadth(4, 64, lambda: time.monotonic() + 10.0)  # all seem to have waited long
     rows = [add(engine, 5, seed, priority=-1) for seed in range(6)]
@@ -135,7 +135,7 @@ def test_neither_background_work_nor_who_had_a_place_lifts_the_number(engine_of)
     assert answer not in engine.scheduler.running
 
 
-def test_waiting_groups_get_places_in_turn(engine_of):
+def test_waiting_groups_are_scheduled_round_robin(engine_of):
     engine = engine_of(kv_tokens=8192, max_running=4)
     add(engine, 5, 9, 20)
     a, b = many(engine, 8), many(engine, 8)
@@ -173,7 +173,7 @@ def test_equal_prompts_are_finished_one_after_the_other(engine_of):
     assert second.n_computed <= 64
 
 
-def test_a_higher_priority_goes_first_whenever_it_came(engine_of):
+def test_higher_priority_goes_first_regardless_of_arrival(engine_of):
     engine = engine_of(max_running=1)
     add(engine, 5, 0)
     engine.step()
@@ -185,7 +185,7 @@ def test_a_higher_priority_goes_first_whenever_it_came(engine_of):
     assert low.finish_reason == "length"
 
 
-def test_a_full_cache_preempts_the_last_and_lowest_and_nobody_fails(tiny_llm, engine_of):
+def test_full_cache_preempts_the_latest_and_lowest_and_nobody_fails(tiny_llm, engine_of):
     engine = engine_of(ctx=128, kv_tokens=160)
     urgent = add(engine, 40, 1, 80, priority=1)
     early, late = add(engine, 40, 2, 80), add(engine, 20, 3, 80)
@@ -198,7 +198,7 @@ def test_a_full_cache_preempts_the_last_and_lowest_and_nobody_fails(tiny_llm, en
         assert request.finish_reason == "length"
 
 
-def test_logits_make_the_last_of_the_running_give_way_and_are_the_same(tiny_llm, engine_of):
+def test_preemption_by_logits_changes_no_result(tiny_llm, engine_of):
     engine = engine_of(ctx=128, kv_tokens=160)
     requests = [add(engine, 40, seed, 60) for seed in range(2)]
     for _ in range(10):
@@ -210,7 +210,7 @@ def test_logits_make_the_last_of_the_running_give_way_and_are_the_same(tiny_llm,
         assert tuple(request.output) == tiny_llm.generate(list(request.prompt), params(60)).token_ids
 
 
-def test_hooks_read_a_token_once_even_if_it_is_computed_again(tiny_llm, engine_of):
+def test_hooks_read_a_token_once_even_if_it_is_recomputed(tiny_llm, engine_of):
     engine = engine_of(ctx=128, kv_tokens=128)
     add(engine, 40, 1, 80)
     seen = []
@@ -223,14 +223,14 @@ def test_hooks_read_a_token_once_even_if_it_is_computed_again(tiny_llm, engine_o
     np.testing.assert_array_equal(np.concatenate([v for _, v in seen]), tiny_llm.hidden(everything, "blk.1"))
 
 
-def test_a_request_that_fits_alone_is_served_however_small_the_cache(engine_of):
+def test_request_that_fits_alone_is_served_in_any_cache(engine_of):
     engine = engine_of(ctx=96, kv_tokens=96, chunk=8)
     requests = [add(engine, 60, seed, 36) for seed in range(8)]
     finish(engine)
     assert [len(s.output) for s in requests] == [36] * 8
 
 
-def test_pages_are_taken_as_they_are_needed(engine_of):
+def test_pages_are_allocated_on_demand(engine_of):
     engine = engine_of()
     request = add(engine, 5, 1, 200)
     engine.step()
@@ -240,7 +240,7 @@ def test_pages_are_taken_as_they_are_needed(engine_of):
     assert len(request.pages) == 2
 
 
-def test_a_missed_deadline_ends_a_request_at_the_next_step_with_what_it_has(engine_of, monkeypatch):
+def test_missed_deadline_ends_a_request_at_the_next_step_with_its_partial_answer(engine_of, monkeypatch):
     engine = engine_of()
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
@@ -263,7 +263,7 @@ def test_a_missed_deadline_ends_a_request_at_the_next_step_with_what_it_has(engi
     assert (late.finish_reason, late.output) == ("cancelled", [])
 
 
-def test_cancelling_is_effective_before_the_next_step(engine_of):
+def test_cancelling_takes_effect_before_the_next_step(engine_of):
     engine = engine_of()
     request, other = add(engine, 40, 1), add(engine, 40, 2)
     engine.step()
@@ -275,7 +275,7 @@ def test_cancelling_is_effective_before_the_next_step(engine_of):
     assert len(request.output) == 1
 
 
-def test_a_callback_may_cancel_its_own_request(engine_of):
+def test_callback_may_cancel_its_own_request(engine_of):
     engine = engine_of()
     request = engine.new_request(ids(5), params(20, logits_processors=(lambda *_: engine.cancel(request),)))
     engine.add(request)
@@ -294,17 +294,17 @@ def test_a_callback_may_cancel_its_own_request(engine_of):
         ({"hooks": {"output": print}}, "behind the last layer"),
     ],
 )
-def test_options_out_of_range_are_refused_by_name(engine_of, options, message):
+def test_options_out_of_range_are_rejected_by_name(engine_of, options, message):
     with pytest.raises(RequestError, match=message):
         engine_of().new_request([1], params(), RequestOptions(**options))
 
 
-def test_a_cache_smaller_than_one_context_is_refused(engine_of):
+def test_cache_smaller_than_one_context_is_rejected(engine_of):
     with pytest.raises(RequestError, match="kv_tokens is 100, but one request may take a context of 512"):
         engine_of(kv_tokens=100)
 
 
-def test_a_shifted_context_keeps_its_head_and_is_computed_as_if_it_were_a_prompt(tiny_llm, engine_of):
+def test_shifted_context_keeps_its_head_and_equals_a_fresh_prompt(tiny_llm, engine_of):
     engine = engine_of(ctx=64)
     asked = params(100, context_shift=True, n_keep=5)
     request = engine.add(engine.new_request(ids(20), asked))
@@ -323,19 +323,19 @@ def test_a_shifted_context_keeps_its_head_and_is_computed_as_if_it_were_a_prompt
     assert tuple(request.output[n_output : n_output + len(again.token_ids)]) == again.token_ids
 
 
-def test_a_full_context_ends_an_answer_where_no_shift_was_asked_for(engine_of):
+def test_full_context_ends_an_answer_without_shift(engine_of):
     engine = engine_of(ctx=64)
     request = engine.add(engine.new_request(ids(20), params(None)))
     finish(engine)
     assert (request.finish_reason, len(request.output)) == ("length", 44)
 
 
-def test_a_shift_that_could_drop_nothing_is_refused(engine_of):
+def test_shift_that_could_drop_nothing_is_rejected(engine_of):
     with pytest.raises(RequestError, match="n_keep keeps 63 tokens, but of a context of 64"):
         engine_of(ctx=64).new_request(ids(63), params(9, context_shift=True, n_keep=-1))
 
 
-def test_work_wants_logits_only_where_a_token_is_to_be_chosen(engine_of):
+def test_logits_are_requested_only_for_rows_to_sample(engine_of):
     engine = engine_of()
     request = engine.new_request(ids(20), params())
     assert Span(request, 19).n_outputs == 0
@@ -345,7 +345,7 @@ def test_work_wants_logits_only_where_a_token_is_to_be_chosen(engine_of):
     assert Span(scored, 7).n_outputs == 7
 
 
-def test_a_request_that_waits_for_anothers_pages_is_not_looked_up_in_every_step(engine_of, monkeypatch):
+def test_request_waiting_for_pages_of_another_is_not_looked_up_in_every_step(engine_of, monkeypatch):
     engine = engine_of(chunk=16, kv_tokens=2048)
     first = add(engine, 320)
     engine.step()
@@ -361,7 +361,7 @@ def test_a_request_that_waits_for_anothers_pages_is_not_looked_up_in_every_step(
     assert all(s.prefix.hit_tokens == 288 for s in others)
 
 
-def test_those_who_waited_go_on_when_what_they_waited_for_is_cancelled(engine_of):
+def test_waiters_continue_when_the_request_they_wait_for_is_cancelled(engine_of):
     engine = engine_of(chunk=16, kv_tokens=2048)
     first = add(engine, 320)
     engine.step()

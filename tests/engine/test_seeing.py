@@ -113,11 +113,11 @@ def seen(name, seed=0):
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_picture_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(name, opened):
+def test_image_has_the_same_bits_alone_batched_chunked_and_cached(name, opened):
     _check_bits(name, opened, seen(name), seen(name, seed=7))
 
 
-def test_two_frames_have_the_same_bits_alone_together_in_chunks_and_from_the_cache(opened):
+def test_two_frames_have_the_same_bits_alone_batched_chunked_and_cached(opened):
     moving = TOWERS["qwen3vl"].grids[-1]
     _check_bits("qwen3vl", opened, picture(moving), picture(moving, seed=7))
     engine, (piece,) = opened("qwen3vl"), picture(moving).pieces
@@ -129,7 +129,7 @@ def test_two_frames_have_the_same_bits_alone_together_in_chunks_and_from_the_cac
     assert answers[0] == answers[1] and answers[1] != answers[2] != answers[3]  # both frames count, in their order
 
 
-def test_a_video_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(opened):
+def test_video_has_the_same_bits_alone_batched_chunked_and_cached(opened):
     grid = TOWERS["qwen2.5vl"].grids[-1]
 
     def clip(*moments, seed=0):
@@ -160,7 +160,7 @@ def _check_bits(name, opened, one, two):
     assert finish(opened(name, chunk=most + 18, max_running=8), second, first) == alone[::-1]
 
 
-def test_a_second_turn_makes_no_rows_again_even_after_they_are_dropped(opened):
+def test_second_turn_encodes_nothing_again_even_after_eviction(opened):
     engine = opened("qwen2vl")
     before = "a flock of sheep on a hill " * 3
     first = prompt(engine, before, seen("qwen2vl"), "What is it, and where, and why is it so? ")
@@ -175,7 +175,7 @@ def test_a_second_turn_makes_no_rows_again_even_after_they_are_dropped(opened):
     assert said(request) == finish(opened("qwen2vl"), longer)[0]
 
 
-def test_pages_are_shared_among_equal_pictures_alone(opened):
+def test_only_equal_images_share_pages(opened):
     engine = opened("llava")
     text = "x" * PAGE_SIZE
     one, two = (prompt(engine, text, seen("llava", seed), text) for seed in (0, 1))
@@ -190,7 +190,7 @@ def test_pages_are_shared_among_equal_pictures_alone(opened):
     assert hits[1].reason == f"diverged at token {PAGE_SIZE}"
 
 
-def test_pages_of_pictures_outlive_the_process_on_disk(opened, tmp_path):
+def test_image_pages_outlive_the_process_on_disk(opened, tmp_path):
     texts = []
     for _ in range(2):
         folder = PageFolder(tmp_path / "pages", "identity", 1 << 30)
@@ -204,7 +204,7 @@ def test_pages_of_pictures_outlive_the_process_on_disk(opened, tmp_path):
     assert engine.encoder_scheduler.tower.n_runs == n_runs
 
 
-def test_answers_go_on_while_a_picture_is_on_its_way(opened):
+def test_answers_continue_while_an_image_is_encoded(opened):
     engine = opened("qwen2.5vl")
     engine.encoder_scheduler._work = 0  # one step of the tower's plan in each step of the engine
     talking = engine.add(engine.new_request(list(b"Tell me of sheep"), replace(GREEDY, max_tokens=100)))
@@ -221,7 +221,7 @@ def test_answers_go_on_while_a_picture_is_on_its_way(opened):
     assert said(waiting) == want
 
 
-def test_pictures_of_several_requests_are_one_batch(opened, monkeypatch):
+def test_images_of_several_requests_are_one_batch(opened, monkeypatch):
     """Pictures of other sizes, too, and a second one of the same request, as long as they fit a slice."""
     engine, together = opened("qwen2.5vl"), []
     small = picture(TOWERS["qwen2.5vl"].grids[1], seed=2)
@@ -242,7 +242,7 @@ def test_pictures_of_several_requests_are_one_batch(opened, monkeypatch):
     assert begin(many).advance(1.001 * tower.batch_work(many)) is not None
 
 
-def test_rows_that_nobody_waits_for_are_dropped(opened):
+def test_unneeded_encoder_rows_are_dropped(opened):
     engine = opened("gemma3")
     engine.encoder_scheduler._work = 0
     request = engine.add(engine.new_request(prompt(engine, seen("gemma3", 3), "?"), GREEDY))
@@ -255,7 +255,7 @@ def test_rows_that_nobody_waits_for_are_dropped(opened):
     assert finish(engine, prompt(engine, seen("gemma3", 4), "?"))
 
 
-def test_the_store_of_rows_is_bounded(opened):
+def test_encoder_cache_is_bounded(opened):
     engine = opened("llava")
     one = 64 * 64 * 4
     engine.encoder_scheduler._max_bytes = 2 * one
@@ -271,13 +271,13 @@ def test_the_store_of_rows_is_bounded(opened):
         ({"prompt_logprobs": 0}, "prompt_logprobs cannot be used with pictures"),
     ],
 )
-def test_options_that_need_tokens_are_refused(change, message, opened):
+def test_options_that_need_tokens_are_rejected(change, message, opened):
     engine = opened("llava")
     with pytest.raises(RequestError, match=message):
         engine.new_request(prompt(engine, seen("llava"), "?"), replace(GREEDY, **change))
 
 
-def test_pictures_that_cannot_be_seen_are_refused(opened, tmp_path):
+def test_unusable_images_are_rejected(opened, tmp_path):
     engine = opened("gemma3", chunk=8, max_running=6)
     with pytest.raises(RequestError, match="4 rows that see each other, but a step has room for 2"):
         engine.new_request(prompt(engine, seen("gemma3"), "?"), GREEDY)
@@ -290,7 +290,7 @@ def test_pictures_that_cannot_be_seen_are_refused(opened, tmp_path):
     loaded.close()
 
 
-def test_qwen_3_5_sees_by_a_tower_without_rows_of_layers(tmp_path):
+def test_qwen_3_5_has_a_vision_tower_without_deepstack_rows(tmp_path):
     whole = TOWERS["qwen3vl"]
     plain = replace(whole, name="qwen35", root={k: v for k, v in whole.root.items() if "deepstack" not in k})
     tower = write_tower(plain, tmp_path / "tower.gguf")
@@ -303,7 +303,7 @@ def test_qwen_3_5_sees_by_a_tower_without_rows_of_layers(tmp_path):
     loaded.close()
 
 
-def test_rows_of_gemma_4_see_each_other_in_layers_with_a_window_alone(tmp_path):
+def test_gemma_4_image_rows_are_bidirectional_only_in_sliding_window_layers(tmp_path):
     for name, has_inputs in (("gemma4", False), ("gemma4-e", True)):
         with open_gguf(write_tiny(FAMILIES[name], tmp_path / f"{name}.gguf")) as file:
             plan = bring(trace(file), 64)
@@ -311,7 +311,7 @@ def test_rows_of_gemma_4_see_each_other_in_layers_with_a_window_alone(tmp_path):
         assert masks == {(True, "causal" if has_inputs else ""), (False, "causal")}
 
 
-def test_a_projector_of_another_model_is_refused(tmp_path):
+def test_projector_of_another_model_is_rejected(tmp_path):
     text = write_tiny(replace(TINY["llama"], width=96, name="wide"), tmp_path / "text.gguf")
     tower = write_tower(TOWERS["llava"], tmp_path / "tower.gguf")
     with pytest.raises(ModelError, match="rows of 64 numbers, but the llama model has 96"):
@@ -339,7 +339,7 @@ def test_cpu_and_reference_agree(opened, tmp_path):
         loaded.close()
 
 
-def test_a_step_of_the_tower_stops_when_all_that_wait_for_it_have_left(opened, monkeypatch):
+def test_tower_step_stops_when_all_its_waiters_have_left(opened, monkeypatch):
     engine = opened("gemma3")
     request, other = (engine.add(engine.new_request(prompt(engine, seen("gemma3", 5), "?"), GREEDY)) for _ in range(2))
     (program,), stopped = engine.encoder_scheduler.tower.programs, []
@@ -370,7 +370,7 @@ def test_a_step_of_the_tower_stops_when_all_that_wait_for_it_have_left(opened, m
     ("name", "grid"),
     [("llava1.6", None), ("cogvlm", None), *((one, (1, 4, 6)) for one in ("qwen2vl", "paddleocr", "hunyuanvl"))],
 )
-def test_a_whole_model_gives_what_transformers_gives(name, grid, opened):
+def test_complete_model_matches_transformers(name, grid, opened):
     """Tower, layout and text model together: packed tiles, rows that turn by line and column, matrices of their own."""
     want = np.load(GOLDENS / "seeing.npz")[name]
     engine = opened(name)
@@ -388,7 +388,7 @@ def test_a_whole_model_gives_what_transformers_gives(name, grid, opened):
         assert abs(logprob - want[token]) < 2e-3, (token, logprob)
 
 
-def test_memory_of_the_tower_counts_before_it_is_loaded(tmp_path, monkeypatch):
+def test_tower_memory_counts_before_loading(tmp_path, monkeypatch):
     text = write_tiny(QWEN2, tmp_path / "text.gguf")
     tower = write_tower(TOWERS["qwen2vl"], tmp_path / "tower.gguf")
     with open_gguf(text) as file:

@@ -57,7 +57,7 @@ def llm(tmp_path):
         yield model
 
 
-def test_a_constraint_that_is_always_slow_fails_with_a_code(clock):
+def test_always_slow_constraint_fails_with_a_code(clock):
     constraint = Constraint(SlowMatcher(clock, 0.2), 1, 32, Allowance())
     with pytest.raises(RequestError, match="takes too long") as caught:
         for _ in range(5):
@@ -66,7 +66,7 @@ def test_a_constraint_that_is_always_slow_fails_with_a_code(clock):
     assert caught.value.code == "grammar_too_slow"
 
 
-def test_a_constraint_that_is_slow_at_times_goes_on(clock):
+def test_sometimes_slow_constraint_continues(clock):
     matcher = SlowMatcher(clock, 0.0)
     constraint = Constraint(matcher, 1, 32, Allowance())
     for i in range(200):
@@ -100,7 +100,7 @@ def test_slow_grammars_fail_and_the_others_finish(llm, clock):
     assert (quick.finish_reason, len(quick.text)) == ("stop", 5)
 
 
-def test_a_cancelled_request_is_given_no_mask(llm):
+def test_cancelled_request_gets_no_mask(llm):
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=256)
     request = engine.add(engine.new_request([5], CONSTRAINED))
     request.is_unwanted = True
@@ -114,7 +114,7 @@ def test_a_cancelled_request_is_given_no_mask(llm):
     assert other.finish_reason == "length"
 
 
-def test_the_answers_of_one_request_share_their_time(llm, clock):
+def test_answers_of_one_request_share_their_time_limit(llm, clock):
     compiler = GrammarCompiler(llm.tokenizer)
     grammar = compiler.compile("regex", "[a-z]{1,300}")
     first = grammar.start()

@@ -68,7 +68,7 @@ def ask(engine, prompt, n=12):
     return request
 
 
-def test_a_chat_of_ten_turns_computes_only_what_is_new(engine_of):
+def test_chat_of_ten_turns_computes_only_new_tokens(engine_of):
     engine = engine_of(ctx=4096)
     text = ids(300)
     for turn in range(10):
@@ -90,7 +90,7 @@ def test_answers_to_one_prompt_continue_from_one_state(engine_of):
     assert engine.program.n_rows < 200 + 6 * (8 + 12)
 
 
-def test_requests_that_come_together_share_their_beginning(engine_of):
+def test_concurrent_requests_share_their_prefix(engine_of):
     engine = engine_of(chunk=64)
     system = ids(160)
     requests = [add(engine, system + ids(40, seed)) for seed in range(1, 6)]
@@ -98,7 +98,7 @@ def test_requests_that_come_together_share_their_beginning(engine_of):
     assert [request.prefix.hit_tokens for request in requests] == [0] + [160] * 4
 
 
-def test_the_third_request_finds_the_state_where_the_second_left_the_first(engine_of):
+def test_third_request_finds_the_state_where_the_second_left_the_first(engine_of):
     engine = engine_of()
     system = ids(160)
     requests = [ask(engine, system + ids(90, seed)) for seed in range(1, 5)]
@@ -108,26 +108,26 @@ def test_the_third_request_finds_the_state_where_the_second_left_the_first(engin
     ] * 2
 
 
-def test_a_prompt_whose_last_tokens_are_replaced_is_found_up_to_the_page_before(engine_of):
+def test_prompt_with_replaced_last_tokens_is_found_up_to_the_page_before(engine_of):
     engine = engine_of()
     ask(engine, [*ids(190), 1, 2, 3, 4])  # a template's end that the next turn does not repeat
     assert ask(engine, [*ids(190), *ids(60, 5)]).prefix.hit_tokens == 160
 
 
-def test_a_long_prompt_keeps_at_most_eight_states_on_its_way(engine_of):
+def test_long_prompt_keeps_at_most_eight_intermediate_states(engine_of):
     engine = engine_of(ctx=40_000, kv_tokens=80_000)
     ask(engine, ids(35_000), 1)
     assert engine.prefix_stats().snapshots <= 9
     assert ask(engine, [*ids(35_000)[:12_500], 7, 7, 7], 1).prefix.hit_tokens == 2 * 6144
 
 
-def test_an_answer_keeps_its_latest_state_only(engine_of):
+def test_answer_keeps_only_its_latest_state(engine_of):
     engine = engine_of()
     ask(engine, ids(40), 300)
     assert engine.prefix_stats().snapshots == 2  # after the prompt's full page, and after the answer's last one
 
 
-def test_snapshots_give_way_when_slots_are_needed_and_the_report_says_so(engine_of):
+def test_snapshots_are_evicted_for_slots_and_the_report_says_so(engine_of):
     engine = engine_of(max_running=1, n_snapshots=3)
     first = ids(100, 1)
     ask(engine, first)
@@ -138,7 +138,7 @@ def test_snapshots_give_way_when_slots_are_needed_and_the_report_says_so(engine_
     assert len(engine.scheduler.slots._idle) <= engine.scheduler.slots.n_slots == 7
 
 
-def test_a_page_that_is_evicted_takes_its_state_along(engine_of):
+def test_evicted_page_drops_its_state(engine_of):
     engine = engine_of(ctx=128, kv_tokens=128, n_snapshots=40)
     for seed in range(6):
         ask(engine, ids(100, seed), 20)
@@ -146,7 +146,7 @@ def test_a_page_that_is_evicted_takes_its_state_along(engine_of):
     assert ask(engine, ids(100, 0)).prefix.reason == "evicted"
 
 
-def test_without_room_for_snapshots_everything_is_computed_again_and_right(engine_of):
+def test_without_room_for_snapshots_everything_is_recomputed_correctly(engine_of):
     tight, wide = engine_of(max_running=2, n_snapshots=0), engine_of()
     for engine in (tight, wide):
         requests = [add(engine, ids(50, 1) + ids(30, seed), 60) for seed in range(6)]
@@ -165,7 +165,7 @@ def test_logits_are_computed_in_chunks_over_two_slots(engine_of):
 
 
 @pytest.mark.parametrize("n_steps", [1, 3, 8])
-def test_a_run_that_was_interrupted_is_repeated_from_the_same_state(engine_of, n_steps):
+def test_interrupted_run_is_repeated_from_the_same_state(engine_of, n_steps):
     engine = engine_of(chunk=32)
     request = add(engine, ids(70), 40)
     for _ in range(n_steps):
@@ -175,7 +175,7 @@ def test_a_run_that_was_interrupted_is_repeated_from_the_same_state(engine_of, n
     assert request.output == ask(engine_of(), ids(70), 40).output
 
 
-def test_a_run_that_fails_leaves_no_state_behind(engine_of):
+def test_failed_run_leaves_no_state_behind(engine_of):
     engine = engine_of(chunk=64)
     request = add(engine, ids(100), 40)
     engine.program.fails = [RuntimeError("broken")]
@@ -187,7 +187,7 @@ def test_a_run_that_fails_leaves_no_state_behind(engine_of):
     assert ask(engine, ids(100), 40).output == ask(engine_of(), ids(100), 40).output
 
 
-def test_cancelled_and_shifted_requests_give_their_slots_back(engine_of):
+def test_cancelled_and_shifted_requests_release_their_slots(engine_of):
     engine = engine_of(ctx=64)
     shifted = engine.add(engine.new_request(ids(20), params(150, context_shift=True, n_keep=5)))
     cancelled = add(engine, ids(40, 1), 20)
@@ -203,7 +203,7 @@ def test_cancelled_and_shifted_requests_give_their_slots_back(engine_of):
     assert alone.output == shifted.output
 
 
-def test_an_answer_does_not_discard_a_snapshot_that_took_the_slot_of_its_own(engine_of):
+def test_answer_does_not_discard_a_snapshot_that_took_its_slot(engine_of):
     engine = engine_of()
     slots, index = engine.scheduler.slots, engine.scheduler.pages.index
     (digest,) = ask(engine, ids(90, 5), 1).digests_to(1)

@@ -71,7 +71,7 @@ def run(llm, params, draft, **options):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("draft", ["lookup", "itself", "another", "right", "often wrong"])
-def test_text_is_the_same_with_and_without(llm, folder, kind, draft):
+def test_text_is_the_same_with_and_without_drafts(llm, folder, kind, draft):
     params = SamplingParams(max_tokens=60, ignore_eos=True, **KINDS[kind])
     plain, n_plain = run(llm, params, None)
     with LLM(write_tiny(TINY["llama-linear"], folder / "another.gguf"), ctx=256) as other:
@@ -90,7 +90,7 @@ def test_text_is_the_same_with_and_without(llm, folder, kind, draft):
         assert guessed.n_accepted == guessed.n_drafted
 
 
-def test_a_model_that_drafts_for_itself_is_always_right(llm):
+def test_self_drafting_model_is_always_right(llm):
     request, n_steps = run(
         llm, SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), DraftModel(llm.engine.program, 512, 256)
     )
@@ -98,7 +98,7 @@ def test_a_model_that_drafts_for_itself_is_always_right(llm):
     assert n_steps < 20
 
 
-def test_drafts_never_make_anyone_give_way(llm):
+def test_drafts_never_preempt_a_request(llm):
     engine = Engine(
         llm.engine.program, llm.tokenizer, ctx=128, kv_tokens=128, draft=DraftModel(llm.engine.program, 512, 256)
     )
@@ -109,7 +109,7 @@ def test_drafts_never_make_anyone_give_way(llm):
     assert (len(request.output), request.n_preemptions) == (64, 0)
 
 
-def test_a_draft_model_frees_its_pages_when_the_request_is_over(llm):
+def test_draft_model_frees_its_pages_at_the_end_of_the_request(llm):
     program = llm.engine.program
     draft = DraftModel(program, 512, 256)
     engine = Engine(program, llm.tokenizer, ctx=256, chunk=32, draft=draft)
@@ -123,7 +123,7 @@ def test_a_draft_model_frees_its_pages_when_the_request_is_over(llm):
     assert not draft._tracks
 
 
-def test_a_draft_cache_that_is_full_only_means_no_guesses(llm):
+def test_full_draft_cache_only_means_no_drafts(llm):
     engine = Engine(
         llm.engine.program, llm.tokenizer, ctx=256, kv_tokens=1024, draft=DraftModel(llm.engine.program, 64, 256)
     )
@@ -137,7 +137,7 @@ def test_a_draft_cache_that_is_full_only_means_no_guesses(llm):
     assert [tuple(s.output) for s in requests] == [llm.generate(list(s.prompt), params).token_ids for s in requests]
 
 
-def test_a_shifted_context_is_guessed_at_too(llm):
+def test_shifted_context_is_drafted_too(llm):
     params = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True, context_shift=True, n_keep=3)
     plain, _ = run(llm, params, None, ctx=64)
     for draft in (PromptLookup(), DraftModel(llm.engine.program, 512, 256)):
@@ -146,7 +146,7 @@ def test_a_shifted_context_is_guessed_at_too(llm):
         assert guessed.output == plain.output
 
 
-def test_lookup_proposes_what_followed_the_same_tokens_last():
+def test_lookup_proposes_the_last_continuation_of_the_same_tokens():
     lookup = PromptLookup(max_ngram=3, min_ngram=2)
 
     asked = Mock(n_shifts=0, context=[1, 2, 3, 50, 51, 9, 2, 3, 60, 61, 62, 9, 1, 2, 3])
@@ -157,7 +157,7 @@ def test_lookup_proposes_what_followed_the_same_tokens_last():
     assert lookup.propose([(asked, 2)]) == [[]]
 
 
-def test_guesses_get_longer_while_they_come_true_and_nearly_cease_when_they_do_not():
+def test_drafts_get_longer_while_accepted_and_nearly_stop_otherwise():
     length = DraftLength(8)
     for _ in range(20):
         n = length.next()
@@ -168,7 +168,7 @@ def test_guesses_get_longer_while_they_come_true_and_nearly_cease_when_they_do_n
     assert sum(length.next() for _ in range(160)) <= 10
 
 
-def test_guesses_that_cost_more_than_they_spare_are_stopped_however_right_they_are():
+def test_drafts_that_cost_more_than_they_save_are_stopped():
     cost, length = DraftCost(), DraftLength(8)
     assert cost.share(1) == 0.0 and cost.is_due(
         1
@@ -189,7 +189,7 @@ def test_guesses_that_cost_more_than_they_spare_are_stopped_however_right_they_a
     assert cheap.share(1) == pytest.approx(0.025) and length.next(cheap.share(1)) == 8
 
 
-def test_a_draft_that_is_always_wrong_is_tried_ever_more_seldom():
+def test_always_wrong_draft_is_retried_ever_less_often():
     length, n_tried = DraftLength(8), 0
     for _ in range(1000):
         n = length.next()
@@ -201,7 +201,7 @@ def test_a_draft_that_is_always_wrong_is_tried_ever_more_seldom():
     assert length._pause == DraftLength.RETRY
 
 
-def test_a_draft_that_is_right_and_too_dear_is_tried_ever_more_seldom_until_it_pays():
+def test_correct_but_costly_draft_is_retried_ever_less_often_until_it_pays():
     length, tried = DraftLength(8), []
     for step in range(1000):
         if n := length.next(1.1):
@@ -213,7 +213,7 @@ def test_a_draft_that_is_right_and_too_dear_is_tried_ever_more_seldom_until_it_p
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.020])
-def test_what_guesses_cost_decides_how_many_are_made_and_no_token(llm, monkeypatch, seconds):
+def test_draft_cost_decides_their_number_and_no_token(llm, monkeypatch, seconds):
     """A step takes 10 ms of a clock that goes only there and with guesses."""
     params = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True)
     plain, n_plain = run(llm, params, None)
@@ -242,7 +242,7 @@ def test_what_guesses_cost_decides_how_many_are_made_and_no_token(llm, monkeypat
         assert 0 < guessed.n_drafted < 40 and n_guessed > n_plain * 0.7
 
 
-def test_speculation_costs_at_most_two_percent_of_a_request_plus_what_it_saved():
+def test_speculation_costs_at_most_two_percent_plus_what_it_saved():
     budget, request, later = SpeculationBudget(0.5), Mock(), Mock()
     assert budget.is_trial(request) and budget.max_prefill_tokens(request) == 32  # on trust: guesses usually come true
     budget.spend_prefill(request, 64, 0.064)
@@ -274,7 +274,7 @@ class FixedBudget:
         self.n_prefilled += n_tokens
 
 
-def test_a_draft_model_prefills_within_its_budget_and_reuses_cached_pages(llm):
+def test_draft_model_prefills_within_its_budget_and_reuses_cached_pages(llm):
     program = llm.engine.program
     engine = Engine(program, llm.tokenizer, ctx=256)
     context = [(7 * i) % 256 for i in range(200)]
@@ -335,7 +335,7 @@ def test_random_speculation_budgets_change_no_text_and_leak_no_page(llm, monkeyp
     assert not draft._tracks and draft._pages.n_free == draft._pages.n_pages
 
 
-def test_speculation_is_chosen_by_name_file_or_llm(llm, folder):
+def test_speculation_is_selected_by_name_file_or_llm(llm, folder):
     params = SamplingParams(seed=1, max_tokens=30, ignore_eos=True)
     wanted = llm.generate(prompt(), params).token_ids
     for speculation in ("prompt_lookup", folder / "tiny.gguf", llm):
@@ -343,7 +343,7 @@ def test_speculation_is_chosen_by_name_file_or_llm(llm, folder):
             assert fast.generate(prompt(), params).token_ids == wanted
 
 
-def test_a_draft_of_another_vocabulary_is_refused(llm, folder):
+def test_draft_with_another_vocabulary_is_rejected(llm, folder):
     with pytest.raises(RequestError, match="draft_tokens is 0"):
         LLM(folder / "tiny.gguf", speculation="prompt_lookup", draft_tokens=0)
 
@@ -360,7 +360,7 @@ def test_a_draft_of_another_vocabulary_is_refused(llm, folder):
         check_vocabulary(Other(), llm.tokenizer)
 
 
-def test_an_llm_that_is_given_shares_no_program_and_may_be_closed(llm, folder):
+def test_draft_llm_shares_no_program_and_may_be_closed(llm, folder):
     """The logits of a run are a view: two engines over one program would overwrite each other's."""
     params = SamplingParams(seed=1, max_tokens=30, ignore_eos=True)
     wanted = llm.generate(prompt(), params).token_ids
@@ -373,7 +373,7 @@ def test_an_llm_that_is_given_shares_no_program_and_may_be_closed(llm, folder):
         LLM(folder / "tiny.gguf", ctx=256, speculation=small)
 
 
-def test_a_draft_reads_as_far_as_both_models_go(folder):
+def test_draft_context_is_the_shorter_of_both_models(folder):
     path = write_tiny(TINY["llama"], folder / "tiny.gguf")
     short = write_tiny(replace(TINY["llama"], context=128), folder / "short.gguf")
     for draft, ctx in ((path, 256), (short, 128)):

@@ -192,7 +192,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("chunk", "room", "speculation"), WAYS)
-def test_requests_together_give_what_they_give_alone(model, alone, chunk, room, speculation, monkeypatch):
+def test_concurrent_requests_give_the_output_of_each_alone(model, alone, chunk, room, speculation, monkeypatch):
     if chunk == 128:  # one grammar in each step: the others are held for a later one
         monkeypatch.setattr("woolly.engine.step.held.GRAMMAR_SECONDS", 0.0)
     program, tokenizer = model
@@ -219,7 +219,7 @@ def test_requests_together_give_what_they_give_alone(model, alone, chunk, room, 
         assert sum(s.n_accepted for s in requests.values()) > 0
 
 
-def test_the_requests_are_of_every_kind(alone):
+def test_requests_cover_every_kind(alone):
     reasons = [outcome.reason for outcome in alone.values()]
     assert {"stop", "length", "cancelled"} == set(reasons)
     assert any(case.params.structure and alone[i].reason == "stop" for i, case in enumerate(cases()))

@@ -69,7 +69,7 @@ ONE_BY_ONE = (1, "plenty", False)  # slow
         for way in (*WAYS, *([ONE_BY_ONE] if name in ("hybrid", "deepseek-v3", "qwen35") else []))
     ],
 )
-def test_requests_together_give_what_they_give_alone(folder, name, chunk, room, speculation):
+def test_concurrent_requests_give_the_output_of_each_alone(folder, name, chunk, room, speculation):
     program, tokenizer = model(name, folder)
     engine = Engine(
         program,
@@ -96,7 +96,7 @@ def test_requests_together_give_what_they_give_alone(folder, name, chunk, room, 
         assert sum(s.n_drafted for s in requests.values()) > 0
 
 
-def test_a_chat_of_ten_turns_with_a_hybrid_computes_only_what_is_new(folder):
+def test_hybrid_chat_of_ten_turns_computes_only_new_tokens(folder):
     path = write_tiny(HYBRIDS["lfm2"], folder / "lfm2.gguf")
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     text = np.random.RandomState(0).randint(0, 256, 100).tolist()

@@ -37,7 +37,7 @@ def used(engine):
     return pool.n_pages - pool.n_free
 
 
-def test_a_request_holds_its_window_and_the_rows_of_a_step(engine_of):
+def test_request_holds_its_window_and_the_rows_of_a_step(engine_of):
     engine = engine_of(chunk=64)
     request = add(engine, ids(1500), 40)
     most = 0
@@ -48,7 +48,7 @@ def test_a_request_holds_its_window_and_the_rows_of_a_step(engine_of):
     assert engine.state.window.nbytes < 0.2 * engine.state.pages.nbytes
 
 
-def test_the_next_turn_and_the_same_prompt_again_find_what_they_see(engine_of):
+def test_next_turn_and_repeated_prompt_find_their_window(engine_of):
     engine = engine_of()
     text = ids(1000)
     for turn in range(6):
@@ -61,7 +61,7 @@ def test_the_next_turn_and_the_same_prompt_again_find_what_they_see(engine_of):
         text = [*text, *request.output, *ids(12, turn)]
 
 
-def test_where_nothing_was_kept_the_text_is_computed_again(engine_of):
+def test_text_without_cached_pages_is_recomputed(engine_of):
     engine = engine_of()
     ask(engine, ids(1000), 2)
     middle = ask(engine, [*ids(1000)[:500], 3, 4, 5], 20)
@@ -72,7 +72,7 @@ def test_where_nothing_was_kept_the_text_is_computed_again(engine_of):
 
 
 @pytest.mark.parametrize("n_slots", [0, 1])
-def test_windows_and_states_go_together_when_requests_share_and_preempt(engine_of, n_slots):
+def test_windows_and_states_survive_sharing_and_preemption(engine_of, n_slots):
     tight = engine_of(n_slots, ctx=512, kv_tokens=1280, chunk=48, max_running=3)
     assert tight.scheduler.visible_pages.pools[0].n_pages < tight.scheduler.pages.n_pages == 40
     requests = [add(tight, ids(200, 9)[: 40 * i] + ids(30, i), 100) for i in range(8)]
@@ -87,7 +87,7 @@ def test_windows_and_states_go_together_when_requests_share_and_preempt(engine_o
         assert requests[i].output == ask(engine_of(n_slots), list(requests[i].prompt), 100).output
 
 
-def test_a_context_of_gemma_3_12b_takes_what_its_windows_see(parts):
+def test_context_of_gemma_3_12b_takes_the_memory_of_its_windows(parts):
     plan = replace(parts[0], state=tuple(Paged(8, 256, 256, window=1024 * (i % 6 != 5)) for i in range(48)))
     assert plan.windows == (1024,)
     layer = 2 * 8 * 256 * 2  # bytes of a token in f16
@@ -100,7 +100,7 @@ def test_a_context_of_gemma_3_12b_takes_what_its_windows_see(parts):
 
 
 @pytest.mark.parametrize("n_slots", [0, 1])
-def test_prompts_that_are_passed_over_hold_their_windows_only(engine_of, n_slots):
+def test_skipped_prompts_hold_only_their_windows(engine_of, n_slots):
     options = {"ctx": 2048, "kv_tokens": 8192, "chunk": 512, "max_running": 4}
     engine = engine_of(n_slots, **options)
     (pool,) = engine.scheduler.visible_pages.pools
@@ -121,7 +121,7 @@ def test_prompts_that_are_passed_over_hold_their_windows_only(engine_of, n_slots
         assert requests[i].output == ask(engine_of(n_slots), prompts[i], 3).output
 
 
-def test_a_pool_without_room_refuses_before_it_changes():
+def test_full_pool_rejects_before_it_changes():
     pool = WindowPool(32, 3, 8)
     pool.hold([0, 1])
     with pytest.raises(ValueError, match="2 pages of the window of 32 were asked for, 1 are free"):

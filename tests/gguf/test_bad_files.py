@@ -119,7 +119,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_unsound_file_is_refused_by_name_byte_and_reason(tmp_path, case):
+def test_invalid_file_is_rejected_with_name_byte_and_reason(tmp_path, case):
     data, offset, reason = CASES[case]
     path = tmp_path / "bad.gguf"
     path.write_bytes(data)
@@ -131,7 +131,7 @@ def test_an_unsound_file_is_refused_by_name_byte_and_reason(tmp_path, case):
     assert "\n" not in message
 
 
-def test_a_file_cut_anywhere_fails_at_open(tmp_path):
+def test_file_truncated_anywhere_fails_at_open(tmp_path):
     whole = write_sample(tmp_path / "whole.gguf").read_bytes()
     last = max(tensor.offset + tensor.n_bytes for tensor in open_gguf(tmp_path / "whole.gguf").tensors.values())
     path = tmp_path / "cut.gguf"
@@ -146,7 +146,7 @@ def test_a_file_cut_anywhere_fails_at_open(tmp_path):
     assert len(open_gguf(path).tensors) == 5
 
 
-def test_a_missing_file_a_folder_and_a_pipe_are_refused_in_words(tmp_path):
+def test_missing_file_folder_and_fifo_are_rejected_with_a_message(tmp_path):
     with pytest.raises(GGUFError, match="no such file"):
         open_gguf(tmp_path / "nothing.gguf")
     with pytest.raises(GGUFError, match="a directory"):
@@ -159,14 +159,14 @@ def test_a_missing_file_a_folder_and_a_pipe_are_refused_in_words(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_refused_in_words(tmp_path):
+def test_file_without_permission_is_rejected_with_a_message(tmp_path):
     path = write_sample(tmp_path / "locked.gguf")
     path.chmod(0)
     with pytest.raises(GGUFError, match="Permission denied"):
         open_gguf(path)
 
 
-def test_a_hostile_name_cannot_flood_the_message(tmp_path):
+def test_hostile_name_cannot_flood_the_message(tmp_path):
     path = tmp_path / "bad.gguf"
     path.write_bytes(gguf_bytes([entry("\n\x1b[2J" * 5000, 13, b"\0")]))
     with pytest.raises(GGUFError) as error:

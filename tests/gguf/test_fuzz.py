@@ -114,11 +114,11 @@ def headers(tmp_path_factory) -> list[bytes]:
     return seeds(tmp_path_factory.mktemp("seeds"))
 
 
-def test_headers_of_real_vocabularies_are_among_the_seeds(headers):
+def test_seeds_include_headers_of_real_vocabularies(headers):
     assert len(headers) == 3 + len(need_vocabularies())
 
 
-def test_the_seeds_themselves_are_sound(headers, tmp_path):
+def test_seeds_are_valid(headers, tmp_path):
     for i, data in enumerate(headers):
         path = tmp_path / f"{i}.gguf"
         path.write_bytes(data)
@@ -136,7 +136,7 @@ DAMAGED = {
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(**DAMAGED)
-def test_a_damaged_header_is_read_or_refused(headers, tmp_path_factory, scripts, first):
+def test_damaged_header_is_parsed_or_rejected(headers, tmp_path_factory, scripts, first):
     read_or_refused(headers, tmp_path_factory.getbasetemp() / "mutant.gguf", scripts, first)
 
 
