@@ -12,8 +12,8 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from woolly.serving.dialects.answer import json_bytes
+from woolly.serving.dialects.responses.bounded_store import BoundedStore
 from woolly.serving.dialects.responses.items import read_items
-from woolly.serving.dialects.responses.shelf import Shelf
 from woolly.serving.errors import ApiError, refuse
 
 Data = dict[str, Any]
@@ -53,7 +53,7 @@ class ConversationStore:
         max_bytes: int = _MAX_BYTES,
         max_conversation_bytes: int = _MAX_CONVERSATION_BYTES,
     ) -> None:
-        self._kept: Shelf[KeptConversation] = Shelf(most, max_bytes)
+        self._kept: BoundedStore[KeptConversation] = BoundedStore(most, max_bytes)
         self._max_conversation_bytes = max_conversation_bytes
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from woolly.serving.dialects.answer import json_bytes
-from woolly.serving.dialects.responses.shelf import Shelf
+from woolly.serving.dialects.responses.bounded_store import BoundedStore
 from woolly.serving.errors import ApiError, refuse
 
 Data = dict[str, Any]
@@ -44,7 +44,7 @@ class ResponseStore:
     """Keeps responses within bounds. Each owner sees its own. Belongs to the event loop's thread."""
 
     def __init__(self, most: int = _MAX_RESPONSES, max_bytes: int = _MAX_BYTES) -> None:
-        self._kept: Shelf[Kept] = Shelf(most, max_bytes, self._forget_items)
+        self._kept: BoundedStore[Kept] = BoundedStore(most, max_bytes, self._forget_items)
         self._items: dict[tuple[str, str], dict[str, Data]] = {}  # by owner and id; by response, the latest last
         self._live: dict[str, _Live] = {}
 

@@ -1,4 +1,4 @@
-"""The Shelf: things of several owners within common bounds, of which nobody can push out those of another."""
+"""BoundedStore: an LRU cache shared by several owners, with fair eviction."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class _Entry(Generic[T]):
     owner: str
-    thing: T
+    value: T
     n_bytes: int
 
 
-class Shelf(Generic[T]):
-    """Keeps things by id, up to a number of things and of bytes. Belongs to the event loop's thread.
+class BoundedStore(Generic[T]):
+    """LRU cache by id, bounded in entries and bytes. Used by the event loop thread only.
 
-    When a bound is reached, the owner who has most loses the longest unused thing: no owner can push out those of
-    another who has less.
+    At a bound, the owner with the most entries (or bytes) loses its least recently used value, so that no owner can
+    evict values of an owner with fewer.
     """
 
     def __init__(self, most: int, max_bytes: int, on_forget: Callable[[str, T], None] = lambda *_: None) -> None:
-        """`on_forget` gets the id and the thing that is no longer kept."""
+        """`on_forget(id, value)` is called after an eviction."""
         self._max_entries = most
         self._max_bytes = max_bytes
         self._on_forget = on_forget
         self._entries: dict[str, _Entry[T]] = {}
-        self._order: dict[str, OrderedDict[str, None]] = {}  # ids of each owner, the longest unused first
+        self._order: dict[str, OrderedDict[str, None]] = {}  # ids of each owner, least recently used first
         self._sizes: Counter[str] = Counter()  # bytes of each owner
         self.n_bytes = 0
 
@@ -40,13 +40,13 @@ class Shelf(Generic[T]):
     def __contains__(self, id: str) -> bool:
         return id in self._entries
 
-    def put(self, owner: str, id: str, thing: T, n_bytes: int) -> bool:
-        """Keeps a thing, in place of an earlier one of the id; False if it is larger than all that may be kept."""
+    def put(self, owner: str, id: str, value: T, n_bytes: int) -> bool:
+        """Store or replace the value of an id; False if it exceeds the byte limit of the store."""
         if id in self._entries:
             self._take_out(id)
         if n_bytes > self._max_bytes:
             return False
-        self._entries[id] = _Entry(owner, thing, n_bytes)
+        self._entries[id] = _Entry(owner, value, n_bytes)
         self._order.setdefault(owner, OrderedDict())[id] = None
         self._sizes[owner] += n_bytes
         self.n_bytes += n_bytes
@@ -57,15 +57,15 @@ class Shelf(Generic[T]):
         return id in self._entries
 
     def get(self, owner: str, id: str) -> T | None:
-        """Returns a thing of an owner, which is then the latest used; None if there is none."""
+        """Return the value and mark it as used; None if the owner has no such id."""
         entry = self._entries.get(id)
         if entry is None or entry.owner != owner:
             return None
         self._order[owner].move_to_end(id)
-        return entry.thing
+        return entry.value
 
     def forget(self, id: str) -> None:
-        """Forgets a thing."""
+        """Remove a value."""
         self._on_forget(id, self._take_out(id))
 
     def __iter__(self) -> Iterator[str]:
@@ -81,4 +81,4 @@ class Shelf(Generic[T]):
         del self._order[entry.owner][id]
         if not self._order[entry.owner]:
             del self._order[entry.owner], self._sizes[entry.owner]
-        return entry.thing
+        return entry.value
