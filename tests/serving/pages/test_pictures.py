@@ -131,10 +131,10 @@ def test_what_is_too_large_or_no_picture_is_refused_in_words(open_page, seeing):
     until(page, lambda: toast.all_inner_texts() == ["2.png has 8 MB; a picture may have 6.29 MB."])
     # Made in the page: twice 6 MB would take seconds to bring there.
     page.evaluate(DROP, [6_000_000])
-    words = "2.png is too much: all pictures, sounds, videos and PDF files of a message may have 11.5 MB."
+    words = "2.png is too much: all pictures, audio files, videos and PDF files of a message may have 11.5 MB."
     until(page, lambda: toast.all_inner_texts() == [words])
     page.locator("#attach-file").set_input_files({"name": "a.heic", "mimeType": "image/heic", "buffer": b"\0"})
-    kinds = "nor a picture in PNG, JPEG, WebP, GIF or BMP, nor a sound, nor a video, nor a PDF file."
+    kinds = "nor a picture in PNG, JPEG, WebP, GIF or BMP, nor audio, nor a video, nor a PDF file."
     words = f"a.heic is neither UTF-8 text, {kinds}"
     until(page, lambda: toast.all_inner_texts() == [words])
 

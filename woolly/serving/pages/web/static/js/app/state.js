@@ -56,8 +56,8 @@ export function modelState(model) {
 /** Whether a model takes pictures. */
 export const sees = (model) => model.capabilities?.includes("vision") ?? false;
 
-/** Whether a model takes sounds. */
-export const hears = (model) => model.capabilities?.includes("audio") ?? false;
+/** Whether a model takes audio. */
+export const takesAudio = (model) => model.capabilities?.includes("audio") ?? false;
 
 /** Whether a model takes videos. */
 export const watches = (model) => model.capabilities?.includes("video") ?? false;

@@ -1,15 +1,15 @@
-// Files: texts, pictures, sounds, videos and PDF files that go with the next message. They are read in the browser; texts are sent
+// Files: texts, pictures, audio, videos and PDF files that go with the next message. They are read in the browser; texts are sent
 // fenced, with their names, the others in base64.
 
 import { announce, byId, el, iconButton, toast } from "../app/dom.js";
 import { bytes } from "../app/format.js";
-import { chosenModel, hears, on, sees, watches } from "../app/state.js";
-import { isSound, readSound, setUpRecording, showRecording } from "./sounds.js";
+import { chosenModel, takesAudio, on, sees, watches } from "../app/state.js";
+import { isAudio, readAudio, setUpRecording, showRecording } from "./audio.js";
 
 const MAX_FILE_BYTES = 256 * 1024; // bytes
 const MAX_TEXT_BYTES = 1024 * 1024;
 const MAX_IMAGE_BYTES = 6 * 1024 * 1024; // of a file
-const MAX_SENT_BYTES = 11 * 1024 * 1024; // of all pictures, sounds, videos and PDF files; as base64 they fit the server's usual limit of 16 MiB for a body
+const MAX_SENT_BYTES = 11 * 1024 * 1024; // of all pictures, audio files, videos and PDF files; as base64 they fit the server's usual limit of 16 MiB for a body
 const PICTURES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
 const PDF = "application/pdf";
 const VIDEOS = ["video/mp4", "video/quicktime", "video/webm", "video/x-matroska"];
@@ -17,7 +17,7 @@ const KINDS = "PNG, JPEG, WebP, GIF or BMP";
 
 const list = byId("files");
 const input = byId("attach-file");
-let held = []; // {name, text}, a picture also {image}, a sound {audio}, a video {video} and a PDF file {pdf}: its data: URL, with an empty text
+let held = []; // {name, text}, a picture also {image}, an audio file {audio}, a video {video} and a PDF file {pdf}: its data: URL, with an empty text
 let onChange = () => {};
 
 /** Begins to listen; `changed` is called when files come or go. */
@@ -47,31 +47,31 @@ export function setUpFiles(changed) {
   for (const kind of ["dragover", "dragleave", "drop"]) main.addEventListener(kind, drop);
 }
 
-/** Names what the chosen model takes, and tells of pictures and videos that it does not see, and of sounds that it does not hear. */
+/** Names what the chosen model takes, and tells of pictures and videos that it does not see, and of audio files if it does not support audio. */
 function showKinds() {
-  const more = [isBlind() ? [] : ["pictures"], isDeaf() ? [] : ["sounds"], isUnwatching() ? [] : ["videos"]].flat().join(" or ");
+  const more = [isBlind() ? [] : ["pictures"], lacksAudio() ? [] : ["audio"], isUnwatching() ? [] : ["videos"]].flat().join(" or ");
   byId("attach").title = `Attach text files, ${bytes(MAX_FILE_BYTES)} each at most, or PDF files${more ? `, or ${more}` : ""}; or drop or paste them`;
   list.classList.toggle("unseen", isBlind());
-  list.classList.toggle("unheard", isDeaf());
+  list.classList.toggle("no-audio", lacksAudio());
   list.classList.toggle("unwatched", isUnwatching());
   const note = byId("files-note");
   note.hidden = !isUnsent();
   if (isUnseen()) note.textContent = `${chosenModel().name} sees no pictures: choose a model that does, or remove the picture.`;
   else if (isUnwatched()) note.textContent = `${chosenModel().name} takes no videos: choose a model that does, or remove the video.`;
-  else if (isUnsent()) note.textContent = `${chosenModel().name} hears no sounds: choose a model that does, or remove the sound.`;
-  showRecording(chosenModel() !== null && !isDeaf());
+  else if (isUnsent()) note.textContent = `${chosenModel().name} does not support audio: choose a model that does, or remove the audio file.`;
+  showRecording(chosenModel() !== null && !lacksAudio());
   onChange();
 }
 
 const isBlind = () => chosenModel() !== null && !sees(chosenModel());
-const isDeaf = () => chosenModel() !== null && !hears(chosenModel());
+const lacksAudio = () => chosenModel() !== null && !takesAudio(chosenModel());
 const isUnseen = () => isBlind() && held.some((file) => file.image);
 
 const isUnwatching = () => chosenModel() !== null && !watches(chosenModel());
 const isUnwatched = () => isUnwatching() && held.some((file) => file.video);
 
-/** Whether a picture or a video waits that the chosen model does not see, or a sound that it does not hear. */
-export const isUnsent = () => isUnseen() || isUnwatched() || (isDeaf() && held.some((file) => file.audio));
+/** Whether a picture or a video waits that the chosen model does not see, or an audio file that it does not support. */
+export const isUnsent = () => isUnseen() || isUnwatched() || (lacksAudio() && held.some((file) => file.audio));
 
 /** Whether files wait for a message. */
 export const hasFiles = () => held.length > 0;
@@ -101,15 +101,15 @@ async function add(files) {
 
 async function readOne(file) {
   if (PICTURES.includes(file.type)) return readPicture(file);
-  if (isSound(file)) return readHeard(file);
+  if (isAudio(file)) return attachAudio(file);
   if (file.type === PDF) return readPdf(file);
   if (VIDEOS.includes(file.type)) return readVideo(file);
   return { name: file.name, text: await read(file) };
 }
 
-async function readHeard(file) {
-  if (isDeaf()) throw new Error(`${chosenModel().name} hears no sounds; text files can be attached.`);
-  const wav = file.size > MAX_SENT_BYTES ? file : await readSound(file);
+async function attachAudio(file) {
+  if (lacksAudio()) throw new Error(`${chosenModel().name} does not support audio; text files can be attached.`);
+  const wav = file.size > MAX_SENT_BYTES ? file : await readAudio(file);
   checkSum(file.name, wav);
   return { name: file.name, text: "", audio: await dataUrl(file.name, wav) };
 }
@@ -136,7 +136,7 @@ async function readPdf(file) {
 function checkSum(name, blob) {
   // Three bytes are four characters of base64.
   const sum = held.reduce((all, one) => all + (one.image ?? one.audio ?? one.video ?? one.pdf ?? "").length * 0.75, blob.size);
-  if (sum > MAX_SENT_BYTES) throw new Error(`${name} is too much: all pictures, sounds, videos and PDF files of a message may have ${bytes(MAX_SENT_BYTES)}.`);
+  if (sum > MAX_SENT_BYTES) throw new Error(`${name} is too much: all pictures, audio files, videos and PDF files of a message may have ${bytes(MAX_SENT_BYTES)}.`);
 }
 
 const dataUrl = (name, blob) =>
@@ -156,7 +156,7 @@ async function read(file) {
   } catch {
     text = "\0";
   }
-  if (text.includes("\0")) throw new Error(`${file.name} is neither UTF-8 text, nor a picture in ${KINDS}, nor a sound, nor a video, nor a PDF file.`);
+  if (text.includes("\0")) throw new Error(`${file.name} is neither UTF-8 text, nor a picture in ${KINDS}, nor audio, nor a video, nor a PDF file.`);
   return text;
 }
 
@@ -171,12 +171,12 @@ function render() {
   showKinds();
 }
 
-/** The name and the size of a file; of a picture, itself in small; of a sound or a video, a player. */
-export const fileLabel = (file) => (file.image ? pictureLabel(file) : file.audio ? soundLabel(file) : file.video ? videoLabel(file) : textLabel(file));
+/** The name and the size of a file; of a picture, itself in small; of audio or a video, a player. */
+export const fileLabel = (file) => (file.image ? pictureLabel(file) : file.audio ? audioLabel(file) : file.video ? videoLabel(file) : textLabel(file));
 
 const videoLabel = (file) => el("span", { class: "file" }, el("video", { class: "preview", controls: true, muted: true, preload: "metadata", src: file.video, "aria-label": file.name }), file.name);
 
-const soundLabel = (file) => el("span", { class: "file" }, el("audio", { controls: true, preload: "metadata", src: file.audio, "aria-label": file.name }), file.name);
+const audioLabel = (file) => el("span", { class: "file" }, el("audio", { controls: true, preload: "metadata", src: file.audio, "aria-label": file.name }), file.name);
 
 const pictureLabel = (file) => el("span", { class: "file" }, el("img", { class: "preview", src: file.image, alt: file.name }), file.name);
 

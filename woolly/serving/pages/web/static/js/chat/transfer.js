@@ -70,8 +70,8 @@ function readFile(text, name) {
 /** A conversation that `woolly chat` saved: {system, messages, forgotten, settings}, or a bare list of messages. */
 function fromTerminal(given, name) {
   const messages = Array.isArray(given) ? [...given] : given?.messages;
-  const isSound = (one) => typeof one === "object" && one !== null && typeof one.content === "string" && ["system", "user", "assistant", "tool"].includes(one.role) && (one.tool_calls === undefined || callsOf(one) !== null);
-  if (!Array.isArray(messages) || !messages.length || !messages.every(isSound)) return null;
+  const isMessage = (one) => typeof one === "object" && one !== null && typeof one.content === "string" && ["system", "user", "assistant", "tool"].includes(one.role) && (one.tool_calls === undefined || callsOf(one) !== null);
+  if (!Array.isArray(messages) || !messages.length || !messages.every(isMessage)) return null;
   const first = messages[0].role === "system" ? messages[0].content : null;
   const rest = first === null ? messages : messages.slice(1);
   if (rest.some((one) => one.role === "system")) return null;

@@ -1,4 +1,4 @@
-"""Sounds on the page: attached, recorded, played, sent, kept, and refused in words if the model hears none."""
+"""Audio on the page: attached, recorded, played, sent, kept, and rejected by models without audio support."""
 
 import base64
 import io
@@ -25,7 +25,7 @@ COUNT = """() => {
 }"""
 
 
-def sound(name="talk.wav", rate=8000):
+def wav_file(name="talk.wav", rate=8000):
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setparams((1, 2, rate, 0, "NONE", ""))
@@ -34,12 +34,12 @@ def sound(name="talk.wav", rate=8000):
 
 
 @pytest.fixture(scope="module")
-def hearing(tmp_path_factory):
-    """A server with a model that hears and one that does not."""
-    folder = tmp_path_factory.mktemp("hearing")
-    model = write_tiny(TINY["qwen2"], folder / "hears-Q8_0.gguf")
-    write_audio_tower(AUDIO_TOWERS["qwen2a"], folder / "mmproj-hears-F16.gguf")
-    write_tiny(TINY["llama"], folder / "deaf-Q8_0.gguf")
+def audio_server(tmp_path_factory):
+    """A server with a model that takes audio and one that does not."""
+    folder = tmp_path_factory.mktemp("audio")
+    model = write_tiny(TINY["qwen2"], folder / "audio-Q8_0.gguf")
+    write_audio_tower(AUDIO_TOWERS["qwen2a"], folder / "mmproj-audio-F16.gguf")
+    write_tiny(TINY["llama"], folder / "text-Q8_0.gguf")
     settings = Settings(
         models_dir=folder, model=str(model), sessions_file=folder / "s.db", threads=1, ctx_size=512, n_predict=4
     )
@@ -48,30 +48,30 @@ def hearing(tmp_path_factory):
 
 
 def opened(open_page, url):
-    """The page with the model that hears, whichever a test before loaded."""
+    """The page with the model that takes audio, whichever a test before loaded."""
     page = open_page(url)
-    if page.locator("#model-name").inner_text() != "hears-Q8_0":
-        choose(page, "hears-Q8_0")
+    if page.locator("#model-name").inner_text() != "audio-Q8_0":
+        choose(page, "audio-Q8_0")
     return page
 
 
-def heard(part):
-    """Rate and samples of a sound that was sent."""
+def sent_audio(part):
+    """Return the rate and the number of samples of a sent audio part."""
     assert part["type"] == "input_audio" and part["input_audio"]["format"] == "wav"
     with wave.open(io.BytesIO(base64.b64decode(part["input_audio"]["data"]))) as file:
         return file.getframerate(), file.getnframes()
 
 
-def test_a_sound_is_played_sent_and_kept(open_page, hearing):
-    page = opened(open_page, hearing)
-    page.locator("#attach-file").set_input_files(sound())
+def test_audio_is_played_sent_and_kept(open_page, audio_server):
+    page = opened(open_page, audio_server)
+    page.locator("#attach-file").set_input_files(wav_file())
     player = page.locator("#files audio")
     player.wait_for()
     until(page, lambda: player.evaluate("player => player.duration") == 1)
     ask(page, "What is said?")
     assert page.locator(".problem").count() == 0 and answers(page).count() == 1
     part, text = sent(page)
-    assert heard(part) == (8000, 8000) and text["text"] == "What is said?"  # a WAV file is sent as it is
+    assert sent_audio(part) == (8000, 8000) and text["text"] == "What is said?"  # a WAV file is sent as it is
     assert page.locator("#files li").count() == 0
     reload(page)
     page.locator(".message.user audio").wait_for()
@@ -80,13 +80,13 @@ def test_a_sound_is_played_sent_and_kept(open_page, hearing):
     assert page.watch.asked("/v1/chat/completions")[-1].post_data_json["messages"][0]["content"][0] == part
 
 
-def test_the_microphone_records_a_sound_and_what_is_none_is_refused(open_page, hearing):
-    page = opened(open_page, hearing)
+def test_microphone_records_and_invalid_files_are_rejected(open_page, audio_server):
+    page = opened(open_page, audio_server)
     page.locator("#attach-file").set_input_files({"name": "a.mp3", "mimeType": "audio/mpeg", "buffer": b"\0" * 99})
-    words = ["a.mp3 is no sound that this browser can play."]
+    words = ["a.mp3 is not an audio file that this browser can play."]
     until(page, lambda: page.locator(".toast").all_inner_texts() == words)
     page.evaluate(COUNT)
-    page.get_by_role("button", name="Record a sound").click()
+    page.get_by_role("button", name="Record audio").click()
     stop = page.get_by_role("button", name="Stop recording")
     stop.wait_for()
     until(page, lambda: page.evaluate("window.recorded") > 4000)
@@ -94,33 +94,33 @@ def test_the_microphone_records_a_sound_and_what_is_none_is_refused(open_page, h
     player = page.locator("#files audio")
     player.wait_for()
     until(page, lambda: player.evaluate("player => player.duration") > 0)
-    assert page.get_by_role("button", name="Record a sound").is_visible()
+    assert page.get_by_role("button", name="Record audio").is_visible()
     ask(page, "What is it?")
-    rate, n = heard(sent(page)[0])
+    rate, n = sent_audio(sent(page)[0])
     assert rate == 16000 and n > 800
     assert page.locator(".problem").count() == 0
 
 
-def test_a_model_that_hears_nothing_is_not_sent_a_sound(open_page, hearing):
-    page = opened(open_page, hearing)
-    page.locator("#attach-file").set_input_files(sound())
+def test_text_model_is_not_sent_audio(open_page, audio_server):
+    page = opened(open_page, audio_server)
+    page.locator("#attach-file").set_input_files(wav_file())
     page.locator("#files audio").wait_for()
     ask(page, "What is said?")
-    page.locator("#attach-file").set_input_files(sound("other.wav"))
+    page.locator("#attach-file").set_input_files(wav_file("other.wav"))
     page.locator("#files audio").wait_for()
-    choose(page, "deaf-Q8_0")
+    choose(page, "text-Q8_0")
     note = page.locator("#files-note")
     until(page, lambda: note.is_visible())
-    assert note.inner_text() == "deaf-Q8_0 hears no sounds: choose a model that does, or remove the sound."
+    assert note.inner_text() == "text-Q8_0 does not support audio: choose a model that does, or remove the audio file."
     assert page.locator("#record").is_hidden()
     page.get_by_role("button", name="Remove other.wav").click()
     ask(page, "and?")
-    assert page.locator(".problem p").inner_text().startswith("deaf-Q8_0 hears no sounds: choose a model")
-    page.get_by_role("button", name="Go on without the sounds").click()
+    assert page.locator(".problem p").inner_text().startswith("text-Q8_0 does not support audio: choose a model")
+    page.get_by_role("button", name="Go on without the audio").click()
     settled(page)
     assert page.locator(".problem").count() == 0
     first = page.watch.asked("/v1/chat/completions")[-1].post_data_json["messages"][0]["content"]
-    assert first == "[Sound talk.wav]\n\nWhat is said?"
-    page.locator("#attach-file").set_input_files(sound())
-    words = ["deaf-Q8_0 hears no sounds; text files can be attached."]
+    assert first == "[Audio talk.wav]\n\nWhat is said?"
+    page.locator("#attach-file").set_input_files(wav_file())
+    words = ["text-Q8_0 does not support audio; text files can be attached."]
     until(page, lambda: page.locator(".toast").all_inner_texts() == words)

@@ -1,4 +1,4 @@
-// Sounds: files, and what the microphone hears, as WAV. A WAV file stays as it is; what else the browser can play becomes
+// Audio: files, and recordings of the microphone, as WAV. A WAV file stays as it is; what else the browser can play becomes
 // 16 kHz and one channel here, so that the server needs no decoder for it.
 
 import { announce, byId, toast } from "../app/dom.js";
@@ -7,41 +7,41 @@ const RATE = 16000;
 const MAX_SECONDS = 300; // of a recording: 10 MB
 const NAMES = /\.(wav|mp3|flac|ogg|oga|opus|m4a|aac|webm)$/i;
 
-/** Whether a file is a sound, by its type; by its name if the browser knows none. */
-export const isSound = (file) => (file.type ? file.type.startsWith("audio/") : NAMES.test(file.name));
+/** Whether a file is audio, by its type; by its name if the browser knows none. */
+export const isAudio = (file) => (file.type ? file.type.startsWith("audio/") : NAMES.test(file.name));
 
-/** Returns a sound as a Blob of WAV. */
-export async function readSound(file) {
+/** Returns an audio file as a Blob of WAV. */
+export async function readAudio(file) {
   const buffer = await file.arrayBuffer();
   const letters = (from) => String.fromCharCode(...new Uint8Array(buffer.slice(from, from + 4)));
   if (letters(0) === "RIFF" && letters(8) === "WAVE") return new Blob([buffer], { type: "audio/wav" });
-  let sound = null;
+  let audio = null;
   try {
-    sound = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(buffer);
+    audio = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(buffer);
   } catch {
-    throw new Error(`${file.name} is no sound that this browser can play.`);
+    throw new Error(`${file.name} is not an audio file that this browser can play.`);
   }
-  return toWav(sound);
+  return toWav(audio);
 }
 
 /** The mean of all channels, in 16 bits. */
-function toWav(sound) {
-  const view = new DataView(new ArrayBuffer(44 + 2 * sound.length));
+function toWav(audio) {
+  const view = new DataView(new ArrayBuffer(44 + 2 * audio.length));
   const write = (at, letters) => [...letters].forEach((letter, i) => view.setUint8(at + i, letter.charCodeAt(0)));
   write(0, "RIFF");
-  view.setUint32(4, 36 + 2 * sound.length, true);
+  view.setUint32(4, 36 + 2 * audio.length, true);
   write(8, "WAVEfmt ");
   view.setUint32(16, 16, true);
   view.setUint16(20, 1, true); // PCM
   view.setUint16(22, 1, true); // channels
-  view.setUint32(24, sound.sampleRate, true);
-  view.setUint32(28, 2 * sound.sampleRate, true);
+  view.setUint32(24, audio.sampleRate, true);
+  view.setUint32(28, 2 * audio.sampleRate, true);
   view.setUint16(32, 2, true);
   view.setUint16(34, 16, true);
   write(36, "data");
-  view.setUint32(40, 2 * sound.length, true);
-  const channels = Array.from({ length: sound.numberOfChannels }, (_, i) => sound.getChannelData(i));
-  for (let i = 0; i < sound.length; i += 1) {
+  view.setUint32(40, 2 * audio.length, true);
+  const channels = Array.from({ length: audio.numberOfChannels }, (_, i) => audio.getChannelData(i));
+  for (let i = 0; i < audio.length; i += 1) {
     const mean = channels.reduce((sum, one) => sum + one[i], 0) / channels.length;
     view.setInt16(44 + 2 * i, Math.round(32767 * Math.max(-1, Math.min(1, mean))), true);
   }
@@ -58,10 +58,10 @@ export function setUpRecording(add) {
   button.addEventListener("click", () => (recorder ? recorder.stop() : record(add)));
 }
 
-/** Shows the button of the microphone to models that hear, as long as the browser lets the page use one. */
-export function showRecording(canHear) {
-  button.hidden = !recorder && !(canHear && navigator.mediaDevices && window.MediaRecorder);
-  const label = recorder ? "Stop recording" : "Record a sound";
+/** Shows the button of the microphone if the model takes audio, as long as the browser lets the page use one. */
+export function showRecording(takesAudio) {
+  button.hidden = !recorder && !(takesAudio && navigator.mediaDevices && window.MediaRecorder);
+  const label = recorder ? "Stop recording" : "Record audio";
   button.setAttribute("aria-label", label);
   button.title = label;
   button.classList.toggle("recording", recorder !== null);
