@@ -7,7 +7,7 @@ import pytest
 
 from woolly import RequestError, SamplingParams
 from woolly.engine import Engine, RequestOptions
-from woolly.engine.step.breadth import Breadth
+from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
 from woolly.engine.step.work import Span
 
 
@@ -107,7 +107,7 @@ def test_many_answers_to_one_prompt_do_not_delay_another_client(tiny_llm, engine
 def test_chat_takes_one_slot_of_a_batch_with_more_than_may_begin(engine_of):
     engine = engine_of(chunk=128, kv_tokens=8192, max_running=64)
     ahead = 10.0  # seconds that all requests seem to have waited
-    engine.scheduler.breadth = Breadth(16, 64, lambda: time.monotonic() + ahead)
+    engine.scheduler.batch_size = AdaptiveBatchSize(16, 64, lambda: time.monotonic() + ahead)
     first = add(engine, 5, 0)
     rows = [first, *(add(engine, 5, seed, beside=first) for seed in range(1, 64))]
     engine.scheduler.schedule()
@@ -121,7 +121,7 @@ def test_chat_takes_one_slot_of_a_batch_with_more_than_may_begin(engine_of):
 
 def test_background_work_does_not_raise_the_batch_size(engine_of):
     engine = engine_of(chunk=128, kv_tokens=8192, max_running=64)
-    engine.scheduler.breadth = Breadth(4, 64, lambda: time.monotonic() + 10.0)  # all seem to have waited long
+    engine.scheduler.batch_size = AdaptiveBatchSize(4, 64, lambda: time.monotonic() + 10.0)  # all are late
     rows = [add(engine, 5, seed, priority=-1) for seed in range(6)]
     engine.scheduler.schedule()
     assert engine.scheduler.running == rows[:4]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from woolly.engine.opening.hooks import Hook
     from woolly.engine.opening.load import (
         LoadedModel,
-        default_breadth,
+        default_batch_size,
         default_kv_tokens,
         default_snapshots,
         load_model,
@@ -51,7 +51,7 @@ __all__ = [
     "affordable_ctx",
     "check_vocabulary",
     "context_limit",
-    "default_breadth",
+    "default_batch_size",
     "default_ctx",
     "default_kv_tokens",
     "default_snapshots",
@@ -76,7 +76,7 @@ __getattr__ = later(
         "opening.context": "affordable_ctx context_limit default_ctx possible_ctx",
         "opening.draft_file": "describe_draft has_block is_draft_file",
         "opening.hooks": "Hook",
-        "opening.load": "LoadedModel default_breadth default_kv_tokens default_snapshots load_model",
+        "opening.load": "LoadedModel default_batch_size default_kv_tokens default_snapshots load_model",
         "request": "FinishReason Request",
         "request_options": "RequestOptions",
         "threads.completion": "Chunk Completion Score",

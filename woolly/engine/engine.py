@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from woolly.cache.tier import DiskStats
     from woolly.engine.drafts.draft import Draft
     from woolly.engine.request import Request
-    from woolly.engine.step.breadth import Breadth
+    from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
     from woolly.engine.step.rows import Rows
     from woolly.engine.step.work import Work
     from woolly.multimodal import Prompt
@@ -56,7 +56,7 @@ class Engine:
         kv_tokens: int | None = None,
         chunk: int | None = None,
         max_running: int = 16,
-        breadth: Breadth | None = None,
+        batch_size: AdaptiveBatchSize | None = None,
         n_snapshots: int = 16,
         draft: Draft | None = None,
         draft_tokens: int = 8,
@@ -71,7 +71,7 @@ class Engine:
         """`ctx` bounds one request; `kv_tokens` is what the cache holds for all requests (None: one context).
 
         `ctx_limit` is the most that the model has (None: `ctx`). `chunk` bounds the rows of a step, `max_running` the
-        requests that run at once: with a `breadth` as many as that says, unless the memory holds the state for
+        requests that run at once: with a `batch_size` as many as that says, unless the memory holds the state for
         `max_running` alone. `n_snapshots` bounds the recurrent states that are kept for later requests, `draft_tokens`
         the tokens of `draft` that one step checks for one request. `check_file` raises if the weights have changed.
         `adapters` are those in the program's plan. `disk` keeps pages that leave the cache, if the state
@@ -83,7 +83,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.ctx = ctx
         chunk = min(chunk or program.max_rows, program.max_rows)
-        most = max_running if breadth is None else breadth.most
+        most = max_running if batch_size is None else batch_size.most
         n_drafts = 0 if draft is None else draft_tokens
         new_sizes = partial(CacheSizes.of, program, ctx, kv_tokens, chunk=chunk, n_snapshots=n_snapshots)
         sizes = new_sizes(max_running=most, n_drafts=n_drafts)
@@ -92,7 +92,7 @@ class Engine:
         except RequestError:
             if most <= max_running:  # else nobody asked for more
                 raise
-            most, breadth = max_running, None
+            most, batch_size = max_running, None
             sizes = new_sizes(max_running=most, n_drafts=n_drafts)
             state = sizes.new_state(program)
         pages, slots, visible_pages = sizes.new_pools(program.plan)
@@ -101,7 +101,7 @@ class Engine:
         elif draft is not None and isinstance(draft, drafts.MtpDraft):
             draft.attach(sizes.n_pages)
         self.scheduler = Scheduler(pages, slots, visible_pages, chunk=chunk, max_running=most)
-        self.scheduler.breadth = breadth or self.scheduler.breadth
+        self.scheduler.batch_size = batch_size or self.scheduler.batch_size
         if disk is not None and isinstance(state, PortableState) and state.is_portable:
             from woolly.cache.tier import DiskTier
 

@@ -25,7 +25,7 @@ from woolly.engine import (
 )
 from woolly.engine.opening.adapters import AdapterSet, named_adapters
 from woolly.engine.opening.control_vectors import scaled_files
-from woolly.engine.opening.load import default_breadth, default_kv_tokens, default_snapshots, load_model
+from woolly.engine.opening.load import default_batch_size, default_kv_tokens, default_snapshots, load_model
 from woolly.engine.opening.step_names import find_norm
 from woolly.engine.threads.adapting import Adapting
 from woolly.errors import RequestError
@@ -147,7 +147,7 @@ class LLM(RequestMaker, TextReader, TranscriptionMixin, OnDisk, PeerCalls, Adapt
             self.modalities = modalities_of(loaded, self.ctx)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
             has_tower, chunk = self.modalities is not None or loaded.source is not None, given.chunk
-            breadth = None if at_once else default_breadth(loaded.program, kv_tokens, chunk, has_tower=has_tower)
+            batch_size = None if at_once else default_batch_size(loaded.program, kv_tokens, chunk, has_tower=has_tower)
             disk = open_disk(loaded, given.cache_disk, given.cache_disk_folder)
             engine = Engine(
                 loaded.program,
@@ -157,7 +157,7 @@ class LLM(RequestMaker, TextReader, TranscriptionMixin, OnDisk, PeerCalls, Adapt
                 kv_tokens=kv_tokens,
                 chunk=given.chunk,
                 max_running=runtime.max_running,
-                breadth=breadth,
+                batch_size=batch_size,
                 n_snapshots=default_snapshots(loaded.program),
                 draft=open_draft(guesses, self._loaded, self.ctx, kv_tokens, given, runtime),
                 draft_tokens=given.draft_tokens,

@@ -18,7 +18,7 @@ from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
 from woolly.engine.opening.context import MAX_CTX, MIN_CTX, check_ctx, context_limit
 from woolly.engine.opening.draft_file import guessed_ids, open_draft_file, with_draft
 from woolly.engine.opening.memory import check_memory, estimate, weight_bytes
-from woolly.engine.step.breadth import Breadth
+from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, Tensor, open_gguf
 from woolly.gguf.overlay import Value, write_overrides
@@ -320,7 +320,7 @@ def default_snapshots(program: Program) -> int:
     return max(_MIN_SNAPSHOTS, min(_MAX_SNAPSHOTS, affordable))
 
 
-def default_breadth(program: Program, kv_tokens: int, chunk: int | None, *, has_tower: bool) -> Breadth:
+def default_batch_size(program: Program, kv_tokens: int, chunk: int | None, *, has_tower: bool) -> AdaptiveBatchSize:
     """How many requests run at once: at least 16, and as many more as the device may gain by and the memory holds.
 
     Answers take at most a quarter of the `chunk` rows of a step, so that prompts advance beside them. Rows of a picture
@@ -336,4 +336,4 @@ def default_breadth(program: Program, kv_tokens: int, chunk: int | None, *, has_
         promised = kv_tokens * _token_bytes(program) + default_snapshots(program) * program.plan.bytes_per_sequence
         left = max(0.0, _memory(program) - promised - _MIN_RUNNING * each)
         most = min(most, _MIN_RUNNING + int(_RUNNING_SHARE * left / each))
-    return Breadth(first, max(_MIN_RUNNING, most))
+    return AdaptiveBatchSize(first, max(_MIN_RUNNING, most))

@@ -15,8 +15,8 @@ from woolly.cache.slots import SlotPool
 from woolly.engine.request import Request
 from woolly.engine.state.snapshots import Snapshots
 from woolly.engine.state.visible_pages import VisiblePages
+from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
 from woolly.engine.step.batching import assemble
-from woolly.engine.step.breadth import Breadth
 from woolly.engine.step.work import Span, Work
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
 
@@ -62,7 +62,7 @@ class Scheduler:
         self._awaited: dict[Request, bytes] = {}  # the last such page that a waiting request waits for
         self.tier: cache.DiskTier | None = None
         self._asked: set[Request] = set()  # waiting requests for which the tier was asked
-        self.breadth = Breadth(self.max_running, self.max_running)
+        self.batch_size = AdaptiveBatchSize(self.max_running, self.max_running)
 
     def __repr__(self) -> str:
         pages = f"{self.pages.n_free} of {self.pages.n_pages} pages free"
@@ -124,7 +124,7 @@ class Scheduler:
             self.snapshots.ran(work)
         if self.tier is not None:
             self.tier.saw(work.n_rows, work.seconds)
-        self.breadth.ran(len(self.running), work.n_rows, len(self.waiting))
+        self.batch_size.ran(len(self.running), work.n_rows, len(self.waiting))
 
     def wait(self) -> None:
         """Waits shortly for pages from disk, if any are on their way: without them there is no work."""
@@ -254,7 +254,7 @@ class Scheduler:
     def _limit(self) -> int:
         """Requests that may run at once; more if one is late that had no place before and is no background work."""
         queued = (r.queued for r in self.waiting if r.prefix is None and r.priority >= 0)
-        return min(self.max_running, self.breadth.limit(next(queued, None)))
+        return min(self.max_running, self.batch_size.limit(next(queued, None)))
 
     def _waits_for_disk(self, request: Request, digests: Sequence[bytes]) -> bool:
         """Whether pages of a request are on their way from disk; each start that reads nothing ahead asks once."""

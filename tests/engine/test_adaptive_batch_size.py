@@ -7,9 +7,9 @@ import pytest
 from tests.cases.rwkv import RWKV
 from tests.cases.tiny import write_tiny
 from woolly import LLM, RequestError
-from woolly.engine import Engine, default_breadth
+from woolly.engine import Engine, default_batch_size
 from woolly.engine.state.sizes import CacheSizes
-from woolly.engine.step.breadth import Breadth
+from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
 
 
 class Clock:
@@ -20,13 +20,13 @@ class Clock:
         return self.now
 
 
-def run(breadth, clock, seconds_of, n_steps, queued=None):
+def run(batch_size, clock, seconds_of, n_steps, queued=None):
     """Steps with as many answers as may run while others wait; the time of each follows from their number."""
     for _ in range(n_steps):
-        n = breadth.limit(clock.now if queued is None else queued)
+        n = batch_size.limit(clock.now if queued is None else queued)
         clock.now += seconds_of(n)
-        breadth.ran(n, n, 1)
-    return breadth.limit(clock.now)
+        batch_size.ran(n, n, 1)
+    return batch_size.limit(clock.now)
 
 
 @pytest.mark.parametrize(
@@ -39,43 +39,43 @@ def run(breadth, clock, seconds_of, n_steps, queued=None):
 )
 def test_batch_size_grows_while_that_pays(seconds_of, found):
     clock = Clock()
-    breadth = Breadth(16, 256, clock)
-    assert breadth.limit(0.0) == 16
-    assert run(breadth, clock, seconds_of, 400) == found
+    batch_size = AdaptiveBatchSize(16, 256, clock)
+    assert batch_size.limit(0.0) == 16
+    assert run(batch_size, clock, seconds_of, 400) == found
 
 
 def test_nothing_is_measured_without_waiting_requests_or_during_prefill():
     clock = Clock()
-    breadth = Breadth(16, 256, clock)
+    batch_size = AdaptiveBatchSize(16, 256, clock)
     for n_rows, n_waiting in ((16, 0), (512, 3), (12, 2)):
         for _ in range(200):
             clock.now += 1.0
-            breadth.ran(16 if n_rows > 16 else n_rows, n_rows, n_waiting)
-    assert breadth.limit(clock.now) == 16
+            batch_size.ran(16 if n_rows > 16 else n_rows, n_rows, n_waiting)
+    assert batch_size.limit(clock.now) == 16
 
 
 def test_late_steps_do_not_count_against_the_batch_size():
     clock = Clock()
-    breadth = Breadth(16, 64, clock)
+    batch_size = AdaptiveBatchSize(16, 64, clock)
     clock.now = 2.0
-    run(breadth, clock, lambda n: 1.0, 100, queued=0.0)  # all 64 run
-    assert breadth.limit(clock.now) == 16
-    assert run(breadth, clock, lambda n: 1.0, 60) == 64
+    run(batch_size, clock, lambda n: 1.0, 100, queued=0.0)  # all 64 run
+    assert batch_size.limit(clock.now) == 16
+    assert run(batch_size, clock, lambda n: 1.0, 60) == 64
 
 
 def test_batch_size_that_did_not_pay_is_retried_later():
     clock = Clock()
-    breadth = Breadth(16, 32, clock)
-    assert run(breadth, clock, float, 200) == 16
-    assert run(breadth, clock, lambda n: 1.0, 2000) == 32
+    batch_size = AdaptiveBatchSize(16, 32, clock)
+    assert run(batch_size, clock, float, 200) == 16
+    assert run(batch_size, clock, lambda n: 1.0, 2000) == 32
 
 
 def test_waiting_request_gets_a_slot_even_if_that_does_not_pay():
     clock = Clock()
-    breadth = Breadth(16, 64, clock)
-    assert breadth.limit(queued=0.0) == 16
+    batch_size = AdaptiveBatchSize(16, 64, clock)
+    assert batch_size.limit(queued=0.0) == 16
     clock.now = 2.0
-    assert breadth.limit(queued=0.0) == 64 and breadth.limit(queued=1.0) == 16
+    assert batch_size.limit(queued=0.0) == 64 and batch_size.limit(queued=1.0) == 16
 
 
 def program(max_rows=2048, memory=10**9, **plan):
@@ -98,7 +98,7 @@ def program(max_rows=2048, memory=10**9, **plan):
 
 @pytest.mark.parametrize(("chunk", "most"), [(None, 256), (4096, 256), (512, 128), (64, 16), (16, 16)])
 def test_decode_leaves_three_quarters_of_a_step_to_prefill(chunk, most):
-    assert default_breadth(program(), 10**6, chunk, has_tower=False).most == most
+    assert default_batch_size(program(), 10**6, chunk, has_tower=False).most == most
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_decode_leaves_three_quarters_of_a_step_to_prefill(chunk, most):
 )
 def test_larger_batches_use_memory_left_by_the_cache(memory, most):
     a_state = program(memory=memory, bytes_per_sequence=10**4)
-    assert default_breadth(a_state, 1_600_000, None, has_tower=False).most == most
+    assert default_batch_size(a_state, 1_600_000, None, has_tower=False).most == most
 
 
 def test_minimum_runs_if_state_for_more_cannot_be_allocated(tiny_llm, monkeypatch):
@@ -124,8 +124,10 @@ def test_minimum_runs_if_state_for_more_cannot_be_allocated(tiny_llm, monkeypatc
         return plain(sizes, program)
 
     monkeypatch.setattr(CacheSizes, "new_state", refuses)
-    scheduler = Engine(tiny_llm.engine.program, tiny_llm.tokenizer, ctx=512, breadth=Breadth(64, 256)).scheduler
-    assert scheduler.max_running == 16 and scheduler.breadth.most == 16
+    scheduler = Engine(
+        tiny_llm.engine.program, tiny_llm.tokenizer, ctx=512, batch_size=AdaptiveBatchSize(64, 256)
+    ).scheduler
+    assert scheduler.max_running == 16 and scheduler.batch_size.most == 16
     asked.clear()
     with pytest.raises(RequestError, match="takes too much"):
         Engine(tiny_llm.engine.program, tiny_llm.tokenizer, ctx=512)
