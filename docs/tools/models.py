@@ -20,7 +20,7 @@ Woolly does not support its architecture. Other commands accept a name after the
 | `qwen3:4b-q8_0` | that size in another type, if the repository has it |
 | `org/repo`, `hf:org/repo`, `hf.co/org/repo` | a repository of the Hugging Face hub: Q4_K_M or the nearest type |
 | `org/repo:Q8_0`, `hf:org/repo/file.gguf` | one file of a repository |
-| `hf:ggerganov/whisper.cpp/ggml-base.en.bin` | a file of [whisper.cpp](../use/sounds.md#whisper) |
+| `hf:ggerganov/whisper.cpp/ggml-base.en.bin` | a file of [whisper.cpp](../use/audio.md#whisper) |
 | `https://huggingface.co/org/repo/blob/main/file.gguf` | the file of this page |
 | a path | that file; an existing path takes precedence over a name |
 
