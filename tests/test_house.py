@@ -299,7 +299,7 @@ def test_a_run_imports_only_what_a_text_model_on_the_cpu_needs(tmp_path):
     others = {"asyncio", "http.client", "ssl", "urllib.request", "numpy.random", "rich", "pydantic", "huggingface_hub"}
     assert not (others | {"jinja2"}) & opening and not others & running
     rooms = "woolly.serving woolly.cluster woolly.measure woolly.convert woolly.mcp woolly.grammar woolly.wire"
-    files = "woolly.multimodal.given woolly.multimodal.pdf woolly.multimodal.processing woolly.models.towers.registry"
+    files = "woolly.multimodal.inputs woolly.multimodal.pdf woolly.multimodal.processing woolly.models.towers.registry"
     files += (
         " woolly.engine.multimodal.tower woolly.engine.drafts.model woolly.llm.speech.transcriber woolly.cache.tier"
     )

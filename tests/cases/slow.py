@@ -160,7 +160,7 @@ SLOW = (
     "tests/sampling/test_sampler.py::test_mirostat_surprises_as_much_as_tau_asks_for",
     "tests/sampling/test_sampling_filters.py",
     "tests/sampling/test_sampling_native.py",
-    "tests/multimodal/test_address.py::test_every_redirect_is_checked_as_the_first_address",
+    "tests/multimodal/test_urls.py::test_every_redirect_is_checked_as_the_first_address",
     "tests/multimodal/test_pdf.py",
     "tests/multimodal/test_picture.py",
     "tests/multimodal/test_audio.py::test_rows_are_counted_by_the_length_alone",

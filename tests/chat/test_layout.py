@@ -20,7 +20,7 @@ from woolly.chat import (
 )
 from woolly.chat.message import FilePart, OtherPart, TextPart, read_messages
 from woolly.errors import RequestError, TemplateError
-from woolly.multimodal.given import GivenFile
+from woolly.multimodal.inputs import FileInput
 from woolly.sampling import SamplingParams
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
@@ -86,7 +86,7 @@ def test_template_and_request_errors_name_the_field(tokenizer, monkeypatch):
     with pytest.raises(RequestError) as caught:
         lay_out(ChatRequest(HI, reasoning=ReasoningOptions("high")), template, tokenizer)
     assert caught.value.field == "reasoning_effort"
-    file = (Message("user", (FilePart(GivenFile(data="https://x/a.pdf")),)),)
+    file = (Message("user", (FilePart(FileInput(data="https://x/a.pdf")),)),)
     for refused, reason in (
         (ChatRequest(file, reasoning=ReasoningOptions("high"), allows_remote=True), "no such switch"),
         (ChatRequest((*file, Message("usr", "Hi")), allows_remote=True), "did you mean 'user'"),

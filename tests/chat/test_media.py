@@ -15,7 +15,7 @@ from woolly.chat.compaction import compacting, shorter
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError, TemplateError
 from woolly.multimodal import TowerSettings
-from woolly.multimodal.given import GivenPicture
+from woolly.multimodal.inputs import ImageInput
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
 
@@ -35,7 +35,7 @@ def tokenizer():
 
 
 def picture(value, where=""):
-    return ImagePart(GivenPicture(np.full((56, 56, 3), value, np.uint8), where=where))
+    return ImagePart(ImageInput(np.full((56, 56, 3), value, np.uint8), where=where))
 
 
 def shade(seen):
@@ -118,7 +118,7 @@ def test_library_messages_contain_images(tokenizer, tmp_path):
 
 
 def test_bad_image_error_names_its_field(tokenizer):
-    request = asked(ImagePart(GivenPicture(address="file:///etc/passwd", where="messages.3.content.1.image_url")))
+    request = asked(ImagePart(ImageInput(url="file:///etc/passwd", where="messages.3.content.1.image_url")))
     with pytest.raises(RequestError) as error:
         lay_out(request, ChatTemplate(PARTS), tokenizer, VISION)
     assert str(error.value) == (
@@ -129,7 +129,7 @@ def test_bad_image_error_names_its_field(tokenizer):
 
 def test_image_is_freed_before_the_next_is_read(tokenizer, monkeypatch):
     kept = []
-    read = GivenPicture.read
+    read = ImageInput.read
 
     def watched(self, **options):
         assert all(one() is None for one in kept)
@@ -137,14 +137,14 @@ def test_image_is_freed_before_the_next_is_read(tokenizer, monkeypatch):
         kept.append(weakref.ref(picture.pixels))
         return picture
 
-    monkeypatch.setattr(GivenPicture, "read", watched)
+    monkeypatch.setattr(ImageInput, "read", watched)
     layout = lay_out(asked(picture(1), picture(2), picture(3)), ChatTemplate(PARTS), tokenizer, VISION)
     assert len(kept) == 3 and all(one() is None for one in kept) and len(layout.pictures) == 3
 
 
 def test_compaction_reads_each_image_once(tokenizer, monkeypatch):
-    n_read, read = [], GivenPicture.read
-    monkeypatch.setattr(GivenPicture, "read", lambda self, **options: n_read.append(1) or read(self, **options))
+    n_read, read = [], ImageInput.read
+    monkeypatch.setattr(ImageInput, "read", lambda self, **options: n_read.append(1) or read(self, **options))
     turns = [Message("user", (picture(i),)) for i in range(1, 7)]
     request, shades = compacting(ChatRequest(tuple(turns)), 8), []
     while (left := shorter(request.messages)) is not None:
@@ -159,7 +159,7 @@ def test_compaction_reads_each_image_once(tokenizer, monkeypatch):
 
 def test_images_of_a_conversation_are_limited_together(tokenizer, monkeypatch):
     template = ChatTemplate(PARTS)
-    unread = ImagePart(GivenPicture(address="file:///none"))
+    unread = ImagePart(ImageInput(url="file:///none"))
     for call in (lay_out, render_prompt):
         with pytest.raises(
             RequestError, match=r"^the conversation has 65 pictures, and at most 64 are taken; send fewer$"
@@ -172,12 +172,12 @@ def test_images_of_a_conversation_are_limited_together(tokenizer, monkeypatch):
 
 
 def test_prompt_is_rendered_without_decoding_images(tokenizer):
-    request = asked(TextPart("a"), ImagePart(GivenPicture(address="https://example.com/a.png")))
+    request = asked(TextPart("a"), ImagePart(ImageInput(url="https://example.com/a.png")))
     assert render_prompt(request, ChatTemplate(PARTS), tokenizer, VISION) == "user: a<start_of_image>"
 
 
 def test_unsupported_image_error_names_its_field(tokenizer):
-    thin = ImagePart(GivenPicture(np.zeros((1, 300, 3), np.uint8), where="images[0]"))
+    thin = ImagePart(ImageInput(np.zeros((1, 300, 3), np.uint8), where="images[0]"))
     with pytest.raises(RequestError, match=r"^images\[0\]: the picture has 300 x 1 pixels"):
         lay_out(asked(thin), ChatTemplate(TURNS), tokenizer, QWEN)
 

@@ -16,7 +16,7 @@ from woolly.chat.message import Message, TextPart
 from woolly.chat.request import ChatRequest
 from woolly.errors import RequestError, TemplateError
 from woolly.multimodal import Audio, TowerSettings, read_audio
-from woolly.multimodal.given import AudioInput
+from woolly.multimodal.inputs import AudioInput
 from woolly.multimodal.processing.audio import prepare_audio
 from woolly.sampling import SamplingParams
 from woolly.serving import Settings, create_app
@@ -115,9 +115,9 @@ def test_a_template_shows_parts_or_the_mark_is_written_into_the_text(llm):
 def test_pictures_and_audio_keep_their_order(llm):
     pytest.importorskip("PIL.Image")
     from woolly.chat import ImagePart
-    from woolly.multimodal.given import GivenPicture
+    from woolly.multimodal.inputs import ImageInput
 
-    audio, image = AudioPart(AudioInput((HEARD, 16000))), ImagePart(GivenPicture(np.zeros((56, 56, 3), np.uint8)))
+    audio, image = AudioPart(AudioInput((HEARD, 16000))), ImagePart(ImageInput(np.zeros((56, 56, 3), np.uint8)))
     layout = asked(llm, PARTS, audio, image, audio, modalities=BOTH)
     assert [one.picture.kind for one in layout.pictures] == ["audio", "image", "audio"]
 

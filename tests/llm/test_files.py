@@ -17,7 +17,7 @@ from woolly.chat import ChatRequest, FilePart, ImagePart, Message, TextPart, Vid
 from woolly.chat.files import open_files
 from woolly.errors import RequestError
 from woolly.multimodal import pdf
-from woolly.multimodal.given import GivenFile, GivenVideo
+from woolly.multimodal.inputs import FileInput, VideoInput
 from woolly.serving import Settings, create_app
 from woolly.serving.dialects.anthropic import messages as anthropic
 from woolly.serving.dialects.anthropic.messages import Block
@@ -59,7 +59,7 @@ def blind(folder):
 
 
 def opened(llm, *files, most=50):
-    parts = (*(FilePart(GivenFile(one, where="f")) for one in files), TextPart("what?"))
+    parts = (*(FilePart(FileInput(one, where="f")) for one in files), TextPart("what?"))
     (message,) = open_files([Message("user", parts)], llm.modalities, llm.tokenizer, most)
     return message.content
 
@@ -84,7 +84,7 @@ def test_a_model_that_sees_nothing_gets_the_text_alone(folder, blind):
 def test_the_pages_of_a_conversation_are_counted_together(folder, seeing):
     with pytest.raises(RequestError, match="f: the PDF files of the conversation have more than 2 pages together"):
         opened(seeing, folder / "paper.pdf", folder / "scan.pdf", most=2)
-    many = ChatRequest((Message("user", (FilePart(GivenFile(write_pdf([""] * 70, "0 0 20 20"))),)),), pdf_pages=70)
+    many = ChatRequest((Message("user", (FilePart(FileInput(write_pdf([""] * 70, "0 0 20 20"))),)),), pdf_pages=70)
     layout = lay_out(many, seeing.template, seeing.tokenizer, replace(seeing.modalities, ctx=None))
     assert len(layout.pictures) == 70  # more than the pictures that a conversation may bring one by one
 
@@ -201,6 +201,6 @@ def test_a_file_in_the_result_of_a_tool_is_a_note():
 
 
 def test_videos_are_counted_before_any_is_read(seeing):
-    talk = [Message("user", tuple(VideoPart(GivenVideo(b"", where=f"v{i}")) for i in range(5)))]
+    talk = [Message("user", tuple(VideoPart(VideoInput(b"", where=f"v{i}")) for i in range(5)))]
     with pytest.raises(RequestError, match=r"^v4: the conversation has 5 videos, and at most 4 are taken"):
         open_files(talk, seeing.modalities, seeing.tokenizer, 50)

@@ -16,7 +16,7 @@ from woolly.chat import FilePart, Message
 from woolly.chat.files import open_files
 from woolly.errors import RequestError
 from woolly.multimodal import pdf
-from woolly.multimodal.given import GivenFile
+from woolly.multimodal.inputs import FileInput
 from woolly.multimodal.pdf import is_pdf, read_file, read_pages
 from woolly.serving.errors import of_exception
 
@@ -126,13 +126,13 @@ def test_a_file_is_known_by_its_first_bytes(tmp_path):
 
 def test_a_given_file_names_the_field_at_fault():
     for given, reason in (
-        (GivenFile(data="data:text/html;base64,AAAA", where="a.b"), "a.b: its type is 'text/html'; a PDF file"),
-        (GivenFile(data="AAAA", media_type="image/png", where="a.b"), "a.b: its type is 'image/png'"),
-        (GivenFile(data="https://x/a.pdf", where="a.b"), "a.b: files are not fetched from other servers"),
-        (GivenFile(data="file:///etc/passwd", where="a.b"), "a.b: 'file:///etc/passwd' is no file"),
-        (GivenFile(data="AAAA", name="x.pdf", where="a.b"), "a.b: x.pdf is no PDF file"),
-        (GivenFile(data="!", where="a.b"), "a.b: the file is no base64"),
-        (GivenFile(3, where="a.b"), "a.b: the file is a int; a path or bytes"),
+        (FileInput(data="data:text/html;base64,AAAA", where="a.b"), "a.b: its type is 'text/html'; a PDF file"),
+        (FileInput(data="AAAA", media_type="image/png", where="a.b"), "a.b: its type is 'image/png'"),
+        (FileInput(data="https://x/a.pdf", where="a.b"), "a.b: files are not fetched from other servers"),
+        (FileInput(data="file:///etc/passwd", where="a.b"), "a.b: 'file:///etc/passwd' is no file"),
+        (FileInput(data="AAAA", name="x.pdf", where="a.b"), "a.b: x.pdf is no PDF file"),
+        (FileInput(data="!", where="a.b"), "a.b: the file is no base64"),
+        (FileInput(3, where="a.b"), "a.b: the file is a int; a path or bytes"),
     ):
         with pytest.raises(RequestError) as error:
             given.read(sees=False, most=50)
@@ -151,7 +151,7 @@ def test_files_of_other_servers_are_fetched_if_the_operator_allows_it(monkeypatc
     monkeypatch.setattr("woolly.multimodal.remote.fetch", fetch)
     tokenizer = SimpleNamespace(break_marks=lambda text: text)
     urls = ("https://x/of%20a.pdf?b=1", "HTTP://x/b.pdf")
-    message = Message("user", tuple(FilePart(GivenFile(data=url, where="a.b")) for url in urls))
+    message = Message("user", tuple(FilePart(FileInput(data=url, where="a.b")) for url in urls))
     with pytest.raises(RequestError, match=r"^a\.b: files are not fetched .*--allow-remote-images"):
         open_files([message], None, tokenizer, 50)
     assert not asked
@@ -163,7 +163,7 @@ def test_files_of_other_servers_are_fetched_if_the_operator_allows_it(monkeypatc
         RequestError, match=r"^a\.b: .* is not on the public internet, and only servers there are asked"
     ):
         monkeypatch.undo()
-        GivenFile(data="http://127.0.0.1/a.pdf", where="a.b").fetched(time.monotonic() + 9)
+        FileInput(data="http://127.0.0.1/a.pdf", where="a.b").fetched(time.monotonic() + 9)
 
 
 def test_mutated_files_are_pages_or_one_sentence():

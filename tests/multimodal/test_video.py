@@ -34,7 +34,7 @@ from woolly.chat.message import Message as ReadMessage
 from woolly.engine.multimodal.multimodal_input import read_prompt
 from woolly.errors import RequestError
 from woolly.multimodal import TowerSettings, lay_out, video
-from woolly.multimodal.given import GivenVideo
+from woolly.multimodal.inputs import VideoInput
 from woolly.multimodal.processing.pixels import resize
 from woolly.multimodal.processing.video import SMOLVLM, measure_frames, prepare_clip, prepare_frame, showing_of
 from woolly.multimodal.video import Clip, Frame, is_video
@@ -113,7 +113,7 @@ def test_faults_are_one_sentence(clip, monkeypatch):
 
 
 def test_frames_stand_in_the_words_of_the_processor(clip):
-    parts = opened(GivenVideo(clip))
+    parts = opened(VideoInput(clip))
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     assert texts[0] == (
         "You are provided the following series of five frames from a 0:00:05 [H:MM:SS] video.\n\nFrame from 00:00:"
@@ -171,15 +171,15 @@ def test_texts_of_pairs_are_those_of_the_processor(record, monkeypatch):
         chosen = record[f"chosen {n} {rate}"].tolist()
         chosen += chosen[-1:] * (len(chosen) % 2)
         seen = [Frame((a + b) / rate / 2, 64, 32, b"", 2, n / rate) for a, b in zip(*[iter(chosen)] * 2, strict=True)]
-        monkeypatch.setattr(GivenVideo, "read", lambda *_, seen=seen, **__: video.Video(1.0, tuple(seen)))
-        *parts, _ = opened(GivenVideo(b""), QWEN)
+        monkeypatch.setattr(VideoInput, "read", lambda *_, seen=seen, **__: video.Video(1.0, tuple(seen)))
+        *parts, _ = opened(VideoInput(b""), QWEN)
         rows = "<|vision_start|>" + "<|video_pad|>" * ROWS + "<|vision_end|>"
         said = "".join(part.text if isinstance(part, TextPart) else rows for part in parts)
         assert said == record[f"said {n} {rate}"]
 
 
 def test_qwen_sees_pairs_of_frames_with_their_times(clip):
-    parts = opened(GivenVideo(clip), QWEN)
+    parts = opened(VideoInput(clip), QWEN)
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     # Ten frames of fifty, evenly: 0, 5, 11, 16, 22, 27, 33, 38, 44 and 49.
     assert texts == ["<0.2 seconds>", "<1.4 seconds>", "<2.5 seconds>", "<3.5 seconds>", "<4.7 seconds>", "what?"]
@@ -247,7 +247,7 @@ def test_rows_of_a_video_turn_by_seconds_lines_and_columns(record, name, n, heig
 
 
 def test_a_video_of_qwen_2_is_one_run_of_rows(clip, record):
-    (part, text) = opened(GivenVideo(clip, where="a"), QWEN2["qwen2.5"])
+    (part, text) = opened(VideoInput(clip, where="a"), QWEN2["qwen2.5"])
     assert isinstance(part, ImagePart) and text == TextPart("what?")
     clips = part.picture.source
     assert len(clips.frames) == 5 and clips.frames[0].rate == record["qwen2 rates"][LENGTHS.index((50, 10))] == 2.0
@@ -296,7 +296,7 @@ def test_both_children_of_a_video_keep_to_the_deadline_of_the_conversation(clip,
         return run(*order, deadline=deadline if len(calls) < 2 else 0.0, max_output_bytes=max_output_bytes, **rest)
 
     monkeypatch.setattr(video, "run_in_turn", late)
-    given, deadline = GivenVideo(clip + b"2", where="a"), time.monotonic() + 60
+    given, deadline = VideoInput(clip + b"2", where="a"), time.monotonic() + 60
     with pytest.raises(RequestError, match=r"^a: the files of the conversation take too long to read together"):
         given.read(showing_of(QWEN), deadline=deadline)
     assert [one for one, _ in calls] == [deadline] * 2
@@ -307,7 +307,7 @@ def test_both_children_of_a_video_keep_to_the_deadline_of_the_conversation(clip,
 
 
 def test_models_that_take_videos_otherwise_refuse_them_by_name(clip):
-    given = GivenVideo(clip, where="a.b")
+    given = VideoInput(clip, where="a.b")
     with pytest.raises(RequestError, match=r"^a\.b: videos are taken by SmolVLM and Qwen .* not .* type glm4v;"):
         opened(given, replace(SMOL, projector="glm4v"))
     with pytest.raises(RequestError, match=r"of type qwen2\.5o;"):
@@ -318,13 +318,13 @@ def test_models_that_take_videos_otherwise_refuse_them_by_name(clip):
         opened(given, None)
     for data, reason in (("https://x/a.mp4", "videos are not fetched"), ("data:image/png;base64,AAAA", "is no video")):
         with pytest.raises(RequestError, match=reason):
-            opened(GivenVideo(data=data))
+            opened(VideoInput(data=data))
 
 
 def test_a_video_of_another_server_is_fetched_for_a_model_that_takes_it(clip, monkeypatch):
     asked = []
     monkeypatch.setattr("woolly.multimodal.remote.fetch", lambda *given, **_: asked.append(given) or clip)
-    message = Message("user", (VideoPart(GivenVideo(data="https://x/a.mp4", where="a")),))
+    message = Message("user", (VideoPart(VideoInput(data="https://x/a.mp4", where="a")),))
     with pytest.raises(RequestError, match="a: videos are taken by SmolVLM"):
         open_files([message], Modalities(replace(SMOL, projector="glm4v")), None, 50, allows_remote=True)
     assert not asked

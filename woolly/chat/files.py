@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from woolly.chat.message import FilePart, ImagePart, Message, Part, TextPart, VideoPart
 from woolly.errors import RequestError
-from woolly.multimodal.given import GivenFile, GivenPicture, GivenVideo
+from woolly.multimodal.inputs import FileInput, ImageInput, VideoInput
 from woolly.multimodal.pdf import Page, Taken
 from woolly.multimodal.processing.video import SMOLVLM, showing_of
 from woolly.multimodal.video import Clip, Video
@@ -22,7 +22,7 @@ _READING = 60.0  # seconds for all files of a conversation: they hold up the pic
 _FETCHING = 30.0  # seconds for what other servers give of them
 _MAX_VIDEOS = 4
 
-Given = TypeVar("Given", GivenFile, GivenVideo)
+Input = TypeVar("Input", FileInput, VideoInput)
 
 
 def open_files(
@@ -71,7 +71,7 @@ class _Fetches:
     is_allowed: bool
     left: float = _FETCHING
 
-    def local(self, given: Given) -> Given:
+    def local(self, given: Input) -> Input:
         """Returns what was given with its bytes, if it must be fetched and may be; who reads it refuses it else."""
         if not (self.is_allowed and given.is_remote):
             return given
@@ -84,12 +84,12 @@ class _Fetches:
 def _check_videos(messages: Sequence[Message]) -> None:
     videos = [part.video for message in messages for part in message.parts if isinstance(part, VideoPart)]
     if len(videos) > _MAX_VIDEOS:
-        raise videos[_MAX_VIDEOS].refusal(
+        raise videos[_MAX_VIDEOS].request_error(
             f"the conversation has {len(videos)} videos, and at most {_MAX_VIDEOS} are taken; send fewer"
         )
 
 
-def _shown(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list[Part]:
+def _shown(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> list[Part]:
     """Returns each page as its text and its picture."""
     parts: list[Part] = []
     for page in pages:
@@ -97,14 +97,14 @@ def _shown(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list
         text = f"{page.text}\n" if page.text else ""
         parts.append(TextPart(tokenizer.break_marks(head + text)))  # strangers write files, as results of tools
         if page.packed:
-            parts.append(ImagePart(GivenPicture(page, where=file.where)))
+            parts.append(ImagePart(ImageInput(page, where=file.where)))
     return parts
 
 
-def _told(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list[Part]:
+def _told(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> list[Part]:
     """Returns the text of each page, for a model that sees nothing."""
     if not any(page.text for page in pages):
-        raise file.refusal(
+        raise file.request_error(
             f"{file.shown_name[:80]} has no text, only pictures of its pages, and this model sees no pictures; choose a"
             " model that does"
         )
@@ -115,18 +115,18 @@ def _told(file: GivenFile, pages: Sequence[Page], tokenizer: Tokenizer) -> list[
     return parts
 
 
-def _framed(video: GivenVideo, modalities: Modalities | None, deadline: float, fetches: _Fetches) -> list[Part]:
+def _framed(video: VideoInput, modalities: Modalities | None, deadline: float, fetches: _Fetches) -> list[Part]:
     """Returns frames with their times, in the words of the family's processor, or as one picture of them all."""
     if modalities is None or modalities.vision is None:
-        raise video.refusal("this model sees no pictures, and so no video; choose a model that does")
+        raise video.request_error("this model sees no pictures, and so no video; choose a model that does")
     try:
         showing = showing_of(modalities.vision, has_audio=modalities.audio is not None)
     except RequestError as error:
-        raise video.refusal(str(error)) from None
+        raise video.request_error(str(error)) from None
     seen = fetches.local(video).read(showing, deadline=deadline)
     if showing.is_whole:
-        return [ImagePart(GivenPicture(Clip(seen.frames), where=video.where))]
-    pictures = [ImagePart(GivenPicture(frame, where=video.where)) for frame in seen.frames]
+        return [ImagePart(ImageInput(Clip(seen.frames), where=video.where))]
+    pictures = [ImagePart(ImageInput(frame, where=video.where)) for frame in seen.frames]
     texts = _told_smolvlm(seen) if showing is SMOLVLM else [f"<{frame.seconds:.1f} seconds>" for frame in seen.frames]
     parts: list[Part] = [part for pair in zip(map(TextPart, texts), pictures, strict=True) for part in pair]
     return [*parts, TextPart("\n\n")] if showing is SMOLVLM else parts
@@ -159,7 +159,7 @@ def _words(n: int) -> str:
     return f"{tens}-{_ONES[n % 10]}" if n % 10 else tens
 
 
-def _title(file: GivenFile, page: Page, n_pages: int) -> str:
+def _title(file: FileInput, page: Page, n_pages: int) -> str:
     return f"{file.shown_name[:80]}, page {page.number} of {n_pages}"
 
 

@@ -69,7 +69,7 @@ class SeenPicture:
 class _CachedMedia:
     """A picture, or an audio clip, that was read for a tower."""
 
-    given: multimodal.GivenPicture | multimodal.AudioInput
+    given: multimodal.ImageInput | multimodal.AudioInput
     settings: TowerSettings | AudioSettings
     prepared: Prepared
     n_rows: int
@@ -83,9 +83,7 @@ class MediaCache:
     left: float = _FETCHING  # seconds
     _read: dict[int, _CachedMedia] = field(default_factory=dict)  # by the identity of what was given
 
-    def find(
-        self, given: multimodal.GivenPicture | multimodal.AudioInput, modalities: Modalities
-    ) -> _CachedMedia | None:
+    def find(self, given: multimodal.ImageInput | multimodal.AudioInput, modalities: Modalities) -> _CachedMedia | None:
         """Returns what was read of this; None if nothing was, or if the tower is another one."""
         found = self._read.get(_identity(given))
         is_same = found is not None and found.settings in (modalities.vision, modalities.audio)
@@ -97,7 +95,7 @@ class MediaCache:
         return reading
 
 
-def _identity(given: multimodal.GivenPicture | multimodal.AudioInput) -> int:
+def _identity(given: multimodal.ImageInput | multimodal.AudioInput) -> int:
     """Returns what tells one given thing from another; pages of a file that is opened again are the same."""
     source = given.source.frames[0] if isinstance(given.source, multimodal.Clip) else given.source
     return id(source if isinstance(source, (multimodal.Page, multimodal.Frame)) else given)
@@ -112,7 +110,7 @@ def has_pictures(messages: Sequence[Message]) -> bool:
 
 def check_pictures(
     messages: Sequence[Message], modalities: Modalities | None
-) -> list[multimodal.GivenPicture | multimodal.AudioInput]:
+) -> list[multimodal.ImageInput | multimodal.AudioInput]:
     """Returns the pictures and audio of a conversation, none of them read.
 
     RequestError if they are too many, or if the model takes none, or holds no conversations.
@@ -123,7 +121,7 @@ def check_pictures(
     for part in parts:
         kind: Kind = "image" if isinstance(part, ImagePart) else "audio"
         if modalities is None or (modalities.vision if kind == "image" else modalities.audio) is None:
-            raise _given(part).refusal(cannot_take(kind, modalities))
+            raise _given(part).request_error(cannot_take(kind, modalities))
     for one, name in ((ImagePart, "pictures"), (AudioPart, "audio")):
         n = sum(
             isinstance(part, one)
@@ -139,7 +137,7 @@ def check_pictures(
     return [_given(part) for part in parts]
 
 
-def _given(part: ImagePart | AudioPart) -> multimodal.GivenPicture | multimodal.AudioInput:
+def _given(part: ImagePart | AudioPart) -> multimodal.ImageInput | multimodal.AudioInput:
     return part.picture if isinstance(part, ImagePart) else part.audio
 
 
@@ -182,10 +180,10 @@ def read_pictures(
         n_rows, seconds = n_rows + its.n_rows, seconds + its.seconds
         _check_seconds(seconds, one)  # of what was read before, too
         _check_rows(n_rows, one, modalities)
-        n_pixels += its.prepared.size[0] * its.prepared.size[1] if isinstance(one, multimodal.GivenPicture) else 0
+        n_pixels += its.prepared.size[0] * its.prepared.size[1] if isinstance(one, multimodal.ImageInput) else 0
         prepared.append(its.prepared)
         if n_pixels > _MAX_PIXELS:
-            raise one.refusal(
+            raise one.request_error(
                 f"the pictures of the conversation have more than {_MAX_PIXELS // 1_000_000} million pixels together;"
                 " send fewer, or smaller ones"
             )
@@ -193,7 +191,7 @@ def read_pictures(
 
 
 def _read(
-    given: multimodal.GivenPicture | multimodal.AudioInput,
+    given: multimodal.ImageInput | multimodal.AudioInput,
     modalities: Modalities,
     n_before: int,
     before: float,
@@ -210,7 +208,7 @@ def _read(
 
 
 def _prepared(
-    given: multimodal.GivenPicture, modalities: Modalities, n_before: int, deadline: float
+    given: multimodal.ImageInput, modalities: Modalities, n_before: int, deadline: float
 ) -> tuple[Prepared, int]:
     """Returns a picture as the tower reads it, and its rows with those of the pictures and audio before it.
 
@@ -234,9 +232,11 @@ def _prepared(
         _check_rows(n_rows, given, modalities)
         return multimodal.prepare(picture, vision), n_rows
     except RequestError as error:
-        raise error if error.code == "context_length" else given.refusal(str(error)) from None
+        raise error if error.code == "context_length" else given.request_error(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
-        raise given.refusal(f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})") from error
+        raise given.request_error(
+            f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})"
+        ) from error
 
 
 def _read_audio(
@@ -252,20 +252,22 @@ def _read_audio(
         _check_rows(n_rows, given, modalities)
         return multimodal.prepare_audio(audio, modalities.audio), n_rows, seconds
     except RequestError as error:
-        raise error if error.code == "context_length" else given.refusal(str(error)) from None
+        raise error if error.code == "context_length" else given.request_error(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
-        raise given.refusal(f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})") from error
+        raise given.request_error(
+            f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})"
+        ) from error
 
 
-def _check_seconds(seconds: float, last: multimodal.GivenPicture | multimodal.AudioInput) -> None:
+def _check_seconds(seconds: float, last: multimodal.ImageInput | multimodal.AudioInput) -> None:
     """RequestError if the audio clips of a conversation up to `last` are too long."""
     if seconds > _MAX_SECONDS:
-        raise last.refusal(
+        raise last.request_error(
             f"the audio clips of the conversation have more than {_MAX_SECONDS // 60} minutes together; send fewer"
         )
 
 
-def _check_rows(n_rows: int, last: multimodal.GivenPicture | multimodal.AudioInput, modalities: Modalities) -> None:
+def _check_rows(n_rows: int, last: multimodal.ImageInput | multimodal.AudioInput, modalities: Modalities) -> None:
     """RequestError if the context cannot hold the rows of what a conversation shows up to `last`."""
     if modalities.ctx is None or n_rows < modalities.ctx:
         return

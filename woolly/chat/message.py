@@ -32,7 +32,7 @@ class OtherPart:
 class ImagePart:
     """A picture, which is decoded when the prompt is laid out."""
 
-    picture: multimodal.GivenPicture
+    picture: multimodal.ImageInput
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class AudioPart:
 class FilePart:
     """A PDF file, whose pages become parts when the prompt is laid out."""
 
-    file: multimodal.GivenFile
+    file: multimodal.FileInput
 
 
 @dataclass(frozen=True)
 class VideoPart:
     """A video, whose frames become parts when the prompt is laid out."""
 
-    video: multimodal.GivenVideo
+    video: multimodal.VideoInput
 
 
 Part = TextPart | ImagePart | AudioPart | FilePart | VideoPart | OtherPart
@@ -185,42 +185,42 @@ def _audio(part: Mapping[str, Any]) -> multimodal.AudioInput | None:
         return multimodal.AudioInput(base64=given["data"], where="input_audio")
     if kind == "audio_url":
         url = given.get("url") if isinstance(given, Mapping) else given
-        return multimodal.AudioInput(address=url, where="audio_url") if isinstance(url, str) else None
+        return multimodal.AudioInput(url=url, where="audio_url") if isinstance(url, str) else None
     return multimodal.AudioInput(given, where="audio") if kind == "audio" and given is not None else None
 
 
-def _file(part: Mapping[str, Any]) -> multimodal.GivenFile | None:
+def _file(part: Mapping[str, Any]) -> multimodal.FileInput | None:
     """Returns the PDF file of a part: in OpenAI's words, as `{"type": "file", "file": PATH}`, or given as a picture."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "file" and isinstance(given, Mapping) and isinstance(data := given.get("file_data"), str):
         name = given.get("filename")
-        return multimodal.GivenFile(data=data, name=name if isinstance(name, str) else "", where="file")
+        return multimodal.FileInput(data=data, name=name if isinstance(name, str) else "", where="file")
     if kind == "file" and given is not None and not isinstance(given, Mapping):
-        return multimodal.GivenFile(given, where="file")
-    return multimodal.GivenFile(given, where="image") if kind == "image" and multimodal.is_pdf(given) else None
+        return multimodal.FileInput(given, where="file")
+    return multimodal.FileInput(given, where="image") if kind == "image" and multimodal.is_pdf(given) else None
 
 
-def _video(part: Mapping[str, Any]) -> multimodal.GivenVideo | None:
+def _video(part: Mapping[str, Any]) -> multimodal.VideoInput | None:
     """Returns the video of a part: in vLLM's words, in those of transformers, or given as a picture."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "video_url":
         url = given.get("url") if isinstance(given, Mapping) else given
-        return multimodal.GivenVideo(data=url, where="video_url") if isinstance(url, str) else None
+        return multimodal.VideoInput(data=url, where="video_url") if isinstance(url, str) else None
     is_given = (kind == "video" and given is not None) or (kind == "image" and multimodal.is_video(given))
-    return multimodal.GivenVideo(given, where=str(kind)) if is_given else None
+    return multimodal.VideoInput(given, where=str(kind)) if is_given else None
 
 
-def _picture(part: Mapping[str, Any]) -> multimodal.GivenPicture | None:
+def _picture(part: Mapping[str, Any]) -> multimodal.ImageInput | None:
     """Returns the picture of a part in OpenAI's words, or in those of transformers; None if it holds none."""
     kind = part.get("type")
     if kind == "image_url":
         url = part.get("image_url")
         url = url.get("url") if isinstance(url, Mapping) else url
-        return multimodal.GivenPicture(address=url, where="image_url") if isinstance(url, str) else None
+        return multimodal.ImageInput(url=url, where="image_url") if isinstance(url, str) else None
     if kind == "image" and part.get("image") is not None:
-        return multimodal.GivenPicture(part["image"], where="image")
+        return multimodal.ImageInput(part["image"], where="image")
     return None
 
 

@@ -119,9 +119,9 @@ def _with_media(
             if name == "audio":
                 parts.append(AudioPart(multimodal.AudioInput(one, where=where)))
             elif multimodal.is_pdf(one):
-                parts.append(FilePart(multimodal.GivenFile(one, where=where)))
+                parts.append(FilePart(multimodal.FileInput(one, where=where)))
             elif multimodal.is_video(one):
-                parts.append(VideoPart(multimodal.GivenVideo(one, where=where)))
+                parts.append(VideoPart(multimodal.VideoInput(one, where=where)))
             else:
-                parts.append(ImagePart(multimodal.GivenPicture(one, where=where)))
+                parts.append(ImagePart(multimodal.ImageInput(one, where=where)))
     return (*talk[:-1], replace(talk[-1], content=(*parts, *talk[-1].parts))) if parts else talk

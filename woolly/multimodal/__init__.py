@@ -12,8 +12,8 @@ from woolly.later import later
 if TYPE_CHECKING:
     from woolly.multimodal.audio import Audio, read_audio
     from woolly.multimodal.audio.settings import AUDIO_PROJECTORS, AudioProjector, AudioSettings
-    from woolly.multimodal.given import AudioInput, GivenFile, GivenPicture, GivenVideo
     from woolly.multimodal.halves import Halves, read_halves
+    from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput, VideoInput
     from woolly.multimodal.layout import Layout, Placeholder, Prompt, encode_prompt, lay_out
     from woolly.multimodal.pdf import Page, is_pdf
     from woolly.multimodal.picture import Picture, read_picture
@@ -34,11 +34,10 @@ __all__ = [
     "AudioProjector",
     "AudioSettings",
     "Clip",
+    "FileInput",
     "Frame",
-    "GivenFile",
-    "GivenPicture",
-    "GivenVideo",
     "Halves",
+    "ImageInput",
     "Kind",
     "Layout",
     "Page",
@@ -49,6 +48,7 @@ __all__ = [
     "Projector",
     "Prompt",
     "TowerSettings",
+    "VideoInput",
     "encode_prompt",
     "is_pdf",
     "is_video",
@@ -72,7 +72,7 @@ __getattr__ = later(
     __name__,
     {
         "audio.settings": "AUDIO_PROJECTORS AudioProjector AudioSettings",
-        "given": "GivenFile GivenPicture AudioInput GivenVideo",
+        "inputs": "AudioInput FileInput ImageInput VideoInput",
         "halves": "Halves read_halves",
         "layout": "Layout Placeholder Prompt encode_prompt lay_out",
         "pdf": "Page is_pdf",

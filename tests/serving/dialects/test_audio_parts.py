@@ -5,7 +5,7 @@ import pytest
 from tests.serving.dialects.test_pictures import said
 from woolly import chat
 from woolly.errors import RequestError
-from woolly.multimodal.given import AudioInput
+from woolly.multimodal.inputs import AudioInput
 from woolly.serving.dialects.completions import messages as openai
 from woolly.serving.dialects.gemini import contents as gemini
 from woolly.serving.dialects.responses.items import read_items
@@ -23,7 +23,7 @@ def test_openais_input_audio_and_vllms_audio_url():
     read = openai.read_messages(
         [openai.Message(role="user", content=[{"type": "audio_url", "audio_url": {"url": url}}])]
     )
-    assert said(read) == (chat.AudioPart(AudioInput(address=url, where="messages.0.content.0.audio_url")),)
+    assert said(read) == (chat.AudioPart(AudioInput(url=url, where="messages.0.content.0.audio_url")),)
     for part in ({"type": "input_audio", "input_audio": 3}, {"type": "audio_url", "audio_url": 3}):
         with pytest.raises(ApiError, match=rf"messages\.0\.content\.0\.{part['type']}: an object with"):
             openai.read_messages([openai.Message(role="user", content=[part])])
@@ -46,6 +46,6 @@ def test_geminis_inline_audio():
 
 def test_addresses_of_other_servers_are_never_fetched():
     with pytest.raises(RequestError, match=r"is not an audio URL; .*audio is not fetched"):
-        AudioInput(address="https://example.com/a.wav", where="x").read()
+        AudioInput(url="https://example.com/a.wav", where="x").read()
     with pytest.raises(RequestError, match="its type is 'image/png'; an audio clip was expected"):
-        AudioInput(address="data:image/png;base64,AAAA").read()
+        AudioInput(url="data:image/png;base64,AAAA").read()

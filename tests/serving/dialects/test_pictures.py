@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from woolly import chat
-from woolly.multimodal.given import GivenFile, GivenPicture
+from woolly.multimodal.inputs import FileInput, ImageInput
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.anthropic import messages as anthropic
 from woolly.serving.dialects.completions import messages as openai
@@ -27,7 +27,7 @@ def said(messages):
 def test_openais_image_url():
     for url in ({"url": URL}, {"url": URL, "detail": "auto"}, URL):
         parts = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": url}]
-        picture = GivenPicture(address=URL, where="messages.0.content.1.image_url")
+        picture = ImageInput(url=URL, where="messages.0.content.1.image_url")
         read = openai.read_messages([openai.Message(role="user", content=parts)])
         assert said(read) == (chat.TextPart("what?"), chat.ImagePart(picture))
     with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.image_url: an object with a url"):
@@ -36,7 +36,7 @@ def test_openais_image_url():
 
 def test_the_responses_input_image():
     content = [{"type": "input_text", "text": "what?"}, {"type": "input_image", "image_url": URL}]
-    picture = GivenPicture(address=URL, where="input.0.content.1.image_url")
+    picture = ImageInput(url=URL, where="input.0.content.1.image_url")
     assert said(read_items([{"role": "user", "content": content}])) == (chat.TextPart("what?"), chat.ImagePart(picture))
     with pytest.raises(ApiError, match=r"input\.0\.content\.0\.image_url: it is missing"):
         read_items([{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}])
@@ -47,11 +47,11 @@ def test_the_responses_input_image():
 def test_anthropics_image():
     source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
     blocks = [{"type": "image", "source": source}, {"type": "text", "text": "what?"}]
-    picture = GivenPicture(base64="AAAA", media_type="image/png", where="messages.0.content.0.source")
+    picture = ImageInput(base64="AAAA", media_type="image/png", where="messages.0.content.0.source")
     read = anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])
     assert said(read) == (chat.ImagePart(picture), chat.TextPart("what?"))
     blocks = [{"type": "image", "source": {"type": "url", "url": "https://x/a.png"}}]
-    picture = GivenPicture(address="https://x/a.png", where="messages.0.content.0.source")
+    picture = ImageInput(url="https://x/a.png", where="messages.0.content.0.source")
     assert said(anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])) == (
         chat.ImagePart(picture),
     )
@@ -62,7 +62,7 @@ def test_anthropics_image():
 
 def test_geminis_inline_data():
     parts = [{"inlineData": {"mimeType": "image/png", "data": "-_AA"}}, {"text": "what?"}]
-    picture = GivenPicture(base64="+/AA", media_type="image/png", where="contents.0.parts.0.inlineData")
+    picture = ImageInput(base64="+/AA", media_type="image/png", where="contents.0.parts.0.inlineData")
     content = gemini.Content.model_validate({"role": "user", "parts": parts})
     assert said(gemini.read_contents(None, [content])) == (chat.ImagePart(picture), chat.TextPart("what?"))
     with pytest.raises(ApiError, match="files are not kept here"):
@@ -71,7 +71,7 @@ def test_geminis_inline_data():
 
 def test_ollamas_images():
     body = ChatBody.model_validate({"model": "m", "messages": [{"role": "user", "content": "a", "images": ["AAAA"]}]})
-    picture = GivenPicture(base64="AAAA", where="messages.0.images.0")
+    picture = ImageInput(base64="AAAA", where="messages.0.images.0")
     assert said(body.to_chat(SamplingParams()).messages) == (chat.ImagePart(picture), chat.TextPart("a"))
     body = GenerateBody.model_validate({"model": "m", "prompt": "a", "images": ["AAAA", URL]})
     parts = said(body.to_chat(SamplingParams()).messages)
@@ -102,30 +102,30 @@ def test_files_of_every_dialect():
         [openai.Message(role="user", content=[{"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}}])]
     )
     place = "messages.0.content.0.file.file_data"
-    assert said(read) == (chat.FilePart(GivenFile(data=PDF, name="a.pdf", where=place)),)
+    assert said(read) == (chat.FilePart(FileInput(data=PDF, name="a.pdf", where=place)),)
     text = "data:text/plain;base64,aGk="
     read = openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": {"file_data": text}}])])
     assert said(read) == (chat.TextPart("hi"),)
     (part,) = said(read_items([{"role": "user", "content": [{"type": "input_file", "file_data": PDF}]}]))
-    assert part == chat.FilePart(GivenFile(data=PDF, where="input.0.content.0.file_data"))
+    assert part == chat.FilePart(FileInput(data=PDF, where="input.0.content.0.file_data"))
     source = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
     blocks = [{"type": "document", "title": "a.pdf", "source": source}]
     (part,) = said(anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)]))
-    given = GivenFile(data="AAAA", media_type="application/pdf", name="a.pdf", where="messages.0.content.0.source")
+    given = FileInput(data="AAAA", media_type="application/pdf", name="a.pdf", where="messages.0.content.0.source")
     assert part == chat.FilePart(given)
     parts = [{"inlineData": {"mimeType": "application/pdf", "data": "-_AA"}}]
     (part,) = said(gemini.read_contents(None, [gemini.Content.model_validate({"parts": parts})]))
-    assert part.file == GivenFile(data="+/AA", media_type="application/pdf", where="contents.0.parts.0.inlineData")
+    assert part.file == FileInput(data="+/AA", media_type="application/pdf", where="contents.0.parts.0.inlineData")
 
 
 def test_files_of_other_servers_are_named_by_their_addresses():
     """Whether they are fetched is decided when the conversation is laid out."""
     url = "https://example.com/a.pdf"
     (part,) = said(read_items([{"role": "user", "content": [{"type": "input_file", "file_url": url}]}]))
-    assert part == chat.FilePart(GivenFile(data=url, where="input.0.content.0.file_url"))
+    assert part == chat.FilePart(FileInput(data=url, where="input.0.content.0.file_url"))
     blocks = [{"type": "document", "title": "b", "source": {"type": "url", "url": url}}]
     (part,) = said(anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)]))
-    assert part == chat.FilePart(GivenFile(data=url, name="b", where="messages.0.content.0.source"))
+    assert part == chat.FilePart(FileInput(data=url, name="b", where="messages.0.content.0.source"))
 
 
 def test_files_that_are_kept_elsewhere_are_refused_by_name():

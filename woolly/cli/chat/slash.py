@@ -231,12 +231,12 @@ def _pdf(chat: Chat, path: Path) -> str:
 
 
 def _video(chat: Chat, path: Path, modalities: Modalities) -> str:
-    from woolly.multimodal.given import GivenVideo
+    from woolly.multimodal.inputs import VideoInput
     from woolly.multimodal.processing.video import measure_frames, showing_of
 
     assert modalities.vision is not None
     showing = showing_of(modalities.vision, has_audio=modalities.audio is not None)
-    seen = GivenVideo(path).read(showing)
+    seen = VideoInput(path).read(showing)
     chat.images.append(str(path))
     n_frames = sum(frame.depth for frame in seen.frames)
     n = measure_frames(seen.frames, modalities.vision)

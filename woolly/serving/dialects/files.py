@@ -6,7 +6,7 @@ import base64
 import binascii
 
 from woolly.chat import FilePart, ImagePart, Part, TextPart, VideoPart
-from woolly.multimodal.given import GivenFile, GivenPicture, GivenVideo
+from woolly.multimodal.inputs import FileInput, ImageInput, VideoInput
 from woolly.multimodal.pdf import is_pdf
 from woolly.multimodal.video import is_video
 
@@ -15,7 +15,7 @@ def file_part(data: str, name: str, where: str) -> Part:
     """Returns a file that is sent as a data: URL: plain text with its name, or a PDF file, which is not read."""
     if (text := file_text(data)) is not None:
         return TextPart("\n".join(one for one in (name, text) if one))
-    return FilePart(GivenFile(data=data, name=name, where=where))
+    return FilePart(FileInput(data=data, name=name, where=where))
 
 
 def seen_part(plain: str, where: str) -> Part:
@@ -25,10 +25,10 @@ def seen_part(plain: str, where: str) -> Part:
     except (binascii.Error, ValueError):
         first = b""  # who reads all of it says so
     if is_pdf(first):
-        return FilePart(GivenFile(data=plain, where=where))
+        return FilePart(FileInput(data=plain, where=where))
     if is_video(first):
-        return VideoPart(GivenVideo(data=plain, where=where))
-    return ImagePart(GivenPicture(base64=plain, where=where))
+        return VideoPart(VideoInput(data=plain, where=where))
+    return ImagePart(ImageInput(base64=plain, where=where))
 
 
 def file_text(data: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
-from woolly.multimodal.given import GivenFile, GivenPicture
+from woolly.multimodal.inputs import FileInput, ImageInput
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
@@ -122,18 +122,16 @@ def _picture(block: Block, where: str) -> chat.ImagePart:
     kind = source.get("type") if isinstance(source, dict) else None
     if isinstance(source, dict) and kind == "base64" and isinstance(data := source.get("data"), str):
         media = source.get("media_type")
-        return chat.ImagePart(
-            GivenPicture(base64=data, media_type=media if isinstance(media, str) else "", where=place)
-        )
+        return chat.ImagePart(ImageInput(base64=data, media_type=media if isinstance(media, str) else "", where=place))
     if isinstance(source, dict) and kind == "url" and isinstance(url := source.get("url"), str):
-        return chat.ImagePart(GivenPicture(address=url, where=place))
+        return chat.ImagePart(ImageInput(url=url, where=place))
     raise refuse(place, "an image needs a source of type 'base64' with data, or of type 'url'")
 
 
 def _file(block: Block, where: str) -> chat.FilePart:
     source, place = _source(block), f"{where}.source"
     if source["type"] == "url" and isinstance(url := source.get("url"), str) and url[:4].lower() == "http":
-        return chat.FilePart(GivenFile(data=url, name=block.title or "", where=place))
+        return chat.FilePart(FileInput(data=url, name=block.title or "", where=place))
     if source["type"] != "base64":
         raise refuse(place, "files are not kept here; send a source of type 'base64', or 'url' with an http(s) address")
     if not isinstance(data := source.get("data"), str) or not isinstance(media := source.get("media_type"), str):
@@ -141,7 +139,7 @@ def _file(block: Block, where: str) -> chat.FilePart:
     for name in ("citations", "context"):
         if (block.model_extra or {}).get(name):
             ignore(f"messages.content.document.{name}")
-    return chat.FilePart(GivenFile(data=data, media_type=media, name=block.title or "", where=place))
+    return chat.FilePart(FileInput(data=data, media_type=media, name=block.title or "", where=place))
 
 
 def _source(block: Block) -> dict[str, Any]:

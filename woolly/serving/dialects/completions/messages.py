@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
-from woolly.multimodal.given import AudioInput, GivenPicture, GivenVideo
+from woolly.multimodal.inputs import AudioInput, ImageInput, VideoInput
 from woolly.serving.dialects.files import file_part
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
@@ -161,7 +161,7 @@ def _picture(part: Part, where: str) -> chat.ImagePart:
         raise refuse(f"{where}.image_url", "an object with a url was expected, such as data:image/png;base64,...")
     if isinstance(given, dict) and given.get("detail") not in (None, "auto"):
         ignore("messages.content.image_url.detail (a picture is always prepared as the model's processor does)")
-    return chat.ImagePart(GivenPicture(address=url, where=f"{where}.image_url"))
+    return chat.ImagePart(ImageInput(url=url, where=f"{where}.image_url"))
 
 
 def _audio(part: Part, where: str) -> chat.AudioPart:
@@ -172,7 +172,7 @@ def _audio(part: Part, where: str) -> chat.AudioPart:
         url = given.get("url") if isinstance(given, dict) else given
         if not isinstance(url, str):
             raise refuse(place, "an object with a url was expected, such as data:audio/wav;base64,...")
-        return chat.AudioPart(AudioInput(address=url, where=place))
+        return chat.AudioPart(AudioInput(url=url, where=place))
     data = given.get("data") if isinstance(given, dict) else None
     if not isinstance(data, str):
         raise refuse(place, "an object with data in base64, and a format such as wav, was expected")
@@ -185,7 +185,7 @@ def _video(part: Part, where: str) -> chat.VideoPart:
     url = given.get("url") if isinstance(given, dict) else given
     if not isinstance(url, str):
         raise refuse(f"{where}.video_url", "an object with a url was expected, such as data:video/mp4;base64,...")
-    return chat.VideoPart(GivenVideo(data=url, where=f"{where}.video_url"))
+    return chat.VideoPart(VideoInput(data=url, where=f"{where}.video_url"))
 
 
 def _file(part: Part, where: str) -> chat.Part:

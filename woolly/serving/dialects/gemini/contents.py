@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from woolly import chat
-from woolly.multimodal.given import AudioInput, GivenFile, GivenPicture, GivenVideo
+from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput, VideoInput
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.errors import refuse
@@ -157,10 +157,10 @@ def _said(part: Part, where: str) -> chat.Part:
     if media.lower().startswith("audio/"):
         return chat.AudioPart(AudioInput(base64=plain, media_type=media, where=place))
     if media.lower().startswith("video/"):
-        return chat.VideoPart(GivenVideo(data=plain, where=place))
+        return chat.VideoPart(VideoInput(data=plain, where=place))
     if media.lower() == "application/pdf":
-        return chat.FilePart(GivenFile(data=plain, media_type=media, where=place))
-    return chat.ImagePart(GivenPicture(base64=plain, media_type=media, where=place))
+        return chat.FilePart(FileInput(data=plain, media_type=media, where=place))
+    return chat.ImagePart(ImageInput(base64=plain, media_type=media, where=place))
 
 
 def _text(part: Part, where: str) -> str:

@@ -12,9 +12,9 @@ from woolly.chat import Layout, Message, Modalities, ToolChoice
 from woolly.chat.media import SeenPicture, find_places, read_pictures
 from woolly.chat.message import AudioPart, ImagePart
 from woolly.errors import RequestError
-from woolly.multimodal.address import read_base64
 from woolly.multimodal.audio.format import sniff
-from woolly.multimodal.given import AudioInput, GivenPicture
+from woolly.multimodal.inputs import AudioInput, ImageInput
+from woolly.multimodal.urls import read_base64
 from woolly.sampling import SamplingParams
 from woolly.serving.errors import refuse
 
@@ -47,12 +47,12 @@ def _part(data: str, where: str) -> ImagePart | AudioPart:
     """Returns a picture, or an audio clip if the type of its data: URL or its first bytes are those of one."""
     if data.startswith("data:"):
         if data.startswith(("data:audio/", "data:application/")):  # application/ogg is a name of OGG files
-            return AudioPart(AudioInput(address=data, where=where))
-        return ImagePart(GivenPicture(address=data, where=where))
+            return AudioPart(AudioInput(url=data, where=where))
+        return ImagePart(ImageInput(url=data, where=where))
     with suppress(RequestError):
         sniff(read_base64(data[:_FIRST]), "the audio")
         return AudioPart(AudioInput(base64=data, where=where))
-    return ImagePart(GivenPicture(base64=data, where=where))
+    return ImagePart(ImageInput(base64=data, where=where))
 
 
 def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Modalities | None) -> Layout:

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from woolly.chat import AudioPart, ChatRequest, Message, ReasoningOptions, TextPart
 from woolly.errors import RequestError
-from woolly.multimodal.given import AudioInput
+from woolly.multimodal.inputs import AudioInput
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import open_chat, stream_reply
 from woolly.serving.dialects.openai.audio_model import check_takes_audio, find_audio_model

@@ -14,7 +14,7 @@ from woolly.errors import RequestError
 from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
 from woolly.llm.speech.languages import NAMES
 from woolly.llm.speech.loop import transcribed
-from woolly.multimodal.given import AudioInput
+from woolly.multimodal.inputs import AudioInput
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.heartbeat import with_heartbeats

@@ -8,7 +8,7 @@ from typing import Any
 
 from woolly.chat import AudioPart, FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from woolly.chat.compaction import note_text
-from woolly.multimodal.given import AudioInput, GivenFile, GivenPicture
+from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput
 from woolly.serving.dialects.files import file_part, file_text
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
@@ -128,7 +128,7 @@ def _read_part(part: Any, where: str) -> Part:
         if part.get("file_id") is not None:
             raise refuse(f"{where}.file_id", "files are not kept for conversations; send its bytes as file_data")
         if (url := _text(part, "file_url")) is not None:
-            return FilePart(GivenFile(data=_remote(url, f"{where}.file_url"), where=f"{where}.file_url"))
+            return FilePart(FileInput(data=_remote(url, f"{where}.file_url"), where=f"{where}.file_url"))
         if (data := _text(part, "file_data")) is None:
             raise refuse(f"{where}.file_data", "it is missing; data:application/pdf;base64,... was expected")
         return file_part(data, _text(part, "filename") or "", f"{where}.file_data")
@@ -138,7 +138,7 @@ def _read_part(part: Any, where: str) -> Part:
         raise refuse(f"{where}.image_url", "it is missing; data:image/png;base64,... was expected")
     if part.get("detail") not in (None, "auto"):
         ignore("input.content.detail (a picture is always prepared as the model's processor does)")
-    return ImagePart(GivenPicture(address=url, where=f"{where}.image_url"))
+    return ImagePart(ImageInput(url=url, where=f"{where}.image_url"))
 
 
 def _remote(url: str, where: str) -> str:

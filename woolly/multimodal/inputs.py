@@ -1,4 +1,4 @@
-"""GivenPicture, AudioInput, GivenFile, GivenVideo: as a request brings them, to be decoded for its prompt."""
+"""ImageInput, AudioInput, FileInput, VideoInput: as a request brings them, to be decoded for its prompt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from woolly.errors import RequestError
-from woolly.multimodal.address import (
+from woolly.multimodal.audio import Audio, AudioSource, read_audio
+from woolly.multimodal.pdf import Page, Taken, read_file, read_pages
+from woolly.multimodal.picture import Picture, PictureSource, read_picture
+from woolly.multimodal.urls import (
     audio_bytes,
     check_audio_type,
     check_file_type,
@@ -19,18 +22,15 @@ from woolly.multimodal.address import (
     read_base64,
     video_bytes,
 )
-from woolly.multimodal.audio import Audio, AudioSource, read_audio
-from woolly.multimodal.pdf import Page, Taken, read_file, read_pages
-from woolly.multimodal.picture import Picture, PictureSource, read_picture
 from woolly.multimodal.video import Frame, Showing, Video, read_video
 
 
 @dataclass(frozen=True)
-class GivenPicture:
+class ImageInput:
     """One of a source, an address and base64 text. Nothing of it was read: that takes a while, and may fail."""
 
     source: PictureSource = field(default=None, repr=False)  # what `read_picture` takes, a Page or a Frame
-    address: str = field(default="", repr=False)  # a data: URL, or that of another server
+    url: str = field(default="", repr=False)  # a data: URL, or that of another server
     base64: str = field(default="", repr=False)
     media_type: str = ""  # of base64 text, if the client names it
     where: str = ""  # the field of the request that holds it, for messages
@@ -38,7 +38,7 @@ class GivenPicture:
     @property
     def is_remote(self) -> bool:
         """Whether it comes from another server."""
-        return _is_http(self.address)
+        return _is_http(self.url)
 
     def read(self, *, allows_remote: bool = False, deadline: float = math.inf) -> Picture:
         """Returns the decoded picture; RequestError, with the field at fault, if it cannot be used.
@@ -52,13 +52,13 @@ class GivenPicture:
                 return read_picture(self.source)
             if self.media_type:
                 check_type(self.media_type)
-            if self.address:
-                return read_picture(picture_bytes(self.address, allows_remote=allows_remote, deadline=deadline))
+            if self.url:
+                return read_picture(picture_bytes(self.url, allows_remote=allows_remote, deadline=deadline))
             return read_picture(read_base64(self.base64))
         except RequestError as error:
-            raise self.refusal(str(error)) from None
+            raise self.request_error(str(error)) from None
 
-    def refusal(self, message: str) -> RequestError:
+    def request_error(self, message: str) -> RequestError:
         """Returns the error of this picture."""
         return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
 
@@ -68,7 +68,7 @@ class AudioInput:
     """One of a source, an address and base64 text. Nothing of it was read: that takes a while, and may fail."""
 
     source: AudioSource = field(default=None, repr=False)  # what `read_audio` takes
-    address: str = field(default="", repr=False)  # a data: URL
+    url: str = field(default="", repr=False)  # a data: URL
     base64: str = field(default="", repr=False)
     media_type: str = ""  # of base64 text, if the client names it
     where: str = ""  # the field of the request that holds it, for messages
@@ -80,17 +80,17 @@ class AudioInput:
                 return read_audio(self.source)
             if self.media_type:
                 check_audio_type(self.media_type)
-            return read_audio(audio_bytes(self.address) if self.address else read_base64(self.base64, "audio"))
+            return read_audio(audio_bytes(self.url) if self.url else read_base64(self.base64, "audio"))
         except RequestError as error:
-            raise self.refusal(str(error)) from None
+            raise self.request_error(str(error)) from None
 
-    def refusal(self, message: str) -> RequestError:
+    def request_error(self, message: str) -> RequestError:
         """Returns the error of this audio."""
         return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
 
 
 @dataclass(frozen=True)
-class GivenFile:
+class FileInput:
     """A PDF file: one of a source and data. Nothing of it was read: that takes a while, and may fail."""
 
     source: Any = field(default=None, repr=False)  # a path, or bytes
@@ -109,13 +109,13 @@ class GivenFile:
         """Whether it comes from another server."""
         return self.source is None and _is_http(self.data)
 
-    def fetched(self, deadline: float) -> GivenFile:
+    def fetched(self, deadline: float) -> FileInput:
         """Returns it with the bytes that another server gives until `deadline`; RequestError if there are none."""
         try:
             name = self.name or PurePosixPath(unquote(urlsplit(self.data).path)).name[:80]
             return replace(self, source=_fetch(self.data, "file", deadline), data="", name=name)
         except RequestError as error:
-            raise self.refusal(str(error)) from None
+            raise self.request_error(str(error)) from None
 
     def read(
         self, *, sees: bool, most: int, before: Taken | None = None, deadline: float = math.inf
@@ -134,16 +134,16 @@ class GivenFile:
             name, before = self.shown_name[:80], before or Taken()
             return read_pages(data, name, sees=sees, most=most, before=before, deadline=deadline)
         except RequestError as error:
-            raise self.refusal(str(error), error.code) from None
+            raise self.request_error(str(error), error.code) from None
 
-    def refusal(self, message: str, code: str | None = None) -> RequestError:
+    def request_error(self, message: str, code: str | None = None) -> RequestError:
         """Returns the error of this file."""
         said = f"{self.where}: {message}" if self.where else message
         return RequestError(said, field=self.where or None, code=code)
 
 
 @dataclass(frozen=True)
-class GivenVideo:
+class VideoInput:
     """A video: one of a source and data. Nothing of it was read: that takes a while, and may fail."""
 
     source: Any = field(default=None, repr=False)  # a path, or bytes
@@ -155,12 +155,12 @@ class GivenVideo:
         """Whether it comes from another server."""
         return self.source is None and _is_http(self.data)
 
-    def fetched(self, deadline: float) -> GivenVideo:
+    def fetched(self, deadline: float) -> VideoInput:
         """Returns it with the bytes that another server gives until `deadline`; RequestError if there are none."""
         try:
             return replace(self, source=_fetch(self.data, "video", deadline), data="")
         except RequestError as error:
-            raise self.refusal(str(error)) from None
+            raise self.request_error(str(error)) from None
 
     def read(self, showing: Showing, *, deadline: float = math.inf) -> Video:
         """Returns its frames, here at `deadline`; RequestError, with the field at fault, if it cannot be used."""
@@ -168,19 +168,19 @@ class GivenVideo:
             data = video_bytes(self.data) if self.source is None else read_file(self.source)
             return read_video(data, showing, deadline=deadline)
         except RequestError as error:
-            raise self.refusal(str(error), error.code) from None
+            raise self.request_error(str(error), error.code) from None
 
-    def refusal(self, message: str, code: str | None = None) -> RequestError:
+    def request_error(self, message: str, code: str | None = None) -> RequestError:
         """Returns the error of this video."""
         said = f"{self.where}: {message}" if self.where else message
         return RequestError(said, field=self.where or None, code=code)
 
 
-def _is_http(address: str) -> bool:
-    return address[:8].lower().startswith(("http:", "https:"))
+def _is_http(url: str) -> bool:
+    return url[:8].lower().startswith(("http:", "https:"))
 
 
-def _fetch(address: str, what: str, deadline: float) -> bytes:
+def _fetch(url: str, what: str, deadline: float) -> bytes:
     from woolly.multimodal.remote import fetch  # with the standard library's clients, which few need
 
-    return fetch(address, what, deadline=deadline)
+    return fetch(url, what, deadline=deadline)

@@ -12,9 +12,9 @@ from urllib.parse import quote, unquote
 import pytest
 
 from woolly.errors import RequestError
-from woolly.multimodal.address import picture_bytes, read_base64
-from woolly.multimodal.given import GivenPicture
+from woolly.multimodal.inputs import ImageInput
 from woolly.multimodal.remote import check_address, fetch
+from woolly.multimodal.urls import picture_bytes, read_base64
 
 PNG = b"\x89PNG\r\n\x1a\n"
 B64 = base64.b64encode(PNG).decode()
@@ -198,6 +198,6 @@ def test_odd_addresses_are_refused(url):
 
 
 def test_pictures_of_one_conversation_share_their_time():
-    given = GivenPicture(address="http://93.184.216.34/a.png", where="messages.0.content.0")
+    given = ImageInput(url="http://93.184.216.34/a.png", where="messages.0.content.0")
     with pytest.raises(RequestError, match=r"messages.0.content.0: .*cannot be fetched \(it took too long"):
         given.read(allows_remote=True, deadline=-math.inf)  # nothing is connected to
