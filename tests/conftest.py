@@ -169,6 +169,9 @@ class FreeDrafts:
     def is_due(self, n_answers: int) -> bool:
         return False
 
+    def is_settled(self, n_answers: int) -> bool:
+        return True
+
     def share(self, n_answers: int) -> float:
         return 0.0
 

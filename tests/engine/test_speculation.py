@@ -180,12 +180,16 @@ def test_drafts_that_cost_more_than_they_save_are_stopped():
         cost.guessed(n, 0.010 * n)  # as long as a step
         length.saw(n, n)
     assert n > 0
-    cost.stepped(1, 8, 0.018)
+    for cold in (5.0, 1.0, 1.0):  # the first draft of a process waits for weights and threads
+        assert cost.share(1) == 0.0
+        cost.stepped(1, 8, 0.010 + 0.008 * cold)
     assert cost.share(1) == pytest.approx(1.1) and cost.share(2) == 0.0
     assert sum(length.next(cost.share(1)) for _ in range(100)) <= 3
     cheap = DraftCost()
     cheap.stepped(1, 0, 0.010)
-    cheap.stepped(1, 8, 0.012)
+    for _ in range(3):
+        cheap.guessed(8, 0.0)
+        cheap.stepped(1, 8, 0.012)
     assert cheap.share(1) == pytest.approx(0.025) and length.next(cheap.share(1)) == 8
 
 
@@ -210,6 +214,58 @@ def test_correct_but_costly_draft_is_retried_ever_less_often_until_it_pays():
     assert [b - a for a, b in pairwise([-1, *tried])] == [16, 32, 64, 128, 256, 256]
     assert length.next(0.1) > 1
     assert [length.next(1.1) for _ in range(16)] == [0] * 15 + [1]
+
+
+def answer_with_drafts(n_tokens, is_right, *, cold=10.0, n_context=40):
+    """Return the share of an answer's tokens that came from drafts, of a new process: a guess takes a third of a step.
+
+    The first time of each kind of work is `cold` times as long.
+    """
+    cost, budget, request = DraftCost(), SpeculationBudget(0.5), Mock()
+    length, n_out, n_drafted, seen = DraftLength(8), 0, 0, set()
+
+    def seconds(kind, value):
+        is_first = kind not in seen
+        seen.add(kind)
+        return value * (cold if is_first else 1.0)
+
+    def spend(value, is_settled):
+        if is_settled:
+            budget.spend(request, value)
+
+    while n_out < n_tokens:
+        n = 0
+        if not cost.is_due(1) and budget.may_draft(request):
+            n = min(length.next(cost.share(1)), 8 if budget._of(request).n_accepted else 2)
+        if n:
+            if not budget._of(request).n_checked:
+                budget.spend_prefill(request, min(n_context, 32), seconds("prefill", 0.05 * n_context))
+            is_settled, taken = cost.is_settled(1), seconds("guess", n / 3)
+            cost.guessed(n, taken)
+            spend(taken, is_settled)
+        step = seconds("step", 1.0) + (seconds("rows", 0.05 * n) if n else 0.0)
+        right = [is_right(n_out + i) for i in range(n)]
+        n_accepted = (*right, False).index(False)
+        if n:
+            length.saw(n, n_accepted)
+            budget.record(request, n, n_accepted)
+            plain = cost.plain(1)
+            budget.plain_seconds = plain
+            spend(step - plain - n_accepted * plain, cost.is_settled(1))
+        budget.add_step_time([request], step)
+        cost.stepped(1, n, step)
+        n_out += n_accepted + 1
+        n_drafted += n_accepted
+    return n_drafted / n_out
+
+
+def test_a_cold_start_does_not_silence_a_draft_that_is_right():
+    assert answer_with_drafts(120, lambda _: True) > 0.5
+    assert answer_with_drafts(120, lambda i: i % 5 > 0) > 0.3
+
+
+def test_a_draft_that_is_wrong_ends_with_its_first_tokens():
+    assert answer_with_drafts(120, lambda _: False) == 0.0
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.020])

@@ -2,66 +2,89 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _PACE = 0.25  # weight of the latest observation in a moving average
+_FIRST = 3  # measurements of which the least counts
 _EVERY = 64  # steps with guesses after which one without is measured; the first has none
 
 
 @dataclass
-class _Seconds:
-    """What steps with about the same number of answers take."""
+class Measured:
+    """Seconds of one kind of work: the least of the first measurements, which may be cold, then a moving average."""
 
-    plain: float | None = None  # a step without guesses
-    row: float | None = None  # a guess more in a step
-    n_since: int = 0  # steps with guesses since the last one without
+    value: float | None = None
+    n: int = 0  # measurements
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no cold measurement counts any more."""
+        return self.n >= _FIRST
+
+    def add(self, seconds: float) -> None:
+        """Count one measurement."""
+        self.n += 1
+        if self.value is None or (self.n <= _FIRST and seconds < self.value):
+            self.value = seconds
+        elif self.n > _FIRST:
+            self.value += _PACE * (seconds - self.value)
+
+
+@dataclass
+class _Steps:
+    """Times of steps with about the same number of answers."""
+
+    plain: Measured = field(default_factory=Measured)  # a step without draft tokens
+    row: Measured = field(default_factory=Measured)  # each draft token in a step
+    n_since: int = 0  # steps with draft tokens since the last one without
 
 
 class DraftCost:
-    """Learns from steps that compute answers alone; prompts would hide what a guess costs.
+    """Cost of a draft token, learned from steps that decode only; prefill would hide it.
 
-    A guess that comes true with probability p spares p of a step, and costs the time to make it and its row.
+    A draft token accepted with probability p saves p of a step, and costs the time to propose it and its row.
     A draft model as large as the model itself is always right and never pays: acceptance alone cannot tell that.
     """
 
     def __init__(self) -> None:
-        self._guess: float | None = None  # seconds that one guess takes to be made
-        self._steps: dict[int, _Seconds] = {}  # by the number of answers, doubled each time
+        self._guess = Measured()  # seconds to propose one token
+        self._steps: dict[int, _Steps] = {}  # by the number of answers, doubled each time
 
     def is_due(self, n_answers: int) -> bool:
-        """Whether the next step is to have no guesses, so that both kinds are known."""
+        """True if the next step is to have no draft tokens, so that both kinds are measured."""
         known = self._known(n_answers)
-        return known.plain is None or known.n_since >= _EVERY
+        return known.plain.value is None or known.n_since >= _EVERY
+
+    def is_settled(self, n_answers: int) -> bool:
+        """True if enough drafts were measured: the first ones of a process load weights and start threads."""
+        return self._guess.is_settled and self._known(n_answers).row.is_settled
 
     def plain(self, n_answers: int) -> float | None:
-        """Seconds of a step without guesses, if one was measured."""
-        return self._known(n_answers).plain
+        """Return seconds of a step without draft tokens, if one was measured."""
+        return self._known(n_answers).plain.value
 
     def share(self, n_answers: int) -> float:
-        """What a guess costs, as a share of a step without any; 0 while that is not known."""
+        """Return the cost of a draft token as a share of a plain step; 0 until it is settled."""
         known = self._known(n_answers)
-        if known.plain is None or known.row is None or known.plain <= 0.0:
+        if not self.is_settled(n_answers) or not known.plain.value:
             return 0.0
-        return ((self._guess or 0.0) + known.row) / known.plain
+        return ((self._guess.value or 0.0) + (known.row.value or 0.0)) / known.plain.value
 
     def guessed(self, n_guesses: int, seconds: float) -> None:
-        """Learns how long guesses took to be made."""
+        """Count the time that proposing tokens took."""
         if n_guesses:
-            self._guess = _moved(self._guess, seconds / n_guesses)
+            self._guess.add(seconds / n_guesses)
 
     def stepped(self, n_answers: int, n_guesses: int, seconds: float) -> None:
-        """Learns how long a step of answers took."""
+        """Count the time of a step of answers."""
         known = self._known(n_answers)
         if n_guesses == 0:
-            known.plain, known.n_since = _moved(known.plain, seconds), 0
+            known.plain.add(seconds)
+            known.n_since = 0
             return
         known.n_since += 1
-        if known.plain is not None:
-            known.row = _moved(known.row, max(0.0, seconds - known.plain) / n_guesses)
+        if known.plain.value is not None:
+            known.row.add(max(0.0, seconds - known.plain.value) / n_guesses)
 
-    def _known(self, n_answers: int) -> _Seconds:
-        return self._steps.setdefault(n_answers.bit_length(), _Seconds())
-
-
-def _moved(before: float | None, value: float) -> float:
-    return value if before is None else before + _PACE * (value - before)
+    def _known(self, n_answers: int) -> _Steps:
+        return self._steps.setdefault(n_answers.bit_length(), _Steps())

@@ -78,11 +78,12 @@ class Speculation:
         if isinstance(self.draft, drafts.DraftModel):
             seconds -= self.draft.read_seconds
         n_guesses = sum(map(len, guesses))
+        is_settled = self._cost.is_settled(len(work.spans))  # else the time is a cold one, and not the request's
         self._cost.guessed(n_guesses, seconds)
         for (span, _), tokens in zip(wanted, guesses, strict=True):
             if tokens:
                 span.add(tokens)
-                self._budget.spend(span.request, seconds * len(tokens) / n_guesses)
+                self._budget.spend(span.request, seconds * len(tokens) / n_guesses if is_settled else 0.0)
 
     def ran(self, work: Work) -> None:
         """Lets a draft read what the step computed, after its tokens are chosen, and learns what the step took."""
@@ -117,7 +118,8 @@ class Speculation:
         if not _has_answers_alone(work):
             return
         n_answers, n_guesses = len(work.spans), sum(len(span.drafts) for span in work.spans)
-        if n_guesses and (plain := self._cost.plain(n_answers)) is not None:
+        if n_guesses and (plain := self._cost.plain(n_answers)) is not None and self._cost.is_settled(n_answers):
+            self._budget.plain_seconds = plain
             row = (work.seconds - plain) / n_guesses
             for span in work.spans:
                 if span.drafts and span.request.finish_reason is None:

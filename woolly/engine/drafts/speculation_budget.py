@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from woolly.engine.drafts.cost import Measured
+
 if TYPE_CHECKING:
     from woolly.engine.request import Request
 
 _TIME_SHARE = 0.02  # the share of a request's own steps that guesses may cost it while they spare nothing
 _TRIAL_TOKENS = 32  # tokens of a context that may be read on trust, before the first guess
+_CREDIT_STEPS = 8  # steps that a request may owe while its drafts are accepted
 _PACE = 0.25  # weight of the latest observation in a moving average
 _ACCEPTANCE_PACE = 0.1  # and of the latest check in the share that usually comes true
 
@@ -21,8 +24,8 @@ class _RequestBudget:
 
     own: float = 0.0  # a share of its steps and what guesses spared, less what they cost
     net: float = 0.0  # what guesses spared less what they cost
-    has_drafted: bool = False  # the model has checked a guess of this request
-    has_accepted: bool = False  # and one came true
+    n_checked: int = 0  # draft tokens that the model checked, up to the first rejected one of each draft
+    n_accepted: int = 0
 
 
 class SpeculationBudget:
@@ -40,27 +43,35 @@ class SpeculationBudget:
         self._worth = worth
         self._budgets: dict[Request, _RequestBudget] = {}
         self._gain = 0.0  # seconds that an answer usually gains
-        self._reading: float | None = None  # seconds per token of a context that a draft model reads
+        self._reading = Measured()  # seconds per token of a context that a draft model reads
+        self.plain_seconds = 0.0  # of a step without draft tokens
 
     def is_trial(self, request: Request) -> bool:
-        """Whether the first guess of a request is made before it has the time for it."""
-        return self.acceptance_rate >= self._worth and not self._of(request).has_drafted
+        """True if a request may draft before it has the time: until its first rejected token, if most are accepted."""
+        budget = self._of(request)
+        return self.acceptance_rate >= self._worth and budget.n_accepted == budget.n_checked
 
     def available_seconds(self, request: Request) -> float:
         """What guesses may cost a request now; none are made if it is not above 0."""
         budget = self._of(request)
-        return budget.own + (max(0.0, self._gain) if budget.has_accepted else 0.0)
+        return budget.own + (max(0.0, self._gain) if budget.n_accepted else 0.0)
 
     def may_draft(self, request: Request) -> bool:
         """Whether a request has time for guesses."""
-        return self.is_trial(request) or self.available_seconds(request) > 0.0
+        if self.is_trial(request):
+            return True
+        # Reading the context is paid back over many steps: a request whose drafts are mostly accepted may owe some.
+        budget = self._of(request)
+        is_trusted = budget.n_accepted > 0 and budget.n_accepted >= self._worth * budget.n_checked
+        credit = _CREDIT_STEPS * self.plain_seconds if is_trusted else 0.0
+        return self.available_seconds(request) + credit > 0.0
 
     def max_prefill_tokens(self, request: Request) -> int:
         """Tokens of its context that a draft model may read."""
         trusted = _TRIAL_TOKENS if self.is_trial(request) else 0
-        if self._reading is None:
+        if self._reading.value is None:
             return _TRIAL_TOKENS
-        return max(trusted, int(self.available_seconds(request) / max(self._reading, 1e-9)))
+        return max(trusted, int(self.available_seconds(request) / max(self._reading.value, 1e-9)))
 
     def add_step_time(self, requests: Sequence[Request], seconds: float) -> None:
         """Gives each request of a step its share of that step's time."""
@@ -69,8 +80,8 @@ class SpeculationBudget:
 
     def spend_prefill(self, request: Request, n_tokens: int, seconds: float) -> None:
         """Takes what reading a context cost."""
-        self._reading = _moved(self._reading, seconds / n_tokens)
-        self.spend(request, seconds)
+        self._reading.add(seconds / n_tokens)
+        self.spend(request, min(seconds, n_tokens * (self._reading.value or 0.0)))
 
     def spend(self, request: Request, seconds: float) -> None:
         """Takes what guesses cost; what they spared is a negative number."""
@@ -81,15 +92,15 @@ class SpeculationBudget:
     def record(self, request: Request, n_drafted: int, n_accepted: int) -> None:
         """Learns what came true; tokens after the first rejected one carry no information."""
         budget = self._of(request)
-        budget.has_drafted = True
-        budget.has_accepted = budget.has_accepted or n_accepted > 0
+        budget.n_checked += min(n_accepted + 1, n_drafted)
+        budget.n_accepted += n_accepted
         for i in range(min(n_accepted + 1, n_drafted)):
             self.acceptance_rate += _ACCEPTANCE_PACE * ((1.0 if i < n_accepted else 0.0) - self.acceptance_rate)
 
     def forget(self, request: Request) -> None:
         """Drops the budget of a request that has ended, and learns what guesses gained it."""
         budget = self._budgets.pop(request, None)
-        if budget is not None and budget.has_drafted:
+        if budget is not None and budget.n_checked:
             self._gain = _moved(self._gain, budget.net)
 
     def _of(self, request: Request) -> _RequestBudget:
