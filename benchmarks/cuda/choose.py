@@ -1,4 +1,4 @@
-"""Tokens per second of the engine on a GPU: whole rows of logits copied, ranked there, and with a GPU that goes ahead.
+"""Tokens per second of the engine on a GPU: whole rows of logits copied, ranked there, and with async scheduling.
 
     python -m benchmarks.cuda.choose granite-8b.gguf
 
@@ -59,11 +59,11 @@ class Ranked(Timed):
         return self._timed(self._program.rank, *arguments, **options)  # type: ignore[attr-defined]
 
 
-class Ahead(Ranked):
+class Async(Ranked):
     """The same, with a GPU that goes on before the host has chosen: its program's time is what the host waits."""
 
-    def is_ahead(self, batch: Batch) -> bool:
-        return bool(self._program.is_ahead(batch))  # type: ignore[attr-defined]
+    def has_queued(self, batch: Batch) -> bool:
+        return bool(self._program.has_queued(batch))  # type: ignore[attr-defined]
 
 
 def measured(
@@ -130,7 +130,7 @@ def main() -> None:
         tokenizer = Tokenizer.from_metadata(file.metadata)
         for name, params in (("default", {}), ("greedy", {"temperature": 0})):
             for n in (1, 8, 64):
-                for label, kind in (("rows", Timed), ("heads", Ranked), ("ahead", Ahead)):
+                for label, kind in (("rows", Timed), ("heads", Ranked), ("async", Async)):
                     step, own = measured(kind(program), tokenizer, n, arguments.tokens, params)
                     print(
                         f"{name:8} {n:3} sequences, {label:5}: {step * 1e3:6.2f} ms a"

@@ -49,7 +49,7 @@ SLOW = (
     "tests/docs/test_blocks.py::test_every_llama_cpp_option_in_the_docs_exists",
     "tests/docs/test_blocks.py::test_blocks_of_a_page_run_in_order",
     "tests/docs/test_facts.py::test_explained_messages_are_in_the_code",
-    "tests/engine/test_ahead.py::test_async_answers_equal_synchronous_ones",
+    "tests/engine/test_async_runner.py::test_async_answers_equal_synchronous_ones",
     "tests/engine/test_assistant.py",
     "tests/engine/test_compressed.py::test_second_process_continues_from_disk_with_the_same_text",
     "tests/engine/test_compressed.py::test_every_chunk_size_gives_the_bits_of_one_row_at_a_time",
@@ -250,7 +250,7 @@ SLOW = (
 #: Files that take the longest, the longest first: processes share the tests by files, and one of a minute that is
 #: begun last leaves the others without work.
 SLOWEST = (
-    "tests/runtime/cuda/test_ahead.py",  # compiles the emulated GPU for all files after it
+    "tests/runtime/cuda/test_async_ranks.py",  # compiles the emulated GPU for all files after it
     "tests/docs/test_blocks.py",
     "tests/runtime/vulkan/test_ops.py",
     "tests/runtime/vulkan/test_models.py",

@@ -19,7 +19,7 @@ from woolly.engine.opening.step_names import find_step
 from woolly.engine.reading import ReadingRunner
 from woolly.engine.request_options import RequestOptions
 from woolly.engine.state.sizes import CacheSizes
-from woolly.engine.step.ahead import new_runner
+from woolly.engine.step.async_runner import new_runner
 from woolly.engine.step.scheduler import Scheduler
 from woolly.engine.step.settler import Settler
 from woolly.errors import RequestError

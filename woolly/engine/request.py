@@ -78,9 +78,9 @@ class Request:
     stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" after its deadline
     error: Exception | None = None
     prefix: PrefixReport | None = None  # what it found in the cache when it first started
-    reads_rows: bool = False  # its sampler has asked for a whole row, which a device that goes ahead has no more
-    n_waited: int = 0  # tokens of the output that a device does not go ahead of: it would often go wrong
-    pause: int = 4  # tokens of the last such wait
+    needs_full_logits: bool = False  # its sampler asked for a full row, which async scheduling has overwritten
+    async_from: int = 0  # output tokens before async scheduling resumes, after a mispredicted token
+    async_pause: int = 4  # output tokens of the last pause
     n_preemptions: int = 0
     n_shifts: int = 0
     n_drafted: int = 0  # tokens that drafts proposed

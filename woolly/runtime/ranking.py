@@ -67,8 +67,8 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class Following:
-    """A batch that most likely comes next. The device runs it at once, with tokens that it takes from a ranking."""
+class NextStep:
+    """Batch that most likely comes next. The device samples its tokens from the ranking of the current one."""
 
     batch: Batch  # one row of each sequence; its tokens are not known yet
     picks: npt.NDArray[np.void]  # [n_rows] of PICK
@@ -90,8 +90,8 @@ class Ranks(Protocol):
 
 
 @runtime_checkable
-class RanksAhead(Ranks, Protocol):
-    """A program whose device goes on while the host chooses tokens, with those that the host will likely choose."""
+class AsyncRanks(Ranks, Protocol):
+    """Program whose device samples and runs the next step while the host settles the current one."""
 
     def rank(
         self,
@@ -100,21 +100,21 @@ class RanksAhead(Ranks, Protocol):
         n: int,
         first: int = 0,
         meanwhile: Callable[[], None] | None = None,
-        following: Following | None = None,
+        next_step: NextStep | None = None,
     ) -> Ranking:
-        """As `Ranks.rank`. The device then goes on with `following`, if it can.
+        """As `Ranks.rank`, then queue `next_step` if possible.
 
-        If the batch itself is one that it went on with (`is_ahead`), gives what that run found. Its first n may be
-        other ones than asked for here, and `Ranking.tokens` tells what tokens it was computed with.
+        For a queued batch (`has_queued`), returns the ranking of the queued run: its n may differ, and
+        `Ranking.tokens` has the tokens that the device sampled.
         """
 
-    def is_ahead(self, batch: Batch) -> bool:
-        """Whether the device has gone on with a batch, and with no other since."""
+    def has_queued(self, batch: Batch) -> bool:
+        """True if the batch is the last one that the device queued."""
 
 
-def as_ranks_ahead(program: object) -> RanksAhead | None:
-    """The program itself, if it can go on by itself."""
-    return cast(RanksAhead, program) if hasattr(program, "is_ahead") else None
+def as_async_ranks(program: object) -> AsyncRanks | None:
+    """Return the program if it supports async scheduling, else None."""
+    return cast(AsyncRanks, program) if hasattr(program, "has_queued") else None
 
 
 def as_ranks(program: object) -> Ranks | None:

@@ -125,7 +125,7 @@ class Sampler:
         return True
 
     @property
-    def foreseen(self) -> UsualChain | Greedy | None:
+    def device_chain(self) -> UsualChain | Greedy | None:
         """What alone chooses the next token from most heads; None if there may be more to do."""
         return None if self.constraint is not None or self.forced else self._alone
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
-from tests.runtime.cuda.test_ahead import PARAMS, pick
+from tests.runtime.cuda.test_async_ranks import PARAMS, pick
 from tests.runtime.cuda.test_rank import expected, random_rows
 from woolly import LLM, SamplingParams
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import PICK, Batch, Options, RanksAhead
+from woolly.runtime import PICK, AsyncRanks, Batch, Options
 from woolly.runtime.gpu.batch import BATCH
 from woolly.runtime.vulkan.driver import VulkanDevice
 from woolly.runtime.vulkan.rank import KeyRanker
@@ -62,7 +62,7 @@ def test_it_takes_the_tokens_that_samplers_choose(device):
     rows = np.random.RandomState(1).standard_normal((n_rows, width)).astype(np.float32) * 3
     samplers = [Sampler(SamplingParams(seed=i, **PARAMS[i % len(PARAMS)])) for i in range(n_rows)]
     order = np.random.RandomState(2).permutation(n_rows)  # of the rows in the batch that follows
-    picks = np.array([pick(samplers[i].foreseen, i) for i in order], PICK)
+    picks = np.array([pick(samplers[i].device_chain, i) for i in order], PICK)
     batch, tokens = np.zeros(1, BATCH), np.zeros(n_rows, np.int32)
     batch["n_rows"] = batch["n_output"] = n_rows
     places = placed(device, batch, rows, tokens, picks)
@@ -84,7 +84,7 @@ def tiny(tmp_path_factory):
 def test_a_program_ranks_what_it_computes(tiny, vulkan):
     with open_gguf(tiny) as file:
         program = vulkan.compile(trace(file), file.tensors, Options(max_rows=64))
-        assert isinstance(program, RanksAhead)
+        assert isinstance(program, AsyncRanks)
         batch = Batch.of([(range(7), 0, [0]), ([9, 8], 0, [1])], [2, 6, 8])
         whole = program.run(batch, state := program.new_state(2)).copy()
         ranking = program.rank(batch, state, 40)

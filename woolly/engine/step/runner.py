@@ -26,7 +26,7 @@ Float32 = npt.NDArray[np.float32]
 class Runner:
     """One program with the state that it reads and writes.
 
-    A device that goes on with the next step by itself has an `AheadRunner` (ahead.py) in its place.
+    Devices that support async scheduling use an `AsyncRunner` (async_runner.py) instead.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class Settler:
             try:
                 is_held = self._settle_one(span, rows, begin, end)
             except LostRows:  # computed again, by itself
-                request.n_computed, request.reads_rows, is_held = span.first, True, True
+                request.n_computed, request.needs_full_logits, is_held = span.first, True, True
             except BaseException as error:
                 self._failed(request, error)
             if request.finish_reason is None:

@@ -27,7 +27,7 @@ from woolly.runtime.gpu.pictures import PictureNeeds
 from woolly.runtime.gpu.state import GpuState
 from woolly.runtime.options import Options, check_kv_type
 from woolly.runtime.program import CancelledRun, WeightStats
-from woolly.runtime.ranking import Following, LostRows, Ranking
+from woolly.runtime.ranking import LostRows, NextStep, Ranking
 from woolly.runtime.state import State
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views, check_weights
@@ -104,7 +104,7 @@ class Core:
         self._out = device.pinned(1 << 20)
         self._rankers: dict[int, LogitRanker] = {}  # of the plan and its draft, by the number of their last step
         self._n_runs = 0
-        self._ahead: _Run | None = None  # the last run, if nobody has asked for it yet
+        self._queued_run: _Run | None = None  # the last run, if nobody has asked for it yet
         weakref.finalize(self, _finish, device)
 
     def _kernels(self) -> dict[str, int]:
@@ -123,7 +123,7 @@ class Core:
         """
         with self._lock:
             self._is_cancelled = False
-            self._drop(self._ahead)
+            self._drop(self._queued_run)
             self._begin(batch, state, plan, first, last)
             try:
                 self._start(batch, state, plan, first, last)
@@ -142,7 +142,7 @@ class Core:
         last: int,
         n: int,
         meanwhile: Meanwhile = None,
-        following: Following | None = None,
+        next_step: NextStep | None = None,
     ) -> Ranking:
         """The largest logits of each row, if the last of the steps gives logits. The device goes on by itself then."""
         logits = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
@@ -150,17 +150,17 @@ class Core:
             self._is_cancelled = False
             under_way, is_done = None, False
             try:
-                if self.is_ahead(batch):
-                    under_way, self._ahead = self._ahead, None
+                if self.has_queued(batch):
+                    under_way, self._queued_run = self._queued_run, None
                 else:
-                    self._drop(self._ahead)
+                    self._drop(self._queued_run)
                     self._begin(batch, state, plan, first, last)
                     under_way = self._start_ranked(batch, state, plan, first, last, n)
                 assert under_way is not None
-                if following is not None and self._times is None and not self._is_cancelled:
-                    self._begin(following.batch, state, plan, 0, last)
-                    self._ahead = self._start_ranked(
-                        following.batch, state, plan, 0, last, following.n, following.picks
+                if next_step is not None and self._times is None and not self._is_cancelled:
+                    self._begin(next_step.batch, state, plan, 0, last)
+                    self._queued_run = self._start_ranked(
+                        next_step.batch, state, plan, 0, last, next_step.n, next_step.picks
                     )
                 if meanwhile is not None:
                     meanwhile()
@@ -169,16 +169,16 @@ class Core:
             finally:
                 if not is_done:
                     self.device.wait()
-                    for run in (under_way, self._ahead):
+                    for run in (under_way, self._queued_run):
                         self._drop(run)
             self._end(first, last)
         heads = under_way.heads
         rows = partial(self._rows, logits, under_way.number)
         return Ranking(heads["ids"], heads["logits"], heads["sum"], heads["is_sound"] != 0, rows, heads["token"])
 
-    def is_ahead(self, batch: Batch) -> bool:
-        """Whether the device has gone on with a batch, and with no other since."""
-        return self._ahead is not None and self._ahead.batch is batch
+    def has_queued(self, batch: Batch) -> bool:
+        """True if the batch is the last one that the device queued."""
+        return self._queued_run is not None and self._queued_run.batch is batch
 
     def _rows(self, value: Value, run: int, first: int, last: int) -> Float32:
         """Rows of what a run left behind."""
@@ -239,14 +239,14 @@ class Core:
     def _drop(self, run: _Run | None) -> None:
         """Forgets a run: what it leaves is overwritten by those that are queued behind it."""
         if run is not None:
-            self._ahead = None
+            self._queued_run = None
             self.device.times([run.mark])
 
     def _end(self, first: int, last: int) -> None:
         """Counts a run; CancelledRun if it was cancelled."""
         self._hits += self._reads[last] - self._reads[first]
         if self._is_cancelled:
-            self._drop(self._ahead)
+            self._drop(self._queued_run)
             raise CancelledRun("the computation was cancelled")
 
     def _download(self, batch: Batch, last: int) -> Float32:

@@ -20,7 +20,7 @@ from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS
 from woolly.runtime.gpu.state import GpuState, check_heads
 from woolly.runtime.options import Options
 from woolly.runtime.program import About, WeightStats, checked_range
-from woolly.runtime.ranking import Following, Ranking
+from woolly.runtime.ranking import NextStep, Ranking
 from woolly.runtime.state import State
 from woolly.runtime.views import Views
 
@@ -122,18 +122,18 @@ class RankingProgram(GpuProgram):
         n: int,
         first: int = 0,
         meanwhile: Meanwhile = None,
-        following: Following | None = None,
+        next_step: NextStep | None = None,
     ) -> Ranking:
         """Runs steps to the end, and ranks the logits on the GPU; all that it gives is valid until the next run.
 
-        The GPU then goes on with `following` before the host has seen the ranking.
+        The GPU then goes on with `next_step` before the host has seen the ranking.
         """
         first, last = checked_range(first, None, len(self.running_plan.steps))
-        return self._core.rank(batch, state, self.plan, first, last, n, meanwhile, following)
+        return self._core.rank(batch, state, self.plan, first, last, n, meanwhile, next_step)
 
-    def is_ahead(self, batch: Batch) -> bool:
+    def has_queued(self, batch: Batch) -> bool:
         """Whether the GPU has gone on with a batch, and with no other since."""
-        return self._core.is_ahead(batch)
+        return self._core.has_queued(batch)
 
 
 class GpuDraft:

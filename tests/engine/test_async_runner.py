@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases.ahead import GoesAhead
+from tests.cases.async_program import AsyncProgram
 from tests.cases.heads import Ranking256
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine import Engine, PromptLookup, RequestOptions
 from woolly.engine.reading import Reading
 from woolly.engine.reading.source import find_rows
-from woolly.engine.step.ahead import AheadRunner
+from woolly.engine.step.async_runner import AsyncRunner
 from woolly.engine.step.runner import Runner
 from woolly.engine.threads.driver import EngineDriver
 from woolly.gguf import open_gguf
@@ -30,7 +30,7 @@ GUESSES = {"right": lambda i: False, "mostly": lambda i: i % 5 == 3, "wrong": la
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    with open_gguf(write_tiny(TINY["llama"], tmp_path_factory.mktemp("ahead") / "tiny.gguf")) as file:
+    with open_gguf(write_tiny(TINY["llama"], tmp_path_factory.mktemp("program") / "tiny.gguf")) as file:
         yield file
 
 
@@ -95,17 +95,17 @@ def test_async_answers_equal_synchronous_ones(guesses, more, cpu, new_engine):
         # Beside one that is of no special kind.
         return outputs(engine, [*requests, engine.new_request([9, 8], params(4, max_tokens=90))])
 
-    ahead = GoesAhead(cpu, GUESSES[guesses])
-    assert all_of(ahead) == all_of(Ranking256(cpu))
-    assert ahead.n_taken > 0
-    assert guesses == "wrong" or ahead.n_wanted > 0
+    program = AsyncProgram(cpu, GUESSES[guesses])
+    assert all_of(program) == all_of(Ranking256(cpu))
+    assert program.n_taken > 0
+    assert guesses == "wrong" or program.n_wanted > 0
 
 
 def test_only_async_devices_have_an_async_runner(cpu, new_engine):
     assert type(new_engine(cpu).runner) is Runner
     assert type(new_engine(Ranking256(cpu)).runner) is Runner
-    assert type(new_engine(GoesAhead(cpu), draft=PromptLookup()).runner) is Runner
-    assert type(new_engine(GoesAhead(cpu)).runner) is AheadRunner
+    assert type(new_engine(AsyncProgram(cpu), draft=PromptLookup()).runner) is Runner
+    assert type(new_engine(AsyncProgram(cpu)).runner) is AsyncRunner
 
 
 def test_step_of_a_synchronous_program_gets_no_async_arguments(cpu, new_engine):
@@ -127,16 +127,18 @@ def test_step_of_a_synchronous_program_gets_no_async_arguments(cpu, new_engine):
             sys.setprofile(None)
         return set(passed)
 
-    assert "ahead.py" not in files_of(cpu) and "runner.py" in files_of(cpu)
-    assert Path(AheadRunner.run.__code__.co_filename).name in files_of(GoesAhead(cpu))
+    assert "async_runner.py" not in files_of(cpu) and "runner.py" in files_of(cpu)
+    assert Path(AsyncRunner.run.__code__.co_filename).name in files_of(AsyncProgram(cpu))
 
 
 def test_lone_answer_has_one_run_per_token_plus_those_after_its_end(cpu, new_engine):
-    ahead = GoesAhead(cpu)
-    engine = new_engine(ahead)
+    program = AsyncProgram(cpu)
+    engine = new_engine(program)
     request = engine.new_request([5, 6, 7], params(2, max_tokens=40))
     outputs(engine, [request])
-    assert len(request.output) == ahead.n_runs == 40 and ahead.n_wanted == 39  # after the last token nothing can follow
+    assert (
+        len(request.output) == program.n_runs == 40 and program.n_wanted == 39
+    )  # after the last token nothing can follow
 
 
 def test_requests_beyond_memory_are_preempted_and_recomputed(cpu, new_engine):
@@ -146,28 +148,28 @@ def test_requests_beyond_memory_are_preempted_and_recomputed(cpu, new_engine):
         assert engine.scheduler.n_preemptions > 0
         return found
 
-    assert all_of(GoesAhead(cpu)) == all_of(Ranking256(cpu))
+    assert all_of(AsyncProgram(cpu)) == all_of(Ranking256(cpu))
 
 
 def test_row_that_needs_all_logits_is_recomputed(cpu, new_engine):
-    ahead = GoesAhead(cpu)
-    ahead.unsound = {1, 2, 9}
-    engine = new_engine(ahead)
+    program = AsyncProgram(cpu)
+    program.unsound = {1, 2, 9}
+    engine = new_engine(program)
     requests = [engine.new_request([3, 4 + i], params(i)) for i in range(3)]
     found = outputs(engine, requests)
-    assert any(request.reads_rows for request in requests)
+    assert any(request.needs_full_logits for request in requests)
     plain = new_engine(Ranking256(cpu))
     assert found == outputs(plain, [plain.new_request([3, 4 + i], params(i)) for i in range(3)])
 
 
 def test_other_work_between_two_steps_replaces_the_predicted_step(cpu, new_engine):
-    ahead = GoesAhead(cpu)
-    engine = new_engine(ahead)
+    program = AsyncProgram(cpu)
+    engine = new_engine(program)
     request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=12)))
     while not engine.is_idle:
         engine.step()
         engine.logits([1, 2, 3])
-    assert ahead.n_wanted == 0
+    assert program.n_wanted == 0
     plain = new_engine(Ranking256(cpu))
     assert [tuple(request.output)] == [
         tuple(tokens) for tokens, *_ in outputs(plain, [plain.new_request([5, 6, 7], params(2, max_tokens=12))])
@@ -175,8 +177,8 @@ def test_other_work_between_two_steps_replaces_the_predicted_step(cpu, new_engin
 
 
 def test_cancelled_request_leaves_the_others_unchanged(cpu, new_engine):
-    ahead = GoesAhead(cpu)
-    engine = new_engine(ahead)
+    program = AsyncProgram(cpu)
+    engine = new_engine(program)
     gone, kept = (engine.add(engine.new_request([3, 4 + i], params(i, max_tokens=30))) for i in (1, 2))
     for _ in range(5):
         engine.step()
@@ -192,7 +194,7 @@ def test_cancelled_request_leaves_the_others_unchanged(cpu, new_engine):
 
 
 def test_late_cancel_of_a_predicted_run_only_costs_time(cpu, new_engine):
-    class Late(GoesAhead):
+    class Late(AsyncProgram):
         def rank(self, *arguments, **options):
             ranking = super().rank(*arguments, **options)
             if self.n_wanted in (3, 7):
@@ -208,7 +210,7 @@ def test_late_cancel_of_a_predicted_run_only_costs_time(cpu, new_engine):
 
 
 def test_deadline_ends_a_request_that_the_device_has_continued(cpu, new_engine):
-    engine = new_engine(GoesAhead(cpu))
+    engine = new_engine(AsyncProgram(cpu))
     request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=60), RequestOptions(timeout=3600)))
     for _ in range(4):
         engine.step()
@@ -218,8 +220,8 @@ def test_deadline_ends_a_request_that_the_device_has_continued(cpu, new_engine):
 
 
 def test_new_request_is_computed_after_the_running_step(cpu, new_engine):
-    ahead = GoesAhead(cpu)
-    engine = new_engine(ahead)
+    program = AsyncProgram(cpu)
+    engine = new_engine(program)
     engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=60)))
     for _ in range(4):
         engine.step()
@@ -232,7 +234,7 @@ def test_new_request_is_computed_after_the_running_step(cpu, new_engine):
 
 
 def test_mispredicted_request_continues_next_to_the_others(cpu, new_engine):
-    engine = new_engine(GoesAhead(cpu, lambda i: i == 5))
+    engine = new_engine(AsyncProgram(cpu, lambda i: i == 5))
     requests = [engine.add(engine.new_request([3, 4 + i], params(i, max_tokens=60))) for i in (0, 2)]
     n_behind = 0
     while not engine.is_idle:
@@ -242,7 +244,7 @@ def test_mispredicted_request_continues_next_to_the_others(cpu, new_engine):
 
 
 def test_prompt_without_room_in_a_step_is_in_the_next(cpu, new_engine):
-    engine = new_engine(GoesAhead(cpu), chunk=8)
+    engine = new_engine(AsyncProgram(cpu), chunk=8)
     prompts = [3, 4, 5, 6], [7, 8, 9, 3], list(range(3, 33))
     *_, long = [engine.add(engine.new_request(prompt, params(2, max_tokens=40))) for prompt in prompts]
     for _ in range(10):
@@ -253,35 +255,35 @@ def test_prompt_without_room_in_a_step_is_in_the_next(cpu, new_engine):
 
 
 def test_often_mispredicted_request_is_waited_for(cpu, new_engine):
-    ahead = GoesAhead(cpu, lambda i: True)
-    engine = new_engine(ahead)
+    program = AsyncProgram(cpu, lambda i: True)
+    engine = new_engine(program)
     request = engine.new_request([5, 6, 7], params(2, max_tokens=80))
     outputs(engine, [request])
     # A token that went wrong has two runs in vain: after 1, 10, 27 and 60 tokens.
-    assert len(request.output) == 80 and ahead.n_runs == 80 + 2 * 4 and ahead.n_wanted == 4
+    assert len(request.output) == 80 and program.n_runs == 80 + 2 * 4 and program.n_wanted == 4
 
 
 def test_one_wrong_token_among_many_costs_little(cpu, new_engine):
-    ahead = GoesAhead(cpu, lambda i: i == 70)
-    engine = new_engine(ahead)
+    program = AsyncProgram(cpu, lambda i: i == 70)
+    engine = new_engine(program)
     request = engine.new_request([5, 6, 7], params(2, max_tokens=90))
     outputs(engine, [request])
-    assert request.pause == 4 and ahead.n_runs == 92
+    assert request.async_pause == 4 and program.n_runs == 92
 
 
 def test_no_step_is_wasted_next_to_embeddings(file, cpu, new_engine):
-    ahead = GoesAhead(cpu)
-    engine = new_engine(ahead, chunk=8)
+    program = AsyncProgram(cpu)
+    engine = new_engine(program, chunk=8)
     request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=12)))
-    engine.reader.add(reading := Reading([list(range(3, 11))] * 15, find_rows(ahead, file.tensors, "mean")))
+    engine.reader.add(reading := Reading([list(range(3, 11))] * 15, find_rows(program, file.tensors, "mean")))
     while not engine.is_idle:
         engine.step()
-    assert reading.n_done == 15 and ahead.n_runs == 12 and ahead.n_taken == 0
+    assert reading.n_done == 15 and program.n_runs == 12 and program.n_taken == 0
     assert len(request.output) == 12
 
 
 def test_readers_of_many_answers_get_all_of_each(file, cpu):
-    driver = EngineDriver(Engine(GoesAhead(cpu), Tokenizer.from_metadata(file.metadata), ctx=CTX, kv_tokens=8 * CTX))
+    driver = EngineDriver(Engine(AsyncProgram(cpu), Tokenizer.from_metadata(file.metadata), ctx=CTX, kv_tokens=8 * CTX))
     texts, ended = {}, threading.Semaphore(0)
 
     def listen(request, chunk):
@@ -299,7 +301,7 @@ def test_readers_of_many_answers_get_all_of_each(file, cpu):
 
 
 def test_unreferenced_engine_frees_its_cache_immediately(cpu, file):
-    engine = Engine(GoesAhead(cpu), Tokenizer.from_metadata(file.metadata), ctx=CTX)
+    engine = Engine(AsyncProgram(cpu), Tokenizer.from_metadata(file.metadata), ctx=CTX)
     outputs(engine, [engine.new_request([5, 6, 7], params(2))])
     state = weakref.ref(engine.state)
     gc.disable()

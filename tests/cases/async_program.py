@@ -21,7 +21,7 @@ def taken(pick, ids, logits):
     return ids[min(int((sums < pick["u"] * sums[-1]).sum()), n - 1)]
 
 
-class GoesAhead(Ranking256):
+class AsyncProgram(Ranking256):
     """`is_wrong` says of each token that it takes whether it is another; `n_wanted` counts runs that were used."""
 
     def __init__(self, program, is_wrong=lambda i: False):
@@ -32,27 +32,27 @@ class GoesAhead(Ranking256):
         self.unsound = set()  # numbers of runs whose rows must be looked at as a whole
         self.n_runs = 0
 
-    def is_ahead(self, batch):
+    def has_queued(self, batch):
         return self.queued is not None and self.queued[0] is batch
 
     def run(self, batch, state, first=0, last=None):
         self.queued = None
         return self._program.run(batch, state, first, last)
 
-    def rank(self, batch, state, n, first=0, meanwhile=None, following=None):
-        if self.is_ahead(batch):
+    def rank(self, batch, state, n, first=0, meanwhile=None, next_step=None):
+        if self.has_queued(batch):
             self.n_wanted += 1
             ranking = self.queued[1]
         else:
             ranking = self._ranked(batch, state, n, first)
         self.queued = None
-        if following is not None:
-            batch = following.batch
-            for i, pick in enumerate(following.picks):
+        if next_step is not None:
+            batch = next_step.batch
+            for i, pick in enumerate(next_step.picks):
                 token = taken(pick, ranking.ids[pick["row"]], ranking.logits[pick["row"]])
                 batch.tokens[i] = (token + 1) % 100 if self.is_wrong(self.n_taken) else token
                 self.n_taken += 1
-            self.queued = batch, self._ranked(batch, state, following.n)
+            self.queued = batch, self._ranked(batch, state, next_step.n)
             ranking = replace(ranking, rows=_lost)
         if meanwhile is not None:
             meanwhile()

@@ -1,8 +1,8 @@
-"""The AheadRunner: a device goes on with the step that most likely comes next, while the host settles the one before.
+"""Async scheduling: the device runs the most likely next step while the host settles the current one.
 
-Most samplers choose by a chain that a device can follow, too (`RanksAhead`). The device takes the next tokens itself
-and computes them at once; the host chooses as ever, and its word counts: rows of tokens that it did not choose are
-dropped, and so are those of requests that have ended. So an answer is the same with and without.
+The device samples with the same chain as the host where it can (`AsyncRanks`) and runs the next step immediately. The
+host samples as usual and has the last word: it drops rows of tokens that it did not choose and of requests that ended.
+Outputs are therefore the same as without async scheduling.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from woolly.engine.step.rows import RankedRows, Rows
 from woolly.engine.step.runner import Runner
 from woolly.runtime import (
     PICK,
+    AsyncRanks,
     Batch,
     CancelledRun,
-    Following,
+    NextStep,
     Program,
     Ranking,
     Ranks,
-    RanksAhead,
     State,
-    as_ranks_ahead,
+    as_async_ranks,
 )
 from woolly.sampling.choosers import Greedy
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from woolly.engine.step.work import Span, Work
     from woolly.sampling.usual import UsualChain
 
-# A wrong guess costs two steps, as much as some ten right ones save. Exponential back-off: after each miss that comes
-# soon after another, the device waits twice as many tokens for this request, at most 256.
-_SOON, _MAX_PAUSE_SECONDS = 64, 256
+# A mispredicted token costs two steps, which about ten correct ones save. Exponential back-off: each miss within _SOON
+# tokens of the last one doubles the pause of the request, in tokens.
+_SOON, _MAX_PAUSE = 64, 256
 
 
 def new_runner(
@@ -54,28 +54,28 @@ def new_runner(
     draft: Draft | None,
     check_file: Callable[[], None] | None,
 ) -> Runner:
-    """A runner that goes ahead if the program's device can, else a plain one.
+    """Return an AsyncRunner if the device supports it, else a Runner.
 
-    Steps with drafts, with recurrent state and with windows follow from more than the last token.
+    Drafts, recurrent state and sliding windows rule it out: their next step depends on more than the last token.
     """
-    device = as_ranks_ahead(program)
+    device = as_async_ranks(program)
     if device is None or draft is not None or scheduler.snapshots is not None or scheduler.visible_pages.is_bounded:
         own = draft if draft is not None and isinstance(draft, drafts.MtpDraft) else None
         return Runner(program, state, scheduler, check_file, own)
-    return AheadRunner(program, state, scheduler, check_file, device=device, reader=reader, ctx=ctx)
+    return AsyncRunner(program, state, scheduler, check_file, device=device, reader=reader, ctx=ctx)
 
 
 @dataclass(frozen=True)
-class _Step:
-    """A step that the device has gone on with."""
+class _QueuedStep:
+    """Step that the device runs in advance."""
 
-    places: Mapping[Request, int]  # the row of each request
+    places: Mapping[Request, int]  # row of each request
     positions: Sequence[int]
     tables: Sequence[npt.NDArray[np.int32]]
     batch: Batch
 
     def row(self, span: Span) -> int | None:
-        """The row that has the work of a span; None if there is none."""
+        """Return the row that computes a span; None if the step does not contain it."""
         request = span.request
         if (i := self.places.get(request)) is None or not span.is_complete or span.n_rows != 1:
             return None
@@ -83,8 +83,8 @@ class _Step:
         return i if is_same else None
 
 
-class AheadRunner(Runner):
-    """Runs a step, and has the device go on with the next one if nothing can come between."""
+class AsyncRunner(Runner):
+    """Runs a step and queues the next one on the device if the batch cannot change in between."""
 
     def __init__(
         self,
@@ -93,40 +93,40 @@ class AheadRunner(Runner):
         scheduler: Scheduler,
         check_file: Callable[[], None] | None,
         *,
-        device: RanksAhead,
+        device: AsyncRanks,
         reader: ReadingRunner,
         ctx: int,
     ) -> None:
-        """`device` is the program. What `reader` runs between two steps would waste what is ahead."""
+        """`device` is the program. While `reader` has work, no step is queued: it would be discarded."""
         super().__init__(program, state, scheduler, check_file)
         self._device = device
         self._reader = reader
         self._ctx = ctx
-        self._step: _Step | None = None  # that the device has gone on with
+        self._step: _QueuedStep | None = None  # queued on the device
 
     def run(self, work: Work) -> Rows | None:
-        """As `Runner.run`. If the device is at a part of the work, gives what it found.
+        """As `Runner.run`, but return the rows of a queued step that matches part of the work.
 
-        The rest of the work waits for the next step.
+        The rest of the work is left for the next step.
         """
         step, self._step = self._step, None
-        if step is not None and self._device.is_ahead(step.batch):
+        if step is not None and self._device.has_queued(step.batch):
             found = {row: span for span in work.spans if (row := step.row(span)) is not None}
             if found:
                 rows = sorted(found)  # the scheduler may give them in another order than the step before
                 work.spans = [found[row] for row in rows]
-                return self._run_foreseen(work, step.batch, rows)
+                return self._run_queued(work, step.batch, rows)
         return super().run(work)
 
-    def _run_foreseen(self, work: Work, batch: Batch, rows: Sequence[int]) -> Rows | None:
-        """The rows that the device computed with the right tokens; takes the other spans out of the work."""
+    def _run_queued(self, work: Work, batch: Batch, rows: Sequence[int]) -> Rows | None:
+        """Return the rows computed with the right tokens and remove the other spans from the work."""
         if self._is_aborted:
             return None
         self._computing = work.requests
-        following = self._following(work, rows)
+        next_step = self._find_next_step(work, rows)
         try:
             self._check()
-            ranking = self._device.rank(batch, self.state, 1, 0, self.meanwhile, following)
+            ranking = self._device.rank(batch, self.state, 1, 0, self.meanwhile, next_step)
             self._check()
         except CancelledRun:
             return None  # the rows of requests that go on are computed anew
@@ -143,23 +143,23 @@ class AheadRunner(Runner):
         return RankedRows(ranking.of([row for _, row in right]), self._n_vocab)
 
     def _rank(self, ranks: Ranks, work: Work, batch: Batch, n: int, first: int) -> Ranking:
-        following = self._following(work, range(len(work.spans)))
-        return self._device.rank(batch, self.state, n, first, self.meanwhile, following)
+        next_step = self._find_next_step(work, range(len(work.spans)))
+        return self._device.rank(batch, self.state, n, first, self.meanwhile, next_step)
 
-    def _following(self, work: Work, rows: Sequence[int]) -> Following | None:
-        """The step that follows if nothing comes between; None if something must."""
+    def _find_next_step(self, work: Work, rows: Sequence[int]) -> NextStep | None:
+        """Return the next step if the batch cannot change before it, else None."""
         requests, picks = [], []
-        # Those that run and are not in this step, as one that was foreseen wrong, must be in the next.
+        # Running requests outside this step, such as a mispredicted one, must be in the next.
         if len(work.spans) < len(self._scheduler.running) or not self._reader.is_idle:
             return None
         for span, row in zip(work.spans, rows, strict=True):
             request = span.request
-            chain = request.sampler.foreseen
-            if not span.is_complete or span.n_outputs != 1 or chain is None or request.reads_rows:
+            chain = request.sampler.device_chain
+            if not span.is_complete or span.n_outputs != 1 or chain is None or request.needs_full_logits:
                 return None
             if request.hooks or request.is_unwanted or request.is_replaying or len(request.context) >= self._ctx:
                 return None
-            if len(request.output) < request.n_waited:
+            if len(request.output) < request.async_from:
                 return None
             if request.max_tokens is None or len(request.output) + 1 < request.max_tokens:
                 requests.append(request)
@@ -180,19 +180,19 @@ class AheadRunner(Runner):
             adapters=np.array(scales, np.float32) if scales[0] else None,
             turns=turns_after(requests, positions),
         )
-        self._step = _Step({request: i for i, request in enumerate(requests)}, positions, tables, batch)
-        return Following(batch, np.array(picks, PICK), max(request.sampler.n_head for request in requests))
+        self._step = _QueuedStep({request: i for i, request in enumerate(requests)}, positions, tables, batch)
+        return NextStep(batch, np.array(picks, PICK), max(request.sampler.n_head for request in requests))
 
 
 def _pause(request: Request) -> None:
-    """Lets the device wait for the next tokens of a request that was foreseen wrong: the longer, the more often."""
-    is_soon = len(request.output) - request.n_waited < _SOON
-    request.pause = min(2 * request.pause, _MAX_PAUSE_SECONDS) if is_soon else Request.pause
-    request.n_waited = len(request.output) + request.pause
+    """Pause async scheduling of a mispredicted request, with exponential back-off."""
+    is_soon = len(request.output) - request.async_from < _SOON
+    request.async_pause = min(2 * request.async_pause, _MAX_PAUSE) if is_soon else Request.async_pause
+    request.async_from = len(request.output) + request.async_pause
 
 
 def _pick(chain: UsualChain | Greedy, row: int) -> tuple[float, float, float, float, int, int, int]:
-    """A row of PICK."""
+    """Return a row of PICK."""
     if isinstance(chain, Greedy):
         return 0.0, 0.0, 0.0, 1.0, 0, 0, row
     return chain.random.peek64(), chain.p, chain.log_p, float(chain.temperature), chain.k, chain.min_keep, row

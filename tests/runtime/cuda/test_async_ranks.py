@@ -11,7 +11,7 @@ from woolly import SamplingParams
 from woolly.engine import Engine
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import PICK, Batch, CancelledRun, Following, LostRows, Options, RanksAhead
+from woolly.runtime import PICK, AsyncRanks, Batch, CancelledRun, LostRows, NextStep, Options
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.gpu.rank import Ranker
 from woolly.sampling.choosers import Greedy
@@ -45,7 +45,7 @@ def test_it_takes_the_tokens_that_samplers_choose():
     rows = np.random.RandomState(1).standard_normal((n_rows, width)).astype(np.float32) * 3
     samplers = [Sampler(SamplingParams(seed=i, **PARAMS[i % len(PARAMS)])) for i in range(n_rows)]
     order = np.random.RandomState(2).permutation(n_rows)  # of the rows in the batch that follows
-    picks = np.array([pick(samplers[i].foreseen, i) for i in order], PICK)
+    picks = np.array([pick(samplers[i].device_chain, i) for i in order], PICK)
     batch, tokens = np.zeros(1, BATCH), np.zeros(n_rows, np.int32)
     places = [device.allocate(array.nbytes) for array in (batch, rows, tokens, picks)]
     batch["n_rows"] = batch["n_output"] = n_rows
@@ -75,23 +75,23 @@ def one_row(positions, tokens=None):
     return Batch.of([([token], at, [i]) for i, (token, at) in enumerate(zip(tokens, positions, strict=True))])
 
 
-def following(positions, rows):
-    return Following(one_row(positions), np.array([(*GREEDY, row) for row in rows], PICK), 40)
+def make_next_step(positions, rows):
+    return NextStep(one_row(positions), np.array([(*GREEDY, row) for row in rows], PICK), 40)
 
 
 def test_what_it_goes_on_with_is_what_a_run_of_these_tokens_computes(program):
-    assert isinstance(program, RanksAhead)
+    assert isinstance(program, AsyncRanks)
     state, other = program.new_state(2), program.new_state(2)
     prompts = Batch.of([([5, 6, 7], 0, [0]), ([9, 8], 0, [1])])
-    first, second = following([3, 2], [0, 1]), following([3], [1])
+    first, second = make_next_step([3, 2], [0, 1]), make_next_step([3], [1])
     second.batch.pages[0] = 1
     plain = program.rank(prompts, other, 40).ids[:, 0].tolist()
-    ranking = program.rank(prompts, state, 40, following=first)
+    ranking = program.rank(prompts, state, 40, next_step=first)
     assert ranking.ids[:, 0].tolist() == plain
-    assert program.is_ahead(first.batch) and not program.is_ahead(prompts)
+    assert program.has_queued(first.batch) and not program.has_queued(prompts)
     with pytest.raises(LostRows, match="another run"):
         ranking.rows(0, 1)
-    ranking = program.rank(first.batch, state, 1, following=second)
+    ranking = program.rank(first.batch, state, 1, next_step=second)
     assert ranking.tokens.tolist() == plain
     found = [ranking.ids.copy(), ranking.logits.copy()]
     ranking = program.rank(second.batch, state, 1)
@@ -109,31 +109,31 @@ def test_what_it_goes_on_with_is_what_a_run_of_these_tokens_computes(program):
 def test_another_run_takes_the_place_of_what_it_went_on_with(program):
     state, batch = program.new_state(2), one_row([0, 0], [4, 5])
     for other in (program.run, lambda *it: program.rank(*it, 1)):
-        next_one = following([1, 1], [1, 0])
-        before = program.rank(batch, state, 1, following=next_one).ids.copy()
-        assert program.is_ahead(next_one.batch)
+        next_one = make_next_step([1, 1], [1, 0])
+        before = program.rank(batch, state, 1, next_step=next_one).ids.copy()
+        assert program.has_queued(next_one.batch)
         other(one_row([0], [3]), program.new_state(1))
-        assert not program.is_ahead(next_one.batch)
+        assert not program.has_queued(next_one.batch)
         np.testing.assert_array_equal(program.rank(batch, state, 1).ids, before)
 
 
 def test_a_cancelled_run_is_followed_by_none(program):
-    next_one = following([1, 1], [0, 1])
+    next_one = make_next_step([1, 1], [0, 1])
     with pytest.raises(CancelledRun):
-        program.rank(one_row([0, 0], [4, 5]), program.new_state(2), 1, meanwhile=program.cancel, following=next_one)
-    assert not program.is_ahead(next_one.batch)
+        program.rank(one_row([0, 0], [4, 5]), program.new_state(2), 1, meanwhile=program.cancel, next_step=next_one)
+    assert not program.has_queued(next_one.batch)
 
 
 def test_an_error_while_it_goes_on_leaves_nothing_under_way(program):
     def failing():
         raise OSError("gone")
 
-    next_one = following([1, 1], [0, 1])
+    next_one = make_next_step([1, 1], [0, 1])
     with pytest.raises(OSError, match="gone"):
-        program.rank(one_row([0, 0], [4, 5]), program.new_state(2), 1, meanwhile=failing, following=next_one)
-    assert not program.is_ahead(next_one.batch)
+        program.rank(one_row([0, 0], [4, 5]), program.new_state(2), 1, meanwhile=failing, next_step=next_one)
+    assert not program.has_queued(next_one.batch)
     with pytest.raises(ValueError, match="outside the cache"):
-        program.rank(one_row([0], [4]), program.new_state(1), 1, following=following([1, 1], [0, 0]))
+        program.rank(one_row([0], [4]), program.new_state(1), 1, next_step=make_next_step([1, 1], [0, 0]))
     assert program.rank(one_row([0], [4]), program.new_state(1), 1).tokens.tolist() == [4]
 
 
@@ -144,7 +144,7 @@ class Waits:
         self._program = program
 
     def __getattr__(self, name):
-        if name == "is_ahead":
+        if name == "has_queued":
             raise AttributeError(name)
         return getattr(self._program, name)
 
