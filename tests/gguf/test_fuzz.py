@@ -143,7 +143,7 @@ def test_damaged_header_is_parsed_or_rejected(headers, tmp_path_factory, scripts
 @pytest.mark.rare
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(**DAMAGED)
-def test_many_damaged_headers_are_read_or_refused(headers, tmp_path_factory, scripts, first):
+def test_many_damaged_headers_are_parsed_or_rejected(headers, tmp_path_factory, scripts, first):
     read_or_refused(headers, tmp_path_factory.getbasetemp() / "mutant.gguf", scripts, first)
 
 
@@ -156,7 +156,7 @@ def read_or_refused(headers, path, scripts, first):
         open_and_read_all(path)
 
 
-def test_every_number_in_place_of_every_field_is_read_or_refused(headers, tmp_path):
+def test_every_number_in_every_field_is_parsed_or_rejected(headers, tmp_path):
     """Systematic where the property above is random: each hard number at each byte of the fixed header."""
     path = tmp_path / "mutant.gguf"
     outcomes = set()
@@ -170,7 +170,7 @@ def test_every_number_in_place_of_every_field_is_read_or_refused(headers, tmp_pa
     assert outcomes == {False, True}
 
 
-def test_opening_a_damaged_file_allocates_no_more_than_its_size(headers, tmp_path):
+def test_opening_a_damaged_file_allocates_at_most_its_size(headers, tmp_path):
     random = np.random.default_rng(3)
     path = tmp_path / "mutant.gguf"
     # A large tail gives every wild count and length room to be believed.
@@ -226,7 +226,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_opening_allocates_no_more_than_the_size_of_the_file_and_8_mb(tmp_path, case):
+def test_opening_allocates_at_most_the_file_size_plus_8_mb(tmp_path, case):
     make, is_sound = HOSTILE[case]
     data = make()
     path = tmp_path / "hostile.gguf"

@@ -63,7 +63,7 @@ def run(*arguments):
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_the_model_fails_in_one_sentence_and_others_go_on(tmp_path, backend):
+def test_lost_file_fails_its_model_and_others_continue(tmp_path, backend):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     other = write_tiny(TINY["llama"], tmp_path / "other.gguf")
     # Without memory for packed weights every run reads the file.
@@ -81,7 +81,7 @@ def test_the_model_fails_in_one_sentence_and_others_go_on(tmp_path, backend):
         assert llm.generate([1, 2, 3], FEW).token_ids == wanted
 
 
-def test_a_file_that_is_replaced_by_renaming_goes_on(tmp_path):
+def test_file_replaced_by_rename_continues(tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     with LLM(path, weight_memory=0) as llm:
         wanted = llm.generate([1, 2, 3], FEW).token_ids
@@ -98,14 +98,14 @@ def test_many_files_can_be_opened_one_after_the_other(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["-u", "-Xfaulthandler"])
-def test_other_addresses_are_left_to_the_handler_before(tmp_path, option):
+def test_other_addresses_are_left_to_the_previous_handler(tmp_path, option):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     ended = run(option, "-c", FOREIGN, path, tmp_path / "foreign")
     assert ended.returncode == -signal.SIGBUS
     assert ("Bus error" in ended.stderr) == (option == "-Xfaulthandler")
 
 
-def test_a_handler_that_comes_later_does_not_end_the_process(tmp_path):
+def test_later_handler_does_not_end_the_process(tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     ended = run("-c", LATER, path)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -117,7 +117,7 @@ def test_a_handler_that_comes_later_does_not_end_the_process(tmp_path):
     assert "Bus error" in ended.stderr
 
 
-def test_a_signal_that_was_sent_is_not_swallowed(tmp_path):
+def test_sent_signal_is_not_swallowed(tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     ended = run("-c", SENT, path)
     assert ended.returncode == -signal.SIGBUS

@@ -20,7 +20,7 @@ def sample(tmp_path) -> GGUFFile:
     return open_gguf(write_sample(tmp_path / "sample.gguf"))
 
 
-def test_scalars_come_as_python_values_of_their_declared_type(sample):
+def test_scalars_are_python_values_of_their_declared_type(sample):
     expected = {
         "general.architecture": ("llama", str, ValueType.STRING),
         "scalar.uint8": (3, int, ValueType.UINT8),
@@ -68,7 +68,7 @@ def test_arrays_nest(sample):
     assert [values.tolist() for values in inner] == [[1], [2, 3]]
 
 
-def test_a_missing_key_is_a_key_error_as_in_any_mapping(sample):
+def test_missing_key_is_a_key_error(sample):
     with pytest.raises(KeyError):
         sample.metadata["nothing"]
     assert sample.metadata.get("nothing", 5) == 5
@@ -84,7 +84,7 @@ def test_tensors_keep_file_order_and_reverse_their_dimensions(sample):
     assert sample.tensors["scalar"].shape == ()
 
 
-def test_tensor_data_is_a_view_and_not_a_copy(sample):
+def test_tensor_data_is_a_view(sample):
     tensor = sample.tensors["token_embd.weight"]
     assert np.shares_memory(tensor.data, tensor.data)
     assert np.shares_memory(tensor.data, tensor.file.bytes)
@@ -92,7 +92,7 @@ def test_tensor_data_is_a_view_and_not_a_copy(sample):
     assert tensor.data.ctypes.data % sample.alignment == 0
 
 
-def test_the_gguf_package_reads_the_same(tmp_path):
+def test_gguf_package_reads_the_same(tmp_path):
     path = write_sample(tmp_path / "sample.gguf")
     ours, theirs = open_gguf(path), gguf.GGUFReader(path)
     assert [peer.name for peer in theirs.tensors] == list(ours.tensors)
@@ -118,7 +118,7 @@ def test_views_outlive_the_file(tmp_path):
     assert tokens[5] == "🦙"
 
 
-def test_a_closed_file_says_so_and_keeps_its_scalars(tmp_path):
+def test_closed_file_says_so_and_keeps_its_scalars(tmp_path):
     file = open_gguf(write_sample(tmp_path / "sample.gguf"))
     assert len(file.metadata["array.uint32"]) == 3
     file.close()
@@ -132,7 +132,7 @@ def test_a_closed_file_says_so_and_keeps_its_scalars(tmp_path):
             read()
 
 
-def test_closing_lets_go_of_the_map(tmp_path):
+def test_close_releases_the_memory_map(tmp_path):
     file = open_gguf(write_sample(tmp_path / "sample.gguf"))
     file.metadata["array.uint32"], file.metadata["tokenizer.ggml.tokens"]
     map = weakref.ref(file.tensors["scalar"].file.bytes.base)
@@ -150,7 +150,7 @@ def test_version_2_and_other_alignments_open(tmp_path):
         assert all(tensor.offset % alignment == 0 for tensor in file.tensors.values())
 
 
-def test_what_is_odd_but_found_in_the_wild_opens(tmp_path):
+def test_odd_files_found_in_the_wild_open(tmp_path):
     path = tmp_path / "odd.gguf"
     long_key, long_name = "k" * 300, "n" * 90
     # Not padded at the end, tensors out of order, and a gap between them.
@@ -166,7 +166,7 @@ def test_what_is_odd_but_found_in_the_wild_opens(tmp_path):
     assert file.tensors[long_name].dequantize().tolist() == [1, 2, 3]
 
 
-def test_opening_takes_any_path_and_counts_bytes(tmp_path):
+def test_open_takes_any_path_and_counts_bytes(tmp_path):
     path = write_sample(tmp_path / "sample.gguf")
     for given in (path, str(path)):
         file = open_gguf(given)
@@ -175,7 +175,7 @@ def test_opening_takes_any_path_and_counts_bytes(tmp_path):
         assert file.n_bytes == path.stat().st_size
 
 
-def test_a_vocabulary_of_256k_tokens_is_not_read_before_it_is_asked_for(tmp_path):
+def test_vocabulary_of_256k_tokens_is_read_lazily(tmp_path):
     n_tokens, n_merges = 256_000, 500_000
     writer = GGUFWriter(tmp_path / "large.gguf")
     writer.add("tokenizer.ggml.tokens", [f"▁token{i}" for i in range(n_tokens)])

@@ -33,7 +33,7 @@ def write_shards(
     return paths
 
 
-def test_the_first_shard_opens_them_all(tmp_path):
+def test_first_shard_opens_all(tmp_path):
     paths = write_shards(tmp_path)
     with open_gguf(paths[0]) as file:
         assert file.paths == tuple(paths)
@@ -45,7 +45,7 @@ def test_the_first_shard_opens_them_all(tmp_path):
         assert file.metadata["general.architecture"] == "llama"
 
 
-def test_shards_behind_symbolic_links_are_found_by_the_name_of_the_link(tmp_path):
+def test_symlinked_shards_are_found_by_the_name_of_the_link(tmp_path):
     (tmp_path / "blobs").mkdir()
     (tmp_path / "links").mkdir()
     for i, path in enumerate(write_shards(tmp_path)):
@@ -54,37 +54,37 @@ def test_shards_behind_symbolic_links_are_found_by_the_name_of_the_link(tmp_path
     assert len(open_gguf(tmp_path / "links" / "model-00001-of-00003.gguf").tensors) == 6
 
 
-def test_a_split_into_one_is_a_plain_file(tmp_path):
+def test_split_into_one_is_a_plain_file(tmp_path):
     (path,) = write_shards(tmp_path, 1)
     assert len(open_gguf(path).tensors) == 2
 
 
-def test_a_later_shard_names_the_first(tmp_path):
+def test_opening_a_later_shard_names_the_first(tmp_path):
     paths = write_shards(tmp_path)
     with pytest.raises(GGUFError, match=r"shard 2 of 3; open the first shard, model-00001-of-00003\.gguf"):
         open_gguf(paths[1])
 
 
-def test_a_missing_shard_is_named(tmp_path):
+def test_missing_shard_is_named(tmp_path):
     paths = write_shards(tmp_path)
     paths[1].unlink()
     with pytest.raises(GGUFError, match=r"model-00002-of-00003\.gguf: this shard .* is missing"):
         open_gguf(paths[0])
 
 
-def test_a_first_shard_under_another_name_is_refused(tmp_path):
+def test_misnamed_first_shard_is_rejected(tmp_path):
     path = write_shards(tmp_path)[0].rename(tmp_path / "model.gguf")
     with pytest.raises(GGUFError, match=r"named NAME-00001-of-00003\.gguf"):
         open_gguf(path)
 
 
-def test_a_shard_that_says_it_is_another_is_refused(tmp_path):
+def test_shard_with_another_number_is_rejected(tmp_path):
     paths = write_shards(tmp_path, numbers={1: 2, 2: 1})
     with pytest.raises(GGUFError, match=r"00002.*expected a shard with 'split.no' = 1, found 2"):
         open_gguf(paths[0])
 
 
-def test_a_shard_of_another_split_is_refused(tmp_path):
+def test_shard_of_another_split_is_rejected(tmp_path):
     paths = write_shards(tmp_path)
     (tmp_path / "other").mkdir()
     write_shards(tmp_path / "other", 4)[1].replace(paths[1])
@@ -92,14 +92,14 @@ def test_a_shard_of_another_split_is_refused(tmp_path):
         open_gguf(paths[0])
 
 
-def test_a_plain_file_in_the_place_of_a_shard_is_refused(tmp_path):
+def test_plain_file_in_place_of_a_shard_is_rejected(tmp_path):
     paths = write_shards(tmp_path)
     write_sample(paths[2])
     with pytest.raises(GGUFError, match=r"00003.*expected a shard with 'split.no' = 2, found no such key"):
         open_gguf(paths[0])
 
 
-def test_the_same_file_twice_is_refused(tmp_path):
+def test_duplicate_shard_is_rejected(tmp_path):
     paths = write_shards(tmp_path)
     paths[1].unlink()
     os.link(paths[0], paths[1])
@@ -111,7 +111,7 @@ def test_the_same_file_twice_is_refused(tmp_path):
         open_gguf(paths[0])
 
 
-def test_a_tensor_in_two_shards_is_refused(tmp_path):
+def test_tensor_in_two_shards_is_rejected(tmp_path):
     paths = write_shards(tmp_path, 2)
     writer = GGUFWriter(paths[1])
     writer.add("split.no", 1)
@@ -123,14 +123,14 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path):
         open_gguf(paths[0])
 
 
-def test_a_wrong_total_is_refused(tmp_path):
+def test_wrong_total_is_rejected(tmp_path):
     paths = write_shards(tmp_path, total=7)
     with pytest.raises(GGUFError, match=r"expected 7 tensors in 3 shards .*found 6"):
         open_gguf(paths[0])
 
 
 @pytest.mark.parametrize("value", ["three", -1, True, 2.0, [3]])
-def test_a_split_count_that_is_no_count_is_refused(tmp_path, value):
+def test_invalid_split_count_is_rejected(tmp_path, value):
     writer = GGUFWriter(tmp_path / "model-00001-of-00003.gguf")
     writer.add("split.count", value)
     writer.write()
@@ -138,7 +138,7 @@ def test_a_split_count_that_is_no_count_is_refused(tmp_path, value):
         open_gguf(writer.path)
 
 
-def test_the_tensors_of_all_shards_count_together(tmp_path):
+def test_tensor_count_covers_all_shards(tmp_path):
     paths = []
     for i in range(2):
         writer = GGUFWriter(tmp_path / f"model-0000{i + 1}-of-00002.gguf")
@@ -152,7 +152,7 @@ def test_the_tensors_of_all_shards_count_together(tmp_path):
         open_gguf(paths[0])
 
 
-def test_opening_holds_the_keys_of_few_shards_at_once(tmp_path):
+def test_opening_keeps_the_keys_of_few_shards_in_memory(tmp_path):
     def peak(count: int) -> int:
         folder = tmp_path / f"{count}"
         folder.mkdir()
@@ -172,7 +172,7 @@ def test_opening_holds_the_keys_of_few_shards_at_once(tmp_path):
     assert peak(8) < 1.2 * peak(4)
 
 
-def test_a_split_into_more_files_than_any_model_is_refused(tmp_path):
+def test_split_into_too_many_files_is_rejected(tmp_path):
     writer = GGUFWriter(tmp_path / "model-00001-of-01025.gguf")
     writer.add("split.count", 1025)
     writer.write()
@@ -180,7 +180,7 @@ def test_a_split_into_more_files_than_any_model_is_refused(tmp_path):
         open_gguf(writer.path)
 
 
-def test_a_huge_split_count_ends_at_the_name(tmp_path):
+def test_huge_split_count_is_rejected_by_name(tmp_path):
     writer = GGUFWriter(tmp_path / "model-00001-of-00003.gguf")
     writer.add("split.count", 2**64 - 1)
     writer.write()

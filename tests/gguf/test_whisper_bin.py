@@ -17,7 +17,7 @@ def path(tmp_path_factory):
     return write_whisper(tmp_path_factory.mktemp("bin") / "ggml-tiny.en.bin", 51864, half=True)
 
 
-def test_a_file_is_read_with_its_vocabulary_and_its_tensors(path):
+def test_file_is_read_with_its_vocabulary_and_tensors(path):
     with open_gguf(path) as file:
         keys, own = file.metadata, tensors(51864)
         assert keys["general.architecture"] == "whisper"
@@ -41,13 +41,13 @@ def test_a_file_is_read_with_its_vocabulary_and_its_tensors(path):
 
 
 @pytest.mark.parametrize("n", [3, 40, 60, 300, 70_000, 700_000, 2_000_000])
-def test_a_file_that_is_cut_is_one_sentence(path, tmp_path, n):
+def test_truncated_file_gives_a_one_line_error(path, tmp_path, n):
     (tmp_path / "cut.bin").write_bytes(path.read_bytes()[:n])
     with pytest.raises(GGUFError, match=r"cut\.bin: at byte"):
         open_gguf(tmp_path / "cut.bin")
 
 
-def test_another_model_of_that_form_is_refused(tmp_path):
+def test_other_ggml_model_is_rejected(tmp_path):
     (tmp_path / "old.bin").write_bytes(b"lmgg" + struct.pack("<11i", 32000, *[16] * 10) + bytes(100))
     with pytest.raises(UnsupportedError, match="no Whisper model"):
         open_gguf(tmp_path / "old.bin")
@@ -63,7 +63,7 @@ def test_another_model_of_that_form_is_refused(tmp_path):
         ((2, 6), 64, r"at byte \d+: expected \(448, 64\) numbers"),
     ],
 )
-def test_sizes_that_lie_are_refused_before_anything_is_made_of_them(path, tmp_path, places, value, sentence):
+def test_false_sizes_are_rejected_before_allocation(path, tmp_path, places, value, sentence):
     data = bytearray(path.read_bytes())
     for place in places:
         struct.pack_into("<i", data, 4 + 4 * place, value)
@@ -83,7 +83,7 @@ def test_opening_copies_no_tensor_and_reading_gives_aligned_floats(tmp_path):
             np.testing.assert_array_equal(tensor.dequantize(), own[f"decoder.blocks.1.{its}"])
 
 
-def test_positions_of_halves_are_read_as_floats(path, tmp_path):
+def test_f16_positions_are_read_as_floats(path, tmp_path):
     data, name = path.read_bytes(), b"decoder.positional_embedding"
     at, table = data.index(name), tensors(51864)["decoder.positional_embedding"]
     head = struct.pack("<5i", 2, len(name), int(GGMLType.F16), *table.shape[::-1])

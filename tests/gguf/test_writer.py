@@ -42,7 +42,7 @@ def read_back(path: Path, value: object, type: ValueType | None = None) -> tuple
         (np.bool_(True), "BOOL"),
     ],
 )
-def test_the_type_of_a_value_is_inferred(tmp_path, value, type):
+def test_value_type_is_inferred(tmp_path, value, type):
     assert read_back(tmp_path / "x.gguf", value) == (value, ValueType[type], None)
 
 
@@ -61,13 +61,13 @@ def test_the_type_of_a_value_is_inferred(tmp_path, value, type):
         (np.array(["x", "y"]), "STRING"),
     ],
 )
-def test_the_type_of_elements_is_inferred(tmp_path, values, type):
+def test_element_type_is_inferred(tmp_path, values, type):
     found, outer, inner = read_back(tmp_path / "x.gguf", values)
     assert list(found) == list(values)
     assert (outer, inner) == (ValueType.ARRAY, ValueType[type])
 
 
-def test_a_declared_type_is_kept(tmp_path):
+def test_declared_type_is_kept(tmp_path):
     assert read_back(tmp_path / "x.gguf", 7, ValueType.UINT8) == (7, ValueType.UINT8, None)
     assert read_back(tmp_path / "x.gguf", 7, ValueType.FLOAT64) == (7.0, ValueType.FLOAT64, None)
     found, _, inner = read_back(tmp_path / "x.gguf", np.arange(3), ValueType.UINT16)
@@ -99,7 +99,7 @@ def test_a_declared_type_is_kept(tmp_path):
         ([1, 300], ValueType.UINT8),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_with_its_key(tmp_path, value, type):
+def test_value_that_does_not_fit_is_rejected_with_its_key(tmp_path, value, type):
     writer = GGUFWriter(tmp_path / "x.gguf")
     with pytest.raises(GGUFError, match=r"key 'some\.key': expected"):
         writer.add("some.key", value, type)
@@ -123,7 +123,7 @@ def test_a_value_that_does_not_fit_is_refused_with_its_key(tmp_path, value, type
     version=st.sampled_from([2, 3]),
     alignment=st.sampled_from([8, 32, 64]),
 )
-def test_any_metadata_comes_back(tmp_path_factory, values, version, alignment):
+def test_any_metadata_round_trips(tmp_path_factory, values, version, alignment):
     path = tmp_path_factory.mktemp("any") / "x.gguf"
     writer = GGUFWriter(path, version=version, alignment=alignment)
     values.pop("general.alignment", None)
@@ -141,7 +141,7 @@ def test_any_metadata_comes_back(tmp_path_factory, values, version, alignment):
     assert file.tensors["t"].dequantize().tolist() == [0, 1, 2]
 
 
-def test_tensors_are_stored_as_asked(tmp_path):
+def test_tensors_are_stored_as_requested(tmp_path):
     writer = GGUFWriter(tmp_path / "x.gguf")
     x = np.linspace(-1, 1, 512, dtype=np.float32).reshape(2, 256)
     writer.add_tensor("f32", x)
@@ -157,7 +157,7 @@ def test_tensors_are_stored_as_asked(tmp_path):
     assert tensors["scalar"].dequantize() == 2.5
 
 
-def test_a_tensor_that_cannot_be_stored_is_refused_by_name(tmp_path):
+def test_unsupported_tensor_is_rejected_by_name(tmp_path):
     writer = GGUFWriter(tmp_path / "x.gguf")
     floats = np.zeros((2, 48), np.float32)
     for add, reason in (
@@ -173,7 +173,7 @@ def test_a_tensor_that_cannot_be_stored_is_refused_by_name(tmp_path):
             add()
 
 
-def test_names_are_checked(tmp_path):
+def test_names_are_validated(tmp_path):
     writer = GGUFWriter(tmp_path / "x.gguf")
     writer.add("k", 1)
     writer.add_tensor("t", np.zeros(1, np.float32))
@@ -191,7 +191,7 @@ def test_names_are_checked(tmp_path):
             add()
 
 
-def test_what_could_not_be_opened_again_is_not_written(tmp_path):
+def test_unreadable_file_is_not_written(tmp_path):
     def names(writer: GGUFWriter) -> None:
         for i in range(9):
             writer.add(f"{i}" + "é" * 30000, 1)
@@ -227,7 +227,7 @@ def test_adding_the_alignment_sets_it(tmp_path):
     assert file.tensors["b"].offset - file.tensors["a"].offset == 128
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+def test_file_is_replaced_atomically(tmp_path):
     path = write_sample(tmp_path / "x.gguf")
     before = path.read_bytes()
     old = open_gguf(path)
@@ -244,7 +244,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
 
 
-def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
+def test_unwritable_path_is_named(tmp_path):
     with pytest.raises(GGUFError, match=r"nowhere.*cannot be written \(No such file or directory\)"):
         GGUFWriter(tmp_path / "nowhere" / "x.gguf").write()
     (tmp_path / "folder.gguf").mkdir()
@@ -260,12 +260,12 @@ def copy_of(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize(("version", "alignment"), [(2, 32), (3, 32), (3, 8), (3, 1024)])
-def test_a_copy_is_the_same_byte_for_byte(tmp_path, version, alignment):
+def test_copy_is_identical(tmp_path, version, alignment):
     path = write_sample(tmp_path / "x.gguf", version=version, alignment=alignment)
     assert copy_of(path) == path.read_bytes()
 
 
-def test_a_copy_keeps_the_end_as_it_was_padded_or_not(tmp_path):
+def test_copy_keeps_trailing_padding(tmp_path):
     path = tmp_path / "x.gguf"
     bare = gguf_bytes([entry("k", ValueType.STRING, string("v"))], [tensor("t", [3])], bytes(12))
     for data in (bare, bare + bytes(20), gguf_bytes(), gguf_bytes() + bytes(8)):
@@ -274,7 +274,7 @@ def test_a_copy_keeps_the_end_as_it_was_padded_or_not(tmp_path):
         assert copy_of(path) == data
 
 
-def test_a_file_of_the_gguf_package_is_copied_byte_for_byte(tmp_path):
+def test_file_of_the_gguf_package_is_copied_byte_for_byte(tmp_path):
     path = tmp_path / "peer.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_string("general.name", "peer")
@@ -305,14 +305,14 @@ def test_values_read_and_added_again_give_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("path", find_vocabularies() or [None], ids=lambda path: path.stem if path else "missing")
-def test_a_real_vocabulary_is_copied_byte_for_byte(tmp_path, path):
+def test_real_vocabulary_is_copied_byte_for_byte(tmp_path, path):
     need_vocabularies()
     with open_gguf(path) as file:
         copy_gguf(file, tmp_path / "copy.gguf")
     assert (tmp_path / "copy.gguf").read_bytes() == path.read_bytes()
 
 
-def test_the_tokens_of_a_real_vocabulary_are_those_of_the_peer():
+def test_tokens_of_a_real_vocabulary_match_the_gguf_package():
     path = min(need_vocabularies(), key=lambda path: path.stat().st_size)  # the peer's reader takes its time
     tokens = open_gguf(path).metadata["tokenizer.ggml.tokens"]
     peer = gguf.GGUFReader(path).get_field("tokenizer.ggml.tokens")
@@ -321,7 +321,7 @@ def test_the_tokens_of_a_real_vocabulary_are_those_of_the_peer():
     ]
 
 
-def test_the_real_model_is_copied_byte_for_byte(tmp_path, smollm2):
+def test_real_model_is_copied_byte_for_byte(tmp_path, smollm2):
     with open_gguf(smollm2) as file:
         copy_gguf(file, tmp_path / "copy.gguf")
     with smollm2.open("rb") as original, (tmp_path / "copy.gguf").open("rb") as copy:
@@ -330,7 +330,7 @@ def test_the_real_model_is_copied_byte_for_byte(tmp_path, smollm2):
         assert not copy.read(1)
 
 
-def test_the_header_is_what_the_specification_draws(tmp_path):
+def test_header_matches_the_specification(tmp_path):
     writer = GGUFWriter(tmp_path / "x.gguf")
     writer.add("k", 5)
     writer.add_tensor("t", np.float32([[1, 2, 3], [4, 5, 6]]))

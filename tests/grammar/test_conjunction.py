@@ -67,7 +67,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_object_with_properties_is_closed_unless_it_says_otherwise(name):
+def test_object_with_properties_is_closed_by_default(name):
     schema, taken, refused = CASES[name]
     for text in taken:
         assert takes(schema, text), text

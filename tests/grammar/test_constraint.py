@@ -58,7 +58,7 @@ def test_importing_the_engine_does_not_import_llguidance():
         ("grammar", 'root ::= "(" root ")" | [0-9]+', ["1", "((23))"], ["(1", ""]),
     ],
 )
-def test_each_kind_takes_its_own_texts_and_no_others(kind, source, good, bad):
+def test_each_grammar_kind_accepts_only_its_texts(kind, source, good, bad):
     assert [text for text in good if not takes(kind, source, text)] == []
     assert [text for text in bad if takes(kind, source, text)] == []
 
@@ -80,7 +80,7 @@ def test_stop_tokens_are_allowed_exactly_where_the_grammar_may_end():
     assert is_finished(constraint)
 
 
-def test_a_stop_token_finishes_a_grammar_that_could_go_on():
+def test_stop_token_finishes_a_grammar_that_could_continue():
     constraint = BYTES.compile("regex", "a*").start()
     constraint.accept(min(byte_tokenizer().stop_ids))
     assert is_finished(constraint)
@@ -96,14 +96,14 @@ def test_special_tokens_are_never_text():
     assert allowed[list(tokenizer.stop_ids)].all()
 
 
-def test_a_lark_grammar_can_name_special_tokens():
+def test_lark_grammar_can_name_special_tokens():
     constraint = BYTES.compile("lark", 'start: <|think|> "a"').start()
     assert np.flatnonzero(allowed_tokens(constraint)).tolist() == [257]
     constraint.accept(257)
     assert np.flatnonzero(allowed_tokens(constraint)).tolist() == [TOKEN_OF_BYTE[ord("a")]]
 
 
-def test_booleans_and_packed_words_say_the_same_in_any_order():
+def test_boolean_and_packed_masks_agree():
     constraint = COMPILER.compile("json_object", "").start()
     for text in ('{"', "name", '":', "12", "}"):
         (token,) = WORDS.encode(text, add_special=False)
@@ -118,7 +118,7 @@ def test_booleans_and_packed_words_say_the_same_in_any_order():
     assert is_finished(constraint)
 
 
-def test_a_token_that_is_not_allowed_is_an_error_and_stays_one():
+def test_disallowed_token_is_a_permanent_error():
     constraint = BYTES.compile("regex", "ab").start()
     with pytest.raises(RequestError, match="cannot take token"):
         constraint.accept(TOKEN_OF_BYTE[ord("b")])
@@ -129,7 +129,7 @@ def test_a_token_that_is_not_allowed_is_an_error_and_stays_one():
         BYTES.compile("regex", "ab").start().accept(10_000)
 
 
-def test_constraints_of_one_grammar_do_not_touch_each_other():
+def test_constraints_of_one_grammar_are_independent():
     grammar = BYTES.compile("choice", '["ab", "ac"]')
     one, other = grammar.start(), grammar.start()
     one.accept(TOKEN_OF_BYTE[ord("a")])
@@ -139,7 +139,7 @@ def test_constraints_of_one_grammar_do_not_touch_each_other():
     assert not allowed_tokens(one)[TOKEN_OF_BYTE[ord("a")]]
 
 
-def test_a_grammar_is_compiled_once_and_the_cache_is_bounded():
+def test_grammar_is_compiled_once_and_the_cache_is_bounded():
     compiler = GrammarCompiler(byte_tokenizer())
     first = compiler.compile("regex", "a0")
     assert compiler.compile("regex", "a0") is first
@@ -148,7 +148,7 @@ def test_a_grammar_is_compiled_once_and_the_cache_is_bounded():
     assert compiler.compile("regex", "a0") is not first
 
 
-def test_many_threads_may_compile_and_start_at_once():
+def test_many_threads_may_compile_and_start_concurrently():
     compiler, failed = GrammarCompiler(byte_tokenizer()), []
 
     def work(number: int) -> None:
@@ -182,7 +182,7 @@ def test_random_walks_of_a_choice_find_all_of_it():
     assert {walk(WORDS, grammar, seed) for seed in range(150)} == set(choices)
 
 
-def test_forced_tokens_are_those_that_the_tokenizer_makes():
+def test_forced_tokens_match_the_tokenizer():
     constraint = COMPILER.compile("regex", r'\{"name":(12|ab)\}').start()
     assert constraint._matcher.compute_ff_tokens() == WORDS.encode('{"name":', add_special=False)[:3]
     for token in constraint._matcher.compute_ff_tokens():
@@ -215,13 +215,13 @@ def test_forced_tokens_are_those_that_the_tokenizer_makes():
         ("grammar", "# nothing", "no rule called root"),
     ],
 )
-def test_a_grammar_that_cannot_be_kept_is_refused_in_one_sentence(kind, source, message):
+def test_unenforceable_grammar_gives_a_one_line_error(kind, source, message):
     refused = refusal(BYTES.compile, kind, source)
     assert message in refused
     assert "\n" not in refused and len(refused) < 400
 
 
-def test_a_vocabulary_without_stop_tokens_still_ends():
+def test_vocabulary_without_stop_tokens_still_ends():
     tokenizer = Tokenizer.from_metadata(byte_level(eos_token_id=2**32 - 1))
     if tokenizer.stop_ids:  # an id by default, which here is a byte
         assert tokenizer.stop_ids == {11}
@@ -251,13 +251,13 @@ def test_sentencepiece_tokens_stand_for_their_bytes():
     assert [tokenizer.token_text(i) for i in constraint._matcher.compute_ff_tokens()] == ["no", "yes"]
 
 
-def test_a_vocabulary_that_cannot_spell_the_grammar_is_an_error():
+def test_vocabulary_that_cannot_spell_the_grammar_is_an_error():
     compiler = GrammarCompiler(Tokenizer.from_metadata(wordpiece(["yes", "##no"])))
     assert walk(Tokenizer.from_metadata(wordpiece(["yes", "##no"])), compiler.compile("regex", " yesno"), 0) == " yesno"
     assert "cannot be used" in refusal(compiler.compile, "json_object", "")
 
 
-def test_a_grammar_that_takes_long_delays_only_those_who_want_the_same(monkeypatch):
+def test_slow_grammar_delays_only_requests_for_it(monkeypatch):
     compiler = GrammarCompiler(WORDS)
     build, building, finish, built = compiler._build, threading.Event(), threading.Event(), []
 
@@ -285,7 +285,7 @@ def test_a_grammar_that_takes_long_delays_only_those_who_want_the_same(monkeypat
     assert built.count("slow") == 1
 
 
-def test_a_grammar_that_failed_is_built_anew(monkeypatch):
+def test_failed_grammar_is_compiled_again(monkeypatch):
     compiler = GrammarCompiler(WORDS)
     build, errors = compiler._build, [KeyboardInterrupt(), RequestError("no")]
 

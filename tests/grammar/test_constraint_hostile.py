@@ -87,7 +87,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_hostile_grammar_is_refused(name):
+def test_hostile_grammar_is_rejected(name):
     kind, source, message = REFUSED[name]
     refused = refusal(COMPILER.compile, kind, source)
     assert message in refused
@@ -101,7 +101,7 @@ def test_a_hostile_grammar_is_refused(name):
         ('{"type": "integer", "multipleOf": 9999991}', 1),  # takes minutes
     ],
 )
-def test_what_the_bounds_let_through_ends_in_a_child_process(source, seconds, monkeypatch):
+def test_grammar_within_the_limits_is_tried_in_a_child_process(source, seconds, monkeypatch):
     """The bounds on sources are lifted: the trial alone must hold."""
     monkeypatch.setattr("woolly.grammar.conjunction.MAX_TEXTS", 1000)
     monkeypatch.setattr("woolly.grammar.conjunction.MAX_MULTIPLE", 1 << 60)
@@ -111,13 +111,13 @@ def test_what_the_bounds_let_through_ends_in_a_child_process(source, seconds, mo
     assert (caught.value.code, caught.value.field) == ("grammar", "json_schema")
 
 
-def test_a_multiple_within_the_bounds_compiles():
+def test_multiple_within_the_limits_compiles():
     for multiple in (7, 9973, 10_000_000, 0.01, 0.00025):
         COMPILER.compile("json_schema", json.dumps({"type": "number", "multipleOf": multiple}))
 
 
 @pytest.mark.rare
-def test_two_multiples_within_the_bounds_compile(monkeypatch):
+def test_two_multiples_within_the_limits_compile(monkeypatch):
     monkeypatch.setattr("woolly.grammar.trial.SECONDS", 16)  # 4.7 on a quiet machine; a busy neighbour may double it
     COMPILER.compile("json_schema", json.dumps({"anyOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}))
 
@@ -135,7 +135,7 @@ def test_two_multiples_within_the_bounds_compile(monkeypatch):
         ("grammar", 'root ::= (("a" [b-z]{1,1000}){1000}){1000} | "(" root ")"'),
     ],
 )
-def test_a_costly_grammar_goes_on_or_fails_but_does_not_hang(kind, source):
+def test_costly_grammar_continues_or_fails_but_does_not_hang(kind, source):
     grammar = COMPILER.compile(kind, source)
     try:
         walk(TOKENIZER, grammar, seed=1, most=30)

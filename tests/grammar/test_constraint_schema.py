@@ -118,21 +118,21 @@ def test_random_walks_validate_with_real_vocabularies(path):
 @pytest.mark.parametrize(
     "draft", [None, "http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#"]
 )
-def test_a_keyword_that_constrains_and_cannot_be_kept_is_named(keyword, draft):
+def test_unsupported_constraining_keyword_is_named(keyword, draft):
     inner = {"type": ["object", "array"], keyword: {}}
     schema = {"properties": {"a": {"items": [{"anyOf": [inner]}]}}} | ({"$schema": draft} if draft else {})
     message = refusal(BYTES.compile, "json_schema", json.dumps(schema))
     assert f"uses {keyword!r} at #/properties/a/items/0/anyOf/0" in message
 
 
-def test_keywords_are_found_behind_references_but_not_where_nothing_points():
+def test_keywords_are_found_behind_references_but_not_in_unreferenced_schemas():
     schema = {"$ref": "#/$defs/a", "$defs": {"a": {"items": {"$ref": "#/$defs/b"}}, "b": {"uniqueItems": True}}}
     assert "uses 'uniqueItems' at #/$defs/b" in refusal(BYTES.compile, "json_schema", json.dumps(schema))
     schema["$defs"]["a"] = {"type": "null"}
     BYTES.compile("json_schema", json.dumps(schema))
 
 
-def test_definitions_beside_their_reference_are_found():
+def test_definitions_next_to_their_reference_are_found():
     colour = {"$ref": "#/$defs/F", "$defs": {"F": {"enum": ["red"]}}}  # as schemars writes it
     schema = {"type": "object", "properties": {"a": colour, "b": dict(colour)}, "required": ["a", "b"]}
     schema["additionalProperties"] = False
@@ -144,7 +144,7 @@ def test_definitions_beside_their_reference_are_found():
     assert "refers to '#/$defs/F' at #/properties/a, which has several meanings" in refused
 
 
-def test_names_of_properties_and_values_are_not_taken_for_keywords():
+def test_property_names_and_values_are_not_mistaken_for_keywords():
     schema = {
         "type": "object",
         "properties": {"not": {"type": "integer"}, "if": {"const": {"not": 1}}},
@@ -174,18 +174,18 @@ def test_names_of_properties_and_values_are_not_taken_for_keywords():
         (3, "must be an object, not 3"),
     ],
 )
-def test_a_schema_that_cannot_be_kept_is_refused_in_one_sentence(schema, message):
+def test_unenforceable_schema_gives_a_one_line_error(schema, message):
     refused = refusal(BYTES.compile, "json_schema", json.dumps(schema))
     assert message in refused
     assert "\n" not in refused
 
 
 @pytest.mark.parametrize("source", ["", "{", '{"type": NaN}', '{"maximum": 1e999}', '{"const": "\\ud800"}', "nul"])
-def test_a_source_that_is_not_json_is_refused(source):
+def test_non_json_schema_is_rejected(source):
     assert "JSON schema" in refusal(BYTES.compile, "json_schema", source)
 
 
-def test_a_declared_property_does_not_slip_past_its_schema_in_another_spelling():
+def test_escaped_property_name_does_not_bypass_its_schema():
     schema = {"type": "object", "properties": {"foo": {"type": "integer"}}, "additionalProperties": True}
     grammar = BYTES.compile("json_schema", json.dumps(schema))
     assert accepts(grammar.start(), b'{"foo": 1, "bar": "x"}')
@@ -194,7 +194,7 @@ def test_a_declared_property_does_not_slip_past_its_schema_in_another_spelling()
     assert not accepts(grammar.start(), b'{"foo": 1, "foo": 2}')
 
 
-def test_whitespace_is_bounded_so_that_no_model_drowns_in_it():
+def test_whitespace_is_bounded():
     compact = BYTES.compile("json_object", "")
     indented = BYTES.compile("json_schema", '{"type": "object", "x-whitespace": "indented"}')
     for text in (b'{"a": 1, "b": [1, 2]}', b'{"a":1,"b":[1,2]}', b"{}"):
@@ -208,13 +208,13 @@ def test_whitespace_is_bounded_so_that_no_model_drowns_in_it():
     assert "x-whitespace 3; compact or indented" in refusal(BYTES.compile, "json_schema", '{"x-whitespace": 3}')
 
 
-def test_the_order_of_properties_is_that_of_the_schema():
+def test_property_order_is_that_of_the_schema():
     grammar = BYTES.compile("json_schema", '{"properties": {"b": true, "a": true}, "type": "object"}')
     assert accepts(grammar.start(), b'{"b": 1, "a": 2}')
     assert not accepts(grammar.start(), b'{"a": 1, "b": 2}')
 
 
-def test_preparing_makes_any_draft_plain():
+def test_any_draft_is_normalized():
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "properties": {"$schema": {"type": "string"}, "a": {"$id": "#here", "uniqueItems": False}},

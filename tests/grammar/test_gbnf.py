@@ -54,7 +54,7 @@ LISP = 'root ::= "(" root* ")" | [a-z]+ " "?'
 LEFT = 'root ::= root "+" item | item\nitem ::= [0-9] | "(" root ")"'
 
 
-def test_every_part_of_the_notation_is_read_as_it_is_meant():
+def test_every_syntax_element_is_parsed():
     rules = parse_gbnf(
         'root ::= "a\\"\\n" [a-c\\]x] [^\\x00-\\x7f] .{2} | other-one? # comment\n'
         'other-one ::= (\n "b"+ |\n "c"{2,}\n){1,3}'
@@ -82,17 +82,17 @@ def test_escapes_name_characters():
     assert parse_gbnf(r'root ::= "\x41\u00e9\U0001F600\t\r\n\\\[\]"') == {"root": Literal("Aé😀\t\r\n\\[]")}
 
 
-def test_a_dash_at_either_end_of_a_class_is_a_dash():
+def test_dash_at_either_end_of_a_class_is_a_dash():
     assert parse_gbnf("root ::= [-+] [+-]") == {"root": Concat((Characters(((0x2B, 0x2B), (0x2D, 0x2D))),) * 2)}
 
 
-def test_a_rule_may_go_on_after_a_bar_and_end_without_a_newline():
+def test_rule_may_continue_after_a_bar_and_end_without_a_newline():
     assert parse_gbnf('root ::=\n "a" |\n  # why\n  "b"\r\n\r\n') == {
         "root": Alternatives((Literal("a"), Literal("b")))
     }
 
 
-def test_rules_that_root_does_not_need_are_left_out():
+def test_unreachable_rules_are_dropped():
     assert set(parse_gbnf('root ::= a\na ::= "x"\nb ::= "y" b')) == {"root", "a"}
 
 
@@ -127,14 +127,14 @@ def test_rules_that_root_does_not_need_are_left_out():
         ('root ::= "a"\n::= "b"', "line 2, column 1", "expected the name of a rule but found ':'"),
     ],
 )
-def test_a_wrong_source_is_refused_with_the_place_and_the_reason(source, where, what):
+def test_invalid_grammar_is_rejected_with_place_and_reason(source, where, what):
     message = refusal(parse_gbnf, source)
     assert where in message
     assert what in message
     assert "\n" not in message
 
 
-def test_a_chain_of_rules_and_an_explosion_of_rules_are_refused():
+def test_deep_and_exploding_rules_are_rejected():
     chain = "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1} [ab]" for i in range(900)) + '\nr900 ::= "a"'
     assert "too deep" in refusal(gbnf_to_lark, chain)
     explosion = "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(60)) + "\nr60 ::= [ab]"
@@ -170,7 +170,7 @@ def language(source: str, alphabet: str, most: int) -> tuple[list[str], list[str
         ('root ::= "aaa" | ("a" "aa") | "a"{3}', "a", 5),  # one text in several pieces
     ],
 )
-def test_greedy_lexemes_lose_no_text_and_add_none(source, alphabet, most):
+def test_greedy_lexemes_accept_the_same_texts(source, alphabet, most):
     expected, got = language(source, alphabet, most)
     assert got == expected
     assert expected
@@ -194,14 +194,14 @@ expressions = st.recursive(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(expressions, expressions, expressions)
-def test_any_grammar_is_the_same_language_in_lark(root, one, two):
+def test_any_grammar_gives_the_same_language_in_lark(root, one, two):
     same_in_lark(root, one, two)
 
 
 @pytest.mark.rare
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(expressions, expressions, expressions)
-def test_many_grammars_are_the_same_language_in_lark(root, one, two):
+def test_many_grammars_give_the_same_language_in_lark(root, one, two):
     same_in_lark(root, one, two)
 
 

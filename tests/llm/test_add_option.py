@@ -77,17 +77,17 @@ def lines(tmp_path_factory):
     return dict(line.split(" ", 1) for line in done.stdout.splitlines())
 
 
-def test_a_row_is_a_setting_from_each_source(lines):
+def test_row_adds_a_setting_from_each_source(lines):
     assert (lines["file"], lines["environment"], lines["flag"], lines["default"]) == ("7", "8", "9", "3")
     assert lines["refused"] == "patience is 0; at least 1 was expected"
 
 
-def test_a_row_is_a_flag_of_each_command_that_answers(lines):
+def test_row_adds_a_flag_to_each_generating_command(lines):
     row = "| `--patience` | Seconds that a cold device may take. Default: 3. |"
     assert lines["commands"] == " ".join([row.replace(" Default: 3.", "")] * 2 + [row])  # run, chat, serve
 
 
-def test_a_row_is_a_keyword_and_a_line_of_the_reference(lines):
+def test_row_adds_a_keyword_and_a_reference_line(lines):
     assert lines["keyword"] == "patience: 'int' = 3"
     assert "`--patience` | `WOOLLY_PATIENCE` | 3 |" in lines["settings"]
 
@@ -103,11 +103,11 @@ def test_settings_have_the_defaults_of_the_rows():
     assert set(rows_of(EngineOptions)) <= set(vars(Settings()))
 
 
-def test_every_option_is_read_by_the_library():
+def test_every_option_is_used_by_the_library():
     source = "".join(path.read_text() for path in (ROOT / "woolly" / "llm").glob("*.py"))
     assert [name for name in rows_of() if not re.search(rf"\bgiven\.{name}\b", source)] == []
 
 
-def test_an_unknown_option_is_refused_with_the_one_that_is_meant():
+def test_unknown_option_error_suggests_the_right_one():
     with pytest.raises(TypeError, match="did you mean gpu_layers"):
         LLM("x", gpu_layer=3)

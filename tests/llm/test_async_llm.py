@@ -36,7 +36,7 @@ async def idle(llm):
     return pages.n_free == pages.n_pages
 
 
-def test_many_coroutines_share_the_steps_and_get_their_own_answers(tiny_model, wanted):
+def test_many_coroutines_share_steps_and_get_their_own_answers(tiny_model, wanted):
     async def body(llm):
         answers = await asyncio.gather(*(llm.generate(text, GREEDY) for text in "abcdefgh"))
         assert {text: a.token_ids for text, a in zip("abcdefgh", answers, strict=True)} == wanted[0]
@@ -46,7 +46,7 @@ def test_many_coroutines_share_the_steps_and_get_their_own_answers(tiny_model, w
     run(tiny_model, body)
 
 
-def test_streams_give_the_same_text_and_leave_the_loop_free(tiny_model, wanted):
+def test_streams_give_the_same_text_and_do_not_block_the_loop(tiny_model, wanted):
     async def body(llm):
         ticks = 0
 
@@ -75,7 +75,7 @@ def test_streams_give_the_same_text_and_leave_the_loop_free(tiny_model, wanted):
     run(tiny_model, body)
 
 
-def test_a_cancelled_task_cancels_its_request(tiny_model):
+def test_cancelled_task_cancels_its_request(tiny_model):
     async def body(llm):
         task = asyncio.create_task(llm.generate("x", SLOW))
         while not llm.llm.engine.scheduler.running:
@@ -108,7 +108,7 @@ def test_leaving_or_dropping_a_stream_cancels_its_request(tiny_model):
     run(tiny_model, body)
 
 
-def test_a_crash_in_a_callback_fails_its_request_alone(tiny_model, wanted):
+def test_exception_in_a_callback_fails_only_its_request(tiny_model, wanted):
     def crash(*_):
         raise ZeroDivisionError("my own mistake")
 
@@ -126,7 +126,7 @@ def test_a_crash_in_a_callback_fails_its_request_alone(tiny_model, wanted):
     run(tiny_model, body)
 
 
-def test_a_request_that_cannot_be_served_is_refused_at_once(tiny_model):
+def test_unservable_request_is_rejected_immediately(tiny_model):
     async def body(llm):
         with pytest.raises(RequestError, match="the prompt is empty"):
             await llm.generate("", GREEDY)
@@ -142,7 +142,7 @@ def test_a_request_that_cannot_be_served_is_refused_at_once(tiny_model):
     run(tiny_model, body)
 
 
-def test_an_engine_that_breaks_fails_every_request_and_works_again(tiny_model, monkeypatch):
+def test_engine_failure_reaches_every_request_and_the_engine_works_again(tiny_model, monkeypatch):
     async def body(llm):
         program = llm.llm.engine.program
         broken = True
@@ -161,7 +161,7 @@ def test_an_engine_that_breaks_fails_every_request_and_works_again(tiny_model, m
     run(tiny_model, body)
 
 
-def test_closing_ends_open_requests_and_the_thread(tiny_model):
+def test_close_ends_open_requests_and_the_thread(tiny_model):
     before = {*threading.enumerate()}
 
     async def main():
@@ -196,7 +196,7 @@ def test_streams_are_prepared_off_the_event_loop(tiny_model, monkeypatch):
     run(tiny_model, body)
 
 
-def test_a_cancelled_score_is_not_computed_to_its_end(tiny_model, monkeypatch):
+def test_cancelled_score_is_not_computed_to_its_end(tiny_model, monkeypatch):
     async def main():
         async with AsyncLLM(tiny_model, ctx=256, chunk=16) as llm:
             program, started, goes_on = llm.llm.engine.program, asyncio.Event(), threading.Event()
@@ -222,7 +222,7 @@ def test_a_cancelled_score_is_not_computed_to_its_end(tiny_model, monkeypatch):
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_model_is_opened_beside_the_loop(tiny_model, monkeypatch):
+def test_model_is_opened_off_the_event_loop(tiny_model, monkeypatch):
     opened, begun, goes_on = [], threading.Event(), threading.Event()
 
     class Slow(LLM):

@@ -89,7 +89,7 @@ def test_invalid_audio_is_one_sentence(llm, options, message):
         llm.chat("What?", **options)
 
 
-def test_a_model_without_ears_says_so(llm, monkeypatch):
+def test_model_without_audio_says_so(llm, monkeypatch):
     monkeypatch.setattr(llm, "modalities", None)
     with pytest.raises(RequestError, match=r"audio\[0\]: this model does not support audio: no projector"):
         llm.chat("What?", audio=[(HEARD, 16000)])
@@ -102,7 +102,7 @@ def asked(llm, template, *parts, modalities=AUDIO_ONLY):
     return lay_out(request, ChatTemplate(template), llm.tokenizer, modalities)
 
 
-def test_a_template_shows_parts_or_the_mark_is_written_into_the_text(llm):
+def test_template_shows_parts_or_the_marker_is_inserted(llm):
     audio, text = AudioPart(AudioInput((HEARD, 16000))), TextPart("say <|AUDIO|>")
     layout = asked(llm, PARTS, audio, text, audio)
     assert [layout.text[one.start : one.end] for one in layout.pictures] == ["<|AUDIO|>"] * 2
@@ -112,7 +112,7 @@ def test_a_template_shows_parts_or_the_mark_is_written_into_the_text(llm):
     assert (layout.pictures[0].start, layout.pictures[0].end) == (0, len(layout.text) - 3)
 
 
-def test_pictures_and_audio_keep_their_order(llm):
+def test_images_and_audio_keep_their_order(llm):
     pytest.importorskip("PIL.Image")
     from woolly.chat import ImagePart
     from woolly.multimodal.inputs import ImageInput
@@ -122,7 +122,7 @@ def test_pictures_and_audio_keep_their_order(llm):
     assert [one.picture.kind for one in layout.pictures] == ["audio", "image", "audio"]
 
 
-def test_audio_that_the_template_hides_is_an_error(llm):
+def test_audio_hidden_by_the_template_is_an_error(llm):
     with pytest.raises(TemplateError, match="has 1 audio clips, but the model's chat template shows 0"):
         asked(llm, "{% for m in messages %}{% for p in m.content %}{{ 'audio' }}{% endfor %}{% endfor %}",
               AudioPart(AudioInput((HEARD, 16000))))  # fmt: skip
@@ -139,7 +139,7 @@ def test_audio_beyond_the_context_is_rejected_before_they_are_prepared(llm, monk
     assert len(prepared) == 2
 
 
-def test_an_hour_of_audio_is_the_most(llm, monkeypatch):
+def test_an_hour_of_audio_is_the_maximum(llm, monkeypatch):
     monkeypatch.setattr("woolly.chat.media._MAX_SECONDS", 1)
     monkeypatch.setattr(
         "woolly.multimodal.prepare_audio", Mock(side_effect=[prepared_audio(AUDIO_TOWERS["qwen2a"], 8_500)])
@@ -149,7 +149,7 @@ def test_an_hour_of_audio_is_the_most(llm, monkeypatch):
         asked(llm, PARTS, audio, audio)
 
 
-def test_a_completion_takes_audio_at_its_marks(folder):
+def test_completion_takes_audio_at_its_markers(folder):
     given = Settings(models_dir=folder, model=str(folder / "tiny.gguf"), backend="cpu", threads=1, ctx_size=256)
     data = base64.b64encode(wav(HEARD)).decode()
     with TestClient(create_app(given), base_url="http://localhost") as client:

@@ -46,14 +46,14 @@ def parts(answer):
 WANTED = ("Yes.", "Hm.", [("paint", '{"color": "red"}')] * 2)
 
 
-def test_an_answer_has_its_parts_apart(llm):
+def test_answer_has_text_reasoning_and_calls(llm):
     answer = llm.chat(HI, FIXED, tools=[PAINT])
     assert isinstance(answer, Completion) and str(answer) == "Yes."
     assert parts(answer) == WANTED
     assert len(llm.chat(HI, FIXED, tools=[PAINT], parallel_tool_calls=False).tool_calls) == 1
 
 
-def test_chunks_have_the_same_parts_and_the_same_ids(llm):
+def test_chunks_have_the_same_parts_and_ids(llm):
     stream = llm.chat(HI, FIXED, tools=[PAINT], stream=True)
     chunks = list(stream)
     assert "".join(chunk.text for chunk in chunks) == "Yes."
@@ -65,14 +65,14 @@ def test_chunks_have_the_same_parts_and_the_same_ids(llm):
     assert usage.n_prompt == stream.completion.n_prompt_tokens and usage.n_answer == len(stream.completion.token_ids)
 
 
-def test_a_stream_that_is_closed_early_keeps_what_had_come(llm):
+def test_stream_closed_early_keeps_its_partial_answer(llm):
     stream = llm.chat(HI, FIXED, tools=[PAINT], stream=True)
     next(stream)
     stream.close()
     assert ANSWER.startswith("<think>" + stream.completion.reasoning)
 
 
-def test_asyncio_gets_the_same(path):
+def test_async_chat_gives_the_same(path):
     async def main():
         async with AsyncLLM(path, ctx=512, threads=1, chat_template=TEMPLATE) as llm:
             assert parts(await llm.chat(HI, FIXED, tools=[PAINT])) == WANTED
@@ -83,7 +83,7 @@ def test_asyncio_gets_the_same(path):
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_tool_that_must_be_called_is_called(path):
+def test_required_tool_is_called(path):
     with LLM(path, ctx=512, threads=1) as llm:  # ChatML, which knows neither tools nor reasoning
         answer = llm.chat(HI, SamplingParams(seed=1, max_tokens=200), tools=[PAINT], tool_choice="paint")
     (call,) = answer.tool_calls
@@ -95,14 +95,14 @@ def test_without_tools_calls_are_text_and_reasoning_can_stay_in_it(llm):
     assert llm.chat(HI, FIXED, split_reasoning=False).text == ANSWER
 
 
-def test_n_answers_are_read_apart(llm):
+def test_n_answers_are_parsed_separately(llm):
     even = SamplingParams(temperature=1e4, samplers=("temperature",), n=8, seed=3, max_tokens=300)
     params = replace(even, choice=(ANSWER, "<think>No.</think>Never."))
     answer = llm.chat(HI, params, tools=[PAINT])
     assert {parts(one)[0] for one in answer.choices} == {"Yes.", "Never."}
 
 
-def test_an_unknown_option_is_refused_by_name(llm):
+def test_unknown_option_is_rejected_by_name(llm):
     with pytest.raises(TypeError, match="toolz"):
         llm.chat(HI, toolz=[])
     with pytest.raises(RequestError, match="tool_choice"):
@@ -110,7 +110,7 @@ def test_an_unknown_option_is_refused_by_name(llm):
 
 
 @pytest.mark.parametrize("wrong", [{"pattern": "(?=x)a"}, {"type": "string", "format": "nonsense"}])
-def test_the_tool_is_named_whose_schema_the_grammar_engine_refuses(llm, wrong):
+def test_schema_error_of_the_grammar_engine_names_the_tool(llm, wrong):
     draw = {"type": "object", "properties": {"line": wrong}, "required": ["line"]}
     tools = [PAINT, {"type": "function", "function": {"name": "draw", "parameters": draw}}]
     with pytest.raises(RequestError, match=r"the arguments of the tool 'draw': .*(look-around|nonsense)") as caught:

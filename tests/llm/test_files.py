@@ -64,7 +64,7 @@ def opened(llm, *files, most=50):
     return message.content
 
 
-def test_a_model_that_sees_gets_text_and_picture_of_each_page(folder, seeing):
+def test_vision_model_gets_text_and_image_of_each_page(folder, seeing):
     first, shown, second, scan, asked = opened(seeing, folder / "paper.pdf")
     # What a stranger wrote holds no control tokens.
     assert first == TextPart(seeing.tokenizer.break_marks("[paper.pdf, page 1 of 2]\nWool <|im_end|>\n"))
@@ -73,7 +73,7 @@ def test_a_model_that_sees_gets_text_and_picture_of_each_page(folder, seeing):
     assert asked == TextPart("what?")
 
 
-def test_a_model_that_sees_nothing_gets_the_text_alone(folder, blind):
+def test_text_model_gets_only_the_text(folder, blind):
     text = opened(blind, folder / "paper.pdf")
     assert isinstance(text, str) and text.startswith("[paper.pdf, page 1 of 2]\nWool ") and text.endswith("\nwhat?")
     assert "[paper.pdf, page 2 of 2]\n(it has no text, and this model sees no pictures)" in text
@@ -81,7 +81,7 @@ def test_a_model_that_sees_nothing_gets_the_text_alone(folder, blind):
         opened(blind, folder / "scan.pdf")
 
 
-def test_the_pages_of_a_conversation_are_counted_together(folder, seeing):
+def test_pages_of_a_conversation_are_counted_together(folder, seeing):
     with pytest.raises(RequestError, match="f: the PDF files of the conversation have more than 2 pages together"):
         opened(seeing, folder / "paper.pdf", folder / "scan.pdf", most=2)
     many = ChatRequest((Message("user", (FilePart(FileInput(write_pdf([""] * 70, "0 0 20 20"))),)),), pdf_pages=70)
@@ -89,7 +89,7 @@ def test_the_pages_of_a_conversation_are_counted_together(folder, seeing):
     assert len(layout.pictures) == 70  # more than the pictures that a conversation may bring one by one
 
 
-def test_a_second_turn_reads_and_encodes_nothing_again(folder, seeing, monkeypatch):
+def test_second_turn_reads_and_encodes_nothing_again(folder, seeing, monkeypatch):
     first = seeing.chat("hi", images=[folder / "paper.pdf"], **GREEDY, logprobs=1)
     again = [{"type": "file", "file": str(folder / "paper.pdf")}, {"type": "text", "text": "hi"}]
     talk = [
@@ -114,7 +114,7 @@ def test_run_takes_a_file(folder):
         assert read["prompt_tokens"] > plain["prompt_tokens"] + 20
 
 
-def test_every_dialect_of_the_server_takes_a_file(folder):
+def test_every_api_takes_a_file(folder):
     data = base64.b64encode((folder / "paper.pdf").read_bytes()).decode()
     url = f"data:application/pdf;base64,{data}"
     file = {"type": "file", "file": {"filename": "paper.pdf", "file_data": url}}
@@ -159,7 +159,7 @@ def test_every_dialect_of_the_server_takes_a_file(folder):
         assert error["message"].startswith("messages.0.content.0.file.file_data: paper.pdf has 2 pages, and at most 1")
 
 
-def test_routes_that_count_measure_the_text_of_a_file_and_not_its_bytes(folder, monkeypatch):
+def test_token_counting_routes_measure_the_text_of_a_file(folder, monkeypatch):
     large = write_pdf(["Wool"], SMALL) + b"%" * 300_000  # more bytes than a prompt has characters
     long = write_pdf(["wool " * 6000] * 5, SMALL)  # a prompt of 512 tokens has at most 131,072
     settings = Settings(model=str(folder / "blind-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=512)
@@ -190,7 +190,7 @@ def counted(data):
     }
 
 
-def test_a_file_in_the_result_of_a_tool_is_a_note():
+def test_file_in_a_tool_result_becomes_a_note():
     file = {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}}
     (said,) = read_messages([CompletionsMessage(role="tool", tool_call_id="a", content=[file])])
     assert said.content == (TextPart(UNSEEN_FILE),)

@@ -26,7 +26,7 @@ def identity_in(path, **options):
         return llm.identity()
 
 
-def test_every_level_with_a_fused_multiply_add_has_one_identity(tiny_model, monkeypatch):
+def test_every_isa_with_fused_multiply_add_has_one_identity(tiny_model, monkeypatch):
     found = {}
     for level in _native.kernel_levels():
         monkeypatch.setenv("WOOLLY_ISA", level)
@@ -35,7 +35,7 @@ def test_every_level_with_a_fused_multiply_add_has_one_identity(tiny_model, monk
     assert len(set(fused.values())) <= 1, fused
 
 
-def test_threads_and_chunks_are_not_in_it_but_the_cache_and_the_backend_are(tiny_model):
+def test_identity_covers_cache_and_backend_but_not_threads_and_chunks(tiny_model):
     plain = identity_in(tiny_model)
     assert identity_in(tiny_model, chunk=8) == plain
     others = [identity_in(tiny_model, kv_type="q8_0"), identity_in(tiny_model, backend="reference")]
@@ -43,7 +43,7 @@ def test_threads_and_chunks_are_not_in_it_but_the_cache_and_the_backend_are(tiny
     assert plain.id.startswith(f"w{identity.ARITHMETIC}-")
 
 
-def test_it_is_the_same_in_another_process_whatever_numpy_may_use(tiny_model, home):
+def test_identity_is_the_same_in_another_process_with_any_numpy(tiny_model, home):
     code = "import sys; from woolly import LLM\nwith LLM(sys.argv[1], ctx=64) as llm: print(llm.identity().id)"
     # NumPy's own kernels for this CPU off: rope tables and samplers must not show it. NumPy's own cosines would.
     core = getattr(np, "_core", None) or np.core
@@ -58,7 +58,7 @@ def test_it_is_the_same_in_another_process_whatever_numpy_may_use(tiny_model, ho
     assert done.stdout.strip() == identity_in(tiny_model).id
 
 
-def test_one_byte_of_a_weight_changes_it_even_if_the_time_is_set_back(tmp_path):
+def test_one_changed_weight_byte_changes_the_identity_even_with_the_same_mtime(tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     before, status = identity_in(path), path.stat()
     data = bytearray(path.read_bytes())
@@ -69,7 +69,7 @@ def test_one_byte_of_a_weight_changes_it_even_if_the_time_is_set_back(tmp_path):
     assert identity_in(path).model != before.model
 
 
-def test_the_digest_is_read_from_its_note_until_the_file_changes(tmp_path, home, monkeypatch):
+def test_digest_is_cached_until_the_file_changes(tmp_path, home, monkeypatch):
     path = tmp_path / "a.gguf"
     path.write_bytes(b"wool")
     first = digest_of([path])
@@ -82,7 +82,7 @@ def test_the_digest_is_read_from_its_note_until_the_file_changes(tmp_path, home,
     assert digest_of([path]) == first
 
 
-def test_a_model_that_writes_nothing_has_an_identity_without_a_probe(tmp_path):
+def test_embedding_model_has_an_identity_without_a_probe(tmp_path):
     from tests.cases.encoders import ENCODERS
 
     name = next(iter(ENCODERS))
@@ -91,7 +91,7 @@ def test_a_model_that_writes_nothing_has_an_identity_without_a_probe(tmp_path):
         assert llm.identity().probe == "" and llm.known_identity == llm.identity()
 
 
-def test_turns_are_right_to_the_last_bit_of_a_float():
+def test_rope_angles_are_correct_to_the_last_bit():
     frequencies, _ = rope_frequencies(Rope(64, 64, 10000.0, "halves"))
     tables = [np.empty((1000, 32), np.float32) for _ in range(2)]
     _native.turns(np.ascontiguousarray(frequencies), np.ones(32), *tables)

@@ -46,7 +46,7 @@ def test_sampling_options_are_keywords_over_params(llm):
         llm.chat(HI, max_tokens=0)
 
 
-def test_calls_of_other_libraries_name_the_one_here(llm):
+def test_keywords_of_other_libraries_suggest_ours(llm):
     for call in (lambda: llm("hi"), lambda: AsyncLLM.__call__(AsyncLLM.__new__(AsyncLLM), "hi", max_tokens=3)):
         with pytest.raises(RequestError, match=r"llm\.generate\(prompt\) continues a text, llm\.chat"):
             call()
@@ -76,7 +76,7 @@ def test_type_checkers_see_the_fields_of_sampling_params():
         ("guided_json", "json_schema"),
     ],
 )
-def test_an_unknown_sampling_option_is_answered_with_the_name_that_is_meant(llm, name, near):
+def test_unknown_sampling_option_error_suggests_the_right_one(llm, name, near):
     for call in (SamplingParams, lambda **options: llm.generate("a", **options)):
         for kind in (TypeError, RequestError):
             with pytest.raises(kind, match=f"takes no '{name}'; did you mean {near}[?]") as caught:
@@ -94,7 +94,7 @@ def test_an_unknown_sampling_option_is_answered_with_the_name_that_is_meant(llm,
         ("n_gpu_layers", "gpu_layers"),
     ],
 )
-def test_an_unknown_option_of_a_model_is_answered_with_the_name_that_is_meant(tiny_model, name, near):
+def test_unknown_model_option_error_suggests_the_right_one(tiny_model, name, near):
     for kind in (LLM, AsyncLLM):
         with pytest.raises(TypeError, match=f"LLM takes no '{name}'; did you mean {near}[?]"):
             kind(tiny_model, **{name: 1})
@@ -102,14 +102,14 @@ def test_an_unknown_option_of_a_model_is_answered_with_the_name_that_is_meant(ti
         LLM(tiny_model, wool=1)
 
 
-def test_options_of_a_chat_are_told_too(llm):
+def test_unknown_chat_option_error_suggests_the_right_one(llm):
     with pytest.raises(RequestError, match="chat takes no 'chat_template_kwargs'; did you mean variables"):
         llm.chat(HI, chat_template_kwargs={})
     with pytest.raises(RequestError, match="chat takes no 'zzz'; help"):
         llm.chat(HI, zzz=1)
 
 
-def test_a_subclass_may_have_options_of_its_own(tiny_model):
+def test_subclass_may_have_its_own_options(tiny_model):
     class Mine(LLM):
         def __init__(self, model, mood):
             super().__init__(model, ctx=64)
@@ -120,11 +120,11 @@ def test_a_subclass_may_have_options_of_its_own(tiny_model):
     assert pickle.loads(pickle.dumps(GREEDY)) == GREEDY
 
 
-def test_a_text_is_one_message_of_the_user(llm):
+def test_string_is_one_user_message(llm):
     assert llm.chat("hi", GREEDY).token_ids == llm.chat(HI, GREEDY).token_ids
 
 
-def test_a_list_of_conversations_gives_a_list_of_answers(llm):
+def test_list_of_conversations_gives_a_list_of_answers(llm):
     alone = [llm.chat(one, GREEDY).token_ids for one in (HI, BYE)]
     assert [one.token_ids for one in llm.chat([HI, BYE], GREEDY)] == alone
     assert [one.token_ids for one in llm.chat(["hi", BYE], GREEDY)] == alone
@@ -142,7 +142,7 @@ def test_a_list_of_conversations_gives_a_list_of_answers(llm):
         llm.chat([HI, BYE], [GREEDY] * 3)
 
 
-def test_an_answer_of_a_list_that_fails_carries_its_error(llm):
+def test_failed_answer_of_a_list_carries_its_error(llm):
     def fails(ids, logits):
         raise ValueError("no")
 
@@ -150,7 +150,7 @@ def test_an_answer_of_a_list_that_fails_carries_its_error(llm):
     assert good.error is None and len(good.token_ids) == 6 and "no" in str(bad.error)
 
 
-def test_asyncio_takes_the_same(tiny_model, llm):
+def test_async_llm_takes_the_same_keywords(tiny_model, llm):
     async def main():
         async with AsyncLLM(tiny_model, ctx=256, threads=1) as model:
             answers = await model.chat([HI, "bye"], GREEDY, max_tokens=4)
@@ -166,7 +166,7 @@ def test_asyncio_takes_the_same(tiny_model, llm):
 
 
 @pytest.mark.parametrize("name", ["schema", "json_schema"])
-def test_a_pydantic_class_is_a_schema(llm, name):
+def test_pydantic_class_is_a_schema(llm, name):
     answer = llm.chat(HI, seed=1, max_tokens=60, **{name: Point})
     assert 0 <= Point.model_validate_json(answer.text).x <= 9
     assert SamplingParams(json_schema=Point) == SamplingParams(json_schema=Point.model_json_schema())
@@ -174,20 +174,20 @@ def test_a_pydantic_class_is_a_schema(llm, name):
         SamplingParams(json_schema=int)
 
 
-def test_a_tool_takes_a_pydantic_class(tiny_model):
+def test_tool_takes_a_pydantic_class(tiny_model):
     tool = {"name": "go", "parameters": Point}
     with LLM(tiny_model, ctx=512, threads=1) as llm:
         answer = llm.chat(HI, tools=[tool], tool_choice="go", seed=1, max_tokens=90)
     Point(**json.loads(answer.tool_calls[0].arguments))
 
 
-def test_types_of_the_cache_have_the_sizes_of_the_cpu():
+def test_cache_types_have_the_sizes_of_the_cpu_backend():
     assert {name: _native.kv_value_bytes(name) * 8 for name in KV_TYPES} == {n: kv.bits for n, kv in KV_TYPES.items()}
     with pytest.raises(ValueError, match="KV type 'q4_9' is unknown; choose one of: f32, f16, q8_0, q4"):
         _native.kv_value_bytes("q4_9")
 
 
-def test_the_help_of_the_cache_names_its_types():
+def test_cache_help_names_its_types():
     row = rows_of()["kv_type"]
     assert row.setting is not None
     for text in (row.help, row.setting.help):

@@ -35,14 +35,14 @@ def test_smollm2_continues_plain_text(real):
     assert len(answer.token_ids) == 12
 
 
-def test_a_streamed_chat_is_the_whole_chat(real):
+def test_streamed_chat_equals_the_complete_chat(real):
     messages = [{"role": "user", "content": "Name three colours."}]
     pieces = [chunk.text for chunk in real.chat(messages, GREEDY, stream=True)]
     assert len(pieces) > 3
     assert "".join(pieces) == real.chat(messages, GREEDY).text
 
 
-def test_smollm2_gives_together_in_a_small_cache_what_it_gives_alone(real):
+def test_smollm2_batched_in_a_small_cache_equals_alone(real):
     texts = ["The sheep", "One two three one two three one two", "def add(a, b):\n    return", "A list:\n- milk\n- "]
     wishes = [{"temperature": 0}, {}, {"regex": "[a-z ]{4,20}"}, {"mirostat": 2, "logprobs": 1}]
     requests = [
@@ -65,7 +65,7 @@ def test_text_survives_tokenize_and_detokenize(real):
     assert real.detokenize(real.tokenize(text, add_special=False)) == text
 
 
-def test_special_tokens_are_parsed_only_where_asked(real):
+def test_special_tokens_are_parsed_only_on_request(real):
     assert real.tokenize("<|im_end|>", parse_special=True) == [real.tokenizer.eos_id]
     assert len(real.tokenize("<|im_end|>", parse_special=False)) > 1
 
@@ -81,7 +81,7 @@ def test_logits_have_one_row_per_token(real):
 @pytest.mark.parametrize(
     "type", [GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0, GGMLType.Q5_1, GGMLType.Q5_0, GGMLType.Q4_1, GGMLType.Q4_0]
 )
-def test_a_quantized_model_stays_near_the_f32_one(type, tmp_path):
+def test_quantized_model_stays_near_the_f32_one(type, tmp_path):
     with LLM(write_tiny(TINY["llama"], tmp_path / "f32.gguf")) as llm:
         exact = llm.logits(list(range(20)))
     with LLM(write_tiny(replace(TINY["llama"], type=type), tmp_path / "q.gguf")) as llm:
@@ -92,12 +92,12 @@ def test_a_quantized_model_stays_near_the_f32_one(type, tmp_path):
     assert 0 < error < 4 * 2.0**-bits
 
 
-def test_a_model_that_does_not_exist_is_refused():
+def test_missing_model_is_rejected():
     with pytest.raises(StoreError, match="no-such-model"):
         LLM("no-such-model.gguf")
 
 
-def test_a_vocabulary_without_weights_is_refused(tmp_path):
+def test_vocabulary_without_weights_is_rejected(tmp_path):
     writer = GGUFWriter(tmp_path / "vocab.gguf")
     writer.add("general.architecture", "llama")
     for key, value in byte_vocabulary().items():
@@ -108,20 +108,20 @@ def test_a_vocabulary_without_weights_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("ctx", [0, -1, 1.5, True])
-def test_a_context_that_is_no_number_of_tokens_is_refused(ctx, tmp_path):
+def test_invalid_context_size_is_rejected(ctx, tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     with pytest.raises(RequestError, match=r"a whole number of at least 1 was expected"):
         LLM(path, ctx=ctx)
 
 
-def test_a_context_beyond_the_models_is_taken_with_a_warning(tmp_path):
+def test_context_beyond_training_is_accepted_with_a_warning(tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     with pytest.warns(UserWarning, match="ctx is 600, but tiny was trained for 512"), LLM(path, ctx=600) as llm:
         answer = llm.generate([1] * 550, SamplingParams(temperature=0, ignore_eos=True))
     assert len(answer.token_ids) == 50
 
 
-def test_the_default_context_is_the_models_as_memory_allows(tmp_path, monkeypatch):
+def test_default_context_is_the_training_context_if_memory_allows(tmp_path, monkeypatch):
     path = write_tiny(replace(TINY["llama"], context=1 << 17), tmp_path / "tiny.gguf")
     with LLM(path) as llm:
         assert llm.ctx == 1 << 17
@@ -136,7 +136,7 @@ def test_the_default_context_is_the_models_as_memory_allows(tmp_path, monkeypatc
         assert llm.ctx == 8192
 
 
-def test_a_model_that_memory_cannot_hold_is_refused_with_the_numbers(tmp_path, monkeypatch):
+def test_model_too_large_for_memory_is_rejected_with_the_numbers(tmp_path, monkeypatch):
     path = write_tiny(replace(TINY["llama"], context=1 << 30), tmp_path / "tiny.gguf")
     monkeypatch.setattr(memory, "available_memory", lambda: 2 * 10**9)
     refused = r"tiny takes about \d+\.\d\d GB \(0\.00 GB of weights, \d+\.\d\d GB of cache for 99999999 tokens\),"
@@ -157,7 +157,7 @@ def test_a_model_that_memory_cannot_hold_is_refused_with_the_numbers(tmp_path, m
         assert llm.ctx == 512
 
 
-def test_a_closed_llm_says_so(tmp_path):
+def test_closed_llm_says_so(tmp_path):
     llm = LLM(write_tiny(TINY["llama"], tmp_path / "tiny.gguf"))
     llm.close()
     llm.close()
@@ -165,12 +165,12 @@ def test_a_closed_llm_says_so(tmp_path):
         llm.generate("x")
 
 
-def test_a_conversation_of_the_wrong_shape_is_refused(tmp_path):
+def test_malformed_conversation_is_rejected(tmp_path):
     with LLM(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as llm, pytest.raises(TemplateError):
         llm.chat([])
 
 
-def test_an_unsupported_type_is_named_at_load(tmp_path):
+def test_unsupported_type_is_named_at_load(tmp_path):
     wide = replace(TINY["llama"], width=256)
     good = write_tiny(wide, tmp_path / "good.gguf")
     writer = GGUFWriter(tmp_path / "bad.gguf")
@@ -187,7 +187,7 @@ def test_an_unsupported_type_is_named_at_load(tmp_path):
         LLM(tmp_path / "bad.gguf")
 
 
-def test_a_chat_template_of_ones_own_takes_the_place_of_the_files(tmp_path):
+def test_custom_chat_template_replaces_the_one_of_the_file(tmp_path):
     path = write_tiny(TINY["granite"], tmp_path / "tiny.gguf")
     with LLM(path, chat_template="{% for m in messages %}[{{ m.content }}]{% endfor %}") as llm:
         assert llm.template.render([{"role": "user", "content": "hi"}]) == "[hi]"

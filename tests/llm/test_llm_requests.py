@@ -27,7 +27,7 @@ def crash(*_):
     raise ZeroDivisionError("my own mistake")
 
 
-def test_a_list_of_prompts_gives_a_list_in_order(llm):
+def test_list_of_prompts_gives_a_list_in_order(llm):
     prompts = ["one", "two and more", "three"]
     assert [c.token_ids for c in llm.generate(prompts, GREEDY)] == [llm.generate(p, GREEDY).token_ids for p in prompts]
     lists = [llm.tokenize(p) for p in prompts]
@@ -40,7 +40,7 @@ def test_each_prompt_of_a_list_may_have_its_own_params(llm):
     assert both[1].token_ids == llm.generate("a", SEEDED).token_ids
 
 
-def test_progress_is_drawn_on_standard_error_alone(llm, capsys):
+def test_progress_is_drawn_only_on_stderr(llm, capsys):
     wanted = llm.generate(["one", "two"], GREEDY)
     assert [c.text for c in llm.generate(["one", "two"], GREEDY, progress=True)] == [c.text for c in wanted]
     out, err = capsys.readouterr()
@@ -50,7 +50,7 @@ def test_progress_is_drawn_on_standard_error_alone(llm, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_several_answers_have_seeds_that_follow_each_other(llm):
+def test_several_answers_have_consecutive_seeds(llm):
     answer = llm.generate("once", SamplingParams(n=3, seed=9, temperature=1.2, max_tokens=15, ignore_eos=True))
     assert len(answer.choices) == 3
     assert answer.choices[0] is answer
@@ -62,7 +62,7 @@ def test_several_answers_have_seeds_that_follow_each_other(llm):
     assert len({c.seed for c in unseeded.choices}) == 3
 
 
-def test_several_answers_stream_in_turn_and_each_ends_once(llm):
+def test_several_answers_stream_interleaved_and_each_ends_once(llm):
     params = SamplingParams(n=3, seed=9, temperature=1.2, max_tokens=15, ignore_eos=True, logprobs=1)
     whole = llm.generate("once", params)
     chunks = list(llm.generate("once", params, stream=True))
@@ -74,7 +74,7 @@ def test_several_answers_stream_in_turn_and_each_ends_once(llm):
     assert len({chunk.index for chunk in chunks[:6]}) == 3
 
 
-def test_logprobs_are_those_of_the_logits(llm):
+def test_logprobs_match_the_logits(llm):
     answer = llm.generate(
         "abc", SamplingParams(temperature=0, max_tokens=5, logprobs=2, prompt_logprobs=1, ignore_eos=True)
     )
@@ -89,7 +89,7 @@ def test_logprobs_are_those_of_the_logits(llm):
     assert llm.generate("abc", GREEDY).logprobs is None
 
 
-def test_a_score_is_the_log_probability_of_each_token(llm):
+def test_score_is_the_log_probability_of_each_token(llm):
     score = llm.score("some text")
     ids = llm.tokenize("some text")
     asked = llm.generate(ids, SamplingParams(max_tokens=1, prompt_logprobs=0))
@@ -124,7 +124,7 @@ def test_hidden_states_are_read_by_layer_weight_or_number(tiny_model, backend):
 
 
 @pytest.mark.parametrize("step", ["blk.0", "blk.1.attn_norm", "blk.1.ffn_norm.weight", "output_norm", "token_embd"])
-def test_a_name_means_the_same_on_every_backend(tiny_model, step):
+def test_hook_names_mean_the_same_on_every_backend(tiny_model, step):
     ids = list(range(20))
     with LLM(tiny_model, ctx=64) as cpu, LLM(tiny_model, ctx=64, backend="reference") as reference:
         one, other = cpu.hidden(ids, step), reference.hidden(ids, step)
@@ -137,7 +137,7 @@ def first_of_the_head(llm):
     return next(i for i, step in enumerate(steps) if "output_norm.weight" in (weight.name for weight in step.weights))
 
 
-def test_a_step_that_does_not_exist_is_answered_with_near_names(llm):
+def test_unknown_step_error_suggests_near_names(llm):
     with pytest.raises(RequestError, match=r"no step is named 'blk.1.ffn_dwn'; near it are .*blk\.1\.ffn_down"):
         llm.hidden([1], "blk.1.ffn_dwn")
     with pytest.raises(RequestError, match="step 99 does not exist; this plan has steps 0 to"):
@@ -176,7 +176,7 @@ def test_hooks_read_every_token_once_and_change_nothing(llm, step):
     ],
     ids=["processor", "sampler", "hook"],
 )
-def test_a_crash_in_a_callback_fails_its_request_alone(llm, own):
+def test_exception_in_a_callback_fails_only_its_request(llm, own):
     with pytest.raises(CallbackError, match="my own mistake") as caught:
         llm.generate("x", **own)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -186,7 +186,7 @@ def test_a_crash_in_a_callback_fails_its_request_alone(llm, own):
     assert pages.n_free == pages.n_pages
 
 
-def test_in_a_list_the_completion_carries_the_error(llm):
+def test_completion_of_a_list_carries_its_error(llm):
     calls = []
 
     def late(ids, logits):
@@ -203,12 +203,12 @@ def test_in_a_list_the_completion_carries_the_error(llm):
     assert failed.token_ids == llm.generate("b", GREEDY).token_ids[:3]
 
 
-def test_a_callback_that_asks_its_own_llm_is_told_so(llm):
+def test_callback_that_calls_its_own_llm_gets_an_error(llm):
     with pytest.raises(CallbackError, match="cannot ask the same LLM"):
         llm.generate("x", SamplingParams(logits_processors=(lambda *_: llm.logits([1]),)))
 
 
-def test_a_timeout_ends_a_request_with_what_it_has(llm, monkeypatch):
+def test_timeout_ends_a_request_with_its_partial_answer(llm, monkeypatch):
     clock, passed = time.monotonic, [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock() + sum(passed))
     calls = []
@@ -223,7 +223,7 @@ def test_a_timeout_ends_a_request_with_what_it_has(llm, monkeypatch):
     assert len(answer.token_ids) == 3
 
 
-def test_a_second_thread_is_served_while_the_first_generates(llm):
+def test_second_thread_is_served_while_the_first_generates(llm):
     """Whoever runs the steps does not keep others out until it is done."""
     order, is_served = [], threading.Event()
 
@@ -247,7 +247,7 @@ def test_a_second_thread_is_served_while_the_first_generates(llm):
     assert order == ["short", "long"]
 
 
-def test_a_stream_that_another_thread_closes_ends(llm):
+def test_stream_closed_by_another_thread_ends(llm):
     slow = SamplingParams(max_tokens=200, ignore_eos=True, logits_processors=(lambda *_: time.sleep(0.05),))
     stream = llm.generate("x", slow, stream=True)
     chunks = [next(stream)]
@@ -259,7 +259,7 @@ def test_a_stream_that_another_thread_closes_ends(llm):
     assert len(chunks) < 200
 
 
-def test_grammars_are_checked_before_anything_is_generated(llm):
+def test_grammars_are_checked_before_generation(llm):
     answer = llm.generate("x", SamplingParams(choice=("yes", "no"), seed=1))
     assert answer.text in ("yes", "no")
     assert answer.finish_reason == "stop"
@@ -277,7 +277,7 @@ def n_files():
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads and files where Linux tells them")
-def test_closing_frees_threads_file_and_memory_also_while_a_stream_is_open(tmp_path):
+def test_close_frees_threads_file_and_memory_even_with_an_open_stream(tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "own.gguf")
     gc.collect()
     before, n_before = threads(), n_files()
@@ -302,7 +302,7 @@ def test_closing_frees_threads_file_and_memory_also_while_a_stream_is_open(tmp_p
             call()
 
 
-def test_a_request_of_another_thread_ends_cancelled_when_the_llm_is_closed(tiny_model):
+def test_request_of_another_thread_is_cancelled_by_close(tiny_model):
     llm = LLM(tiny_model, ctx=256)
     slow = SamplingParams(max_tokens=200, ignore_eos=True, logits_processors=(lambda *_: time.sleep(0.05),))
     answers = []
@@ -316,12 +316,12 @@ def test_a_request_of_another_thread_ends_cancelled_when_the_llm_is_closed(tiny_
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_running", 0), ("chunk", 0), ("kv_tokens", 100), ("kv_tokens", 1.5)])
-def test_options_out_of_range_are_refused_by_name(tiny_model, name, value):
+def test_options_out_of_range_are_rejected_by_name(tiny_model, name, value):
     with pytest.raises(RequestError, match=f"^{name} is "):
         LLM(tiny_model, ctx=256, **{name: value})
 
 
-def test_what_would_be_ignored_is_refused_by_name(llm):
+def test_options_without_effect_are_rejected_by_name(llm):
     with pytest.raises(RequestError, match="progress"):
         llm.generate("x", GREEDY, stream=True, progress=True)
     for name in ("tools", "documents", "messages"):
@@ -333,5 +333,5 @@ def test_no_prompts_give_no_completions(llm):
     assert llm.generate([], GREEDY) == []
 
 
-def test_numbers_of_numpy_are_taken_as_timeout_and_priority(llm):
+def test_numpy_numbers_are_accepted_as_timeout_and_priority(llm):
     assert llm.generate("x", GREEDY, timeout=np.float32(60), priority=np.int64(2)).finish_reason == "length"

@@ -28,7 +28,7 @@ def laid_out(llm, modalities, **options):
     return lay_out(read_chat("hi", SamplingParams(), **options), ChatTemplate(TURNS), llm.tokenizer, modalities)
 
 
-def test_rows_stand_in_place_of_the_mark(llm, monkeypatch):
+def test_image_rows_replace_the_marker(llm, monkeypatch):
     pytest.importorskip("PIL.Image")
     monkeypatch.setattr(llm, "modalities", VISION)
     layout = laid_out(llm, VISION, images=[PIXELS])
@@ -41,7 +41,7 @@ def test_rows_stand_in_place_of_the_mark(llm, monkeypatch):
     assert llm.picture_tokens(Picture(PIXELS)) == llm.count_tokens(layout) - plain - 1  # a line end is between them
 
 
-def test_a_model_that_sees_nothing_says_so(llm):
+def test_text_model_rejects_images(llm):
     with pytest.raises(RequestError, match=r"images\[0\]: this model sees no pictures"):
         llm.chat("hi", images=[PIXELS])
     with pytest.raises(RequestError, match="this model sees no pictures"):

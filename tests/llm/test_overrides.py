@@ -32,7 +32,7 @@ def opened(path, **options):
     return LLM(path, threads=1, ctx=64, **options)
 
 
-def test_a_model_runs_as_if_its_file_said_it(folder):
+def test_override_acts_like_file_metadata(folder):
     with opened(folder / "yarn.gguf") as wanted, opened(folder / "plain.gguf", metadata=YARN) as given:
         assert given.plan.steps == wanted.plan.steps
         np.testing.assert_array_equal(given.logits(IDS), wanted.logits(IDS))
@@ -46,13 +46,13 @@ def test_flags_are_names_for_keys(folder):
         assert llm.plan != plain.plan
 
 
-def test_they_are_part_of_the_identity(folder):
+def test_overrides_are_part_of_the_identity(folder):
     with opened(folder / "plain.gguf", metadata=YARN) as given, opened(folder / "plain.gguf") as plain:
         assert given.identity().model != plain.identity().model
         assert given.identity().id != plain.identity().id
 
 
-def test_a_scaled_model_reads_more_positions_without_a_warning(folder, recwarn):
+def test_rope_scaled_model_takes_more_positions_without_a_warning(folder, recwarn):
     with LLM(folder / "plain.gguf", threads=1, ctx=250, rope_scaling="yarn", rope_scale=4) as llm:
         assert llm.ctx == 250
     assert not [one for one in recwarn if "context" in str(one.message)]
@@ -74,13 +74,13 @@ def test_a_scaled_model_reads_more_positions_without_a_warning(folder, recwarn):
         ({"metadata": {"llama.block_count": 9}}, "blk"),
     ],
 )
-def test_what_makes_no_sense_is_refused(folder, options, says):
+def test_nonsensical_overrides_are_rejected(folder, options, says):
     with pytest.raises(Exception, match=says) as caught:
         opened(folder / "plain.gguf", **options)
     assert isinstance(caught.value, RequestError) or "blk" in says
 
 
-def test_texts_and_values_go_both_ways():
+def test_override_text_round_trips():
     given = {"a.b": 1, "a.c": 2.5, "a.d": True, "a.e": "yarn"}
     assert parse_overrides(write_overrides(given)) == given
     assert parse_overrides("a.b=int:1,a.c=float:2.5 , a.d=bool:true,a.e=str:yarn") == given

@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["qwen", "gemma"])
-def test_a_model_sees_by_the_projector_beside_it(folder, name):
+def test_model_uses_the_projector_next_to_it(folder, name):
     with LLM(folder / f"{name}-Q8_0.gguf", backend="cpu", threads=1, ctx=256) as llm:
         assert llm.modalities is not None
         one = llm.chat("hi", images=[pixels(1)], **GREEDY, logprobs=2)
@@ -57,14 +57,14 @@ def test_a_model_sees_by_the_projector_beside_it(folder, name):
     assert one.logprobs != other.logprobs and one.logprobs != blind.logprobs
 
 
-def test_a_projector_is_named_or_left_out(folder):
+def test_projector_can_be_named_or_left_out(folder):
     with LLM(folder / "qwen-Q8_0.gguf", backend="cpu", threads=1, ctx=64, mmproj="none") as llm:
         assert llm.modalities is None
     with pytest.raises(StoreError, match="there is no projector"):
         LLM(folder / "qwen-Q8_0.gguf", backend="cpu", mmproj=folder / "none.gguf")
 
 
-def test_a_wrong_pair_is_refused_with_both_names(folder, tmp_path):
+def test_mismatched_projector_is_rejected_with_both_names(folder, tmp_path):
     wide = write_tiny(replace(TINY["qwen2"], name="wide", width=96), tmp_path / "wide-Q8_0.gguf")
     projector = folder / "mmproj-gemma-F16.gguf"
     with pytest.raises(ModelError) as error:
@@ -86,7 +86,7 @@ UNFIT = {  # a model, a projector as wide as it, and why they do not go together
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_a_projector_that_a_model_cannot_use_stops_it_only_if_it_was_asked_for(case, tmp_path, caplog):
+def test_unusable_projector_stops_a_model_only_if_requested(case, tmp_path, caplog):
     family, tower, kind, reason = UNFIT[case]
     model = write_tiny(family, tmp_path / "text-Q8_0.gguf")
     projector = write_tower(TOWERS[tower], tmp_path / "mmproj-F16.gguf")
@@ -98,7 +98,7 @@ def test_a_projector_that_a_model_cannot_use_stops_it_only_if_it_was_asked_for(c
     assert "mmproj-F16.gguf is not used, so the model sees no pictures" in caplog.text and reason in caplog.text
 
 
-def test_a_loaded_model_that_sees_nothing_does_not_claim_to_see(tmp_path):
+def test_loaded_text_model_does_not_claim_vision(tmp_path):
     model = write_tiny(FAMILIES["bloom"], tmp_path / "text-Q8_0.gguf")
     write_tower(TOWERS["llava"], tmp_path / "mmproj-F16.gguf")
     settings = Settings(models_dir=tmp_path, model=str(model), backend="cpu", threads=1, ctx_size=64)
@@ -110,7 +110,7 @@ def test_a_loaded_model_that_sees_nothing_does_not_claim_to_see(tmp_path):
         assert "vision" not in client.post("/api/show", json={"model": one["id"]}).json()["capabilities"]
 
 
-def test_run_takes_a_picture(folder):
+def test_run_takes_an_image(folder):
     model = str(folder / "qwen-Q8_0.gguf")
     options = ["-n", "2", "-t", "1", "--backend", "cpu", "--temp", "0", "--ignore-eos", "--json"]
     seen = json.loads(woolly("run", model, "hi", "--image", str(folder / "a.png"), *options))
@@ -118,7 +118,7 @@ def test_run_takes_a_picture(folder):
     assert seen["prompt_tokens"] > plain["prompt_tokens"]
 
 
-def test_a_picture_of_the_server_costs_what_the_library_says(folder):
+def test_image_tokens_of_the_server_match_the_library(folder):
     url = "data:image/png;base64," + base64.b64encode(saved(1)).decode()
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "hi"}]
     body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 2, "temperature": 0}
@@ -138,7 +138,7 @@ def test_a_picture_of_the_server_costs_what_the_library_says(folder):
     assert reply.json()["usage"]["prompt_tokens"] == asked.n_prompt_tokens
 
 
-def test_no_context_stands_for_a_picture(folder):
+def test_images_cannot_be_combined_with_a_previous_context(folder):
     settings = Settings(models_dir=folder, model=str(folder / "qwen-Q8_0.gguf"), backend="cpu", threads=1, ctx_size=256)
     body = {"model": "qwen-Q8_0", "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
     images = [base64.b64encode(saved(1)).decode()]
@@ -151,7 +151,7 @@ def test_no_context_stands_for_a_picture(folder):
     assert "images: it is given together with context; leave one out" in refused.text
 
 
-def test_a_slot_with_a_picture_is_erased_whole_but_not_saved(folder, tmp_path):
+def test_slot_with_an_image_can_be_erased_but_not_saved(folder, tmp_path):
     settings = Settings(
         models_dir=folder,
         model=str(folder / "qwen-Q8_0.gguf"),
@@ -186,7 +186,7 @@ def seeing(folder, **settings):
     return TestClient(create_app(given), base_url="http://localhost")
 
 
-def test_a_completion_takes_pictures_at_its_marks(folder):
+def test_completion_takes_images_at_its_markers(folder):
     data = [base64.b64encode(saved(seed)).decode() for seed in (1, 2)]
     options = {"n_predict": 3, "temperature": 0, "ignore_eos": True, "return_tokens": True}
     with seeing(folder) as client:
@@ -210,7 +210,7 @@ def test_a_completion_takes_pictures_at_its_marks(folder):
             assert reply.status_code == 400 and words in reply.json()["error"]["message"], reply.text
 
 
-def test_vllms_tokenize_counts_the_rows_of_a_picture(folder):
+def test_vllm_tokenize_counts_image_rows(folder):
     url = "data:image/png;base64," + base64.b64encode(saved(1)).decode()
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "hi"}]
     body = {"messages": [{"role": "user", "content": parts}]}
@@ -220,7 +220,7 @@ def test_vllms_tokenize_counts_the_rows_of_a_picture(folder):
     assert told["count"] == len(told["tokens"]) == asked["usage"]["prompt_tokens"]
 
 
-def test_chat_models_make_vectors_with_a_pooling(folder):
+def test_chat_models_give_embeddings_with_a_pooling(folder):
     with seeing(folder) as client:
         refused = client.post("/v1/embeddings", json={"input": "hi"})
         assert refused.status_code in (400, 404)
@@ -236,7 +236,7 @@ def test_chat_models_make_vectors_with_a_pooling(folder):
         Settings(pooling="rank")
 
 
-def test_the_list_of_models_says_which_ones_see_to_llama_servers_clients(folder):
+def test_model_list_shows_vision_to_llama_server_clients(folder):
     with seeing(folder) as client:
         models = {one["name"]: one["capabilities"] for one in client.get("/models").json()["models"]}
     assert "multimodal" in models["qwen-Q8_0"] and "completion" in models["qwen-Q8_0"]

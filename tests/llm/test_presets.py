@@ -48,7 +48,7 @@ USER = {"role": "user", "content": "hi"}
 SYSTEM = {"role": "system", "content": "Sing."}
 
 
-def test_the_preset_of_a_models_name_holds_where_a_call_gives_nothing(written):
+def test_preset_of_a_model_name_fills_missing_options(written):
     with opened(written) as llm:
         assert llm.ctx == 128 and llm.preset.name == "tiny"
         assert len(llm.generate("a", ignore_eos=True).token_ids) == 3
@@ -61,7 +61,7 @@ def test_the_preset_of_a_models_name_holds_where_a_call_gives_nothing(written):
         assert llm.ctx == 64
 
 
-def test_a_preset_is_chosen_by_its_name_or_none_is(written):
+def test_preset_is_chosen_by_name_or_disabled(written):
     with opened(written, preset="pirate") as llm:
         assert asked(llm, USER).startswith("[system: Talk as a pirate.]") and llm.ctx != 128
         assert llm.prepare("a")[0][0].params == SamplingParams()
@@ -71,7 +71,7 @@ def test_a_preset_is_chosen_by_its_name_or_none_is(written):
         opened(written, preset="wizard")
 
 
-def test_without_a_file_nothing_changes(model):
+def test_without_a_preset_file_nothing_changes(model):
     with opened(model) as llm:
         assert llm.preset is None and llm.defaults == SamplingParams()
     with pytest.raises(
@@ -91,14 +91,14 @@ def test_without_a_file_nothing_changes(model):
         ("[tiny]\ntop_p = 7", "top_p is 7"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_name(model, text, says):
+def test_invalid_preset_file_is_rejected_by_name(model, text, says):
     (model.parent / "presets.toml").write_text(text)
     with pytest.raises(StoreError, match=says) as caught:
         opened(model)
     assert "presets.toml" in str(caught.value)
 
 
-def test_a_made_name_opens_its_model_with_its_preset(model, tmp_path, monkeypatch):
+def test_derived_model_opens_with_its_preset(model, tmp_path, monkeypatch):
     folder = tmp_path / "home" / "models"
     folder.mkdir(parents=True)
     here = folder / "tiny.gguf"

@@ -12,7 +12,7 @@ def llm(tiny_model):
         yield llm
 
 
-def test_every_object_fits_a_line(llm):
+def test_every_repr_fits_a_line(llm):
     plan, tokenizer, engine = map(repr, (llm.plan, llm.tokenizer, llm.engine))
     assert plan == "Plan('llama', 34 steps, 2 layers; print shows them)"
     assert tokenizer == f"Tokenizer('gpt2', pre='{llm.tokenizer.pre}', {llm.n_vocab} tokens)"
@@ -20,7 +20,7 @@ def test_every_object_fits_a_line(llm):
     assert str(llm.plan) == show(llm.plan, fold=True)
 
 
-def test_a_stream_shows_how_far_it_is(llm):
+def test_stream_repr_shows_its_progress(llm):
     stream = llm.generate("a", max_tokens=200, ignore_eos=True, stream=True)
     assert repr(stream) == "Stream(not read yet, open)"
     list(stream)
@@ -28,13 +28,13 @@ def test_a_stream_shows_how_far_it_is(llm):
     assert repr(llm.chat("a", stream=True)) == "ChatStream(not read yet, open)"
 
 
-def test_a_closed_model_looks_closed(tiny_model):
+def test_closed_model_repr_says_closed(tiny_model):
     with LLM(tiny_model, ctx=64) as llm:
         assert repr(llm).endswith(", ctx=64)")
     assert repr(llm).endswith(", closed)")
 
 
-def test_log_probabilities_show_their_text(llm):
+def test_logprobs_repr_shows_their_text(llm):
     answer = llm.generate("hello", max_tokens=3, logprobs=2, prompt_logprobs=0, ignore_eos=True)
     for one in answer.logprobs:
         assert one.text == llm.tokenizer.decode([one.token], strip_prefix=False)

@@ -16,14 +16,14 @@ def llm(tiny_model):
         yield model
 
 
-def test_there_is_a_row_for_each_text_and_one_text_is_a_list_of_one(llm):
+def test_one_row_per_text_and_a_string_is_a_list_of_one(llm):
     assert llm.embed(["a", "b", "a"], pooling="mean").shape == (3, 64)
     assert llm.embed("a", pooling="mean").shape == llm.embed([5, 6, 7], pooling="mean").shape == (1, 64)
     assert llm.embed([], pooling="mean").shape == (0, 64)
     assert llm.embed([[5, 6], "ab"], pooling="mean").shape == (2, 64)
 
 
-def test_vectors_have_length_1_unless_they_are_wanted_as_they_are(llm):
+def test_embeddings_are_normalized_unless_disabled(llm):
     vectors = llm.embed(["a", "b c"], pooling="last")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     raw = llm.embed(["a", "b c"], pooling="last", normalize=False)
@@ -31,7 +31,7 @@ def test_vectors_have_length_1_unless_they_are_wanted_as_they_are(llm):
     assert vectors.dtype == np.float32 and vectors.flags.c_contiguous
 
 
-def test_dimensions_cut_and_normalize_again(llm):
+def test_dimensions_truncate_and_normalize_again(llm):
     whole, short = (llm.embed("wool", pooling="mean", dimensions=n)[0] for n in (None, 16))
     np.testing.assert_allclose(short, whole[:16] / np.linalg.norm(whole[:16]), atol=1e-6)
     for wrong in (0, 65, True, 1.5):
@@ -39,7 +39,7 @@ def test_dimensions_cut_and_normalize_again(llm):
             llm.embed("wool", pooling="mean", dimensions=wrong)
 
 
-def test_a_text_that_is_too_long_is_refused_with_both_numbers_or_cut(llm):
+def test_too_long_text_is_rejected_with_both_numbers_or_truncated(llm):
     with pytest.raises(RequestError, match="text 1 has 99 tokens, but this model takes 64") as caught:
         llm.embed(["a", "b" * 99], pooling="mean")
     assert (caught.value.code, caught.value.limit, caught.value.given) == ("context_length", 64, 99)
@@ -49,7 +49,7 @@ def test_a_text_that_is_too_long_is_refused_with_both_numbers_or_cut(llm):
     np.testing.assert_array_equal(cut[1:], llm.embed("b" * 64, pooling="mean"))
 
 
-def test_a_context_beyond_the_table_of_positions_is_lowered_to_it(tmp_path):
+def test_context_beyond_the_position_table_is_capped(tmp_path):
     write_tiny(ENCODERS["bert-mean"], tmp_path / "bert.gguf")
     with pytest.warns(UserWarning, match="ctx is 64 in place of 2048"), LLM(tmp_path / "bert.gguf", ctx=2048) as llm:
         with pytest.raises(RequestError, match="takes 64 at once"):
@@ -57,7 +57,7 @@ def test_a_context_beyond_the_table_of_positions_is_lowered_to_it(tmp_path):
         assert llm.embed("word").shape[0] == 1
 
 
-def test_a_chat_model_is_refused_with_the_name_of_one_that_can(llm):
+def test_chat_model_is_rejected_with_the_name_of_an_embedding_model(llm):
     with pytest.raises(RequestError, match=r"it is a chat model, not an embedder; .*such as qwen3-embedding") as caught:
         llm.embed("a")
     assert caught.value.code == "wrong_model"
@@ -77,7 +77,7 @@ def test_a_chat_model_is_refused_with_the_name_of_one_that_can(llm):
         ([[5, True]], "text 0: token True is not an id"),
     ],
 )
-def test_what_is_no_text_is_refused_by_its_place(llm, texts, sentence):
+def test_non_text_is_rejected_by_its_index(llm, texts, sentence):
     with pytest.raises(RequestError, match=sentence):
         llm.embed(texts, pooling="mean")
 
@@ -87,12 +87,12 @@ def test_pooling_is_one_of_three(llm):
         llm.embed("a", pooling="max")
 
 
-def test_a_bar_may_be_shown(llm, capsys):
+def test_progress_bar_can_be_shown(llm, capsys):
     assert llm.embed(["a", "b"], pooling="mean", progress=True).shape == (2, 64)
     assert "2/2" in capsys.readouterr().err
 
 
-def test_coroutines_get_the_same_vectors(llm, tiny_model):
+def test_coroutines_get_the_same_embeddings(llm, tiny_model):
     async def body():
         async with AsyncLLM(tiny_model, ctx=64, threads=1) as model:
             jobs = (model.embed([text, "x"], pooling="mean", dimensions=8) for text in "abc")
@@ -103,7 +103,7 @@ def test_coroutines_get_the_same_vectors(llm, tiny_model):
 
 
 @pytest.mark.parametrize("name", ["bert-none", "llama"])
-def test_vectors_of_tokens_are_those_that_a_mean_is_made_of(tmp_path, name):
+def test_mean_pooling_is_the_mean_of_token_embeddings(tmp_path, name):
     path = write_tiny(ENCODERS[name] if name in ENCODERS else TINY[name], tmp_path / "rows.gguf")
     with LLM(path, chunk=8) as llm:
         texts = ["sheep and goats on a green hill", "a"] if name == "llama" else ["sheep", "a"]
@@ -115,7 +115,7 @@ def test_vectors_of_tokens_are_those_that_a_mean_is_made_of(tmp_path, name):
             llm.embed(texts, pooling="none")
 
 
-def test_a_model_that_pools_has_no_vectors_of_tokens(tmp_path):
+def test_model_with_built_in_pooling_has_no_token_embeddings(tmp_path):
     with (
         LLM(write_tiny(ENCODERS["bert-mean"], tmp_path / "m.gguf")) as llm,
         pytest.raises(RequestError, match="by 'mean'"),

@@ -64,7 +64,7 @@ class Thinker:
 
 @pytest.mark.parametrize("budget", [1, 40])
 @pytest.mark.parametrize("marks", REASONING_MARKS, ids=lambda marks: "".join(c for c in marks.start if c.isalpha()))
-def test_a_thought_ends_at_its_budget_whatever_the_marks(llms, marks, budget):
+def test_reasoning_ends_at_its_budget_with_any_markers(llms, marks, budget):
     llm = llms(template_of(marks))
     params = SamplingParams(custom_sampler=Thinker(llm, marks), max_tokens=400, reasoning_budget=budget)
     answer = llm.chat(HI, params)
@@ -80,7 +80,7 @@ PLAIN = template_of(THINK)
 OPEN = PLAIN + "{% if add_generation_prompt %}<think>{% endif %}"
 
 
-def test_a_budget_of_none_is_no_thought(llms):
+def test_budget_zero_means_no_reasoning(llms):
     llm = llms(PLAIN)
     layout, _ = llm.prepare_chat(HI, reasoning_budget=0)
     assert layout.text.endswith("<think></think>")  # as reasoning_effort="none"
@@ -90,7 +90,7 @@ def test_a_budget_of_none_is_no_thought(llms):
     assert (answer.reasoning, answer.text) == ("", "x" * (20 - n_mark))
 
 
-def test_the_end_of_a_thought_takes_one_step(llms):
+def test_end_of_reasoning_takes_one_step(llms):
     llm = llms(PLAIN)
     params = SamplingParams(custom_sampler=Thinker(llm, THINK, answer="Y"), max_tokens=400, reasoning_budget=5)
     before = llm.engine.n_steps
@@ -100,7 +100,7 @@ def test_the_end_of_a_thought_takes_one_step(llms):
     assert llm.engine.n_steps - before == 1 + 6 + 5 + 1 + 1
 
 
-def test_a_message_comes_before_the_mark(llms):
+def test_message_comes_before_the_end_marker(llms):
     llm = llms(PLAIN)
     params = SamplingParams(
         custom_sampler=Thinker(llm, THINK), max_tokens=400, reasoning_budget=3, reasoning_budget_message=" Enough."
@@ -109,7 +109,7 @@ def test_a_message_comes_before_the_mark(llms):
 
 
 @pytest.mark.parametrize("budget", range(6, 14))
-def test_a_mark_that_has_begun_is_completed_once(llms, budget):
+def test_partial_end_marker_is_completed_once(llms, budget):
     llm = llms(PLAIN)
     params = SamplingParams(
         custom_sampler=Thinker(llm, THINK, thought="xx</thi</think"), max_tokens=400, reasoning_budget=budget
@@ -120,13 +120,13 @@ def test_a_mark_that_has_begun_is_completed_once(llms, budget):
     assert (answer.reasoning, answer.text) == (begun, "Yes.")
 
 
-def test_an_open_thought_of_the_prompt_counts(llms):
+def test_open_reasoning_of_the_prompt_counts(llms):
     n_mark = len(llms(OPEN).tokenizer.encode("</think>", add_special=False))
     answer = llms(OPEN).chat(HI, BIASED, reasoning_budget=4)
     assert (answer.reasoning, answer.text) == ("xxxx", "x" * (16 - n_mark))
 
 
-def test_a_schema_holds_after_it(llms):
+def test_schema_applies_after_reasoning(llms):
     llm = llms(PLAIN)
     answer = llm.chat(HI, max_tokens=200, temperature=0, logit_bias={"x": 50.0}, reasoning_budget=7, schema=SCHEMA)
     assert len(answer.reasoning) <= 7
@@ -141,7 +141,7 @@ def test_every_token_has_its_log_probability(llms):
     assert all(one.logprob <= 0 for one in answer.logprobs)
 
 
-def test_an_effort_is_a_budget_if_the_template_has_no_word_for_it(llms):
+def test_effort_is_a_budget_if_the_template_has_no_effort(llms):
     llm = llms(PLAIN)
     for effort, budget in EFFORTS.items():
         assert llm.prepare_chat(HI, reasoning_effort=effort)[0].params.reasoning_budget == budget
@@ -152,14 +152,14 @@ def test_an_effort_is_a_budget_if_the_template_has_no_word_for_it(llms):
         llms(TURNS).prepare_chat(HI, reasoning_effort="low")
 
 
-def test_an_answer_that_is_replayed_ends_its_thought_at_the_same_place(llms):
+def test_replayed_answer_ends_reasoning_at_the_same_place(llms):
     llm = llms(OPEN)
     params = SamplingParams(max_tokens=40, seed=3, logit_bias={"<": -100.0}, reasoning_budget=4)
     whole = llm.chat(HI, params)
     assert llm.chat(HI, params, expected=whole.token_ids[:10]).token_ids == whole.token_ids
 
 
-def test_a_thought_can_be_ended_now(llms):
+def test_reasoning_can_be_ended_immediately(llms):
     begun = llms(OPEN)
     _, (request,) = begun.prepare_chat(HI, max_tokens=60, temperature=0, logit_bias={"x": 100.0})
     sampler = request.sampler
@@ -172,7 +172,7 @@ def test_a_thought_can_be_ended_now(llms):
     assert not sampler.end_thought()  # it is over
 
 
-def test_a_text_has_no_thoughts(llms):
+def test_plain_completion_has_no_reasoning(llms):
     with pytest.raises(RequestError, match="belongs to conversations"):
         llms(PLAIN).generate("hi", reasoning_budget=3)
     with pytest.raises(RequestError, match="reasoning_budget_message"):

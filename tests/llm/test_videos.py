@@ -44,7 +44,7 @@ def opened(folder, name):
     return LLM(folder / f"{name}-Q8_0.gguf", backend="cpu", threads=1, ctx=2048)
 
 
-def test_a_video_over_http_is_that_of_the_library_and_of_run(folder, name="qwen"):
+def test_video_over_http_matches_the_library_and_run(folder, name="qwen"):
     url = "data:video/mp4;base64," + base64.b64encode((folder / "clip.mp4").read_bytes()).decode()
     parts = [{"type": "video_url", "video_url": {"url": url}}, {"type": "text", "text": "hi"}]
     body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 4, "temperature": 0, "ignore_eos": True}
@@ -69,7 +69,7 @@ def test_a_video_over_http_is_that_of_the_library_and_of_run(folder, name="qwen"
     assert ran["prompt_tokens"] == asked.n_prompt_tokens
 
 
-def test_a_second_turn_reads_and_encodes_nothing_again(folder, monkeypatch):
+def test_second_turn_reads_and_encodes_nothing_again(folder, monkeypatch):
     with opened(folder, "qwen") as llm:
         first = llm.chat("hi", images=[folder / "clip.mp4"], **GREEDY, logprobs=1)
         monkeypatch.setattr(video, "run_in_turn", lambda *_, **__: pytest.fail("the file was read again"))
@@ -81,7 +81,7 @@ def test_a_second_turn_reads_and_encodes_nothing_again(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_chat_takes_videos_by_the_command_for_pictures(folder, name, capsys):
+def test_chat_takes_videos_by_the_image_command(folder, name, capsys):
     n_frames = {"smol": 5, "qwen": 10}[name]
     with opened(folder, name) as llm:
         chat = Chat(llm, Conversation(SamplingParams(max_tokens=2, seed=1)), None)
@@ -93,7 +93,7 @@ def test_chat_takes_videos_by_the_command_for_pictures(folder, name, capsys):
         assert not chat.images and "error" not in capsys.readouterr().err
 
 
-def test_a_video_of_qwen_2_is_one_run_of_rows_in_the_prompt(folder, capsys, tmp_path):
+def test_qwen_2_video_is_one_range_in_the_prompt(folder, capsys, tmp_path):
     old = replace(TINY["qwen2"], name="old", architecture="qwen2vl", extra=M_ROPE, context=2048)
     write_tiny(old, tmp_path / "old-Q8_0.gguf")
     write_tower(TOWERS["qwen2vl"], tmp_path / "mmproj-old-F16.gguf")
@@ -108,7 +108,7 @@ def test_a_video_of_qwen_2_is_one_run_of_rows_in_the_prompt(folder, capsys, tmp_
     assert counts[1] - counts[0] > 640
 
 
-def test_chat_refuses_videos_and_takes_pdf_files_as_run_does(folder, capsys, tmp_path):
+def test_chat_rejects_videos_and_takes_pdf_files_like_run(folder, capsys, tmp_path):
     write_tiny(replace(TINY["qwen2"], name="old", context=2048), tmp_path / "old-Q8_0.gguf")
     write_tower(TOWERS["internvl"], tmp_path / "mmproj-old-F16.gguf")
     with opened(tmp_path, "old") as llm:

@@ -21,7 +21,7 @@ print("numpy" in sys.modules, len(os.listdir("/proc/self/task")), os.environ.get
         ("reference", {}, "False 1 None"),
     ],
 )
-def test_numpy_comes_without_threads_unless_they_are_wanted(backend, given, printed):
+def test_numpy_has_one_thread_unless_requested(backend, given, printed):
     others = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
     command = [sys.executable, "-c", SCRIPT, backend]
     out = subprocess.run(command, capture_output=True, text=True, check=True, env=others | given).stdout

@@ -38,7 +38,7 @@ class Kernel:
         return self.refuses != "assign"
 
 
-def test_a_job_of_windows_limits_memory_time_and_priority():
+def test_windows_job_limits_memory_time_and_priority():
     kernel = Kernel()
     limits._limit_by_job(kernel, 1 << 30, 5)
     assert kernel.limits == {
@@ -51,13 +51,13 @@ def test_a_job_of_windows_limits_memory_time_and_priority():
 
 
 @pytest.mark.parametrize("refuses", ["create", "set", "assign"])
-def test_a_child_without_its_limits_does_not_go_on(refuses):
+def test_child_without_its_limits_stops(refuses):
     with pytest.raises(OSError, match="refuses a limit"):
         limits._limit_by_job(Kernel(refuses), 1 << 30, 5)
 
 
 @pytest.mark.parametrize(("system", "names"), [("linux", {"CPU", "CORE", "AS"}), ("darwin", {"CPU", "CORE"})])
-def test_macos_is_not_asked_to_limit_addresses(system, names, monkeypatch):
+def test_macos_does_not_limit_the_address_space(system, names, monkeypatch):
     asked = []
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(kind))
@@ -77,7 +77,7 @@ HANGS = "import time; time.sleep(60)"
 SLOW = "import sys, time; text = sys.stdin.read(); print(text); time.sleep(0.3); sys.exit(len(text))"
 
 
-def test_macos_ends_a_child_that_holds_too_much(monkeypatch):
+def test_macos_kills_a_child_that_uses_too_much_memory(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     sizes = iter([100 << 20, 1 << 30, (1 << 30) + 1])
     monkeypatch.setattr(bounded, "footprint", lambda pid: next(sizes))
@@ -85,7 +85,7 @@ def test_macos_ends_a_child_that_holds_too_much(monkeypatch):
     assert next(sizes, None) is None
 
 
-def test_macos_looks_at_a_small_child_until_it_ends(monkeypatch):
+def test_macos_watches_a_small_child_until_it_ends(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     looked = []
     monkeypatch.setattr(bounded, "footprint", lambda pid: looked.append(pid) or 0)
@@ -94,20 +94,20 @@ def test_macos_looks_at_a_small_child_until_it_ends(monkeypatch):
     assert len(looked) > 1 and len(set(looked)) == 1
 
 
-def test_a_system_that_limits_the_child_does_not_look(monkeypatch):
+def test_no_watching_where_the_system_limits_the_child(monkeypatch):
     monkeypatch.setattr(bounded, "footprint", lambda pid: pytest.fail("looked"))
     assert wait(SLOW, b"four")[1] == 4
 
 
-def test_a_child_that_closes_its_output_does_not_outlive_its_patience():
+def test_child_that_closes_its_output_is_killed_at_the_deadline():
     assert wait("import os, time; os.close(1); time.sleep(60)", patience=0.5) == (None, -signal.SIGKILL)
 
 
-def test_what_a_child_wrote_that_was_killed_is_not_taken_for_its_answer():
+def test_partial_output_of_a_killed_child_is_not_its_answer():
     assert wait("import time; print('half', flush=True); time.sleep(60)", patience=0.5) == (None, -signal.SIGKILL)
 
 
-def test_a_child_that_writes_without_end_is_killed():
+def test_child_that_writes_endlessly_is_killed():
     tracemalloc.start()
     try:
         assert wait("while True: print('a' * 65536)", max_output_bytes=1 << 20) == (None, -signal.SIGKILL)
@@ -117,11 +117,11 @@ def test_a_child_that_writes_without_end_is_killed():
     assert wait("print('a' * (1 << 19))", max_output_bytes=1 << 20) == (b"a" * (1 << 19) + b"\n", 0)
 
 
-def test_a_child_that_does_not_read_its_order_is_waited_for():
+def test_child_that_does_not_read_its_input_is_waited_for():
     assert wait("print('a')", b"a" * (4 << 20)) == (b"a\n", 0)
 
 
-def test_a_child_is_killed_when_its_caller_leaves():
+def test_child_is_killed_when_its_caller_leaves():
     left = threading.Event()
     context = contextvars.copy_context()
     context.run(bounded.abandoned.set, left)
@@ -129,7 +129,7 @@ def test_a_child_is_killed_when_its_caller_leaves():
     assert context.run(wait, HANGS)[1] == -signal.SIGKILL
 
 
-def test_a_child_knows_neither_keys_nor_the_folder_of_its_parent(tmp_path, monkeypatch):
+def test_child_sees_neither_keys_nor_the_folder_of_its_parent(tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_API_KEY", "secret")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text("import os; print(sorted(os.environ), os.getcwd())")
@@ -146,7 +146,7 @@ def test_a_child_knows_neither_keys_nor_the_folder_of_its_parent(tmp_path, monke
         (HANGS, None, 1.0),
     ],
 )
-def test_a_child_that_fails_crashes_or_hangs_gives_nothing(program, written, patience, tmp_path):
+def test_child_that_fails_crashes_or_hangs_gives_nothing(program, written, patience, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(program)
     found = bounded.run_child(script, b"", memory=1 << 30, patience=patience, max_output_bytes=1000)

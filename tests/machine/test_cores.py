@@ -50,7 +50,7 @@ def test_one_cpu_of_affinity_gives_one_thread():
     assert out.strip() == "1"
 
 
-def test_the_default_of_this_machine_lies_within_its_affinity():
+def test_default_threads_are_within_the_affinity():
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert 1 <= default_threads() <= allowed
 
@@ -68,12 +68,12 @@ def test_the_default_of_this_machine_lies_within_its_affinity():
         (None, 8),
     ],
 )
-def test_a_quota_of_the_cgroup_bounds_the_threads(quota, expected, monkeypatch):
+def test_cgroup_quota_limits_the_threads(quota, expected, monkeypatch):
     machine(monkeypatch, cpus=range(8), quota=quota)
     assert default_threads() == expected
 
 
-def test_hyper_threads_are_counted_once(monkeypatch):
+def test_hyperthreads_are_counted_once(monkeypatch):
     siblings = {cpu: f"{cpu % 4},{cpu % 4 + 4}\n" for cpu in range(8)}
     machine(monkeypatch, cpus=range(8), siblings=siblings)
     assert default_threads() == 4
@@ -89,7 +89,7 @@ def test_without_sys_every_cpu_counts(monkeypatch):
     assert default_threads() == 1
 
 
-def test_the_real_files_are_read_where_they_are():
+def test_real_sysfs_files_are_read():
     cpu = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     if not path.exists():

@@ -32,7 +32,7 @@ def prefix(tmp_path, monkeypatch):
     return tmp_path / "env"
 
 
-def test_the_versions_are_those_of_the_metadata(prefix, monkeypatch):
+def test_extra_versions_match_the_metadata(prefix, monkeypatch):
     assert extra.requirement("mcp") == "mcp<3,>=2.3"
     assert extra.requirement("parquet") == "pyarrow>=15"
     assert extra.requirement("ray") == "ray"
@@ -45,20 +45,20 @@ def test_the_versions_are_those_of_the_metadata(prefix, monkeypatch):
     assert extra.how_to_add("mcp").endswith("pip install mcp")
 
 
-def test_every_extra_that_users_need_has_its_package():
+def test_every_user_extra_has_its_package():
     listed = re.findall(
         r"^(mcp|parquet|pdf|pictures|ray|audio|video) = \[\"(\w+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
     )
     assert dict(listed) == extra._PACKAGES
 
 
-def test_a_clone_names_its_own_pip(prefix, monkeypatch):
+def test_clone_suggests_its_own_pip(prefix, monkeypatch):
     assert extra.how_to_add("mcp") == f"{prefix}/bin/pip install 'mcp<3,>=2.3'"
     monkeypatch.chdir(prefix.parent)
     assert extra.how_to_add("mcp") == "env/bin/pip install 'mcp<3,>=2.3'"
 
 
-def test_an_activated_environment_is_pip(prefix, monkeypatch):
+def test_activated_environment_suggests_pip(prefix, monkeypatch):
     pip = prefix / "bin" / "pip"
     pip.touch()
     pip.chmod(0o755)
@@ -66,22 +66,22 @@ def test_an_activated_environment_is_pip(prefix, monkeypatch):
     assert extra.how_to_add("mcp") == "pip install 'mcp<3,>=2.3'"
 
 
-def test_pipx_injects(prefix):
+def test_pipx_suggests_inject(prefix):
     (prefix / "pipx_metadata.json").touch()
     assert extra.how_to_add("mcp") == "pipx inject woolly-llm 'mcp<3,>=2.3'"
 
 
-def test_a_tool_of_uv_is_installed_with_it(prefix):
+def test_uv_tool_suggests_install_with(prefix):
     (prefix / "uv-receipt.toml").touch()
     assert extra.how_to_add("mcp") == "uv tool install woolly-llm --with 'mcp<3,>=2.3'"
 
 
-def test_an_environment_without_pip_is_one_of_uv(prefix, monkeypatch):
+def test_environment_without_pip_suggests_uv(prefix, monkeypatch):
     monkeypatch.setattr("woolly.machine.extra.util.find_spec", lambda name: None)
     assert extra.how_to_add("mcp") == f"uv pip install --python {prefix}/bin/python 'mcp<3,>=2.3'"
 
 
-def test_windows_quotes_otherwise(prefix, monkeypatch):
+def test_windows_quotes_differently(prefix, monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     # From Python 3.12 on it asks Windows itself where to look.
     monkeypatch.setattr("woolly.machine.extra.shutil.which", lambda name: None)

@@ -13,11 +13,11 @@ def test_free_memory_decides_between_yes_and_tight():
     assert room.fit(22 * GB) == room.fit(65 * GB) == "too large"
 
 
-def test_a_full_disk_is_too_small_for_what_is_not_here():
+def test_full_disk_is_too_small_for_a_download():
     room = Room(memory=20 * GB, total=24 * GB, disk=4 * GB)
     assert room.fit(5 * GB) == "too large"
     assert room.fit(5 * GB, is_here=True) == room.fit(3 * GB) == "yes"
 
 
-def test_a_machine_has_at_least_what_is_free_of_it():
+def test_total_memory_is_at_least_free_memory():
     assert 0 < available_memory() <= total_memory()

@@ -19,7 +19,7 @@ def test_peak_memory_only_grows():
     assert len(held) == 64 << 20
 
 
-def test_a_peak_that_begins_anew_forgets_what_was_freed():
+def test_reset_peak_forgets_freed_memory():
     if not reset_peak():
         pytest.skip("this system keeps the peak of a process")
     code = """
@@ -37,7 +37,7 @@ print(before, peak_mib())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the size of a process")
-def test_a_limit_of_the_process_counts_as_memory():
+def test_process_limit_counts_as_memory():
     code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))"
     code += "; from woolly.machine.memory import available_memory; print(available_memory())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,12 +5,12 @@ import os
 from woolly.machine.nodes import cpu_list, numa_nodes
 
 
-def test_lists_of_cpus():
+def test_cpu_lists_are_parsed():
     assert cpu_list("0-2,8\n") == {0, 1, 2, 8}
     assert cpu_list("\n") == set()
 
 
-def test_nodes_hold_the_cpus_that_this_process_may_use(tmp_path):
+def test_nodes_contain_the_cpus_of_this_process(tmp_path):
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count()))
     assert numa_nodes(tmp_path) == [allowed]
     for name, cpus in (("node0", f"{allowed[0]}"), ("node2", "4000-4001"), ("node10", f"{allowed[-1]}")):

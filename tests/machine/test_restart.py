@@ -18,20 +18,20 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot 
     ("ages", "expected"),
     [((), True), ((10, 20, 30, 40), True), ((10, 20, 30, 40, 50), False), ((10, 20, 30, 40, 7200), True)],
 )
-def test_what_fails_again_and_again_is_not_begun_anew(ages, expected, monkeypatch):
+def test_repeated_failure_is_not_restarted(ages, expected, monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "woolly", "serve"])
     monkeypatch.setenv("WOOLLY_RESTARTS", " ".join(f"{time.time() - age:.0f}" for age in ages))
     assert can_restart() is expected
 
 
-def test_times_that_are_none_do_not_count(monkeypatch):
+def test_invalid_times_do_not_count(monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "woolly", "serve"])
     monkeypatch.setenv("WOOLLY_RESTARTS", "yes nan -1 99999999999 1e9 x")
     assert can_restart()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children by /proc")
-def test_what_a_process_left_to_the_next_one_is_ended_and_waited_for(monkeypatch):
+def test_leftover_child_processes_are_ended_and_waited_for(monkeypatch):
     monkeypatch.setattr("woolly.machine.restart._ENDING", 0.2)
     monkeypatch.setattr("woolly.machine.restart._foreign", set())
     monkeypatch.delenv("WOOLLY_LEFT", raising=False)
@@ -62,7 +62,7 @@ def test_what_a_process_left_to_the_next_one_is_ended_and_waited_for(monkeypatch
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children by /proc")
-def test_what_was_there_before_the_server_is_not_left_to_the_next_one(monkeypatch):
+def test_processes_older_than_the_server_are_not_inherited(monkeypatch):
     monkeypatch.setattr(restart, "_foreign", set())
     monkeypatch.delenv("WOOLLY_LEFT", raising=False)
     given = {}
@@ -78,7 +78,7 @@ def test_what_was_there_before_the_server_is_not_left_to_the_next_one(monkeypatc
             assert str(own.pid) in left and str(before.pid) not in left
 
 
-def test_the_first_process_of_a_container_kills_no_orphan(monkeypatch):
+def test_pid_1_of_a_container_kills_no_orphan(monkeypatch):
     monkeypatch.setattr(restart, "_ENDING", 0.0)
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as orphan:

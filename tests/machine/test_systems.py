@@ -78,30 +78,30 @@ def mac(monkeypatch):
         ({}, 12),
     ],
 )
-def test_a_mac_computes_on_its_fast_cores(sysctl, expected, mac, monkeypatch):
+def test_mac_uses_its_performance_cores(sysctl, expected, mac, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     mac(sysctl=sysctl)
     assert cores.default_threads() == expected
 
 
-def test_the_memory_of_a_mac_is_what_is_free_or_of_files_or_given_up(mac):
+def test_mac_memory_is_free_file_backed_and_purgeable(mac):
     mac(pages={"free": 1000, "inactive": 70_000, "active": 90_000, "external": 300, "purgeable": 20, "internal": 9})
     assert memory.available_memory() == 1320 * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_mac_that_reports_no_pages_counts_half_of_its_memory(mac, monkeypatch):
+def test_mac_that_reports_no_pages_counts_half_of_its_memory(mac, monkeypatch):
     mac()
     monkeypatch.setattr(memory, "Path", lambda name: SimpleNamespace(read_text=lambda: ""))
     assert memory._machine_memory() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 @pytest.mark.parametrize("count", [0, 3, 63, 64, 200])
-def test_a_mac_names_all_children_of_a_process(count, mac):
+def test_mac_lists_all_children_of_a_process(count, mac):
     mac(children=range(1000, 1000 + count))
     assert restart._children() == list(range(1000, 1000 + count))
 
 
-def test_a_mac_reports_the_memory_of_a_process_that_lives(mac):
+def test_mac_reports_the_memory_of_a_live_process(mac):
     mac(footprints={12: 5 << 30})
     assert (apple.footprint(12), apple.footprint(13)) == (5 << 30, 0)
 
@@ -140,7 +140,7 @@ class Windows:
         return 1
 
 
-def test_the_entries_of_the_stand_in_have_the_size_of_windows():
+def test_fake_entries_have_the_size_of_windows_structs():
     assert len(core(1)) == 48
 
 
@@ -160,19 +160,19 @@ TWO_GROUPS = b"".join(core(1 << i, group=g) for g in range(2) for i in range(48)
         (b"", 0xFF, 16),
     ],
 )
-def test_windows_computes_on_the_fast_cores_that_the_process_may_use(listing, affinity, expected, monkeypatch):
+def test_windows_uses_the_fast_cores_of_the_affinity(listing, affinity, expected, monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(windows, "_kernel", lambda: Windows(listing, affinity))
     assert cores.default_threads() == expected
 
 
-def test_windows_reports_free_memory_all_memory_and_the_peak_of_this_process(monkeypatch):
+def test_windows_reports_free_total_and_peak_memory(monkeypatch):
     monkeypatch.setattr(windows, "_kernel", Windows)
     assert (windows.free_bytes(), windows.total_bytes(), windows.peak_bytes()) == (3 << 30, 8 << 30, 5 << 20)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this is Windows")
-def test_other_systems_have_no_functions_of_windows():
+def test_other_systems_have_no_windows_functions():
     with pytest.raises(OSError, match="not Windows"):
         windows.free_bytes()

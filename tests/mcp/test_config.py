@@ -18,7 +18,7 @@ def read(tmp_path):
     return read
 
 
-def test_servers_are_commands_and_addresses(read):
+def test_servers_are_commands_and_urls(read):
     config = read(
         {
             "mcpServers": {
@@ -55,14 +55,14 @@ def test_servers_are_commands_and_addresses(read):
         ({"mcpServers": {"a": {"command": "${NOT_THERE}"}}}, "not in the environment"),
     ],
 )
-def test_what_is_wrong_is_named(read, content, expected):
+def test_invalid_configuration_is_named(read, content, expected):
     with pytest.raises(RequestError, match=r"mcp\.json") as error:
         read(content)
     assert expected in str(error.value)
     assert error.value.field == "mcp"
 
 
-def test_a_secret_is_not_quoted(read):
+def test_secret_is_not_quoted(read):
     with pytest.raises(RequestError) as error:
         read({"mcpServers": {"a": {"command": "x", "env": {"KEY": "sesame", "N": 1}}}})
     assert "sesame" not in str(error.value)

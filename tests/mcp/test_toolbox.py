@@ -39,7 +39,7 @@ def call(box):
     return lambda tool, **arguments: box.call(ToolCall("1", tool, json.dumps(arguments)))
 
 
-def test_a_tool_is_listed_with_its_schema_and_called(box, call):
+def test_tool_is_listed_with_its_schema_and_called(box, call):
     tool = box.find("zoo_add")
     assert (tool.server, tool.inner_name, tool.is_read_only) == ("zoo", "add", True)
     assert tool.tool.description == "Adds two numbers."
@@ -48,7 +48,7 @@ def test_a_tool_is_listed_with_its_schema_and_called(box, call):
     assert call("zoo_add", a=2, b=3).text == "5"
 
 
-def test_another_version_of_the_package_is_named(monkeypatch):
+def test_unsupported_package_version_is_named(monkeypatch):
     monkeypatch.delattr("mcp.Client")
     box = Toolbox([spec()])
     try:
@@ -59,26 +59,26 @@ def test_another_version_of_the_package_is_named(monkeypatch):
     assert str(error).endswith(how_to_add("mcp"))
 
 
-def test_a_server_gets_its_own_variables_and_not_ours(call):
+def test_server_gets_its_own_variables_and_not_ours(call):
     assert call("zoo_variable", name="SECRET").text == "sheep"
     assert call("zoo_variable", name="PYTEST_CURRENT_TEST").text == "(none)"
 
 
-def test_failures_are_results_that_say_so(call):
+def test_failures_are_marked_results(call):
     assert call("zoo_fail").is_error
     wrong = call("zoo_add", a="x")
     assert wrong.is_error
     assert "'b'" in wrong.text
 
 
-def test_results_become_text_of_a_bounded_size(call):
+def test_results_become_text_of_limited_size(call):
     text = call("zoo_flood").text
     assert text.startswith("x" * MAX_CHARACTERS + "\n[cut:")
     assert "100,000" in text
     assert call("zoo_picture").text == "[image: not shown, the model reads text only]"
 
 
-def test_texts_of_a_server_drive_no_terminal_and_are_bounded(box, call):
+def test_server_texts_cannot_control_the_terminal_and_are_limited(box, call):
     assert call("zoo_shout").text == "␛[2J␇ab\n\tc␍d�\nend"
     shout = box.find("zoo_shout").tool
     assert shout.description == f"␛]0;x␇{'long ' * 400}"[:MAX_DESCRIPTION] + "…"
@@ -86,7 +86,7 @@ def test_texts_of_a_server_drive_no_terminal_and_are_bounded(box, call):
     assert inner == {"type": "string", "description": "␛[31m" + "y" * (MAX_DESCRIPTION - 5) + "…", "enum": ["\x1b"]}
 
 
-def test_what_a_server_says_when_it_ends_drives_no_terminal():
+def test_last_output_of_a_server_cannot_control_the_terminal():
     code = "import sys; sys.exit('\\x1b[2Jgone')"
     box = Toolbox([ServerSpec("gone", sys.executable, ("-c", code), timeout=120)])
     try:
@@ -96,7 +96,7 @@ def test_what_a_server_says_when_it_ends_drives_no_terminal():
     assert "(␛[2Jgone)" in str(error)
 
 
-def test_calls_that_cannot_be_made_are_one_sentence(box):
+def test_invalid_calls_give_a_one_line_error(box):
     for name, arguments, expected in (
         ("zoo_nothing", "{}", "there are: zoo_add"),
         ("zoo_add", "[1]", "a JSON object was expected"),
@@ -109,13 +109,13 @@ def test_calls_that_cannot_be_made_are_one_sentence(box):
             box.call(ToolCall("1", name, arguments))
 
 
-def test_a_server_that_crashes_is_started_again(call):
+def test_crashed_server_is_restarted(call):
     with pytest.raises(ToolError, match=r"'zoo' ended during the call of crash \(the zoo burns\)"):
         call("zoo_crash")
     assert call("zoo_add", a=1, b=1).text == "2"
 
 
-def test_servers_that_fail_leave_the_others_and_end_with_the_box():
+def test_failing_servers_leave_the_others_and_end_with_the_toolbox():
     start = time.monotonic()
     silent = ServerSpec("silent", sys.executable, ("-c", "import time; time.sleep(600)"), timeout=0.5)
     broken = ServerSpec("broken", sys.executable, ("-c", "import nonesuch"), timeout=120)
@@ -135,7 +135,7 @@ def test_servers_that_fail_leave_the_others_and_end_with_the_box():
     box.close()  # a second time is no error
 
 
-def test_lines_that_are_no_messages_are_passed_over_in_silence(capfd):
+def test_invalid_message_lines_are_ignored(capfd):
     code = f"print('hello', flush=True); import runpy; runpy.run_path({SERVER!r}, run_name='__main__')"
     box = Toolbox([ServerSpec("chatty", sys.executable, ("-c", code), timeout=120)])
     try:
@@ -146,7 +146,7 @@ def test_lines_that_are_no_messages_are_passed_over_in_silence(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_names_are_short_and_differ():
+def test_tool_names_are_short_and_unique():
     assert toolbox._name_of("my server", "get.time", set()) == "my_server_get_time"
     long = toolbox._name_of("s", "x" * 100, set())
     assert len(long) == 64
@@ -188,7 +188,7 @@ def test_streamable_http_with_headers():
     assert set(seen) == {b"Bearer t"}
 
 
-def test_without_the_package_one_sentence_says_how_to_get_it(monkeypatch):
+def test_missing_package_gives_a_one_line_error(monkeypatch):
     monkeypatch.setattr(package, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match=re.escape(how_to_add("mcp"))):
         Toolbox([])

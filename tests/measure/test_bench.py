@@ -33,14 +33,14 @@ def batches(program, monkeypatch):
     return seen
 
 
-def test_a_prompt_runs_in_chunks_and_wants_the_logits_of_its_last_token_alone(program, batches):
+def test_prompt_runs_in_chunks_and_only_its_last_token_needs_logits(program, batches):
     assert Bench(program, [PROMPT]).run(PROMPT) > 0
     assert [batch.n_rows for batch in batches] == [16, 16, 8]
     assert [p for batch in batches for p in batch.positions] == list(range(40))
     assert [batch.output_rows.tolist() for batch in batches] == [[], [], [7]]
 
 
-def test_sequences_generate_at_once_in_pages_of_their_own(program, batches):
+def test_sequences_generate_concurrently_in_their_own_pages(program, batches):
     work = Workload("generation", PAGE_SIZE + 1, 3)
     Bench(program, [work]).run(work)
     assert len(batches) == PAGE_SIZE + 1
@@ -49,7 +49,7 @@ def test_sequences_generate_at_once_in_pages_of_their_own(program, batches):
     assert batches[-1].output_rows.tolist() == [0, 1, 2]
 
 
-def test_sequences_have_tokens_of_their_own_and_a_position_the_same_in_every_work(program, batches):
+def test_sequences_have_their_own_tokens_and_equal_positions(program, batches):
     works = [Workload("generation", 2, 3, 5), Workload("prompt", 4, 1, 3)]
     bench = Bench(program, works)
     for work in works:
@@ -64,17 +64,17 @@ def test_sequences_have_tokens_of_their_own_and_a_position_the_same_in_every_wor
     assert batches[5].tokens.tolist() == [token_at(i, 0) % n_vocab for i in range(3, 7)]
 
 
-def test_no_two_sequences_of_the_largest_batch_have_a_token_in_common():
+def test_largest_batch_has_no_common_tokens():
     assert len({token_at(7, s) for s in range(512)}) == 512
 
 
-def test_measuring_takes_works_in_turn(program, batches):
+def test_workloads_are_measured_in_turn(program, batches):
     measured = Bench(program, [Workload("prompt", 5), Workload("generation", 1, 2)]).measure(2)
     assert [batch.n_rows for batch in batches] == [5, 2, 5, 2]
     assert [(m.work.name, len(m.seconds)) for m in measured] == [("pp5", 2), ("tg1x2", 2)]
 
 
-def test_rates_are_of_the_median_repetition():
+def test_rates_use_the_median_repetition():
     measured = Measured(Workload("generation", 10, 4), seconds=(4.0, 1.0, 2.0), n_bytes=6 * 10**9)
     assert measured.rate == 20
     assert measured.rates == (10, 40, 20)
@@ -86,7 +86,7 @@ def is_behind(name):
     return name.startswith("blk.1.") and ("ffn" in name or "attn_output" in name)
 
 
-def test_bytes_are_all_weights_per_run_and_the_cache_that_was_written(program):
+def test_bytes_are_all_weights_per_run_and_the_written_cache(program):
     table = program.plan.weights["token_embd.weight"]
     weights = sum(4 * w.shape[0] * (w.shape[1] if len(w.shape) == 2 else 1) for w in program.plan.weights.values())
     weights -= 4 * table.shape[0] * table.shape[1]  # of the table only the rows of the tokens are read
@@ -101,7 +101,7 @@ def test_bytes_are_all_weights_per_run_and_the_cache_that_was_written(program):
     assert bench.n_bytes(PROMPT) == 3 * layers + behind + logits + norm + 40 * row + (16 + 32 + 40) * cache
 
 
-def test_products_are_those_of_matrices_and_of_attention(program):
+def test_flops_are_those_of_matrices_and_attention(program):
     bench = Bench(program, [PROMPT, PAIR])
     matrices = {name: w.shape[0] * w.shape[1] for name, w in program.plan.weights.items() if len(w.shape) == 2}
     logits = matrices.pop("output.weight")
@@ -118,7 +118,7 @@ def test_products_are_those_of_matrices_and_of_attention(program):
     )
 
 
-def test_a_depth_is_computed_once_before_the_clock_starts(program, batches):
+def test_depth_is_computed_once_before_timing(program, batches):
     deep = Workload("generation", 2, 2, 20)
     bench = Bench(program, [deep, Workload("prompt", 4, 1, 24)])
     bench.run(deep)
@@ -132,7 +132,7 @@ def test_a_depth_is_computed_once_before_the_clock_starts(program, batches):
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_what_follows_a_depth_is_the_same_as_without_a_break_unless_filled_quickly(program, quick):
+def test_rows_after_a_depth_equal_an_uninterrupted_run_unless_filled_quickly(program, quick):
     whole, deep = Workload("prompt", 24), Workload("prompt", 4, 1, 20)
     logits, run = [], program.run
     program.run = lambda *arguments: logits.append(run(*arguments).copy())
@@ -150,11 +150,11 @@ def test_what_follows_a_depth_is_the_same_as_without_a_break_unless_filled_quick
         (Workload("generation", 16, 2, 4096), "tg16x2 @ d4096"),
     ],
 )
-def test_works_are_called_as_llama_bench_calls_them(work, name):
+def test_workload_names_match_llama_bench(work, name):
     assert work.name == name
 
 
-def test_a_profile_accounts_for_every_step_and_byte_and_is_off_afterwards(program):
+def test_profile_accounts_for_every_step_and_byte_and_is_off_afterwards(program):
     bench = Bench(program, [PAIR])
     *kinds, outside = bench.profile(PAIR)
     assert sum(kind.n_steps for kind in kinds) == len(program.running_plan.steps)
@@ -176,12 +176,12 @@ def test_a_profile_accounts_for_every_step_and_byte_and_is_off_afterwards(progra
         (Workload("generation", 1, 17), "at most 16 run at once"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(program, work, message):
+def test_unmeasurable_settings_are_rejected(program, work, message):
     with pytest.raises(RequestError, match=message):
         Bench(program, [work])
 
 
-def test_a_recurrent_model_is_measured_and_scored_as_others_are(tmp_path):
+def test_recurrent_model_is_measured_and_scored_like_others(tmp_path):
     path = write_tiny(HYBRIDS["qwen35"], tmp_path / "tiny.gguf")
     with LLM(path, ctx=64, threads=1) as llm:
         works = [Workload("prompt", 40), Workload("generation", 3, 2), Workload("generation", 2, 1, depth=33)]
@@ -195,5 +195,5 @@ def test_a_recurrent_model_is_measured_and_scored_as_others_are(tmp_path):
     np.testing.assert_array_equal(rows, logits[first : first + len(rows)])
 
 
-def test_every_part_of_the_op_table_is_one_that_why_shows():
+def test_every_part_of_the_op_table_is_shown_by_why():
     assert {row.part for row in OPS.values() if isinstance(row.part, str)} <= set(PARTS)

@@ -54,14 +54,14 @@ def after(name, memory, arithmetic):
     return {name: Limits(memory, arithmetic)}
 
 
-def test_a_machine_at_its_limit_is_told_so():
+def test_machine_at_its_limit_is_reported():
     advice = advise(situation())
     assert (advice.kind, advice.gain) == ("nothing", 1.0)
     assert "as fast as this machine can" in advice.why
     assert "memory" in advice.why
 
 
-def test_what_no_setting_can_change_is_not_called_the_machines_limit():
+def test_parts_no_setting_can_change_are_not_called_the_machine_limit():
     slow = run("tg32", 1, 0.1, 0.05, slack=2.0)
     advice = advise(situation(one=slow, several=run("tg32x8", 8, 0.1, 1.6)))
     assert advice.kind == "nothing"
@@ -69,7 +69,7 @@ def test_what_no_setting_can_change_is_not_called_the_machines_limit():
     assert "Woolly's to gain" in advice.why
 
 
-def test_fewer_threads_than_cores_means_threads():
+def test_fewer_threads_than_cores_advises_threads():
     # Twice the arithmetic, but only half as much again of bandwidth.
     advice = advise(
         situation(
@@ -85,14 +85,14 @@ def test_fewer_threads_than_cores_means_threads():
     assert "prompts 2.00x, generation 1.50x" in advice.why
 
 
-def test_what_more_threads_bring_is_measured_where_it_could_be():
+def test_gain_of_more_threads_is_measured_if_possible():
     advice = advise(situation(threads=2, cores_seconds=(5.25 / 1.9, 0.105 / 1.2)))
     assert advice.kind == "threads"
     assert (advice.prompt_gain, advice.token_gain) == (pytest.approx(1.9), pytest.approx(1.2))
     assert "measured here: prompts 1.90x, generation 1.20x" in advice.why
 
 
-def test_more_threads_than_cores_means_fewer():
+def test_more_threads_than_cores_advises_fewer():
     slower = after("threads", 0.08, 0.05)
     advice = advise(
         situation(
@@ -105,7 +105,7 @@ def test_more_threads_than_cores_means_fewer():
     assert "fewer" in advice.do
 
 
-def test_memory_bound_f16_weights_mean_a_smaller_quantization_with_its_arithmetic():
+def test_memory_bound_f16_weights_advise_quantization_with_the_numbers():
     smaller = 4.85 / 16
     advice = advise(
         situation(
@@ -121,7 +121,7 @@ def test_memory_bound_f16_weights_mean_a_smaller_quantization_with_its_arithmeti
     assert "16.0 to 4.8 bits per weight: 2.00 GB become 0.61 GB" in advice.why
 
 
-def test_a_smaller_quantization_gains_no_more_than_arithmetic_allows():
+def test_gain_of_quantization_is_limited_by_arithmetic():
     advice = advise(
         situation(
             bits=16.0,
@@ -133,7 +133,7 @@ def test_a_smaller_quantization_gains_no_more_than_arithmetic_allows():
     assert advice.token_gain == pytest.approx(0.1 / 0.08)
 
 
-def test_weights_over_the_budget_mean_memory():
+def test_weights_over_the_budget_advise_memory():
     slow = run("tg32", 1, 0.1, 0.05, slack=1.8)
     advice = advise(situation(one=slow, kept_bytes=int(0.5e9), packing_seconds=0.06))
     assert advice.kind == "memory"
@@ -143,7 +143,7 @@ def test_weights_over_the_budget_mean_memory():
     assert advice.token_gain == pytest.approx(0.18 / 0.12)
 
 
-def test_keeping_weights_prepared_brings_no_more_than_the_limit_allows():
+def test_gain_of_prepared_weights_is_within_the_limit():
     slow = run("tg32", 1, 0.1, 0.05, slack=1.8)
     advice = advise(situation(one=slow, kept_bytes=0, packing_seconds=1e6))
     assert advice.kind == "memory"
@@ -151,14 +151,14 @@ def test_keeping_weights_prepared_brings_no_more_than_the_limit_allows():
     assert "80 of the 180 ms of a token" in advice.why
 
 
-def test_a_prompt_prepares_all_experts_and_a_token_those_that_it_goes_to():
+def test_prompt_prepares_all_experts_and_a_token_its_own():
     slow = {"one": run("tg32", 1, 0.1, 0.05, slack=1.8), "prompt": run("pp512", 512, 0.1, 5.0, slack=1.2)}
     advice = advise(situation(**slow, kept_bytes=0, packing_seconds=0.06, used_share=0.1))
     assert advice.token_gain == pytest.approx(0.18 / 0.12)
     assert advice.prompt_gain == pytest.approx(6.0 / 5.4)
 
 
-def test_of_experts_only_those_that_a_token_goes_to_are_read():
+def test_only_the_experts_of_a_token_are_read():
     found = situation(bits=16.0, target_bits=4.0, used_share=0.25, disk_bytes=6e6)
     assert found.token_bytes == 0.5e9
     whys = {advice.kind: advice.why for advice in candidates(replace(found, one=run("tg32", 1, 0.1, 0.05, slack=3)))}
@@ -168,20 +168,20 @@ def test_of_experts_only_those_that_a_token_goes_to_are_read():
     assert "0.50 GB become 0.12 GB to read per token" in whys["quantization"]
 
 
-def test_reading_from_the_disk_means_memory():
+def test_reading_from_disk_advises_memory():
     advice = advise(situation(disk_bytes=1.5e9, one=run("tg32", 1, 0.1, 0.05, slack=12), available_bytes=10**8))
     assert advice.kind == "memory"
     assert "1500 MB from the disk" in advice.why
     assert advice.token_gain == pytest.approx(12)
 
 
-def test_a_busy_machine_is_told_apart_from_a_slow_one():
+def test_busy_machine_is_distinguished_from_a_slow_one():
     advice = advise(situation(busy=0.5))
     assert (advice.kind, advice.gain) == ("busy", pytest.approx(2.0))
     assert "50%" in advice.why
 
 
-def test_a_level_below_the_machines_means_kernels():
+def test_isa_below_the_machine_advises_kernels():
     advice = advise(
         situation(
             level="scalar",
@@ -193,7 +193,7 @@ def test_a_level_below_the_machines_means_kernels():
     assert "WOOLLY_ISA" in advice.do
 
 
-def test_long_contexts_whose_cache_is_read_faster_in_another_type_mean_that_type():
+def test_long_context_with_a_faster_cache_type_advises_that_type():
     long = run("tg32", 1, 0.01, 0.005, attention=0.3)
     advice = advise(situation(one=long, depth=32768, kv_seconds={"f16": 0.3, "q8_0": 0.12, "f32": 0.6}))
     assert advice.kind == "kv_type"
@@ -208,7 +208,7 @@ def test_4_bits_are_advised_with_the_command_that_measures_their_loss():
     assert "less exact: woolly perplexity --kv-type q4 --kl shows how much" in advice.why
 
 
-def test_long_contexts_of_the_fastest_type_mean_a_shorter_context():
+def test_long_context_with_the_fastest_type_advises_a_shorter_context():
     long = run("tg32", 1, 0.01, 0.005, attention=0.3)
     advice = advise(situation(one=long, depth=32768, kv_seconds={"f16": 0.3, "q8_0": 0.4}))
     assert advice.kind == "context"
@@ -216,14 +216,14 @@ def test_long_contexts_of_the_fastest_type_mean_a_shorter_context():
     assert advice.token_gain == pytest.approx(long.seconds / (long.seconds - 0.15))
 
 
-def test_where_nothing_else_helps_several_at_once_may():
+def test_batching_is_advised_if_nothing_else_helps():
     advice = advise(situation(several=run("tg32x8", 8, 0.1, 0.2)))
     assert advice.kind == "batch"
     assert advice.gain == pytest.approx(8 * 0.105 / 0.21)
     assert "serve 8 requests at once" in advice.do
 
 
-def test_the_larger_gain_is_the_advice_and_the_other_is_still_a_candidate():
+def test_larger_gain_is_the_advice_and_the_other_stays_a_candidate():
     both = situation(
         busy=0.5,
         threads=2,
@@ -234,7 +234,7 @@ def test_the_larger_gain_is_the_advice_and_the_other_is_still_a_candidate():
     assert [advice.kind for advice in candidates(both)] == ["busy", "threads"]
 
 
-def test_a_part_is_bound_by_what_takes_longer():
+def test_part_is_bound_by_the_slower_resource():
     assert Limits(2.0, 1.0).bound == "memory"
     assert Limits(1.0, 2.0).bound == "arithmetic"
     assert Limits(0.0, 0.0).bound == ""
@@ -256,9 +256,7 @@ positive = st.floats(1e-6, 1e3)
     depth=st.integers(0, 1 << 17),
     kept=st.floats(0, 1),
 )
-def test_advice_never_promises_less_than_nothing_nor_more_than_it_computed(
-    seconds, threads, bits, busy, attention, depth, kept
-):
+def test_promised_gain_is_between_zero_and_the_computed_one(seconds, threads, bits, busy, attention, depth, kept):
     memory, arithmetic, other_memory, other_arithmetic, packing, disk = seconds
     changes = {name: Limits(other_memory, other_arithmetic) for name in ("threads", "quantization")}
     found = situation(

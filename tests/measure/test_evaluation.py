@@ -33,11 +33,11 @@ def rows_of(tmp_path, *rows):
         ("json", None, "no JSON at all", False),
     ],
 )
-def test_answers_are_judged_by_their_kind(match, answer, text, right):
+def test_answers_are_judged_by_kind(match, answer, text, right):
     assert judge(PromptRow("k", "p", answer, match), text) is right
 
 
-def test_answers_of_choices_are_numbers_letters_or_texts(tmp_path):
+def test_choices_are_numbers_letters_or_texts(tmp_path):
     rows = rows_of(tmp_path, CHOICES, {**CHOICES, "answer": "B"}, {**CHOICES, "answer": "two"})
     assert [row.answer for row in rows] == [1, 1, 1]
     assert rows[0].prompt == "Question: Which?\nAnswer:"
@@ -45,7 +45,7 @@ def test_answers_of_choices_are_numbers_letters_or_texts(tmp_path):
     assert rows[0].lengths == (3, 3, 5)  # as lm-evaluation-harness counts them, without the space before
 
 
-def test_lengths_of_choices_are_characters(tmp_path):
+def test_choice_lengths_are_characters(tmp_path):
     (row,) = rows_of(tmp_path, {**CHOICES, "choices": ["Köln", "東京", " Rome"]})
     assert row.lengths == (4, 2, 5)  # 5, 6 and 5 bytes
 
@@ -65,12 +65,12 @@ def test_lengths_of_choices_are_characters(tmp_path):
         ({"prompt": "x", "answer": "y", "tests": "assert"}, "would run code"),
     ],
 )
-def test_what_is_no_row_is_named_with_its_line(tmp_path, row, expected):
+def test_invalid_row_is_named_with_its_line(tmp_path, row, expected):
     with pytest.raises(RequestError, match=expected):
         rows_of(tmp_path, row)
 
 
-def test_the_likeliest_choice_is_that_of_whole_texts(tiny_llm, tmp_path):
+def test_likeliest_choice_uses_the_complete_text(tiny_llm, tmp_path):
     (row,) = rows_of(tmp_path, CHOICES)
     (outcome,) = run_rows(tiny_llm, [row], tmp_path / "out.jsonl", "m", 4)
     n_prompt = len(tiny_llm.tokenize(row.prompt))
@@ -79,7 +79,7 @@ def test_the_likeliest_choice_is_that_of_whole_texts(tiny_llm, tmp_path):
     assert outcome.right is (sums.index(max(sums)) == row.answer)
 
 
-def test_a_run_goes_on_from_what_is_there(tiny_llm, tmp_path):
+def test_run_resumes_from_existing_results(tiny_llm, tmp_path):
     rows = rows_of(tmp_path, CHOICES, {"prompt": "Say something", "answer": ".", "match": "regex"})
     path = tmp_path / "out.jsonl"
     first = run_rows(tiny_llm, rows, path, "m", 4)
@@ -97,7 +97,7 @@ def test_a_run_goes_on_from_what_is_there(tiny_llm, tmp_path):
         run_rows(tiny_llm, rows, path, "n", 4)
 
 
-def test_other_ends_of_lines_are_characters_of_a_text(tmp_path):
+def test_other_line_separators_are_characters_of_a_text(tmp_path):
     text = "one\u2028two\u0085three\x1cfour"
     source, path = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     source.write_text(
@@ -112,7 +112,7 @@ def test_other_ends_of_lines_are_characters_of_a_text(tmp_path):
     assert found.answer == text
 
 
-def test_ranges_and_tests_are_those_of_the_books():
+def test_ranges_and_tests_match_textbook_values():
     own = accuracy([True] * 8 + [False] * 2)
     assert (own.share, round(own.low, 3), round(own.high, 3)) == (0.8, 0.49, 0.943)
     pairs = [(True, False)] * 9 + [(False, True)] * 2 + [(True, True)] * 20

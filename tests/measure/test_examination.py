@@ -30,7 +30,7 @@ def found(tiny_model):
     return examine(tiny_model, Options(threads=2), n_prompt=64, n_sequences=3)
 
 
-def test_parts_cover_a_model_and_carry_its_bytes_and_products(found, tiny_model):
+def test_parts_cover_a_model_with_its_bytes_and_flops(found, tiny_model):
     s = found.situation
     assert (s.prompt.name, s.one.n_tokens, s.several.n_tokens) == ("pp64", 1, 3)
     for run in (s.prompt, s.one, s.several):
@@ -50,7 +50,7 @@ def test_parts_cover_a_model_and_carry_its_bytes_and_products(found, tiny_model)
     assert advise(s).why
 
 
-def test_f32_weights_are_offered_a_smaller_mixture(found):
+def test_f32_weights_are_offered_a_smaller_mix(found):
     s = found.situation
     assert s.bits == pytest.approx(32)
     assert s.target_bits < 12
@@ -66,7 +66,7 @@ def test_weights_over_a_budget_are_counted_and_timed(tiny_model):
     assert s.packing_seconds >= 0
 
 
-def test_threads_below_the_cores_are_compared_with_the_cores(tiny_model, monkeypatch):
+def test_fewer_threads_are_compared_with_all_cores(tiny_model, monkeypatch):
     monkeypatch.setattr("woolly.measure.examination.default_threads", lambda: 3)
     s = examine(tiny_model, Options(threads=1), n_prompt=16, n_sequences=2).situation
     assert (s.threads, s.cores) == (1, 3)
@@ -74,7 +74,7 @@ def test_threads_below_the_cores_are_compared_with_the_cores(tiny_model, monkeyp
     assert min(s.cores_seconds) > 0
 
 
-def test_weights_that_are_too_large_are_not_prepared_twice(tiny_model, monkeypatch):
+def test_too_large_weights_are_not_prepared_twice(tiny_model, monkeypatch):
     monkeypatch.setattr("woolly.measure.examination.default_threads", lambda: 2)
     monkeypatch.setattr("woolly.measure.examination._MAX_REPACKED_BYTES", 1000)
     s = examine(tiny_model, Options(threads=1), n_prompt=16, n_sequences=2).situation
@@ -82,13 +82,13 @@ def test_weights_that_are_too_large_are_not_prepared_twice(tiny_model, monkeypat
     assert all("threads" in part.after for part in s.one.parts)
 
 
-def test_more_than_the_context_holds_is_refused(tiny_model):
+def test_more_than_the_context_is_rejected(tiny_model):
     with pytest.raises(RequestError, match="context holds 512"):
         examine(tiny_model, Options(threads=1), n_prompt=64, depth=400)
 
 
 @pytest.mark.parametrize("level", kernel_levels())
-def test_a_probe_measures_any_type_row_count_and_level(level):
+def test_probe_measures_any_type_row_count_and_isa(level):
     probe = Probe(2, level)
     assert probe.linear_rate(GGMLType.Q4_K, 256, 1) > 0
     assert probe.linear_rate(GGMLType.Q8_0, 96, 70) > 0
@@ -98,7 +98,7 @@ def test_a_probe_measures_any_type_row_count_and_level(level):
 
 @pytest.mark.parametrize("type", [GGMLType.Q4_K, GGMLType.Q8_0, GGMLType.F16, GGMLType.F32])
 @pytest.mark.parametrize("columns", [256, 768, 4864, 14336, 53248])
-def test_probed_weights_fit_half_of_a_second_cache(type, columns, monkeypatch):
+def test_probe_weights_fit_half_of_the_l2_cache(type, columns, monkeypatch):
     sizes = []
     probe = Probe(2, kernel_levels()[0])
     monkeypatch.setattr(probe, "_compile", lambda plan, tensors, *_: sizes.append(tensors["w.weight"]) or 1 / 0)
@@ -112,14 +112,14 @@ def test_probed_weights_fit_half_of_a_second_cache(type, columns, monkeypatch):
         assert weights.shape[0] >= 2 * 16 * 16  # enough panels to share out
 
 
-def test_columns_are_cut_only_where_they_do_not_fit():
+def test_columns_are_split_only_if_they_do_not_fit():
     assert cached_columns(GGMLType.Q4_K, 3584) == 3584
     assert cached_columns(GGMLType.Q4_K, 14336) == 3584
     assert cached_columns(GGMLType.F16, 14336) == 1024
     assert cached_columns(GGMLType.F32, 500) == 500
 
 
-def test_a_row_that_is_cut_is_measured_once_for_all_lengths(monkeypatch):
+def test_split_row_is_measured_once_for_all_lengths(monkeypatch):
     probe, seen = Probe(1, kernel_levels()[0]), []
     monkeypatch.setattr(probe, "_linear_seconds", lambda type, columns, *_: seen.append(columns) or 1.0)
     assert probe.linear_rate(GGMLType.F16, 14336, 32) == probe.linear_rate(GGMLType.F16, 8192, 32)
@@ -127,13 +127,13 @@ def test_a_row_that_is_cut_is_measured_once_for_all_lengths(monkeypatch):
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
-def test_a_probe_measures_attention_over_all_layers(kv_type):
+def test_probe_measures_attention_over_all_layers(kv_type):
     layers = (Paged(2, 32, 32), Paged(2, 32, 32))
     assert Probe(2, kernel_levels()[0], kv_type).attention_seconds(layers, 4, 100) > 0
     assert Probe(1, kernel_levels()[0], kv_type).attention_seconds((), 4, 100) == 0
 
 
-def test_a_run_during_which_the_clock_stood_still_does_not_count():
+def test_run_without_clock_progress_does_not_count():
     class Clock:
         nanoseconds = iter([0, 0, 3000, 0, 2000, 4000] + [5000] * 100_000)
 
@@ -159,7 +159,7 @@ class Even:
         return self.rate
 
 
-def test_limits_are_bytes_over_bandwidth_and_products_over_rate(tiny_model):
+def test_limits_are_bytes_over_bandwidth_and_flops_over_rate(tiny_model):
     with open_gguf(tiny_model) as file:
         steps = fuse(trace(file)).steps
     down = next(step for step in steps if step.part == "down")
@@ -172,7 +172,7 @@ def test_limits_are_bytes_over_bandwidth_and_products_over_rate(tiny_model):
     assert smaller.memory == pytest.approx(5.5 / 8 * n / 1000)  # 96 columns fill no block of 256: Q5_0
 
 
-def test_attention_is_held_against_as_many_rows_as_it_computes_at_once(tiny_model):
+def test_attention_limit_uses_its_batch_of_rows(tiny_model):
     with open_gguf(tiny_model) as file:
         attend = next(step for step in fuse(trace(file)).steps if step.op == "attend")
     cost = StepCost(attend, n_rows=512, seconds=1.0, n_bytes=1, macs=12800)
@@ -190,7 +190,7 @@ def test_prompt_attention_has_the_limit_of_many_rows(tiny_model, monkeypatch):
     assert set(asked) == {1, 64}
 
 
-def test_of_experts_those_that_a_token_goes_to_are_counted_as_read_and_as_prepared(tiny_model):
+def test_only_experts_of_a_token_count_as_read_and_prepared(tiny_model):
     experts = MOES["two-of-8"]
     tensors = experts.make(np.random.default_rng(1), 8)
     tracer = Tracer("moe", tensors)
@@ -210,7 +210,7 @@ def test_of_experts_those_that_a_token_goes_to_are_counted_as_read_and_as_prepar
     assert s.packing_seconds == pytest.approx(1e-9 * s.token_bytes)
 
 
-def test_a_model_and_a_machine_have_names(tiny_model):
+def test_model_and_machine_have_names(tiny_model):
     assert cpu_name()
     with open_gguf(tiny_model) as file:
         assert describe_model(file) == "llama 0.10 M F32"

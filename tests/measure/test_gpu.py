@@ -34,7 +34,7 @@ def test_bench_names_the_gpu(tiny):
     assert (row["backends"], row["gpu_info"], row["level"], row["bandwidth_gbs"]) == ("CUDA", "emulated", "sm_80", 1.0)
 
 
-def test_why_bounds_a_gpu_by_its_own_memory(tiny):
+def test_why_uses_the_memory_bandwidth_of_the_gpu(tiny):
     found = examine(tiny, Options(max_rows=16), backend="cuda", n_prompt=4, n_sequences=2, seconds=0.01)
     s = found.situation
     assert (found.device, found.bandwidth_gbs, s.level, s.best_level) == ("emulated", 1.0, "sm_80", "sm_80")

@@ -39,7 +39,7 @@ def squares_of_the_reference(path, tokens):
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
-def test_sums_are_those_of_the_reference(tmp_path, name):
+def test_sums_match_the_reference(tmp_path, name):
     path = write_tiny(TINY[name], tmp_path / "tiny.gguf")
     found = collect_importance(path, TEXT, tmp_path / "i.gguf", ctx=CTX, chunks=2, threads=1)
     with open_gguf(path) as file:
@@ -51,7 +51,7 @@ def test_sums_are_those_of_the_reference(tmp_path, name):
         assert found.entries[weight].counts == 2 * CTX
 
 
-def test_a_file_is_the_same_for_every_number_of_threads(tmp_path):
+def test_file_is_the_same_for_every_number_of_threads(tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     for threads in (1, 2):
         write_imatrix(
@@ -60,7 +60,7 @@ def test_a_file_is_the_same_for_every_number_of_threads(tmp_path):
     assert (tmp_path / "1.gguf").read_bytes() == (tmp_path / "2.gguf").read_bytes()
 
 
-def test_each_expert_has_sums_of_its_own(tmp_path):
+def test_each_expert_has_its_own_sums(tmp_path):
     path = write_tiny(FAMILIES["qwen3moe"], tmp_path / "tiny.gguf")
     found = collect_importance(path, TEXT, tmp_path / "i.gguf", ctx=CTX, chunks=1, threads=1)
     with open_gguf(path) as file:
@@ -71,7 +71,7 @@ def test_each_expert_has_sums_of_its_own(tmp_path):
     assert found.entries["blk.0.ffn_gate_exps.weight"].counts.tolist() == entry.counts.tolist()
 
 
-def test_the_matrix_of_each_head_has_sums_of_its_own(tmp_path):
+def test_each_head_matrix_has_its_own_sums(tmp_path):
     path = write_tiny(replace(LATENTS["deepseek-v3"], n_layers=1), tmp_path / "tiny.gguf")
     found = collect_importance(path, TEXT, tmp_path / "i.gguf", ctx=CTX, chunks=1, threads=1)
     with open_gguf(path) as file:
@@ -88,7 +88,7 @@ def test_the_matrix_of_each_head_has_sums_of_its_own(tmp_path):
         )
 
 
-def test_a_text_that_is_too_short_is_refused(tmp_path):
+def test_too_short_text_is_rejected(tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     with pytest.raises(RequestError, match="give a longer text"):
         collect_importance(path, "few", tmp_path / "i.gguf", ctx=CTX)

@@ -39,7 +39,7 @@ def meter(file):
     return KlMeter(file, WINDOWS, threads=1)
 
 
-def test_the_choice_is_the_best_of_all_that_fit():
+def test_selection_is_optimal_among_all_that_fit():
     random = np.random.default_rng(0)
     groups = [
         [TypeOption(GGMLType.F16, int(size), float(loss)) for size, loss in zip(sizes, losses, strict=True)]
@@ -70,7 +70,7 @@ def test_groups_hold_every_weight_once(file):
 
 
 @pytest.mark.parametrize("name", ["blk.0.attn_v.weight", "blk.3.ffn_down.weight", "output.weight", "token_embd.weight"])
-def test_a_change_is_measured_as_in_a_whole_file(file, meter, tmp_path, name):
+def test_change_is_measured_as_in_a_complete_file(file, meter, tmp_path, name):
     """Layers before the change are not computed: the divergence is that of the written file all the same."""
     types = {name: GGMLType.Q4_0}
     changes = tuple(Change(tensor, types.get(own, tensor.type)) for own, tensor in file.tensors.items())
@@ -88,7 +88,7 @@ def test_a_change_is_measured_as_in_a_whole_file(file, meter, tmp_path, name):
     assert meter.measure(types) == found
 
 
-def test_no_more_than_a_change_and_what_follows_it_are_prepared(file, monkeypatch):
+def test_only_a_change_and_its_successors_are_prepared(file, monkeypatch):
     meter, open_now, most = KlMeter(file, WINDOWS, threads=1), [], []
     real = meter._backend.compile
 
@@ -116,7 +116,7 @@ def test_no_more_than_a_change_and_what_follows_it_are_prepared(file, monkeypatc
     assert not open_now and max(most) == 2
 
 
-def test_a_result_fits_the_size_and_loses_no_more_than_known_mixes(file, meter, tmp_path):
+def test_result_fits_the_size_and_is_no_worse_than_known_mixes(file, meter, tmp_path):
     records = Records(tmp_path / "x.kl.json", {"model": "m"})
     whole = n_bytes_of(file.tensors.values(), {})
     found = pick(file, whole * 5 // 16, records, lambda: meter, lambda: meter, max_exchanges=4)
@@ -136,7 +136,7 @@ def test_a_result_fits_the_size_and_loses_no_more_than_known_mixes(file, meter, 
         pick(file, whole // 16, Records(tmp_path / "new.kl.json", {"model": "m"}), never, never)
 
 
-def test_a_group_of_mixed_types_with_nothing_smaller_stays(file, tmp_path):
+def test_mixed_group_without_a_smaller_type_stays(file, tmp_path):
     few = {"blk.0.attn_v.weight": GGMLType.Q2_K, "blk.1.attn_v.weight": GGMLType.TQ2_0}
     changes = tuple(Change(tensor, few.get(name, tensor.type)) for name, tensor in file.tensors.items())
     quantize_file(file, Recipe(find_mix("Q2_K"), changes), tmp_path / "mixed.gguf", threads=1)
@@ -160,7 +160,7 @@ def test_a_group_of_mixed_types_with_nothing_smaller_stays(file, tmp_path):
     assert "attn_v 0-1" not in {one.group for one in found.measured}
 
 
-def test_measurements_of_something_else_are_refused(tmp_path):
+def test_measurements_of_another_model_are_rejected(tmp_path):
     Records(tmp_path / "a.json", {"model": "m"}).put("text", {"w": GGMLType.Q4_0}, Loss(0.5, 0.9))
     assert Records(tmp_path / "a.json", {"model": "m"}).get("text", {"w": GGMLType.Q4_0}) == Loss(0.5, 0.9)
     with pytest.raises(RequestError, match="of another model"):

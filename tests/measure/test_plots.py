@@ -34,7 +34,7 @@ def texts(page):
 
 
 @given(st.lists(st.tuples(names, rates, rates, rates), min_size=1, max_size=12))
-def test_every_ratio_is_a_bar_with_its_words(entries):
+def test_every_ratio_is_a_labelled_bar(entries):
     bars = [Bar(name, b, min(a, b, c), max(a, b, c), "1 and 2") for name, a, b, c in entries]
     page = parse(ratio_plot('A "title" <of> & things', ["a note"], bars))
     shown = texts(page)
@@ -43,7 +43,7 @@ def test_every_ratio_is_a_bar_with_its_words(entries):
     assert 'A "title" <of> & things' in shown
 
 
-def test_bars_are_as_long_as_their_ratios_and_show_which_side_is_ahead():
+def test_bars_are_as_long_as_their_ratios_and_show_the_faster_side():
     page = parse(ratio_plot("t", [], [Bar("a", 2.0, 2.0, 2.0, ""), Bar("b", 0.5, 0.5, 0.5, "")]))
     widths = {r.get("class"): float(r.get("width")) for r in page.iter(f"{SVG}rect") if r.get("class") != "page"}
     assert widths["f0"] == pytest.approx(4 * widths["worse"], abs=1)
@@ -66,7 +66,7 @@ def test_lines_have_a_point_for_every_value(points):
     heights=st.lists(st.floats(0.1, 1e5), min_size=1, max_size=4),
     points=st.lists(st.tuples(names, st.floats(0.01, 1e4), st.floats(1e-3, 1e5), st.integers(0, 2)), max_size=20),
 )
-def test_a_roofline_names_roofs_and_places_marks(bandwidth, heights, points):
+def test_roofline_names_roofs_and_places_marks(bandwidth, heights, points):
     roofs = [Roof(f"roof {i}", height) for i, height in enumerate(heights)]
     marks = [Mark(*point) for point in points]
     page = parse(roofline_plot("t", ["n"], bandwidth, roofs, ["a", "b", "c"], marks))
@@ -74,6 +74,6 @@ def test_a_roofline_names_roofs_and_places_marks(bandwidth, heights, points):
     assert {roof.name for roof in roofs} <= set(texts(page))
 
 
-def test_both_colour_schemes_are_there():
+def test_both_color_schemes_are_defined():
     text = ratio_plot("t", [], [Bar("a", 1.0, 1.0, 1.0, "")])
     assert "prefers-color-scheme: dark" in text

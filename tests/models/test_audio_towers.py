@@ -27,7 +27,7 @@ def rows_of(tower, prepared):
 
 
 @pytest.mark.parametrize("name", AUDIO_TOWERS)
-def test_a_tower_gives_what_transformers_gives(name, tmp_path):
+def test_audio_tower_matches_transformers(name, tmp_path):
     tiny, golden = AUDIO_TOWERS[name], np.load(GOLDENS / f"audio-{name}.npz")
     path = write_audio_tower(tiny, tmp_path / "audio.gguf")
     opened = {which: open_tower(path, which, Options(threads=2)) for which in ("reference", "cpu")}
@@ -68,7 +68,7 @@ def test_rows_do_not_depend_on_threads_nor_on_where_the_work_stops(name, tmp_pat
     two.close()
 
 
-def test_filters_in_slices_have_the_bits_of_all_at_once(tmp_path, monkeypatch):
+def test_sliced_filters_match_unsliced_ones(tmp_path, monkeypatch):
     path, prepared = (
         write_audio_tower(AUDIO_TOWERS["qwen3a"], tmp_path / "audio.gguf"),
         prepared_audio(AUDIO_TOWERS["qwen3a"], 24_000),
@@ -93,7 +93,7 @@ def rewritten(tiny, arrays, path, **keys):
     return path
 
 
-def test_a_file_may_hold_towers_for_both_and_one_family_that_is_not_known(tmp_path, caplog):
+def test_file_may_hold_image_and_audio_towers_with_one_unknown(tmp_path, caplog):
     tiny, eye = AUDIO_TOWERS["qwen2.5o"], TOWERS["qwen2.5o"]  # one type for both
     vision = {
         "clip.has_vision_encoder": True, "clip.vision.image_size": 32,
@@ -117,7 +117,7 @@ def test_a_file_may_hold_towers_for_both_and_one_family_that_is_not_known(tmp_pa
     tower.close()
 
 
-def test_files_that_cannot_be_used_are_refused_by_name(tmp_path):
+def test_unusable_files_are_rejected_by_name(tmp_path):
     tiny = AUDIO_TOWERS["ultravox"]
     cases = [
         (tensors(tiny) | {"a.blk.0.surprise.weight": np.zeros(3, np.float32)}, {}, ModelError, "a.blk.0.surprise"),
@@ -147,7 +147,7 @@ def test_files_that_cannot_be_used_are_refused_by_name(tmp_path):
             trace_towers(file)
 
 
-def test_conformers_that_cannot_be_used_are_refused_by_name(tmp_path):
+def test_unusable_conformers_are_rejected_by_name(tmp_path):
     granite, gemma = AUDIO_TOWERS["granite_speech"], AUDIO_TOWERS["gemma4a"]
     several = {"clip.audio.feature_layer": [1]}
     cases = [
@@ -194,7 +194,7 @@ def test_conformers_that_cannot_be_used_are_refused_by_name(tmp_path):
         ),
     ],
 )
-def test_tables_that_do_not_fit_are_refused_before_audio_comes(name, changes, message, tmp_path):
+def test_mismatched_tables_are_rejected_at_load(name, changes, message, tmp_path):
     arrays = tensors(AUDIO_TOWERS[name]) | {key: np.zeros(shape, np.float32) for key, shape in changes.items()}
     with (
         open_gguf(rewritten(AUDIO_TOWERS[name], arrays, tmp_path / "audio.gguf")) as file,
@@ -203,7 +203,7 @@ def test_tables_that_do_not_fit_are_refused_before_audio_comes(name, changes, me
         trace_towers(file)
 
 
-def test_a_piece_that_does_not_fit_is_refused(tmp_path):
+def test_mismatched_piece_is_rejected(tmp_path):
     tower = open_tower(write_audio_tower(AUDIO_TOWERS["qwen2a"], tmp_path / "audio.gguf"), "cpu", Options(threads=1))
     with pytest.raises(RequestError, match="a frame has 80 numbers, but the tower reads 128"):
         tower.check(prepared_audio(replace(AUDIO_TOWERS["qwen2a"], n_mels=80), 3_000).pieces[0], "audio")

@@ -36,7 +36,7 @@ def vectors(program, texts):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_an_encoder_gives_what_transformers_gives(name, tmp_path):
+def test_encoder_matches_transformers(name, tmp_path):
     golden = np.load(GOLDENS / f"tiny-{name}.npz")
     want = np.concatenate([golden[key] for key in golden.files])
     with open_gguf(write_tiny(ENCODERS[name], tmp_path / "tiny.gguf")) as file:
@@ -74,7 +74,7 @@ def opened(tmp_path):
         file.close()
 
 
-def test_a_decoder_is_read_as_its_file_or_the_caller_says(opened):
+def test_decoder_embeddings_follow_the_file_or_the_caller(opened):
     plain, embedder = opened(FAMILIES["qwen3"]), opened(ENCODERS["qwen3-last"])
     plans = [trace(plain), trace(embedder), trace(embedder, "logits"), trace(plain, pooling="mean")]
     assert [plan.result for plan in plans] == ["logits", "vectors", "logits", "vectors"]
@@ -95,7 +95,7 @@ def test_scores_are_named_by_the_file(opened):
         trace(opened(ENCODERS["bert-rank"], **{"classifier.output_labels": ["a", "b"]}))
 
 
-def test_what_a_model_cannot_give_is_refused(opened):
+def test_unsupported_outputs_are_rejected(opened):
     with pytest.raises(UnsupportedError, match="gives vectors, not logits"):
         trace(opened(ENCODERS["bert-mean"]), "logits")
     with pytest.raises(UnsupportedError, match="no head that scores texts"):
@@ -115,7 +115,7 @@ def test_all_layers_of_an_encoder_share_one_entry(opened):
     assert len(plan.state) == 1 and sum(step.op == "attention" for step in plan.steps) == 7
 
 
-def test_a_text_in_two_batches_is_refused(opened):
+def test_text_in_two_batches_is_rejected(opened):
     file = opened(ENCODERS["bert-mean"])
     program = choose("cpu").compile(trace(file), file.tensors, Options(threads=1))
     with pytest.raises(ValueError, match="whole in one batch"):
@@ -124,7 +124,7 @@ def test_a_text_in_two_batches_is_refused(opened):
         program.run(Batch.of([([1] * 65, 0, [0, 1, 2])]), program.new_state(3))
 
 
-def test_only_models_that_write_are_timed_and_scored(tmp_path):
+def test_only_generative_models_are_timed_and_scored(tmp_path):
     path = write_tiny(ENCODERS["bert-mean"], tmp_path / "tiny.gguf")
     with open_gguf(path) as file:
         program = choose("cpu").compile(trace(file), file.tensors, Options(threads=1))
@@ -134,7 +134,7 @@ def test_only_models_that_write_are_timed_and_scored(tmp_path):
         Scorer(str(path), 32, threads=1, kv_type=None, backend="auto")
 
 
-def test_states_inside_an_encoder_are_those_of_the_whole_text(tmp_path):
+def test_hidden_states_of_an_encoder_cover_the_complete_text(tmp_path):
     path = write_tiny(replace(ENCODERS["eurobert"], context=1024), tmp_path / "tiny.gguf")
     ids = np.random.RandomState(3).randint(0, 264, 600).tolist()  # more than one chunk of a decoder
     with LLM(path, threads=2) as llm:

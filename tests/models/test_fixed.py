@@ -9,21 +9,21 @@ from woolly.models.towers.fixed import powers, product, sines
 from woolly.models.towers.relative import waves_of
 
 
-def test_sines_and_powers_are_those_of_numpy_but_for_the_last_bits():
+def test_sines_and_powers_match_numpy_up_to_the_last_bits():
     angles = np.linspace(-2000, 2000, 9973)
     for found, want in zip(sines(angles), (np.sin(angles), np.cos(angles)), strict=True):
         np.testing.assert_allclose(found, want, rtol=0, atol=1e-14)
     np.testing.assert_allclose(powers(10000, [Fraction(i, 7) for i in range(-7, 8)]), 10000 ** (np.arange(-7, 8) / 7))
 
 
-def test_a_product_is_summed_in_one_order():
+def test_dot_product_has_one_summation_order():
     random = np.random.RandomState(3)
     a, b = random.standard_normal((37, 19)), random.standard_normal((19, 2, 5))
     want = [sum((a[i, k] * b[k] for k in range(19)), np.zeros((2, 5))) for i in range(37)]
     np.testing.assert_array_equal(product(a, b), want)
 
 
-def test_coefficients_of_distances_have_one_digest_on_every_machine():
+def test_distance_coefficients_have_one_digest_on_every_machine():
     random = np.random.RandomState(5)
     found = waves_of("waves", random.uniform(-1, 1, (2, 23, 4)), 2)["waves.weight"].dequantize()
     assert hashlib.sha256(found.astype("<f4").tobytes()).hexdigest()[:16] == "9f84b3265857c31f"

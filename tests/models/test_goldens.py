@@ -25,13 +25,13 @@ def check(logits, golden):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_tiny_model_has_the_logits_of_transformers(name, tmp_path):
+def test_tiny_model_matches_transformers(name, tmp_path):
     golden = np.load(GOLDENS / f"tiny-{name}.npz")
     with LLM(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf"), backend="reference") as llm:
         check(llm.logits(golden["ids"].tolist()), golden)
 
 
-def test_smollm2_has_the_logits_of_transformers(smollm2):
+def test_smollm2_matches_transformers(smollm2):
     golden = np.load(GOLDENS / "smollm2.npz")
     with LLM(smollm2, backend="reference") as llm:
         check(llm.logits(golden["ids"].tolist()), golden)

@@ -44,7 +44,7 @@ def rewrite(folder, name="llama", drop=(), **changes):
         "context_length",
     ],
 )
-def test_a_missing_key_is_named(key, tmp_path):
+def test_missing_key_is_named(key, tmp_path):
     with (
         rewrite(tmp_path, drop=(f"llama.{key}",)) as file,
         pytest.raises(ModelError, match=f"llama.{key} is missing"),
@@ -67,7 +67,7 @@ def test_a_missing_key_is_named(key, tmp_path):
         ({"llama__rope__scaling__type": "yarn", "llama__rope__scaling__yarn_beta_fast": 0.0}, "must be positive"),
     ],
 )
-def test_a_wrong_value_is_named(changes, message, tmp_path):
+def test_wrong_value_is_named(changes, message, tmp_path):
     with rewrite(tmp_path, **changes) as file, pytest.raises(ModelError, match=message):
         trace(file)
 
@@ -89,7 +89,7 @@ def test_a_wrong_value_is_named(changes, message, tmp_path):
         ),
     ],
 )
-def test_what_is_not_supported_is_said(changes, message, tmp_path):
+def test_unsupported_feature_is_reported(changes, message, tmp_path):
     with rewrite(tmp_path, **changes) as file, pytest.raises(UnsupportedError, match=message):
         trace(file)
 
@@ -103,12 +103,12 @@ def test_what_is_not_supported_is_said(changes, message, tmp_path):
         ({"llama__feed_forward_length": 128}, "96 rows, but the metadata says 128"),
     ],
 )
-def test_metadata_that_does_not_fit_the_weights_is_refused(changes, message, tmp_path):
+def test_metadata_that_contradicts_the_weights_is_rejected(changes, message, tmp_path):
     with rewrite(tmp_path, **changes) as file, pytest.raises(PlanError, match=message):
         trace(file)
 
 
-def test_granite_without_a_logit_scale_is_refused(tmp_path):
+def test_granite_without_a_logit_scale_is_rejected(tmp_path):
     with (
         rewrite(tmp_path, "granite", drop=("granite.logit_scale",)) as file,
         pytest.raises(ModelError, match=r"granite\.logit_scale is missing"),
@@ -123,18 +123,18 @@ def test_every_architecture_has_a_tiny_model():
 
 
 @pytest.mark.parametrize("window", [2**31, 2**63 - 1])
-def test_a_window_beyond_every_context_is_none_at_all(window, tmp_path):
+def test_window_beyond_every_context_is_no_window(window, tmp_path):
     with rewrite(tmp_path, llama__attention__sliding_window=window) as file:
         CpuBackend().compile(trace(file), file.tensors, Options(threads=1))
 
 
 @pytest.mark.parametrize(("ctx", "kind"), [(None, "long"), (17, "long"), (16, "short")])
-def test_the_context_in_use_decides_on_the_divisors_of_phi(ctx, kind, tmp_path):
+def test_context_in_use_selects_the_phi_rope_factors(ctx, kind, tmp_path):
     with open_gguf(write_tiny(FAMILIES["phi-long"], tmp_path / "phi.gguf")) as file:
         assert f"rope_factors_{kind}.weight" in trace(file, ctx=ctx).weights
 
 
-def test_divisors_that_no_rope_reads_are_refused(tmp_path):
+def test_unused_rope_factors_are_rejected(tmp_path):
     row = replace(FAMILIES["gemma3n"], root=FAMILIES["gemma3n"].root | {"rope_freqs.weight": [1.0] * 4})
     with (
         open_gguf(write_tiny(row, tmp_path / "odd.gguf")) as file,
@@ -144,7 +144,7 @@ def test_divisors_that_no_rope_reads_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("factor", "magnitude"), [(None, 1 + 0.1 * math.log(8)), (1.5, 1.5)])
-def test_a_factor_of_the_file_takes_the_place_of_yarns_own(factor, magnitude, tmp_path):
+def test_factor_of_the_file_replaces_the_yarn_default(factor, magnitude, tmp_path):
     changes = {"llama__rope__scaling__type": "yarn", "llama__rope__scaling__factor": 8.0}
     changes |= {} if factor is None else {"llama__rope__scaling__yarn_attn_factor": factor}
     with rewrite(tmp_path, **changes) as file:
@@ -153,7 +153,7 @@ def test_a_factor_of_the_file_takes_the_place_of_yarns_own(factor, magnitude, tm
 
 
 @pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "hunyuan-dense"])
-def test_sections_of_positions_are_one_in_a_text(name, tmp_path):
+def test_mrope_sections_are_equal_for_text(name, tmp_path):
     tiny, rows = FAMILIES[name], []
     for extra in ({}, {"rope.dimension_sections": [2, 1, 1, 0]}):
         path = write_tiny(replace(tiny, extra=tiny.extra | extra), tmp_path / "tiny.gguf")

@@ -19,7 +19,7 @@ def traced(tiny, folder):
         return trace(file)
 
 
-def test_each_layer_of_ling_3_bounds_its_own_gates(tmp_path):
+def test_each_layer_of_ling_3_clamps_its_own_gates(tmp_path):
     tiny = LATENTS["bailingmoe3"]
     limits = {"swiglu_clamp_exp": [0.0, 7.0, 0.0, 9.0], "swiglu_clamp_shexp": [0.0, 0.0, 5.0, 0.0]}
     plan = traced(replace(tiny, extra=tiny.extra | limits), tmp_path)
@@ -27,21 +27,21 @@ def test_each_layer_of_ling_3_bounds_its_own_gates(tmp_path):
     assert found == {"moe": [7.0, 0.0, 9.0], "glu": [0.0, 0.0, 5.0, 0.0]}
 
 
-def test_one_number_of_a_file_is_that_of_all_layers(tmp_path):
+def test_scalar_in_a_file_applies_to_all_layers(tmp_path):
     for name, key, one in (("hy_v4", "swiglu_clamp_exp", 0.4), ("qwen4exp", "attention.compress_ratios", 4)):
         tiny = NEWEST[name]
         plans = [traced(replace(tiny, extra=tiny.extra | {key: given}), tmp_path) for given in (one, [one] * 4)]
         assert plans[0].steps == plans[1].steps
 
 
-def test_ling_3_without_a_bound_of_what_fades_is_refused(tmp_path):
+def test_ling_3_without_a_decay_bound_is_rejected(tmp_path):
     tiny = LATENTS["bailingmoe3"]
     for wrong in ({"kda.safe_gate": False}, {"kda.gate_lower_bound": 0.5}):
         with pytest.raises(UnsupportedError, match="negative bound"):
             traced(replace(tiny, extra=tiny.extra | wrong), tmp_path)
 
 
-def test_the_block_of_ling_3_that_guesses_attends(tmp_path):
+def test_ling_3_mtp_block_has_attention(tmp_path):
     tiny = LATENTS["bailingmoe3"]
     more = {"attention.head_count_kv": [0, 0, 1, 0, 1], "nextn_predict_layers": 1}
     tiny = with_block(replace(tiny, n_layers=5, extra=tiny.extra | more))
@@ -63,18 +63,18 @@ def test_the_block_of_ling_3_that_guesses_attends(tmp_path):
         ({"attention.indexer.top_k": 10}, "whole blocks"),
     ],
 )
-def test_what_a_flash_next_file_says_wrongly_is_a_sentence(wrong, sentence, tmp_path):
+def test_invalid_flash_next_file_gives_a_one_line_error(wrong, sentence, tmp_path):
     tiny = NEWEST["qwen4exp"]
     with pytest.raises((ModelError, PlanError, UnsupportedError), match=sentence):
         traced(replace(tiny, extra=tiny.extra | wrong), tmp_path)
 
 
-def test_runs_of_tokens_take_no_pictures(tmp_path):
+def test_ngrams_take_no_images(tmp_path):
     with pytest.raises(UnsupportedError, match="qwen4exp models take no rows of pictures yet"):
         bring(traced(NEWEST["qwen4exp"], tmp_path), 64)
 
 
-def test_only_the_experts_that_rows_choose_are_bounded_in_hunyuan_4(tmp_path):
+def test_hunyuan_4_clamps_only_the_routed_experts(tmp_path):
     plan = traced(NEWEST["hy_v4"], tmp_path)
     gates = {
         (step.op, step.text("act"), round(step.number("limit"), 6)) for step in plan.steps if step.op in ("moe", "glu")
@@ -85,7 +85,7 @@ def test_only_the_experts_that_rows_choose_are_bounded_in_hunyuan_4(tmp_path):
     assert sum(len(step.inputs) == 3 for step in plan.steps if step.op == "attention") == 4
 
 
-def test_hunyuan_4_without_streams_is_refused(tmp_path):
+def test_hunyuan_4_without_streams_is_rejected(tmp_path):
     tiny = NEWEST["hy_v4"]
     with pytest.raises(UnsupportedError, match="2 to 16 streams"):
         traced(replace(tiny, extra=tiny.extra | {"hyper_connection.count": 1}), tmp_path)
