@@ -92,7 +92,7 @@ def test_hub_checkpoint_matches_transformers(folder, kind, monkeypatch):
             assert one.text == other.text and one.words == other.words
 
 
-def test_the_reference_agrees(folder, llm):
+def test_reference_agrees(folder, llm):
     with LLM(folder / "ggml-parakeet-tiny.bin", backend="reference") as other:
         want = rows_of(other)
         assert np.linalg.norm(rows_of(llm) - want) < 1e-5 * np.linalg.norm(want)
@@ -134,7 +134,7 @@ class ScriptedDecoder(TransducerDecoder):
 NUMBERS = np.arange(6, dtype=np.float32)[:, None]
 
 
-def test_equal_letters_are_one_unless_a_blank_is_between(llm):
+def test_repeated_letters_collapse_unless_a_blank_is_between(llm):
     found = GreedyDecoding(ScriptedDecoder("ctc", [(0,), (0,), (2,), (0,), (1,), (1,)])).decode(NUMBERS)
     assert [(one.token, one.first, one.last) for one in found] == [(0, 0, 2), (0, 3, 4), (1, 4, 6)]
 
@@ -155,7 +155,7 @@ def test_reset_keeps_the_time(decoder, cut, want):
     assert [(one.token, one.first, one.last) for one in found] == want
 
 
-def test_a_frame_has_a_bounded_number_of_tokens():
+def test_tokens_per_frame_are_limited():
     assert len(GreedyDecoding(ScriptedDecoder("rnnt", [(0,)] * 6)).decode(NUMBERS)) == 3 * 6
     assert len(GreedyDecoding(ScriptedDecoder("tdt", [(0, 3)] * 6, (0, 1))).decode(NUMBERS)) == 3 * 6
     blanks = [(2, 3)] * 6  # a blank with duration 0 still advances
@@ -170,7 +170,7 @@ def test_windows_overlap_and_take_each_row_once():
         assert all(first % 8 == begin % 8 == 0 for first, _, begin, _ in parts)
 
 
-def test_long_audio_is_encoded_in_windows(llm, monkeypatch):
+def test_long_audio_is_transcribed_in_windows(llm, monkeypatch):
     whole = llm.transcribe((SAMPLES, 16000))
     monkeypatch.setattr(frames_module, "_WINDOW", 800)
     monkeypatch.setattr(frames_module, "_BESIDE", 160)
@@ -181,7 +181,7 @@ def test_long_audio_is_encoded_in_windows(llm, monkeypatch):
     assert alone.text[:20] == parts.text[:20]
 
 
-def test_words_have_times_in_order_within_the_audio(llm):
+def test_words_have_ordered_times_within_the_audio(llm):
     made = llm.transcribe((SAMPLES, 16000))
     assert made.seconds == 10.0 and made.language == ""
     assert "".join(segment.text for segment in made.segments).split() == [word.text for word in made.words]
@@ -202,12 +202,12 @@ def test_words_have_times_in_order_within_the_audio(llm):
         ({"temperature": 0.5}, "takes the likeliest token: leave out temperature"),
     ],
 )
-def test_what_it_cannot_honour_is_refused_by_name(llm, options, says):
+def test_unsupported_options_are_rejected_by_name(llm, options, says):
     with pytest.raises(RequestError, match=says):
         llm.transcribe((SAMPLES, 16000), **options)
 
 
-def test_it_writes_no_text_and_makes_no_vectors(llm):
+def test_model_rejects_text_generation_and_embeddings(llm):
     with pytest.raises(RequestError, match="it transcribes and continues no text"):
         llm.generate("Hello")
     with pytest.raises(RequestError, match="it transcribes and cannot chat"):
@@ -224,13 +224,13 @@ def test_it_writes_no_text_and_makes_no_vectors(llm):
         llm.transcribe((SAMPLES[:200], 16000))
 
 
-def test_halves_are_read_in_place(folder, llm):
+def test_f16_weights_are_read_in_place(folder, llm):
     with LLM(write_parakeet(folder / "ggml-half.bin", half=True), threads=1) as half:
         want = rows_of(llm)
         assert 0 < np.linalg.norm(rows_of(half) - want) < 3e-3 * np.linalg.norm(want)
 
 
-def test_the_file_says_what_it_is(folder, llm):
+def test_parakeet_metadata_is_read(folder, llm):
     with open_gguf(folder / "ggml-parakeet-tiny.bin") as file:
         assert file.version == 0 and file.metadata["parakeet.decoder_type"] == "tdt"
         assert file.tensors["dec.joint_out.weight"].shape[0] == BLANK + 1
@@ -241,13 +241,13 @@ def test_the_file_says_what_it_is(folder, llm):
 
 
 @pytest.mark.parametrize("n", [30, 90, 50_000, 84_300, 85_000, 120_000])
-def test_a_file_that_is_cut_is_one_sentence(folder, tmp_path, llm, n):
+def test_truncated_file_gives_a_one_line_error(folder, tmp_path, llm, n):
     (tmp_path / "cut.bin").write_bytes((folder / "ggml-parakeet-tiny.bin").read_bytes()[:n])
     with pytest.raises((GGUFError, UnsupportedError), match=r"cut\.bin: (at byte|this file of ggml)"):
         open_gguf(tmp_path / "cut.bin")
 
 
-def test_another_spectrogram_is_refused(folder, tmp_path, llm):
+def test_unsupported_spectrogram_is_rejected(folder, tmp_path, llm):
     data = bytearray((folder / "ggml-parakeet-tiny.bin").read_bytes())
     at = 4 + 4 * 15 + 8 + 4 * N_MELS * 257 + 4 + 4 * 200  # the middle of the window
     data[at : at + 4] = np.float32(0.5).tobytes()
@@ -274,13 +274,13 @@ def header(folder, size, value):
         ("n_audio_head", 16, r"tensor a.blk.0.pos_bias_u has shape \(2, 16\); \(16, 2\) was expected"),
     ],
 )
-def test_a_header_that_the_tensors_contradict_is_refused(folder, tmp_path, llm, size, value, says):
+def test_header_that_contradicts_the_tensors_is_rejected(folder, tmp_path, llm, size, value, says):
     (tmp_path / "ggml-other.bin").write_bytes(header(folder, size, value))
     with pytest.raises((GGUFError, ModelError, UnsupportedError), match=says):
         LLM(tmp_path / "ggml-other.bin", threads=1)
 
 
-def test_a_duration_that_no_model_has_is_refused(folder, tmp_path, llm):
+def test_impossible_duration_is_rejected(folder, tmp_path, llm):
     data = bytearray((folder / "ggml-parakeet-tiny.bin").read_bytes())
     struct.pack_into("<I", data, 4 + 4 * 15 + 8 + 4 * N_MELS * 257 + 4 + 4 * 400 + 8, 1 << 31)
     (tmp_path / "ggml-other.bin").write_bytes(data)
@@ -297,14 +297,14 @@ def test_a_duration_that_no_model_has_is_refused(folder, tmp_path, llm):
         ("attention.head_count", 4, r"pos_bias_u has shape \(2, 16\); \(4, 8\) was expected"),
     ],
 )
-def test_metadata_that_no_model_has_is_refused(folder, llm, key, value, says):
+def test_impossible_metadata_is_rejected(folder, llm, key, value, says):
     with open_gguf(folder / "ggml-parakeet-tiny.bin") as file:
         keys = Keys({**file.metadata, f"parakeet.{key}": value}, "parakeet")
         with pytest.raises((ModelError, PlanError), match=says):
             trace_tower(file.tensors, read(keys))
 
 
-def test_a_quantized_bias_is_not_divided(folder):
+def test_quantized_bias_is_not_divided(folder):
     with open_gguf(folder / "ggml-parakeet-tiny.bin") as file:
         sizes = {"n_audio_state": WIDTH, "n_vocab": 27, "n_tdt_durations": 4}
         bias = Tensor("dec.joint.bias", GGMLType.Q8_0, (32,), 0, file.tensors["token_embd.weight"].file)
@@ -312,7 +312,7 @@ def test_a_quantized_bias_is_not_divided(folder):
             parakeet_bin._check_tensors(bias.file, sizes, {bias.name: bias})
 
 
-def test_bytes_of_a_character_are_one_in_a_word(monkeypatch, tmp_path):
+def test_byte_tokens_of_a_character_are_one_in_a_word(monkeypatch, tmp_path):
     texts = [*TEXTS[:-3], "<0xE2>", "<0x82>", "<0xAC>"]
     monkeypatch.setattr(parakeet, "TEXTS", texts)
     path = write_parakeet(tmp_path / "ggml-bytes.bin")
@@ -335,14 +335,14 @@ def test_bytes_of_a_character_are_one_in_a_word(monkeypatch, tmp_path):
         ({"encoder_config": {"hidden_act": "gelu"}}, "hidden_act of the encoder is 'gelu', but silu was expected"),
     ],
 )
-def test_another_activation_is_refused_by_name(own, says):
+def test_unsupported_activation_is_rejected_by_name(own, says):
     config = Hyperparameters(parakeet.config("tdt") | {"blank_token_id": 3} | own, "config.json")
     family = next(one for one in FAMILIES if one.architecture == "parakeet-tdt")
     with pytest.raises(ModelError, match=says):
         family.base(config.with_defaults(family.defaults), "")
 
 
-def test_a_checkpoint_without_its_blank_at_the_end_is_refused(tmp_path):
+def test_checkpoint_without_a_final_blank_is_rejected(tmp_path):
     own = parakeet.config("tdt") | {"blank_token_id": 3}
     (tmp_path / "config.json").write_text(json.dumps(own))
     (tmp_path / "tokenizer.json").write_text("{}")

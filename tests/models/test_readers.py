@@ -57,7 +57,7 @@ class Halves:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_decoder_reads_its_encoder_as_transformers_does(name, tmp_path):
+def test_decoder_with_its_encoder_matches_transformers(name, tmp_path):
     want = np.load(GOLDENS / f"tiny-{name}.npz")["logits"]
     with open_gguf(write_tiny(READERS[name], tmp_path / "tiny.gguf")) as file:
         exact, cpu = Halves(file, "reference"), Halves(file, "cpu", kv_type="f32", threads=2)
@@ -98,7 +98,7 @@ def test_answers_do_not_depend_on_chunks_batches_or_drafts(path, llm):
         assert [one.token_ids for one in other.generate(PROMPTS, **ask)] == [one.token_ids for one in alone]
 
 
-def test_replies_report_the_prompt_that_was_given(path, tmp_path):
+def test_replies_report_the_given_prompt(path, tmp_path):
     own = {"models_dir": path.parent, "model": str(path), "backend": "cpu", "threads": 1, "parallel": 1}
     body = {"prompt": PROMPTS[0], "max_tokens": 2, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
     with TestClient(create_app(Settings(**own, slot_save_path=tmp_path)), base_url="http://localhost") as client:
@@ -117,7 +117,7 @@ def test_replies_report_the_prompt_that_was_given(path, tmp_path):
         assert refused.status_code == 400 and "an encoder read the last request of slot 0" in refused.text
 
 
-def test_a_gpu_that_auto_would_take_counts_for_nothing(path, monkeypatch):
+def test_estimate_ignores_a_gpu_the_model_cannot_use(path, monkeypatch):
     gpu = Gpu(0, "NVIDIA Fake", "sm_90", 8 << 30, 8 << 30, 3e12)
     monkeypatch.setattr("woolly.engine.opening.memory.find_gpu", lambda number, kind: gpu)
     assert not estimate(path, ModelOptions(ctx=64)).gpus
@@ -135,7 +135,7 @@ def test_a_gpu_that_auto_would_take_counts_for_nothing(path, monkeypatch):
     assert len(budgets) == 2 and all(budgets) and sum(budgets) == 100_001 and loaded.weight_bytes == 100_001
 
 
-def test_what_needs_a_text_that_goes_on_is_refused_by_name(llm, path):
+def test_options_that_need_a_decoder_only_model_are_rejected_by_name(llm, path):
     for call in (llm.logits, lambda text: llm.hidden(text, 3), llm.score):
         with pytest.raises(RequestError, match="encoder"):
             call([1, 2, 3] if call is llm.logits else "abc")
@@ -149,13 +149,13 @@ def test_what_needs_a_text_that_goes_on_is_refused_by_name(llm, path):
         LLM(path, speculation=str(path))
 
 
-def test_a_file_of_both_halves_gives_vectors_of_its_encoder(path):
+def test_encoder_decoder_file_gives_embeddings_of_its_encoder(path):
     with open_gguf(path) as file:
         plan = trace(file, "vectors", "mean")
         assert plan.result == "vectors" and not plan.is_causal and not plan.has_source
 
 
-def test_a_start_token_outside_the_vocabulary_is_refused(tmp_path):
+def test_start_token_outside_the_vocabulary_is_rejected(tmp_path):
     tiny = READERS["t5-reads"]
     tiny = replace(tiny, extra=tiny.extra | {"decoder_start_token_id": 999})
     with open_gguf(write_tiny(tiny, tmp_path / "a")) as file, pytest.raises(ModelError, match="token_id is 999"):

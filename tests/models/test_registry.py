@@ -34,7 +34,7 @@ def tiny(architecture, folder):
     return write_tiny(replace(TINY["qwen3"], architecture=architecture), folder / f"{architecture}.gguf")
 
 
-def test_the_file_of_the_recipe_is_a_model_without_any_edit(folder):
+def test_recipe_file_works_without_edits(folder):
     (folder / "recipe.py").write_text(RECIPE)
     assert set(architectures()) > {"recipe", "llama"}
     ids = [1, 5, 9]
@@ -45,7 +45,7 @@ def test_the_file_of_the_recipe_is_a_model_without_any_edit(folder):
     np.testing.assert_array_equal(*found)
 
 
-def test_a_file_may_serve_names_that_are_not_pythons(folder):
+def test_file_may_serve_names_that_are_not_python_identifiers(folder):
     (folder / "two_names.py").write_text(f'{RECIPE}\nARCHITECTURES = ("two-names", "second")\n')
     for name in ("two-names", "second"):
         with open_gguf(tiny(name, folder)) as file:
@@ -57,12 +57,12 @@ def test_a_file_may_serve_names_that_are_not_pythons(folder):
         trace(file)
 
 
-def test_what_an_architecture_needs_is_told_without_those_of_like_spelling():
+def test_needs_of_an_architecture_exclude_similar_names():
     assert "it needs a loop that fills in masked tokens" in registry._why("llada")
     assert "near it" not in registry._why("llada") and "near it, llama" in registry._why("llama_")
 
 
-def test_the_table_of_heads_has_every_file_that_only_guesses():
+def test_head_table_has_every_draft_only_file():
     found = {}
     for name in (entry.name for entry in pkgutil.iter_modules(models.__path__) if not entry.ispkg):
         module = importlib.import_module(f"{models.__name__}.{name}")
@@ -71,11 +71,11 @@ def test_the_table_of_heads_has_every_file_that_only_guesses():
     assert found == registry._HEADS
 
 
-def test_a_module_without_build_is_no_architecture():
+def test_module_without_build_is_not_an_architecture():
     assert not {"metadata", "params", "registry", "parts"} & set(architectures())
 
 
-def test_a_refusal_says_what_is_missing_and_what_near_it_runs(tmp_path):
+def test_error_names_what_is_missing_and_similar_models(tmp_path):
     says = {
         "kimi-k3": "it needs residuals that attend to those of earlier layers, and experts with the activation SiTU;",
         "dream": "it needs a loop that fills in masked tokens in any order (diffusion), where Woolly writes one after",
@@ -90,7 +90,7 @@ def test_a_refusal_says_what_is_missing_and_what_near_it_runs(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["grok-2"])
-def test_a_context_that_needs_more_than_is_built_is_refused_with_the_one_that_does_not(name, tmp_path):
+def test_too_large_context_is_rejected_with_the_supported_one(name, tmp_path):
     with open_gguf(write_tiny(replace(FAMILIES[name], context=4096), tmp_path / "tiny.gguf")) as file:
         assert trace(file, ctx=512).steps
         with pytest.raises(UnsupportedError, match="at most 512"):
@@ -103,7 +103,7 @@ def test_a_context_that_needs_more_than_is_built_is_refused_with_the_one_that_do
 
 
 @pytest.mark.parametrize(("name", "most"), [("deepseek-v32", 8), ("glm-dsa", 8), ("minimax-m3", 12)])
-def test_a_context_in_which_rows_see_all_needs_no_index(name, most, tmp_path):
+def test_context_with_full_attention_needs_no_index(name, most, tmp_path):
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
         assert "choose" in {step.op for step in trace(file).steps}
         short = trace(file, ctx=most)
@@ -123,7 +123,7 @@ def test_a_context_in_which_rows_see_all_needs_no_index(name, most, tmp_path):
     ],
 )
 @pytest.mark.parametrize("ctx", [None, 8])
-def test_blocks_that_an_index_does_not_choose_are_refused(name, key, value, says, ctx, tmp_path):
+def test_blocks_not_chosen_by_an_index_are_rejected(name, key, value, says, ctx, tmp_path):
     tiny = FAMILIES[name]
     wrong = replace(tiny, context=2048, extra=tiny.extra | {f"attention.indexer.{key}": value})
     with open_gguf(write_tiny(wrong, tmp_path / "tiny.gguf")) as file:
@@ -133,7 +133,7 @@ def test_blocks_that_an_index_does_not_choose_are_refused(name, key, value, says
 
 
 @pytest.mark.parametrize("name", ["deepseek-v32", "glm-dsa"])
-def test_a_file_with_an_index_says_how_many_positions_it_chooses(name, tmp_path):
+def test_file_with_an_index_says_how_many_positions_it_chooses(name, tmp_path):
     tiny = FAMILIES[name]
     extra = {key: value for key, value in tiny.extra.items() if key != "attention.indexer.top_k"}
     with (

@@ -22,7 +22,7 @@ GOLDENS = Path(__file__).parent.parent / "goldens"
 
 
 @pytest.mark.parametrize("name", TOWERS)
-def test_a_tower_gives_what_transformers_gives(name, tmp_path):
+def test_tower_matches_transformers(name, tmp_path):
     tower, golden = TOWERS[name], np.load(GOLDENS / f"tower-{name}.npz")
     path = write_tower(tower, tmp_path / "tower.gguf")
     opened = {
@@ -60,7 +60,7 @@ def test_rows_do_not_depend_on_where_the_work_stops(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["qwen2.5vl", "gemma4"])
-def test_steps_that_take_long_are_cut_by_rows_to_the_same_bits(name, tmp_path):
+def test_long_steps_are_split_by_rows_with_the_same_bits(name, tmp_path):
     one = open_tower(write_tower(TOWERS[name], tmp_path / "tower.gguf"), "cpu", Options(threads=2))
     large = piece((1, 12, 12) if name == "gemma4" else (1, 20, 16))
     want, n_rows = one.rows(large), len(large.values)
@@ -89,7 +89,7 @@ def finish(run):
 
 # Windows, with steps that are cut; stages, one of them in several batches.
 @pytest.mark.parametrize("name", ["qwen2.5vl", "qwen3a"])
-def test_rows_are_the_same_after_a_run_that_is_cancelled_when_its_steps_are_computed(name, tmp_path, monkeypatch):
+def test_rows_are_the_same_after_a_run_cancelled_between_steps(name, tmp_path, monkeypatch):
     monkeypatch.setattr("woolly.models.towers.registry._MAX_ROWS", 77)
     path = tmp_path / "tower.gguf"
     if name in AUDIO_TOWERS:
@@ -121,7 +121,7 @@ def test_rows_are_the_same_after_a_run_that_is_cancelled_when_its_steps_are_comp
     one.close()
 
 
-def test_rows_are_the_same_after_a_run_that_is_cancelled_on_its_way(tmp_path, monkeypatch):
+def test_rows_are_the_same_after_a_run_cancelled_within_a_step(tmp_path, monkeypatch):
     one = open_tower(write_tower(TOWERS["qwen2.5vl"], tmp_path / "tower.gguf"), "reference", Options())
     want, run = one.rows(piece((1, 4, 4))), one.start_run(piece((1, 4, 4)))
     for _ in range(3):
@@ -134,7 +134,7 @@ def test_rows_are_the_same_after_a_run_that_is_cancelled_on_its_way(tmp_path, mo
     one.close()
 
 
-def test_work_is_counted_by_products(tmp_path):
+def test_work_is_measured_in_flops(tmp_path):
     one = open_tower(write_tower(TOWERS["qwen2vl"], tmp_path / "tower.gguf"), "cpu", Options(threads=1))
     plan, run = one.programs[0].running_plan, one.start_run(piece((1, 20, 16)))
     by_op = {}
@@ -149,7 +149,7 @@ def test_work_is_counted_by_products(tmp_path):
     one.close()
 
 
-def test_some_rows_alone_are_refused_for_steps_that_compute_all(tmp_path):
+def test_partial_rows_are_rejected_for_steps_that_compute_all(tmp_path):
     one = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cpu", Options(threads=1))
     run = one.start_run(piece((1, 8, 8)))
     run.advance(0)
@@ -164,7 +164,7 @@ def test_some_rows_alone_are_refused_for_steps_that_compute_all(tmp_path):
     one.close()
 
 
-def test_memory_of_a_tower_follows_from_its_header(tmp_path):
+def test_tower_memory_follows_from_its_header(tmp_path):
     small = replace(TOWERS["qwen2vl"], extra={"vision.image_max_pixels": 16 * 100})
     large = replace(TOWERS["qwen2vl"], extra={"vision.image_max_pixels": 16 * 4000})
     sizes = [tower_bytes(write_tower(one, tmp_path / f"{i}.gguf")) for i, one in enumerate((small, large))]
@@ -216,7 +216,7 @@ def rewritten(tower, arrays, path):
     return path
 
 
-def test_a_tensor_that_no_step_reads_is_refused(tmp_path):
+def test_unused_tensor_is_rejected(tmp_path):
     tower = TOWERS["idefics3"]
     arrays = tensors(tower) | {"v.blk.0.surprise.weight": np.zeros(3, np.float32)}
     with (
@@ -226,7 +226,7 @@ def test_a_tensor_that_no_step_reads_is_refused(tmp_path):
         trace_towers(file)
 
 
-def test_a_missing_tensor_is_named(tmp_path):
+def test_missing_tensor_is_named(tmp_path):
     tower = TOWERS["qwen2vl"]
     arrays = tensors(tower)
     del arrays["mm.2.weight"]
@@ -245,7 +245,7 @@ def test_a_missing_tensor_is_named(tmp_path):
         ("v.sam.net_3", (40, 24, 3, 3), "filters give 40 columns, and CLIP reads 32"),
     ],
 )
-def test_filters_that_do_not_fit_each_other_are_refused(name, shape, sentence, tmp_path):
+def test_mismatched_filters_are_rejected(name, shape, sentence, tmp_path):
     tower = TOWERS["deepseekocr"]
     arrays = tensors(tower)
     before = arrays[f"{name}.weight"].shape
@@ -258,7 +258,7 @@ def test_filters_that_do_not_fit_each_other_are_refused(name, shape, sentence, t
         trace_towers(file)
 
 
-def test_a_piece_that_does_not_fit_is_refused(tmp_path):
+def test_mismatched_piece_is_rejected(tmp_path):
     one = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cpu", Options())
     one.check(piece((1, 8, 8)))
     with pytest.raises(RequestError, match="8 x 8 patches, not 4 x 8"):
@@ -271,7 +271,7 @@ def test_a_piece_that_does_not_fit_is_refused(tmp_path):
         one.check(piece((1, 3, 4)))
 
 
-def test_feature_layers_outside_the_tower_are_refused(tmp_path):
+def test_feature_layers_outside_the_tower_are_rejected(tmp_path):
     for layers, found in (([1, 4], r"\[1, 4\]"), ([2] * 50_000, r"\[2, 2, .*")):  # each would be a part of the plan
         tower = replace(TOWERS["llava"], extra={"vision.feature_layer": layers})
         with (
@@ -281,7 +281,7 @@ def test_feature_layers_outside_the_tower_are_refused(tmp_path):
             trace_towers(file)
 
 
-def test_a_tower_of_pictures_beyond_all_bounds_is_refused(tmp_path):
+def test_tower_with_absurd_image_size_is_rejected(tmp_path):
     large = replace(TOWERS["gemma4"], extra={**TOWERS["gemma4"].extra, "vision.projector.scale_factor": 10**6})
     with (
         open_gguf(write_tower(large, tmp_path / "large.gguf")) as file,
@@ -290,13 +290,13 @@ def test_a_tower_of_pictures_beyond_all_bounds_is_refused(tmp_path):
         trace_towers(file)
 
 
-def test_sizes_that_no_program_can_have_are_one_sentence(tmp_path):
+def test_impossible_sizes_give_a_one_line_error(tmp_path):
     odd = replace(TOWERS["qwen2vl"], heads=16)
     with pytest.raises(ModelError, match=r"odd.gguf: the tower cannot be built from these keys: sections of 0 \+ 0"):
         open_tower(write_tower(odd, tmp_path / "odd.gguf"), "cpu", Options(threads=1))
 
 
-def test_a_table_that_is_too_small_for_its_pictures_is_said_at_the_piece(tmp_path):
+def test_too_small_position_table_is_reported_at_the_piece(tmp_path):
     odd = replace(TOWERS["qwen3vl"], extra={**TOWERS["qwen3vl"].extra, "vision.image_size": 8 * PATCH * SIDE})
     tower = open_tower(write_tower(odd, tmp_path / "odd.gguf"), "cpu", Options(threads=1))
     with pytest.raises(RequestError, match=r"position_embd.weight has 64 places, and the piece needs more"):

@@ -68,14 +68,14 @@ def logits(llm, window, prompt=PROMPT, n=1, beside=0):
     return np.array(kept[0].rows)
 
 
-def test_the_encoder_makes_the_rows_of_transformers(llm, window):
+def test_encoder_matches_transformers(llm, window):
     rows = llm._loaded[0].source.rows(window.pieces[0], "audio")
     want = GOLDEN["rows"]
     assert rows.shape == (1500, 32)
     assert np.linalg.norm(rows[::50] - want) < 1e-6 * np.linalg.norm(want) * 10
 
 
-def test_the_decoder_computes_the_logits_of_transformers(llm, window):
+def test_decoder_matches_transformers(llm, window):
     want = GOLDEN["logits"]
     got = logits(llm, window)[0][::97]
     assert np.linalg.norm(got - want[-1]) < 1e-4 * np.linalg.norm(want[-1])
@@ -83,13 +83,13 @@ def test_the_decoder_computes_the_logits_of_transformers(llm, window):
     assert np.linalg.norm(first - want[0]) < 1e-4 * np.linalg.norm(want[0])
 
 
-def test_the_reference_agrees(path, llm, window):
+def test_reference_agrees(path, llm, window):
     with LLM(path, backend="reference") as other:
         want = logits(other, window)[0]
     assert np.linalg.norm(logits(llm, window)[0] - want) < 1e-5 * np.linalg.norm(want)
 
 
-def test_bits_depend_neither_on_batches_nor_on_chunks_nor_on_the_cache(path, llm, window):
+def test_bits_depend_neither_on_batches_nor_chunks_nor_the_cache(path, llm, window):
     want = logits(llm, window, n=3)
     np.testing.assert_array_equal(logits(llm, window, n=3), want)  # from the cache
     np.testing.assert_array_equal(logits(llm, window, n=3, beside=2), want)
@@ -97,7 +97,7 @@ def test_bits_depend_neither_on_batches_nor_on_chunks_nor_on_the_cache(path, llm
         np.testing.assert_array_equal(logits(other, window, n=3, beside=1), want)
 
 
-def test_windows_are_written_as_transformers_writes_them(llm, monkeypatch):
+def test_windows_are_transcribed_like_transformers(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", N_NEW)
     found = llm.transcribe((waveform(), 16000), language="en", temperature=0.0, follows=False)
     got = [token for segment in found.segments for token in segment.tokens]
@@ -109,13 +109,13 @@ def test_windows_are_written_as_transformers_writes_them(llm, monkeypatch):
     assert found.seconds == 40.0
 
 
-def test_the_language_is_heard(llm, monkeypatch):
+def test_language_is_detected(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 2)
     found = llm.transcribe((waveform(), 16000), temperature=0.0)
     assert found.language == llm.tokenizer.token_text(int(GOLDEN["language"]))[2:-2]
 
 
-def test_a_window_reads_the_text_before_it(llm, monkeypatch):
+def test_window_uses_the_previous_text(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", N_NEW)
     alone = llm.transcribe((waveform(), 16000), language="en", temperature=0.0, follows=False)
     after = llm.transcribe((waveform(), 16000), language="en", temperature=0.0)
@@ -123,14 +123,14 @@ def test_a_window_reads_the_text_before_it(llm, monkeypatch):
     assert alone.segments[-1].tokens != after.segments[-1].tokens
 
 
-def test_positions_that_the_table_lacks_are_refused_at_opening(path):
+def test_positions_beyond_the_table_are_rejected_at_opening(path):
     with open_gguf(path) as file:
         file.overlay({"whisper.context_length": 449})
         with pytest.raises(ModelError, match="position_embd has 1948 rows; 1949 were expected"):
             trace(file)
 
 
-def test_more_filters_than_any_spectrogram_has_are_refused(path, tmp_path):
+def test_too_many_mel_filters_are_rejected(path, tmp_path):
     with open_gguf(path) as file:
         file.overlay({"whisper.num_mel_bins": 1 << 20})
         with pytest.raises(ModelError, match="num_mel_bins is 1048576, but a whole number from 1 to 512 was expected"):
@@ -142,7 +142,7 @@ def test_more_filters_than_any_spectrogram_has_are_refused(path, tmp_path):
         open_gguf(tmp_path / "ggml-many.bin")
 
 
-def test_stages_of_the_encoder_share_the_memory_for_weights(path, monkeypatch):
+def test_encoder_stages_share_the_memory_for_weights(path, monkeypatch):
     given, chosen = [], encoder.choose("reference")
 
     class Watched:
@@ -164,7 +164,7 @@ class Words:
         return [1000] * text.count(" the")
 
 
-def test_a_prompt_is_read_before_the_first_window(llm):
+def test_prompt_is_used_before_the_first_window(llm):
     tokens, heard, asks = SpeechTokens.of(llm.tokenizer), Audio(waveform(1)), []
     for prompt in ("", "the the"):
         options = TranscribeOptions(language="en", prompt=prompt)
@@ -172,7 +172,7 @@ def test_a_prompt_is_read_before_the_first_window(llm):
     assert asks == [(50258,), (50361, 1000, 1000, 50258)]
 
 
-def test_segments_come_one_by_one(llm, monkeypatch):
+def test_segments_stream_one_by_one(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 4)
     stream = llm.transcribe((waveform(), 16000), language="German", translate=True, temperature=0.0, stream=True)
     first = next(stream)
@@ -193,12 +193,12 @@ def test_segments_come_one_by_one(llm, monkeypatch):
         ({"word_timestamps": True}, "transcribe takes no 'word_timestamps'"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(llm, options, sentence):
+def test_unsupported_options_are_rejected(llm, options, sentence):
     with pytest.raises(RequestError, match=sentence):
         llm.transcribe((waveform(1), 16000), **options)
 
 
-def test_a_conversation_is_refused_by_one_sentence(llm):
+def test_conversation_gives_a_one_line_error(llm):
     for ask in (lambda: llm.chat("Hello"), lambda: llm.chat("What is said?", audio=[(waveform(1), 16000)])):
         with pytest.raises(RequestError, match="it transcribes and cannot chat"):
             ask()
@@ -209,7 +209,7 @@ def test_a_conversation_is_refused_by_one_sentence(llm):
             ask()
 
 
-def test_an_english_model_translates_nothing_and_is_asked_for_no_language(llm):
+def test_english_model_neither_translates_nor_detects_a_language(llm):
     english, heard = replace(SpeechTokens.of(llm.tokenizer), languages={}), Audio(waveform(1))
     own = Transcriber(llm.tokenizer, english, 80, heard, TranscribeOptions(temperature=0.0))
     steps = own.steps()
@@ -221,7 +221,7 @@ def test_an_english_model_translates_nothing_and_is_asked_for_no_language(llm):
             Transcriber(llm.tokenizer, english, 80, heard, TranscribeOptions(**options))
 
 
-def test_a_window_is_asked_again_at_a_higher_temperature_until_its_text_is_likely(llm):
+def test_window_is_retried_at_a_higher_temperature_until_its_text_is_likely(llm):
     tokens, heard = SpeechTokens.of(llm.tokenizer), Audio(waveform(1))
     steps = Transcriber(llm.tokenizer, tokens, 80, heard, TranscribeOptions(language="en")).steps()
     next(steps)
@@ -233,7 +233,7 @@ def test_a_window_is_asked_again_at_a_higher_temperature_until_its_text_is_likel
     assert list(steps) == []
 
 
-def test_times_never_go_back_and_come_in_pairs(llm):
+def test_timestamps_are_monotonic_and_paired(llm):
     tokens = SpeechTokens.of(llm.tokenizer)
 
     def allowed(*written):
@@ -253,7 +253,7 @@ def test_times_never_go_back_and_come_in_pairs(llm):
     assert not allowed(at + 5, 1000)[tokens.suppressed].any()
 
 
-def test_an_event_loop_gets_the_same_transcript(llm, monkeypatch):
+def test_async_transcript_is_the_same(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 4)
     options = {"language": "en", "temperature": 0.0}
 

@@ -27,7 +27,7 @@ def llm(tmp_path_factory):
         yield llm
 
 
-def test_tokens_begin_where_those_of_transformers_do(llm):
+def test_token_start_times_match_transformers(llm):
     frames = log_mel_whisper(np.pad(waveform(), (0, 480000)), 80)
     window = Prepared.of("audio", [Piece(np.ascontiguousarray(frames[:3000]), (1, 1, 3000))])
     aligner = Aligner(llm._loaded[0], is_english=False)
@@ -40,7 +40,7 @@ def test_tokens_begin_where_those_of_transformers_do(llm):
         assert aligner.begins(looks, 3, 1500).tolist() == GOLDEN["begins"].tolist()
 
 
-def test_a_transcript_has_words_if_they_are_asked_for(llm, monkeypatch):
+def test_transcript_has_words_on_request(llm, monkeypatch):
     monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 8)
     plain, timed = (
         llm.transcribe((waveform(34.0), 16000), language="en", temperature=0.0, words=words) for words in (False, True)
@@ -65,7 +65,7 @@ def _cheapest(cost):
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 9), (7, 1), (6, 11), (13, 5)])
-def test_the_way_is_the_cheapest(n, m):
+def test_dtw_path_is_the_cheapest(n, m):
     cost = np.random.RandomState(n * 31 + m).standard_normal((n, m))
     rows, columns = warp(cost)
     assert (rows[0], columns[0], rows[-1], columns[-1]) == (0, 0, n - 1, m - 1)
@@ -74,7 +74,7 @@ def test_the_way_is_the_cheapest(n, m):
     assert cost[rows, columns].sum() == pytest.approx(_cheapest(cost))
 
 
-def test_tokens_follow_the_rows_that_they_look_at():
+def test_tokens_follow_the_rows_they_attend_to():
     scores = np.full((6, 40), -10.0, np.float32)
     for token, (first, last) in enumerate(pairwise((0, 4, 12, 22, 30, 36, 40))):
         scores[token, first:last] = 10.0
@@ -82,7 +82,7 @@ def test_tokens_follow_the_rows_that_they_look_at():
     assert len(begins) == 4 and (np.abs(begins - np.array([0, 12, 22, 30])) <= 2).all()
 
 
-def test_heads_of_published_models_are_known_and_others_have_a_default():
+def test_alignment_heads_of_published_models_are_known_with_a_default():
     known = {"is_english": False, "name": "ggml-base"}
     assert alignment_heads(6, 6, 8, 80, **known)[:3] == ((3, 1), (4, 2), (4, 3))
     assert alignment_heads(6, 6, 8, 80, is_english=True, name="ggml-base.en")[0] == (3, 3)
@@ -94,7 +94,7 @@ def test_heads_of_published_models_are_known_and_others_have_a_default():
     assert alignment_heads(4, 4, 2, 80, **known) == ((2, 0), (2, 1), (3, 0), (3, 1))
 
 
-def test_marks_belong_to_the_words_beside_them():
+def test_punctuation_belongs_to_adjacent_words():
     pieces = [b" He", b"llo", b",", b' "', b"W", b"ool", b'ly"', b".", b" na", b"\xc3", b"\xaf", b"ve"]
     words = cut_words(pieces, [0.1 * i for i in range(len(pieces) + 1)], "en")
     assert [word.text for word in words] == ["Hello,", '"Woolly".', "na\u00efve"]

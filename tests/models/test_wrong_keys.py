@@ -27,7 +27,7 @@ def with_key(file, key, value):
 
 
 @pytest.mark.parametrize("name", FAMILIES | ENCODERS)
-def test_a_wrong_number_is_a_sentence(name, tmp_path):
+def test_wrong_number_gives_a_one_line_error(name, tmp_path):
     tiny = (FAMILIES | ENCODERS)[name]
     with open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf")) as file:
         for key, right in metadata(tiny).items():
@@ -55,7 +55,7 @@ def test_a_wrong_number_is_a_sentence(name, tmp_path):
         ("deci", "attention.head_count", [0, 0, 0, 0], "no layer has attention heads"),
     ],
 )
-def test_a_key_that_would_divide_by_nothing_is_named(name, key, value, message, tmp_path):
+def test_key_that_would_divide_by_zero_is_named(name, key, value, message, tmp_path):
     tiny = FAMILIES[name]
     with (
         open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf")) as file,
@@ -65,7 +65,7 @@ def test_a_key_that_would_divide_by_nothing_is_named(name, key, value, message, 
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, OverflowError, IndexError, TypeError, ValueError])
-def test_an_error_inside_a_model_file_names_the_architecture(error, tmp_path, monkeypatch):
+def test_error_inside_a_model_file_names_the_architecture(error, tmp_path, monkeypatch):
     def read(keys):
         raise error("by chance")
 
@@ -77,7 +77,7 @@ def test_an_error_inside_a_model_file_names_the_architecture(error, tmp_path, mo
         trace(file)
 
 
-def test_lengths_beyond_32_bits_are_those_of_no_context(tmp_path):
+def test_lengths_beyond_32_bits_mean_no_limit(tmp_path):
     key = "mistral3.rope.scaling.original_context_length"
     with open_gguf(write_tiny(FAMILIES["mistral3"], tmp_path / "tiny.gguf")) as file:
         plan = trace(with_key(file, key, 2**32))
@@ -85,7 +85,7 @@ def test_lengths_beyond_32_bits_are_those_of_no_context(tmp_path):
         CpuBackend().compile(plan, file.tensors, Options(threads=1))
 
 
-def test_olmo3s_factor_is_the_whole_magnitude(tmp_path):
+def test_olmo3_factor_is_the_complete_magnitude(tmp_path):
     with open_gguf(write_tiny(FAMILIES["olmo3"], tmp_path / "tiny.gguf")) as file:
         for value, expected in ((MISSING, 1 + 0.1 * math.log(4)), (1.25, 1.25)):
             plan = trace(with_key(file, "olmo2.rope.scaling.attn_factor", value))
@@ -94,13 +94,13 @@ def test_olmo3s_factor_is_the_whole_magnitude(tmp_path):
             assert {rope_frequencies(rope)[1] for rope in ropes if not rope.yarn} == {1.0}
 
 
-def test_mistral3_may_name_the_length_after_which_queries_grow(tmp_path):
+def test_mistral3_may_name_the_length_for_query_scaling(tmp_path):
     with open_gguf(write_tiny(FAMILIES["mistral3"], tmp_path / "tiny.gguf")) as file:
         plan = trace(with_key(file, "mistral3.attention.temperature_length", 24))
         assert {step.integer("temper_length") for step in plan.steps if step.op == "attention"} == {24}
 
 
-def test_phi_takes_its_divisors_from_the_tensors(tmp_path):
+def test_phi_reads_its_rope_factors_from_tensors(tmp_path):
     for name, kind in (("phi-long", "long"), ("phi-short", "short"), ("phi", "")):
         with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
             assert "phi3.rope.scaling.type" not in file.metadata

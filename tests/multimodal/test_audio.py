@@ -57,7 +57,7 @@ def test_wav_files_are_read_without_a_package(coding, bits, within, monkeypatch)
     assert np.abs(read_audio(wav(both, coding=coding, bits=bits)).samples - tone() / 2).max() <= max(within, 1e-7)
 
 
-def test_files_written_while_they_were_recorded_are_read_to_their_end():
+def test_streamed_wav_files_are_read_to_their_end():
     for size in (0, 0xFFFFFFFF):
         assert len(read_audio(wav(tone(), size=size)).samples) == 3200
 
@@ -72,7 +72,7 @@ def test_other_formats_are_read_by_soundfile(kind, tmp_path):
     assert abs(np.sqrt((audio.samples[2000:14000] ** 2).mean()) - 0.5 / np.sqrt(2)) < 0.01
 
 
-def test_without_soundfile_a_sentence_says_what_to_install(monkeypatch):
+def test_missing_soundfile_error_says_what_to_install(monkeypatch):
     real = builtins.__import__
 
     def without(name, *more):
@@ -87,7 +87,7 @@ def test_without_soundfile_a_sentence_says_what_to_install(monkeypatch):
         read_audio(b"fLaC" + b"\0" * 60)
 
 
-def test_another_rate_keeps_the_tone_and_drops_what_no_tone_can_be():
+def test_resampling_keeps_the_tone_and_filters_aliases():
     for rate in (8000, 11025, 22050, 44100, 48000):
         got = resample(tone(rate, rate), rate, 16000)
         assert len(got) == 16000
@@ -98,7 +98,7 @@ def test_another_rate_keeps_the_tone_and_drops_what_no_tone_can_be():
 
 
 @pytest.mark.parametrize("key", FRAMES.files)
-def test_frames_are_those_of_transformers(key):
+def test_frames_match_transformers(key):
     n_mels, n = map(int, key.split())
     frames = log_mel_whisper(samples(n), n_mels)
     assert frames.dtype == np.float32 and len(frames) == n // 160
@@ -150,13 +150,13 @@ def test_arrays_need_a_rate_and_may_have_channels():
         ((np.zeros(4000 * 1801, np.float32), 4000), "has 1801 s of 4000 samples, and at most 30 minutes are taken"),
     ],
 )
-def test_what_cannot_be_heard_is_one_sentence(source, message):
+def test_invalid_audio_gives_a_one_line_error(source, message):
     with pytest.raises(RequestError, match=message) as error:
         read_audio(source)
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
 
 
-def test_a_header_that_claims_hours_is_refused_before_anything_is_decoded():
+def test_header_that_claims_hours_is_rejected_before_decoding():
     soundfile = pytest.importorskip("soundfile")
     file = io.BytesIO()
     soundfile.write(file, tone(9000), 16000, format="FLAC")
@@ -169,7 +169,7 @@ def test_a_header_that_claims_hours_is_refused_before_anything_is_decoded():
 
 
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3"])
-def test_mutated_files_are_heard_or_refused_by_one_sentence(kind):
+def test_mutated_files_are_decoded_or_give_a_one_line_error(kind):
     soundfile = pytest.importorskip("soundfile")
     file = io.BytesIO()
     soundfile.write(file, tone(2000), 16000, format=kind)
@@ -190,7 +190,7 @@ def test_mutated_files_are_heard_or_refused_by_one_sentence(kind):
 
 
 @pytest.mark.parametrize("name", AUDIO_TOWERS)
-def test_audio_is_laid_out_between_its_marks(name):
+def test_audio_is_laid_out_between_its_markers(name):
     tiny = AUDIO_TOWERS[name]
     prepared = prepare_audio(Audio(np.tile(LONG, 2) if name == "granite_speech" else LONG), tiny.settings)
     assert len(prepared.pieces) > 1
@@ -206,7 +206,7 @@ def test_audio_is_laid_out_between_its_marks(name):
     assert short[0] == short[1] != short[2]
 
 
-def test_audio_that_is_too_short_is_refused():
+def test_too_short_audio_is_rejected():
     with pytest.raises(RequestError, match=r"has 0\.049 s; at least 0\.05 s"):
         prepare_audio(Audio(samples(790)), AUDIO_TOWERS["qwen2a"].settings)
     for tiny in AUDIO_TOWERS.values():
@@ -215,7 +215,7 @@ def test_audio_that_is_too_short_is_refused():
 
 
 @pytest.mark.parametrize("name", AUDIO_TOWERS)
-def test_rows_are_counted_by_the_length_alone(name, monkeypatch):
+def test_rows_are_counted_from_the_length_alone(name, monkeypatch):
     tiny = AUDIO_TOWERS[name].settings
     monkeypatch.setattr(processing, "log_mel_whisper", lambda audio, n: np.zeros((len(audio) // 160, n), np.float32))
     piece = 160 * tiny.family.max_frames
@@ -240,7 +240,7 @@ def test_rows_are_counted_by_the_length_alone(name, monkeypatch):
         measure_audio(Audio(samples(790)), tiny)
 
 
-def test_audio_is_prepared_within_the_bound_of_those_that_are_decoded(monkeypatch):
+def test_audio_preparation_shares_the_limit_of_decoded_audio(monkeypatch):
     monkeypatch.setattr(processing, "DECODE_SEMAPHORE", threading.BoundedSemaphore(1))
 
     def busy(audio, n_mels):

@@ -44,7 +44,7 @@ def shown(layout):
     return [part if isinstance(part, str) else (part.piece, part.first, part.n) for part in layout.parts]
 
 
-def test_gemma_3_has_marks_and_rows_that_see_each_other():
+def test_gemma_3_has_markers_and_bidirectional_rows():
     layout = lay_out(picture((1, 8, 8)), settings("gemma3", 4))
     assert shown(layout) == ["\n\n<start_of_image>", (0, 0, 4), "<end_of_image>\n\n"]
     assert layout.parts[1].sees_all and layout.parts[1].grid is None
@@ -72,7 +72,7 @@ def test_idefics_3_names_each_tile():
     ]  # fmt: skip
 
 
-def test_texts_that_follow_one_another_are_encoded_as_one():
+def test_adjacent_texts_are_encoded_as_one():
     rows = Placeholder(picture((1, 2, 2)), 0, 0, 4)
     seen = []
 
@@ -84,7 +84,7 @@ def test_texts_that_follow_one_another_are_encoded_as_one():
     assert seen == ["a\n\nb", "c"]
 
 
-def test_the_digest_is_of_all_that_a_tower_reads():
+def test_digest_covers_all_tower_input():
     one = picture((1, 2, 2))
     assert one.digest == picture((1, 2, 2)).digest
     others = (picture((1, 2, 2), fill=1.0), picture((1, 1, 4)), picture((1, 2, 2), tiles=(1, 1)))
@@ -121,13 +121,13 @@ def test_settings_are_read_from_the_keys_of_the_file():
         ({"clip.projector_type": np.ones(2)}, UnsupportedError, "the projector type '' is not supported"),
     ],
 )
-def test_a_wrong_file_is_refused_by_name(change, error, says):
+def test_invalid_file_is_rejected_by_name(change, error, says):
     for read in (read_settings, read_halves):
         with pytest.raises(error, match=says):
             read({**KEYS, **change})
 
 
-def test_llava_1_6_goes_line_by_line_through_its_tiles_without_padding():
+def test_llava_1_6_lists_tiles_line_by_line_without_padding():
     grid = (1, 2, 2)
     tiles = Prepared.of("image", [Piece(np.zeros((4, 12), np.float32), grid)] * 3, tiles=(1, 2), size=(10, 40))
     tiled = TowerSettings("image", "mlp", 28, 14, (0.5,) * 3, (0.5,) * 3, pinpoints=((28, 56),))
@@ -138,7 +138,7 @@ def test_llava_1_6_goes_line_by_line_through_its_tiles_without_padding():
     assert shown(lay_out(high, tiled))[:3] == [(0, 0, 4), (1, 0, 2), end]
 
 
-def test_deepseek_ocr_goes_line_by_line_through_its_tiles_then_shows_all():
+def test_deepseek_ocr_lists_tiles_line_by_line_then_the_overview():
     tile, whole = (1, 4, 8), (1, 8, 4)
     seen = settings("deepseekocr", 4)
     end, last = (2, 2, 1), (2, 3, 1)  # rows of the file after the overview's own
@@ -147,7 +147,7 @@ def test_deepseek_ocr_goes_line_by_line_through_its_tiles_then_shows_all():
     assert shown(lay_out(picture(whole), seen)) == [(0, 0, 1), (0, 2, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
 
 
-def test_files_of_deepseek_ocr_with_sizes_of_clip_are_read_with_those_of_sam():
+def test_deepseek_ocr_files_with_clip_sizes_use_those_of_sam():
     own = {"clip.projector_type": "deepseekocr", "clip.vision.projector.scale_factor": 1}
     sizes = {"clip.vision.image_size": 224, "clip.vision.patch_size": 14}
     found = read_settings({**KEYS, **own, **sizes})
@@ -159,7 +159,7 @@ def test_files_of_deepseek_ocr_with_sizes_of_clip_are_read_with_those_of_sam():
     assert PREPARING["deepseekocr"].cut(640, 500, found).sizes == ((1024, 1024),)
 
 
-def test_hunyuan_vl_begins_and_ends_pictures_and_lines_with_rows_that_know_their_cell():
+def test_hunyuan_vl_delimits_images_and_lines_with_positioned_rows():
     laid = lay_out(picture((1, 4, 6)), settings("hunyuanvl", 2), 3)
     begin, end, line = (0, 7, 1), (0, 8, 1), (0, 6, 1)  # rows of the file after the picture's own
     marks = ["<｜hy_place▁holder▁no▁100｜>", "<｜hy_place▁holder▁no▁101｜>"]
@@ -169,7 +169,7 @@ def test_hunyuan_vl_begins_and_ends_pictures_and_lines_with_rows_that_know_their
     ]  # fmt: skip
 
 
-def test_lightonocr_has_rows_alone_within_the_longest_side_that_its_file_says():
+def test_lightonocr_has_only_rows_within_the_longest_side_of_its_file():
     assert shown(lay_out(picture((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
     own = settings("lightonocr", 2)
     longest = 20 * own.patch_size
@@ -178,7 +178,7 @@ def test_lightonocr_has_rows_alone_within_the_longest_side_that_its_file_says():
     assert larger == (longest, longest // 2) and max(smaller) == longest // 2
 
 
-def test_gemma_3n_fills_each_piece_of_audio_up_and_ends_it_with_a_row():
+def test_gemma_3n_pads_each_audio_piece_and_ends_it_with_a_row():
     audio = AudioSettings("audio", "gemma3na", 16)
     frames = [Piece(np.zeros((n, 16), np.float32), (1, 1, n)) for n in (2997, 33)]
     mark, after = "\n\n<start_of_audio>", "\n\n"
@@ -187,7 +187,7 @@ def test_gemma_3n_fills_each_piece_of_audio_up_and_ends_it_with_a_row():
     ]  # fmt: skip
 
 
-def test_tiles_of_other_families_have_their_marks():
+def test_tiles_of_other_families_have_their_markers():
     grid = (1, 4, 4)
     four = picture(grid, grid, grid, tiles=(1, 2))
     assert shown(lay_out(four, settings("lfm2", 2))) == [

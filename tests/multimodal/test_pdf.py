@@ -30,7 +30,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(pdf, "_kept", pdf.Kept(1 << 20))
 
 
-def test_a_page_is_its_text_and_its_picture():
+def test_page_is_its_text_and_its_image():
     first, second = read_pages(write_pdf(["Hello (world)", ""]), sees=True)
     assert (first.number, first.text, second.text) == (1, "Hello (world)", "")
     picture = second.picture
@@ -40,7 +40,7 @@ def test_a_page_is_its_text_and_its_picture():
     assert 130 < dark[:, 0].min() < dark[:, 0].max() < 200 and 140 < dark[:, 1].min() < 160  # where the text stands
 
 
-def test_a_model_that_sees_nothing_has_no_pixels_drawn():
+def test_text_model_renders_no_pages():
     (page,) = read_pages(write_pdf(["a"]), sees=False)
     assert page.text == "a" and not page.packed
 
@@ -55,7 +55,7 @@ def test_a_model_that_sees_nothing_has_no_pixels_drawn():
         ("0 0 100 50", (100, 200)),
     ],
 )
-def test_a_size_that_lies_bounds_no_more_than_the_scale(box, size):
+def test_false_page_size_only_limits_the_scale(box, size):
     (page,) = read_pages(write_pdf(["a"], box), sees=True)
     assert page.picture.size == size
 
@@ -72,13 +72,13 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_a_file_that_cannot_be_read_is_one_sentence(case):
+def test_unreadable_file_gives_a_one_line_error(case):
     data, reason = FAULTS[case]
     with pytest.raises(RequestError, match=reason):
         read_pages(data, "x.pdf", sees=True)
 
 
-def test_a_file_that_is_too_costly_is_refused(monkeypatch):
+def test_too_costly_file_is_rejected(monkeypatch):
     monkeypatch.setattr(pdf, "_SECONDS", 1)
     lines = " ".join(f"{i % 600} 0 m {i % 599} 700 l S" for i in range(400_000))
     costly = GOOD.replace(b"BT /F1", b"%s BT /F1" % lines.encode())
@@ -90,7 +90,7 @@ def test_a_file_that_is_too_costly_is_refused(monkeypatch):
         read_pages(GOOD, "x.pdf", sees=True)
 
 
-def test_the_same_file_is_read_once(monkeypatch):
+def test_same_file_is_read_once(monkeypatch):
     pages = read_pages(GOOD, sees=True)
     monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: pytest.fail("read again"))
     assert read_pages(bytes(GOOD), "other.pdf", sees=True) is pages
@@ -98,7 +98,7 @@ def test_the_same_file_is_read_once(monkeypatch):
         read_pages(GOOD, sees=True, most=0)
 
 
-def test_pages_that_were_not_used_for_long_are_dropped_first():
+def test_least_recently_used_pages_are_dropped_first():
     kept = pdf.Kept(25)
     for name in (b"a", b"b", b"a", b"c"):
         if kept.find(name) is None:
@@ -106,17 +106,17 @@ def test_pages_that_were_not_used_for_long_are_dropped_first():
     assert kept.find(b"a") and kept.find(b"c") and kept.find(b"b") is None
 
 
-def test_without_the_package_the_command_is_named(monkeypatch):
+def test_missing_package_error_has_the_install_command(monkeypatch):
     monkeypatch.setattr(pdf, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match=r"^PDF files need the package pypdfium2: .*pypdfium2"):
         read_pages(GOOD, sees=True)
 
 
-def test_text_of_a_layer_has_no_control_characters():
+def test_text_layer_has_no_control_characters():
     assert pdf._plain("a\r\nb\x00\x07c \ud800\n\n") == "a\nbc"
 
 
-def test_a_file_is_known_by_its_first_bytes(tmp_path):
+def test_file_type_is_detected_by_its_first_bytes(tmp_path):
     (tmp_path / "a").write_bytes(GOOD)
     assert is_pdf(tmp_path / "a") and is_pdf(GOOD) and not is_pdf(tmp_path / "b") and not is_pdf(b"x") and not is_pdf(3)
     assert read_file(tmp_path / "a") == GOOD
@@ -124,7 +124,7 @@ def test_a_file_is_known_by_its_first_bytes(tmp_path):
         read_file(tmp_path / "b")
 
 
-def test_a_given_file_names_the_field_at_fault():
+def test_invalid_file_error_names_its_field():
     for given, reason in (
         (FileInput(data="data:text/html;base64,AAAA", where="a.b"), "a.b: its type is 'text/html'; a PDF file"),
         (FileInput(data="AAAA", media_type="image/png", where="a.b"), "a.b: its type is 'image/png'"),
@@ -139,7 +139,7 @@ def test_a_given_file_names_the_field_at_fault():
         assert str(error.value).startswith(reason) and error.value.field == "a.b"
 
 
-def test_files_of_other_servers_are_fetched_if_the_operator_allows_it(monkeypatch):
+def test_remote_files_are_fetched_if_the_operator_allows_it(monkeypatch):
     asked = []
 
     def fetch(url, what, *, deadline):
@@ -166,7 +166,7 @@ def test_files_of_other_servers_are_fetched_if_the_operator_allows_it(monkeypatc
         FileInput(data="http://127.0.0.1/a.pdf", where="a.b").fetched(time.monotonic() + 9)
 
 
-def test_mutated_files_are_pages_or_one_sentence():
+def test_mutated_files_are_pages_or_one_line_errors():
     chance = random.Random(1)
     seeds = [write_pdf(["Hello", ""]), write_pdf(["x" * 50], "0 0 300 300")]
     for _ in range(25):  # `python -m tests.multimodal.fuzz_pdf 5000` reads more
@@ -193,7 +193,7 @@ def test_files_of_a_conversation_share_pages_characters_and_time(monkeypatch):
     assert error.value.code == "busy" and of_exception(error.value).status == 503
 
 
-def test_pages_are_drawn_up_to_a_sum_of_pixels(monkeypatch):
+def test_pages_are_rendered_up_to_a_total_of_pixels(monkeypatch):
     pages = write_pdf(["a", "b"], "0 0 60 40")
     for name, most in (("_MAX_PIXELS", 120 * 80 * 2 - 1), ("_MAX_PACKED_BYTES", 100)):
         with monkeypatch.context() as patched:
@@ -215,14 +215,14 @@ def _page(width: int | str = 1, height: int = 1, n_bytes: int = 3, packed: bytes
         *(_page(-1), _page(10**6), _page("many"), _page(n_bytes=-5), _page().replace(b"3", b"1e999")),
     ],
 )
-def test_what_a_child_should_not_write_is_a_damaged_file(written, monkeypatch):
+def test_unexpected_child_output_is_a_damaged_file(written, monkeypatch):
     monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: written)
     with pytest.raises(RequestError, match=r"x\.pdf is a damaged PDF file"):
         read_pages(GOOD + written[:100] + b"#", "x.pdf", sees=True)
 
 
 @pytest.mark.parametrize("packed", [b"abc", zlib.compress(b"a"), zlib.compress(b"")])
-def test_pixels_that_no_page_has_are_a_damaged_file(packed, monkeypatch):
+def test_impossible_pixels_are_a_damaged_file(packed, monkeypatch):
     monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: _page(n_bytes=len(packed), packed=packed))
     (page,) = read_pages(GOOD + packed + b"#", sees=True)
     with pytest.raises(RequestError, match="the file is a damaged PDF file"):

@@ -47,14 +47,14 @@ def png(width, height, body=b""):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP"])
-def test_a_lossless_file_is_its_pixels(kind):
+def test_lossless_file_is_decoded_exactly(kind):
     options = {"lossless": True, "exact": True} if kind == "WEBP" else {}
     picture = read_picture(saved(Image.fromarray(made()), kind, **options))
     assert np.array_equal(picture.pixels, made())
     assert (picture.width, picture.height, picture.note) == (5, 3, "")
 
 
-def test_a_path_bytes_an_image_and_an_array_are_one_picture(tmp_path):
+def test_path_bytes_image_and_array_give_one_image(tmp_path):
     image = Image.fromarray(made())
     path = tmp_path / "a.png"
     path.write_bytes(saved(image))
@@ -66,14 +66,14 @@ def test_a_path_bytes_an_image_and_an_array_are_one_picture(tmp_path):
     assert read_picture(made().reshape(5, 3, 3)).digest != read[0].digest  # same bytes, other sides
 
 
-def test_an_array_is_copied():
+def test_array_is_copied():
     given = made()
     picture = read_picture(given)
     given[:] = 0
     assert np.array_equal(picture.pixels, made())
 
 
-def test_exif_turns_a_picture():
+def test_exif_orientation_is_applied():
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: the picture must be turned by 90 degrees to the right
     pixels = np.zeros((16, 32, 3), np.uint8)
@@ -91,7 +91,7 @@ def test_transparency_is_over_white():
         assert read_picture(source).pixels[0, :, 0].tolist() == [255, 127, 0]
 
 
-def test_a_palette_with_transparency_is_over_white():
+def test_palette_with_transparency_is_over_white():
     image = Image.new("P", (2, 1), 0)
     image.putpalette([10, 20, 30, 40, 50, 60])
     image.putpixel((1, 0), 1)
@@ -100,7 +100,7 @@ def test_a_palette_with_transparency_is_over_white():
     assert read_picture(saved(image)).pixels.tolist() == [[[10, 20, 30], [40, 50, 60]]]
 
 
-def test_grey_of_16_bits_keeps_its_upper_half():
+def test_16_bit_grey_keeps_its_upper_half():
     grey = np.array([[0, 255, 256, 0x8001, 0xFFFF]], np.uint16)
     assert read_picture(saved(Image.fromarray(grey))).pixels[0, :, 1].tolist() == [0, 0, 1, 0x80, 255]
 
@@ -113,7 +113,7 @@ def test_cmyk_grey_and_one_bit_become_rgb():
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
-def test_an_animation_is_its_first_frame_and_says_so(kind):
+def test_animation_is_its_first_frame_and_says_so(kind):
     frames = [Image.new("RGB", (4, 4), color) for color in ((255, 0, 0), (0, 0, 255))]
     options = {"lossless": True} if kind == "WEBP" else {}
     picture = read_picture(saved(frames[0], kind, save_all=True, append_images=frames[1:], **options), "cat")
@@ -121,7 +121,7 @@ def test_an_animation_is_its_first_frame_and_says_so(kind):
     assert picture.note == "cat is an animation: the model sees its first frame"
 
 
-def test_sizes_are_refused_before_anything_is_decoded():
+def test_sizes_are_checked_before_decoding():
     assert refusal(png(20_000, 20_000)) == (
         "the picture has 20000 x 20000 pixels, and at most 100 million are taken; send a smaller one"
     )
@@ -133,14 +133,14 @@ def test_sizes_are_refused_before_anything_is_decoded():
     assert "more than 64 MiB" in refusal(b"\x89PNG\r\n\x1a\n" + bytes(MAX_BYTES))
 
 
-def test_a_jpeg_of_a_thousand_scans_is_refused():
+def test_jpeg_with_a_thousand_scans_is_rejected():
     data = saved(Image.new("RGB", (4000, 3000)), "JPEG")
     assert "1001 scans" in refusal(data[:-2] + b"\xff\xda" * 1000 + data[-2:])
     read_picture(saved(Image.new("RGB", (40, 30)), "JPEG", progressive=True))
 
 
 @pytest.mark.parametrize("compression", [1, 2])
-def test_a_bmp_of_run_lengths_is_refused_by_name(compression):
+def test_run_length_bmp_is_rejected_by_name(compression):
     data = bytearray(saved(Image.new("P", (4, 4)), "BMP"))
     struct.pack_into("<I", data, 30, compression)
     assert refusal(bytes(data)) == (
@@ -151,7 +151,7 @@ def test_a_bmp_of_run_lengths_is_refused_by_name(compression):
     assert read_picture(old + pixels).pixels[0, 0].tolist() == [0, 0, compression]
 
 
-def test_damaged_files_are_refused_in_one_sentence():
+def test_damaged_files_give_a_one_line_error():
     whole = saved(Image.fromarray(made(64, 64)), "JPEG")
     assert refusal(whole[:300], "cat.jpg").startswith("cat.jpg is a damaged JPEG file (")
     assert "is a damaged PNG file" in refusal(png(8, 8))  # it claims pixels that it does not have
@@ -170,18 +170,18 @@ def test_damaged_files_are_refused_in_one_sentence():
         (b"", "is empty"),
     ],
 )
-def test_other_formats_are_refused_by_their_names(data, said):
+def test_other_formats_are_rejected_by_name(data, said):
     assert said in refusal(data)
 
 
-def test_what_is_no_picture_is_refused(tmp_path):
+def test_non_image_is_rejected(tmp_path):
     assert "cannot be read (No such file or directory)" in refusal(tmp_path / "none.png")
     assert "is an array of float64; uint8" in refusal(np.zeros((2, 2, 3)))
     assert "is an array of 3 x 2 x 2; height x width x 3" in refusal(np.zeros((3, 2, 2), np.uint8))
     assert "is a int; a path, bytes" in refusal(3)
 
 
-def test_mutated_pictures_are_read_or_refused():
+def test_mutated_images_are_decoded_or_rejected():
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 
@@ -191,11 +191,11 @@ def test_mutated_pictures_are_read_or_refused():
     assert done.stdout.startswith("400 read")
 
 
-def test_no_picture_loads_no_pillow():
+def test_pillow_is_imported_lazily():
     command = "import sys, woolly, woolly.multimodal.picture; sys.exit('PIL' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", command], cwd=ROOT).returncode == 0
 
 
-def test_a_missing_pillow_is_one_sentence(monkeypatch):
+def test_missing_pillow_gives_a_one_line_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert "pictures need the package pillow: " in refusal(png(1, 1))

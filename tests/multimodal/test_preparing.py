@@ -63,7 +63,7 @@ def record():
 
 
 @pytest.mark.parametrize(("family", "size"), CASES)
-def test_a_picture_is_prepared_as_by_transformers(record, family, size):
+def test_preprocessing_matches_transformers(record, family, size):
     settings = SETTINGS[family]
     prepared = prepare(Picture(made(*size)), settings)
     wanted = {name: values for name, values in record.items() if name.startswith(f"{family} {size[0]}x{size[1]} ")}
@@ -85,7 +85,7 @@ def test_a_picture_is_prepared_as_by_transformers(record, family, size):
         assert n_rows == sum(np.prod(piece.grid) for piece in prepared.pieces) // settings.merge**2
 
 
-def test_every_projector_that_can_be_laid_out_is_prepared():
+def test_every_supported_projector_is_preprocessed():
     assert PREPARING.keys() == PROJECTORS.keys()
 
 
@@ -95,24 +95,24 @@ def test_tiles_are_counted_in_lines_and_columns():
     assert prepare(Picture(made(64, 64)), SETTINGS["internvl"]).tiles == (0, 0)
 
 
-def test_one_picture_has_one_digest():
+def test_one_image_has_one_digest():
     one, again, other = (prepare(Picture(made(*size)), SETTINGS["qwen2"]) for size in ((90, 40), (90, 40), (40, 90)))
     assert one.digest == again.digest != other.digest
 
 
-def test_a_photo_without_limits_of_the_file_takes_at_most_4096_rows():
+def test_photo_without_limits_of_the_file_takes_at_most_4096_rows():
     assert fit_sides(3024, 4032, 28, 4 * 28**2, 4096 * 28**2) == (1540, 2044)
     bare = TowerSettings("image", "qwen2.5vl_merger", 560, 14, **OWN, merge=2)
     assert lay_out(prepare(Picture(np.zeros((2000, 3000, 3), np.uint8)), bare), bare).n_rows <= 4096
 
 
-def test_a_file_that_allows_more_pixels_than_the_tower_takes_is_bounded():
+def test_file_that_allows_more_pixels_than_the_tower_is_capped():
     wide = TowerSettings("image", "qwen2vl_merger", 64, 2, **OWN, merge=2, max_pixels=10**9)
     (piece,) = prepare(Picture(made(300, 280)), wide).pieces
     assert 16_000 < len(piece.values) <= MAX_PATCHES
 
 
-def test_shapes_that_a_family_does_not_take_are_refused():
+def test_unsupported_shapes_are_rejected():
     with pytest.raises(RequestError, match="300 x 1 pixels, and this model takes sides of at most 1 to 200"):
         prepare(Picture(made(300, 1)), SETTINGS["qwen2"])
     for size in ((65_535, 1), (328, 65_535)):
@@ -126,7 +126,7 @@ def test_shapes_that_a_family_does_not_take_are_refused():
 
 @pytest.mark.parametrize("family", SETTINGS)
 @pytest.mark.parametrize("size", [(1, 1), (1, 150), (150, 1), (33, 31)])
-def test_small_and_thin_pictures_are_prepared(family, size):
+def test_small_and_thin_images_are_prepared(family, size):
     settings = SETTINGS[family]
     if family.startswith("minicpmv"):  # which bounds shapes by the size of its tower
         settings = replace(settings, image_size=448)
@@ -145,7 +145,7 @@ def test_rows_are_counted_without_pixels(family, size):
     ]
 
 
-def test_pictures_are_cut_as_their_processors_say():
+def test_images_are_split_like_their_processors_do():
     """By examples of the processors' own rules, which need torchvision or are not in transformers."""
     llama, lfm, mini = (SETTINGS[name] for name in ("llama4", "lfm2", "minicpmv"))
     assert PREPARING["llama4"].cut(50, 50, llama).tiles == (0, 0)

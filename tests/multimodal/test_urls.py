@@ -27,7 +27,7 @@ def refusal(call, *given, **options):
     return str(error.value)
 
 
-def test_a_data_url_is_its_bytes():
+def test_data_url_is_decoded():
     assert picture_bytes(f"data:image/png;base64,{B64}") == PNG
     assert picture_bytes(f"DATA:image/PNG;name=a;BASE64,{B64}") == PNG
 
@@ -49,11 +49,11 @@ def test_a_data_url_is_its_bytes():
         ("ftp://example.com/a.png", "is no address of a picture"),
     ],
 )
-def test_other_addresses_are_refused(address, said):
+def test_other_url_schemes_are_rejected(address, said):
     assert said in refusal(picture_bytes, address)
 
 
-def test_base64_is_bounded_before_it_is_decoded():
+def test_base64_size_is_checked_before_decoding():
     assert "more than 64 MiB" in refusal(read_base64, "A" * (90 * 2**20))
 
 
@@ -65,12 +65,12 @@ def test_base64_is_bounded_before_it_is_decoded():
         "2002:7f00:1::", "::ffff:10.0.0.1",
     ],
 )  # fmt: skip
-def test_addresses_that_are_not_public_are_refused(address):
+def test_non_public_addresses_are_rejected(address):
     assert "is not on the public internet" in refusal(check_address, address, "host")
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
-def test_public_addresses_are_taken(address):
+def test_public_addresses_are_accepted(address):
     check_address(address, "host")
 
 
@@ -117,7 +117,7 @@ def server():
         thread.join()
 
 
-def test_a_server_of_this_machine_is_refused(server):
+def test_server_on_this_machine_is_rejected(server):
     said = refusal(picture_bytes, f"http://127.0.0.1:{server}/a.png", allows_remote=True)
     assert said == "127.0.0.1 is not on the public internet, and only servers there are asked"
     assert "not on the public internet" in refusal(fetch, f"http://localhost:{server}/a.png")
@@ -125,12 +125,12 @@ def test_a_server_of_this_machine_is_refused(server):
     assert "not on the public internet" in refusal(fetch, f"http://2130706433:{server}/a.png")  # 127.0.0.1 as a number
 
 
-def test_one_private_address_among_several_refuses_a_name(server):
+def test_name_with_one_private_address_is_rejected(server):
     said = refusal(fetch, f"http://example.com:{server}/", resolve=lambda *_: ["8.8.8.8", "10.0.0.1"])
     assert "example.com is not on the public internet" in said
 
 
-def test_a_picture_is_fetched_and_redirects_are_followed(server):
+def test_image_is_fetched_and_redirects_are_followed(server):
     def here(*_):
         return ["127.0.0.1"]
 
@@ -142,7 +142,7 @@ def test_a_picture_is_fetched_and_redirects_are_followed(server):
     assert "more than 64 MiB" in refusal(fetch, f"http://example.com:{server}/large", **options)
 
 
-def test_a_head_that_does_not_end_is_left_at_the_deadline(server, monkeypatch):
+def test_endless_header_is_abandoned_at_the_deadline(server, monkeypatch):
     monkeypatch.setattr("woolly.multimodal.remote.time", SimpleNamespace(monotonic=lambda: CLOCK.now))
     said = refusal(fetch, f"http://example.com:{server}/slow", resolve=lambda *_: ["127.0.0.1"], checks=False)
     assert said == "the picture at example.com cannot be fetched (it took too long)"
@@ -162,7 +162,7 @@ def test_a_head_that_does_not_end_is_left_at_the_deadline(server, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("n_before", [0, 2])
-def test_every_redirect_is_checked_as_the_first_address(server, monkeypatch, there, says, n_before):
+def test_every_redirect_is_checked_like_the_first_address(server, monkeypatch, there, says, n_before):
     from woolly.multimodal import remote
 
     connected = []
@@ -186,18 +186,18 @@ def test_every_redirect_is_checked_as_the_first_address(server, monkeypatch, the
     assert connected == [("127.0.0.1", server)] * (n_before + 1)  # none to where the last one leads
 
 
-def test_a_name_is_asked_for_once_and_its_second_answer_changes_nothing(server):
+def test_dns_name_is_resolved_once(server):
     answers = iter([["127.0.0.1"], ["10.0.0.1"]])
     found = fetch(f"http://example.com:{server}/a.png", resolve=lambda *_: next(answers), checks=False)
     assert found.startswith(PNG) and next(answers) == ["10.0.0.1"]
 
 
 @pytest.mark.parametrize("url", ["http://u:p@example.com/", "http:///a", "http://a b/", "http://example.com:99999/"])
-def test_odd_addresses_are_refused(url):
+def test_odd_addresses_are_rejected(url):
     refusal(fetch, url)
 
 
-def test_pictures_of_one_conversation_share_their_time():
+def test_images_of_one_conversation_share_their_time_limit():
     given = ImageInput(url="http://93.184.216.34/a.png", where="messages.0.content.0")
     with pytest.raises(RequestError, match=r"messages.0.content.0: .*cannot be fetched \(it took too long"):
         given.read(allows_remote=True, deadline=-math.inf)  # nothing is connected to

@@ -69,7 +69,7 @@ def opened(given, tower=SMOL):
 
 
 @pytest.mark.parametrize("rate", [1, 10, 24, 29.97])
-def test_frames_are_chosen_as_the_processor_does(rate):
+def test_frames_are_sampled_like_the_processor(rate):
     for n_frames in (1, 2, 7, 60, 640, 1500, 3001, 9999):
         n = max(1, min(round(n_frames / rate), 64))
         is_long = n_frames / rate - 2 > 64
@@ -78,7 +78,7 @@ def test_frames_are_chosen_as_the_processor_does(rate):
 
 
 @pytest.mark.parametrize(("format", "codec"), [("mp4", "mpeg4"), ("mov", "mpeg4"), ("matroska", "mpeg4")])
-def test_a_video_is_frames_with_their_times(format, codec):
+def test_video_is_frames_with_their_times(format, codec):
     data = write_video(format=format, codec=codec)
     seen = read_video(data)
     assert is_video(data) and seen.seconds == pytest.approx(5)
@@ -88,13 +88,13 @@ def test_a_video_is_frames_with_their_times(format, codec):
         assert abs(frame.picture.pixels.mean() - frame.seconds * 50) < 6
 
 
-def test_the_same_file_is_read_once(clip, monkeypatch):
+def test_same_file_is_read_once(clip, monkeypatch):
     first = read_video(clip)
     monkeypatch.setattr(video, "run_in_turn", lambda *_, **__: pytest.fail("read again"))
     assert read_video(bytes(clip)).frames is first.frames
 
 
-def test_faults_are_one_sentence(clip, monkeypatch):
+def test_errors_are_one_line(clip, monkeypatch):
     cases = {
         "the video is no video of a known format; MP4, MOV, WebM or MKV": b"#EXTM3U\nfile:///etc/passwd",
         r"the video is a damaged video \(": clip[:500],
@@ -112,7 +112,7 @@ def test_faults_are_one_sentence(clip, monkeypatch):
         read_video(clip + b"x")
 
 
-def test_frames_stand_in_the_words_of_the_processor(clip):
+def test_frames_are_laid_out_with_the_text_of_the_processor(clip):
     parts = opened(VideoInput(clip))
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     assert texts[0] == (
@@ -127,20 +127,20 @@ def test_frames_stand_in_the_words_of_the_processor(clip):
     assert [_words(n) for n in (1, 12, 20, 64)] == ["one", "twelve", "twenty", "sixty-four"]
 
 
-def test_qwen_chooses_frames_as_its_processor_does(record):
+def test_qwen_samples_frames_like_its_processor(record):
     for n, rate in LENGTHS:
         assert showing_of(QWEN).choose(n, rate) == record[f"chosen {n} {rate}"].tolist()
     with pytest.raises(RequestError, match="the video has one frame, and this model takes at least 2"):
         showing_of(QWEN).choose(1, 24.0)
 
 
-def test_frames_of_qwen_keep_to_the_limits_of_its_processor(record):
+def test_qwen_frames_respect_the_limits_of_its_processor(record):
     assert [showing_of(QWEN).fit(*size) for size in SIZES] == [tuple(one) for one in record["sizes"].tolist()]
     with pytest.raises(RequestError, match="1 to 200"):
         showing_of(QWEN).fit(4, 32, 7000)
 
 
-def test_two_frames_are_patches_as_the_processor_cuts_them(record):
+def test_frame_pairs_are_cut_into_patches_like_the_processor(record):
     seen = frames()
     _, high, wide = grid = record["grid"].tolist()
     assert grid == [2, 2, 4]
@@ -154,7 +154,7 @@ def test_two_frames_are_patches_as_the_processor_cuts_them(record):
         np.testing.assert_allclose(sampled(cut.reshape(high * wide, -1)), want, rtol=0, atol=2e-7)
 
 
-def test_resized_frames_are_the_patches_of_the_processor(record):
+def test_resized_frames_match_the_patches_of_the_processor(record):
     height, width = showing_of(QWEN).fit(len(large()), *large().shape[1:3])
     seen = np.stack([resize(one, height, width, "bicubic") for one in large()])
     _, high, wide = grid = record["resized grid"].tolist()
@@ -166,7 +166,7 @@ def test_resized_frames_are_the_patches_of_the_processor(record):
         assert apart.max() < 1.01 * 2 / 255 and apart.mean() < 0.1 / 255  # a level of 255 here and there
 
 
-def test_texts_of_pairs_are_those_of_the_processor(record, monkeypatch):
+def test_pair_texts_match_the_processor(record, monkeypatch):
     for n, rate in SAID:
         chosen = record[f"chosen {n} {rate}"].tolist()
         chosen += chosen[-1:] * (len(chosen) % 2)
@@ -178,7 +178,7 @@ def test_texts_of_pairs_are_those_of_the_processor(record, monkeypatch):
         assert said == record[f"said {n} {rate}"]
 
 
-def test_qwen_sees_pairs_of_frames_with_their_times(clip):
+def test_qwen_gets_pairs_of_frames_with_their_times(clip):
     parts = opened(VideoInput(clip), QWEN)
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     # Ten frames of fifty, evenly: 0, 5, 11, 16, 22, 27, 33, 38, 44 and 49.
@@ -189,7 +189,7 @@ def test_qwen_sees_pairs_of_frames_with_their_times(clip):
     assert len({one.digest for one in prepared}) == 5
 
 
-def test_frames_of_qwen_are_resized_by_the_filter_of_pictures():
+def test_qwen_frames_are_resized_with_the_image_filter():
     import av
     from PIL import Image
 
@@ -204,7 +204,7 @@ def test_frames_of_qwen_are_resized_by_the_filter_of_pictures():
 
 
 @pytest.mark.parametrize("settings", QWEN2.values(), ids=QWEN2)
-def test_frames_of_qwen_2_are_chosen_as_its_processor_does(record, settings):
+def test_qwen_2_frames_are_sampled_like_its_processor(record, settings):
     showing = showing_of(settings)
     for n, rate in LENGTHS:
         assert showing.choose(n, rate) == record[f"qwen2 chosen {n} {rate}"].tolist()
@@ -222,7 +222,7 @@ def pair(pixels, rate=2.0):
     return Frame(0.0, pixels.shape[2], pixels.shape[1], zlib.compress(pixels.tobytes()), 2, rate=rate)
 
 
-def test_a_video_of_qwen_2_is_patches_as_its_processor_cuts_them(record):
+def test_qwen_2_video_is_cut_into_patches_like_its_processor(record):
     seen = np.ascontiguousarray(frames()[:, :28, :28])
     prepared = prepare_clip(Clip((pair(seen[:2]), pair(seen[[2, 2]]))), QWEN2["qwen2"])
     assert record["qwen2 grid"].tolist() == [2, 2, 2] and [one.grid for one in prepared.pieces] == [(2, 2, 2)] * 2
@@ -232,7 +232,7 @@ def test_a_video_of_qwen_2_is_patches_as_its_processor_cuts_them(record):
 
 @pytest.mark.parametrize("name", QWEN2)
 @pytest.mark.parametrize(("n", "height", "width", "rate"), FOLLOWED + LATER)
-def test_rows_of_a_video_turn_by_seconds_lines_and_columns(record, name, n, height, width, rate):
+def test_video_rows_have_mrope_positions_of_seconds_lines_and_columns(record, name, n, height, width, rate):
     pixels = np.zeros((2, 28 * height, 28 * width, 3), np.uint8)
     layout = lay_out(prepare_clip(Clip((pair(pixels, rate),) * n), QWEN2[name]), QWEN2[name])
     assert layout.parts[0] == "<|vision_start|>" and layout.parts[-1] == "<|vision_end|>"
@@ -246,7 +246,7 @@ def test_rows_of_a_video_turn_by_seconds_lines_and_columns(record, name, n, heig
     assert inputs.mrope_delta == last + 1 + AFTER - inputs.n_prompt
 
 
-def test_a_video_of_qwen_2_is_one_run_of_rows(clip, record):
+def test_qwen_2_video_is_one_range_of_rows(clip, record):
     (part, text) = opened(VideoInput(clip, where="a"), QWEN2["qwen2.5"])
     assert isinstance(part, ImagePart) and text == TextPart("what?")
     clips = part.picture.source
@@ -279,7 +279,7 @@ FRAME = {"numbers": [0, 3], "bytes": 4}
         (HEAD, b'{"end": true}\n', "no frames"),
     ],
 )
-def test_a_child_that_writes_something_else_is_a_damaged_video(clip, monkeypatch, head, frames, reason):
+def test_unexpected_child_output_is_a_damaged_video(clip, monkeypatch, head, frames, reason):
     written = iter([json.dumps(head).encode() + b"\n", frames])
     monkeypatch.setattr(video, "run_in_turn", lambda *_, **__: next(written))
     with pytest.raises(RequestError, match=f"is a damaged video .*{reason}"):
@@ -287,7 +287,7 @@ def test_a_child_that_writes_something_else_is_a_damaged_video(clip, monkeypatch
             prepare_frame(frame, QWEN)
 
 
-def test_both_children_of_a_video_keep_to_the_deadline_of_the_conversation(clip, monkeypatch):
+def test_both_video_children_respect_the_deadline_of_the_conversation(clip, monkeypatch):
     calls = []
     run = video.run_in_turn
 
@@ -306,7 +306,7 @@ def test_both_children_of_a_video_keep_to_the_deadline_of_the_conversation(clip,
         given.read(showing_of(QWEN))
 
 
-def test_models_that_take_videos_otherwise_refuse_them_by_name(clip):
+def test_models_with_another_video_format_reject_it_by_name(clip):
     given = VideoInput(clip, where="a.b")
     with pytest.raises(RequestError, match=r"^a\.b: videos are taken by SmolVLM and Qwen .* not .* type glm4v;"):
         opened(given, replace(SMOL, projector="glm4v"))
@@ -321,7 +321,7 @@ def test_models_that_take_videos_otherwise_refuse_them_by_name(clip):
             opened(VideoInput(data=data))
 
 
-def test_a_video_of_another_server_is_fetched_for_a_model_that_takes_it(clip, monkeypatch):
+def test_remote_video_is_fetched_for_a_video_model(clip, monkeypatch):
     asked = []
     monkeypatch.setattr("woolly.multimodal.remote.fetch", lambda *given, **_: asked.append(given) or clip)
     message = Message("user", (VideoPart(VideoInput(data="https://x/a.mp4", where="a")),))
@@ -333,7 +333,7 @@ def test_a_video_of_another_server_is_fetched_for_a_model_that_takes_it(clip, mo
     assert asked == [("https://x/a.mp4", "video")]
 
 
-def test_parts_of_the_library_are_read(clip, tmp_path):
+def test_library_parts_are_read(clip, tmp_path):
     path = tmp_path / "a.mp4"
     path.write_bytes(clip)
     url = "data:video/mp4;base64," + base64.b64encode(clip).decode()
@@ -346,7 +346,7 @@ def test_parts_of_the_library_are_read(clip, tmp_path):
         assert isinstance(read, VideoPart) and len(read.video.read(SMOLVLM).frames) == 5
 
 
-def test_mutated_files_are_frames_or_one_sentence(clip):
+def test_mutated_files_are_frames_or_one_line_errors(clip):
     chance = random.Random(1)
     for _ in range(10):
         try:

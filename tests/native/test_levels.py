@@ -21,7 +21,7 @@ def best(smollm2):
 
 
 @pytest.mark.parametrize("level", _native.kernel_levels())
-def test_the_greedy_text_of_smollm2_is_the_same_at_every_level(level, best, smollm2, monkeypatch):
+def test_smollm2_greedy_text_is_the_same_on_every_isa(level, best, smollm2, monkeypatch):
     monkeypatch.setenv("WOOLLY_ISA", level)
     assert "Paris" in best[0]
     assert answers(smollm2) == best

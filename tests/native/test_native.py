@@ -64,7 +64,7 @@ def disassembly():
     return [one for path in archives() for one in functions(path)]
 
 
-def test_wide_instructions_stay_in_the_namespaces_of_their_levels(disassembly):
+def test_wide_instructions_stay_in_their_isa_namespaces(disassembly):
     leaks = [
         f"{member}: {name}: {WIDE.search(code)[0].strip()}"
         for member, name, code in disassembly
@@ -73,13 +73,13 @@ def test_wide_instructions_stay_in_the_namespaces_of_their_levels(disassembly):
     assert not leaks
 
 
-def test_the_search_for_wide_instructions_finds_those_of_the_levels(disassembly):
+def test_search_finds_wide_instructions_in_isa_namespaces(disassembly):
     for level in LEVELS:
         code = [code for _, name, code in disassembly if f"woolly::{level}::" in name]
         assert any(WIDE.search(text) for text in code), f"no wide instruction in {level}"
 
 
-def test_no_level_runs_code_when_the_extension_is_loaded(disassembly):
+def test_no_isa_specific_code_runs_at_import(disassembly):
     # A table filled at load time would run its level's instructions on every CPU.
     objects = {f"{level}.cpp.o" for level in (*LEVELS, "scalar")}
     found = [name for member, name, _ in disassembly if member in objects and "GLOBAL__sub_I" in name]
@@ -121,19 +121,19 @@ def run_compiled(tmp_path, flags, *sources, plain=()):
     return done.stdout
 
 
-def test_memory_and_threads_are_what_programs_need(tmp_path):
+def test_memory_and_threads(tmp_path):
     if not archives():
         pytest.skip("the build folder is not here: Woolly was not built in this checkout")
     assert "levels:" in run_compiled(tmp_path, ["-pthread"], "tests/test_platform.cpp", archives()[0])
 
 
 @pytest.mark.parametrize("level", [level for level in _native.kernel_levels() if level in PRIMITIVES])
-def test_primitives_give_the_bits_of_the_scalar_ones(level, tmp_path):
+def test_primitives_match_the_scalar_ones(level, tmp_path):
     run_compiled(tmp_path, [f"-DTEST_{PRIMITIVES[level]}", *FLAGS[level]], "tests/test_primitives.cpp")
 
 
 @pytest.mark.parametrize("level", _native.kernel_levels())
-def test_many_rows_have_the_bits_of_one(level, tmp_path):
+def test_many_rows_match_one_row(level, tmp_path):
     if not archives():
         pytest.skip("the build folder is not here: Woolly was not built in this checkout")
     flags = [f"-DTEST_LEVEL=k_{level}_level", *NEEDS.get(level, [])]
@@ -142,7 +142,7 @@ def test_many_rows_have_the_bits_of_one(level, tmp_path):
 
 
 @pytest.mark.parametrize("level", _native.kernel_levels())
-def test_queries_together_have_the_bits_of_one_and_are_right(level, tmp_path):
+def test_batched_queries_match_single_ones_and_are_right(level, tmp_path):
     if not archives():
         pytest.skip("the build folder is not here: Woolly was not built in this checkout")
     flags = [f"-DTEST_LEVEL=k_{level}_level", *NEEDS.get(level, [])]
@@ -151,7 +151,7 @@ def test_queries_together_have_the_bits_of_one_and_are_right(level, tmp_path):
 
 
 @pytest.mark.parametrize(("served_by", "types"), [pytest.param("PLANES", 15, marks=pytest.mark.rare), ("DOTS", 18)])
-def test_what_serves_many_rows_has_the_bits_of_one_row(tmp_path, served_by, types):
+def test_many_row_kernels_match_one_row(tmp_path, served_by, types):
     # Kernels are not optimized, where -O1 takes 48 s to compile; what draws their input is. That kernels are always
     # inlined is a matter of speed, and a copy of them at each place took 15 s more: 14 s to compile and 5 s to run.
     flags = ["-DTEST_LEVEL=k_tiles_level", f"-DTEST_{served_by}", "-DTEST_COLUMNS=1280"]

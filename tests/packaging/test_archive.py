@@ -43,7 +43,7 @@ def digest(project):
 
 
 @pytest.mark.parametrize("of", ["these sources", "others", "nothing"])
-def test_an_archive_of_other_sources_stays_out_of_sdist_and_wheel(project, of):
+def test_stale_archive_stays_out_of_sdist_and_wheel(project, of):
     index = b'{"sources": "%s"}' % (digest(project) if of == "these sources" else b"0" * 64)
     data = MARK + len(index).to_bytes(4, "little") + index if of != "nothing" else b"no archive"
     (project / ARCHIVE).write_bytes(data)

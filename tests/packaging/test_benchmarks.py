@@ -41,7 +41,7 @@ def test_help_names_the_options(name):
     assert "--peer-python" in done.stdout
 
 
-def test_without_a_peer_one_is_told_how_to_get_it(tiny_model):
+def test_missing_peer_error_says_how_to_get_it(tiny_model):
     done = script("versus", tiny_model)
     assert done.returncode == 2
     assert "pip install llama-cpp-python" in done.stderr
@@ -49,7 +49,7 @@ def test_without_a_peer_one_is_told_how_to_get_it(tiny_model):
 
 @pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is not None, reason="llama-cpp-python is installed here")
 @pytest.mark.parametrize("python", [sys.executable, "/nowhere/python"])
-def test_an_environment_without_the_peer_is_one_sentence(tiny_model, python):
+def test_environment_without_the_peer_gives_a_one_line_error(tiny_model, python):
     done = script("versus", tiny_model, "--peer-python", python)
     assert done.returncode == 1
     assert done.stderr.startswith("versus: error: llama.cpp")
@@ -57,7 +57,7 @@ def test_an_environment_without_the_peer_is_one_sentence(tiny_model, python):
     assert done.stderr.count("\n") == 1
 
 
-def test_our_server_answers_line_by_line_and_survives_a_wrong_request(tiny_model):
+def test_server_answers_line_by_line_and_survives_an_invalid_request(tiny_model):
     servers = load("versus.process")
     with servers.start_ours() as ours:
         loaded = ours.ask("load", model=str(tiny_model), threads=1, ctx=64, sequences=2)
@@ -72,7 +72,7 @@ def test_our_server_answers_line_by_line_and_survives_a_wrong_request(tiny_model
         assert ours.ask("peak")["mib"] > 1
 
 
-def test_attention_keeps_the_best_of_rounds_in_turn(monkeypatch):
+def test_attention_keeps_the_best_of_alternating_rounds(monkeypatch):
     attention = load("attention")
     said = iter(["f16 64 4 6.50 3.25 aa", "f16 64 4 7.75 3.88 aa", "f16 64 4 6.75 3.38 aa", "f16 64 4 7.50 3.75 aa"])
     ran = []
@@ -87,7 +87,7 @@ def test_attention_keeps_the_best_of_rounds_in_turn(monkeypatch):
     assert before == {("f16", "64", "4"): (6.75, 3.38, "aa")} and after == {("f16", "64", "4"): (7.75, 3.88, "aa")}
 
 
-def test_the_engine_is_measured_beside_its_program(tiny_model):
+def test_engine_is_measured_next_to_its_program(tiny_model):
     done = script("engine", tiny_model, "--batch", 2, "--tokens", 12, "--long", 400, "--short", 8, "--chunk", 64)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -95,7 +95,7 @@ def test_the_engine_is_measured_beside_its_program(tiny_model):
     assert report["short_beside_long"]["first_token_chunks"] > 1
 
 
-def test_a_ratio_is_of_medians_and_above_one_where_ours_is_better():
+def test_ratio_uses_medians_and_is_above_one_if_woolly_is_faster():
     comparison = load("versus.comparison").Comparison
     rates = comparison("rate", "tokens/s", "more", (30.0, 10.0, 20.0), (10.0, 10.0, 40.0))
     assert rates.ratio == 2.0
@@ -111,7 +111,7 @@ def test_spread_is_the_range_over_the_median():
     assert load("versus.comparison").spread((8.0, 10.0, 12.0)) == pytest.approx(0.4)
 
 
-def test_a_figure_tries_more_settings_of_the_peer_where_they_may_matter():
+def test_more_peer_settings_are_tried_where_they_may_matter():
     figure = load("versus.figures").Figure
     assert [str(s) for s in figure("generate", 8, 1).settings] == [
         "flash attention on, shared cache, ubatch 512",
@@ -122,14 +122,14 @@ def test_a_figure_tries_more_settings_of_the_peer_where_they_may_matter():
     assert {s.ubatch for s in figure("prompt", 512).settings} == {512}
 
 
-def test_a_figure_is_a_rate_or_a_time():
+def test_measurement_is_a_rate_or_a_time():
     figure = load("versus.figures").Figure
     assert figure("generate", 8, 4).value({"seconds": 2.0}) == 16
     assert figure("first_token", 512).value({"seconds": 2.0}) == 2.0
     assert figure("first_token", 512).better == "less"
 
 
-def test_tests_are_named_in_groups_or_one_by_one_and_cut_to_the_models_context():
+def test_tests_are_selected_by_group_or_name_and_capped_to_the_context():
     figures = load("versus.figures")
 
     def names(tests, limit=100000):
@@ -147,7 +147,7 @@ def test_tests_are_named_in_groups_or_one_by_one_and_cut_to_the_models_context()
             names(wrong)
 
 
-def test_no_two_rounds_have_a_beginning_of_their_text_in_common():
+def test_no_two_rounds_share_a_text_prefix():
     text = load("versus.figures").text
     texts = [text(64, turn) for turn in range(-1, 6)]
     assert len({words[:2] for words in texts}) == len(texts)
@@ -167,7 +167,7 @@ def test_threads_are_those_of_the_engine(monkeypatch):
     assert versus.parser().parse_args(["x.gguf", "-t", "3"]).threads == 3
 
 
-def test_who_goes_first_alternates_from_round_to_round(monkeypatch, tiny_model):
+def test_first_engine_alternates_between_rounds(monkeypatch, tiny_model):
     versus = load("versus.__main__")
     asked = []
 
@@ -286,7 +286,7 @@ def test_one_command_compares_everything_and_writes_a_report(tiny_model, fake_pe
         ElementTree.parse(folder / f"tiny-{name}.svg")
 
 
-def test_an_unknown_test_is_one_sentence(tiny_model, fake_peer):
+def test_unknown_test_gives_a_one_line_error(tiny_model, fake_peer):
     done = script("versus", tiny_model, "--peer-python", fake_peer, "--tests", "speed")
     assert done.returncode == 1
     assert done.stderr.startswith("versus: error: 'speed' is no test; name some of prefill,")
@@ -294,7 +294,7 @@ def test_an_unknown_test_is_one_sentence(tiny_model, fake_peer):
 
 
 @given(logits=st.lists(st.floats(-20, 20), min_size=2, max_size=8), shift=st.floats(-100, 100))
-def test_a_distribution_has_no_divergence_from_itself_whatever_is_added_to_its_logits(logits, shift):
+def test_distribution_has_no_divergence_from_itself_with_shifted_logits(logits, shift):
     kl = load("kl")
     p, q = (kl.log_softmax(np.array([row])) for row in (logits, np.add(logits, shift)))
     assert np.exp(p).sum() == pytest.approx(1)
@@ -312,20 +312,20 @@ def test_divergence_is_in_nats_and_from_the_reference():
     assert len(seen.surprise) == 2
 
 
-def test_perplexity_of_a_uniform_distribution_is_the_size_of_the_vocabulary():
+def test_perplexity_of_a_uniform_distribution_is_the_vocabulary_size():
     seen = load("kl").Divergence("x")
     seen.add(np.zeros((100, 7), np.float32), np.zeros((100, 7), np.float32), [i % 7 for i in range(1, 100)])
     assert seen.as_json()["perplexity"] == pytest.approx(7)
     assert seen.as_json()["mean_kl"] == 0
 
 
-def test_chunks_cover_the_text_and_begin_with_bos_where_there_is_one():
+def test_chunks_cover_the_text_and_begin_with_bos_if_there_is_one():
     chunks = load("kl").chunks
     assert list(chunks([1, 2, 3, 4, 5], 2, None)) == [[1, 2], [3, 4], [5]]
     assert list(chunks([1, 2, 3, 4, 5], 2, 0)) == [[0, 2], [0, 4], [0]]
 
 
-def test_a_shape_of_random_weights_is_a_model_that_runs(tiny_model, tmp_path):
+def test_random_weights_of_a_shape_give_a_runnable_model(tiny_model, tmp_path):
     shapes = load("shapes")
     small = shapes.Shape("qwen3moe", 2, 256, 256, 4, 2, 64, 1e6, experts=4, used=2, has_qk_norm=True)
     small = dataclasses.replace(small, keys={"expert_feed_forward_length": 256}, is_tied=False)
@@ -338,7 +338,7 @@ def test_a_shape_of_random_weights_is_a_model_that_runs(tiny_model, tmp_path):
     assert types == {GGMLType.Q4_K, GGMLType.Q6_K}
 
 
-def test_a_shape_of_recurrent_layers_and_one_of_a_latent_are_models_that_run(tiny_model, tmp_path):
+def test_recurrent_and_latent_shapes_give_runnable_models(tiny_model, tmp_path):
     shapes = load("shapes")
     hybrid, latent = shapes.SHAPES["qwen3.5-4b"], shapes.SHAPES["deepseek-v2-lite"]
     ssm = {"ssm.state_size": 64, "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 256}

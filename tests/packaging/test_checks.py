@@ -10,7 +10,7 @@ import pytest
 from tests.packaging.test_scripts import ROOT, house  # noqa: F401 - a fixture
 
 
-def test_a_quick_check_leaves_out_the_slow_tests_and_goes_on_after_a_failure(house):  # noqa: F811
+def test_quick_check_skips_slow_tests_and_continues_after_a_failure(house):  # noqa: F811
     for tool in ("ruff", "mypy", "clang-format"):
         house.write(tool, f"#!/bin/sh\nexit {int(tool == 'mypy')}\n")
     result = house.start("test", "quick", "-x")
@@ -36,7 +36,7 @@ def test_rare_tests_run_alone(house):  # noqa: F811
         ("2", "1", "0", "woolly: error: not in order: pytest"),
     ],
 )
-def test_a_few_failures_are_tried_again_alone_and_named(house, ends, n_failed, again_ends, says):  # noqa: F811
+def test_a_few_failures_are_retried_alone_and_named(house, ends, n_failed, again_ends, says):  # noqa: F811
     for tool in ("ruff", "mypy", "clang-format"):
         house.write(tool, "#!/bin/sh\nexit 0\n")
     result = house.start("test", PYTEST_ENDS=ends, N_FAILED=n_failed, AGAIN_ENDS=again_ends)
@@ -45,8 +45,8 @@ def test_a_few_failures_are_tried_again_alone_and_named(house, ends, n_failed, a
     assert ("--last-failed" in result.stdout) == (ends == "1" and n_failed == "3")
 
 
-def test_the_second_try_takes_only_what_failed(tmp_path):
-    name = "tests/packaging/test_checks.py::test_the_second_try_takes_only_what_failed"
+def test_retry_runs_only_failures(tmp_path):
+    name = "tests/packaging/test_checks.py::test_retry_runs_only_failures"
     (tmp_path / "v" / "cache").mkdir(parents=True)
     (tmp_path / "v" / "cache" / "lastfailed").write_text(json.dumps({name: True}))
     second = ["--last-failed", "--last-failed-no-failures", "none"]

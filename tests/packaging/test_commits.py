@@ -23,7 +23,7 @@ def commits():
 @pytest.mark.parametrize(
     "subject", ["Share full pages between requests", "Pass the batch as one record", "Re-read the file", "Embed tables"]
 )
-def test_a_plain_subject_is_taken(commits, subject):
+def test_plain_subject_is_accepted(commits, subject):
     assert commits.faults(subject, 100) == []
 
 
@@ -41,11 +41,11 @@ def test_a_plain_subject_is_taken(commits, subject):
         ("Share pages", 3001, "3,001 changed lines"),
     ],
 )
-def test_a_subject_that_breaks_the_rule_is_named(commits, subject, n_lines, fault):
+def test_invalid_subject_is_reported(commits, subject, n_lines, fault):
     assert [one for one in commits.faults(subject, n_lines) if fault in one]
 
 
-def test_all_commits_since_the_check_keep_the_rule():
+def test_all_commits_since_the_check_follow_the_rule():
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("this is no clone")
     shallow = subprocess.run(

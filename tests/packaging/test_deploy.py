@@ -61,7 +61,7 @@ def machine(tmp_path):
         (("dist/a-1-py3-none-any.whl",), "dist/a-1-py3-none-any.whl"),
     ],
 )
-def test_uv_of_the_machine_installs_what_is_asked_for(machine, arguments, wanted):
+def test_installed_uv_installs_the_requested_package(machine, arguments, wanted):
     done, calls = machine(*arguments, programs=["uv", "pipx"])
     assert done.returncode == 0
     assert calls == [f"uv tool install --force {wanted}", "uv tool dir --bin"]
@@ -69,17 +69,17 @@ def test_uv_of_the_machine_installs_what_is_asked_for(machine, arguments, wanted
     assert done.stderr.splitlines()[-1].endswith('"uv tool uninstall woolly-llm" removes it')
 
 
-def test_a_folder_on_the_path_needs_no_word(machine, tmp_path):
+def test_folder_on_the_path_needs_no_message(machine, tmp_path):
     done, _ = machine(programs=["uv"], PATH=f"{tmp_path}/bin:{tmp_path}/.local/bin")
     assert "is not on the path" not in done.stderr
 
 
-def test_pipx_stands_in_for_uv(machine):
+def test_pipx_replaces_uv(machine):
     done, calls = machine(programs=["pipx"])
     assert (done.returncode, calls) == (0, ["pipx install --force woolly-llm"])
 
 
-def test_a_machine_with_python_alone_gets_uv_by_pip_once(machine, tmp_path):
+def test_python_alone_gets_uv_by_pip_once(machine, tmp_path):
     done, calls = machine(programs=["python3.12"])
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in calls] == ["python", "python", "python", "uv", "uv"]
@@ -98,14 +98,14 @@ def test_a_machine_with_python_alone_gets_uv_by_pip_once(machine, tmp_path):
         (("latest",), {}, "latest is neither a version nor a wheel"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(machine, arguments, variables, sentence):
+def test_impossible_installation_gives_a_one_line_error(machine, arguments, variables, sentence):
     done, calls = machine(*arguments, programs=["python3"], **variables)
     assert done.returncode == 1
     assert sentence in done.stderr.splitlines()[-1]
     assert not any(line.startswith("uv") for line in calls)
 
 
-def test_the_installers_take_the_same_steps_on_either_system():
+def test_installers_take_the_same_steps_on_either_system():
     texts = [(DEPLOY / name).read_text() for name in ("install.sh", "install.ps1")]
     for text in texts:
         for said in ("neither uv, nor pipx", "installing uv into", "neither a version nor a wheel", "not on the path"):
@@ -123,7 +123,7 @@ def test_shellcheck_finds_nothing():
     assert done.stdout == ""
 
 
-def test_no_file_installs_the_other_program_of_that_name():
+def test_no_file_installs_the_unrelated_pypi_package():
     for path in [p for p in DEPLOY.rglob("*") if p.is_file()] + sorted((ROOT / ".github" / "workflows").iterdir()):
         for line in path.read_text().splitlines():
             if re.search(r"(pip|pipx|uv tool|uvx) .*\binstall\b|uvx --from", line):
@@ -138,7 +138,7 @@ def section(path, name="Service"):
     return dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
 
 
-def test_the_unit_hides_devices_and_the_drop_in_shows_those_of_gpus():
+def test_systemd_unit_hides_devices_and_the_drop_in_shows_gpus():
     assert section("woolly.service")["PrivateDevices"] == "yes"
     shown = section("woolly-gpu.conf")
     assert (shown["PrivateDevices"], shown["DevicePolicy"]) == ("no", "closed")
@@ -147,7 +147,7 @@ def test_the_unit_hides_devices_and_the_drop_in_shows_those_of_gpus():
     assert "woolly-gpu.conf" in (DEPLOY / "woolly.service").read_text()
 
 
-def test_the_unit_points_at_no_file_that_a_wheel_lacks():
+def test_systemd_unit_names_no_file_missing_from_the_wheel():
     assert "Documentation" not in section("woolly.service", "Unit")
 
 
@@ -166,7 +166,7 @@ def test_systemd_accepts_the_unit_with_its_drop_in(tmp_path):
     assert not [line for line in done.stderr.splitlines() if "woolly" in line or "gpu.conf" in line]
 
 
-def test_the_formula_is_filled_in_by_the_release():
+def test_formula_is_filled_in_by_the_release():
     formula = (DEPLOY / "homebrew" / "woolly-llm.rb").read_text()
     release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     names = re.findall(r"@\w+@", formula)
@@ -176,7 +176,7 @@ def test_the_formula_is_filled_in_by_the_release():
     assert len([line for line in formula.splitlines() if line.count("@VERSION@") > 1]) == 0  # sed replaces one per line
 
 
-def test_the_image_takes_a_wheel_or_a_version_and_compiles_nothing():
+def test_image_takes_a_wheel_or_a_version_and_compiles_nothing():
     text = (DEPLOY / "Containerfile").read_text()
     assert {"ARG WHEELS=.", "ARG VERSION="} <= set(text.splitlines())
     assert "g++" not in text

@@ -9,7 +9,7 @@ from pathlib import Path
 SETUP = Path(__file__).resolve().parents[2] / "scripts" / "setup.sh"
 
 
-def test_it_has_the_pip_of_its_python_unpacked(tmp_path):
+def test_environment_has_unpacked_pip(tmp_path):
     made = tmp_path / "a folder" / ".venv"
     script = '. "$0"; python=$1 venv=$2; make_venv_with_pip'
     subprocess.run(["sh", "-c", script, SETUP, sys._base_executable, made], check=True, timeout=60)

@@ -42,7 +42,7 @@ def texts():
     yield ROOT / "pyproject.toml"
 
 
-def test_no_sentence_installs_another_program():
+def test_no_message_installs_an_unrelated_package():
     n_read, wrong = 0, []
     for path in texts():
         if path == Path(__file__).resolve():
@@ -71,7 +71,7 @@ def test_no_sentence_installs_another_program():
         "https://pypi.org/project/woolly/",
     ],
 )
-def test_such_a_sentence_is_found(text):
+def test_wrong_install_message_is_found(text):
     assert foreign(text)
 
 
@@ -86,5 +86,5 @@ def test_such_a_sentence_is_found(text):
         "pip install openai` and then `woolly serve`",
     ],
 )
-def test_what_is_right_is_let_through(text):
+def test_correct_install_message_passes(text):
     assert not foreign(text)

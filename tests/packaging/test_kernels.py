@@ -38,7 +38,7 @@ def configure(tmp_path):
 
 
 @pytest.mark.parametrize("system", ["Windows", "Linux", "Darwin"])
-def test_a_file_of_kernels_is_taken_as_it_is_under_any_name(configure, system, tmp_path):
+def test_kernel_archive_is_accepted_under_any_name(configure, system, tmp_path):
     given = tmp_path / "all of them.bin"
     given.write_bytes(b"woollyk2" + bytes(range(256)))
     done, kernels = configure(given, system)
@@ -46,7 +46,7 @@ def test_a_file_of_kernels_is_taken_as_it_is_under_any_name(configure, system, t
     assert kernels.read_bytes() == given.read_bytes()
 
 
-def test_what_is_no_file_of_kernels_is_refused_by_name(configure, tmp_path):
+def test_invalid_kernel_archive_is_rejected_by_name(configure, tmp_path):
     other = tmp_path / "other.bin"
     other.write_bytes(b"PK\3\4 a zip file")
     for given in (other, tmp_path / "missing.bin", tmp_path):
@@ -56,12 +56,12 @@ def test_what_is_no_file_of_kernels_is_refused_by_name(configure, tmp_path):
         assert f"WOOLLY_KERNELS is {given}, and a file that native/cuda/compile.py wrote was expected" in text
 
 
-def test_no_file_means_none_on_windows(configure):
+def test_missing_kernel_archive_is_allowed_on_windows(configure):
     done, kernels = configure("")
     assert done.returncode == 0, done.stderr
     assert not kernels.exists()
 
 
-def test_the_mark_is_that_of_the_compiler():
+def test_archive_mark_is_that_of_the_compiler():
     (digits,) = re.findall(r'mark STREQUAL "(\w+)"', (ROOT / "native" / "CMakeLists.txt").read_text())
     assert MARK.startswith(bytes.fromhex(digits))

@@ -43,20 +43,20 @@ def unguarded(text):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(NATIVE)))
-def test_no_file_outside_the_platform_room_includes_what_only_some_systems_have(path):
+def test_platform_headers_are_included_only_in_the_platform_folder(path):
     # The emulated GPU is a part of the tests, which run it on Linux alone.
     if path.relative_to(NATIVE).as_posix() not in ROOM and "cuda/emulated" not in path.as_posix():
         assert unguarded(path.read_text()) == []
 
 
-def test_the_check_sees_a_header_without_a_guard_and_after_one():
+def test_check_sees_a_header_without_a_guard_and_after_one():
     guarded = "#if defined(_WIN32)\n#include <windows.h>\n#else\n#include <sys/mman.h>\n#endif\n"
     assert unguarded(guarded) == []
     assert unguarded(guarded + "#include <unistd.h>\n") == ["unistd.h"]
     assert unguarded("#if defined(__x86_64__)\n#include <sys/mman.h>\n#endif\n") == ["sys/mman.h"]
 
 
-def test_both_systems_give_every_function_of_the_room_a_meaning():
+def test_both_systems_implement_every_platform_function():
     signature = re.compile(r"^(?:uint8_t\*|void|int|bool) (\w+)\(", re.MULTILINE)
     declared = signature.findall((NATIVE / "machine" / "system.h").read_text())
     assert len(declared) >= 5
@@ -65,7 +65,7 @@ def test_both_systems_give_every_function_of_the_room_a_meaning():
         assert sorted(signature.findall(public)) == sorted(declared)
 
 
-def test_the_cross_compile_has_the_flags_of_the_build():
+def test_cross_compile_has_the_flags_of_the_build():
     script = (ROOT / "scripts" / "windows").read_text()
     assert os.access(ROOT / "scripts" / "windows", os.X_OK)
     subprocess.run(["sh", "-n", ROOT / "scripts" / "windows"], check=True)
@@ -124,7 +124,7 @@ def errors_on(tmp_path_factory):
 
 @pytest.mark.rare  # 16 s of processor time for each of three systems
 @pytest.mark.parametrize("system", ["win32", "darwin"])
-def test_types_hold_on_systems_that_no_test_runs_on(system, errors_on):
+def test_types_check_for_untested_systems(system, errors_on):
     """A function that a system lacks is an error of types; what is not known of other files is one on this system, too.
 
     `scripts/test` checks all files for this system.

@@ -39,13 +39,13 @@ def artifacts(job):
     return [step["with"]["name"] for step in steps(job) if step["uses"].startswith("actions/upload-artifact@")]
 
 
-def test_the_built_module_has_the_version_of_the_project_and_the_changelog_tells_of_it():
+def test_built_module_has_the_project_version_and_a_changelog_entry():
     version = PROJECT["project"]["version"]
     assert woolly.__version__ == version
     assert re.search(rf"^## .*\b{re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
-def test_the_same_pythons_are_promised_built_and_tested():
+def test_promised_built_and_tested_python_versions_agree():
     prefix = "Programming Language :: Python :: 3."
     promised = [int(c.removeprefix(prefix)) for c in PROJECT["project"]["classifiers"] if c.startswith(prefix)]
     assert WHEELS["build"] == [f"cp3{minor}-*" for minor in promised]
@@ -54,7 +54,7 @@ def test_the_same_pythons_are_promised_built_and_tested():
     assert tested == [f"3.{promised[0]}", f"3.{promised[-1]}"]
 
 
-def test_a_release_has_every_kernel_level_and_kernels_for_every_generation_of_gpus():
+def test_release_has_every_isa_and_gpu_generation():
     # A build from source has those of its machine; no wheel may.
     assert WHEELS["linux"]["environment"] == {"WOOLLY_LEVELS": "all", "WOOLLY_CUDA_TARGETS": "all"}
     for system in ("macos", "windows"):
@@ -64,7 +64,7 @@ def test_a_release_has_every_kernel_level_and_kernels_for_every_generation_of_gp
     assert "$ENV{WOOLLY_LEVELS}" in build and "--targets ${targets}" in build
 
 
-def test_the_compiler_of_gpu_kernels_is_fetched_for_those_who_have_a_use_for_it(monkeypatch):
+def test_gpu_kernel_compiler_is_fetched_only_where_needed(monkeypatch):
     folder = ROOT / PROJECT["build-system"]["backend-path"][0]
     monkeypatch.syspath_prepend(str(folder))
     backend = importlib.import_module(PROJECT["build-system"]["build-backend"])
@@ -86,7 +86,7 @@ def test_the_compiler_of_gpu_kernels_is_fetched_for_those_who_have_a_use_for_it(
         assert backend.NVRTC in PROJECT["project"]["optional-dependencies"][extra]
 
 
-def test_a_wheel_made_by_hand_has_the_settings_of_the_workflow():
+def test_local_wheel_has_the_settings_of_the_workflow():
     script = (ROOT / "scripts" / "wheel").read_text()
     (command,) = re.findall(r"-m build .*", script)
     words = shlex.split(command)
@@ -99,7 +99,7 @@ def scripts_of(job):
 
 
 @pytest.mark.parametrize("name", ["ci", "release"])
-def test_what_the_workflows_start_exists(name):
+def test_files_started_by_workflows_exist(name):
     text = "\n".join(scripts_of(job) for job in workflow(name)["jobs"].values()) + WHEELS["test-command"]
     files = re.findall(r"(?<![\w.-])((?:scripts|tests|native|deploy)/[\w./-]+)", text)
     assert len(files) >= 4
@@ -109,7 +109,7 @@ def test_what_the_workflows_start_exists(name):
 
 
 @pytest.mark.parametrize("job", ["test", "rare"])
-def test_a_runner_gets_what_the_setup_installs_for_tests_as_root(job):
+def test_runner_installs_test_packages_as_root(job):
     setup = (ROOT / "scripts" / "setup.sh").read_text()
     wanted = set(" ".join(re.findall(r"no-install-recommends ((?:[a-z][\w-]* )+)\|\|", setup)).split())
     given = set(re.findall(r"[\w-]+", scripts_of(workflow("ci")["jobs"][job])))
@@ -117,7 +117,7 @@ def test_a_runner_gets_what_the_setup_installs_for_tests_as_root(job):
     assert wanted - given <= ({"chromium"} if job == "rare" else set())  # which images of x86-64 have
 
 
-def test_the_options_of_the_kernels_compiler_are_its_own():
+def test_kernel_compiler_options_are_its_own():
     (command,) = re.findall(r"python (native/cuda/compile.py .*)", scripts_of(workflow("release")["jobs"]["kernels"]))
     source = (ROOT / "native" / "cuda" / "compile.py").read_text()
     for option in re.findall(r"--\w+", command):
@@ -128,12 +128,12 @@ def test_the_options_of_the_kernels_compiler_are_its_own():
     assert f"'{wanted.partition(';')[0]}'" in (WORKFLOWS / "release.yml").read_text()
 
 
-def test_the_script_is_plain_sh_that_parses():
+def test_script_is_valid_posix_sh():
     assert os.access(ROOT / "scripts" / "wheel", os.X_OK)
     subprocess.run(["sh", "-n", ROOT / "scripts" / "wheel"], check=True)
 
 
-def test_a_release_is_the_sdist_and_the_wheels_that_were_tried():
+def test_release_is_the_sdist_and_the_tested_wheels():
     jobs = workflow("release")["jobs"]
     for name in ("publish", "page"):
         assert set(jobs[name]["needs"]) == {"sdist", "wheels", "try", "image"}
@@ -145,7 +145,7 @@ def test_a_release_is_the_sdist_and_the_wheels_that_were_tried():
 SYSTEMS = ["ubuntu-24.04", "ubuntu-24.04-arm", "macos-15", "windows-2025", "windows-11-arm"]
 
 
-def test_wheels_are_built_and_tried_on_every_system():
+def test_wheels_are_built_and_tested_on_every_system():
     jobs = workflow("release")["jobs"]
     built = jobs["wheels"]["strategy"]["matrix"]["include"]
     assert [one["runner"] for one in built] == SYSTEMS
@@ -158,7 +158,7 @@ def test_wheels_are_built_and_tried_on_every_system():
     assert {one["runner"] for one in tried["include"] if one["levels"].endswith(" scalar")} == set(SYSTEMS)
 
 
-def test_kernels_are_compiled_once_and_go_into_wheels_of_systems_with_nvidia_gpus():
+def test_cuda_kernels_are_compiled_once_for_wheels_of_systems_with_nvidia_gpus():
     jobs = workflow("release")["jobs"]
     assert artifacts(jobs["kernels"]) == ["kernels", "kernels-vulkan"]
     assert "--targets all" in scripts_of(jobs["kernels"])
@@ -177,7 +177,7 @@ def downloads(job):
     return {one["with"]["name"]: one for one in found}
 
 
-def test_vulkan_kernels_are_compiled_once_and_go_into_the_sdist_and_all_wheels():
+def test_vulkan_kernels_are_compiled_once_for_the_sdist_and_all_wheels():
     jobs = workflow("release")["jobs"]
     assert "python native/gpu/compile.py" in scripts_of(jobs["kernels"])
     (kept,) = PROJECT["tool"]["scikit-build"]["sdist"]["include"]
@@ -187,7 +187,7 @@ def test_vulkan_kernels_are_compiled_once_and_go_into_the_sdist_and_all_wheels()
         assert f"{download['with']['path']}/kernels.bin" == kept and not download.get("if")
 
 
-def test_windows_is_built_by_one_version_of_one_compiler_for_either_architecture():
+def test_windows_uses_one_compiler_version_for_both_architectures():
     version = "ziglang==0.16.0"
     for text in (
         WHEELS["windows"]["before-build"],
@@ -210,7 +210,7 @@ MAY = {
 
 
 @pytest.mark.parametrize("name", ["ci", "release"])
-def test_only_the_publishing_jobs_of_a_tag_may_do_more_than_read(name):
+def test_only_publishing_jobs_of_a_tag_have_write_permissions(name):
     content = workflow(name)
     assert content["permissions"] == {"contents": "read"}
     for job_name, job in content["jobs"].items():
@@ -223,7 +223,7 @@ def test_only_the_publishing_jobs_of_a_tag_may_do_more_than_read(name):
 
 
 @pytest.mark.parametrize("name", ["ci", "release"])
-def test_a_fork_needs_no_secret_and_no_runner_of_its_own(name):
+def test_fork_needs_no_secret_and_no_runner(name):
     text = (WORKFLOWS / f"{name}.yml").read_text()
     assert "secrets." not in text
     assert "self-hosted" not in text
@@ -242,5 +242,5 @@ def test_a_fork_needs_no_secret_and_no_runner_of_its_own(name):
         ("scalar", "--having avx2 scalar", False),
     ],
 )
-def test_the_smoke_test_holds_a_build_against_the_levels_that_are_named(levels, expected, holds):
+def test_smoke_test_compares_a_build_with_the_named_isas(levels, expected, holds):
     assert smoke.is_as_expected(levels.split(), expected.split()) is holds

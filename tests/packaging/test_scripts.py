@@ -25,12 +25,12 @@ def house(tmp_path):
     return make_house(tmp_path)
 
 
-def test_the_scripts_of_the_readme_can_be_started():
+def test_readme_scripts_can_be_started():
     for script in ("scripts/run", "scripts/test", ".ci/run"):
         assert os.access(ROOT / script, os.X_OK), script
 
 
-def test_the_first_start_makes_the_environment_installs_and_answers_on_stdout_alone(house):
+def test_first_start_creates_the_environment_and_prints_only_the_answer_on_stdout(house):
     result = house.start("run", "Why is  the sky blue?", "--seed", "1")
     assert result.returncode == 0, result.stderr
     assert result.stdout == (
@@ -43,7 +43,7 @@ def test_the_first_start_makes_the_environment_installs_and_answers_on_stdout_al
     assert house.lines() == ["venv", f"pip . in {house.root}"]
 
 
-def test_a_long_build_says_how_far_it_is_and_how_long_it_may_take(house):
+def test_long_build_reports_progress_and_expected_time(house):
     setup = house.root / "scripts" / "setup.sh"
     setup.write_text(setup.read_text().replace("every=10", "every=1"))
     result = house.start("run", PIP_SAYS="  [5/20] Building CXX object one.o", PIP_SLEEPS="3")
@@ -59,13 +59,13 @@ def test_packages_are_fetched_while_woolly_is_compiled(house):
     assert (house.root / ".venv" / "woolly-packages").read_text() == "numpy>=1\n"
 
 
-def test_what_the_tests_need_is_fetched_while_woolly_is_compiled_for_them(house):
+def test_test_packages_are_fetched_while_woolly_is_compiled(house):
     result = house.start("test", "tests", NEEDS="numpy>=1")
     assert result.returncode == 0, result.stderr
     assert (house.root / ".venv" / "woolly-packages").read_text() == "numpy>=1\npytest>=8\n"
 
 
-def test_packages_that_cannot_be_fetched_are_told_after_what_was_compiled(house):
+def test_failed_package_downloads_are_reported_after_compilation(house):
     result = house.start("run", NEEDS="numpy>=1", FETCHING_FAILS="1", PIP_SAYS="compiled")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-2:] == ["no such package", "woolly: error: the installation failed: see above"]
@@ -74,7 +74,7 @@ def test_packages_that_cannot_be_fetched_are_told_after_what_was_compiled(house)
     assert house.calls() == ["pip", "pip"]
 
 
-def test_what_the_compiler_says_waits_for_no_package(house):
+def test_compiler_output_does_not_wait_for_packages(house):
     began = time.monotonic()
     result = house.start("run", NEEDS="numpy>=1", FETCHING_FAILS="60", PIP_FAILS="1")
     assert result.returncode == 1
@@ -82,14 +82,14 @@ def test_what_the_compiler_says_waits_for_no_package(house):
     assert time.monotonic() - began < 50
 
 
-def test_a_second_start_installs_nothing_and_says_nothing(house):
+def test_second_start_installs_and_prints_nothing(house):
     house.start("run")
     house.calls()
     result = house.start("run", "again")
     assert (result.returncode, result.stderr, house.calls()) == (0, "", [])
 
 
-def test_what_python_keeps_of_a_script_is_no_change(house):
+def test_pycache_of_a_script_is_not_a_change(house):
     house.start("run")
     house.calls()
     kept = house.root / "native" / "cuda" / "__pycache__" / "compile.pyc"
@@ -98,7 +98,7 @@ def test_what_python_keeps_of_a_script_is_no_change(house):
     assert (house.start("run").stderr, house.calls()) == ("", [])
 
 
-def test_kernels_are_built_for_a_gpu_that_came_later_and_when_others_are_asked_for(house):
+def test_kernels_are_built_for_a_gpu_added_later_and_on_request(house):
     house.start("run")
     house.write("nvidia-smi", "#!/bin/sh\n")
     house.calls()
@@ -115,7 +115,7 @@ def test_settings_for_another_python_do_not_leak_in(house):
 
 
 @pytest.mark.parametrize("file", ["pyproject.toml", "native/part one.cpp", "native/other.h"])
-def test_a_change_of_what_was_built_installs_again_into_the_same_environment(house, file):
+def test_changed_sources_are_installed_into_the_same_environment(house, file):
     house.start("run")
     house.calls()
     (house.root / file).write_text("changed")
@@ -125,7 +125,7 @@ def test_a_change_of_what_was_built_installs_again_into_the_same_environment(hou
     assert house.calls() == []
 
 
-def test_a_copy_that_pip_left_in_place_of_the_sources_is_replaced(house):
+def test_pip_copy_in_place_of_the_sources_is_replaced(house):
     house.start("run")
     house.calls()
     copied = house.root / ".venv" / "lib" / "python3.11" / "site-packages" / "woolly" / "__init__.py"
@@ -154,7 +154,7 @@ def test_run_and_test_share_one_build(house):
     assert house.lines() == [f"pip . in {house.root}", f"pip woolly-test-packages in {house.root}"]
 
 
-def test_a_file_edited_during_the_build_is_built_at_the_next_start(house):
+def test_file_edited_during_the_build_is_built_at_the_next_start(house):
     house.start("run", PIP_EDITS=str(house.root / "native" / "part one.cpp"))
     house.calls()
     house.start("run")
@@ -162,7 +162,7 @@ def test_a_file_edited_during_the_build_is_built_at_the_next_start(house):
 
 
 @pytest.mark.parametrize("damage", ["no command", "no python", "python of another version", "killed"])
-def test_an_environment_that_is_broken_is_mended(house, damage):
+def test_broken_environment_is_repaired(house, damage):
     house.start("run")
     house.calls()
     python = house.root / ".venv" / "bin" / "python"
@@ -180,7 +180,7 @@ def test_an_environment_that_is_broken_is_mended(house, damage):
     assert house.calls() == (["pip"] if damage == "no command" else ["venv", "pip"])
 
 
-def test_a_start_from_within_the_broken_environment_mends_it(house):
+def test_start_inside_the_broken_environment_repairs_it(house):
     house.start("run")
     house.calls()
     inside = house.root / ".venv" / "bin"
@@ -194,14 +194,14 @@ def test_a_start_from_within_the_broken_environment_mends_it(house):
     assert house.calls() == ["venv", "pip"]
 
 
-def test_an_environment_made_by_hand_is_kept(house):
+def test_user_environment_is_kept(house):
     (house.root / ".venv" / "bin").mkdir(parents=True)
     shutil.copy(house.bin / "python3", house.root / ".venv" / "bin" / "python")
     house.start("run")
     assert house.calls() == ["pip"]
 
 
-def test_a_project_that_was_moved_gets_an_environment_of_its_own(house):
+def test_moved_project_gets_its_own_environment(house):
     house.start("run")
     house.calls()
     house.root = house.root.rename(house.root.parent / "moved")
@@ -221,7 +221,7 @@ def processes_of(session: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGHUP, -1)])
-def test_a_start_that_is_stopped_in_the_middle_is_not_built_upon(sent, status, house):
+def test_interrupted_start_is_not_reused(sent, status, house):
     command, env = house.root / "scripts" / "run", house.environment(PIP_SLEEPS="60", NEEDS="numpy>=1")
     # A shell that runs tests in the background ignores SIGINT, nohup SIGHUP.
     heeds = lambda: sent == signal.SIGKILL or signal.signal(sent, signal.SIG_DFL)  # noqa: E731
@@ -240,7 +240,7 @@ def test_a_start_that_is_stopped_in_the_middle_is_not_built_upon(sent, status, h
     assert house.calls() == ["venv", "pip"]
 
 
-def test_two_starts_at_once_install_once(house):
+def test_two_concurrent_starts_install_once(house):
     children = [
         subprocess.Popen(
             [house.root / "scripts" / "run"], env=house.environment(PIP_SLEEPS="1"), stdout=subprocess.DEVNULL
@@ -251,7 +251,7 @@ def test_two_starts_at_once_install_once(house):
     assert house.calls() == ["venv", "pip"]
 
 
-def test_a_failed_installation_shows_the_end_of_what_pip_said_and_can_be_tried_again(house):
+def test_failed_installation_shows_the_end_of_pip_output_and_can_be_retried(house):
     result = house.start("run", PIP_FAILS="1")
     assert result.returncode == 1
     assert result.stdout == ""
@@ -271,7 +271,7 @@ LACKS = [
 
 
 @pytest.mark.parametrize(("tool", "variables", "package", "name"), LACKS)
-def test_what_is_missing_is_named_with_the_command_that_brings_it(house, tool, variables, package, name):
+def test_missing_tool_is_named_with_its_install_command(house, tool, variables, package, name):
     if tool is not None:
         house.write(tool, "#!/bin/sh\nexit 1\n")
     house.write("apt-get", "#!/bin/sh\nexit 99\n")
@@ -285,7 +285,7 @@ def test_what_is_missing_is_named_with_the_command_that_brings_it(house, tool, v
     assert house.calls() == []
 
 
-def test_root_gets_what_is_missing_installed(house):
+def test_root_gets_missing_tools_installed(house):
     house.write("c++", "#!/bin/sh\nexit 1\n")
     (house.bin / "id").unlink()
     house.write("id", "#!/bin/sh\necho 0\n")
@@ -305,7 +305,7 @@ def test_root_gets_what_is_missing_installed(house):
     ]
 
 
-def test_a_system_without_apt_names_what_is_missing(house):
+def test_system_without_apt_names_missing_tools(house):
     house.write("c++", "#!/bin/sh\nexit 1\n")
     result = house.start("run", NO_HEADERS="1")
     assert result.returncode == 1
@@ -319,7 +319,7 @@ def test_a_system_without_apt_names_what_is_missing(house):
     ("variables", "compiler", "command"),
     [({}, 1, "xcode-select --install"), ({"NO_HEADERS": "1"}, 0, "brew install python3")],
 )
-def test_macos_is_given_commands_of_its_own(house, variables, compiler, command):
+def test_macos_gets_its_own_commands(house, variables, compiler, command):
     (house.bin / "uname").unlink()
     house.write("uname", "#!/bin/sh\necho Darwin\n")
     house.write("c++", f"#!/bin/sh\nexit {compiler}\n")
@@ -328,7 +328,7 @@ def test_macos_is_given_commands_of_its_own(house, variables, compiler, command)
     assert result.stderr.endswith(f": install with: {command}\n")
 
 
-def test_a_readlink_without_f_is_enough_to_start(house):
+def test_readlink_without_f_is_enough_to_start(house):
     # That of macOS before 12.3; a link to the script is then not followed.
     (house.bin / "readlink").unlink()
     house.write("readlink", "#!/bin/sh\necho illegal option -- f >&2\nexit 1\n")
@@ -341,20 +341,20 @@ def test_a_readlink_without_f_is_enough_to_start(house):
     assert house.calls() == []
 
 
-def test_an_old_python_is_refused_with_its_version(house):
+def test_old_python_is_rejected_with_its_version(house):
     result = house.start("run", PYTHON_IS_OLD="1")
     assert result.returncode == 1
     assert "Python 3.10 or newer is needed and Python 3.9.1 is here" in result.stderr
 
 
-def test_a_newer_python_under_its_own_name_is_found(house):
+def test_newer_python_under_its_own_name_is_found(house):
     house.write("python3.12", PYTHON.replace("${PYTHON_IS_OLD:-}", ""))
     house.start("run", PYTHON_IS_OLD="1")
     assert house.calls() == ["venv", "pip"]
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
-def test_a_start_through_a_shell_or_a_link_from_anywhere_works(house, shell, tmp_path):
+def test_start_through_a_shell_or_a_symlink_works_from_anywhere(house, shell, tmp_path):
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"no {shell} here")
@@ -366,7 +366,7 @@ def test_a_start_through_a_shell_or_a_link_from_anywhere_works(house, shell, tmp
     assert result.stdout.startswith("woolly: run hello in /,"), result.stderr
 
 
-def test_a_gpu_that_lacks_kernels_gets_them_when_woolly_is_installed(house):
+def test_gpu_without_kernels_gets_them_at_installation(house):
     (house.root / "pyproject.toml").write_text('test = ["pytest>=8", "slangpy>=0.43; sys_platform == \'linux\'"]')
     result = house.start("run", GPU_LACKS_KERNELS="yes")
     assert result.returncode == 0, result.stderr
@@ -377,7 +377,7 @@ def test_a_gpu_that_lacks_kernels_gets_them_when_woolly_is_installed(house):
     assert (house.start("run", GPU_LACKS_KERNELS="yes").stderr, house.calls()) == ("", [])
 
 
-def test_a_start_that_is_stopped_while_it_compiles_for_a_gpu_does_so_again(house):
+def test_interrupted_gpu_compilation_is_repeated(house):
     (house.root / "pyproject.toml").write_text('test = ["slangpy>=0.43"]')
     command, env = house.root / "scripts" / "run", house.environment(GPU_LACKS_KERNELS="yes", COMPILING_SLEEPS="60")
     with subprocess.Popen([command], env=env, stderr=subprocess.DEVNULL, start_new_session=True) as child:
@@ -390,7 +390,7 @@ def test_a_start_that_is_stopped_while_it_compiles_for_a_gpu_does_so_again(house
     assert house.calls()[-1] == "compile.py"
 
 
-def test_the_cpu_answers_if_kernels_for_the_gpu_cannot_be_compiled(house):
+def test_cpu_answers_if_gpu_kernels_cannot_be_compiled(house):
     (house.root / "pyproject.toml").write_text('test = ["slangpy>=0.43"]')
     result = house.start("run", "again", GPU_LACKS_KERNELS="yes", COMPILING_FAILS="1")
     assert result.returncode == 0

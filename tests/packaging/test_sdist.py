@@ -39,13 +39,13 @@ def texts(files):
     return {path: held.decode() for path, held in files.items() if path != KERNELS and path.suffix not in BINARY}
 
 
-def test_a_folder_of_the_checkout_that_no_build_needs_stays_out(texts):
+def test_folders_no_build_needs_stay_out_of_the_sdist(texts):
     assert {path.parts[0] for path in texts} == {
         "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "PKG-INFO", "README.md", "native", "pyproject.toml", "woolly",
     }  # fmt: skip
 
 
-def test_only_sources_are_in_it(archive, texts):
+def test_sdist_contains_only_sources(archive, texts):
     kinds = {path.suffix for path in texts if path.parts[0] in {"native", "woolly"}}
     assert kinds <= {
         ".py",
@@ -68,7 +68,7 @@ def test_only_sources_are_in_it(archive, texts):
     assert archive.stat().st_size < 3_000_000  # of 2.8 MB, 0.8 are kernels for GPUs, if they were compiled before
 
 
-def test_every_source_that_cmake_names_is_in_it(texts):
+def test_sdist_has_every_cmake_source(texts):
     listing = texts[Path("native/CMakeLists.txt")]
     named = re.findall(r"^\s+([\w/]+\.cpp)$", listing, re.MULTILINE)
     named += [
@@ -78,7 +78,7 @@ def test_every_source_that_cmake_names_is_in_it(texts):
     assert not [name for name in named if Path("native", name) not in texts]
 
 
-def test_every_header_that_a_source_includes_is_in_it(texts):
+def test_sdist_has_every_included_header(texts):
     missing = []
     for path, text in texts.items():
         if path.suffix in {".cpp", ".h", ".cu", ".cuh", ".slang"}:
@@ -89,12 +89,12 @@ def test_every_header_that_a_source_includes_is_in_it(texts):
     assert not missing
 
 
-def test_the_kernels_of_vulkan_are_in_it_as_they_were_made(files):
+def test_sdist_has_the_vulkan_kernels_as_compiled(files):
     made = (ROOT / KERNELS).read_bytes() if (ROOT / KERNELS).exists() else None
     assert files.get(KERNELS) == made
 
 
-def test_the_python_package_and_its_web_page_are_whole(files):
+def test_sdist_has_the_complete_python_package_and_web_page(files):
     def sources(folder):
         found = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
         return {path for path in found if path.suffix not in {".pyc", ".so"} and not path.name.startswith(".")}

@@ -31,7 +31,7 @@ def logits(program):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_bias_that_is_left_out_is_added_to_scores(name, tmp_path):
+def test_bias_left_out_of_keys_is_added_to_scores(name, tmp_path):
     with open_gguf(write_tiny(MODELS[name], tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
         centered = fuse(plan, (fuse_attention, center_keys))
@@ -42,7 +42,7 @@ def test_a_bias_that_is_left_out_is_added_to_scores(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_4_bits_of_such_keys_lose_little(name, tmp_path):
+def test_4_bits_of_centered_keys_lose_little(name, tmp_path):
     with open_gguf(write_tiny(MODELS[name], tmp_path / "tiny.gguf")) as file:
         plan, options = trace(file), Options(threads=2, kv_type="q4/f32")
         exact = logits(CpuProgram(plan, file.tensors, Options(threads=2, kv_type="f32")))
@@ -54,14 +54,14 @@ def test_4_bits_of_such_keys_lose_little(name, tmp_path):
 
 
 @pytest.mark.parametrize("tiny", [TINY["llama"], TINY["qwen3"], FAMILIES["qwen2vl"]], ids=lambda tiny: tiny.name)
-def test_other_keys_stay(tiny, tmp_path):
+def test_other_keys_are_unchanged(tiny, tmp_path):
     with open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf")) as file:
         plan = fuse_attention(trace(file))
         assert center_keys(plan) == plan
         assert keeps_biases(plan) == (tiny.name == "qwen2vl")  # rows of pictures turn by other positions
 
 
-def test_keys_that_a_draft_borrows_stay(tmp_path):
+def test_keys_borrowed_by_a_draft_are_unchanged(tmp_path):
     with open_gguf(write_tiny(BIASED, tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
     looks = next(step for step in fuse_attention(plan).steps if step.op == "attend")  # at the first layer

@@ -37,7 +37,7 @@ def parts_of(plan):
     return [cut(plan, a, b - 1) for a, b in itertools.pairwise(edges)]
 
 
-def test_the_passes_find_in_parts_what_they_find_in_the_whole(tmp_path):
+def test_passes_fuse_the_same_in_parts_and_in_the_complete_plan(tmp_path):
     uncut = set()
     passes = [one_pass for one_pass in FUSIONS if one_pass is not narrow]  # parts keep all rows of their values
     for name, tiny in FAMILIES.items():
@@ -54,7 +54,7 @@ def test_the_passes_find_in_parts_what_they_find_in_the_whole(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - WHOLE)[::6])
-def test_the_parts_of_a_model_give_its_bits(name, tmp_path):
+def test_parts_of_a_model_give_its_bits(name, tmp_path):
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
         plan, options = trace(file), Options(threads=1)
         whole = choose("cpu").compile(plan, file.tensors, options)
@@ -66,7 +66,7 @@ def test_the_parts_of_a_model_give_its_bits(name, tmp_path):
             np.testing.assert_array_equal(in_parts(programs, batch, states), whole.run(batch, state))
 
 
-def test_a_part_takes_its_share_of_weights_and_state(tmp_path):
+def test_part_takes_its_share_of_weights_and_state(tmp_path):
     with open_gguf(write_tiny(Tiny("six", "llama", n_layers=6), tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
         a, b = cut(plan, 0, 1), cut(plan, 2, 5)
@@ -77,7 +77,7 @@ def test_a_part_takes_its_share_of_weights_and_state(tmp_path):
         assert program.new_state(2).n_bytes * 3 == whole.new_state(2).n_bytes
 
 
-def test_shares_follow_the_memory_and_each_part_has_a_layer(tmp_path):
+def test_shares_follow_memory_and_each_part_has_a_layer(tmp_path):
     with open_gguf(write_tiny(Tiny("eight", "llama", n_layers=8, tied=False), tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
     assert shares(plan, [1]) == [(0, 7)]
@@ -93,7 +93,7 @@ def test_shares_follow_the_memory_and_each_part_has_a_layer(tmp_path):
         cut(plan, 3, 9)
 
 
-def test_a_model_whose_layers_share_values_is_refused(tmp_path):
+def test_model_with_values_shared_between_layers_is_rejected(tmp_path):
     with (
         open_gguf(write_tiny(FAMILIES["rwkv7"], tmp_path / "tiny.gguf")) as file,
         pytest.raises(RequestError, match="this rwkv7 model cannot be cut"),

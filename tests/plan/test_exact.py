@@ -13,17 +13,17 @@ def neighbours(x):
 
 
 @pytest.mark.parametrize("x", [1e-300, 0.3, 1.0, 2, 40.0, 1e300])
-def test_a_logarithm_is_that_of_c_or_next_to_it(x):
+def test_logarithm_is_within_one_ulp_of_c(x):
     assert exact_log(x) in neighbours(math.log(x))
     assert exact_power(x, 0.7) in neighbours(x**0.7)
 
 
 @pytest.mark.parametrize("x", [-1e30, -745.0, -700.0, -40.0, -1e-9, 0.0, 0.3, 40.0, 1e30])
-def test_softplus_keeps_its_digits_where_it_is_small(x):
+def test_softplus_keeps_its_digits_for_small_values(x):
     assert exact_softplus(x) in neighbours(math.log1p(math.exp(-abs(x))) + max(x, 0.0))
 
 
-def test_softplus_is_rounded_correctly_with_few_digits():
+def test_softplus_is_correctly_rounded_with_few_digits():
     with localcontext() as context:
         context.prec = 400
         for x in (-744.3, -300.7, -92.1, -12.5, -0.7, 3.3, 50.0):

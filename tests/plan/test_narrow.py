@@ -41,7 +41,7 @@ def attended(p, x):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_wanted_row_has_the_bits_that_it_has_among_all_rows(name, tmp_path):
+def test_wanted_row_has_the_bits_it_has_among_all_rows(name, tmp_path):
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
         plan, options, wanted = trace(file), Options(threads=1), ([5, 29, 39], [], [39])
         plain = CpuProgram(plan, file.tensors, options, [one for one in FUSIONS if one is not narrow])
@@ -55,7 +55,7 @@ def test_a_wanted_row_has_the_bits_that_it_has_among_all_rows(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_what_is_behind_the_last_attention_is_computed_for_wanted_rows_alone(name, tmp_path):
+def test_steps_after_the_last_attention_compute_only_wanted_rows(name, tmp_path):
     with open_gguf(write_tiny(TINY[name], tmp_path / "tiny.gguf")) as file:
         plan = narrow(trace(file))
     last = max(index for index, step in enumerate(plan.steps) if step.op == "attention")
@@ -64,7 +64,7 @@ def test_what_is_behind_the_last_attention_is_computed_for_wanted_rows_alone(nam
     assert [step.op for step in plan.steps[last + 1 : last + 3]] == ["output_rows", "output_rows"]
 
 
-def test_plans_of_which_others_read_all_rows_stay_as_they_are(tmp_path):
+def test_plans_read_by_others_in_full_are_unchanged(tmp_path):
     with open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
     drafted = replace(plan, draft=plan)
@@ -83,12 +83,12 @@ def test_plans_of_which_others_read_all_rows_stay_as_they_are(tmp_path):
     ],
     ids=["nothing-behind", "no-matrix-behind", "pooled", "no-rows-picked", "matrix-before"],
 )
-def test_plans_without_products_behind_the_last_attention_stay_as_they_are(build):
+def test_plans_without_products_after_the_last_attention_are_unchanged(build):
     plan = traced(build)
     assert narrow(plan) is plan
 
 
-def test_a_value_that_all_rows_read_is_computed_for_all_rows():
+def test_value_read_by_all_rows_is_computed_for_all_rows():
     def build(p, x):
         y = p.linear(x, "w", width=8)
         return p.output_rows(p.add(p.linear(attended(p, y), "w", width=8), y))

@@ -43,7 +43,7 @@ def test_fused_plans_compute_the_same_bits(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_every_pass_does_its_work(name, tmp_path):
+def test_fused_plan_has_the_expected_ops(name, tmp_path):
     tiny = TINY[name]
     with open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf")) as file:
         ops = Counter(step.op for step in fuse(trace(file)).steps)
@@ -53,7 +53,7 @@ def test_every_pass_does_its_work(name, tmp_path):
     assert ops == expected
 
 
-def test_norms_of_other_epsilons_stay_steps_of_their_own():
+def test_norms_with_other_epsilons_stay_separate_steps():
     shapes = {"token_embd": (10, 8), "q_norm": (4,), "k_norm": (4,)}
     p = Tracer("case", {f"{n}.weight": SimpleNamespace(type=GGMLType.F32, shape=x) for n, x in shapes.items()})
     x = p.embed("token_embd", width=8)
@@ -64,7 +64,7 @@ def test_norms_of_other_epsilons_stay_steps_of_their_own():
     assert ops == {"embed": 1, "rms_norm": 2, "store": 1, "attend": 1}
 
 
-def test_rows_of_pictures_are_refused_by_a_plan_with_alibi(tmp_path):
+def test_alibi_plan_rejects_image_rows(tmp_path):
     with open_gguf(write_tiny(FAMILIES["bloom"], tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
     width = plan.values[plan.steps[0].output].width

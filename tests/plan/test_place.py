@@ -62,7 +62,7 @@ def check_placement(plan, rows):
 
 @settings(max_examples=60, deadline=None)
 @given(key=st.sampled_from(NAMES), rows=st.integers(1, 600))
-def test_values_that_are_needed_at_the_same_time_never_overlap(plans, key, rows):
+def test_simultaneously_live_values_never_overlap(plans, key, rows):
     check_placement(plans[key], rows)
 
 
@@ -80,7 +80,7 @@ def random_plans(draw):
 
 @settings(deadline=None)
 @given(plan=random_plans(), rows=st.integers(1, 9))
-def test_any_plan_is_placed_and_its_threads_wait_where_they_must(plan, rows):
+def test_any_plan_is_placed_with_the_needed_barriers(plan, rows):
     placement = check_placement(plan, rows)
     check_barriers(plan, placement)
 
@@ -120,11 +120,11 @@ def check_barriers(plan, placement):
 
 @pytest.mark.parametrize("key", NAMES, ids=str)
 @pytest.mark.parametrize("rows", [1, 7, 512])
-def test_steps_without_a_barrier_between_them_share_no_memory_that_one_writes(key, rows, plans):
+def test_steps_without_a_barrier_share_no_written_memory(key, rows, plans):
     check_barriers(plans[key], place(plans[key], rows))
 
 
-def test_a_layer_waits_at_most_six_times(plans):
+def test_layer_has_at_most_six_barriers(plans):
     plan = plans["llama", len(FUSIONS)]
     waits = barriers(plan, place(plan, 512))
     stores = [index for index, step in enumerate(plan.steps) if step.op == "store"]
@@ -132,7 +132,7 @@ def test_a_layer_waits_at_most_six_times(plans):
         assert sum(waits[this:following]) <= 6
 
 
-def test_memory_is_shared_by_values_of_different_layers(plans):
+def test_values_of_different_layers_share_memory(plans):
     short = plans["llama", len(FUSIONS)]
     values = {value for step in short.steps for value in step.outputs}
     result = short.steps[-1].outputs[-1]
@@ -140,7 +140,7 @@ def test_memory_is_shared_by_values_of_different_layers(plans):
     assert place(short, 64).offsets[result] < apart / 3
 
 
-def test_the_result_lies_behind_all_others(plans):
+def test_result_is_placed_after_all_others(plans):
     for plan in plans.values():
         placement = place(plan, 16)
         result = plan.steps[-1].outputs[-1]
@@ -148,13 +148,13 @@ def test_the_result_lies_behind_all_others(plans):
         assert placement.offsets[result] >= max(others)
 
 
-def test_fusing_all_at_once_is_fusing_one_by_one(plans):
+def test_fusing_all_together_equals_fusing_one_by_one(plans):
     for name in TINY:
         assert fuse(plans[name, 0]) == plans[name, len(FUSIONS)]
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_what_a_joined_step_reads_is_not_where_the_next_step_writes(plans, name):
+def test_inputs_of_a_joined_step_do_not_overlap_the_next_output(plans, name):
     plan = plans[name, len(FUSIONS)]
     joined = [i for i, step in enumerate(plan.steps[:-1]) if step.op == "store"]
     placement = place(plan, 5, joined=joined)

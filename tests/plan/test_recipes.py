@@ -48,7 +48,7 @@ def shifted():
     del OPS["nudge"], REFERENCE_OPS["nudge"]
 
 
-def test_a_row_and_a_meaning_make_an_op(shifted):
+def test_row_and_reference_make_an_op(shifted):
     p = shifted("example", TENSORS)
     p.output(p.nudge(p.nudge(p.embed("x", width=4), 0.5), 2.0))
     plan = p.plan()
@@ -64,7 +64,7 @@ def test_a_row_and_a_meaning_make_an_op(shifted):
         choose("cpu").compile(plan, TENSORS, Options(threads=1))
 
 
-def test_an_op_that_its_row_does_not_describe_is_refused(shifted):
+def test_op_that_its_row_does_not_describe_is_rejected(shifted):
     p = shifted("example", TENSORS)
     with pytest.raises(Exception, match="nudge was built with other inputs or attributes"):
         p._step("nudge", (), "batch", 4, by=1.0)
@@ -80,7 +80,7 @@ def sources(folder, pattern):
 
 
 @pytest.mark.parametrize("name", [name for name in OPS if name not in ("linear", "rope", "attention", "choose")])
-def test_an_op_is_named_in_four_source_files(name):
+def test_op_is_named_in_four_source_files(name):
     """Besides these only passes and measurements that look for a certain op name it."""
     row = re.compile(rf'def {name}\(\s*self|OPS\["{name}"\] =')
     rows, meanings, native = (sources(*place) for place in PLACES)
@@ -97,7 +97,7 @@ def test_an_op_is_named_in_four_source_files(name):
         assert not re.search(rf'op == "{name}"|"{name}",', text)
 
 
-def test_the_recipe_shows_the_code_as_it_is():
+def test_recipe_shows_the_current_code():
     sources = [*(ROOT / "woolly").rglob("*.py"), *(ROOT / "native").rglob("*.cpp")]
     code = "\n".join("\n".join(line.strip() for line in path.read_text().splitlines()) for path in sources)
     blocks = blocks_of("docs/make/add-an-op.md")

@@ -60,6 +60,6 @@ def columns(p, n):
         ),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(p, build, sentence):
+def test_mismatched_shapes_are_rejected(p, build, sentence):
     with pytest.raises(PlanError, match=sentence):
         build(p)

@@ -23,7 +23,7 @@ def test_linear_scaling_divides_all_frequencies():
     np.testing.assert_allclose(frequencies, np.array([1, 0.1, 0.01, 0.001]) / 4)
 
 
-def test_divisors_divide_each_its_own_pair():
+def test_rope_factors_divide_each_its_own_pair():
     frequencies, _ = rope_frequencies(rope(), np.array([1, 1, 2, 8], np.float32))
     np.testing.assert_allclose(frequencies, [1, 0.1, 0.005, 0.000125])
 

@@ -47,12 +47,12 @@ def squeeze(text):
     return "".join(" ".join(cells) + "\n" for cells in lines)
 
 
-def test_the_first_layer_of_qwen3_reads_as_in_the_paper(tmp_path):
+def test_first_layer_of_qwen3_reads_as_in_the_paper(tmp_path):
     assert squeeze(table("qwen3", tmp_path)).startswith(QWEN3_LAYER)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_step_names_the_line_of_the_model_that_made_it(name, tmp_path):
+def test_every_step_names_its_line_in_the_model_file(name, tmp_path):
     lines = table(name, tmp_path).splitlines()[1:]
     assert all(re.search(rf"({FILES})\.py:\d+\b", line) for line in lines)
 

@@ -21,14 +21,14 @@ def tracer(**shapes):
 ROPE = Rope(head_dim=4, n_rot=4, base=10000.0, style="halves")
 
 
-def test_linear_of_the_wrong_width_is_refused_at_the_models_line():
+def test_linear_of_the_wrong_width_is_rejected_at_the_model_line():
     p = tracer(up__weight=(6, 7))
     x = p.embed("token_embd", width=8)
     with pytest.raises(PlanError, match=r"test_tracer\.py:\d+: up\.weight has 7 columns, but its input is 8 wide"):
         p.linear(x, "up", width=6)
 
 
-def test_a_matrix_of_other_rows_than_the_metadata_says_is_refused():
+def test_matrix_with_rows_unlike_the_metadata_is_rejected():
     p = tracer(up__weight=(6, 8))
     with pytest.raises(PlanError, match=r"up\.weight has 6 rows, but the metadata says 8"):
         p.linear(p.embed("token_embd", width=8), "up", width=8)
@@ -36,7 +36,7 @@ def test_a_matrix_of_other_rows_than_the_metadata_says_is_refused():
         p.embed("token_embd", width=9)
 
 
-def test_the_bias_of_a_matrix_with_a_scale_is_added_after_it():
+def test_bias_of_a_scaled_matrix_is_added_after_the_scale():
     p = tracer(up__weight=(6, 8), up__bias=(6,), up__scale=(1,))
     p.output(p.linear(p.embed("token_embd", width=8), "up", width=6))
     steps = p.plan().steps
@@ -47,33 +47,33 @@ def test_the_bias_of_a_matrix_with_a_scale_is_added_after_it():
     ]
 
 
-def test_a_missing_tensor_is_named_with_its_scope():
+def test_missing_tensor_is_named_with_its_scope():
     p = tracer()
     x = p.embed("token_embd", width=8)
     with p.scope("blk.3"), pytest.raises(ModelError, match=r"tensor blk\.3\.attn_q\.weight is missing"):
         p.linear(x, "attn_q", width=8)
 
 
-def test_a_bias_of_the_wrong_length_is_refused():
+def test_bias_of_the_wrong_length_is_rejected():
     p = tracer(up__weight=(6, 8), up__bias=(5,))
     with pytest.raises(PlanError, match=r"up\.bias has 5 elements"):
         p.linear(p.embed("token_embd", width=8), "up", width=6)
 
 
-def test_a_norm_that_does_not_divide_the_width_is_refused():
+def test_norm_that_does_not_divide_the_width_is_rejected():
     p = tracer(norm__weight=(3,))
     with pytest.raises(PlanError, match="do not divide the width 8"):
         p.rms_norm(p.embed("token_embd", width=8), "norm", eps=1e-5)
 
 
-def test_rows_that_a_batch_brings_need_a_norm_or_a_width():
+def test_injected_rows_need_a_norm_or_a_width():
     p = tracer()
     assert p.hidden(width=8).width == 8
     with pytest.raises(PlanError, match=r"test_tracer\.py:\d+: hidden without a norm needs the width of its rows"):
         p.hidden()
 
 
-def test_a_matrix_where_a_vector_belongs_is_refused():
+def test_matrix_in_place_of_a_vector_is_rejected():
     p = tracer(norm__weight=(8, 8))
     with pytest.raises(PlanError, match="a vector was expected"):
         p.rms_norm(p.embed("token_embd", width=8), "norm", eps=1e-5)
@@ -86,20 +86,20 @@ def test_values_of_unequal_width_cannot_be_added():
         x + p.linear(x, "up", width=6)
 
 
-def test_rope_refuses_heads_that_do_not_fit():
+def test_rope_rejects_mismatched_heads():
     p = tracer(up__weight=(6, 8))
     with pytest.raises(PlanError, match="do not divide the width 6"):
         p.rope(p.linear(p.embed("token_embd", width=8), "up", width=6), ROPE)
 
 
-def test_rope_refuses_an_odd_part_of_the_head():
+def test_rope_rejects_an_odd_number_of_rotated_columns():
     p = tracer()
     with pytest.raises(PlanError, match="an even part"):
         p.rope(p.embed("token_embd", width=8), Rope(head_dim=4, n_rot=3, base=10000.0, style="halves"))
 
 
 @pytest.mark.parametrize("buckets", [3, 512])
-def test_attention_refuses_buckets_of_distances_that_end_before_they_begin(buckets):
+def test_attention_rejects_reversed_distance_buckets(buckets):
     p = tracer(far__weight=(buckets, 2))
     x = p.embed("token_embd", width=8)
     with pytest.raises(PlanError, match=rf"far\.weight has shape \({buckets}, 2\) for 2 heads"):
@@ -138,7 +138,7 @@ def test_attention_like_another_needs_that_one_and_its_heads():
         p.attention(x, x, p.columns(x, first=0, width=2), like=a, head_dim=4, scale=1.0)
 
 
-def test_attention_like_another_may_keep_its_own_there():
+def test_attention_like_another_may_store_its_own_keys():
     p = tracer()
     x = p.embed("token_embd", width=8)
     a = p.attention(x, x, x, head_dim=4, scale=1.0)
@@ -149,7 +149,7 @@ def test_attention_like_another_may_keep_its_own_there():
     assert [step.op for step in fuse_attention(plan).steps] == ["embed", "store", "store", "attend"]
 
 
-def test_attention_refuses_widths_and_masks_that_do_not_fit():
+def test_attention_rejects_mismatched_widths_and_masks():
     p = tracer()
     x = p.embed("token_embd", width=8)
     with pytest.raises(PlanError, match="v_dim of 9; 1 to 8 expected"):
@@ -160,21 +160,21 @@ def test_attention_refuses_widths_and_masks_that_do_not_fit():
         p.attention(x, x, x, head_dim=4, scale=1.0, mask="chunked")
 
 
-def test_attention_needs_whole_groups_of_query_heads():
+def test_attention_needs_full_groups_of_query_heads():
     p = tracer(q__weight=(12, 8))
     x = p.embed("token_embd", width=8)
     with pytest.raises(PlanError, match="no multiple of the k width"):
         p.attention(p.linear(x, "q", width=12), x, x, head_dim=4, scale=1.0)
 
 
-def test_a_tensor_that_no_step_reads_is_an_error():
+def test_unused_tensor_is_an_error():
     p = tracer(surprise__weight=(8,))
     p.output(p.output_rows(p.embed("token_embd", width=8)))
     with pytest.raises(ModelError, match=r"surprise\.weight"):
         p.plan()
 
 
-def test_rows_that_no_step_reads_are_an_error():
+def test_unused_rows_are_an_error():
     p = tracer(up__weight=(6, 8), up__bias=(6,))
     x = p.embed("token_embd", width=8)
     y = p.linear(x, "up", width=2, first=0) + p.linear(x, "up", width=2, first=2)
@@ -185,14 +185,14 @@ def test_rows_that_no_step_reads_are_an_error():
         p.linear(x, "up", width=2, first=5)
 
 
-def test_what_a_model_skips_and_towers_may_stay_unread():
+def test_skipped_tensors_and_towers_may_stay_unread():
     p = tracer(v__patch__weight=(8,), blk__3__norm__weight=(8,), up__input_scale=(1,))
     p.skip("blk.3")
     p.output(p.output_rows(p.embed("token_embd", width=8)))
     assert len(p.plan().steps) == 2
 
 
-def test_a_model_without_output_is_an_error():
+def test_model_without_output_is_an_error():
     p = tracer()
     p.embed("token_embd", width=8)
     with pytest.raises(PlanError, match="names no output"):

@@ -8,7 +8,7 @@ from woolly import _native
 
 
 @pytest.mark.parametrize("name", _native.codebooks())
-def test_the_points_are_those_of_the_peer(name: str):
+def test_codebook_points_match_ggml(name: str):
     peer = quants.IQ1_S if name == "IQ1" else getattr(quants, name)
     peer.init_grid()
     expected = peer.grid.reshape(peer.grid_shape) * (8 if name == "IQ1" else 1)

@@ -37,7 +37,7 @@ def assert_same_bits(ours: np.ndarray, theirs: np.ndarray) -> None:
 @pytest.mark.parametrize("type", PEER_TYPES, ids=lambda type: type.name)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_any_bytes_mean_what_the_peer_says(type: GGMLType, data: st.DataObject):
+def test_any_bytes_decode_like_ggml(type: GGMLType, data: st.DataObject):
     n_rows, n_blocks = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
     shape = (n_rows, n_blocks * type.type_size)
     raw = data.draw(npst.arrays(np.uint8, shape, elements=st.integers(0, 255)))
@@ -45,7 +45,7 @@ def test_any_bytes_mean_what_the_peer_says(type: GGMLType, data: st.DataObject):
 
 
 @pytest.mark.parametrize("type", PEER_TYPES, ids=lambda type: type.name)
-def test_chunks_meet_without_a_seam(type: GGMLType):
+def test_chunked_decoding_is_seamless(type: GGMLType):
     n_columns = 4 * type.block_size
     n_rows = 2 * _CHUNK // n_columns + 3
     raw = np.random.default_rng(1).integers(0, 256, (n_rows, type.row_bytes(n_columns)), dtype=np.uint8)
@@ -60,13 +60,13 @@ def test_plain_numbers_become_float32(type: str, dtype: str):
     np.testing.assert_array_equal(dequantize(values.view(np.uint8), GGMLType[type]), values.astype(np.float32))
 
 
-def test_rows_that_are_not_contiguous_and_leading_axes_are_kept():
+def test_non_contiguous_rows_and_leading_axes_are_supported():
     raw = np.random.default_rng(2).integers(0, 256, (4, 6, 2 * 34), dtype=np.uint8)
     picked = raw[::2, ::3]
     assert_same_bits(dequantize(picked, GGMLType.Q8_0), by_peer(raw, GGMLType.Q8_0)[::2, ::3])
 
 
-def test_a_tensor_gives_all_rows_or_those_asked_for(tmp_path):
+def test_tensor_gives_all_rows_or_the_requested_ones(tmp_path):
     file = open_gguf(write_sample(tmp_path / "sample.gguf"))
     matrix = file.tensors["token_embd.weight"]
     every = matrix.dequantize()
@@ -80,7 +80,7 @@ def test_a_tensor_gives_all_rows_or_those_asked_for(tmp_path):
     assert file.tensors["scalar"].dequantize() == np.float32(5)
 
 
-def test_an_unsupported_type_opens_and_names_itself_when_it_is_decoded(tmp_path):
+def test_unsupported_type_opens_and_is_named_when_decoded(tmp_path):
     tensor = open_gguf(write_sample(tmp_path / "sample.gguf")).tensors["blk.0.ffn_up.weight"]
     assert tensor.data.shape == (1, 36)
     with pytest.raises(UnsupportedError, match=r"'blk\.0\.ffn_up\.weight' is Q1_0.*supported: F32, F16"):
@@ -89,6 +89,6 @@ def test_an_unsupported_type_opens_and_names_itself_when_it_is_decoded(tmp_path)
         dequantize(tensor.data, GGMLType.Q1_0)
 
 
-def test_data_of_the_wrong_width_is_refused():
+def test_data_of_the_wrong_width_is_rejected():
     with pytest.raises(GGUFError, match="multiple of 18 bytes"):
         dequantize(np.zeros((2, 17), np.uint8), GGMLType.Q4_0)

@@ -69,19 +69,19 @@ def min_max_q6_k(x: np.ndarray) -> np.ndarray:
         ),
     )
 )
-def test_bytes_are_those_of_the_peer(type: GGMLType, x: np.ndarray):
+def test_encoded_bytes_match_ggml(type: GGMLType, x: np.ndarray):
     theirs = quants.quantize(x, gguf.GGMLQuantizationType(int(type))).view(np.uint8)
     np.testing.assert_array_equal(quantize(x, type), theirs)
 
 
 @pytest.mark.parametrize("type", EXACT, ids=lambda type: type.name)
-def test_chunks_meet_without_a_seam(type: GGMLType):
+def test_chunked_encoding_is_seamless(type: GGMLType):
     x = weights(2 * _CHUNK // 1024 + 3, 1024)
     theirs = quants.quantize(x, gguf.GGMLQuantizationType(int(type))).view(np.uint8)
     np.testing.assert_array_equal(quantize(x, type), theirs)
 
 
-def test_a_search_beats_plain_min_max():
+def test_search_beats_plain_min_max():
     x = weights(64, 1024)
     assert error_of(x, GGMLType.Q4_K) < 0.97 * rms(min_max_q4_k(x) - x) / rms(x)
     assert error_of(x, GGMLType.Q6_K) < 0.98 * rms(min_max_q6_k(x) - x) / rms(x)
@@ -96,7 +96,7 @@ def test_more_bits_are_closer():
 
 
 @pytest.mark.parametrize("type", ALL, ids=lambda type: type.name)
-def test_what_was_quantized_stays_as_it_is(type: GGMLType):
+def test_requantizing_changes_nothing(type: GGMLType):
     x = weights(32, 1024)
     once = dequantize(quantize(x, type), type)
     moved = dequantize(quantize(once, type), type) - once
@@ -110,7 +110,7 @@ def test_what_was_quantized_stays_as_it_is(type: GGMLType):
 
 @pytest.mark.parametrize("type", ALL, ids=lambda type: type.name)
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.5, 2.0**-5])
-def test_a_constant_row_comes_back(type: GGMLType, value: float):
+def test_constant_row_round_trips(type: GGMLType, value: float):
     x = np.full((2, 256), value, dtype=np.float32)
     np.testing.assert_allclose(dequantize(quantize(x, type), type), x, rtol=4e-3)
 
@@ -128,7 +128,7 @@ def test_values_too_small_for_a_scale_become_nearly_zero(type: GGMLType):
 @example(x=np.full((1, 256), 1e-5, np.float32))
 @example(x=np.full((1, 256), -8e-5, np.float32))
 @example(x=np.full((1, 256), 3e-7, np.float32))
-def test_a_search_never_strays_beyond_two_steps(type: GGMLType, x: np.ndarray):
+def test_search_error_is_at_most_two_steps(type: GGMLType, x: np.ndarray):
     error = np.abs(dequantize(quantize(x, type), type) - x).max()
     # The coarsest step is the block's range over the levels. A search may give up one step of an outlier for the
     # sake of the rest, and the rounding of scales takes its share.
@@ -143,7 +143,7 @@ def test_a_search_never_strays_beyond_two_steps(type: GGMLType, x: np.ndarray):
 
 @pytest.mark.parametrize("type", SEARCHED, ids=lambda type: type.name)
 @pytest.mark.parametrize("value", [8e-5, 3e-5, 1e-5, 1e-6])
-def test_a_small_constant_does_not_vanish(type: GGMLType, value: float):
+def test_small_constant_does_not_vanish(type: GGMLType, value: float):
     x = np.full((1, 256), value, dtype=np.float32)
     np.testing.assert_allclose(dequantize(quantize(x, type), type), x, rtol=0.15)
     np.testing.assert_allclose(dequantize(quantize(-x, type), type), -x, rtol=0.15)
@@ -151,7 +151,7 @@ def test_a_small_constant_does_not_vanish(type: GGMLType, value: float):
 
 @pytest.mark.parametrize("type", ALL, ids=lambda type: type.name)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_is_named(type: GGMLType, bad: float):
+def test_non_finite_value_is_named(type: GGMLType, bad: float):
     x = np.ones((4, 512), dtype=np.float32)
     x[2, 300] = bad
     with pytest.raises(GGUFError, match=f"found {bad} in row 2, column 300"):
@@ -159,14 +159,14 @@ def test_a_value_that_is_not_finite_is_named(type: GGMLType, bad: float):
 
 
 @pytest.mark.parametrize("type", [type for type in ALL if type.name != "F32"], ids=lambda type: type.name)
-def test_a_value_beyond_the_type_is_refused(type: GGMLType):
+def test_value_beyond_the_type_is_rejected(type: GGMLType):
     x = np.ones((1, 256), dtype=np.float32)
     x[0, 7] = -3.4e38
     with pytest.raises(GGUFError, match=r"as large as 3\.4e\+38"):
         quantize(x, type)
 
 
-def test_what_cannot_be_written_says_what_can():
+def test_unwritable_type_error_lists_the_writable_ones():
     with pytest.raises(UnsupportedError, match="Q2_K cannot be written yet; supported: F32"):
         quantize(np.zeros((1, 256), np.float32), GGMLType.Q2_K)
     with pytest.raises(GGUFError, match="multiple of 32"):

@@ -16,7 +16,7 @@ from woolly.quant.encode import _ENCODERS
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_type_of_the_gguf_package_has_the_same_id_and_sizes():
+def test_every_type_has_the_id_and_sizes_of_the_gguf_package():
     for peer in gguf.GGMLQuantizationType:
         ours = GGMLType(int(peer))
         assert ours.name == peer.name
@@ -27,11 +27,11 @@ def test_every_type_of_the_gguf_package_has_the_same_id_and_sizes():
             assert (ours.block_size, ours.type_size) == gguf.GGML_QUANT_SIZES[peer]
 
 
-def test_value_types_are_those_of_the_gguf_package():
+def test_value_types_match_the_gguf_package():
     assert {type.name: int(type) for type in ValueType} == {type.name: int(type) for type in gguf.GGUFValueType}
 
 
-def test_every_native_type_has_the_id_and_sizes_of_the_table_and_a_decoder():
+def test_every_native_type_has_the_id_sizes_and_decoder_of_the_table():
     native = _native.types()
     for name, (id, columns, n_bytes, activation) in native.items():
         type = GGMLType[name]
@@ -108,12 +108,12 @@ def vulkan_of(name):
 
 
 @pytest.mark.parametrize("name", _native.types())
-def test_a_weight_type_is_in_the_files_of_the_recipe(name):
+def test_weight_type_is_in_the_files_of_the_recipe(name):
     assert recipe_of(name) | vulkan_of(name) <= files_that_name(name)
     assert name == "F32" or {BLOCKS, RARE} & files_that_name(name)
 
 
-def test_a_weight_type_is_in_five_files_and_those_that_write_it():
+def test_weight_type_is_in_five_files_and_its_encoders():
     # Other types also have a kernel of one instruction set, or are weights that a mix gives more bits. Vulkan's
     # compiler names those whose 32 columns have one factor: they take fewer products.
     others = {*WRITTEN, "woolly/quantize/recipe.py", FLOATS_OF_VULKAN}
@@ -128,14 +128,14 @@ def test_a_weight_type_is_in_five_files_and_those_that_write_it():
     assert files_that_name("MXFP4") == recipe_of("MXFP4") | own | experts | vulkan_of("MXFP4")
 
 
-def test_the_recipe_names_the_files():
+def test_recipe_names_the_files():
     recipe = (ROOT / "docs/make/add-a-weight-type.md").read_text()
     others = {BLOCKS, RARE, CONVERTED, FLOATS_OF_VULKAN, *WRITTEN, *SLANG.values()}
     for path in set().union(CODEBOOKS, others, *FILES.values()):
         assert f"`{path}`" in recipe
 
 
-def test_row_bytes_counts_whole_blocks_only():
+def test_row_bytes_counts_only_complete_blocks():
     assert GGMLType.Q4_K.row_bytes(512) == 288
     assert GGMLType.F16.row_bytes(3) == 6
     with pytest.raises(GGUFError, match="multiple of 256"):

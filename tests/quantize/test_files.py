@@ -30,7 +30,7 @@ def convert(source, target, mix, **options):
     return summary, calls
 
 
-def test_metadata_is_kept_but_for_the_type(source, tmp_path):
+def test_metadata_is_kept_except_the_type(source, tmp_path):
     summary, _ = convert(source, tmp_path / "out.gguf", "Q4_K_M")
     with open_gguf(source) as before, open_gguf(tmp_path / "out.gguf") as after:
         own = {"general.file_type", "general.quantization_version"}
@@ -43,7 +43,7 @@ def test_metadata_is_kept_but_for_the_type(source, tmp_path):
 
 
 @pytest.mark.parametrize("mix", ["Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_NL", "BF16"])
-def test_a_smaller_model_computes_nearly_the_same(source, tmp_path, mix):
+def test_smaller_model_computes_nearly_the_same(source, tmp_path, mix):
     convert(source, tmp_path / "out.gguf", mix)
     ids = list(range(40, 60))
     with LLM(source, backend="reference") as whole, LLM(tmp_path / "out.gguf", threads=1) as small:
@@ -53,7 +53,7 @@ def test_a_smaller_model_computes_nearly_the_same(source, tmp_path, mix):
     assert similar > {"BF16": 0.9995, "Q8_0": 0.999, "Q6_K": 0.993, "Q5_K_M": 0.98}.get(mix, 0.92)
 
 
-def test_progress_counts_the_bytes_that_were_read(source, tmp_path):
+def test_progress_counts_the_bytes_read(source, tmp_path):
     _, calls = convert(source, tmp_path / "out.gguf", "Q4_0")
     with open_gguf(source) as file:
         total = sum(tensor.n_bytes for tensor in file.tensors.values())
@@ -61,7 +61,7 @@ def test_progress_counts_the_bytes_that_were_read(source, tmp_path):
     assert calls[-1] == (total, total)
 
 
-def test_a_file_that_is_converted_back_has_the_values_it_can_have(source, tmp_path):
+def test_file_converted_back_has_its_quantized_values(source, tmp_path):
     convert(source, tmp_path / "small.gguf", "Q8_0")
     with open_gguf(tmp_path / "small.gguf") as file:
         recipe = make_recipe(file, find_mix("F32"), allow_requantize=True)
@@ -71,14 +71,14 @@ def test_a_file_that_is_converted_back_has_the_values_it_can_have(source, tmp_pa
                 np.testing.assert_array_equal(back.tensors[name].dequantize(), tensor.dequantize())
 
 
-def test_the_file_that_is_read_is_not_written_over(source, tmp_path):
+def test_input_file_is_not_overwritten(source, tmp_path):
     link = tmp_path / "link.gguf"
     link.symlink_to(source)
     with pytest.raises(RequestError, match="is the file that is read"):
         convert(source, link, "Q4_0")
 
 
-def test_a_number_that_is_not_finite_names_its_place_and_leaves_nothing(tmp_path):
+def test_non_finite_number_names_its_place_and_leaves_nothing(tmp_path):
     writer = GGUFWriter(tmp_path / "bad.gguf")
     writer.add("general.architecture", "llama")
     values = np.ones((8, 256), np.float32)
@@ -90,14 +90,14 @@ def test_a_number_that_is_not_finite_names_its_place_and_leaves_nothing(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["bad.gguf"]
 
 
-def test_a_disk_that_is_too_small_is_told_before_the_work(source, tmp_path, monkeypatch):
+def test_too_small_disk_is_reported_before_the_work(source, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))
     with pytest.raises(GGUFError, match=r"takes \d+ MB, but its disk has 0 MB left: make room"):
         convert(source, tmp_path / "out.gguf", "Q4_0")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_fills_meanwhile_is_one_sentence_and_leaves_nothing(source, tmp_path, monkeypatch):
+def test_disk_that_fills_up_gives_a_one_line_error_and_leaves_nothing(source, tmp_path, monkeypatch):
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("this system has no /dev/full")
@@ -116,7 +116,7 @@ def test_a_disk_that_fills_meanwhile_is_one_sentence_and_leaves_nothing(source, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_parts_that_do_not_add_up_are_refused(tmp_path):
+def test_mismatched_parts_are_rejected(tmp_path):
     writer = GGUFWriter(tmp_path / "out.gguf")
     writer.add_streamed_tensor("x", GGMLType.F32, (2, 4), lambda: [np.zeros(16, np.uint8)])
     with pytest.raises(GGUFError, match="expected parts of 32 bytes together, found 16"):
@@ -124,7 +124,7 @@ def test_parts_that_do_not_add_up_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_size_is_known_before_writing(source, tmp_path):
+def test_size_is_known_before_writing(source, tmp_path):
     for tensors in (True, False):
         writer = GGUFWriter(tmp_path / "out.gguf", alignment=64)
         writer.add("general.name", "héllo")

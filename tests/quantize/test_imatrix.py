@@ -45,7 +45,7 @@ def encoded(x, name, importance):
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", *K_TYPES, *CODEBOOKS])
-def test_errors_go_to_columns_that_count_less(name):
+def test_errors_go_to_less_important_columns(name):
     random = np.random.default_rng(1)
     x = random.standard_t(5, (8, 512)).astype(np.float32)
     importance = np.exp(random.normal(0, 1.5, 512)).astype(np.float32)
@@ -53,7 +53,7 @@ def test_errors_go_to_columns_that_count_less(name):
     assert known < 0.9 * unknown
 
 
-def test_a_written_file_is_read_again(source, tmp_path):
+def test_written_file_is_read_again(source, tmp_path):
     matrix = matrix_of(source, tmp_path / "imatrix.gguf")
     write_imatrix(matrix)
     again = read_imatrix(matrix.path)
@@ -81,19 +81,19 @@ def test_files_of_the_older_format_mean_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"abc", struct.pack("<i", 1 << 24), struct.pack("<iii", 1, 900, 3)])
-def test_what_is_no_imatrix_is_refused(tmp_path, data):
+def test_invalid_imatrix_is_rejected(tmp_path, data):
     path = tmp_path / "x.dat"
     path.write_bytes(data)
     with pytest.raises(RequestError, match="imatrix file"):
         read_imatrix(path)
 
 
-def test_columns_that_nothing_reached_keep_a_little_weight_and_unseen_experts_count_alike():
+def test_unreached_columns_keep_a_little_weight_and_unseen_experts_count_alike():
     entry = ColumnSums(np.array([[0, 8], [0, 0]], np.float32), np.array([4, 0], np.float32))
     np.testing.assert_allclose(entry.columns(), [[1e-6, 2], [1, 1]])
 
 
-def test_a_quantized_file_uses_the_matrix_and_names_it(source, tmp_path):
+def test_quantized_file_uses_the_imatrix_and_names_it(source, tmp_path):
     matrix = matrix_of(source, tmp_path / "imatrix.gguf")
     with open_gguf(source) as file:
         recipe = make_recipe(file, find_mix("IQ2_XXS"), has_imatrix=True)
@@ -109,7 +109,7 @@ def test_a_quantized_file_uses_the_matrix_and_names_it(source, tmp_path):
         assert out.metadata["quantize.imatrix.entries_count"] == len(matrix.entries)
 
 
-def test_what_does_not_fit_is_named(source, tmp_path):
+def test_mismatched_imatrix_is_named(source, tmp_path):
     name = "blk.0.ffn_up.weight"
     with open_gguf(source) as file:
         with pytest.raises(RequestError, match=r"would be IQ2_XXS, which needs an imatrix"):

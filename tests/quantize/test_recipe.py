@@ -69,7 +69,7 @@ def test_vectors_keep_their_type(plain):
         ("blk.2.attn_output_a.weight", False),
     ],
 )
-def test_what_steers_deepseek_4_stays_as_it_is(name, kept):
+def test_routing_tensors_of_deepseek_4_are_unchanged(name, kept):
     assert is_kept(name) == kept
 
 
@@ -97,7 +97,7 @@ def test_small_mixes_give_the_first_layers_more(plain):
     assert layers_with(types, "ffn_down", "Q3_K") == layers_with(types, "attn_v", "Q3_K") == set(range(N_LAYERS))
 
 
-def test_an_output_of_its_own_leaves_the_embedding_to_the_mix(tmp_path):
+def test_separate_output_leaves_the_embedding_to_the_mix(tmp_path):
     types = types_of(make_recipe(write(tmp_path / "untied.gguf", tied=False), find_mix("Q4_K_M")))
     assert (types["token_embd.weight"], types["output.weight"]) == ("Q4_K", "Q6_K")
 
@@ -110,7 +110,7 @@ def test_values_shared_by_many_heads_and_experts_get_more(tmp_path):
     assert layers_with(types, "attn_output", "Q5_K") == set(range(N_LAYERS))
 
 
-def test_rows_that_are_no_whole_blocks_get_a_stand_in(tmp_path):
+def test_rows_of_partial_blocks_get_a_fallback_type(tmp_path):
     file = write(tmp_path / "narrow.gguf", width=96)
     recipe = make_recipe(file, find_mix("Q4_K_M"))
     types = types_of(recipe)
@@ -122,20 +122,20 @@ def test_rows_that_are_no_whole_blocks_get_a_stand_in(tmp_path):
     assert types["blk.0.attn_q.weight"] == "F16"
 
 
-def test_pure_and_given_types_overrule_the_mix(plain):
+def test_pure_and_given_types_override_the_mix(plain):
     types = types_of(make_recipe(plain, find_mix("Q4_K_M"), pure=True))
     assert set(types.values()) == {"Q4_K", "F32"}
     types = types_of(make_recipe(plain, find_mix("Q4_K_M"), embedding_type=find_type("q8_0", "--x")))
     assert types["token_embd.weight"] == "Q8_0"
 
 
-def test_a_given_type_that_does_not_fit_is_refused(tmp_path):
+def test_given_type_that_does_not_fit_is_rejected(tmp_path):
     file = write(tmp_path / "narrow.gguf", width=96)
     with pytest.raises(RequestError, match=r"token_embd\.weight cannot be Q4_K: its rows of 96 are no multiple of 256"):
         make_recipe(file, find_mix("Q8_0"), embedding_type=GGMLType.Q4_K)
 
 
-def test_weights_that_are_quantized_already_need_a_word(tmp_path):
+def test_requantizing_needs_a_flag(tmp_path):
     file = write(tmp_path / "small.gguf", type=GGMLType.Q8_0)
     with pytest.raises(RequestError, match=r"already quantized \(token_embd\.weight is Q8_0\).*--allow-requantize"):
         make_recipe(file, find_mix("Q4_K_M"))
@@ -145,7 +145,7 @@ def test_weights_that_are_quantized_already_need_a_word(tmp_path):
     assert not any(change.is_change for change in make_recipe(file, find_mix("Q8_0")).changes)
 
 
-def test_names_are_found_in_any_case_and_near_ones_told():
+def test_names_ignore_case_and_errors_suggest_near_ones():
     assert find_mix("q4_k_m") is MIXES["Q4_K_M"]
     assert find_mix("Q4_K") is MIXES["Q4_K_M"]
     with pytest.raises(RequestError, match="did you mean Q4_K_M"):
@@ -156,7 +156,7 @@ def test_names_are_found_in_any_case_and_near_ones_told():
         find_type("Q4_K_M", "--output-tensor-type")
 
 
-def test_expressions_overrule_all_else_and_the_last_one_wins(plain):
+def test_expressions_override_all_else_and_the_last_one_wins(plain):
     given = [find_tensor_type(text) for text in ("attn_.*=q8_0", r"blk\.[0-3]\.attn_v=Q5_K", "token_embd=F16")]
     types = types_of(make_recipe(plain, find_mix("Q4_K_M"), embedding_type=GGMLType.Q6_K, tensor_types=given))
     assert types["blk.9.attn_q.weight"] == "Q8_0" and types["blk.9.attn_norm.weight"] == "F32"
@@ -165,13 +165,13 @@ def test_expressions_overrule_all_else_and_the_last_one_wins(plain):
 
 
 @pytest.mark.parametrize("text", ["attn_v", "=Q8_0", "(=Q8_0", "attn_v=Q9"])
-def test_what_is_no_expression_with_a_type_is_refused(text):
+def test_invalid_type_expression_is_rejected(text):
     with pytest.raises(RequestError, match="--tensor-type"):
         find_tensor_type(text)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "many", ["a", "b"], [float("nan"), 30.0]])
-def test_a_count_that_is_no_number_counts_as_absent(value, tmp_path):
+def test_invalid_count_is_treated_as_absent(value, tmp_path):
     writer = GGUFWriter(tmp_path / "odd.gguf")
     writer.add("general.architecture", "llama")
     writer.add("llama.block_count", value)

@@ -71,7 +71,7 @@ def test_searched_types_lose_no_more_than_they_must(name, most):
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
-def test_searches_are_no_worse_than_those_of_the_oracle(name):
+def test_searches_are_no_worse_than_the_oracle(name):
     x = np.random.default_rng(1).standard_t(4, (16, 1024)).astype(np.float32)
     type = GGMLType[name]
     weight = np.abs(x)
@@ -80,12 +80,12 @@ def test_searches_are_no_worse_than_those_of_the_oracle(name):
     assert ours < 1.005 * oracle
 
 
-def test_scales_of_nvfp4_lose_no_more_than_they_must():
+def test_nvfp4_scales_lose_no_more_than_they_must():
     assert relative_error(normal(), "NVFP4") < 0.083
 
 
 @pytest.mark.parametrize("name", ["TQ1_0", "TQ2_0"])
-def test_ternary_rows_come_back_exactly(name):
+def test_ternary_rows_round_trip_exactly(name):
     x = np.random.default_rng(3).integers(-1, 2, (4, 512)).astype(np.float32) * np.float32(0.75)
     np.testing.assert_array_equal(dequantize(rows_of(x, name), GGMLType[name]), x)
 
@@ -97,7 +97,7 @@ def test_bytes_do_not_depend_on_the_threads(name):
 
 
 @pytest.mark.parametrize("source", [GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0])
-def test_rows_of_other_types_are_read_as_the_oracle_reads_them(source):
+def test_rows_of_other_types_are_read_like_the_oracle(source):
     x = normal(rows=4)
     known = dequantize(quantize(x, source), source)
     np.testing.assert_array_equal(rows_of(x, "Q4_K", source=source), rows_of(known, "Q4_K"))
@@ -105,7 +105,7 @@ def test_rows_of_other_types_are_read_as_the_oracle_reads_them(source):
 
 @pytest.mark.parametrize("name", [*FIXED, *SEARCHED, *OTHERS])
 @pytest.mark.parametrize("value", [0.0, 1e-30, -1e-38, 1.0, -5.5])
-def test_rows_of_one_value_come_back(name, value):
+def test_constant_rows_round_trip(name, value):
     x = np.full((1, 256), value, np.float32)
     back = dequantize(rows_of(x, name), GGMLType[name])
     assert np.isfinite(back).all()
@@ -122,7 +122,7 @@ def test_every_float16_survives():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_the_first_row_that_is_not_finite_is_named(bad):
+def test_first_non_finite_row_is_named(bad):
     x = normal(rows=200, columns=256)
     x[150, 3] = x[170, 0] = bad
     out = np.empty(200 * 144, np.uint8)
@@ -140,7 +140,7 @@ def test_numbers_beyond_a_type_are_named(name):
     assert quantize_rows(GGMLType.F32, x.view(np.uint8).reshape(-1), 256, GGMLType[name], out, 1) == (2, 1)
 
 
-def test_wrong_shapes_are_refused():
+def test_wrong_shapes_are_rejected():
     x, out = np.zeros(4 * 256, np.uint8), np.zeros(144, np.uint8)
     assert quantize_rows(0, x, 256, GGMLType.Q4_K, out, 1) == (0, 1)
     for arguments in (

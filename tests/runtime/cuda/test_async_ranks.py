@@ -79,7 +79,7 @@ def make_next_step(positions, rows):
     return NextStep(one_row(positions), np.array([(*GREEDY, row) for row in rows], PICK), 40)
 
 
-def test_what_it_goes_on_with_is_what_a_run_of_these_tokens_computes(program):
+def test_predicted_run_equals_a_run_of_these_tokens(program):
     assert isinstance(program, AsyncRanks)
     state, other = program.new_state(2), program.new_state(2)
     prompts = Batch.of([([5, 6, 7], 0, [0]), ([9, 8], 0, [1])])
@@ -106,7 +106,7 @@ def test_what_it_goes_on_with_is_what_a_run_of_these_tokens_computes(program):
         np.testing.assert_array_equal(one, same)
 
 
-def test_another_run_takes_the_place_of_what_it_went_on_with(program):
+def test_other_run_replaces_the_predicted_one(program):
     state, batch = program.new_state(2), one_row([0, 0], [4, 5])
     for other in (program.run, lambda *it: program.rank(*it, 1)):
         next_one = make_next_step([1, 1], [1, 0])
@@ -117,14 +117,14 @@ def test_another_run_takes_the_place_of_what_it_went_on_with(program):
         np.testing.assert_array_equal(program.rank(batch, state, 1).ids, before)
 
 
-def test_a_cancelled_run_is_followed_by_none(program):
+def test_cancelled_run_is_followed_by_none(program):
     next_one = make_next_step([1, 1], [0, 1])
     with pytest.raises(CancelledRun):
         program.rank(one_row([0, 0], [4, 5]), program.new_state(2), 1, meanwhile=program.cancel, next_step=next_one)
     assert not program.has_queued(next_one.batch)
 
 
-def test_an_error_while_it_goes_on_leaves_nothing_under_way(program):
+def test_error_during_prediction_leaves_nothing_in_flight(program):
     def failing():
         raise OSError("gone")
 
@@ -149,7 +149,7 @@ class Waits:
         return getattr(self._program, name)
 
 
-def test_work_that_is_done_as_late_as_may_be_changes_no_answer(tmp_path):
+def test_deferred_work_changes_no_answer(tmp_path):
     """Of requests that cross a page, end at different times, are cancelled, and get pages that a step ahead writes."""
 
     def answers(program):

@@ -59,7 +59,7 @@ def halves_bound(case, file):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_case_lies_within_its_bound_of_the_reference(name, tmp_path):
+def test_every_case_is_within_its_bound_of_the_reference(name, tmp_path):
     case = (ATTENTIONS | FOUR_BITS)[name]
     with case.open(tmp_path) as file:
         want, bound = expected(case, file)
@@ -96,7 +96,7 @@ def texts(kv_type, window, **options):
         {"window": 0, "distances": "distances"},
     ],
 )
-def test_rows_of_a_text_see_all_of_it(kv_type, options, tmp_path):
+def test_bidirectional_rows_see_the_complete_text(kv_type, options, tmp_path):
     case = texts(kv_type, **options)
     with case.open(tmp_path) as file:
         want, bound = expected(case, file)
@@ -127,7 +127,7 @@ PAGES = [np.random.default_rng(7).permutation(30)[i::3] for i in range(3)]
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_a_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
+def test_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
     case = ALONE[name]
     with case.open(tmp_path) as file:
         whole = Attention(case, file, 30).run(Batch.of([(TEXTS[0], 0, PAGES[0])]))
@@ -166,7 +166,7 @@ def test_a_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
         ("q8_0-norms", 128, "halves"),
     ],
 )
-def test_one_row_has_the_same_bits_if_its_steps_run_apart(name, head_dim, style, tmp_path):
+def test_row_has_the_same_bits_if_its_steps_run_separately(name, head_dim, style, tmp_path):
     options = {"norms": True} if name.endswith("norms") else {}
     case = _attention(f"rows-{name}-apart", head_dim, 3, style, name.partition("-")[0], kv_heads=2, **options)
     with case.open(tmp_path) as file:
@@ -180,7 +180,7 @@ def test_one_row_has_the_same_bits_if_its_steps_run_apart(name, head_dim, style,
 
 
 @pytest.mark.parametrize("name", ["f16-many", "f16-norms", "f16-window", "q8_0-many"])
-def test_rows_of_several_sequences_have_the_bits_of_rows_alone(name, tmp_path, monkeypatch):
+def test_rows_of_several_sequences_match_single_rows(name, tmp_path, monkeypatch):
     options = {"f16-norms": {"norms": True}, "f16-window": {"window": 70}}.get(name, {})
     case = _attention(f"rows-{name}-several", 64, 3, "halves", name.partition("-")[0], kv_heads=2, **options)
     firsts = (580 if name.endswith("many") else 70, 64, 100, 0, 72, 65, 30, 1)
@@ -228,7 +228,7 @@ def test_little_shared_memory_changes_no_bits(tmp_path, monkeypatch):
 @pytest.mark.parametrize("n_rows", [3, 21])
 @pytest.mark.parametrize("name", ["q", "k", "v"])
 @pytest.mark.parametrize("kind", ["f16-many", "f16-latent", "f16-128", "q8_0", "q4"])
-def test_attention_to_what_is_no_number_is_none_and_to_the_rest_is(kind, name, n_rows, tmp_path):
+def test_nan_affects_only_rows_that_attend_to_it(kind, name, n_rows, tmp_path):
     case = _attention("rows-f16-128", 128, 1, "halves", "f16", kv_heads=1) if kind == "f16-128" else ALONE[kind]
     tensors = dict(case.tensors())
     if f"{name}.weight" not in tensors:
@@ -243,7 +243,7 @@ def test_attention_to_what_is_no_number_is_none_and_to_the_rest_is(kind, name, n
 
 
 @pytest.mark.parametrize("times", [1e-4, 1e4])
-def test_small_and_large_numbers_of_q8_0_are_as_exact_as_others(times, tmp_path):
+def test_small_and_large_q8_0_numbers_are_as_exact_as_others(times, tmp_path):
     tensors, case = dict(ALONE["q8_0"].tensors()), ALONE["q8_0"]
     values = (tensors["v.weight"].values() * np.float32(times)).astype(np.float32)
     tensors["v.weight"] = Raw(GGMLType.F32, values.shape, values.view(np.uint8).reshape(-1))
@@ -255,7 +255,7 @@ def test_small_and_large_numbers_of_q8_0_are_as_exact_as_others(times, tmp_path)
     assert np.abs(got - want).max() <= 3e-3 * np.abs(values).max()
 
 
-def test_a_cache_without_kernels_is_refused_by_name(monkeypatch, tmp_path):
+def test_cache_without_kernels_is_rejected_by_name(monkeypatch, tmp_path):
     monkeypatch.setitem(KV_TYPES, "q4_9", KvType(5, block=32))
     case = replace(ATTENTIONS[QUICK[0]], kv_type="q4_9")
     with case.open(tmp_path) as file, pytest.raises(UnsupportedError, match="the cuda backend has no cache of q4_9"):

@@ -91,7 +91,7 @@ def test_every_array_is_where_the_struct_says(plan_and_views, max_pages):
         assert np.array_equal(memory.read(struct["cosines"], turns.cosines), turns.cosines)
 
 
-def test_batches_that_are_alike_follow_one_another(plan_and_views):
+def test_equal_batches_reuse_the_layout(plan_and_views):
     plan, views = plan_and_views
     memory, state = Memory(), Pages()
     slot = BatchSlot(memory, Turns(plan, views))
@@ -105,7 +105,7 @@ def test_batches_that_are_alike_follow_one_another(plan_and_views):
         assert memory.read(state.tables[0], np.zeros(1, np.int32)).tolist() == [page]
 
 
-def test_a_batch_that_finds_no_memory_leaves_the_one_before_as_it_was(plan_and_views):
+def test_failed_allocation_leaves_the_previous_batch_unchanged(plan_and_views):
     plan, views = plan_and_views
     memory, state = Memory(), Pages()
     slot = BatchSlot(memory, Turns(plan, views))
@@ -129,7 +129,7 @@ def test_a_batch_that_finds_no_memory_leaves_the_one_before_as_it_was(plan_and_v
     assert len(memory.pieces) == n_pieces
 
 
-def test_tables_of_turns_grow_with_the_positions(plan_and_views):
+def test_rope_tables_grow_with_the_positions(plan_and_views):
     plan, views = plan_and_views
     memory, turns = Memory(), Turns(plan, views)
     slot = BatchSlot(memory, turns)
@@ -142,13 +142,13 @@ def test_tables_of_turns_grow_with_the_positions(plan_and_views):
 
 
 @each_bad_batch
-def test_a_batch_that_does_not_fit_is_refused(changes, message, plan_and_views):
+def test_mismatched_batch_is_rejected(changes, message, plan_and_views):
     check_batch(TWO, plan_and_views[0], Pages(), MAX_ROWS)
     with pytest.raises(ValueError, match=message):
         check_batch(replace(TWO, **changes), plan_and_views[0], Pages(), MAX_ROWS)
 
 
-def test_a_batch_without_the_hidden_states_of_a_draft_is_refused(plan_and_views):
+def test_batch_without_the_hidden_states_of_a_draft_is_rejected(plan_and_views):
     states = np.ones((6, 5), np.float32)
     check_batch(replace(TWO, hidden=states), plan_and_views[0], Pages(), MAX_ROWS, hidden_width=5)
     for hidden in (None, states[:, :4]):
@@ -156,7 +156,7 @@ def test_a_batch_without_the_hidden_states_of_a_draft_is_refused(plan_and_views)
             check_batch(replace(TWO, hidden=hidden), plan_and_views[0], Pages(), MAX_ROWS, hidden_width=5)
 
 
-def test_sequences_are_apart_if_none_sees_a_page_that_is_written_for_another():
+def test_sequences_are_independent_unless_one_sees_a_page_written_for_another():
     def rows(*parts):
         return Batch.of([([1] * n, first, pages) for n, first, pages in parts])
 

@@ -40,13 +40,13 @@ def test_every_source_compiles_without_a_warning(source, target, compiler):
         assert unit is not None and unit[0] == source and unit[1] in compiling.parts(source), kernel
 
 
-def test_a_source_with_a_fault_is_refused_with_its_line(compiler, tmp_path):
+def test_source_with_an_error_is_rejected_with_its_line(compiler, tmp_path):
     (tmp_path / "wrong.cu").write_text(INCLUDE + "KERNEL(wrong)(const Batch* b) { b->none(); }\n")
     with pytest.raises(compiling.CompileError, match=r"wrong\.cu\(2\): error"):
         compiler.compile(tmp_path / "wrong.cu", TARGET)
 
 
-def test_a_kind_of_tiles_is_compiled_by_itself(compiler):
+def test_tile_type_is_compiled_separately(compiler):
     source = compiling.HERE / "experts" / "moe_one.cu"
     assert "q4_k" in compiling.parts(source) and compiling.parts(compiling.HERE / "weights" / "pack.cu") == [""]
     _, whole, _ = compiler.compile(source, TARGET, quick=True)
@@ -61,7 +61,7 @@ def test_ptx_names_the_same_kernels(compiler, tmp_path):
         assert sorted(kernels) == ["a", "b"] and image.startswith(b"//") and image.endswith(b"\0")
 
 
-def test_a_warning_is_told_by_a_quick_compilation_too(compiler, tmp_path):
+def test_quick_compilation_reports_warnings_too(compiler, tmp_path):
     (tmp_path / "warned.cu").write_text(INCLUDE + "KERNEL(a)(int* p) { int none; *p = 1; }\n")
     for quick in (False, True):
         _, _, log = compiler.compile(tmp_path / "warned.cu", TARGET, quick=quick)

@@ -39,7 +39,7 @@ def device(library, kernels):
     device.close()
 
 
-def test_a_machine_without_a_driver_is_told_so(monkeypatch):
+def test_missing_driver_is_reported(monkeypatch):
     monkeypatch.setattr(libcuda, "_library", lambda: "libthere-is-none.so")
     monkeypatch.setattr(libcuda, "_found", None)
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_a_machine_without_a_driver_is_told_so(monkeypatch):
         assert caught.value.code == "no_driver"
 
 
-def test_a_driver_that_does_not_start_is_not_started_again(library, monkeypatch):
+def test_failed_driver_is_not_initialized_again(library, monkeypatch):
     """Forked children ask again, and its start may hang in them."""
     monkeypatch.setattr(libcuda.ctypes, "CDLL", lambda _: library)
     for code, kind in ((100, DeviceError), (2, RequestError)):
@@ -61,7 +61,7 @@ def test_a_driver_that_does_not_start_is_not_started_again(library, monkeypatch)
         assert library.calls["cuInit"] == 1
 
 
-def test_a_forked_child_is_told_that_its_parent_has_the_driver(library, monkeypatch):
+def test_forked_child_gets_an_error_about_its_parents_driver(library, monkeypatch):
     monkeypatch.setattr(libcuda.ctypes, "CDLL", lambda _: library)
     monkeypatch.setattr(libcuda, "_found", None)
     assert libcuda.open_driver() is libcuda.open_driver()
@@ -73,7 +73,7 @@ def test_a_forked_child_is_told_that_its_parent_has_the_driver(library, monkeypa
 
 
 @pytest.mark.parametrize("old", [{"version": 11_040}, {"missing": {"cuStreamBeginCapture_v2"}}])
-def test_an_old_driver_is_refused_with_the_version_that_is_needed(old):
+def test_old_driver_is_rejected_with_the_required_version(old):
     library = FakeLibrary()
     vars(library).update(old)
     with pytest.raises(DeviceError, match="525 or later") as caught:
@@ -81,26 +81,26 @@ def test_an_old_driver_is_refused_with_the_version_that_is_needed(old):
     assert caught.value.code == "old_driver"
 
 
-def test_a_driver_without_a_gpu_says_that_there_is_none(library):
+def test_driver_without_a_gpu_says_so(library):
     library.results["cuInit"] = 100
     with pytest.raises(DeviceError, match="no NVIDIA GPU was found"):
         Driver(library)
 
 
-def test_a_gpu_that_is_not_there_is_a_wrong_request(library, kernels):
+def test_missing_gpu_index_is_a_request_error(library, kernels):
     with pytest.raises(RequestError, match=r"this machine has 1 NVIDIA GPU: numbers count from 0$") as caught:
         open_device(1, Driver(library))
     assert caught.value.field == "device"
 
 
-def test_a_gpu_of_an_old_generation_is_refused(library, kernels, monkeypatch):
+def test_gpu_of_an_old_generation_is_rejected(library, kernels, monkeypatch):
     monkeypatch.setitem(ATTRIBUTES, 75, 7)
     with pytest.raises(DeviceError, match="NVIDIA Fake is of generation sm_70, and sm_80 or later was expected"):
         open_device(0, Driver(library))
 
 
 @pytest.mark.parametrize("name", ["cuStreamCreate", "cuEventCreate"])
-def test_a_device_that_cannot_be_opened_leaves_nothing_behind(library, kernels, name):
+def test_device_that_cannot_be_opened_leaves_nothing_behind(library, kernels, name):
     library.results[name] = 304
     with pytest.raises(DeviceError):
         open_device(0, Driver(library))
@@ -108,14 +108,14 @@ def test_a_device_that_cannot_be_opened_leaves_nothing_behind(library, kernels, 
     assert library.calls["cuStreamDestroy_v2"] == 1
 
 
-def test_memory_that_is_not_there_is_refused_with_the_figures(device, library):
+def test_out_of_memory_is_reported_with_the_numbers(device, library):
     with pytest.raises(RequestError, match=r"NVIDIA Fake has 1\.1 GB free of 2\.1 GB, and 5\.0 GB more are") as caught:
         device.allocate(5 * 10**9)
     assert caught.value.code == "device_memory" and caught.value.limit == 1 << 30
     assert device.allocate(100)  # the device is none the worse
 
 
-def test_what_is_uploaded_comes_back(device, monkeypatch):
+def test_upload_round_trips(device, monkeypatch):
     monkeypatch.setattr(module, "_STAGE", 64)
     data = np.arange(100, dtype=np.float32)
     address = device.allocate(data.nbytes)
