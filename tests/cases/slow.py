@@ -199,7 +199,7 @@ SLOW = (
     "tests/serving/dialects/ole/test_websocket.py",
     "tests/serving/dialects/ole/test_websocket_attacks.py",
     "tests/serving/dialects/ollama/test_generate.py",
-    "tests/serving/dialects/ollama/test_made.py",
+    "tests/serving/dialects/ollama/test_derived.py",
     "tests/serving/dialects/ollama/test_routes.py::test_errors_of_the_gate_and_of_streams_are_texts",
     "tests/serving/dialects/ollama/test_routes.py::test_only_who_may_load_models_unloads_or_pulls",
     "tests/serving/dialects/openai/test_chat.py",

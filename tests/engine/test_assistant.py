@@ -164,7 +164,7 @@ def test_incompatible_assistant_gives_a_one_line_error(folder, target):
 
 def test_assistant_drafts_without_lookup(folder, target, monkeypatch):
     head = write_assistant(folder / "alone.gguf", assistant_tensors(), WINDOW)
-    monkeypatch.setattr("woolly.llm.speculation.find_block", lambda model: head)
+    monkeypatch.setattr("woolly.llm.speculation.find_draft", lambda model: head)
     with pytest.raises(RequestError, match="'mtp_lookup', but this model's assistant guesses alone: give 'mtp' or"):
         LLM(target, ctx=64, threads=1, speculation="mtp_lookup")
 

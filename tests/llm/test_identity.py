@@ -73,7 +73,7 @@ def test_digest_is_cached_until_the_file_changes(tmp_path, home, monkeypatch):
     path = tmp_path / "a.gguf"
     path.write_bytes(b"wool")
     first = digest_of([path])
-    monkeypatch.setattr("woolly.store.digest.hash_of", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr("woolly.store.digest.sha256_of", lambda path: pytest.fail("read again"))
     assert digest_of([path]) == first
     (note,) = (home / "digests").iterdir()
     note.write_text("{")  # a torn note is no note

@@ -4,7 +4,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, SamplingParams, StoreError
-from woolly.store import is_model_name, resolve, write_made
+from woolly.store import is_model_name, resolve, write_derived
 
 PRESETS = """
 [tiny]
@@ -103,8 +103,8 @@ def test_derived_model_opens_with_its_preset(model, tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     here = folder / "tiny.gguf"
     here.write_bytes(model.read_bytes())
-    write_made(folder, "pirate", "tiny", "Talk as a pirate.", {"max_tokens": 3})
-    write_made(folder, "loop", "pirate", None, {})
+    write_derived(folder, "pirate", "tiny", "Talk as a pirate.", {"max_tokens": 3})
+    write_derived(folder, "loop", "pirate", None, {})
     assert is_model_name("pirate") and resolve("Pirate:latest") == here
     with opened("pirate") as llm:
         assert llm.preset.name == "pirate" and llm.preset.system == "Talk as a pirate."
@@ -115,5 +115,5 @@ def test_derived_model_opens_with_its_preset(model, tmp_path, monkeypatch):
         assert llm.preset is None
     with pytest.raises(StoreError):
         resolve("loop")
-    write_made(folder, "tiny", "gone", None, {})
+    write_derived(folder, "tiny", "gone", None, {})
     assert resolve("tiny") == here  # a file of the name goes before it

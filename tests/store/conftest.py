@@ -11,14 +11,14 @@ from types import MappingProxyType
 
 import pytest
 
-from woolly.store import Model, catalogue
+from woolly.store import WheelModel, wheel_models
 
 CONTENT = random.Random(1).randbytes(3_000_000)
 
 
 @dataclass(frozen=True)
 class Shop:
-    model: Model
+    model: WheelModel
     wheel: Path
     models: Path  # the folder that models are pulled into
     pip_log: Path  # one line per call of the fake pip: its process id
@@ -51,7 +51,7 @@ def shop(tmp_path, monkeypatch) -> Shop:
     wheels.mkdir()
     wheel = wheels / "tiny_model-1.0-py3-none-any.whl"
     write_wheel(wheel, {"tiny_model/tiny.gguf": CONTENT})
-    model = Model(
+    model = WheelModel(
         name="tiny",
         aliases=("tiny-model",),
         title="a tiny model",
@@ -63,7 +63,7 @@ def shop(tmp_path, monkeypatch) -> Shop:
         member="tiny_model/tiny.gguf",
         n_bytes_wheel=wheel.stat().st_size,
     )
-    monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType({"tiny": model}))
+    monkeypatch.setattr(wheel_models, "WHEEL_MODELS", MappingProxyType({"tiny": model}))
     monkeypatch.setattr("woolly.store.names.all_families", dict)
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

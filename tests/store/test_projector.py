@@ -5,7 +5,7 @@ import json
 import pytest
 
 from woolly.store import find_projectors
-from woolly.store.beside import best_projector, is_projector
+from woolly.store.companions import best_projector, is_projector
 
 
 @pytest.fixture

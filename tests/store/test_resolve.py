@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from woolly.errors import StoreError
-from woolly.store import near_models, pull, resolve
+from woolly.store import pull, resolve, similar_models
 
 
 def test_an_existing_file_is_used_where_it_lies(shop, tmp_path):
@@ -66,10 +66,10 @@ def test_a_file_of_the_same_folder_is_no_guess_by_its_folder_or_ending(shop, tmp
 def test_near_models_are_misspelt_or_begun_names(shop):
     (shop.models / "hf" / "org" / "repo").mkdir(parents=True)
     (shop.models / "hf" / "org" / "repo" / "Granite-3B-Q4_0.gguf").touch()
-    assert near_models("tinny") == ["tiny"]
-    assert near_models("granite") == ["hf:org/repo/Granite-3B-Q4_0.gguf"]
-    assert near_models("granit-3b-q4_0") == ["hf:org/repo/Granite-3B-Q4_0.gguf"]
-    assert near_models("gra") == near_models("hello") == near_models("") == []
+    assert similar_models("tinny") == ["tiny"]
+    assert similar_models("granite") == ["hf:org/repo/Granite-3B-Q4_0.gguf"]
+    assert similar_models("granit-3b-q4_0") == ["hf:org/repo/Granite-3B-Q4_0.gguf"]
+    assert similar_models("gra") == similar_models("hello") == similar_models("") == []
 
 
 @pytest.mark.parametrize("typed", ["m.gguf", "nn.gguf", "qwen.gguf", "wool-q4.gguf"])

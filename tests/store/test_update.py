@@ -6,13 +6,13 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from tests.store.test_families import one
+from tests.store.test_catalogue import one
 from tests.store.test_hub import hub
 from woolly.cli.app import app
 from woolly.errors import StoreError
 from woolly.store import all_families
-from woolly.store.known.families import own_catalogue
-from woolly.store.known.update import find_catalogue, take_catalogue
+from woolly.store.catalogue.families import own_catalogue
+from woolly.store.catalogue.update import find_catalogue, take_catalogue
 
 __all__ = ["hub"]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from woolly.store.whole import read_plain, written_whole
+from woolly.store.safe_files import atomic_write, read_regular_file
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -55,7 +55,7 @@ class PageFile:
     def fault(self) -> str | None:
         """Returns what is wrong with the file, None if it is whole."""
         try:
-            _parse(read_plain(self.path), self.identity, self.kind, bytes.fromhex(self.digest))
+            _parse(read_regular_file(self.path), self.identity, self.kind, bytes.fromhex(self.digest))
         except OSError as error:
             return error.strerror or "it cannot be read"
         except ValueError as error:
@@ -116,7 +116,7 @@ class PageFolder:
         """Returns the payload of a file; None if it is not there or not whole."""
         path = self._path(kind, digest)
         try:
-            return _parse(read_plain(path), self.identity, kind, digest)
+            return _parse(read_regular_file(path), self.identity, kind, digest)
         except OSError:
             self._forget(kind, digest)
             return None
@@ -144,7 +144,7 @@ class PageFolder:
         path = self._path(kind, digest)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            with written_whole(path, mode=0o600) as file:
+            with atomic_write(path, mode=0o600) as file:
                 file.write(_head(self.identity, kind, digest, payload))
                 file.write(payload)
         except OSError as error:

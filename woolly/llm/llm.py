@@ -48,7 +48,7 @@ from woolly.llm.vectors import rms_normed
 from woolly.runtime import Options, parse_at_once, parse_size
 from woolly.sampling import SamplingParams
 from woolly.sampling.keywords import with_near_names
-from woolly.store import find_own_made, find_preset, resolve
+from woolly.store import find_derived_model, find_preset, resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,7 +105,7 @@ class LLM(RequestMaker, TextReader, TranscriptionMixin, OnDisk, PeerCalls, Adapt
         """
         given = ModelOptions(**options)  # type: ignore[arg-type]  # wider types, which are read below
         self.path: Path = resolve(model)
-        made = find_own_made(os.fspath(model)) if given.preset is None else None
+        made = find_derived_model(os.fspath(model)) if given.preset is None else None
         self.preset = made or find_preset(self.path, given.preset)
         given = with_load(given, self.preset)
         check_opening(given)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from woolly.engine import context_limit, drafts, has_block, is_draft_file, load_model
 from woolly.errors import RequestError, StoreError
 from woolly.llm.model_options import ModelOptions
-from woolly.store import find_block, resolve
+from woolly.store import find_draft, resolve
 
 if TYPE_CHECKING:
     from woolly.engine import Engine, LoadedModel
@@ -52,7 +52,7 @@ def own_draft(model: Path, speculation: object) -> tuple[bool | None, Path | Non
     if speculation in ("none", "prompt_lookup") or not isinstance(speculation, (str, os.PathLike)):
         return False, None
     if speculation in ("auto", "mtp", "mtp_lookup"):
-        block = find_block(model)
+        block = find_draft(model)
         return None if speculation == "auto" else True, None if block is None or has_block(model) else block
     try:
         path = resolve(speculation)

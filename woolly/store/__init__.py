@@ -3,59 +3,74 @@
 from typing import TYPE_CHECKING
 
 from woolly.later import later
-from woolly.store.resolve import find_own_made, is_model_name, near_models, resolve
+from woolly.store.resolve import find_derived_model, is_model_name, resolve, similar_models
 
 if TYPE_CHECKING:
-    from woolly.store.addresses import is_address
-    from woolly.store.beside import find_block, find_projectors, is_second
-    from woolly.store.catalogue import CATALOGUE, DEFAULT_MODEL, Model
+    from woolly.store.catalogue.families import (
+        Catalogue,
+        Family,
+        Purpose,
+        Tag,
+        all_families,
+        models_for,
+        read_catalogue,
+    )
+    from woolly.store.companions import find_draft, find_projectors, is_companion
+    from woolly.store.derived import find_derived, list_derived, remove_derived, write_derived
     from woolly.store.download import Remote, open_url
-    from woolly.store.entry import Stored
     from woolly.store.fetch import pull
     from woolly.store.folder import models_folder
     from woolly.store.hub import HubName, hub_remotes, quant_of
     from woolly.store.inventory import find_stored, list_models, own_names, remove_model
-    from woolly.store.known.families import Catalogue, Family, Purpose, Tag, all_families, models_for, read_catalogue
-    from woolly.store.made import find_made, list_made, remove_made, write_made
-    from woolly.store.names import Named, at_home, find_named, is_catalogued, is_path, known_names, remote_name
+    from woolly.store.names import (
+        CatalogueEntry,
+        catalogue_names,
+        expand_home,
+        find_in_catalogue,
+        is_in_catalogue,
+        is_path,
+        remote_name,
+    )
     from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files, read_presets
+    from woolly.store.stored_model import StoredModel
+    from woolly.store.urls import is_url
+    from woolly.store.wheel_models import DEFAULT_MODEL, WHEEL_MODELS, WheelModel
 
 __all__ = [
-    "CATALOGUE",
     "DEFAULT_MODEL",
     "NO_PRESET",
     "PRESETS_FILE",
+    "WHEEL_MODELS",
     "Catalogue",
+    "CatalogueEntry",
     "Family",
     "HubName",
-    "Model",
-    "Named",
     "Preset",
     "Purpose",
     "Remote",
-    "Stored",
+    "StoredModel",
     "Tag",
+    "WheelModel",
     "all_families",
-    "at_home",
-    "find_block",
-    "find_made",
-    "find_named",
-    "find_own_made",
+    "catalogue_names",
+    "expand_home",
+    "find_derived",
+    "find_derived_model",
+    "find_draft",
+    "find_in_catalogue",
     "find_preset",
     "find_projectors",
     "find_stored",
     "hub_remotes",
-    "is_address",
-    "is_catalogued",
+    "is_companion",
+    "is_in_catalogue",
     "is_model_name",
     "is_path",
-    "is_second",
-    "known_names",
-    "list_made",
+    "is_url",
+    "list_derived",
     "list_models",
     "models_folder",
     "models_for",
-    "near_models",
     "open_url",
     "own_names",
     "preset_files",
@@ -64,27 +79,28 @@ __all__ = [
     "read_catalogue",
     "read_presets",
     "remote_name",
-    "remove_made",
+    "remove_derived",
     "remove_model",
     "resolve",
-    "write_made",
+    "similar_models",
+    "write_derived",
 ]
 
 __getattr__ = later(
     __name__,
     {
-        "addresses": "is_address",
-        "beside": "find_block find_projectors is_second",
-        "catalogue": "CATALOGUE DEFAULT_MODEL Model",
+        "urls": "is_url",
+        "companions": "find_draft find_projectors is_companion",
+        "wheel_models": "WHEEL_MODELS DEFAULT_MODEL WheelModel",
         "download": "Remote open_url",
-        "entry": "Stored",
+        "stored_model": "StoredModel",
         "fetch": "pull",
         "folder": "models_folder",
         "hub": "HubName hub_remotes quant_of",
         "inventory": "find_stored list_models own_names remove_model",
-        "known.families": "Catalogue Family Purpose Tag all_families models_for read_catalogue",
-        "made": "find_made list_made remove_made write_made",
-        "names": "Named at_home find_named is_catalogued is_path known_names remote_name",
+        "catalogue.families": "Catalogue Family Purpose Tag all_families models_for read_catalogue",
+        "derived": "find_derived list_derived remove_derived write_derived",
+        "names": "CatalogueEntry expand_home find_in_catalogue is_in_catalogue is_path catalogue_names remote_name",
         "presets": "NO_PRESET PRESETS_FILE Preset find_preset preset_files read_presets",
     },
 )

@@ -7,12 +7,12 @@ import hashlib
 import json
 from pathlib import Path
 
-from woolly.store.catalogue import Model
+from woolly.store.wheel_models import WheelModel
 
 CHUNK = 1 << 20  # bytes read at a time
 
 
-def is_intact(path: Path, model: Model) -> bool:
+def is_intact(path: Path, model: WheelModel) -> bool:
     """Returns whether the file exists with the right SHA-256.
 
     A note beside the file stores its size and time once it was hashed, so that only a file that was touched is read
@@ -23,15 +23,15 @@ def is_intact(path: Path, model: Model) -> bool:
             return False
         if _noted(path) == _facts(path, model):
             return True
-        if hash_of(path) != model.sha256:
+        if sha256_of(path) != model.sha256:
             return False
     except FileNotFoundError:
         return False
-    remember(path, model)
+    mark_verified(path, model)
     return True
 
 
-def hash_of(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """Returns the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -40,7 +40,7 @@ def hash_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def remember(path: Path, model: Model) -> None:
+def mark_verified(path: Path, model: WheelModel) -> None:
     """Writes the note that this file was hashed and is right."""
     # In a read-only folder the file is hashed at every start; nothing else is lost.
     with contextlib.suppress(OSError):
@@ -58,6 +58,6 @@ def _noted(path: Path) -> str | None:
         return None
 
 
-def _facts(path: Path, model: Model) -> str:
+def _facts(path: Path, model: WheelModel) -> str:
     status = path.stat()
     return json.dumps({"sha256": model.sha256, "size": status.st_size, "mtime_ns": status.st_mtime_ns}) + "\n"

@@ -9,9 +9,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from woolly.store.checksum import hash_of
+from woolly.store.checksum import sha256_of
 from woolly.store.folder import models_folder
-from woolly.store.whole import written_whole
+from woolly.store.safe_files import atomic_write
 
 
 def digest_of(paths: Sequence[Path]) -> str:
@@ -32,13 +32,13 @@ def _digest(path: Path) -> str:
         known = json.loads(note.read_text(encoding="utf-8"))
         if known.get("facts") == facts and isinstance(known.get("sha256"), str):
             return str(known["sha256"])
-    sha256 = hash_of(path)
+    sha256 = sha256_of(path)
     if _facts(path) != facts:
         return sha256  # written to meanwhile: not remembered
     # In a read-only folder the file is hashed at every start; nothing else is lost.
     with contextlib.suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(note) as file:
+        with atomic_write(note) as file:
             file.write(json.dumps({"path": place, "facts": facts, "sha256": sha256}).encode())
     return sha256
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from woolly.errors import StoreError
-from woolly.store.checksum import CHUNK, hash_of
-from woolly.store.known.forms import misses_magic
+from woolly.store.checksum import CHUNK, sha256_of
+from woolly.store.file_formats import magic_error
 from woolly.store.lock import file_lock
-from woolly.store.whole import put_in_place
+from woolly.store.safe_files import fsync_and_rename
 
 if TYPE_CHECKING:
     from urllib.error import HTTPError
@@ -102,7 +102,7 @@ def download(remote: Remote, target: Path, progress: Progress | None = None, *, 
         _check(remote, partial)
         if keep_source:
             source_note(target).write_text(json.dumps({"url": remote.url}))
-        put_in_place(partial, target)
+        fsync_and_rename(partial, target)
         _note(partial).unlink(missing_ok=True)
     return target
 
@@ -199,8 +199,8 @@ def _resumable(remote: Remote, partial: Path) -> tuple[int, str]:
 
 def _check(remote: Remote, partial: Path) -> None:
     with partial.open("rb") as file:  # a checkpoint has other files, too
-        problem = misses_magic(remote.file or partial.name.removesuffix(".partial"), file.read(4))
-    if remote.sha256 is not None and (found := hash_of(partial)) != remote.sha256.lower():
+        problem = magic_error(remote.file or partial.name.removesuffix(".partial"), file.read(4))
+    if remote.sha256 is not None and (found := sha256_of(partial)) != remote.sha256.lower():
         problem = f"its checksum is {found}, not the expected {remote.sha256.lower()}"
     if problem is not None:
         _forget(partial)

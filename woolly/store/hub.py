@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from woolly.errors import StoreError
-from woolly.store.beside import best_block, best_projector, is_second
+from woolly.store.companions import best_draft, best_projector, is_companion
 from woolly.store.download import HUB, Remote, check_online, download, unreachable
+from woolly.store.file_formats import FILE, find_files, is_model_file, is_whisper_file
 from woolly.store.folder import models_folder
-from woolly.store.known.forms import FILE, find_files, is_model_file, is_whisper_file
 
 # The type that is taken if the name gives none, the usual choice first.
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "BF16", "F16")
@@ -85,7 +85,7 @@ def choose_file(names: Iterable[str], wanted: HubName) -> str:
         if wanted.file in models:
             return wanted.file
         raise StoreError(f"{wanted.repo} holds no {wanted.file}: it has {_listed(models)}")
-    models = [name for name in models if not is_second(name)] or models  # a head is taken if its file is named
+    models = [name for name in models if not is_companion(name)] or models  # a head is taken if its file is named
     quants = {quant: name for name in reversed(models) if (quant := quant_of(name)) is not None}
     if wanted.quant is not None:
         for quant, name in quants.items():
@@ -139,9 +139,9 @@ def hub_remotes(wanted: HubName, *, with_projector: bool = False, with_draft: bo
     remotes = []
     first = choose_file(files, wanted)
     projector = best_projector(files, first) if with_projector else None
-    folders = ["", *map(str, PurePosixPath(first).parents)]  # where `find_block` looks
+    folders = ["", *map(str, PurePosixPath(first).parents)]  # where `find_draft` looks
     beside = [name for name in files if name.rpartition("/")[0] in folders]
-    block = best_block(beside, first) if with_draft else None
+    block = best_draft(beside, first) if with_draft else None
     for name in [*shards_of(first), *(one for one in (projector, block) if one is not None)]:
         # The server at HF_ENDPOINT chooses these names, and files are written under them.
         if not name.isprintable() or _leads_out(name):
@@ -167,7 +167,7 @@ def pull_hub(
 
     A model that is here is not asked for again: `with_projector` counts for a download. `with_draft` asks all the same.
     """
-    here = find_here(wanted)
+    here = find_local(wanted)
     if here is not None and (wanted.quant or wanted.file) and not with_draft:
         return here
     remotes = hub_remotes(wanted, with_projector=with_projector, with_draft=with_draft)
@@ -191,7 +191,7 @@ def pull_hub(
     return first
 
 
-def find_here(wanted: HubName) -> Path | None:
+def find_local(wanted: HubName) -> Path | None:
     """Returns the file of a model that was pulled or is in the hub's cache, or None."""
     for folder in (wanted.folder, *_snapshots(wanted.repo)):
         names = [path.relative_to(folder).as_posix() for path in find_files(folder)]

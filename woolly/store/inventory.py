@@ -11,27 +11,27 @@ from dataclasses import replace
 from pathlib import Path
 
 from woolly.errors import StoreError
-from woolly.store import catalogue
-from woolly.store.beside import is_second
-from woolly.store.catalogue import lookup
-from woolly.store.entry import Stored, describe, is_later_shard
+from woolly.store import wheel_models
+from woolly.store.companions import is_companion
+from woolly.store.file_formats import find_files
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, quant_of, shards_of
-from woolly.store.known.forms import find_files
-from woolly.store.names import catalogue_names, is_path, remote_name
+from woolly.store.names import is_path, names_in_catalogue, remote_name
 from woolly.store.other_programs import hub_models, lm_studio_models, ollama_models
+from woolly.store.stored_model import StoredModel, describe, is_later_shard
+from woolly.store.wheel_models import find_wheel_model
 
 # Side files that are removed with a model. Not the lock: another process may be waiting on it.
-_BESIDE = ("{}.verified", "{}.source.json", "{}.partial", "{}.partial.json")
+_SIDE_FILES = ("{}.verified", "{}.source.json", "{}.partial", "{}.partial.json")
 
 
-def list_models() -> list[Stored]:
+def list_models() -> list[StoredModel]:
     """Returns all models: Woolly's own first, then other programs'. A file that several programs list is one model."""
     found = list(own_models())
     for others in (hub_models, ollama_models, lm_studio_models):
         with contextlib.suppress(OSError, RuntimeError):  # an unreadable store, or no home folder
             found += others()
-    by_file: dict[str, Stored] = {}
+    by_file: dict[str, StoredModel] = {}
     for model in found:
         file = os.path.realpath(model.path)
         first = by_file.get(file)
@@ -40,11 +40,11 @@ def list_models() -> list[Stored]:
     return list(by_file.values())
 
 
-def own_models() -> Iterator[Stored]:
+def own_models() -> Iterator[StoredModel]:
     """Yields the pulled models, by the names of `own_names`."""
     folder = models_folder()
     for path in sorted(find_files(folder)):
-        if not is_later_shard(path) and not is_second(path.name):
+        if not is_later_shard(path) and not is_companion(path.name):
             name, *aliases = own_names(folder, path)
             if found := describe(name, path, "woolly"):
                 yield replace(found, aliases=tuple(aliases))
@@ -61,25 +61,25 @@ def own_names(folder: Path, path: Path) -> list[str]:
     stem = re.sub(r"(-00001-of-\d{5})?\.gguf$|\.bin$", "", place)
     if parts[0] == "hf" and len(parts) > 3:
         repo, file = "/".join(parts[1:3]), "/".join(parts[3:])
-        names = [*catalogue_names(repo, file), f"hf:{repo}/{file}"]
+        names = [*names_in_catalogue(repo, file), f"hf:{repo}/{file}"]
         stem = stem.rpartition("/")[2]
     else:
-        known = (model for model in catalogue.CATALOGUE.values() if model.file_name == place)
+        known = (model for model in wheel_models.WHEEL_MODELS.values() if model.file_name == place)
         names = [name for model in known for name in (model.name, *model.aliases)]
     return list(dict.fromkeys([*names, stem, place if parts[0] != "hf" else path.name]))
 
 
-def find_stored(name: str) -> Stored | None:
+def find_stored(name: str) -> StoredModel | None:
     """Returns the model with this name, or None; `.gguf` and Ollama's `:latest` may be left out."""
     wanted = {name.lower(), f"{name.lower()}.gguf", f"{name.lower()}:latest"}
     return next((model for model in list_models() if wanted & _names(model)), None)
 
 
-def _names(model: Stored) -> set[str]:
+def _names(model: StoredModel) -> set[str]:
     return {name.lower() for name in (model.name, *model.aliases)}
 
 
-def remove_model(name: str) -> Stored:
+def remove_model(name: str) -> StoredModel:
     """Removes a model of Woolly's own, with all its shards, and returns its entry. Never removes another program's."""
     found = _own(name)
     if found is None:
@@ -92,7 +92,7 @@ def remove_model(name: str) -> Stored:
     try:
         folder = found.path.parent
         shards = shards_of(found.path.name)
-        for beside in (folder / pattern.format(shard) for shard in shards for pattern in _BESIDE):
+        for beside in (folder / pattern.format(shard) for shard in shards for pattern in _SIDE_FILES):
             if beside.is_dir() and not beside.is_symlink():
                 shutil.rmtree(beside)
             else:
@@ -115,12 +115,12 @@ def _projectors_left(path: Path) -> list[Path]:
     others = [one for one in own_models() if one.path.parent == folder and one.path != path]
     if others or not folder.is_relative_to(models_folder() / "hf"):
         return []
-    return [one for one in folder.glob("*.gguf") if is_second(one.name)]
+    return [one for one in folder.glob("*.gguf") if is_companion(one.name)]
 
 
-def _own(name: str) -> Stored | None:
+def _own(name: str) -> StoredModel | None:
     """Returns the model that a name means, or None; raises StoreError if it may mean several."""
-    model = lookup(name)
+    model = find_wheel_model(name)
     wanted = {name.lower(), f"{name.lower()}.gguf"} | ({model.name} if model else set())
     models = list(own_models())
     meant = [own for own in models if name in (own.name, *own.aliases)] or [
@@ -137,7 +137,7 @@ def _own(name: str) -> Stored | None:
     return meant[0] if meant else None
 
 
-def _is_meant(own: Stored, hub: HubName) -> bool:
+def _is_meant(own: StoredModel, hub: HubName) -> bool:
     """Returns whether a repository, or a type in it, covers this model; a file needs its exact name."""
     start = f"hf:{hub.repo.lower()}/"
     name = next((name for name in (own.name, *own.aliases) if name.lower().startswith(start)), None)

@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from woolly.errors import StoreError
-from woolly.store import catalogue
-from woolly.store.addresses import is_address
-from woolly.store.catalogue import lookup
+from woolly.store import wheel_models
+from woolly.store.catalogue.families import Tag, all_families
+from woolly.store.file_formats import FILE, is_model_file
 from woolly.store.hub import HubName, quant_of
-from woolly.store.known.families import Tag, all_families
-from woolly.store.known.forms import FILE, is_model_file
+from woolly.store.urls import is_url
+from woolly.store.wheel_models import find_wheel_model
 
 _REPO = r"[\w-][\w.-]*/[\w-][\w.-]*"
 _TYPE = re.compile(r"(?:^|-)((?:ud-)?(?:i?q\d\w*|tq\d_\d|mxfp4\w*|bf16|fp?16|fp?32))$")
@@ -23,7 +23,7 @@ _KINDS = re.compile(r"-(?:instruct|it|chat|text)$")  # Ollama's tags may say wha
 
 
 @dataclass(frozen=True)
-class Named:
+class CatalogueEntry:
     """A model of the catalogue: what its name stands for on the hub."""
 
     name: str  # family:tag
@@ -33,7 +33,7 @@ class Named:
     size: Tag | None  # the entry of the catalogue; None for another type than its default one
 
 
-def find_named(text: str) -> Named | None:
+def find_in_catalogue(text: str) -> CatalogueEntry | None:
     """Returns the model that `family`, `family:tag` or `family:tag-type` means, in any case; None for another name.
 
     StoreError with the tags that exist if the family is known and the tag is not.
@@ -48,12 +48,12 @@ def find_named(text: str) -> Named | None:
     if tag == "latest":
         tag = next(iter(family.tags))
     size = family.tags.get(tag)
-    if size is None and lookup(text) is not None:
+    if size is None and find_wheel_model(text) is not None:
         return None  # the default model, which no hub has to bring
     if size is None:
         raise StoreError(f"{name} has no {typed!r} in the catalogue: it has {', '.join(family.tags)}")
     default = quant in (None, size.quant)
-    return Named(
+    return CatalogueEntry(
         f"{name}:{tag}" + ("" if default else f"-{str(quant).lower()}"),
         HubName.parse(size.hub_name(quant)),
         size.architecture,
@@ -62,7 +62,7 @@ def find_named(text: str) -> Named | None:
     )
 
 
-def catalogue_names(repo: str, file: str) -> list[str]:
+def names_in_catalogue(repo: str, file: str) -> list[str]:
     """Returns the names in the catalogue of a file of the hub, the shortest last; none if the table lacks it."""
     quant, names = quant_of(file), []
     for name, family in all_families().items():
@@ -76,20 +76,20 @@ def catalogue_names(repo: str, file: str) -> list[str]:
 
 def _is_short(name: str, tag: str, size: Tag, quant: str) -> bool:
     """Returns whether the bare name of the family means this file; smollm2 means the default model."""
-    return quant == size.quant and tag == next(iter(all_families()[name].tags)) and lookup(name) is None
+    return quant == size.quant and tag == next(iter(all_families()[name].tags)) and find_wheel_model(name) is None
 
 
-def known_names() -> list[str]:
+def catalogue_names() -> list[str]:
     """Returns every name of the catalogue: the default model's, each family, and each of its tags."""
-    names = [known for model in catalogue.CATALOGUE.values() for known in (model.name, *model.aliases)]
+    names = [known for model in wheel_models.WHEEL_MODELS.values() for known in (model.name, *model.aliases)]
     for name, family in all_families().items():
         names += [name, *(f"{name}:{tag}" for tag in family.tags)]
     return list(dict.fromkeys(names))
 
 
-def is_catalogued(name: str) -> bool:
+def is_in_catalogue(name: str) -> bool:
     """Returns whether `name` is one of the catalogue."""
-    return lookup(name) is not None or find_named(name) is not None
+    return find_wheel_model(name) is not None or find_in_catalogue(name) is not None
 
 
 def is_bare_repo(spec: str) -> bool:
@@ -97,14 +97,14 @@ def is_bare_repo(spec: str) -> bool:
     return re.fullmatch(rf"{_REPO}(?::[\w.-]+)?", spec) is not None and not is_model_file(spec)
 
 
-def at_home(spec: str) -> str:
+def expand_home(spec: str) -> str:
     """Returns what a path that begins with ~ means: shells leave it in `--model=~/x.gguf`, and files of settings."""
     return os.path.expanduser(spec) if spec.startswith("~") and not os.path.exists(spec) else spec  # noqa: PTH110, PTH111
 
 
 def is_path(spec: str) -> bool:
     """Returns whether a file has this name, or a folder that has the form of a repository's name."""
-    spec = at_home(spec)
+    spec = expand_home(spec)
     with contextlib.suppress(OSError, ValueError):  # a name that is too long; a NUL
         return Path(spec).is_file() or (is_bare_repo(spec) and Path(spec).exists())
     return False
@@ -125,9 +125,9 @@ def remote_name(spec: str) -> HubName | str | None:
             return f"{page[1] or 'https://'}{page[2]}/{file[1]}/resolve/{file[2]}/{file[3]}"
         if page[1] is None or not is_model_file(tail):
             return HubName.parse(f"hf:{re.sub(r'/(tree|blob)/.*', '', tail)}")
-    if is_address(spec):
+    if is_url(spec):
         return spec
-    if (named := find_named(spec)) is not None:
+    if (named := find_in_catalogue(spec)) is not None:
         return named.hub
     return HubName.parse(f"hf:{spec}") if is_bare_repo(spec) else None
 

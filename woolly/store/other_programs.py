@@ -8,16 +8,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from woolly.store.beside import is_second
-from woolly.store.entry import Stored, describe, is_later_shard
+from woolly.store.companions import is_companion
+from woolly.store.file_formats import find_files
 from woolly.store.hub import hub_cache
-from woolly.store.known.forms import find_files
+from woolly.store.stored_model import StoredModel, describe, is_later_shard
 
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _PROJECTOR_LAYER = "application/vnd.ollama.image.projector"
 
 
-def ollama_models() -> Iterator[Stored]:
+def ollama_models() -> Iterator[StoredModel]:
     """Yields Ollama's models, as `ollama:name:tag`."""
     for store, place, layers in _ollama_manifests():
         host, owner, *name, tag = place
@@ -66,7 +66,7 @@ def _ollama_stores() -> Iterator[Path]:
     yield Path("/usr/share/ollama/.ollama/models")
 
 
-def lm_studio_models() -> Iterator[Stored]:
+def lm_studio_models() -> Iterator[StoredModel]:
     """Yields LM Studio's models, as `lmstudio:publisher/repo/file.gguf`."""
     homes = [Path("~/.lmstudio").expanduser(), Path("~/.cache/lm-studio").expanduser()]
     with contextlib.suppress(OSError, ValueError):
@@ -76,13 +76,13 @@ def lm_studio_models() -> Iterator[Stored]:
         folder = home / "models"
         for path in sorted(folder.glob("*/*/*.gguf")) if folder.is_dir() else ():
             name = path.relative_to(folder).as_posix()
-            if name not in seen and not is_later_shard(path) and not is_second(name):
+            if name not in seen and not is_later_shard(path) and not is_companion(name):
                 seen.add(name)
                 if found := describe(f"lmstudio:{name}", path, "LM Studio"):
                     yield found
 
 
-def hub_models() -> Iterator[Stored]:
+def hub_models() -> Iterator[StoredModel]:
     """Yields the newest version of each model in the cache of Hugging Face's tools, as `hf:org/repo/file.gguf`."""
     cache = hub_cache()
     for folder in sorted(cache.glob("models--*--*")) if cache.is_dir() else ():
@@ -92,7 +92,7 @@ def hub_models() -> Iterator[Stored]:
         for snapshot in sorted(snapshots.iterdir(), key=lambda p: -p.stat().st_mtime) if snapshots.is_dir() else ():
             for path in sorted(find_files(snapshot)):
                 name = path.relative_to(snapshot).as_posix()
-                if name not in seen and not is_later_shard(path) and not is_second(name):
+                if name not in seen and not is_later_shard(path) and not is_companion(name):
                     seen.add(name)
                     if found := describe(f"hf:{repo}/{name}", path, "Hugging Face"):
                         yield found

@@ -38,7 +38,7 @@ class Preset:
     system: str | None = None  # the system prompt of a conversation that has none
     ctx: int | None = None  # tokens of prompt and answer together
     sampling: Mapping[str, Any] = field(default_factory=dict)  # every other key; the sampler checks them
-    base: str | None = None  # the model that the name stands for in requests: `from`, see made.py
+    base: str | None = None  # the model that the name stands for in requests: `from`, see derived.py
 
 
 def find_preset(model: Path, name: str | None = None) -> Preset | None:

@@ -10,49 +10,49 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from woolly.errors import StoreError
-from woolly.store import catalogue
-from woolly.store.addresses import find_address, is_address
-from woolly.store.catalogue import lookup
+from woolly.store import wheel_models
 from woolly.store.checksum import is_intact
+from woolly.store.derived import find_derived
+from woolly.store.file_formats import is_whisper_file
 from woolly.store.folder import models_folder
-from woolly.store.hub import HubName, find_here
+from woolly.store.hub import HubName, find_local
 from woolly.store.inventory import find_stored, list_models
-from woolly.store.known.forms import is_whisper_file
-from woolly.store.made import find_made
 from woolly.store.names import (
-    at_home,
     catalogue_names,
-    find_named,
+    expand_home,
+    find_in_catalogue,
     is_bare_repo,
-    is_catalogued,
+    is_in_catalogue,
     is_path,
-    known_names,
+    names_in_catalogue,
     remote_name,
 )
 from woolly.store.presets import Preset
+from woolly.store.urls import find_downloaded, is_url
+from woolly.store.wheel_models import find_wheel_model
 
 
 def resolve(spec: str | os.PathLike[str]) -> Path:
     """Returns the path of a GGUF file: an existing file as it is, or a model on this machine by its name."""
-    text = at_home(os.fspath(spec))
+    text = expand_home(os.fspath(spec))
     path = Path(text)
     try:
         if path.is_file():
             return path
-        model = lookup(text)
+        model = find_wheel_model(text)
         if model is not None:
             target = models_folder() / model.file_name
             if is_intact(target, model):
                 return target
             state = "is damaged" if target.exists() else "is not here yet"
             raise StoreError(f"the model {model.name} {state}: run `woolly pull {model.name}`")
-        stored = find_stored(text) if text and not is_address(text) else None
+        stored = find_stored(text) if text and not is_url(text) else None
         if stored is not None:
             return stored.path
-        if (made := find_own_made(text)) is not None and made.base is not None:
+        if (made := find_derived_model(text)) is not None and made.base is not None:
             return resolve(made.base)
         remote = None if is_path(text) else remote_name(text)
-        found = find_address(remote) if isinstance(remote, str) else _find_hub(text, remote) if remote else None
+        found = find_downloaded(remote) if isinstance(remote, str) else _find_hub(text, remote) if remote else None
         if found is not None:
             return found
         if remote is not None:
@@ -66,7 +66,7 @@ def resolve(spec: str | os.PathLike[str]) -> Path:
     raise StoreError(f"there is no file and no model named {text!r}: {_advice(text, path)}")
 
 
-def find_own_made(text: str) -> Preset | None:
+def find_derived_model(text: str) -> Preset | None:
     """Returns what a name stands for that `create` of Ollama's API has made in the models folder; None for others.
 
     A file and a model of the name go before it. StoreError if the file of presets is not as it should be.
@@ -74,34 +74,34 @@ def find_own_made(text: str) -> Preset | None:
     name = text.removesuffix(":latest")
     if (
         not name
-        or is_address(text)
+        or is_url(text)
         or Path(text).is_file()
-        or lookup(text) is not None
+        or find_wheel_model(text) is not None
         or find_stored(text) is not None
     ):
         return None
-    made = find_made(models_folder(), name)
-    is_loop = made is not None and made.base is not None and find_made(models_folder(), made.base) is not None
+    made = find_derived(models_folder(), name)
+    is_loop = made is not None and made.base is not None and find_derived(models_folder(), made.base) is not None
     return None if is_loop else made
 
 
 def _find_hub(text: str, wanted: HubName) -> Path | None:
     """Returns the file of a model of the hub; a copy that Ollama has serves for a name of the catalogue."""
-    found = find_here(wanted)
-    if found is None and find_named(text) is not None:
+    found = find_local(wanted)
+    if found is None and find_in_catalogue(text) is not None:
         stored = find_stored(f"ollama:{text}")
         return None if stored is None else stored.path
     return found
 
 
 def _not_here(text: str, remote: HubName | str) -> str:
-    named = find_named(text)
+    named = find_in_catalogue(text)
     if named is not None:
         size = f"{named.size.gigabytes}, " if named.size else ""
         return f"the model {text} is not here yet: run `woolly pull {text}` ({size}{named.hub})"
     if not is_bare_repo(text):
         return f"{text} is not here yet: run `woolly pull {text}`"
-    if near := near_models(text):
+    if near := similar_models(text):
         return f"there is no file {text}, and {remote} is not here: did you mean {' or '.join(near)}?"
     return f"there is no file {text}, and {remote} is not here yet: run `woolly pull {remote}`"
 
@@ -113,12 +113,12 @@ def is_model_name(text: str) -> bool:
     if not text or re.search(r"\s", text):
         return False
     with contextlib.suppress(OSError, StoreError):
-        if is_catalogued(text) or find_stored(text) is not None or find_own_made(text) is not None:
+        if is_in_catalogue(text) or find_stored(text) is not None or find_derived_model(text) is not None:
             return True
         remote = remote_name(text)
         # A prompt may have a slash too, as "and/or" has.
         plain = not is_bare_repo(text) or re.search(r"-gguf(:|$)|:", text, re.IGNORECASE) is not None
-        return remote is not None and (plain or (isinstance(remote, HubName) and find_here(remote) is not None))
+        return remote is not None and (plain or (isinstance(remote, HubName) and find_local(remote) is not None))
     return False
 
 
@@ -132,7 +132,7 @@ def _folder(text: str, path: Path) -> str:
     return f"{text} is a folder: give the path of a GGUF file in it, such as {path / inside[0]}"
 
 
-def near_models(text: str, cutoff: float = 0.8) -> list[str]:
+def similar_models(text: str, cutoff: float = 0.8) -> list[str]:
     """Returns known names that are close to this one or begin with it: the catalogue's and those on this machine."""
     wanted = text.lower()
     known = _known(tags=":" in wanted)
@@ -161,7 +161,7 @@ def _changes(one: str, other: str) -> int:
 
 def _known(tags: bool) -> dict[str, str]:
     """Returns all known names, by their lower-case form; the catalogue's with a tag only if asked for."""
-    names = {name: name for name in known_names() if tags or ":" not in name}
+    names = {name: name for name in catalogue_names() if tags or ":" not in name}
     with contextlib.suppress(OSError, StoreError):
         for model in list_models():
             for name in (model.name, *model.aliases):
@@ -173,7 +173,7 @@ def _known(tags: bool) -> dict[str, str]:
 def _published(file: str) -> str:
     """Returns the name to pull a file of whisper.cpp's form by: the catalogue's, or that of its place on the hub."""
     repo = "ggml-org/parakeet-GGUF" if file.lower().startswith("ggml-parakeet") else "ggerganov/whisper.cpp"
-    return [f"hf:{repo}/{file}", *catalogue_names(repo, file)][-1]
+    return [f"hf:{repo}/{file}", *names_in_catalogue(repo, file)][-1]
 
 
 def _advice(text: str, path: Path) -> str:
@@ -189,5 +189,5 @@ def _advice(text: str, path: Path) -> str:
         return f"did you mean {' or '.join([*dict.fromkeys(near)][:3])}?"
     if is_whisper_file(path.name):
         return f"give the path of the file, or fetch it: `woolly pull {_published(path.name)}`"
-    known = ", ".join(sorted(catalogue.CATALOGUE))
+    known = ", ".join(sorted(wheel_models.WHEEL_MODELS))
     return f"give the path of a GGUF file, or a name such as {known}, hf:org/repo:Q4_K_M, or one of `woolly list`"

@@ -27,13 +27,13 @@ __device__ __forceinline__ void prepare_row(const OwnRows& own, int row, float* 
     RowHalver<HELD, true, false, EACH, OF_ROW> halver(own.norm, own.n_columns, n_padded);
     // Two lanes that are 16 apart share their words: one stores the first of both, the other the second, which lie 16
     // bytes on or before. A lane's next fours are 1024 columns on.
-    const int is_second = threadIdx.x & 16;
+    const int is_companion = threadIdx.x & 16;
     u64 to =
         reinterpret_cast<u64>(own.prepared + prepared_at(row, place_of(4 * (row_thread<EACH>() & ~16)), own.n_stride)) ^
-        is_second;
+        is_companion;
     const float back = halver.halve(own.x + u64(row) * own.n_columns, own.eps, reduced, [&](int, u32 low, u32 high) {
-        const u32 brought = __shfl_xor_sync(ALL_LANES, is_second ? low : high, 16);
-        *reinterpret_cast<Words2*>(to) = {is_second ? brought : low, is_second ? high : brought};
+        const u32 brought = __shfl_xor_sync(ALL_LANES, is_companion ? low : high, 16);
+        *reinterpret_cast<Words2*>(to) = {is_companion ? brought : low, is_companion ? high : brought};
         to += u64(own.n_stride) * 2048;
     });
     if (threadIdx.x == 0) own.backs[row] = back;

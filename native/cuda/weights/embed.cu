@@ -45,15 +45,16 @@ ALL_BLOCKS(TABLES)
 
 // y = x + the first row of the table; after a token `separator`, if it is not 0, plus the second.
 KERNEL(embed_type)(const Batch* b, const float* table, const float* x, float* y, int width, int separator) {
-    __shared__ int is_second;
+    __shared__ int is_companion;
     const int row = blockIdx.x;
     if (row >= b->n_rows) return;
     if (threadIdx.x == 0) {
-        is_second = 0;
-        for (int i = b->offsets[b->sequences[row]]; separator && i < row; i++) is_second |= b->tokens[i] == separator;
+        is_companion = 0;
+        for (int i = b->offsets[b->sequences[row]]; separator && i < row; i++)
+            is_companion |= b->tokens[i] == separator;
     }
     __syncthreads();
-    const float* const added = table + is_second * width;
+    const float* const added = table + is_companion * width;
     for (int c = threadIdx.x; c < width; c += blockDim.x) {
         const long long at = (long long)row * width + c;
         y[at] = x[at] + added[c];

@@ -9,12 +9,12 @@ import pytest
 from tests.cli.terminal import woolly
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account, KeyLimits
-from woolly.serving.accounts.keys_file import add_key, hash_of, read_keys, remove_key
+from woolly.serving.accounts.keys_file import add_key, hash_key, read_keys, remove_key
 from woolly.serving.gate.auth import Authority
 from woolly.serving.settings.configuration import read_settings
 
-HASH = f"sha256:{hash_of('a key').hex()}"
-OTHER = f"sha256:{hash_of('another').hex()}"
+HASH = f"sha256:{hash_key('a key').hex()}"
+OTHER = f"sha256:{hash_key('another').hex()}"
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_a_key_is_shown_once_and_only_its_hash_is_kept(file):
     key = add_key(file, "anna", is_admin=True, limits={"tokens_per_day": 5}, models=("team-*", 'odd"name'))
     assert len(key) > 50 and key not in file.read_text()
     (found,) = read_keys(file)
-    assert found.digest == hash_of(key)
+    assert found.digest == hash_key(key)
     assert found.account == Account("anna", "name:anna", True, KeyLimits(tokens_per_day=5), ("team-*", 'odd"name'))
     assert os.name != "posix" or file.stat().st_mode & 0o077 == 0
 
@@ -146,7 +146,7 @@ def test_named_and_plain_keys_stand_side_by_side(file):
     assert not plain.is_admin and plain.account.limits == KeyLimits() and authority.has_admins
     token, _ = authority.issue("ole", key)
     assert authority.identify(token).account == anna.account == authority.account_of("name:anna user:ole")
-    assert authority.identify(hash_of(key).hex()) is None
+    assert authority.identify(hash_key(key).hex()) is None
     authority.set_keys(("plain",), (), ())
     assert authority.identify(key) is authority.identify(token) is authority.account_of("name:anna") is None
 
@@ -154,7 +154,7 @@ def test_named_and_plain_keys_stand_side_by_side(file):
 def test_the_command_adds_lists_and_removes(file):
     where = ("--keys-file", file)
     key = woolly("keys", "add", "anna", "--tokens-per-day", 5, "--models", "a, b", *where).strip()
-    assert [one.digest for one in read_keys(file)] == [hash_of(key)]
+    assert [one.digest for one in read_keys(file)] == [hash_key(key)]
     assert "anna" in woolly("keys", *where) and key not in woolly("keys", "list", *where)
     (shown,) = json.loads(woolly("keys", "list", "--json", *where))["keys"]
     assert (shown["tokens_per_day"], shown["requests_per_day"], shown["models"]) == (5, None, ["a", "b"])

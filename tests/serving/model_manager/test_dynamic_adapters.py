@@ -78,11 +78,11 @@ def test_a_change_is_whole_if_its_client_leaves(folder, monkeypatch, method):
         await held.leaves(change)
         slot = models.ready("tiny")
         assert slot.users == 1  # nobody unloads it meanwhile
-        assert (await models.made("french") is None) == is_added  # the name goes after the adapter
+        assert (await models.find_derived("french") is None) == is_added  # the name goes after the adapter
         held.goes_on.set()
         await models.dynamic_adapters.close()
         assert slot.users == 0 and slot.llm.adapters == (("french",) if is_added else ())
-        assert (await models.made("french") is not None) == is_added
+        assert (await models.find_derived("french") is not None) == is_added
 
     story(folder, tell)
 
@@ -98,7 +98,7 @@ def test_an_adapter_is_removed_from_a_model_that_loads(folder, monkeypatch):
         await asyncio.sleep(0)
         held.goes_on.set()
         assert await removing == "tiny" and (await loading).name == "tiny"
-        assert models.ready("tiny").llm.adapters == () and await models.made("french") is None
+        assert models.ready("tiny").llm.adapters == () and await models.find_derived("french") is None
         with pytest.raises(ApiError, match="no adapter 'french' was added; there is none"):
             await models.dynamic_adapters.remove("french")
 
@@ -153,7 +153,7 @@ def test_an_adapter_for_which_memory_is_short_is_refused_with_the_numbers(folder
             ApiError, match=r"0\.15 GB .* beside 0\.25 GB of models, but models_memory is 0\.30"
         ) as caught:
             await models.dynamic_adapters.add(tiny, "french", "french.gguf")
-        assert caught.value.status == 503 and await models.made("french") is None
+        assert caught.value.status == 503 and await models.find_derived("french") is None
 
     story(folder, tell, models_memory="300MB")
 
@@ -176,7 +176,7 @@ def test_a_model_loads_without_an_adapter_whose_file_is_gone(folder, monkeypatch
         await loading
         assert await removing == "tiny"
         assert models.ready("tiny").llm.adapters == ("second",)
-        assert await models.made("gone") is None and await models.made("second") is not None
+        assert await models.find_derived("gone") is None and await models.find_derived("second") is not None
         with pytest.raises(ApiError, match="lora_path is no path of a file"):
             await models.dynamic_adapters.add(tiny, "third", "a\0b")
 

@@ -15,7 +15,7 @@ from woolly.serving.errors import ApiError
 from woolly.serving.model_manager import manager as models_module
 from woolly.serving.observability.metrics import Stats
 from woolly.serving.settings.options import ModelOptions
-from woolly.store import CATALOGUE
+from woolly.store import WHEEL_MODELS
 
 
 def test_the_options_of_a_model_are_those_of_llm():
@@ -366,7 +366,7 @@ def test_memory_of_a_model_that_goes_counts_as_free_and_is_waited_for(folder, mo
 
 
 def test_a_model_is_found_by_every_name_that_is_listed_and_refusals_list_them_too(folder, app_with):
-    catalogued = CATALOGUE["smollm2"].file_name
+    catalogued = WHEEL_MODELS["smollm2"].file_name
     write_tiny(TINY["llama"], folder / catalogued)
     with app_with(models_dir=folder, model=str(folder / "one.gguf"), alias=("mine",), strict_models=True) as api:
         listed = {one["id"]: one["aliases"] for one in api.get("/v1/models").json()["data"]}

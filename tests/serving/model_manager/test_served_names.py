@@ -234,7 +234,7 @@ def test_a_name_may_stand_for_another_name(folder, opened):
         assert "brief" in [info.name for info in await models.list()]
         async with models.use("brief") as slot:
             assert (slot.info.name, slot.info.base, slot.model.ctx) == ("long", "one", 96)
-        made = await models.made("brief")
+        made = await models.find_derived("brief")
         assert (made.base, made.system, made.sampling["kv_type"]) == ("one", "Be brief.", "q8_0")
         with pytest.raises(ApiError, match="there is no model named"):
             await models.get("a")

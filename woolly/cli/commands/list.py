@@ -18,7 +18,7 @@ from woolly.cli.terminal.screen import print_table, results
 from woolly.cli.terminal.sizes import size
 from woolly.errors import WoollyError
 from woolly.machine.blas import import_numpy
-from woolly.store import Stored, list_models, models_folder, quant_of
+from woolly.store import StoredModel, list_models, models_folder, quant_of
 
 
 @command(
@@ -58,7 +58,7 @@ def list_models_here(own: bool, paths: bool, catalogue: bool, architectures: boo
         click.echo(f"no models yet in {models_folder()}: `woolly pull` fetches the default one", err=True)
 
 
-def _facts(model: Stored, header: dict[str, Any]) -> dict[str, Any]:
+def _facts(model: StoredModel, header: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": model.name,
         "aliases": list(model.aliases),
@@ -71,7 +71,7 @@ def _facts(model: Stored, header: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _header(model: Stored) -> dict[str, Any]:
+def _header(model: StoredModel) -> dict[str, Any]:
     """Returns what the header of a file says, and in `cannot_run` why Woolly cannot run it."""
     from woolly.gguf import open_gguf
     from woolly.gguf.main_type import main_type
@@ -93,7 +93,7 @@ def _header(model: Stored) -> dict[str, Any]:
     return facts
 
 
-def _sees(model: Stored) -> list[str]:
+def _sees(model: StoredModel) -> list[str]:
     """Returns what a model takes beside text: image, audio, if a projector is beside it that can be used."""
     from woolly.llm.projector import describe_projector
 
@@ -109,7 +109,7 @@ def _readable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _print(models: list[tuple[Stored, dict[str, Any]]], paths: bool) -> None:
+def _print(models: list[tuple[StoredModel, dict[str, Any]]], paths: bool) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -137,13 +137,13 @@ def _print(models: list[tuple[Stored, dict[str, Any]]], paths: bool) -> None:
             console.print(f"{shlex.quote(model.name)} cannot be run: {header['cannot_run']}", soft_wrap=True)
 
 
-def _other_names(model: Stored) -> list[str]:
+def _other_names(model: StoredModel) -> list[str]:
     """Returns the aliases that a person cannot guess: not the name of the file, with or without its ending."""
     stem = model.path.stem
     return [name for name in model.aliases if name not in (f"{model.name}.gguf", f"{stem}.gguf", model.name)]
 
 
-def _remarks(model: Stored, header: dict[str, Any], *, is_short: bool) -> Iterator[str]:
+def _remarks(model: StoredModel, header: dict[str, Any], *, is_short: bool) -> Iterator[str]:
     from woolly.models import transcribes
 
     if header["cannot_run"]:

@@ -22,7 +22,7 @@ from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import print_table, results
 from woolly.cli.terminal.sizes import size
 from woolly.errors import RequestError
-from woolly.store import CATALOGUE
+from woolly.store import WHEEL_MODELS
 
 _TIMEOUT = 10
 
@@ -134,7 +134,7 @@ def _sentence(error: urllib.error.HTTPError) -> str | None:
 def _names(model: dict[str, Any]) -> tuple[str, list[str]]:
     """The name of a model in `woolly list`, and its other names on the server; the file's name only once."""
     known = [str(name) for name in (model["name"], *model.get("aliases", ()))]
-    name = next((name for name in known if name in CATALOGUE), known[0])
+    name = next((name for name in known if name in WHEEL_MODELS), known[0])
     return name, [other for other in known if other != name and other not in {f"{stem}.gguf" for stem in known}]
 
 

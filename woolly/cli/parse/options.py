@@ -11,13 +11,13 @@ from woolly.cli.parse.parameter import Argument, Bundle, Completer, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.errors import RequestError, StoreError
 from woolly.llm.model_options import rows_of
-from woolly.store import CATALOGUE, DEFAULT_MODEL, HubName, Purpose, known_names, list_models, models_for
+from woolly.store import DEFAULT_MODEL, WHEEL_MODELS, HubName, Purpose, catalogue_names, list_models, models_for
 
 
 def complete_model(incomplete: str) -> list[str]:
     """Returns names for the Tab key: the default model, and those on this machine."""
     try:
-        return _completions(incomplete, [*CATALOGUE, *(model.name for model in list_models())])
+        return _completions(incomplete, [*WHEEL_MODELS, *(model.name for model in list_models())])
     except StoreError:
         return []
 
@@ -29,7 +29,7 @@ def complete_fetched(incomplete: str) -> list[str]:
 
 def complete_pullable(incomplete: str) -> list[str]:
     """Returns names for the Tab key: those of the catalogue."""
-    return _completions(incomplete, known_names())
+    return _completions(incomplete, catalogue_names())
 
 
 def _completions(incomplete: str, names: list[str]) -> list[str]:

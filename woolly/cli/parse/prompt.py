@@ -17,7 +17,7 @@ from woolly.cli.parse.options import read_text
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import tell
 from woolly.errors import RequestError, StoreError
-from woolly.store import find_named, is_catalogued, is_model_name, is_path, near_models, resolve
+from woolly.store import find_in_catalogue, is_in_catalogue, is_model_name, is_path, resolve, similar_models
 
 if sys.platform == "win32":
     import ctypes
@@ -62,7 +62,7 @@ def model_and_prompt(
         )
     if [prompt, *files].count("-") > 1:
         raise UsageError("standard input is asked for twice, by the prompt or by -f; it can be read once")
-    if name is not None and (is_path(name) or not is_catalogued(name)):
+    if name is not None and (is_path(name) or not is_in_catalogue(name)):
         resolve(name)  # raises before anything waits for a prompt
     if prompt == "-" or "-" in files:
         piped = _whole_input()
@@ -131,12 +131,12 @@ def _is_model(word: str) -> bool:
         if any(character.isspace() for character in word):
             return False
         looks_like_a_path = "/" in word.strip("/")
-        if near := near_models(word):
+        if near := similar_models(word):
             raise StoreError(
                 f"there is no model named {word!r}: did you mean {' or '.join(near)}? (-p {word} makes it the prompt)"
             )
         try:
-            find_named(word)
+            find_in_catalogue(word)
         except StoreError as error:  # a family of the catalogue, with a tag that it does not have
             raise StoreError(f"{error} (-p {word} makes it the prompt)") from None
         if _LIKE_A_MODEL.match(word):
@@ -164,7 +164,7 @@ def lacks_prompt(name: str) -> str:
     """The sentence for a model without a prompt."""
     advice = f"{name} is a model; a prompt was expected after it (woolly chat {name} talks with it)"
     with contextlib.suppress(StoreError):
-        named = None if is_path(name) else find_named(name)
+        named = None if is_path(name) else find_in_catalogue(name)
         if named is not None and not _is_here(name):
             size = f", {named.size.gigabytes}" if named.size else ""
             return f"{advice}; it is not here yet, so its file is downloaded first ({named.hub}{size})"

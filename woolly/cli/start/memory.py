@@ -11,7 +11,7 @@ from typing import Any
 
 from woolly.errors import StoreError
 from woolly.store import DEFAULT_MODEL, models_folder, resolve
-from woolly.store.whole import written_whole
+from woolly.store.safe_files import atomic_write
 
 _PAUSE = 3600  # seconds after which a hub that was not reached is asked again
 
@@ -51,7 +51,7 @@ def remember(**facts: Any) -> None:
     with contextlib.suppress(OSError, StoreError):
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(file) as out:
+        with atomic_write(file) as out:
             out.write(json.dumps(asdict(start)).encode())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from woolly.errors import RequestError, StoreError
-from woolly.store import CATALOGUE, resolve
+from woolly.store import WHEEL_MODELS, resolve
 
 
 def check_files(images: Sequence[str], audio: Sequence[str]) -> None:
@@ -38,7 +38,7 @@ def find_projector(
     try:
         found = choose_projector(resolve(name), mmproj)
     except StoreError:
-        if name not in CATALOGUE:
+        if name not in WHEEL_MODELS:
             return mmproj
         found = None
     if found is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from woolly.cli.start.memory import is_here
 from woolly.cli.start.room import room_here
 from woolly.machine.busy import Others
-from woolly.store import Tag, find_named, read_catalogue
+from woolly.store import Tag, find_in_catalogue, read_catalogue
 
 _ENOUGH = 10.0  # tokens per second: about twice as fast as people read
 _REACHED = 0.7  # part of the memory's bandwidth that answers of one sequence use, by the benchmarks
@@ -45,7 +45,7 @@ def suggest() -> Suggestion | None:
     room, runs = room_here(), architectures()
     found = None
     for name in read_catalogue().suggested:
-        named = find_named(name)
+        named = find_in_catalogue(name)
         tag = None if named is None else named.size
         if tag is None or tag.architecture not in runs or room.fit(tag.n_bytes) != "yes":
             continue

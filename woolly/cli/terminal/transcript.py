@@ -42,9 +42,9 @@ def find_transcribing(name: str | None) -> bool:
 def is_named_transcriber(name: str) -> bool:
     """Whether the catalogue has a model that transcribes by this name; StoreError for a tag that a family lacks."""
     from woolly.models import transcribes
-    from woolly.store import find_named, is_path
+    from woolly.store import find_in_catalogue, is_path
 
-    named = None if is_path(name) else find_named(name)
+    named = None if is_path(name) else find_in_catalogue(name)
     return named is not None and transcribes(named.architecture)
 
 

@@ -12,8 +12,8 @@ from woolly.convert.families import (
     latents,
     mixtures,
     older,
-    own_code,
     plamo,
+    remote_code,
     rwkv,
     speech,
     windowed,
@@ -22,7 +22,7 @@ from woolly.convert.family import CheckpointFamily
 
 __all__ = ["FAMILIES", "find_family"]
 
-_PAGES = (decoders, encoders, gemma, hybrids, latents, mixtures, older, own_code, plamo, rwkv, speech, windowed)
+_PAGES = (decoders, encoders, gemma, hybrids, latents, mixtures, older, remote_code, plamo, rwkv, speech, windowed)
 FAMILIES: Mapping[str, CheckpointFamily] = {family.architecture: family for page in _PAGES for family in page.FAMILIES}
 
 

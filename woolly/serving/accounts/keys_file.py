@@ -53,7 +53,7 @@ def default_file() -> Path:
     return models_folder().parent / "keys.toml"
 
 
-def hash_of(key: str) -> bytes:
+def hash_key(key: str) -> bytes:
     """Returns the SHA-256 of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
@@ -118,7 +118,7 @@ def add_key(
     RequestError if the name is taken or wrong, or the file is not as it should be.
     """
     key = f"sk-woolly-{secrets.token_urlsafe(32)}"
-    table: dict[str, Any] = {"hash": f"sha256:{hash_of(key).hex()}", **({"admin": True} if is_admin else {})}
+    table: dict[str, Any] = {"hash": f"sha256:{hash_key(key).hex()}", **({"admin": True} if is_admin else {})}
     table |= {**limits, **({"models": list(models)} if models else {})}
     _key_of(path, name, table)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from woolly.serving.batches.rows import BadRow, BatchRow, id_of, read_row
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.json_guard import parse_json
 from woolly.serving.generation.threads import run_held
-from woolly.store.whole import written_whole
+from woolly.store.safe_files import atomic_write
 
 _LINES = (".jsonl", ".ndjson")
 _TABLE = ".parquet"
@@ -80,7 +80,7 @@ async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[B
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> int:
     """Writes lines to a file in the format of its name, whole or not at all, and returns their number."""
     # One name for all attempts: a process that was killed leaves one file beside the user's own, not many.
-    with written_whole(path, aside=path.with_name(f"{path.name}.writing")) as file:
+    with atomic_write(path, aside=path.with_name(f"{path.name}.writing")) as file:
         if path.suffix.lower() == _TABLE:
             return _write_table(file, lines)
         n = 0

@@ -15,7 +15,7 @@ from typing import Any
 
 from woolly.errors import RequestError
 from woolly.serving.errors import ApiError
-from woolly.store.whole import read_plain, written_whole
+from woolly.store.safe_files import atomic_write, read_regular_file
 
 Data = dict[str, Any]
 
@@ -102,7 +102,7 @@ class BatchStore:
         id = self.new_id("file")
         path = self.content(id)
         try:
-            with written_whole(path, mode=0o600) as file:
+            with atomic_write(path, mode=0o600) as file:
                 file.write(data)
         except OSError as error:
             raise _full(error) from None
@@ -163,7 +163,7 @@ class BatchStore:
         path = self.folder / f"{found['id']}.json"
         data = json.dumps(found).encode()
         try:
-            with written_whole(path, mode=0o600) as file:
+            with atomic_write(path, mode=0o600) as file:
                 file.write(data)
         except OSError as error:
             raise _full(error) from None
@@ -255,7 +255,7 @@ class BatchStore:
 
     def _read(self, path: Path) -> Data | None:
         try:
-            found = json.loads(read_plain(path, _MAX_OBJECT_BYTES))
+            found = json.loads(read_regular_file(path, _MAX_OBJECT_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) and found.keys() >= _KEYS else None

@@ -15,7 +15,7 @@ import jwt
 
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account
-from woolly.serving.accounts.keys_file import NamedKey, hash_of
+from woolly.serving.accounts.keys_file import NamedKey, hash_key
 from woolly.serving.accounts.oidc import OIDC_OWNER, Issuer
 from woolly.serving.errors import ApiError
 
@@ -69,8 +69,8 @@ class Authority:
         """
         if not (keys or named or self._began_open or self.issuer):
             raise RequestError("there is no key left, so nobody could be let in; at least one was expected")
-        plain = {hash_of(key): _owner(key) for key in keys}
-        admins = {hash_of(key) for key in admin_keys}
+        plain = {hash_key(key): _owner(key) for key in keys}
+        admins = {hash_key(key) for key in admin_keys}
         accounts = {
             self._peppered(digest): Account(owner[: len("key:") + 8], owner, digest in admins)
             for digest, owner in plain.items()
@@ -169,7 +169,7 @@ class Authority:
 
     def _match(self, key: str) -> bytes | None:
         """Compares all keys, also after a match, so that the time reveals nothing."""
-        wanted = self._peppered(hash_of(key))
+        wanted = self._peppered(hash_key(key))
         found = None
         for digest in self._accounts:
             if hmac.compare_digest(digest, wanted):

@@ -154,8 +154,8 @@ class Generator:
             yield await held.enter_async_context(self._run(generation, place, slot))
 
     async def as_named(self, chat: ChatRequest, model: str | None, slot: LoadedModel) -> ChatRequest:
-        """Returns the conversation with what a made name says, unless the request does: system prompt, reasoning."""
-        made = await self._models.made(model)
+        """Returns the conversation with the defaults of a derived model: system prompt, reasoning."""
+        made = await self._models.find_derived(model)
         return with_system(made, self._as_thinking(chat, slot, reasoning_of(made)))
 
     async def lay_out(self, chat: ChatRequest, slot: LoadedModel) -> Layout:
@@ -210,7 +210,7 @@ class Generator:
         try:
             # A loaded model keeps the preset of its load: its system prompt and context were read then.
             preset = await asyncio.to_thread(find_preset, info.path) if slot is None else slot.model.preset
-            return defaults_of(await self._models.made(model), defaults_of(preset, self._defaults))
+            return defaults_of(await self._models.find_derived(model), defaults_of(preset, self._defaults))
         except StoreError as error:
             raise ApiError(422, "model_not_loadable", str(error), param="model") from None
 

@@ -22,8 +22,8 @@ from woolly.plan import Plan
 from woolly.serving.accounts.account import may_use
 from woolly.serving.errors import ApiError
 from woolly.serving.observability.logs import log
-from woolly.store import Preset, find_preset, is_second, own_names, quant_of, resolve
-from woolly.store.known.forms import find_files
+from woolly.store import Preset, find_preset, is_companion, own_names, quant_of, resolve
+from woolly.store.file_formats import find_files
 
 # token_embedding: a vector for each token, of a model whose file names no pooling.
 Kind = Literal["completion", "embedding", "rerank", "transcription"]
@@ -58,8 +58,8 @@ class ModelInfo:
     stage: str | None = None  # of loading: waiting, reading, freeing, opening
     progress: float | None = None  # the share of the weights that a GPU has, until it has all
     metadata: Mapping[str, Any] = field(default_factory=dict)  # general.* of the file
-    base: str | None = None  # the model that a made name stands for
-    loading: Preset | None = None  # the made name whose loading settings it has
+    base: str | None = None  # the model that a derived model stands for
+    loading: Preset | None = None  # the derived model whose loading settings it has
 
     @property
     def loaded(self) -> bool:
@@ -193,7 +193,7 @@ class ModelCatalog:
         if self.main is not None and self._main_path is not None:
             paths[self.main] = self._main_path
         for file in self._files():
-            if _LATER_SHARD.search(file.stem) or is_second(file.name):
+            if _LATER_SHARD.search(file.stem) or is_companion(file.name):
                 continue
             if not self._is_confined(file) or not _is_file(file):
                 continue

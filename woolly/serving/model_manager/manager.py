@@ -84,15 +84,15 @@ class ModelManager:
         return max(slots, key=lambda slot: slot.last_used, default=None)
 
     async def list(self) -> list[ModelInfo]:
-        """Returns every model of the folder, that of --model, and made names."""
+        """Returns every model of the folder, that of --model, and derived models."""
         found = [self._with_state(info) for info in await asyncio.to_thread(self._catalog.list)]
         names = await asyncio.to_thread(lambda: [*self._names.as_models(found)])
-        made = [self._with_state(info, loaded) for info, loaded in names]
-        return [info for info in (*found, *made) if is_allowed(info)]
+        derived = [self._with_state(info, loaded) for info, loaded in names]
+        return [info for info in (*found, *derived) if is_allowed(info)]
 
-    async def made(self, name: str | None) -> Preset | None:
-        """Returns the preset of a made name (/api/create), None for other names."""
-        return await self._resolver.made(name)
+    async def find_derived(self, name: str | None) -> Preset | None:
+        """Returns the preset of a derived model (/api/create), None for other names."""
+        return await self._resolver.find_derived(name)
 
     async def has_any(self) -> bool:
         """Whether there is a model to answer with."""

@@ -56,8 +56,8 @@ class ModelResolver:
         self._catalog = catalog
         self._loaded = loaded
 
-    async def made(self, name: str | None) -> Preset | None:
-        """Returns the preset of a made name (names.py, /api/create), None for other names."""
+    async def find_derived(self, name: str | None) -> Preset | None:
+        """Returns the preset of a derived model (/api/create), None for other names."""
         return None if name is None else await asyncio.to_thread(self._known.find, name)
 
     def _current(self, capability: Capability | None = None) -> ModelInfo | None:
@@ -70,7 +70,7 @@ class ModelResolver:
     async def find(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
         """Returns a model by name, the default one for None. ApiError 404 if there is none, 403 if it is not allowed.
 
-        An account may use a made name without its model: the model is looked for then, and not checked.
+        An account may use a derived model without its model: the model is looked for then, and not checked.
         """
         if name is None:
             return await self._default(capability)
@@ -79,16 +79,16 @@ class ModelResolver:
             if current is None:
                 raise ApiError(404, "model_not_found", "no model is loaded", suggestion="load one, or ask by its name")
             return current
-        if (made := await self.made(name)) is not None and made.base is not None:
-            _check((made.name,))
-            return await self._of_made(made, await self._named(made.base))
+        if (derived := await self.find_derived(name)) is not None and derived.base is not None:
+            _check((derived.name,))
+            return await self._load_derived(derived, await self._named(derived.base))
         info = await self._named(name)
         _check(_names(info))
         return info
 
-    async def _of_made(self, made: Preset, base: ModelInfo) -> ModelInfo:
+    async def _load_derived(self, derived: Preset, base: ModelInfo) -> ModelInfo:
         try:
-            info = await asyncio.to_thread(self._known.backing_model, made, base)
+            info = await asyncio.to_thread(self._known.backing_model, derived, base)
         except StoreError as error:
             raise ApiError(422, "model_not_loadable", str(error), param="model") from None
         slot = self._loaded.get(info.name)

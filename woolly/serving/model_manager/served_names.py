@@ -25,7 +25,7 @@ from woolly.llm.presets import defaults_of, load_of
 from woolly.sampling import SamplingParams
 from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.observability.logs import log
-from woolly.store import Preset, find_preset, list_made, read_presets
+from woolly.store import Preset, find_preset, list_derived, read_presets
 
 TABLE = "models"
 _REASONING = ("auto", "on", "off")
@@ -71,7 +71,7 @@ class ServedNames:
         """
         own = () if self._file is None else read_presets(self._file, TABLE)
         known: dict[str, Preset] = {}
-        for preset in (*own, *list_made(self._folder), *self._added.values()):
+        for preset in (*own, *list_derived(self._folder), *self._added.values()):
             known.setdefault(preset.name.lower(), preset)
         return tuple(_whole(preset, known) for preset in known.values())
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from woolly.errors import RequestError
 from woolly.serving.settings.table import Settings
-from woolly.store import at_home
+from woolly.store import expand_home
 
 FILE_NAME = "woolly.toml"  # of the working folder; WOOLLY_CONFIG or --config names another
 TABLE = "serve"
@@ -83,7 +83,7 @@ def _at_home(value: Any) -> Any:
     """Returns a path, or each of a list, with the home folder for ~: in a file or --model=~/x no shell has done so."""
     if isinstance(value, tuple):
         return tuple(map(_at_home, value))
-    return None if value is None else type(value)(at_home(str(value)))
+    return None if value is None else type(value)(expand_home(str(value)))
 
 
 def _check_guard(source: str, name: str, value: Any, otherwise: str) -> None:

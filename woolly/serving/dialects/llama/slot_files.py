@@ -19,7 +19,7 @@ from pathlib import Path
 
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.model_manager.catalog import ModelInfo
-from woolly.store.whole import opened_plain, read_plain, written_whole
+from woolly.store.safe_files import atomic_write, open_regular_file, read_regular_file
 
 _MAGIC = b"WOOLSLOT"
 _HEAD = struct.Struct("<8sI16sII")  # magic, version, digest of the owner, bytes of the model's mark, tokens
@@ -48,7 +48,7 @@ def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -
     data = head + mark + array("i", tokens).tobytes()
     beside = path.with_name(f"{_ASIDE}{secrets.token_hex(16)}")
     try:
-        with _REPLACING, written_whole(path, aside=beside) as file:
+        with _REPLACING, atomic_write(path, aside=beside) as file:
             file.write(data)
             if os.path.lexists(path):
                 _check_owner(path, _read_head(path), owner)
@@ -62,7 +62,7 @@ def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -
 def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[list[int], int]:
     """Returns the tokens and the size of the file. ApiError 400 if it is none, or another model's or client's."""
     try:
-        data = read_plain(path, _MAX_BYTES)
+        data = read_regular_file(path, _MAX_BYTES)
     except ValueError:
         raise refuse("filename", f"{path.name} is no slot file of Woolly") from None
     except OSError as error:
@@ -84,7 +84,7 @@ def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[li
 def _read_head(path: Path) -> bytes:
     """Returns the first bytes of a file; none of what is no plain file, which might never end."""
     try:
-        with opened_plain(path) as file:
+        with open_regular_file(path) as file:
             return file.read(_HEAD.size)
     except ValueError:
         return b""

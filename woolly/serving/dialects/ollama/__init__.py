@@ -5,7 +5,7 @@ from typing import Any
 
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ChatDialect, Head
-from woolly.serving.dialects.ollama import absent, answers, embed, made, models, pull, replies
+from woolly.serving.dialects.ollama import absent, answers, derived, embed, models, pull, replies
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter
 
@@ -23,7 +23,7 @@ class Ollama(ChatDialect):
 
     def __init__(self) -> None:
         self.router = APIRouter(tags=["Ollama"])
-        for part in (answers, embed, made, models, pull, absent):
+        for part in (answers, derived, embed, models, pull, absent):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:

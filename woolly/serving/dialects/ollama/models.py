@@ -97,9 +97,9 @@ async def show(body: ShowBody, request: Request) -> Response:
         capabilities.append("thinking")
     kinds = await input_modalities(info, request.app.state.settings, request.app.state.models.ready(info.name))
     capabilities += [word for kind, word in (("image", "vision"), ("audio", "audio")) if kind in kinds]
-    made = await request.app.state.models.made(name)
-    parameters = [f"num_ctx {info.context_length}", *_parameters(made)]
-    system = {} if made is None or made.system is None else {"system": made.system}
+    derived = await request.app.state.models.find_derived(name)
+    parameters = [f"num_ctx {info.context_length}", *_parameters(derived)]
+    system = {} if derived is None or derived.system is None else {"system": derived.system}
     lines = [
         f"FROM {info.path.name}",
         *(f'SYSTEM """{text}"""' for text in system.values()),
@@ -124,9 +124,9 @@ async def show(body: ShowBody, request: Request) -> Response:
     )
 
 
-def _parameters(made: Preset | None) -> list[str]:
-    """Returns the options of a made name, as lines of a Modelfile."""
-    given = {} if made is None else made.sampling
+def _parameters(derived: Preset | None) -> list[str]:
+    """Returns the options of a derived model, as lines of a Modelfile."""
+    given = {} if derived is None else derived.sampling
     names = {"max_tokens": "num_predict"}
     return [
         f"{names.get(name, name)} {one}"

@@ -19,8 +19,8 @@ _SAME = (
 )  # fmt: skip
 
 
-def read_made_options(options: Mapping[str, Any], defaults: SamplingParams, n_ctx: int) -> dict[str, Any]:
-    """Returns the options of a made name as fields of SamplingParams, checked as those of a request are."""
+def read_derived_options(options: Mapping[str, Any], defaults: SamplingParams, n_ctx: int) -> dict[str, Any]:
+    """Returns the options of a derived model as fields of SamplingParams, checked as those of a request are."""
     params = read_options(options, defaults, n_ctx)
     sent = {"max_tokens" if name == "num_predict" else name for name, value in options.items() if value is not None}
     found = {name: getattr(params, name) for name in (*_SAME, "max_tokens") if name in sent}

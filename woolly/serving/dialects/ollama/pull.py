@@ -19,7 +19,7 @@ from woolly.serving.errors import ApiError, refuse
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
-from woolly.store import HubName, is_catalogued, is_path, models_folder, remote_name
+from woolly.store import HubName, is_in_catalogue, is_path, models_folder, remote_name
 from woolly.store import pull as fetch
 
 router = APIRouter()
@@ -84,7 +84,7 @@ def _allowed(request: Request, name: str) -> str:
 def _is_public(name: str) -> bool:
     """Whether a name is one of the catalogue or of the hub: not a path here, nor any address that we can reach."""
     try:
-        return is_catalogued(name) or (not is_path(name) and isinstance(remote_name(name), HubName))
+        return is_in_catalogue(name) or (not is_path(name) and isinstance(remote_name(name), HubName))
     except StoreError:
         return False
 

@@ -12,9 +12,9 @@ import os
 from dataclasses import dataclass
 
 from woolly.errors import StoreError
+from woolly.store.catalogue.families import Catalogue, own_catalogue, parse_catalogue, read_catalogue
 from woolly.store.download import HUB, Remote, open_url, unreachable
-from woolly.store.known.families import Catalogue, own_catalogue, parse_catalogue, read_catalogue
-from woolly.store.whole import written_whole
+from woolly.store.safe_files import atomic_write
 
 _REPO = "woolly-llm/catalogue"
 _MAX_BYTES = 4 << 20  # bytes; what ships has 50 thousand
@@ -63,7 +63,7 @@ def take_catalogue(found: FoundCatalogue, sha256: str) -> None:
     path = own_catalogue()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             file.write(found.data)
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error

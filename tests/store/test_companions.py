@@ -2,7 +2,7 @@
 
 import pytest
 
-from woolly.store import is_second
+from woolly.store import is_companion
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from woolly.store import is_second
     ],
 )
 def test_draft_heads_are_known_in_any_case_at_the_beginning_or_the_end(name, is_one):
-    assert is_second(name) is is_one
+    assert is_companion(name) is is_one

@@ -17,7 +17,7 @@ _AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)  # to open a pipe waits for its wri
 
 
 @contextlib.contextmanager
-def written_whole(path: Path, *, mode: int = 0o666, aside: Path | None = None) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, *, mode: int = 0o666, aside: Path | None = None) -> Iterator[BinaryIO]:
     """Yields a file whose bytes are at `path` when the block ends, in place of what was there.
 
     They are written aside, synced and renamed. If the block or the disk fails, `path` stays as it was and nothing is
@@ -37,14 +37,14 @@ def written_whole(path: Path, *, mode: int = 0o666, aside: Path | None = None) -
         raise
 
 
-def put_in_place(written: Path, path: Path) -> None:
+def fsync_and_rename(written: Path, path: Path) -> None:
     """Syncs a file that was written aside, and renames it."""
     with written.open("r+b") as file:
         os.fsync(file.fileno())  # else a power cut could leave the name without the bytes
     written.replace(path)
 
 
-def opened_plain(path: Path) -> BinaryIO:
+def open_regular_file(path: Path) -> BinaryIO:
     """Returns a file opened for reading. ValueError if it is a pipe, a device, a socket or a folder.
 
     What was opened is looked at, not the name: another process may change what the name means in between.
@@ -56,9 +56,9 @@ def opened_plain(path: Path) -> BinaryIO:
     return open(opened, "rb")  # noqa: PTH123
 
 
-def read_plain(path: Path, max_bytes: int | None = None) -> bytes:
+def read_regular_file(path: Path, max_bytes: int | None = None) -> bytes:
     """Returns the bytes of a file. ValueError if it is none, or has more than `max_bytes`."""
-    with opened_plain(path) as file:
+    with open_regular_file(path) as file:
         if max_bytes is not None and os.fstat(file.fileno()).st_size > max_bytes:
             raise ValueError(f"{path.name} has more than {max_bytes} bytes")
         return file.read()

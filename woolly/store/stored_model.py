@@ -10,7 +10,7 @@ _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredModel:
     """A model file, the name that finds it, and the program that owns it."""
 
     name: str  # what `woolly run` takes
@@ -22,7 +22,7 @@ class Stored:
     link_to: Path | None = None  # the file, if `path` is a link that Woolly keeps
 
 
-def describe(name: str, path: Path, owner: str) -> Stored | None:
+def describe(name: str, path: Path, owner: str) -> StoredModel | None:
     """Returns the entry for a file, or None if it cannot be read."""
     found = _SHARD.search(path.name)
     try:
@@ -31,7 +31,7 @@ def describe(name: str, path: Path, owner: str) -> Stored | None:
         )
         link_to = path.resolve() if owner == "woolly" and path.is_symlink() else None
         n_bytes = sum(shard.stat().st_size for shard in shards)
-        return Stored(name, path, n_bytes, owner, path.stat().st_mtime, link_to=link_to)
+        return StoredModel(name, path, n_bytes, owner, path.stat().st_mtime, link_to=link_to)
     except OSError:
         return None
 

@@ -24,7 +24,7 @@ def is_projector(name: str) -> bool:
     return "mmproj" in name.rpartition("/")[2].lower()
 
 
-def is_second(name: str) -> bool:
+def is_companion(name: str) -> bool:
     """Returns whether a file is named as those are that cannot be run alone: projectors and draft heads."""
     plain = _TYPE.sub("", _ENDING.sub("", name.rpartition("/")[2])).lower()
     return is_projector(name) or _HEAD.match(plain) is not None
@@ -39,7 +39,7 @@ def best_projector(names: Iterable[str], model: str, *, of_one_model: bool = Tru
     return _best([name for name in names if is_projector(name)], model, of_one_model)
 
 
-def best_block(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
+def best_draft(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
     """Returns the file that guesses a model's tokens among files, as `best_projector` chooses.
 
     The model's own block (`mtp-`) goes before a head that fills in blocks of tokens (`dflash-`).
@@ -65,11 +65,11 @@ def _best(names: Iterable[str], model: str, of_one_model: bool) -> str | None:
     return min(ranked, default=(0, 0, None))[2]
 
 
-def find_block(model: Path) -> Path | None:
+def find_draft(model: Path) -> Path | None:
     """Returns the file that guesses a model's tokens (`mtp-NAME.gguf`, `dflash-NAME.gguf`), None if none is beside."""
     for folder in _folders(model):
         others = [name for name in _names(folder) if name != model.name]
-        name = best_block(others, model.name, of_one_model=_is_repository(folder))
+        name = best_draft(others, model.name, of_one_model=_is_repository(folder))
         if name is not None:
             return folder / name
     return None

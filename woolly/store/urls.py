@@ -9,16 +9,16 @@ from urllib.parse import unquote, urlsplit
 
 from woolly.errors import StoreError
 from woolly.store.download import Remote, check_source, download
+from woolly.store.file_formats import is_model_file
 from woolly.store.folder import models_folder
-from woolly.store.known.forms import is_model_file
 
 
-def is_address(spec: str) -> bool:
+def is_url(spec: str) -> bool:
     """Returns whether `spec` is an address rather than a name or a path."""
     return re.match(r"https?://\S+$", spec) is not None
 
 
-def place_of(url: str) -> Path:
+def local_path(url: str) -> Path:
     """Returns the path that the file of an address is stored at: its own name, in the models folder."""
     name = PurePosixPath(unquote(urlsplit(url).path)).name
     if not is_model_file(name) or name.startswith("."):
@@ -29,22 +29,22 @@ def place_of(url: str) -> Path:
     return models_folder() / name
 
 
-def find_address(url: str) -> Path | None:
+def find_downloaded(url: str) -> Path | None:
     """Returns the file that was pulled from this address, or None; StoreError if its name came from another one."""
-    target = place_of(url)
+    target = local_path(url)
     if not target.is_file():
         return None
     check_source(url, target)
     return target
 
 
-def pull_address(url: str, *, sha256: str | None = None, progress: Callable[[int, int], None] | None = None) -> Path:
+def pull_url(url: str, *, sha256: str | None = None, progress: Callable[[int, int], None] | None = None) -> Path:
     """Downloads a file unless it is here; with a checksum, a file that is here is checked too."""
-    target = place_of(url)
+    target = local_path(url)
     if target.exists() and sha256 is not None:
-        from woolly.store.checksum import hash_of
+        from woolly.store.checksum import sha256_of
 
-        if hash_of(target) != sha256.lower():
+        if sha256_of(target) != sha256.lower():
             raise StoreError(f"{target} is there already with another checksum: `woolly rm {target.name}` removes it")
         return target  # the right bytes, from whatever address
-    return find_address(url) or download(Remote(url, url, sha256), target, progress, keep_source=True)
+    return find_downloaded(url) or download(Remote(url, url, sha256), target, progress, keep_source=True)

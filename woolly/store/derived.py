@@ -1,4 +1,4 @@
-"""Made models: names that stand for another model with a system prompt and sampling parameters of its own.
+"""Derived models: names that stand for another model with a system prompt and sampling parameters of its own.
 
     [pirate]                    # a preset that says which model it is made from
     from = "smollm2"
@@ -25,18 +25,18 @@ MAX_DERIVED = 256
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def list_made(folder: Path) -> tuple[Preset, ...]:
-    """Returns the made models of a models folder. StoreError if the file is not as it should be."""
+def list_derived(folder: Path) -> tuple[Preset, ...]:
+    """Returns the derived models of a models folder. StoreError if the file is not as it should be."""
     file = folder / PRESETS_FILE
     return tuple(preset for preset in read_presets(file) if preset.base is not None) if file.is_file() else ()
 
 
-def find_made(folder: Path, name: str) -> Preset | None:
-    """Returns the made model of a name in any case, None if there is none."""
-    return next((one for one in list_made(folder) if one.name.lower() == name.lower()), None)
+def find_derived(folder: Path, name: str) -> Preset | None:
+    """Returns the derived model of a name in any case, None if there is none."""
+    return next((one for one in list_derived(folder) if one.name.lower() == name.lower()), None)
 
 
-def write_made(folder: Path, name: str, base: str, system: str | None, sampling: Mapping[str, Any]) -> None:
+def write_derived(folder: Path, name: str, base: str, system: str | None, sampling: Mapping[str, Any]) -> None:
     """Makes `name` of the model `base`, in place of an earlier one of this name.
 
     StoreError if a person has written a preset of this name, or there are too many already.
@@ -50,7 +50,7 @@ def write_made(folder: Path, name: str, base: str, system: str | None, sampling:
         if old is not None and old.base is None:
             raise StoreError(f"{name!r} is a preset of {PRESETS_FILE} that a person wrote; take another name")
         if old is None and sum(one.base is not None for one in presets) >= MAX_DERIVED:
-            raise StoreError(f"there are {MAX_DERIVED} made models, and no more are taken; delete one")
+            raise StoreError(f"there are {MAX_DERIVED} derived models, and no more are taken; delete one")
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
         content = _parsed(text)
         if old is not None:
@@ -61,13 +61,13 @@ def write_made(folder: Path, name: str, base: str, system: str | None, sampling:
         _replace(file, text, {**content, name: table})
 
 
-def remove_made(folder: Path, name: str) -> bool:
-    """Removes a made model; returns whether there was one."""
+def remove_derived(folder: Path, name: str) -> bool:
+    """Removes a derived model; returns whether there was one."""
     file = folder / PRESETS_FILE
-    if find_made(folder, name) is None:
+    if find_derived(folder, name) is None:
         return False
     with file_lock(file.with_suffix(".lock"), lambda: None):
-        found = find_made(folder, name)
+        found = find_derived(folder, name)
         if found is None:
             return False
         text = file.read_text(encoding="utf-8")
