@@ -45,7 +45,6 @@ REASONS = {
     "needs a Whisper model",
     "needs a certificate",
     "needs a checkpoint",
-    "needs a client that trusts its certificate",
     "needs a control vector",
     "needs a model that hears",
     "needs a model that sees",
