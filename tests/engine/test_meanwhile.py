@@ -100,11 +100,11 @@ def test_no_chunk_waits_for_rows_deferred_by_grammars(driver, device):
     engine, log = driver.engine, device.log
     engine.runner.meanwhile = lambda: log.append("chunk")
     request = engine.new_request([5, 6, 7], SamplingParams())
-    settler = engine._settler
-    settler.begin()
+    output_processor = engine._output_processor
+    output_processor.begin()
     assert log == []
-    settler._held.hold(request, [], ())
-    settler.begin()
+    output_processor._held.hold(request, [], ())
+    output_processor.begin()
     assert log == ["chunk"]
 
 

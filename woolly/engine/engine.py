@@ -20,8 +20,8 @@ from woolly.engine.reading import ReadingRunner
 from woolly.engine.request_options import RequestOptions
 from woolly.engine.state.sizes import CacheSizes
 from woolly.engine.step.async_runner import new_runner
+from woolly.engine.step.output_processor import OutputProcessor
 from woolly.engine.step.scheduler import Scheduler
-from woolly.engine.step.settler import Settler
 from woolly.errors import RequestError
 from woolly.runtime import LostState, PortableState, Program, State
 
@@ -122,7 +122,7 @@ class Engine:
         maker = tower or source
         self.encoder_scheduler = None if maker is None else multimodal.EncoderScheduler(maker, check_file)
         self._speculation = Speculation(draft, draft_tokens, ctx, self.scheduler, self.runner)
-        self._settler = Settler(self.scheduler, self.runner, self._speculation, ctx)
+        self._output_processor = OutputProcessor(self.scheduler, self.runner, self._speculation, ctx)
         self.n_steps = 0  # that computed something
 
     def __repr__(self) -> str:
@@ -131,12 +131,12 @@ class Engine:
     def step(self) -> list[Request]:
         """Runs one step and returns the requests that got a token or ended; `take_unread` has their text."""
         try:
-            self._settler.begin()
+            self._output_processor.begin()
             work = self.schedule()
             rows = self.run(work)
             self.settle(work, rows)
         finally:
-            changed = self._settler.end()
+            changed = self._output_processor.end()
         return changed
 
     def schedule(self) -> Work:
@@ -169,7 +169,7 @@ class Engine:
         """Chooses tokens from the rows; then come the disk, and texts and pictures that are read beside the answers."""
         if rows is not None:
             self.scheduler.ran(work)
-            self._settler.settle(work, rows)
+            self._output_processor.settle(work, rows)
             self._speculation.ran(work)
         if self.scheduler.tier is not None:
             self.scheduler.tier.work()
@@ -188,7 +188,7 @@ class Engine:
                 for r in self.scheduler.running
                 if r.multimodal is not None and r.multimodal.next_missing(r.n_computed)
             ]
-            self._settler.fail_all(waiting, error)
+            self._output_processor.fail_all(waiting, error)
 
     def new_request(
         self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions = _USUAL
@@ -202,7 +202,7 @@ class Engine:
         is_known = adapters.knows(request.adapters, request.adapter_digests) and request.hooked in (None, plan)
         request.adapters = adapters.fitted(request.adapters)
         self.scheduler.add(request)
-        self._settler.add(request)
+        self._output_processor.add(request)
         if not is_known:
             self.fail(request, RequestError("adapters were changed meanwhile: ask again", field="adapters"))
         return request
@@ -243,11 +243,11 @@ class Engine:
 
     def cancel(self, request: Request) -> None:
         """Ends a request that has not finished and frees its pages; a call within a step does so at its end."""
-        self._settler.cancel(request)
+        self._output_processor.cancel(request)
 
     def fail(self, request: Request, error: Exception) -> None:
         """Ends a request with an error."""
-        self._settler.fail(request, error)
+        self._output_processor.fail(request, error)
 
     def abandon(self) -> None:
         """Stops the run under way if all of its requests are cancelled. Any thread may call it."""

@@ -43,7 +43,7 @@ class Span:
 
 
 class Work:
-    """What one step computes. The scheduler makes it, drafts are added, the runner runs it, the settler reads it."""
+    """Work of one step: scheduled, extended with drafts, run, and settled by the output processor."""
 
     __slots__ = ("seconds", "spans")
 

@@ -1,4 +1,4 @@
-"""The Settler: chooses tokens from the rows of a step, ends requests, and lets the others go on."""
+"""OutputProcessor: samples tokens from the rows of a step and finishes or continues each request."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from woolly.sampling.head import Row
 
 
-class Settler:
-    """Ends requests, and is the only one that does."""
+class OutputProcessor:
+    """Samples tokens and finishes requests. No other class finishes a request."""
 
     def __init__(self, scheduler: Scheduler, runner: Runner, speculation: Speculation, ctx: int) -> None:
         self._scheduler = scheduler
@@ -36,14 +36,14 @@ class Settler:
         self._to_cancel: list[Request] = []
 
     def add(self, request: Request) -> None:
-        """Watches the deadline of a request that is queued."""
+        """Track the deadline of a queued request."""
         self._deadlines.add(request)
 
     def begin(self) -> None:
-        """Begins a step: ends requests whose deadline has passed, and chooses from rows that the step before held."""
+        """Begin a step: end requests past their deadline and sample from deferred rows."""
         self._is_stepping = True
         if has_held := self._held.begin_step():
-            self._runner.meanwhile()  # what the host has to do besides does not wait for slow grammars
+            self._runner.meanwhile()  # other host work must not wait for slow grammars
         for request in self._deadlines.passed():
             request.stop_reason = "timeout"
             self._finish(request, "cancelled")
@@ -52,7 +52,7 @@ class Settler:
             self._settle_held()
 
     def end(self) -> list[Request]:
-        """Ends a step: cancels what was to be cancelled within it; returns all requests that changed."""
+        """End a step: apply cancellations made during it and return all requests that changed."""
         self._is_stepping = False
         changed, self._changed = self._changed, []
         if self._to_cancel:
@@ -63,25 +63,25 @@ class Settler:
         return changed
 
     def cancel(self, request: Request) -> None:
-        """Ends a request that has not finished and frees its pages; a call within a step does so at its end."""
+        """Cancel a request and free its pages; deferred to the end of the step if called during one."""
         if self._is_stepping:
             self._to_cancel.append(request)
         elif request.finish_reason is None:
             self._finish(request, "cancelled")
 
     def fail(self, request: Request, error: Exception) -> None:
-        """Ends a request with an error."""
+        """End a request with an error."""
         request.error = error
         self._finish(request, "error")
 
     def fail_all(self, requests: Iterable[Request], error: Exception) -> None:
-        """Ends requests with an error within a step."""
+        """End requests with an error during a step."""
         for request in requests:
             self.fail(request, error)
             self._changed.append(request)
 
     def settle(self, work: Work, rows: Rows) -> None:
-        """Chooses a token for each request whose context is computed; ends the requests that are done."""
+        """Sample a token for each request whose context is computed, and finish requests that are done."""
         rows.choose(work.samplers())
         end = 0
         for span in work.spans:
@@ -100,7 +100,7 @@ class Settler:
                 self._changed.append(request)
 
     def _settle_one(self, span: Span, computed: Rows, begin: int, end: int) -> bool:
-        """Settles the rows of a request; whether they are held for a later step."""
+        """Settle the rows of a request; True if they are deferred to a later step."""
         request, drafts = span.request, span.drafts
         first = request.n_computed
         request.n_computed += span.n_tokens
@@ -124,7 +124,7 @@ class Settler:
         return False
 
     def _settle_held(self) -> None:
-        """Chooses tokens for rows that the steps before held."""
+        """Sample from rows deferred by earlier steps."""
         for request, rows, drafts in self._held.take():
             try:
                 with self._held.timed():
@@ -136,7 +136,7 @@ class Settler:
             self._changed.append(request)
 
     def _accept(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
-        """Chooses tokens, and ends the request if one of them does."""
+        """Sample tokens and finish the request at a stop token or limit."""
         if not drafts:
             end = take(request, rows[0])
         else:
@@ -150,9 +150,9 @@ class Settler:
             self._finish(request, end.reason, flush=end.flush)
 
     def _failed(self, request: Request, error: BaseException) -> None:
-        """Fails a request alone: an error of one, such as of a callback, does not affect the others."""
+        """Fail one request, such as after an exception of its callback, without affecting others."""
         if not isinstance(error, Exception):
-            # This request's state is unknown. Those before it are settled, those after it unchanged.
+            # The state of this request is unknown. Earlier requests are settled, later ones unchanged.
             self.fail(request, RequestError(f"the choice of a token was interrupted by {error!r}"))
             raise error
         self.fail(request, error)
@@ -160,7 +160,7 @@ class Settler:
     def _go_on(self, request: Request, is_decided: bool = True) -> None:
         self._scheduler.advance(request, is_decided)
         if request.params.context_shift and len(request.context) >= self._ctx:
-            # Drops the older half of a full context and queues the rest to be computed again.
+            # Context shift: drop the older half of the context and recompute the rest.
             n_keep = request.params.n_keep
             self._scheduler.restart(request)
             request.shift(len(request.prompt) if n_keep < 0 else n_keep)
