@@ -160,6 +160,6 @@ def _on_large_stack(work: Callable[[], Result]) -> Result:
         ) from None
     thread.join()
     if failed:
-        error = failed.pop()  # its traceback refers to `run`, and that to the list
-        raise RequestError(f"the grammar cannot be compiled: {explain(str(error))}") from error
+        cause = failed.pop()  # its traceback refers to `run`, and that to the list
+        raise RequestError(f"the grammar cannot be compiled: {explain(str(cause))}") from cause
     return done[0]
