@@ -27,7 +27,7 @@ _ROOMS = (
     ("Tokens", "woolly", ("Tokenizer",)),
     ("What calls give back", "woolly.engine", ("Stream",)),
     ("", "woolly.llm", ("ChatCompletion", "ChatChunk")),
-    ("", "woolly.llm.speech", ("Transcript", "SpokenSegment")),
+    ("", "woolly.llm.speech", ("Transcript", "TranscriptSegment")),
     ("", "woolly.chat", ("ToolCall",)),
     ("", "woolly.sampling", ("TokenLogprob",)),
     ("", "woolly.cache", ("PrefixStats",)),
@@ -38,7 +38,7 @@ _ROOMS = (
 )
 # For the engine and the server: they take or give objects that callers do not have.
 _SHARED = ("Adapting", "Hearing")  # parts of a class whose members are shown as its own
-_INTERNAL = {"Chunk.take", "Completion.of", "Score.of", "Tokenizer.render", "LLM.prepare_transcript", "LLM.request_of"}
+_INTERNAL = {"Chunk.take", "Completion.of", "Score.of", "Tokenizer.render", "LLM.new_transcriber", "LLM.decode_request"}
 
 
 def reference() -> str:

@@ -14,7 +14,7 @@ from woolly.cli.parse import prompt
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.start.checkpoint import of_checkpoint
 from woolly.errors import GGUFError, RequestError, StoreError, UnsupportedError
-from woolly.llm.speech import transcriber
+from woolly.llm.speech import whisper
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def run(folder, *words):
 
 
 def test_transcript_is_printed_without_a_prompt(folder, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 5)
+    monkeypatch.setattr(whisper, "_MAX_NEW_TOKENS", 5)
     words = ("--audio", str(folder / "talk.wav"), "--temp", "0", "--language", "de", "--translate")
     shown = run(folder, *words)
     assert shown.exit_code == 0
@@ -48,7 +48,7 @@ def test_transcript_is_printed_without_a_prompt(folder, monkeypatch):
         (("Hello",), "give one with --audio FILE"),
         (("--audio", "talk.wav", "--top-k", "3"), "--top-k cannot be honoured by a model that transcribes"),
         (("--audio", "talk.wav", "--system", "Be brief."), "--system cannot be honoured by a model that transcribes"),
-        (("--audio", "talk.wav", "--words"), "--words gives times, which --json shows: give both"),
+        (("--audio", "talk.wav", "--word-timestamps"), "--word-timestamps gives times, which --json shows: give both"),
         (("--audio", "talk.wav", "-n", "5"), "--max-tokens cannot be honoured by a model that transcribes"),
     ],
 )
@@ -73,10 +73,10 @@ def test_whisper_model_of_the_catalogue_is_fetched(folder, monkeypatch):
         raise CliRunner().invoke(app, ["run", "whisper", "--audio", str(folder / "talk.wav")]).exception
 
 
-@pytest.mark.parametrize("words", [("--language", "de"), ("--translate",), ("--words",)])
+@pytest.mark.parametrize("words", [("--language", "de"), ("--translate",), ("--word-timestamps",)])
 def test_transcription_options_are_rejected_for_other_models(tmp_path, words):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
-    advice = "choose whisper:base or parakeet" if words[0] == "--words" else "say it in the prompt"
+    advice = "choose whisper:base or parakeet" if words[0] == "--word-timestamps" else "say it in the prompt"
     with pytest.raises(UsageError, match=f"{words[0]} is for models that transcribe; {advice}"):
         raise CliRunner().invoke(app, ["run", str(path), "Hello", *words]).exception
 

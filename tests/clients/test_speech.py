@@ -8,7 +8,7 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cases.whisper import waveform, write_whisper
 from tests.clients.conftest import listening
 from tests.multimodal.test_audio import wav
-from woolly.llm.speech import transcriber
+from woolly.llm.speech import whisper
 from woolly.serving import Settings, create_app
 
 TALK = ("talk.wav", wav(waveform(34.0)))
@@ -22,9 +22,9 @@ def url(tmp_path_factory):
     write_whisper(folder / "ggml-tiny.bin")
     write_tiny(TINY["llama"], folder / "tiny.gguf")
     with pytest.MonkeyPatch.context() as patch, listening(create_app(_settings(folder))) as url:
-        patch.setattr(transcriber, "_MAX_NEW_TOKENS", 6)
-        patch.setattr(transcriber, "_UNLIKELY", -100.0)
-        patch.setattr(transcriber, "_REPEATS", 100.0)
+        patch.setattr(whisper, "_MAX_NEW_TOKENS", 6)
+        patch.setattr(whisper, "_LOGPROB_THRESHOLD", -100.0)
+        patch.setattr(whisper, "_COMPRESSION_RATIO_THRESHOLD", 100.0)
         yield url
 
 

@@ -23,7 +23,7 @@ from tests.cases.whisper import (
 )
 from tests.goldens.make import HERE
 from woolly.gguf.whisper_bin import LANGUAGES
-from woolly.llm.speech.tokens import _signs
+from woolly.llm.speech.whisper_tokens import _signs
 from woolly.multimodal.audio import log_mel_whisper
 
 N_NEW = 12  # tokens of a window

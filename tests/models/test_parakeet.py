@@ -18,9 +18,9 @@ from woolly.engine.multimodal.transducer import TransducerDecoder
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import Tensor, open_gguf, parakeet_bin
 from woolly.llm.speech import TranscribeOptions
-from woolly.llm.speech import frames as frames_module
-from woolly.llm.speech.frames import FrameTranscriber, _windows
+from woolly.llm.speech import parakeet as parakeet_transcriber
 from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
+from woolly.llm.speech.parakeet import ParakeetTranscriber, _windows
 from woolly.models import Keys, trace, transcribes
 from woolly.models.parakeet import read, trace_tower
 from woolly.multimodal import Audio, Piece
@@ -86,9 +86,9 @@ def test_hub_checkpoint_matches_transformers(folder, kind, monkeypatch):
         tokens = [token for one in llm.transcribe((SAMPLES, 16000)).segments for token in one.tokens]
         assert tokens == [token for token in GOLDEN[f"{kind} tokens"].tolist() if token > 1]  # without control tokens
         if kind == "ctc":  # no text decides the next, so none is to be forgotten
-            monkeypatch.setattr(frames_module, "_WINDOW", 96)
-            monkeypatch.setattr(frames_module, "_BESIDE", 16)
-            one, other = (llm.transcribe((SAMPLES, 16000), follows=follows) for follows in (True, False))
+            monkeypatch.setattr(parakeet_transcriber, "_WINDOW", 96)
+            monkeypatch.setattr(parakeet_transcriber, "_BESIDE", 16)
+            one, other = (llm.transcribe((SAMPLES, 16000), condition_on_previous_text=past) for past in (True, False))
             assert one.text == other.text and one.words == other.words
 
 
@@ -172,12 +172,12 @@ def test_windows_overlap_and_take_each_row_once():
 
 def test_long_audio_is_transcribed_in_windows(llm, monkeypatch):
     whole = llm.transcribe((SAMPLES, 16000))
-    monkeypatch.setattr(frames_module, "_WINDOW", 800)
-    monkeypatch.setattr(frames_module, "_BESIDE", 160)
+    monkeypatch.setattr(parakeet_transcriber, "_WINDOW", 800)
+    monkeypatch.setattr(parakeet_transcriber, "_BESIDE", 160)
     parts = llm.transcribe((SAMPLES, 16000))
     assert parts.n_prompt > whole.n_prompt == 125
     assert parts.segments[0].start == whole.segments[0].start and parts.text
-    alone = llm.transcribe((SAMPLES, 16000), follows=False)
+    alone = llm.transcribe((SAMPLES, 16000), condition_on_previous_text=False)
     assert alone.text[:20] == parts.text[:20]
 
 
@@ -320,7 +320,7 @@ def test_byte_tokens_of_a_character_are_one_in_a_word(monkeypatch, tmp_path):
     assert [parakeet_bin.token_type(text) for text in ("<unk>", "<|nospeech|>", "<0xE2>", "a")] == [2, 3, 6, 1]
     ids = [2, one, one + 1, one + 2, 3, one]
     decoder, heard = ScriptedDecoder("tdt", [], (1,)), Audio(SAMPLES, 16000)
-    transcriber = FrameTranscriber(tokenizer, decoder, N_MELS, 0, heard, TranscribeOptions())
+    transcriber = ParakeetTranscriber(tokenizer, decoder, N_MELS, 0, heard, TranscribeOptions())
     for i, id in enumerate(ids):
         assert not list(transcriber._add(TimedToken(id, i, i + 1, 0.0)))
     [segment] = transcriber._close()

@@ -12,11 +12,11 @@ from woolly import LLM, AsyncLLM
 from woolly.engine.multimodal import encoder
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
-from woolly.llm.speech import SpokenSegment, TranscribeOptions, transcriber
-from woolly.llm.speech.rules import Rules
-from woolly.llm.speech.steps import Ask
-from woolly.llm.speech.tokens import SpeechTokens
-from woolly.llm.speech.transcriber import Transcriber
+from woolly.llm.speech import TranscribeOptions, TranscriptSegment, whisper
+from woolly.llm.speech.timestamp_rules import TimestampRules
+from woolly.llm.speech.transcriber import DecodeRequest
+from woolly.llm.speech.whisper import WhisperTranscriber
+from woolly.llm.speech.whisper_tokens import WhisperTokens
 from woolly.models import trace, trace_encoder
 from woolly.multimodal import Audio, Piece, Placeholder, Prepared
 from woolly.multimodal.audio import log_mel_whisper
@@ -59,11 +59,13 @@ def logits(llm, window, prompt=PROMPT, n=1, beside=0):
     """The row after a prompt, and those after each token of the answer; others may run beside."""
     kept = [Row() for _ in range(1 + beside)]
     asks = [
-        Ask((Placeholder(window, 0, 0, 1500), *prompt[: len(prompt) - i]), SamplingParams(max_tokens=n, temperature=0))
+        DecodeRequest(
+            (Placeholder(window, 0, 0, 1500), *prompt[: len(prompt) - i]), SamplingParams(max_tokens=n, temperature=0)
+        )
         for i in range(1 + beside)
     ]
     asks = [replace(a, params=replace(a.params, logits_processors=(k,))) for a, k in zip(asks, kept, strict=True)]
-    for done in llm.driver.complete([[llm.request_of(ask)] for ask in asks]):
+    for done in llm.driver.complete([[llm.decode_request(ask)] for ask in asks]):
         done.checked()
     return np.array(kept[0].rows)
 
@@ -98,8 +100,8 @@ def test_bits_depend_neither_on_batches_nor_chunks_nor_the_cache(path, llm, wind
 
 
 def test_windows_are_transcribed_like_transformers(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", N_NEW)
-    found = llm.transcribe((waveform(), 16000), language="en", temperature=0.0, follows=False)
+    monkeypatch.setattr(whisper, "_MAX_NEW_TOKENS", N_NEW)
+    found = llm.transcribe((waveform(), 16000), language="en", temperature=0.0, condition_on_previous_text=False)
     got = [token for segment in found.segments for token in segment.tokens]
     assert got == GOLDEN["tokens"].tolist()
     assert [len(segment.tokens) for segment in found.segments] == GOLDEN["lengths"].tolist()
@@ -110,14 +112,14 @@ def test_windows_are_transcribed_like_transformers(llm, monkeypatch):
 
 
 def test_language_is_detected(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 2)
+    monkeypatch.setattr(whisper, "_MAX_NEW_TOKENS", 2)
     found = llm.transcribe((waveform(), 16000), temperature=0.0)
     assert found.language == llm.tokenizer.token_text(int(GOLDEN["language"]))[2:-2]
 
 
 def test_window_uses_the_previous_text(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", N_NEW)
-    alone = llm.transcribe((waveform(), 16000), language="en", temperature=0.0, follows=False)
+    monkeypatch.setattr(whisper, "_MAX_NEW_TOKENS", N_NEW)
+    alone = llm.transcribe((waveform(), 16000), language="en", temperature=0.0, condition_on_previous_text=False)
     after = llm.transcribe((waveform(), 16000), language="en", temperature=0.0)
     assert alone.segments[0].tokens == after.segments[0].tokens
     assert alone.segments[-1].tokens != after.segments[-1].tokens
@@ -165,15 +167,15 @@ class Words:
 
 
 def test_prompt_is_used_before_the_first_window(llm):
-    tokens, heard, asks = SpeechTokens.of(llm.tokenizer), Audio(waveform(1)), []
+    tokens, heard, asks = WhisperTokens.of(llm.tokenizer), Audio(waveform(1)), []
     for prompt in ("", "the the"):
         options = TranscribeOptions(language="en", prompt=prompt)
-        asks.append(next(Transcriber(Words(), tokens, 80, heard, options).steps()).prompt[1:])
+        asks.append(next(WhisperTranscriber(Words(), tokens, 80, heard, options).steps()).prompt[1:])
     assert asks == [(50258,), (50361, 1000, 1000, 50258)]
 
 
 def test_segments_stream_one_by_one(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 4)
+    monkeypatch.setattr(whisper, "_MAX_NEW_TOKENS", 4)
     stream = llm.transcribe((waveform(), 16000), language="German", translate=True, temperature=0.0, stream=True)
     first = next(stream)
     assert first.start < 2
@@ -187,10 +189,10 @@ def test_segments_stream_one_by_one(llm, monkeypatch):
         ({"language": "klingon"}, "the language 'klingon' is none that this model knows"),
         ({"language": 5}, "language is 5; a code or a name was expected"),
         ({"prompt": 5}, "prompt is 5; text was expected"),
-        ({"follows": "no"}, "follows is 'no'; True or False was expected"),
+        ({"condition_on_previous_text": "no"}, "condition_on_previous_text is 'no'; True or False was expected"),
         ({"translate": 1}, "translate is 1; True or False was expected"),
         ({"temperature": -1}, "a number from 0 to 2 was expected"),
-        ({"word_timestamps": True}, "transcribe takes no 'word_timestamps'"),
+        ({"beam_size": 5}, "transcribe takes no 'beam_size'"),
     ],
 )
 def test_unsupported_options_are_rejected(llm, options, sentence):
@@ -210,51 +212,51 @@ def test_conversation_gives_a_one_line_error(llm):
 
 
 def test_english_model_neither_translates_nor_detects_a_language(llm):
-    english, heard = replace(SpeechTokens.of(llm.tokenizer), languages={}), Audio(waveform(1))
-    own = Transcriber(llm.tokenizer, english, 80, heard, TranscribeOptions(temperature=0.0))
+    english, heard = replace(WhisperTokens.of(llm.tokenizer), languages={}), Audio(waveform(1))
+    own = WhisperTranscriber(llm.tokenizer, english, 80, heard, TranscribeOptions(temperature=0.0))
     steps = own.steps()
     assert next(steps).prompt[1:] == (50258,)
     assert steps.send([50257]).prompt[1:] == (50258,)
     assert own.language == "en"
     for options, sentence in (({"translate": True}, "translates nothing"), ({"language": "de"}, "none that")):
         with pytest.raises(RequestError, match=sentence):
-            Transcriber(llm.tokenizer, english, 80, heard, TranscribeOptions(**options))
+            WhisperTranscriber(llm.tokenizer, english, 80, heard, TranscribeOptions(**options))
 
 
 def test_window_is_retried_at_a_higher_temperature_until_its_text_is_likely(llm):
-    tokens, heard = SpeechTokens.of(llm.tokenizer), Audio(waveform(1))
-    steps = Transcriber(llm.tokenizer, tokens, 80, heard, TranscribeOptions(language="en")).steps()
+    tokens, heard = WhisperTokens.of(llm.tokenizer), Audio(waveform(1))
+    steps = WhisperTranscriber(llm.tokenizer, tokens, 80, heard, TranscribeOptions(language="en")).steps()
     next(steps)
     asked = [steps.send([50259])]
     for _ in range(2):  # one word over and over
         asked.append(steps.send([50364, *[1000] * 60, 50257]))
     assert [ask.params.temperature for ask in asked] == [0.0, 0.2, 0.4]
-    assert isinstance(steps.send([50364, *range(900, 930), 50400, 50257]), SpokenSegment)
+    assert isinstance(steps.send([50364, *range(900, 930), 50400, 50257]), TranscriptSegment)
     assert list(steps) == []
 
 
 def test_timestamps_are_monotonic_and_paired(llm):
-    tokens = SpeechTokens.of(llm.tokenizer)
+    tokens = WhisperTokens.of(llm.tokenizer)
 
     def allowed(*written):
         row = np.zeros(51865, np.float32)
         row[1000] = 10.0  # so likely that no time must come
-        Rules(tokens, 1)([50258, *written], row)
+        TimestampRules(tokens, 1)([50258, *written], row)
         return np.isfinite(row)
 
-    at = tokens.first_time
+    at = tokens.timestamp_begin
     first = allowed()
     assert first.nonzero()[0].tolist() == list(range(at, at + 51))
     assert not allowed(at + 5)[at:].any()  # text comes after the first
     assert allowed(at + 5, 1000)[at:].nonzero()[0][0] == 6  # later than the first
     pair = allowed(at + 5, 1000, at + 9)
-    assert not pair[: tokens.end].any()
+    assert not pair[: tokens.eot].any()
     assert pair[at:].nonzero()[0][0] == 9
-    assert not allowed(at + 5, 1000)[tokens.suppressed].any()
+    assert not allowed(at + 5, 1000)[tokens.suppress_tokens].any()
 
 
 def test_async_transcript_is_the_same(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 4)
+    monkeypatch.setattr(whisper, "_MAX_NEW_TOKENS", 4)
     options = {"language": "en", "temperature": 0.0}
 
     async def ask():

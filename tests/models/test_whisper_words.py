@@ -9,10 +9,10 @@ import pytest
 from tests.cases.whisper import waveform, write_whisper
 from woolly import LLM
 from woolly.errors import RequestError
-from woolly.llm.speech import transcriber
-from woolly.llm.speech.alignment import align, alignment_heads, warp
-from woolly.llm.speech.steps import Ask
-from woolly.llm.speech.words import Aligner, cut_words
+from woolly.llm.speech import whisper
+from woolly.llm.speech.alignment import align, alignment_heads, dtw
+from woolly.llm.speech.transcriber import DecodeRequest
+from woolly.llm.speech.word_timestamps import WordAligner, split_words
 from woolly.multimodal import Piece, Placeholder, Prepared
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.sampling import SamplingParams
@@ -30,28 +30,29 @@ def llm(tmp_path_factory):
 def test_token_start_times_match_transformers(llm):
     frames = log_mel_whisper(np.pad(waveform(), (0, 480000)), 80)
     window = Prepared.of("audio", [Piece(np.ascontiguousarray(frames[:3000]), (1, 1, 3000))])
-    aligner = Aligner(llm._loaded[0], is_english=False)
-    looks, hooks = aligner.hooks()
-    ask = Ask((Placeholder(window, 0, 0, 1500), *SPOKEN), SamplingParams(temperature=0, max_tokens=1), hooks)
+    aligner = WordAligner(llm._loaded[0], is_english=False)
+    hooked, hooks = aligner.hooks()
+    ask = DecodeRequest((Placeholder(window, 0, 0, 1500), *SPOKEN), SamplingParams(temperature=0, max_tokens=1), hooks)
     for _ in range(2):  # a prompt that is in the cache shows as much
-        looks, hooks = aligner.hooks()
-        (done,) = llm.driver.complete([[llm.request_of(Ask(ask.prompt, ask.params, hooks))]])
+        hooked, hooks = aligner.hooks()
+        (done,) = llm.driver.complete([[llm.decode_request(DecodeRequest(ask.prompt, ask.params, hooks))]])
         done.checked()
-        assert aligner.begins(looks, 3, 1500).tolist() == GOLDEN["begins"].tolist()
+        assert aligner.token_starts(hooked, 3, 1500).tolist() == GOLDEN["begins"].tolist()
 
 
 def test_transcript_has_words_on_request(llm, monkeypatch):
-    monkeypatch.setattr(transcriber, "_MAX_NEW_TOKENS", 8)
+    monkeypatch.setattr(whisper, "_MAX_NEW_TOKENS", 8)
     plain, timed = (
-        llm.transcribe((waveform(34.0), 16000), language="en", temperature=0.0, words=words) for words in (False, True)
+        llm.transcribe((waveform(34.0), 16000), language="en", temperature=0.0, word_timestamps=timed)
+        for timed in (False, True)
     )
     assert [one.tokens for one in plain.segments] == [one.tokens for one in timed.segments]
     assert plain.words == () and [word.text for word in timed.words] == timed.text.split()
     for segment in timed.segments:
         times = [time for word in segment.words for time in (word.start, word.end)]
         assert times == sorted(times) and segment.seek / 100 <= times[0] and times[-1] <= 34.0
-    with pytest.raises(RequestError, match="words is 1; True or False was expected"):
-        llm.transcribe((waveform(3.0), 16000), words=1)
+    with pytest.raises(RequestError, match="word_timestamps is 1; True or False was expected"):
+        llm.transcribe((waveform(3.0), 16000), word_timestamps=1)
 
 
 def _cheapest(cost):
@@ -67,7 +68,7 @@ def _cheapest(cost):
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 9), (7, 1), (6, 11), (13, 5)])
 def test_dtw_path_is_the_cheapest(n, m):
     cost = np.random.RandomState(n * 31 + m).standard_normal((n, m))
-    rows, columns = warp(cost)
+    rows, columns = dtw(cost)
     assert (rows[0], columns[0], rows[-1], columns[-1]) == (0, 0, n - 1, m - 1)
     steps = np.stack([np.diff(rows), np.diff(columns)], axis=1)
     assert set(map(tuple, steps.tolist())) <= {(0, 1), (1, 0), (1, 1)}
@@ -96,9 +97,9 @@ def test_alignment_heads_of_published_models_are_known_with_a_default():
 
 def test_punctuation_belongs_to_adjacent_words():
     pieces = [b" He", b"llo", b",", b' "', b"W", b"ool", b'ly"', b".", b" na", b"\xc3", b"\xaf", b"ve"]
-    words = cut_words(pieces, [0.1 * i for i in range(len(pieces) + 1)], "en")
+    words = split_words(pieces, [0.1 * i for i in range(len(pieces) + 1)], "en")
     assert [word.text for word in words] == ["Hello,", '"Woolly".', "na\u00efve"]
     assert [round(time, 1) for word in words for time in (word.start, word.end)] == [0.0, 0.3, 0.3, 0.8, 0.8, 1.2]
-    apart = cut_words(["\u4f60".encode(), "\u597d".encode(), "\u3002".encode()], [0.0, 1.0, 2.0, 3.0], "zh")
+    apart = split_words(["\u4f60".encode(), "\u597d".encode(), "\u3002".encode()], [0.0, 1.0, 2.0, 3.0], "zh")
     assert [(word.text, word.start, word.end) for word in apart] == [("\u4f60", 0.0, 1.0), ("\u597d\u3002", 1.0, 3.0)]
-    assert cut_words([b" cut", b"\xe4"], [0.0, 1.0, 2.0], "en")[-1].text == "cut\ufffd"
+    assert split_words([b" cut", b"\xe4"], [0.0, 1.0, 2.0], "en")[-1].text == "cut\ufffd"

@@ -17,7 +17,7 @@ from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, read_note
 from woolly.llm.llm import LLM
 from woolly.llm.peers import PeerCalls
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
-from woolly.llm.speech.loop import transcribed
+from woolly.llm.speech.async_segments import stream_segments
 from woolly.llm.texts import Classification, Float32, Text, listed
 from woolly.multimodal import read_audio
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from woolly.engine.reading import Reading
     from woolly.llm.options import ChatOptions, GenerateOptions
     from woolly.llm.requests import Params, Prompt, Prompts
-    from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
+    from woolly.llm.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment
     from woolly.multimodal.audio import AudioSource
     from woolly.plan import Pooling
     from woolly.sampling import SamplingParams
@@ -145,22 +145,22 @@ class AsyncLLM(PeerCalls):
     async def transcribe(self, audio: AudioSource, **options: Any) -> Transcript:
         """As `LLM.transcribe`, without streaming."""
         transcriber = await asyncio.to_thread(self._transcriber, audio, options)
-        async for _ in transcribed(transcriber, self._written):
+        async for _ in stream_segments(transcriber, self._written):
             pass
         return transcriber.transcript
 
-    async def stream_transcript(self, audio: AudioSource, **options: Any) -> AsyncIterator[SpokenSegment]:
+    async def stream_transcript(self, audio: AudioSource, **options: Any) -> AsyncIterator[TranscriptSegment]:
         """As `LLM.transcribe` with `stream`: `async for segment in llm.stream_transcript("talk.wav")`."""
         transcriber = await asyncio.to_thread(self._transcriber, audio, options)
-        async for segment in transcribed(transcriber, self._written):
+        async for segment in stream_segments(transcriber, self._written):
             yield segment
 
-    def _transcriber(self, audio: AudioSource, options: Mapping[str, Any]) -> Transcribing:
+    def _transcriber(self, audio: AudioSource, options: Mapping[str, Any]) -> Transcriber:
         _check_options(options, "stream_transcript")
-        return self.llm.prepare_transcript(read_audio(audio), **options)
+        return self.llm.new_transcriber(read_audio(audio), **options)
 
-    async def _written(self, ask: Ask) -> Sequence[int]:
-        (completion,) = await self._complete([[self.llm.request_of(ask)]])
+    async def _written(self, ask: DecodeRequest) -> Sequence[int]:
+        (completion,) = await self._complete([[self.llm.decode_request(ask)]])
         return completion.checked().token_ids
 
     async def score(self, prompt: Prompt) -> Score:

@@ -42,7 +42,7 @@ from woolly.llm.projector import usable_projector
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.requests import Params, Prompt, Prompts, RequestMaker
 from woolly.llm.speculation import guess_source, open_draft, own_draft
-from woolly.llm.speech.calls import TranscriptionMixin
+from woolly.llm.speech.transcribe import TranscriptionMixin
 from woolly.llm.texts import TextReader
 from woolly.llm.vectors import rms_normed
 from woolly.runtime import Options, parse_at_once, parse_size

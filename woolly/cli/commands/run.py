@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     ),
     Option("--translate", "A Whisper model writes English, whatever is spoken.", bool, default=False, section=ANSWER),
     Option(
-        "--words",
+        "--word-timestamps",
         "With --json: the times of words, of a Whisper model; a Parakeet model always gives them.",
         bool,
         to="timed",
@@ -157,15 +157,15 @@ def run(
         said = prompt or next((word for word in others if word is not None), None)
         refused = {"image": image, "system": system, "raw": raw, "file": file, "max_tokens": max_tokens, "stop": stop}
         refused |= {"json_schema": json_schema, "grammar": grammar}
-        wanted = {"prompt": said or "", "language": language, "translate": translate, "words": timed}
+        wanted = {"prompt": said or "", "language": language, "translate": translate, "word_timestamps": timed}
         if timed and not as_json:
-            raise UsageError("--words gives times, which --json shows: give both")
+            raise UsageError("--word-timestamps gives times, which --json shows: give both")
         assert first is not None
         check_transcript(audio, {**refused, **sampling})  # before anything is fetched
         transcribe(fetched(first), wanted, audio, engine, sampling, as_json=as_json, verbose=verbose)
         return
     if language is not None or translate or timed:
-        typed = "translate" if translate else "words" if timed else "language"
+        typed = "translate" if translate else "word-timestamps" if timed else "language"
         advice = "choose whisper:base or parakeet" if timed and not translate else "say it in the prompt"
         raise UsageError(f"--{typed} is for models that transcribe; {advice}")
     if image or audio:

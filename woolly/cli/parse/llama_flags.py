@@ -76,6 +76,7 @@ _ROWS = (
     _F("--system-prompt", "--system"),
     _F("--spec-draft-model", "--model-draft"),
     _F("--spec-draft-n-max --draft-n", "--draft-max"),
+    _F("--words", "--word-timestamps", takes_value=False),
     # Which layers a GPU has, for commands without an option for it: it changes no answer.
     _harmless("-ngl --gpu-layers --n-gpu-layers", _LAYERS, done="0 auto"),
     _harmless("-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl", _LAYERS, done="0 auto"),

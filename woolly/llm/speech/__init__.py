@@ -5,37 +5,37 @@ from typing import TYPE_CHECKING
 from woolly.later import later
 
 if TYPE_CHECKING:
-    from woolly.llm.speech.frames import FrameTranscriber
     from woolly.llm.speech.options import TranscribeOptions
-    from woolly.llm.speech.steps import Ask, Transcribing, next_step
-    from woolly.llm.speech.tokens import SpeechTokens
-    from woolly.llm.speech.transcriber import Transcriber
-    from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript
-    from woolly.llm.speech.words import Aligner
+    from woolly.llm.speech.parakeet import ParakeetTranscriber
+    from woolly.llm.speech.transcriber import DecodeRequest, Transcriber, next_step
+    from woolly.llm.speech.transcript import Transcript, TranscriptSegment, TranscriptWord
+    from woolly.llm.speech.whisper import WhisperTranscriber
+    from woolly.llm.speech.whisper_tokens import WhisperTokens
+    from woolly.llm.speech.word_timestamps import WordAligner
 
 __all__ = [
-    "Aligner",
-    "Ask",
-    "FrameTranscriber",
-    "SpeechTokens",
-    "SpokenSegment",
-    "SpokenWord",
+    "DecodeRequest",
+    "ParakeetTranscriber",
     "TranscribeOptions",
     "Transcriber",
-    "Transcribing",
     "Transcript",
+    "TranscriptSegment",
+    "TranscriptWord",
+    "WhisperTokens",
+    "WhisperTranscriber",
+    "WordAligner",
     "next_step",
 ]
 
 __getattr__ = later(
     __name__,
     {
-        "frames": "FrameTranscriber",
+        "parakeet": "ParakeetTranscriber",
         "options": "TranscribeOptions",
-        "steps": "Ask Transcribing next_step",
-        "tokens": "SpeechTokens",
-        "transcriber": "Transcriber",
-        "transcript": "SpokenSegment SpokenWord Transcript",
-        "words": "Aligner",
+        "transcriber": "DecodeRequest Transcriber next_step",
+        "whisper_tokens": "WhisperTokens",
+        "whisper": "WhisperTranscriber",
+        "transcript": "TranscriptSegment TranscriptWord Transcript",
+        "word_timestamps": "WordAligner",
     },
 )

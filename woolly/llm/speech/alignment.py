@@ -17,7 +17,7 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
-_SMOOTH = 7  # rows of the median around each
+_MEDIAN_WIDTH = 7  # rows of the median around each
 
 # Layer and heads of the models that OpenAI published, by their layers of decoder and encoder, and what tells those of
 # equal sizes apart: English alone, or the number of bins of the spectrogram.
@@ -62,26 +62,26 @@ def align(scores: Sequence[Float32], skips: int) -> Int64:
         weights /= weights.sum(axis=1, keepdims=True)
         spread = weights.std(axis=0)
         weights = (weights - weights.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-        weights = _smoothed(weights)
+        weights = _median_filter(weights)
         total = weights if total is None else total + weights
     assert total is not None
-    rows, columns = warp(-total[skips:-1] / len(scores))
+    rows, columns = dtw(-total[skips:-1] / len(scores))
     first = np.flatnonzero(np.diff(rows, prepend=-1))
     return columns[first]
 
 
-def _smoothed(weights: Float64) -> Float64:
+def _median_filter(weights: Float64) -> Float64:
     """The median of the rows around each; what is beyond the ends mirrors them."""
-    beside = _SMOOTH // 2
+    beside = _MEDIAN_WIDTH // 2
     if weights.shape[1] <= beside:
         return weights
     padded = np.pad(weights, ((0, 0), (beside, beside)), mode="reflect")
-    around = np.lib.stride_tricks.sliding_window_view(padded, _SMOOTH, axis=1)
+    around = np.lib.stride_tricks.sliding_window_view(padded, _MEDIAN_WIDTH, axis=1)
     out: Float64 = np.partition(around, beside, axis=2)[:, :, beside]
     return out
 
 
-def warp(cost: Float64) -> tuple[Int64, Int64]:
+def dtw(cost: Float64) -> tuple[Int64, Int64]:
     """The cheapest way from the first cell to the last, by steps of one token, one row or both: its cells in order.
 
     Cells of one diagonal do not depend on each other, so each is one operation.

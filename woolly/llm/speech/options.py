@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from woolly.errors import RequestError
 
 # Temperatures that are tried in turn while a window's text repeats itself or is too unlikely.
-LADDER = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+FALLBACK_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class TranscribeOptions:
     language: str | None = None  # that is spoken: a code or a name; None: what the model hears in the first window
     translate: bool = False  # into English
     prompt: str = ""  # text that comes before: its spelling and style are kept
-    temperature: float | Sequence[float] | None = None  # None: LADDER
-    follows: bool = True  # each window reads the text of those before it
-    words: bool = False  # segments have the times of their words
+    temperature: float | Sequence[float] | None = None  # None: FALLBACK_TEMPERATURES
+    condition_on_previous_text: bool = True  # each window reads the text of those before it
+    word_timestamps: bool = False  # segments have the times of their words
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -30,8 +30,8 @@ class TranscribeOptions:
             "language": (self.language is None or isinstance(self.language, str), "a code or a name"),
             "translate": (isinstance(self.translate, bool), "True or False"),
             "prompt": (isinstance(self.prompt, str), "text"),
-            "follows": (isinstance(self.follows, bool), "True or False"),
-            "words": (isinstance(self.words, bool), "True or False"),
+            "condition_on_previous_text": (isinstance(self.condition_on_previous_text, bool), "True or False"),
+            "word_timestamps": (isinstance(self.word_timestamps, bool), "True or False"),
         }
         for name, (is_right, what) in wanted.items():
             if not is_right:
@@ -40,7 +40,7 @@ class TranscribeOptions:
     @property
     def temperatures(self) -> tuple[float, ...]:
         """Those to try; RequestError for one that is none."""
-        given = LADDER if self.temperature is None else self.temperature
+        given = FALLBACK_TEMPERATURES if self.temperature is None else self.temperature
         several = tuple(given) if isinstance(given, Sequence) else (given,)
         for one in several or (math.nan,):
             if isinstance(one, bool) or not isinstance(one, (int, float)) or not 0 <= one <= 2:

@@ -1,4 +1,4 @@
-"""SpokenSegment and Transcript: what was said, and when."""
+"""TranscriptSegment and Transcript: what was said, and when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FRAMES = 2  # of the spectrogram, for each
 
 
 @dataclass(frozen=True)
-class SpokenWord:
+class TranscriptWord:
     """A word with what stands around it, such as a comma, and its time in seconds."""
 
     text: str
@@ -21,7 +21,7 @@ class SpokenWord:
 
 
 @dataclass(frozen=True)
-class SpokenSegment:
+class TranscriptSegment:
     """Some words, with their time in seconds from the beginning of the audio."""
 
     start: float
@@ -33,14 +33,14 @@ class SpokenSegment:
     compression_ratio: float = 0.0  # of its window's text; high if it repeats itself
     no_speech_prob: float = 0.0
     seek: int = 0  # the frame that its window begins with
-    words: tuple[SpokenWord, ...] = ()  # if they were asked for, or come with the text
+    words: tuple[TranscriptWord, ...] = ()  # if they were asked for, or come with the text
 
 
 @dataclass(frozen=True)
 class Transcript:
     """All segments of an audio clip."""
 
-    segments: tuple[SpokenSegment, ...]
+    segments: tuple[TranscriptSegment, ...]
     language: str  # a code: what was given, or heard
     seconds: float  # of the audio
     n_prompt: int = 0  # tokens that were read, with rows of the audio
@@ -52,7 +52,7 @@ class Transcript:
         return "".join(segment.text for segment in self.segments).strip()
 
     @property
-    def words(self) -> tuple[SpokenWord, ...]:
+    def words(self) -> tuple[TranscriptWord, ...]:
         """The words of all segments, if they were asked for, or come with the text."""
         return tuple(word for segment in self.segments for word in segment.words)
 
@@ -64,35 +64,35 @@ class Transcript:
         return subtitles(self.segments, kind)
 
 
-def cut_window(
-    tokens: Sequence[int], first_time: int, offset: float, n_frames: int
+def split_segments(
+    tokens: Sequence[int], timestamp_begin: int, offset: float, n_frames: int
 ) -> tuple[list[tuple[float, float, tuple[int, ...]]], int]:
     """Start, end and tokens of each segment of a window, and after how many frames the next window begins.
 
     A window that ends within a segment, after the last pair of times, is heard again from there on.
     """
-    is_time = [token >= first_time for token in tokens]
+    is_time = [token >= timestamp_begin for token in tokens]
     cuts = [i + 1 for i in range(len(tokens) - 1) if is_time[i] and is_time[i + 1]]
     ends_once = is_time[-2:] == [False, True]
     if not cuts:
-        times = [token for token in tokens if token >= first_time]
+        times = [token for token in tokens if token >= timestamp_begin]
         seconds = n_frames * _STEP / _FRAMES
-        if times and times[-1] != first_time:
-            seconds = (times[-1] - first_time) * _STEP
+        if times and times[-1] != timestamp_begin:
+            seconds = (times[-1] - timestamp_begin) * _STEP
         return [(offset, offset + seconds, tuple(tokens))], n_frames
     if ends_once:
         cuts.append(len(tokens))
     found, begin = [], 0
     for end in cuts:
         part = tuple(tokens[begin:end])
-        start, stop = ((part[i] - first_time) * _STEP for i in (0, -1))
+        start, stop = ((part[i] - timestamp_begin) * _STEP for i in (0, -1))
         found.append((offset + start, offset + stop, part))
         begin = end
-    after = n_frames if ends_once else (tokens[begin - 1] - first_time) * _FRAMES
+    after = n_frames if ends_once else (tokens[begin - 1] - timestamp_begin) * _FRAMES
     return found, after if 0 < after <= n_frames else n_frames
 
 
-def subtitles(segments: Sequence[SpokenSegment], kind: str) -> str:
+def subtitles(segments: Sequence[TranscriptSegment], kind: str) -> str:
     """Segments as SubRip ("srt") or WebVTT ("vtt")."""
     if kind not in ("srt", "vtt"):
         raise RequestError(f"subtitles are asked for as {kind!r:.60}; srt or vtt was expected")

@@ -11,9 +11,9 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from woolly.errors import RequestError
-from woolly.llm.speech import Ask, SpokenSegment, Transcribing, Transcript
+from woolly.llm.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment
+from woolly.llm.speech.async_segments import stream_segments
 from woolly.llm.speech.languages import NAMES
-from woolly.llm.speech.loop import transcribed
 from woolly.multimodal.inputs import AudioInput
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import json_reply, stream_reply
@@ -41,7 +41,7 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
         except RequestError as error:
             raise of_exception(error) from error
 
-        async def run(ask: Ask) -> Sequence[int]:
+        async def run(ask: DecodeRequest) -> Sequence[int]:
             client, owner = client_of(request), owner_of(request)
             its = Generation(
                 ask.params, ask.prompt, form.model, client=client, owner=owner, hooks=ask.hooks, is_part=True
@@ -50,7 +50,7 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
                 await running.completion()
                 return running.requests[0].output
 
-        segments = _told(transcribed(transcriber, run), transcriber, slot.info.name, client_of(request))
+        segments = _told(stream_segments(transcriber, run), transcriber, slot.info.name, client_of(request))
         if form.is_stream:
             return stream_reply(dialect_of(request), _frames(segments, transcriber), held.pop_all())
         try:
@@ -62,8 +62,8 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
 
 
 async def _told(
-    segments: AsyncIterator[SpokenSegment], transcriber: Transcribing, model: str, client: str
-) -> AsyncIterator[SpokenSegment]:
+    segments: AsyncIterator[TranscriptSegment], transcriber: Transcriber, model: str, client: str
+) -> AsyncIterator[TranscriptSegment]:
     """Yields the segments, and writes one line of the log for all requests that they took."""
     try:
         async for one in segments:
@@ -75,11 +75,11 @@ async def _told(
         log.info("transcribed", extra=facts | tokens | {"segments": len(made.segments)})
 
 
-def _prepare(llm: Any, audio: Any, form: TranscriptForm) -> Transcribing:
+def _prepare(llm: Any, audio: Any, form: TranscriptForm) -> Transcriber:
     temperature = form.temperature or None  # OpenAI's 0 rises, too, if a text is unlikely
     options = {"language": form.language, "translate": form.is_translation, "prompt": form.prompt}
-    options["words"] = form.has_words
-    made: Transcribing = llm.prepare_transcript(audio, temperature=temperature, **options)
+    options["word_timestamps"] = form.has_words
+    made: Transcriber = llm.new_transcriber(audio, temperature=temperature, **options)
     return made
 
 
@@ -100,18 +100,18 @@ def _whole(made: Transcript, form: TranscriptForm) -> Response:
     return json_reply(reply)
 
 
-def _segment(index: int, one: SpokenSegment) -> dict[str, Any]:
+def _segment(index: int, one: TranscriptSegment) -> dict[str, Any]:
     names = ("seek", "start", "end", "text", "tokens", "temperature", "avg_logprob", "compression_ratio")
     return {"id": index, **{name: getattr(one, name) for name in (*names, "no_speech_prob")}}
 
 
-def _frames(segments: AsyncIterator[SpokenSegment], transcriber: Transcribing) -> AsyncIterator[bytes]:
+def _frames(segments: AsyncIterator[TranscriptSegment], transcriber: Transcriber) -> AsyncIterator[bytes]:
     """Yields server-sent events: the text of each segment, then the whole; empty pieces while there are none."""
     beat = event({"type": "transcript.text.delta", "delta": ""})
     return with_heartbeats(_events(segments, transcriber), lambda: beat)
 
 
-async def _events(segments: AsyncIterator[SpokenSegment], transcriber: Transcribing) -> AsyncIterator[bytes]:
+async def _events(segments: AsyncIterator[TranscriptSegment], transcriber: Transcriber) -> AsyncIterator[bytes]:
     is_first = True
     async for one in segments:
         yield event({"type": "transcript.text.delta", "delta": one.text.lstrip() if is_first else one.text})

@@ -14,7 +14,7 @@ from woolly.llm import speech  # its names, as speech.NAME: most models transcri
 
 if TYPE_CHECKING:
     from woolly.engine import EngineDriver, LoadedModel, Request
-    from woolly.llm.speech import Aligner, Ask, SpeechTokens, SpokenSegment, Transcribing, Transcript
+    from woolly.llm.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment, WhisperTokens, WordAligner
     from woolly.multimodal import Audio
     from woolly.multimodal.audio import AudioSource
     from woolly.tokens import Tokenizer
@@ -26,8 +26,8 @@ class TranscriptionMixin:
     tokenizer: Tokenizer
     driver: EngineDriver
     _loaded: list[LoadedModel]
-    _speech: SpeechTokens | None = None
-    _aligner: Aligner | None = None
+    _speech: WhisperTokens | None = None
+    _aligner: WordAligner | None = None
 
     @property
     def transcribes(self) -> bool:
@@ -38,21 +38,23 @@ class TranscriptionMixin:
     def transcribe(self, audio: AudioSource, *, stream: Literal[False] = False, **options: Any) -> Transcript: ...
 
     @overload
-    def transcribe(self, audio: AudioSource, *, stream: Literal[True], **options: Any) -> Iterator[SpokenSegment]: ...
+    def transcribe(
+        self, audio: AudioSource, *, stream: Literal[True], **options: Any
+    ) -> Iterator[TranscriptSegment]: ...
 
     def transcribe(
         self, audio: AudioSource, *, stream: bool = False, **options: Any
-    ) -> Transcript | Iterator[SpokenSegment]:
-        """Writes what is said in an audio clip: a path, the bytes of a file, or an array with its rate, (array, 16000).
+    ) -> Transcript | Iterator[TranscriptSegment]:
+        """Transcribe audio: a path, the bytes of a file, or an array with its sampling rate, (array, 16000).
 
-        With `stream`, segments come as soon as the 30 s are done that they are in. `language` is the one that is
-        spoken, a code or a name; without it, the model hears which one it is. With `translate` the text is English.
-        `prompt` is text that comes before, whose spelling and style are kept. A `temperature` is that of all windows;
-        by default it is 0, and rises if a text repeats itself or is too unlikely. With `follows=False` no window reads
-        the text of those before it. `seed` is for temperatures above 0. With `words`, segments have the times of their
-        words, which those of a Parakeet model always have.
+        With `stream`, yield the segments of each 30 s window as soon as it is decoded. `language` is a code or a name;
+        by default it is detected in the first window. `translate` translates into English. `prompt` is text before the
+        audio; the model keeps its spelling and style. `temperature` applies to all windows; by default it is 0 and
+        rises if the text of a window repeats itself or is unlikely. With `condition_on_previous_text=False` a window
+        does not read the text of the windows before it. `seed` is for temperatures above 0. `word_timestamps` adds the
+        words with their times to the segments; Parakeet models always add them.
         """
-        transcriber = self.prepare_transcript(multimodal.read_audio(audio), **options)
+        transcriber = self.new_transcriber(multimodal.read_audio(audio), **options)
         segments = self._transcribed(transcriber)
         if stream:
             return segments
@@ -60,7 +62,7 @@ class TranscriptionMixin:
             pass
         return transcriber.transcript
 
-    def prepare_transcript(self, audio: Audio, **options: Any) -> Transcribing:
+    def new_transcriber(self, audio: Audio, **options: Any) -> Transcriber:
         """Returns what transcribes an audio clip; RequestError if the model cannot, or not in that way."""
         if not self.transcribes:
             raise RequestError(
@@ -79,25 +81,25 @@ class TranscriptionMixin:
         if source.decoder is not None:
             steps = self._loaded[0].program.running_plan.steps
             place = next(i for i, step in enumerate(steps) if step.op == "place")
-            return speech.FrameTranscriber(self.tokenizer, source.decoder, source.audio.n_mels, place, audio, chosen)
-        self._speech = self._speech or speech.SpeechTokens.of(self.tokenizer)
-        if chosen.words and self._aligner is None:
-            self._aligner = speech.Aligner(self._loaded[0], is_english=not self._speech.languages)
-        aligner = self._aligner if chosen.words else None
-        return speech.Transcriber(self.tokenizer, self._speech, source.audio.n_mels, audio, chosen, aligner)
+            return speech.ParakeetTranscriber(self.tokenizer, source.decoder, source.audio.n_mels, place, audio, chosen)
+        self._speech = self._speech or speech.WhisperTokens.of(self.tokenizer)
+        if chosen.word_timestamps and self._aligner is None:
+            self._aligner = speech.WordAligner(self._loaded[0], is_english=not self._speech.languages)
+        aligner = self._aligner if chosen.word_timestamps else None
+        return speech.WhisperTranscriber(self.tokenizer, self._speech, source.audio.n_mels, audio, chosen, aligner)
 
-    def request_of(self, ask: Ask, options: RequestOptions | None = None) -> Request:
+    def decode_request(self, ask: DecodeRequest, options: RequestOptions | None = None) -> Request:
         """Returns the request for a part of a transcript, not queued yet."""
         options = replace(options or RequestOptions(), hooks=ask.hooks)
         return self.driver.engine.new_request(ask.prompt, ask.params, options)
 
-    def _transcribed(self, transcriber: Transcribing) -> Iterator[SpokenSegment]:
+    def _transcribed(self, transcriber: Transcriber) -> Iterator[TranscriptSegment]:
         steps = transcriber.steps()
         written: Sequence[int] | None = None
         while (step := speech.next_step(steps, written)) is not None:
             written = None
-            if isinstance(step, speech.SpokenSegment):
+            if isinstance(step, speech.TranscriptSegment):
                 yield step
                 continue
-            (done,) = self.driver.complete([[self.request_of(step)]])
+            (done,) = self.driver.complete([[self.decode_request(step)]])
             written = done.checked().token_ids

@@ -1,4 +1,4 @@
-"""The Aligner: the times of the words that a Whisper model has written, by the cross attention of its decoder."""
+"""The WordAligner: the times of the words that a Whisper model has written, by the cross attention of its decoder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.llm.speech.alignment import align, alignment_heads
-from woolly.llm.speech.transcript import SpokenWord
+from woolly.llm.speech.transcript import TranscriptWord
 from woolly.models import Keys
 from woolly.models.whisper import read
 
@@ -25,8 +25,8 @@ _SPACELESS = ("zh", "ja", "th", "lo", "my", "yue")  # languages that write no sp
 _BEFORE, _AFTER = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 
 
-class Looks:
-    """What one request shows: rows of the encoder, and where each token of the decoder looks from."""
+class CrossAttentionHooks:
+    """What one request shows: rows of the encoder, and where each token of the decoder hooked from."""
 
     def __init__(self, n_source: int, layers: Sequence[int]) -> None:
         self._n_source = n_source
@@ -46,7 +46,7 @@ class Looks:
         return keep
 
 
-class Aligner:
+class WordAligner:
     """The heads of a model that follow the audio, and their keys."""
 
     def __init__(self, loaded: LoadedModel, is_english: bool) -> None:
@@ -63,23 +63,23 @@ class Aligner:
         self._place = next(i for i, step in enumerate(steps) if step.op == "place")
         self._keys: dict[int, Float32] = {}  # the rows of each layer's matrix that make keys of its heads
 
-    def hooks(self) -> tuple[Looks, Mapping[str | int, Hook]]:
+    def hooks(self) -> tuple[CrossAttentionHooks, Mapping[str | int, Hook]]:
         """What a request must bring along."""
-        looks = Looks(self._n_source, list(self._heads))
-        own: dict[str | int, Hook] = {self._place: looks.keep_rows}
-        return looks, own | {f"dec.blk.{i}.cross_attn_q": looks.keep_queries(i) for i in self._heads}
+        hooked = CrossAttentionHooks(self._n_source, list(self._heads))
+        own: dict[str | int, Hook] = {self._place: hooked.keep_rows}
+        return hooked, own | {f"dec.blk.{i}.cross_attn_q": hooked.keep_queries(i) for i in self._heads}
 
-    def begins(self, looks: Looks, skips: int, n_rows: int) -> Int64:
-        """The row of the encoder, up to `n_rows`, at which each token after the first `skips` begins."""
-        rows, each = np.concatenate(looks.rows)[:n_rows], self._head_dim
+    def token_starts(self, hooked: CrossAttentionHooks, n_skipped: int, n_rows: int) -> Int64:
+        """The row of the encoder, up to `n_rows`, at which each token after the first `n_skipped` token_starts."""
+        rows, each = np.concatenate(hooked.rows)[:n_rows], self._head_dim
         scores = []
         for layer, heads in self._heads.items():
-            queries, matrix = np.concatenate(looks.queries[layer]), self._matrix(layer, heads)
+            queries, matrix = np.concatenate(hooked.queries[layer]), self._matrix(layer, heads)
             keys = rows @ matrix.T
             for i, head in enumerate(heads):
                 own = queries[:, head * each : (head + 1) * each] @ keys[:, i * each : (i + 1) * each].T
                 scores.append(own * np.float32(each**-0.5))
-        return align(scores, skips)
+        return align(scores, n_skipped)
 
     def _matrix(self, layer: int, heads: Sequence[int]) -> Float32:
         if layer not in self._keys:
@@ -89,25 +89,25 @@ class Aligner:
         return self._keys[layer]
 
 
-def cut_words(pieces: Sequence[bytes], begins: Sequence[float], language: str) -> tuple[SpokenWord, ...]:
-    """The words of some tokens, of which `begins` has the times, and that of what follows the last."""
+def split_words(pieces: Sequence[bytes], token_starts: Sequence[float], language: str) -> tuple[TranscriptWord, ...]:
+    """The words of some tokens, of which `token_starts` has the times, and that of what follows the last."""
     found: list[tuple[str, int]] = []  # text, and the first token
-    for text, first in _units(pieces):
+    for text, first in _split_on_unicode(pieces):
         is_new = text.startswith(" ") or text.strip() in string.punctuation or language in _SPACELESS
         if found and not is_new:
             found[-1] = found[-1][0] + text, found[-1][1]
         else:
             found.append((text, first))
-    joined = _with_marks(found)
+    joined = _merge_punctuation(found)
     ends = [first for _, first in joined[1:]] + [len(pieces)]
     return tuple(
-        SpokenWord(text.strip(), begins[first], begins[end])
+        TranscriptWord(text.strip(), token_starts[first], token_starts[end])
         for (text, first), end in zip(joined, ends, strict=True)
         if text.strip()
     )
 
 
-def _units(pieces: Sequence[bytes]) -> Iterator[tuple[str, int]]:
+def _split_on_unicode(pieces: Sequence[bytes]) -> Iterator[tuple[str, int]]:
     """Tokens as text; several together if one of them ends within a character."""
     first, data = 0, b""
     for i, piece in enumerate(pieces):
@@ -123,7 +123,7 @@ def _units(pieces: Sequence[bytes]) -> Iterator[tuple[str, int]]:
         first, data = i + 1, b""
 
 
-def _with_marks(words: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+def _merge_punctuation(words: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Words with the marks that belong to them."""
     out: list[tuple[str, int]] = []
     for text, first in words:

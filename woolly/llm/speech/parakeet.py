@@ -1,4 +1,4 @@
-"""The FrameTranscriber: writes an audio clip with a Parakeet model; frames that tokens come from are their times.
+"""The ParakeetTranscriber: writes an audio clip with a Parakeet model; frames that tokens come from are their times.
 
 Audio of up to two minutes are heard whole, as NeMo hears them. Of longer ones the spectrogram is made as a whole, and
 the encoder hears windows that overlap: rows near an end, which lack what comes after, are taken from the next window.
@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from woolly.errors import RequestError
 from woolly.llm.speech.greedy_decoding import GreedyDecoding, TimedToken
-from woolly.llm.speech.steps import Ask, Steps
-from woolly.llm.speech.transcript import SpokenSegment, SpokenWord, Transcript
+from woolly.llm.speech.transcriber import DecodeRequest, DecodeSteps
+from woolly.llm.speech.transcript import Transcript, TranscriptSegment, TranscriptWord
 from woolly.multimodal import Audio, Piece, Placeholder, Prepared
 from woolly.multimodal.audio import DECODE_SEMAPHORE, log_mel_nemo
 from woolly.multimodal.audio.settings import after_conv
@@ -37,7 +37,7 @@ _ENDS = (".", "?", "!", "…", "。", "？", "！")
 _MARKS = frozenset(mark.encode() for mark in "?'¡¿-:,%/.!")  # what is not spoken: it takes no time
 
 
-class FrameTranscriber:
+class ParakeetTranscriber:
     """Transcription of one audio clip."""
 
     def __init__(
@@ -67,7 +67,7 @@ class FrameTranscriber:
         self.audio = audio
         self.language: str | None = None
         self._words: list[_Word] = []  # of the segment that is not done
-        self._segments: list[SpokenSegment] = []
+        self._segments: list[TranscriptSegment] = []
         self._n_prompt = self._n_output = 0
 
     @property
@@ -75,7 +75,7 @@ class FrameTranscriber:
         """What was written so far."""
         return Transcript(tuple(self._segments), "", self.audio.seconds, self._n_prompt, self._n_output)
 
-    def steps(self) -> Steps:
+    def steps(self) -> DecodeSteps:
         """Yields what is to be asked, and segments as soon as they are done."""
         with DECODE_SEMAPHORE:
             frames = log_mel_nemo(self.audio.samples, self._n_mels)
@@ -85,14 +85,14 @@ class FrameTranscriber:
         for first, last, begin, end in _windows(len(frames)):
             rows = yield from self._hear(np.ascontiguousarray(frames[first:last]))
             kept = rows[(begin - first) // _EACH : after_conv(end - first, 3)]
-            if not self._options.follows and begin:
+            if not self._options.condition_on_previous_text and begin:
                 decoding.reset()
             for token in decoding.decode(kept, is_end=end == len(frames)):
                 self._n_output += 1
                 yield from self._add(token)
         yield from self._close()
 
-    def _hear(self, frames: Float32) -> Generator[Ask, Sequence[int] | None, Float32]:
+    def _hear(self, frames: Float32) -> Generator[DecodeRequest, Sequence[int] | None, Float32]:
         """Asks for the rows of a window; the token that the answer has besides says nothing."""
         n = after_conv(len(frames), 3)
         rows: list[Float32] = []
@@ -105,11 +105,11 @@ class FrameTranscriber:
 
         heard = Placeholder(Prepared.of("audio", [Piece(frames, (1, 1, len(frames)))]), 0, 0, n)
         params = SamplingParams(temperature=0.0, max_tokens=1)
-        yield Ask((heard, self._decoder.blank), params, {self._place: keep})
+        yield DecodeRequest((heard, self._decoder.blank), params, {self._place: keep})
         self._n_prompt += n
         return rows[0]
 
-    def _add(self, token: TimedToken) -> Generator[SpokenSegment, None, None]:
+    def _add(self, token: TimedToken) -> Generator[TranscriptSegment, None, None]:
         """Adds a token to the word under way, or begins another, and a segment if that begins one."""
         data = self._tokenizer.token_bytes(token.token)
         if token.token in self._tokenizer.control_ids or data in (b"", b"<unk>"):
@@ -130,17 +130,19 @@ class FrameTranscriber:
         last = words[-1]
         return last.text.endswith(_ENDS) or start - last.end >= _PAUSE or start - words[0].start >= _MAX_SEGMENT_SECONDS
 
-    def _close(self) -> Generator[SpokenSegment, None, None]:
+    def _close(self) -> Generator[TranscriptSegment, None, None]:
         """Yields the segment of the words so far, if there are any."""
         words, self._words = self._words, []
         if not words:
             return
         tokens = [token for word in words for token in word.tokens]
-        spoken = tuple(SpokenWord(word.text.strip(), word.start, word.end) for word in words)
+        spoken = tuple(TranscriptWord(word.text.strip(), word.start, word.end) for word in words)
         mean = sum(token.logprob for token in tokens) / len(tokens)
         ids = tuple(token.token for token in tokens)
         text = "".join(word.text for word in words)
-        self._segments.append(SpokenSegment(words[0].start, words[-1].end, text, ids, avg_logprob=mean, words=spoken))
+        self._segments.append(
+            TranscriptSegment(words[0].start, words[-1].end, text, ids, avg_logprob=mean, words=spoken)
+        )
         yield self._segments[-1]
 
 

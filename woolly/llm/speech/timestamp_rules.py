@@ -1,4 +1,4 @@
-"""Rules: which tokens a transcript may go on with, as the published decoder has them, over rows of logits."""
+"""TimestampRules: which tokens a transcript may go on with, as the published decoder has them, over rows of logits."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from woolly.llm.speech.tokens import SpeechTokens
+    from woolly.llm.speech.whisper_tokens import WhisperTokens
 
 Float32 = npt.NDArray[np.float32]
 
 _LATEST_START = 50  # steps of 20 ms: the first time is at most 1 s
 
 
-class Rules:
+class TimestampRules:
     """A logits processor of one window's text, which counts the probability of what was chosen.
 
     Times come in pairs around text and never go back; one must come if all of them together are likelier than any word.
     """
 
-    def __init__(self, tokens: SpeechTokens, n_prompt: int) -> None:
+    def __init__(self, tokens: WhisperTokens, n_prompt: int) -> None:
         self._tokens = tokens
         self._n_prompt = n_prompt
         self._row: Float32 | None = None  # log-probabilities of the token that was chosen last
         self._total = 0.0
 
     def __call__(self, ids: Sequence[int], row: Float32) -> None:
-        """Rules tokens out, in place."""
+        """TimestampRules tokens out, in place."""
         tokens, written = self._tokens, ids[self._n_prompt :]
         self._count(written)
-        row[tokens.suppressed] = -np.inf
-        row[tokens.no_times] = -np.inf
-        first = tokens.first_time
+        row[tokens.suppress_tokens] = -np.inf
+        row[tokens.no_timestamps] = -np.inf
+        first = tokens.timestamp_begin
         if not written:
-            row[tokens.blank] = -np.inf
+            row[tokens.suppress_blank] = -np.inf
             row[:first] = -np.inf
             row[first + _LATEST_START + 1 :] = -np.inf
         else:
@@ -50,21 +50,21 @@ class Rules:
         self._row = likely
 
     def _keep_pairs(self, written: Sequence[int], row: Float32) -> None:
-        first = self._tokens.first_time
+        first = self._tokens.timestamp_begin
         is_time = written[-1] >= first
         if is_time and (len(written) < 2 or written[-2] >= first):
             row[first:] = -np.inf
         elif is_time:
-            row[: self._tokens.end] = -np.inf
+            row[: self._tokens.eot] = -np.inf
         times = [token for token in written if token >= first]
         if times:
             begins = is_time and not (len(written) < 2 or written[-2] >= first)
             row[first : times[-1] + (0 if begins else 1)] = -np.inf
 
-    def mean(self, written: Sequence[int]) -> float:
+    def avg_logprob(self, written: Sequence[int]) -> float:
         """The mean log-probability of the tokens of a text that has ended, and of its end."""
         self._count(written)
-        return self._total / (len(written) + (self._tokens.end not in written[-1:]))
+        return self._total / (len(written) + (self._tokens.eot not in written[-1:]))
 
     def _count(self, written: Sequence[int]) -> None:
         if self._row is not None and written:
@@ -72,17 +72,17 @@ class Rules:
         self._row = None
 
 
-class StartRow:
+class StartProbe:
     """A logits processor that reads the row after the start: how likely is silence, and which language is spoken."""
 
-    def __init__(self, tokens: SpeechTokens) -> None:
+    def __init__(self, tokens: WhisperTokens) -> None:
         self._tokens = tokens
-        self.silence = 0.0  # its probability
+        self.no_speech_prob = 0.0  # its probability
         self.language: str | None = None
 
     def __call__(self, ids: Sequence[int], row: Float32) -> None:
         """Reads the row, and leaves it as it is."""
-        self.silence = float(np.exp(_log_softmax(row)[self._tokens.silence]))
+        self.no_speech_prob = float(np.exp(_log_softmax(row)[self._tokens.no_speech]))
         codes = self._tokens.languages
         if codes:
             self.language = max(codes, key=lambda code: float(row[codes[code]]))

@@ -1,4 +1,4 @@
-"""SpeechTokens: the tokens by which a Whisper model is asked, and those that no transcript has."""
+"""WhisperTokens: the tokens by which a Whisper model is asked, and those that no transcript has."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _NOTES = "♩♪♫♬♭♮♯"  # of several tokens; the first of them begins 
 
 
 @dataclass(frozen=True)
-class SpeechTokens:
+class WhisperTokens:
     """Ids. Tokens of text are those before `end`; those of times are the last of the vocabulary."""
 
-    end: int
-    start: int
+    eot: int
+    sot: int
     languages: dict[str, int]  # by code; empty if the model knows English alone
     translate: int
     transcribe: int
-    before: int  # begins text that comes before
-    silence: int
-    no_times: int
-    first_time: int
-    suppressed: npt.NDArray[np.int64]
-    blank: npt.NDArray[np.int64]  # what a transcript does not begin with
+    sot_prev: int  # begins text that comes before
+    no_speech: int
+    no_timestamps: int
+    timestamp_begin: int
+    suppress_tokens: npt.NDArray[np.int64]
+    suppress_blank: npt.NDArray[np.int64]  # what a transcript does not begin with
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> SpeechTokens:
+    def of(cls, tokenizer: Tokenizer) -> WhisperTokens:
         """Those of a vocabulary; ModelError if it lacks any."""
         texts = {tokenizer.token_text(id): id for id in sorted(tokenizer.control_ids)}
         try:
