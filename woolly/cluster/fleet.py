@@ -258,8 +258,8 @@ class Fleet:
         replica.clock = hello.time - time.time()
         for slot in self._slots:
             slot.has_settled |= slot.replica is replica
-        at_once = self._n_parallel or int(hello.about["n_parallel"])
-        self._router.joined(replica.name, now, n_parallel=at_once, n_pages=hello.n_pages)
+        n_parallel = self._n_parallel or int(hello.about["n_parallel"])
+        self._router.joined(replica.name, now, n_parallel=n_parallel, n_pages=hello.n_pages)
         about = {"replica": replica.name, "pid": hello.about["pid"], "host": hello.about["host"]}
         log.info("replica ready", extra=about)
         queued, self._queued = self._queued, []

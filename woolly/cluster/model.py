@@ -25,7 +25,7 @@ from woolly.llm import LLM
 from woolly.llm.identity import Identity
 from woolly.llm.model_options import ModelOptions
 from woolly.llm.requests import Prompt
-from woolly.runtime import is_gpu_backend, parse_at_once
+from woolly.runtime import is_gpu_backend, parse_max_running
 from woolly.sampling import SamplingParams
 from woolly.store.digest import digest_of
 
@@ -55,8 +55,10 @@ class FleetLLM(LLM):
         self._loaded[0] = replace(self._loaded[0], compile=None)  # replicas have the adapters that they began with
         try:
             digest_of(self._loaded[0].file.paths)  # once here, or every replica would read the whole file
-            at_once = parse_at_once("max_running", options.max_running)
-            self.fleet = Fleet(launchers, opening, n_parallel=at_once, stall=stall, grace=grace, load_limit=load_limit)
+            n_parallel = parse_max_running("max_running", options.max_running)
+            self.fleet = Fleet(
+                launchers, opening, n_parallel=n_parallel, stall=stall, grace=grace, load_limit=load_limit
+            )
             self.fleet.start()
         except BaseException:
             super().close()

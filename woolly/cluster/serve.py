@@ -22,7 +22,7 @@ from woolly.serving.lifecycle import lifecycle
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.settings.table import Settings
 
-_AT_ONCE = 16  # answers of a replica that has not said how many it computes at once
+_DEFAULT_CONCURRENT = 16  # concurrent answers of a replica before it reports its limit
 _GIVEN_BY_RAY = frozenset({"auto", "cuda"})  # backends and devices whose GPUs Ray hides from those that ask for none
 
 _COUNTS = {
@@ -59,9 +59,9 @@ def prepare(app: FastAPI, settings: Settings) -> None:
     models.n_replicas = -(-settings.replicas // max(1, len(_devices(settings)))) if settings.ray is None else 0
 
     def n_running() -> int:
-        """Returns how many answers all replicas compute at once; of those that load, as many as of one CPU."""
-        given = [one.get("n_parallel", _AT_ONCE) for _, one in _replicas(models)]
-        each = max(given, default=_AT_ONCE) if settings.parallel is None else int(settings.parallel)
+        """Return the number of concurrent answers of all replicas; loading ones count with the default."""
+        given = [one.get("n_parallel", _DEFAULT_CONCURRENT) for _, one in _replicas(models)]
+        each = max(given, default=_DEFAULT_CONCURRENT) if settings.parallel is None else int(settings.parallel)
         return each * (settings.replicas + len(settings.join))
 
     app.state.generator.admission = Admission(n_running, settings.max_queue)

@@ -45,7 +45,7 @@ from woolly.llm.speculation import guess_source, open_draft, own_draft
 from woolly.llm.speech.transcribe import TranscriptionMixin
 from woolly.llm.texts import TextReader
 from woolly.llm.vectors import rms_normed
-from woolly.runtime import Options, parse_at_once, parse_size
+from woolly.runtime import Options, parse_max_running, parse_size
 from woolly.sampling import SamplingParams
 from woolly.sampling.keywords import with_near_names
 from woolly.store import find_derived_model, find_preset, resolve
@@ -111,8 +111,8 @@ class LLM(RequestMaker, TextReader, TranscriptionMixin, OnDisk, PeerCalls, Adapt
         check_opening(given)
         budget = parse_size("weight_memory", given.weight_memory)
         runtime = Options(given.threads, budget, given.kv_type, device=given.device, gpu_layers=given.gpu_layers)
-        at_once = parse_at_once("max_running", given.max_running)
-        runtime = runtime.for_cache(given.kv_tokens, at_once or runtime.max_running)
+        max_running = parse_max_running("max_running", given.max_running)
+        runtime = runtime.for_cache(given.kv_tokens, max_running or runtime.max_running)
         named, guesses = named_adapters(given.adapters), guess_source(given.speculation)
         places = parse_stages(given, named)
         draft, draft_file = own_draft(self.path, "none" if places is not None and guesses == "auto" else guesses)
@@ -147,7 +147,9 @@ class LLM(RequestMaker, TextReader, TranscriptionMixin, OnDisk, PeerCalls, Adapt
             self.modalities = modalities_of(loaded, self.ctx)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
             has_tower, chunk = self.modalities is not None or loaded.source is not None, given.chunk
-            batch_size = None if at_once else default_batch_size(loaded.program, kv_tokens, chunk, has_tower=has_tower)
+            batch_size = (
+                None if max_running else default_batch_size(loaded.program, kv_tokens, chunk, has_tower=has_tower)
+            )
             disk = open_disk(loaded, given.cache_disk, given.cache_disk_folder)
             engine = Engine(
                 loaded.program,

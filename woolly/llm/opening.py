@@ -9,7 +9,7 @@ from woolly.chat import Modalities
 from woolly.engine import multimodal
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Value, parse_overrides
-from woolly.runtime import parse_at_once
+from woolly.runtime import parse_max_running
 from woolly.templates import ChatTemplate
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def check_opening(given: ModelOptions) -> None:
         value = getattr(given, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise RequestError(f"{name} is {value!r}; a whole number of at least 1 was expected", field=name)
-    parse_at_once("max_running", given.max_running)
+    parse_max_running("max_running", given.max_running)
     template = given.chat_template
     if template is not None and not (isinstance(template, str) and template.strip()):
         raise RequestError("chat_template is empty; a Jinja template was expected", field="chat_template")

@@ -157,8 +157,8 @@ def parse_layers(layers: int | str | None) -> int | str | None:
     return layers
 
 
-def parse_at_once(name: str, value: int | str | None) -> int | None:
-    """How many requests run at once, from a number or from text such as "64"; None for "auto"."""
+def parse_max_running(name: str, value: int | str | None) -> int | None:
+    """Return the maximum number of running requests from a number or text such as "64"; None for "auto"."""
     text = value.strip().lower() if isinstance(value, str) else ""
     if value is None or text == "auto":
         return None

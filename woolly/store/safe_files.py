@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _BINARY: int = getattr(os, "O_BINARY", 0)  # Windows would else change the ends of lines
-_AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)  # to open a pipe waits for its writer
+_NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)  # to open a pipe waits for its writer
 
 
 @contextlib.contextmanager
@@ -49,7 +49,7 @@ def open_regular_file(path: Path) -> BinaryIO:
 
     What was opened is looked at, not the name: another process may change what the name means in between.
     """
-    opened = os.open(path, os.O_RDONLY | _BINARY | _AT_ONCE)
+    opened = os.open(path, os.O_RDONLY | _BINARY | _NONBLOCK)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
         raise ValueError(f"{path.name} is no plain file")

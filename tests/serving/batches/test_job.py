@@ -176,14 +176,14 @@ def test_lines_that_cannot_be_written_leave_nothing(tmp_path):
 
 
 def test_as_many_rows_run_as_the_model_says_once_it_is_loaded(monkeypatch):
-    at_once, running, most = 2, set(), []
+    max_concurrent, running, most = 2, set(), []
 
     async def settle(job, row):
-        nonlocal at_once
+        nonlocal max_concurrent
         running.add(row)
         most.append(len(running))
         await asyncio.sleep(0)
-        at_once = 8  # the first row has loaded the model
+        max_concurrent = 8  # the first row has loaded the model
         running.remove(row)
 
     async def numbers():
@@ -191,7 +191,7 @@ def test_as_many_rows_run_as_the_model_says_once_it_is_loaded(monkeypatch):
             yield number
 
     monkeypatch.setattr(Job, "_settle", settle)
-    state = SimpleNamespace(settings=Settings(), generator=SimpleNamespace(at_once=lambda: at_once))
+    state = SimpleNamespace(settings=Settings(), generator=SimpleNamespace(max_concurrent=lambda: max_concurrent))
     kept = SimpleNamespace(keep=lambda n: None, sync=lambda: None, n_good=0, notes=())
     asyncio.run(Job(SimpleNamespace(state=state), numbers, kept, created=0).run())
     assert most[:2] == [1, 2] and max(most) == 8 and len(most) == 40

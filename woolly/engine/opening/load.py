@@ -50,7 +50,7 @@ _SNAPSHOT_SHARE = 0.05
 # Requests at once, if nobody said: how many at least, with how many a device begins, and how many it has at most. An
 # H200 gains up to 256; a CPU of few cores has nothing left to gain beyond 16, and one of many measures it.
 _MIN_RUNNING = 16
-_AT_ONCE_CPU, _AT_ONCE_GPU = (16, 64), (64, 256)
+_BATCH_SIZES_CPU, _BATCH_SIZES_GPU = (16, 64), (64, 256)
 _ROWS_EACH = 4  # of a step: with fewer, answers would leave few to prompts
 _PAGES_EACH = 8  # that the cache has for each of them: with fewer they would push each other out
 _RUNNING_SHARE = 0.05  # of the memory that the cache leaves, for states and windows of those beyond the least
@@ -326,7 +326,7 @@ def default_batch_size(program: Program, kv_tokens: int, chunk: int | None, *, h
     Answers take at most a quarter of the `chunk` rows of a step, so that prompts advance beside them. Rows of a picture
     that see each other must fit into a step beside all answers, so that models that see have 16.
     """
-    first, most = _AT_ONCE_GPU if program.about.device else _AT_ONCE_CPU
+    first, most = _BATCH_SIZES_GPU if program.about.device else _BATCH_SIZES_CPU
     n_rows = min(chunk or program.max_rows, program.max_rows)
     most = _MIN_RUNNING if has_tower else min(most, pages_for(kv_tokens) // _PAGES_EACH, n_rows // _ROWS_EACH)
     each = 2 * program.plan.bytes_per_sequence

@@ -82,7 +82,7 @@ class GpuStream(Protocol):
     def end_writes(self) -> None:
         """What is open is done before, and seen by, all that is submitted later."""
 
-    def replay(self, pieces: list[Any], at_once: bool) -> None:
+    def replay(self, pieces: list[Any], single_submit: bool) -> None:
         """Submits recorded launches, each piece by itself unless all are known to take little time."""
 
     def forget(self, pieces: list[Any]) -> None:

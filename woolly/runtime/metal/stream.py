@@ -220,7 +220,7 @@ class MetalStream:
         """Forgets what is being recorded."""
         self._piece = None
 
-    def replay(self, pieces: Iterable[list[_Launch]], at_once: bool) -> None:
+    def replay(self, pieces: Iterable[list[_Launch]], single_submit: bool) -> None:
         """Encodes recorded launches, and submits each piece by itself: the system has a limit for the time of each."""
         for piece in pieces:
             launches = [one for one in piece if all(one.grid)]

@@ -180,11 +180,13 @@ class CommandStream:
             self._hand_over([commands], _Sent(self._last + 1, commands, stamps, n_launches))
         return self._reap()
 
-    def _hand_over(self, commands: list[Any], sent: _Sent, at_once: bool = False) -> None:
+    def _hand_over(self, commands: list[Any], sent: _Sent, single_submit: bool = False) -> None:
         """Submits command buffers one by one, because a driver has a limit for the time of each, or at once."""
         value, semaphore = c.c_uint64(sent.value), (c.c_void_p * 1)(self._semaphore)
         timeline = TimelineSubmit(0, None, 1, reference(value))
-        kept = [(c.c_void_p * len(some))(*some) for some in ([commands] if at_once else [[one] for one in commands])]
+        kept = [
+            (c.c_void_p * len(some))(*some) for some in ([commands] if single_submit else [[one] for one in commands])
+        ]
         infos = [
             Submit(0, None, None, len(some), c.cast(some, c.c_void_p), 0, None)
             if some is not kept[-1]
@@ -267,10 +269,10 @@ class CommandStream:
         if piece is not None and self._shared.lost is None:
             self.forget([piece])
 
-    def replay(self, pieces: list[Any], at_once: bool) -> None:
+    def replay(self, pieces: list[Any], single_submit: bool) -> None:
         """Submits recorded launches, piece by piece or at once."""
         self._shared.enter()
-        self._hand_over(pieces, _Sent(self._last + 1, None, None, 0), at_once)
+        self._hand_over(pieces, _Sent(self._last + 1, None, None, 0), single_submit)
 
     def forget(self, pieces: list[Any]) -> None:
         """Frees recorded launches that are done."""

@@ -84,7 +84,7 @@ class Job:
         self._refused_since: float | None = None  # by time.monotonic(), if no row has ended since
         self._spent: Busy | None = None  # the first refusal because the key has used its limit
         settings = app.state.settings
-        self._at_once: Callable[[], int] = app.state.generator.at_once  # more once the model is loaded
+        self._max_concurrent: Callable[[], int] = app.state.generator.max_concurrent  # more once the model is loaded
         self._is_seeded = settings.seed >= 0
         self._defaults = _digest(json.dumps(_of_answers(settings), sort_keys=True, default=str))
         self._seen: dict[bytes, int] = {}  # row by digest of its custom_id
@@ -111,7 +111,7 @@ class Job:
                         break
                     n_rows += 1
                     tasks.add(asyncio.create_task(self._settle(row)))
-                    while len(tasks) >= self._at_once():
+                    while len(tasks) >= self._max_concurrent():
                         done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                         for task in done:
                             task.result()

@@ -55,7 +55,7 @@ _PICTURES = frozenset(
     }
 )
 
-_AT_ONCE = 16  # answers at once before a model is loaded that says how many
+_DEFAULT_CONCURRENT = 16  # concurrent answers before a model is loaded
 
 _DECODING = 4  # requests whose pictures are decoded at once
 
@@ -98,20 +98,20 @@ class Generator:
         self._running: set[Running] = set()
         self._defaults = settings.defaults()  # of models without a preset
         self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # of requests that name none
-        self.slots = SlotTable(self.at_once)
-        self.admission = Admission(self.at_once, settings.max_queue)
+        self.slots = SlotTable(self.max_concurrent)
+        self.admission = Admission(self.max_concurrent, settings.max_queue)
         self.turns = ReadingTurns(self.admission)
         # Pictures are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
         # with pictures would hold up the ones with text alone.
         self.pictures = ThreadPoolExecutor(_DECODING, "woolly-pictures")
         self.texts = asyncio.Semaphore(_TEXTS)  # held by requests that only tokenize or render
 
-    def at_once(self) -> int:
-        """Returns the most answers that run at once: what --parallel says, or the loaded model with the most."""
+    def max_concurrent(self) -> int:
+        """Return the maximum number of concurrent answers: --parallel, or that of the loaded models."""
         if (most := self._settings.parallel) is not None:
             return int(most)
         loaded = [slot.llm for slot in self._models.loaded_models if slot.llm is not None and not slot.llm.is_closed]
-        return max((llm.engine.scheduler.max_running for llm in loaded), default=_AT_ONCE)
+        return max((llm.engine.scheduler.max_running for llm in loaded), default=_DEFAULT_CONCURRENT)
 
     @property
     def running(self) -> tuple[Running, ...]:

@@ -66,19 +66,19 @@ def read_aliases(settings: Settings) -> dict[str, Any]:
     """Returns the settings whose value means "decide yourself" in llama.cpp, with the value that means so here."""
     found = {name: ours for name, (theirs, ours) in _OPEN.items() if getattr(settings, name) == theirs}
     if isinstance(settings.parallel, str):
-        from woolly.runtime import parse_at_once  # imported late: --help does without NumPy
+        from woolly.runtime import parse_max_running  # imported late: --help does without NumPy
 
-        found["parallel"] = parse_at_once("parallel", "auto" if settings.parallel == "-1" else settings.parallel)
+        found["parallel"] = parse_max_running("parallel", "auto" if settings.parallel == "-1" else settings.parallel)
     return found
 
 
 def check_settings(settings: Settings) -> None:
     """Refuses values that no server can use; values that depend on the model are refused when it is loaded."""
-    from woolly.runtime import check_kv_type, parse_at_once, parse_layers, parse_size
+    from woolly.runtime import check_kv_type, parse_layers, parse_max_running, parse_size
     from woolly.runtime.options import join_kv_types
     from woolly.serving.observability.traces import check_telemetry
 
-    parse_at_once("parallel", settings.parallel)
+    parse_max_running("parallel", settings.parallel)
     for name, low in _MINIMA.items():
         if (value := getattr(settings, name)) is not None and not low <= value < float("inf"):
             raise RequestError(f"{name} is {value}; at least {low} was expected", field=name)

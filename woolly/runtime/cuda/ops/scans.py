@@ -14,7 +14,7 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 _LANES, _COLUMNS = 8, 16
 _EACH = (2, 4, 8, 16, 32)  # keys of a lane
 _LONG = ("delta_net", "wkv7")  # without the last of them
-_AT_ONCE = 16  # sequences that have blocks of their own
+_N_SEQUENCES = 16  # sequences that have blocks of their own
 
 
 def _scan(e: Emitter, step: Step, n_keys: int, n_columns: int, heads: int, *args: Argument) -> None:
@@ -32,7 +32,7 @@ def _scan(e: Emitter, step: Step, n_keys: int, n_columns: int, heads: int, *args
     # One row is one sequence. For more rows the number of sequences is unknown at record time, and empty blocks cost
     # time.
     e.launch(name, (columns, heads, 1), threads, *given, most=1)
-    e.launch(name, (columns, heads, _AT_ONCE), threads, *given, least=2)
+    e.launch(name, (columns, heads, _N_SEQUENCES), threads, *given, least=2)
 
 
 def _fades(e: Emitter, step: Step, heads: int) -> Address:

@@ -12,13 +12,13 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.vulkan.emitters import emits
 
 # As in native/gpu/scans: threads, each a column, keys of a state, and sequences that have groups of their own.
-_THREADS, _MAX_KEYS, _AT_ONCE = 64, 512, 16
+_THREADS, _MAX_KEYS, _N_SEQUENCES = 64, 512, 16
 _NONE = Address(0)
 
 
 def _columns(e: Emitter, kernel: str, n_columns: int, heads: int, *args: Argument) -> None:
     """A kernel whose threads carry columns of states from row to row. A single row is a single sequence."""
-    for n, least, most in ((1, 0, 1), (_AT_ONCE, 2, 1 << 30)):
+    for n, least, most in ((1, 0, 1), (_N_SEQUENCES, 2, 1 << 30)):
         e.launch(kernel, (-(-n_columns // _THREADS), heads, n), _THREADS, *args, least=least, most=most)
 
 

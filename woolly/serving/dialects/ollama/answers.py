@@ -21,7 +21,7 @@ from woolly.serving.dialects.ollama.context import lay_out_turn
 from woolly.serving.dialects.ollama.models import can_think
 from woolly.serving.dialects.ollama.names import find_model
 from woolly.serving.dialects.ollama.options import read_options
-from woolly.serving.dialects.ollama.replies import Form, at_once
+from woolly.serving.dialects.ollama.replies import Form, load_reply
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.identity import check_admin, client_of, owner_of
 from woolly.serving.generation.generator import Generation, Generator
@@ -111,11 +111,11 @@ async def _prepare(request: Request, body: AnswerBody, info: ModelInfo, form: Fo
     if body.is_leaving:
         check_admin(request)
         await models.unload(info.name)
-        return json_reply(at_once(form, "unload", 0.0))
+        return json_reply(load_reply(form, "unload", 0.0))
     _keep(request, body, info)
     started = time.monotonic()
     async with models.use(info):
-        return json_reply(at_once(form, "load", time.monotonic() - started))
+        return json_reply(load_reply(form, "load", time.monotonic() - started))
 
 
 async def _check_thinking(request: Request, body: AnswerBody, info: ModelInfo) -> None:

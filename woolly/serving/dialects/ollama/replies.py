@@ -130,8 +130,8 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
     return {**last, **said, **({"logprobs": logprobs} if logprobs else {})}
 
 
-def at_once(form: Form, reason: Literal["load", "unload"], seconds: float) -> Data:
-    """Returns the reply to a request that only loads or unloads the model, after these seconds."""
+def load_reply(form: Form, reason: Literal["load", "unload"], seconds: float) -> Data:
+    """Return the reply to a request that only loads or unloads the model."""
     return {**_line(form), "done": True, "done_reason": reason, "load_duration": round(1e9 * seconds)}
 
 
