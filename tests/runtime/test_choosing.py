@@ -30,7 +30,7 @@ def logits(program, chunks):
 
 
 @pytest.mark.parametrize("name", ["deepseek-v32", "minimax-m3"])
-def test_a_long_past_gives_the_same_bits_in_every_chunk(name, tmp_path):
+def test_long_context_gives_the_same_bits_at_every_chunk_size(name, tmp_path):
     with open_gguf(write_tiny(replace(FAMILIES[name], context=2048), tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
         one, three = (
@@ -42,7 +42,7 @@ def test_a_long_past_gives_the_same_bits_in_every_chunk(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["deepseek-v32", "minimax-m3"])
-def test_rows_that_choose_all_positions_have_the_bits_of_a_model_without_an_index(name, tmp_path):
+def test_rows_that_choose_all_positions_match_a_model_without_an_index(name, tmp_path):
     tiny = FAMILIES[name]
     wide = replace(
         tiny,
@@ -59,21 +59,21 @@ def test_rows_that_choose_all_positions_have_the_bits_of_a_model_without_an_inde
     np.testing.assert_array_equal(*found)
 
 
-def test_of_equal_scores_the_earlier_position_is_chosen():
+def test_earlier_of_equal_scores_is_chosen():
     scores = np.array([0, 3, 3, -1, 3, 0], np.float32)
     assert best_positions(scores, 2, 1, 0).tolist() == [1, 2]
     assert best_positions(scores, 4, 1, 0).tolist() == [0, 1, 2, 4]
     assert best_positions(scores, 2, 2, 1).tolist() == [0, 1, 4, 5]
 
 
-def test_scores_that_are_no_numbers_come_last_whatever_the_local_blocks_score():
+def test_nan_scores_come_last_regardless_of_local_blocks():
     scores = np.array([np.nan, np.nan, np.inf, np.nan, np.nan, -np.inf, np.nan], np.float32)
     assert best_positions(scores, 3, 1, 0).tolist() == [0, 2, 5]
     assert best_positions(scores, 2, 2, 0).tolist() == [2, 3, 4, 5]
     assert best_positions(scores, 1, 2, 1).tolist() == [6]
 
 
-def test_a_choice_that_cannot_be_is_refused_at_the_models_line():
+def test_impossible_choice_is_rejected_at_the_model_line():
     p = Tracer("test", {})
     with pytest.raises(PlanError, match="a row's own block is one"):
         q = p.given(width=8)

@@ -31,7 +31,7 @@ def logits(program, chunks):
 
 
 @pytest.mark.parametrize("name", ["deepseek4", "qwen4exp"])
-def test_a_long_past_gives_the_same_bits_in_every_chunk(name, tmp_path):
+def test_long_context_gives_the_same_bits_at_every_chunk_size(name, tmp_path):
     with open_gguf(write_tiny(replace(FAMILIES[name], context=2048), tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
         one, three = (
@@ -43,7 +43,7 @@ def test_a_long_past_gives_the_same_bits_in_every_chunk(name, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "n"), [("deepseek4", 250), ("qwen4exp", 1000)])
-def test_rows_that_choose_all_blocks_have_the_bits_of_a_model_without_an_index(name, n, tmp_path):
+def test_rows_that_choose_all_blocks_match_a_model_without_an_index(name, n, tmp_path):
     tiny = FAMILIES[name]
     wide = replace(tiny, context=2048, extra=tiny.extra | {"attention.indexer.top_k": n})
     with open_gguf(write_tiny(wide, tmp_path / "tiny.gguf")) as file:
@@ -57,7 +57,7 @@ def test_rows_that_choose_all_blocks_have_the_bits_of_a_model_without_an_index(n
 
 
 @pytest.mark.parametrize("name", ["compress-4x66-3", "compress-16x20-3"])
-def test_a_block_is_the_sum_of_its_rows_by_shares_of_each_column(name, tmp_path):
+def test_block_is_the_weighted_sum_of_its_rows_per_column(name, tmp_path):
     case = COMPRESSIONS[name]
     with case.open(tmp_path) as file:
         found, _ = expected(case, file)
@@ -85,7 +85,7 @@ def test_a_block_is_the_sum_of_its_rows_by_shares_of_each_column(name, tmp_path)
                 np.testing.assert_allclose(row, wanted, atol=2e-6)
 
 
-def test_streams_mix_by_a_matrix_whose_rows_and_columns_sum_to_1(tmp_path):
+def test_streams_mix_by_a_doubly_stochastic_matrix(tmp_path):
     case = COMPRESSIONS["hyper-4x20"]
     with case.open(tmp_path) as file:
         found, _ = expected(case, file)
@@ -95,7 +95,7 @@ def test_streams_mix_by_a_matrix_whose_rows_and_columns_sum_to_1(tmp_path):
     assert (found[:, :4] < 1.001).all() and (found[:, 4:8] < 2.001).all() and (found > 0).all()
 
 
-def test_what_does_not_fit_is_refused_at_the_models_line():
+def test_mismatched_shapes_are_rejected_at_the_model_line():
     p = Tracer("test", {})
     x = p.given(width=8)
     with pytest.raises(PlanError, match="needs two values of 8 columns that keep made"):
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused_at_the_models_line():
         ("swiglu_clamp_shexp", [0.0] * 4, "bound the gates of all experts or of none"),
     ],
 )
-def test_a_file_that_is_none_of_the_family_is_refused(key, value, message, tmp_path):
+def test_file_of_another_family_is_rejected(key, value, message, tmp_path):
     tiny = FAMILIES["deepseek4"]
     path = write_tiny(replace(tiny, extra=tiny.extra | {key: value}), tmp_path / "tiny.gguf")
     with open_gguf(path) as file, pytest.raises(WoollyError, match=message):

@@ -40,7 +40,7 @@ def program(tmp_path_factory):
 
 
 @each_bad_batch
-def test_a_batch_that_does_not_fit_is_refused_and_the_next_one_works(program, changes, message):
+def test_mismatched_batch_is_rejected_and_the_next_one_works(program, changes, message):
     state = program.new_state(N_PAGES)
     before = program.run(TWO, state).copy()
     with pytest.raises(ValueError, match=message):
@@ -48,7 +48,7 @@ def test_a_batch_that_does_not_fit_is_refused_and_the_next_one_works(program, ch
     np.testing.assert_array_equal(program.run(TWO, state), before)
 
 
-def test_a_batch_of_too_many_rows_or_none_is_refused(program):
+def test_batch_of_too_many_or_no_rows_is_rejected(program):
     state = program.new_state(4)
     with pytest.raises(ValueError, match="a batch of 9 rows, where 1 to 8 fit"):
         program.run(Batch.of([([1] * 9, 0, [0])]), state)
@@ -57,7 +57,7 @@ def test_a_batch_of_too_many_rows_or_none_is_refused(program):
     assert program.run(Batch.of([([1] * 8, 0, [0])]), state).shape == (1, N_VOCAB)
 
 
-def test_a_cache_of_another_plan_is_refused(program, tmp_path):
+def test_cache_of_another_plan_is_rejected(program, tmp_path):
     others = [replace(TINY["llama"], n_layers=1), replace(TINY["llama"], n_kv_heads=1), TINY["qwen3"]]
     for tiny in others:
         state = compiled(tiny, tmp_path).new_state(4)
@@ -66,7 +66,7 @@ def test_a_cache_of_another_plan_is_refused(program, tmp_path):
     program.run(TWO, program.new_state(4))
 
 
-def test_steps_outside_the_plan_are_refused(program):
+def test_steps_outside_the_plan_are_rejected(program):
     n = len(program.running_plan.steps)
     for first, last in ((-1, 2), (2, 2), (3, 2), (0, n + 1), (n, n + 1)):
         with pytest.raises(PlanError, match="not a part of a plan"):
@@ -81,7 +81,7 @@ def native_run(native, cache, first, last):
     native.run(cache, b.tokens, b.positions, b.offsets, b.pages, b.output_rows, table, table, first, last)
 
 
-def test_a_kernel_level_that_the_machine_lacks_is_refused(tmp_path, monkeypatch):
+def test_isa_missing_on_this_machine_is_rejected(tmp_path, monkeypatch):
     with pytest.raises(RequestError, match=r"kernel level 'avx9' cannot run on this machine; it can run: .*scalar"):
         compiled(TINY["llama"], tmp_path, level="avx9")
     monkeypatch.setenv("WOOLLY_ISA", "mmx")
@@ -91,7 +91,7 @@ def test_a_kernel_level_that_the_machine_lacks_is_refused(tmp_path, monkeypatch)
         _native.Program("mmx", 1, 8, 64, 128)
 
 
-def test_the_level_is_the_best_unless_named(tmp_path, monkeypatch):
+def test_best_isa_is_the_default(tmp_path, monkeypatch):
     monkeypatch.delenv("WOOLLY_ISA", raising=False)
     assert _native.kernel_levels()[-1] == "scalar"
     assert kernel_level() == _native.kernel_levels()[0]
@@ -100,7 +100,7 @@ def test_the_level_is_the_best_unless_named(tmp_path, monkeypatch):
     assert kernel_level(_native.kernel_levels()[0]) == _native.kernel_levels()[0]  # what is asked for here wins
 
 
-def test_a_build_of_another_machine_is_told_once(monkeypatch, caplog):
+def test_build_of_another_machine_gives_one_warning(monkeypatch, caplog):
     monkeypatch.delenv("WOOLLY_ISA", raising=False)
     cpu_program._warn_of_scalar.cache_clear()
     monkeypatch.setattr(_native, "kernel_levels", lambda: ["scalar"])
@@ -114,13 +114,13 @@ def test_a_build_of_another_machine_is_told_once(monkeypatch, caplog):
     cpu_program._warn_of_scalar.cache_clear()
 
 
-def test_the_least_levels_need_what_native_code_says():
+def test_minimum_isa_matches_native_code():
     needs = (Path(__file__).resolve().parents[2] / "native" / "cpu" / "kernels" / "needs.h").read_text()
     least = [{*re.findall(r'"(\w+)"', text)} for text in re.findall(r'{"(?:avx2|neon)", {(.*?)}}', needs)]
     assert least == [*cpu_program._MIN_FEATURES]
 
 
-def test_heads_that_a_cache_cannot_hold_are_refused(tmp_path):
+def test_heads_that_a_cache_cannot_hold_are_rejected(tmp_path):
     with pytest.raises(UnsupportedError, match=r"heads of 578 do not fit the cache.*heads of up to 576"):
         compiled(replace(TINY["llama"], head_dim=578), tmp_path)
     compiled(replace(TINY["llama"], head_dim=576), tmp_path, kv_type="q8_0")
@@ -136,7 +136,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("changes, name, message", OTHERS)
-def test_a_tensor_of_another_shape_or_type_than_its_plan_is_refused(changes, name, message, tmp_path):
+def test_tensor_with_a_shape_or_type_unlike_its_plan_is_rejected(changes, name, message, tmp_path):
     planned = open_gguf(write_tiny(TINY["llama"], tmp_path / "planned.gguf"))
     other = open_gguf(write_tiny(replace(TINY["llama"], **changes), tmp_path / "other.gguf"))
     plan, tensors = trace(planned), {**planned.tensors, name: other.tensors[name]}
@@ -147,7 +147,7 @@ def test_a_tensor_of_another_shape_or_type_than_its_plan_is_refused(changes, nam
         Core(MagicMock(), plan, None, Views(tensors), Options(max_rows=MAX_ROWS))  # of any GPU
 
 
-def test_rows_that_a_tensor_lacks_are_refused(tmp_path):
+def test_rows_outside_a_tensor_are_rejected(tmp_path):
     raws = [random_weight(np.random.default_rng(0), GGMLType.F32, n, 32) for n in (8, 6)]
     files = []
     for i, raw in enumerate(raws):
@@ -173,13 +173,13 @@ def case_of(folder, tensors, build, **options):
     return CpuBackend().compile(tracer.plan(), file.tensors, Options(**options))
 
 
-def test_a_weight_type_without_kernel_is_refused_by_name(tmp_path):
+def test_weight_type_without_kernel_is_rejected_by_name(tmp_path):
     raw = random_weight(np.random.default_rng(0), GGMLType.Q1_0, 4, 256)
     with pytest.raises(UnsupportedError, match=r"tensor 'x\.weight' is Q1_0, which is not supported yet"):
         case_of(tmp_path, {"x.weight": raw}, lambda p: p.embed("x"))
 
 
-def test_native_parts_that_do_not_fit_are_refused():
+def test_mismatched_native_modules_are_rejected():
     program = _native.Program("scalar", 1, 4, 1024, 128)
     data = np.zeros(1000, np.uint8)
     with pytest.raises(ValueError, match="longer than its bytes"):
@@ -216,7 +216,7 @@ def test_native_parts_that_do_not_fit_are_refused():
             _native.dequantize_row(type, data, columns, np.zeros(64, np.float32))
 
 
-def test_native_code_refuses_whole_numbers_beyond_32_bits_and_lengths_of_0():
+def test_native_code_rejects_integers_beyond_32_bits_and_zero_lengths():
     program = _native.Program("scalar", 1, 4, 1024, 128)
     x, y = (program.add_value(512 * i, 4, False) for i in range(2))
     attributes = {"entry": 0, "head_dim": 4, "mask": "", "window": 0, "scale": 1.0, "softcap": 0.0, "temper": 0.1}
@@ -233,7 +233,7 @@ def test_native_code_refuses_whole_numbers_beyond_32_bits_and_lengths_of_0():
             program.add_step("attend", [x], [y], [], attributes | changes)
 
 
-def test_native_code_refuses_to_turn_more_than_a_head():
+def test_native_code_rejects_rope_wider_than_a_head():
     program = _native.Program("scalar", 1, 4, 1024, 128)
     x, y = (program.add_value(512 * i, 4, False) for i in range(2))
     attributes = {"head_dim": 4, "turns": 0, "adjacent": 0, "eps": 0.0, "entry": 0}
@@ -244,7 +244,7 @@ def test_native_code_refuses_to_turn_more_than_a_head():
                 program.add_step(op, inputs, [y], [], own | {"n_rot": n_rot})
 
 
-def test_native_code_refuses_more_experts_than_it_was_given():
+def test_native_code_rejects_more_used_experts_than_given():
     program = _native.Program("scalar", 1, 4, 1024, 128)
     x, y = (program.add_value(512 * i, 4, False) for i in range(2))
     data = np.zeros(64, np.uint8)
@@ -259,7 +259,7 @@ def test_native_code_refuses_more_experts_than_it_was_given():
             program.add_step("moe", [x], [y], weights, {**attributes, "n_used": n_used, "epilogue": "none"})
 
 
-def test_native_code_refuses_a_limit_that_it_cannot_keep():
+def test_native_code_rejects_unsupported_glu_limits():
     program = _native.Program("scalar", 1, 4, 1024, 128)
     x, y = (program.add_value(512 * i, 4, False) for i in range(2))
     for act, limit in (("gelu", 7.0), ("silu", -1.0)):
@@ -267,14 +267,14 @@ def test_native_code_refuses_a_limit_that_it_cannot_keep():
             program.add_step("glu", [x, x], [y], [], {"act": act, "limit": limit})
 
 
-def test_more_rows_than_memory_has_room_for_are_refused_in_one_sentence(tmp_path):
+def test_more_rows_than_memory_gives_a_one_line_error(tmp_path):
     match = r"max_rows is 1000000000000; .* GB, more than the system gives"
     with open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as file, pytest.raises(RequestError, match=match):
         CpuBackend().compile(trace(file), file.tensors, Options(max_rows=10**12))
 
 
 @pytest.mark.parametrize("n_tokens", [2**40, 10**30])
-def test_more_cache_than_memory_is_refused_with_its_size(n_tokens, tmp_path):
+def test_more_cache_than_memory_is_rejected_with_its_size(n_tokens, tmp_path):
     with pytest.raises(
         RequestError, match=r"a cache of \d+ tokens takes [\d,.]+ GB, more than the system gives"
     ) as error:
@@ -282,14 +282,14 @@ def test_more_cache_than_memory_is_refused_with_its_size(n_tokens, tmp_path):
     assert error.value.field == "kv_tokens"
 
 
-def test_a_window_without_end_is_the_whole_context(tmp_path):
+def test_unbounded_window_is_the_complete_context(tmp_path):
     program = compiled(replace(TINY["llama"], extra={"attention.sliding_window": 2**63 - 1}), tmp_path)
     with open_gguf(write_tiny(TINY["llama"], tmp_path / "none.gguf")) as file:
         whole = CpuBackend().compile(trace(file), file.tensors, Options(threads=2, max_rows=8))
         assert np.array_equal(program.run(TWO, program.new_state(3)), whole.run(TWO, whole.new_state(3)))
 
 
-def test_a_library_older_than_its_sources_is_told_where_native_code_refuses_a_step(tmp_path, program, monkeypatch):
+def test_library_older_than_its_sources_is_reported_if_native_code_rejects_a_step(tmp_path, program, monkeypatch):
     library, source = tmp_path / "library.so", tmp_path / "native" / "cpu" / "op.cpp"
     source.parent.mkdir(parents=True)
     for file, time in ((library, 200), (source, 100)):

@@ -67,7 +67,7 @@ def count(folder: str) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts by way of glibc")
 @pytest.mark.skipif("WOOLLY_SANITIZER" in os.environ, reason="a sanitizer has an allocator of its own")
-def test_a_run_asks_for_no_memory_whatever_its_layers_and_rows(tmp_path):
+def test_run_allocates_no_memory_for_any_layers_and_rows(tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler is installed")

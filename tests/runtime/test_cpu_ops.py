@@ -69,7 +69,7 @@ def results(files):
 
 @pytest.mark.parametrize("level", ROOTS)
 @pytest.mark.parametrize("name", CASES)
-def test_every_case_lies_within_its_bound_of_the_reference(name, level, files, results):
+def test_every_case_is_within_its_bound_of_the_reference(name, level, files, results):
     case = CASES[name]
     _, want, bound = files(name)
     got = results(name, level)
@@ -84,7 +84,7 @@ def test_every_case_lies_within_its_bound_of_the_reference(name, level, files, r
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_level_and_thread_count_gives_the_same_bits(name, files, results):
+def test_every_isa_and_thread_count_gives_the_same_bits(name, files, results):
     file, *_ = files(name)
     others = [level for level in LEVELS if level != BEST and level not in ODD_ONES]
     want = results(name, BEST)
@@ -94,7 +94,7 @@ def test_every_level_and_thread_count_gives_the_same_bits(name, files, results):
 
 @pytest.mark.parametrize("level", ROOTS)
 @pytest.mark.parametrize("name", [name for name in PLAIN_LINEARS if GGMLType[name.split("-")[1]] in QUANTIZED])
-def test_quantized_linears_are_whole_number_dots_and_one_fma_per_block(name, level, results):
+def test_quantized_linears_are_integer_dots_and_one_fma_per_block(name, level, results):
     case = CASES[name]
     tensors = case.tensors()
     tokens = np.concatenate([batch.tokens for batch in case.batches()])
@@ -107,7 +107,7 @@ def test_quantized_linears_are_whole_number_dots_and_one_fma_per_block(name, lev
 @pytest.mark.parametrize(
     "name", [name for name, case in CASES.items() if case.op in ("linears", "moe") or "norms" in name]
 )
-def test_fused_steps_give_the_bits_of_the_plain_ones(name, level, files, results, monkeypatch):
+def test_fused_steps_match_the_plain_ones(name, level, files, results, monkeypatch):
     case = CASES[name]
 
     def least(plan, passes):  # what native code needs: store and attend, linears for linear
@@ -121,7 +121,7 @@ def test_fused_steps_give_the_bits_of_the_plain_ones(name, level, files, results
     np.testing.assert_array_equal(fused, native(case, file, level))
 
 
-def test_the_table_has_cases_for_every_op_that_native_code_has_and_no_other(files):
+def test_table_has_cases_for_exactly_the_native_ops(files):
     # linear, attention and choose are plain ops that the passes always replace.
     # A batch gives the scales of "adapt" and the rows of "hidden": tests/engine/ proves them (test_adapters, test_mtp).
     # What it gives to ops of towers is in test_tower_ops.py, and the matrices of rows are in test_linear_at.py.
@@ -143,7 +143,7 @@ def test_the_table_has_cases_for_every_op_that_native_code_has_and_no_other(file
         assert fuse(case.plan(files(name)[0])).steps[-1].op == case.op, name
 
 
-def test_the_table_has_every_type():
+def test_table_has_every_type():
     for op in ("embed", "linears"):
         names = [name for name, case in CASES.items() if case.op == op]
         for type in TYPES:
@@ -151,7 +151,7 @@ def test_the_table_has_every_type():
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
-def test_rows_are_dequantized_to_the_bits_of_numpy(type):
+def test_dequantized_rows_match_numpy(type):
     case = next(case for name, case in CASES.items() if name.startswith(f"embed-{type.name}-"))
     raw = case.tensors()["table.weight"]
     out = np.empty(raw.shape[1], np.float32)
@@ -179,7 +179,7 @@ def linears(level, x, weight):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("type", QUANTIZED, ids=lambda t: t.name)
-def test_activations_next_to_zero_count_as_zeros_and_broken_ones_break_the_result(type, level):
+def test_subnormal_activations_count_as_zeros_and_nan_propagates(type, level):
     rng = np.random.default_rng(0)
     weight = random_weight(rng, type, 20, 512)
     x = np.ones((6, 512), np.float32)
@@ -195,7 +195,7 @@ def test_activations_next_to_zero_count_as_zeros_and_broken_ones_break_the_resul
 @pytest.mark.parametrize("n_rows", [1, 4, 16])
 @pytest.mark.parametrize("broken", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("level", LEVELS)
-def test_weights_that_are_no_numbers_break_the_results_that_they_belong_to_and_no_other(level, broken, n_rows):
+def test_nan_weights_affect_only_their_results(level, broken, n_rows):
     values = np.random.default_rng(0).standard_normal((20, 300)).astype(np.float16)
     for row, column in ((2, 5), (3, 6), (7, 299), (17, 0)):
         values[row, column] = broken
@@ -207,7 +207,7 @@ def test_weights_that_are_no_numbers_break_the_results_that_they_belong_to_and_n
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("n_rows", [3, 21])
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-def test_attention_to_what_is_no_number_is_none_and_to_the_rest_is(name, n_rows, level, tmp_path):
+def test_nan_affects_only_rows_that_attend_to_it(name, n_rows, level, tmp_path):
     case = next(case for name, case in CASES.items() if case.op == "attend" and case.kv_type == "f32")
     tensors = dict(case.tensors())
     values = tensors[f"{name}.weight"].values().copy()

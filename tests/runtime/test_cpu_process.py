@@ -60,7 +60,7 @@ def in_time(work, seconds=PATIENCE):
     return results[0]
 
 
-def test_a_run_is_cancelled_from_another_thread_and_the_next_one_works(tmp_path):
+def test_run_is_cancelled_from_another_thread_and_the_next_one_works(tmp_path):
     program = compiled(tmp_path, n_layers=12)
     state = program.new_state(10)
     want = program.run(PROMPT, state).copy()
@@ -112,13 +112,13 @@ def test_workers_agree_on_where_a_cancelled_run_ends(tmp_path):
         canceller.join()
 
 
-def test_a_call_to_cancel_when_nothing_runs_is_no_concern_of_the_next_run(tmp_path):
+def test_cancel_without_a_run_does_not_affect_the_next_run(tmp_path):
     program = compiled(tmp_path)
     program.cancel()
     assert np.isfinite(program.run(PROMPT, program.new_state(10))).all()
 
 
-def test_threads_of_python_may_share_a_program(tmp_path):
+def test_python_threads_may_share_a_program(tmp_path):
     program = compiled(tmp_path)
     batches = [Batch.of([(TOKENS[i : i + 40], 0, [0, 1])]) for i in range(4)]
     # What `run` gives is a view that the next run overwrites, so only the cache tells them apart.
@@ -169,7 +169,7 @@ def test_logits_outlive_the_program(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3moe"])
-def test_threads_that_have_no_core_give_the_same_bits(name, tmp_path):
+def test_oversubscribed_threads_give_the_same_bits(name, tmp_path):
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
         one, many = (CpuBackend().compile(trace(file), file.tensors, Options(threads=n)) for n in (1, MANY))
         prompt, row = Batch.of([(TOKENS[:40], 0, [0, 1])]), Batch.of([(TOKENS[40:41], 40, [0, 1])])
@@ -215,7 +215,7 @@ def run_script(script, folder, *arguments):
 
 @LINUX
 @PLAIN
-def test_a_thread_that_the_system_refuses_is_one_sentence_and_the_next_run_works(tmp_path):
+def test_thread_that_cannot_start_gives_a_one_line_error_and_the_next_run_works(tmp_path):
     done = run_script(REFUSED, tmp_path)
     assert done.returncode == 0, done.stderr
     sentence = rf"the system refuses to start thread \d+ of {MANY}; use fewer threads\n"
@@ -256,7 +256,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.skipif(os.environ.get("WOOLLY_SANITIZER") == "thread", reason="TSan cannot start threads after a fork")
 @pytest.mark.parametrize("way", ["keep", "drop"])
-def test_a_forked_child_computes_with_threads_of_its_own(way, tmp_path):
+def test_forked_child_computes_with_its_own_threads(way, tmp_path):
     done = run_script(FORK, tmp_path, way)
     assert done.returncode == 0, done.stderr
 
@@ -286,7 +286,7 @@ def test_programs_leave_no_threads_and_no_memory_behind(tmp_path):
 
 
 @LINUX
-def test_a_program_has_the_threads_that_were_asked_for_once_it_ran(tmp_path):
+def test_program_has_the_requested_threads_after_its_first_run(tmp_path):
     program = compiled(tmp_path, threads=3)
     before = threads()
     program.run(PROMPT, program.new_state(10))
@@ -297,7 +297,7 @@ def test_a_program_has_the_threads_that_were_asked_for_once_it_ran(tmp_path):
 
 
 @PLAIN
-def test_an_idle_program_costs_no_cpu(tmp_path):
+def test_idle_program_uses_no_cpu(tmp_path):
     program = compiled(tmp_path, threads=3)
     program.run(PROMPT, program.new_state(10))
 

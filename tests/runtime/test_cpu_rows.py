@@ -79,14 +79,14 @@ def models(tmp_path_factory):
     [(1, 1), (1, 3), (2, 2), (3, 3), (4, 1), (5, 2), (17, 3), (64, 1), (64, 2), (150, 2), (150, 3)],
 )
 @pytest.mark.parametrize("name", MODELS)
-def test_chunks_and_threads_do_not_show(name, chunk, threads, models):
+def test_chunks_and_threads_change_nothing(name, chunk, threads, models):
     model = models(name)
     np.testing.assert_array_equal(model.logits([chunk], TOKENS[0], threads), model.whole[0])
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 100, 129])
 @pytest.mark.parametrize("name", ["F32", "Q8_0", "Q4_K", "qwen3", "biased"])
-def test_prompts_of_several_splits_have_no_seams(name, chunk, models):
+def test_prompts_of_several_splits_are_seamless(name, chunk, models):
     model = models(name)
     np.testing.assert_array_equal(model.logits([chunk], LONG), model.whole[4])
 
@@ -94,7 +94,7 @@ def test_prompts_of_several_splits_have_no_seams(name, chunk, models):
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_a_row_does_not_see_what_else_is_in_the_batch(name, models, data):
+def test_row_does_not_see_the_rest_of_the_batch(name, models, data):
     model = models(name)
     program = model.programs[data.draw(st.sampled_from([1, 2, 3]), "threads")]
     state = program.new_state(N_PAGES)
@@ -118,7 +118,7 @@ def test_a_row_does_not_see_what_else_is_in_the_batch(name, models, data):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_keys_and_values_of_another_sequence_serve_as_well_as_own_ones(name, models):
+def test_keys_and_values_of_another_sequence_can_be_shared(name, models):
     model = models(name)
     program = model.programs[2]
     state = program.new_state(N_PAGES)
@@ -134,7 +134,7 @@ def test_keys_and_values_of_another_sequence_serve_as_well_as_own_ones(name, mod
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_only_wanted_rows_are_computed_and_they_are_the_same(name, models):
+def test_only_wanted_rows_are_computed_with_the_same_bits(name, models):
     model = models(name)
     wanted = [0, 3, 77, 149]
     for rows in (wanted, [5], []):
@@ -145,14 +145,14 @@ def test_only_wanted_rows_are_computed_and_they_are_the_same(name, models):
 
 @pytest.mark.parametrize("budget", [0, 20_000, 60_000])
 @pytest.mark.parametrize("name", ["F32", "Q4_0", "Q4_K", "qwen2"])
-def test_packed_weights_change_nothing_but_speed(name, budget, models):
+def test_packed_weights_change_only_speed(name, budget, models):
     model = models(name)
     program = model.program(threads=2, weight_memory=budget)
     np.testing.assert_array_equal(model.logits([1, 1, 3, 60], TOKENS[0], program=program), model.whole[0])
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_run_in_parts_gives_the_same_as_one(name, models):
+def test_run_in_parts_equals_one_run(name, models):
     model = models(name)
     program = model.programs[2]
     n = len(program.running_plan.steps)
@@ -166,7 +166,7 @@ def test_a_run_in_parts_gives_the_same_as_one(name, models):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_are_those_of_the_reference_but_for_the_rounding_of_activations(name, models):
+def test_logits_match_the_reference_up_to_activation_rounding(name, models):
     model = models(name)
     reference = choose("reference").compile(model.plan, model.file.tensors, Options())
     want = reference.run(Batch.of([(TOKENS[0], 0, range(5))], range(150)), reference.new_state(5))

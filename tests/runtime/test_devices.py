@@ -19,12 +19,12 @@ from woolly.runtime import BACKENDS, Options, backend_for, choose, parse_devices
         ("cuda:0,0", (0, 0)),
     ],
 )
-def test_a_device_is_read(text, numbers):
+def test_device_name_is_parsed(text, numbers):
     assert parse_devices(text) == numbers
 
 
 @pytest.mark.parametrize("text", ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda:0,", "cpu:0", "cuda:1234", "0", 0])
-def test_what_is_no_device_is_one_sentence(text):
+def test_invalid_device_gives_a_one_line_error(text):
     with pytest.raises(
         RequestError, match=r"cuda:N, metal:N, vulkan:N \(N from 0\), or cuda:0,1 for several GPUs"
     ) as caught:
@@ -32,7 +32,7 @@ def test_what_is_no_device_is_one_sentence(text):
     assert caught.value.field == "device"
 
 
-def test_a_device_chooses_the_backend():
+def test_device_selects_the_backend():
     assert backend_for(None) == backend_for("auto") == "auto"
     assert backend_for("cpu") == backend_for("cpu", "cpu") == "cpu"
     assert backend_for("cuda:1") == backend_for("cuda:1", "cuda") == "cuda"
@@ -41,7 +41,7 @@ def test_a_device_chooses_the_backend():
         backend_for("cuda:1", "cpu")
 
 
-def test_a_model_is_opened_on_a_device(tmp_path):
+def test_model_is_opened_on_a_device(tmp_path):
     from tests.cases.tiny import TINY, write_tiny
     from woolly import LLM
 
@@ -83,7 +83,7 @@ class Named:
         ("absent", "absent", "cpu", 1),
     ],
 )
-def test_auto_asks_for_a_gpu_only_if_those_before_it_do_not_take_the_plan(cuda, vulkan, taken, n_asked, monkeypatch):
+def test_auto_queries_a_gpu_only_if_earlier_backends_reject_the_plan(cuda, vulkan, taken, n_asked, monkeypatch):
     backends = [Named("cuda", True, cuda), Named("vulkan", True, vulkan), Named("cpu", False, "takes")]
     for one in backends:
         monkeypatch.setitem(BACKENDS, one.name, lambda one=one: one)

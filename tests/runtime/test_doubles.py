@@ -27,17 +27,17 @@ def errors(found, exact, x):
         (log_double, Decimal.ln, np.concatenate([np.arange(2.0, 200), RANDOM.uniform(0.5, 2, 100)])),
     ],
 )
-def test_functions_are_right_to_about_a_unit_of_the_last_place(function, exact, x):
+def test_functions_are_accurate_to_about_one_ulp(function, exact, x):
     assert max(errors(function(x), exact, x)) < 1.1
 
 
-def test_whole_powers_of_two_are_exact():
+def test_powers_of_two_are_exact():
     whole = np.arange(-40.0, 20)
     np.testing.assert_array_equal(exp2_double(whole), 2.0**whole)
     assert log_double(np.ones(1))[0] == 0
 
 
-def test_as_floats_they_are_those_of_numpy():
+def test_as_floats_they_match_numpy():
     """What rows are computed with is rounded to f32: an error of f64 is seen once in 2^28 times."""
     steps = np.arange(1.0, 4000)
     np.testing.assert_array_equal(np.float32(log_double(steps)), np.float32(np.log(steps)))
@@ -50,7 +50,7 @@ def test_as_floats_they_are_those_of_numpy():
 
 @pytest.mark.parametrize("sees_later", [True, False])
 @pytest.mark.parametrize("n", [8, 20, 32, 64, 128])
-def test_a_bucket_begins_where_whole_numbers_say(n, sees_later):
+def test_bucket_begins_at_an_integer(n, sees_later):
     """far^m single^j >= 128^j single^m, for the j-th of m buckets."""
     side = n // 2 if sees_later else n
     single = side // 2

@@ -30,7 +30,7 @@ def is_open():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.parametrize("is_collecting", [True, False])
-def test_a_child_looks_for_no_garbage_until_its_gpus_are_left(is_collecting, monkeypatch):
+def test_child_collects_no_garbage_until_its_gpus_are_released(is_collecting, monkeypatch):
     gpu, before = Gpu(), gc.isenabled()
     monkeypatch.setattr(forks, "_opened", [Broken(), gpu])
     (gc.enable if is_collecting else gc.disable)()
@@ -44,7 +44,7 @@ def test_a_child_looks_for_no_garbage_until_its_gpus_are_left(is_collecting, mon
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_what_is_closed_is_forgotten():
+def test_closed_devices_are_forgotten():
     gpu = Gpu()
     forks.leave_in_children(gpu)
     assert gpu in forks._opened

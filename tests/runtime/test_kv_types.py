@@ -16,17 +16,17 @@ from woolly.runtime.split import SplitBackend
 
 
 @pytest.mark.parametrize("kv_type", ["q4_0", "", "q8_0/", "/q4", "q8_0/q4/q4", "Q4"])
-def test_another_name_is_refused_with_the_names(kv_type):
+def test_unknown_type_is_rejected_with_the_names(kv_type):
     with pytest.raises(RequestError, match="choose one of: f16, f32, q8_0, q4, or two for K and V, as in q8_0/q4"):
         Options(kv_type=kv_type)
 
 
-def test_llama_cpps_name_of_the_type_of_4_bits_is_told():
+def test_llama_cpp_name_of_the_4_bit_type_is_suggested():
     with pytest.raises(RequestError, match=r"q4_0 is llama\.cpp's name, and q4 the one here"):
         Options(kv_type="q8_0/q4_0")
 
 
-def test_a_gpu_that_need_not_be_opened_has_these_types(tiny_model):
+def test_gpu_types_are_known_without_opening_it(tiny_model):
     others, options = "f16, f32, q8_0, q4, q8_0/q4, f16/q4", Options(kv_type="f16/f32")
     with open_gguf(tiny_model) as file, pytest.raises(RequestError, match=f"no kernels for; choose one of: {others}$"):
         CudaBackend(pytest.fail).compile(trace(file), file.tensors, options)
@@ -34,7 +34,7 @@ def test_a_gpu_that_need_not_be_opened_has_these_types(tiny_model):
         SplitBackend(CudaBackend(pytest.fail), insists=False).compile(trace(file), file.tensors, options)
 
 
-def test_the_same_type_twice_is_that_type(tiny_model):
+def test_equal_types_for_keys_and_values_are_that_type(tiny_model):
     for kv_type in KV_TYPES:
         assert Options(kv_type=f"{kv_type}/{kv_type}") == Options(kv_type=kv_type)
     assert Options(kv_type="f16/q4").kv_type == "f16/q4"
@@ -50,7 +50,7 @@ def test_gpus_have_every_type_and_all_but_cuda_every_pair():
         assert (len(set(kv_types_of(kind))) == len(KV_TYPES) ** 2) == (kind != "cuda")
 
 
-def test_pages_of_a_gpu_take_the_bits_of_both_types():
+def test_gpu_pages_take_the_bits_of_both_types():
     sizes = {kv_type: page_bytes(Paged(2, 80, 64), kv_type) for kv_type in kv_types_of("cuda")}  # 80 fill 96
     assert sizes["q4"] == (2 * 32 * 96 * 9 // 16, 2 * 32 * 64 * 9 // 16)
     assert sizes["q8_0/q4"] == (sizes["q8_0"][0], sizes["q4"][1])
@@ -58,7 +58,7 @@ def test_pages_of_a_gpu_take_the_bits_of_both_types():
     assert page_bytes(Paged(1, 80, 40, v_in_k=True), "q8_0/q4") == (32 * 96 * 9 // 8, 0)
 
 
-def test_a_page_takes_the_bits_of_both_types(tmp_path):
+def test_page_takes_the_bits_of_both_types(tmp_path):
     sizes, model = {}, write_tiny(TINY["qwen3"], tmp_path / "tiny.gguf")  # heads of 32 fill whole blocks
     for kv_type in ("f16", "q8_0", "q8_0/q4", "q4"):
         with LLM(model, ctx=64, threads=1, kv_type=kv_type) as llm:
@@ -79,7 +79,7 @@ def test_a_page_takes_the_bits_of_both_types(tmp_path):
         (FAMILIES["qwen2vl"], "q4", True, True),  # rows of pictures turn by other positions
     ],
 )
-def test_keys_whose_biases_are_kept_in_4_bits_are_told_of(tiny, kv_type, centers, is_told, tmp_path, caplog):
+def test_keys_with_biases_in_4_bits_give_a_warning(tiny, kv_type, centers, is_told, tmp_path, caplog):
     for name in ("one.gguf", "other.gguf"):
         with open_gguf(write_tiny(tiny, tmp_path / name)) as file:
             for _ in range(2):

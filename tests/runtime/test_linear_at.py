@@ -67,7 +67,7 @@ def compiled(pair, build, backend="cpu", **options):
 
 @pytest.mark.parametrize("level", _native.kernel_levels())
 @pytest.mark.parametrize("pair", PAIRS)
-def test_each_row_has_the_bits_of_a_product_with_its_own_matrix(pair, level):
+def test_each_row_matches_a_product_with_its_own_matrix(pair, level):
     both = [compiled(pair, lambda p, x, n=n: p.linear(x, n, width=ROWS), threads=1, level=level) for n in "ab"]
     want = np.stack([run(one, batch_of([0] * len(MIXED))) for one in both])[MIXED, np.arange(len(MIXED))]
     for threads in (1, 3):
@@ -82,7 +82,7 @@ def test_each_row_has_the_bits_of_a_product_with_its_own_matrix(pair, level):
     assert np.linalg.norm(near - want) < 0.02 * np.linalg.norm(near)
 
 
-def test_the_reference_multiplies_rows_with_the_matrix_that_the_batch_names():
+def test_reference_uses_the_matrix_that_the_batch_names():
     own = {name: one.dequantize() for name, one in tensors("F32").items()}
     x, program = own["token_embd.weight"], compiled("F32", at, "reference")
     got = run(program, batch_of([0, 1, 1, 0]))
@@ -93,7 +93,7 @@ def test_the_reference_multiplies_rows_with_the_matrix_that_the_batch_names():
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("place", [2, -1])
-def test_a_matrix_that_is_not_there_is_refused(backend, place):
+def test_missing_matrix_is_rejected(backend, place):
     with pytest.raises(ValueError, match="a matrix that the step does not have"):
         run(compiled("F32", at, backend), batch_of([0, place]))
 
@@ -104,7 +104,7 @@ def test_rows_are_picked_before_the_product():
     assert [step.op for step in fuse(plan).steps][-2:] == ["output_rows", "linear_at"]
 
 
-def test_the_matrix_of_pictures_costs_tokens_nothing():
+def test_image_matrix_costs_text_nothing():
     plan, _ = traced("Q8_0-Q6_K", at)
     (step,) = (step for step in plan.steps if step.op == "linear_at")
     weight, other = step.weights
@@ -113,7 +113,7 @@ def test_the_matrix_of_pictures_costs_tokens_nothing():
     assert step.cost(plan, Load(1, 0, 3)).products == 3 * ROWS * COLUMNS
 
 
-def test_matrices_of_other_sizes_are_refused():
+def test_matrices_of_other_sizes_are_rejected():
     p = Tracer("case", tensors("F32"))
     with pytest.raises(PlanError, match=r"a.weight has shape \(37, 256\), expected \(38, 256\)"):
         p.linear_at(p.embed("token_embd", width=COLUMNS), "a", "b", width=38)

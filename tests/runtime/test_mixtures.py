@@ -81,7 +81,7 @@ def run(program, tokens):
 
 @pytest.mark.parametrize("type", [T.F32, T.Q8_0, T.Q4_0], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", CASES)
-def test_a_mixture_is_near_the_reference_and_the_same_for_every_row_thread_and_level(name, type, tmp_path):
+def test_mixture_is_close_to_the_reference_and_the_same_for_every_row_thread_and_isa(name, type, tmp_path):
     file, plan = open_case(tmp_path, name, type)
     with file:
         want = run(choose("reference").compile(plan, file.tensors, Options()), TOKENS)
@@ -116,7 +116,7 @@ def act(kind, gate, up, limit=0.0):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_reference_is_a_loop_over_rows_and_experts(name, tmp_path):
+def test_reference_is_a_loop_over_rows_and_experts(name, tmp_path):
     case = CASES[name]
     tensors, _ = make(case, T.F32)
     file, plan = open_case(tmp_path, name, T.F32)

@@ -114,14 +114,14 @@ def mixed(logits, ranked):
 
 
 @pytest.mark.parametrize("name", [name for name in MOES if name != "sigmoid-next-to-zero"])
-def test_the_reference_is_a_loop_over_rows_and_their_experts(name, mixtures):
+def test_reference_is_a_loop_over_rows_and_their_experts(name, mixtures):
     mixture = mixtures(name)
     got = run(mixture.program("reference"))
     want = one_by_one(mixture.experts, mixture.tensors, TOKENS)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
 
 
-def test_scores_of_nothing_but_zeros_make_no_row_that_is_not_a_number(mixtures):
+def test_all_zero_scores_give_no_nan(mixtures):
     mixture = mixtures("sigmoid-next-to-zero")
     for backend in ("reference", "cpu"):
         assert (run(mixture.program(backend)) == 0).all()
@@ -154,7 +154,7 @@ def by_linears(experts, tensors, folder, level, weight_of):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("n_used", [1, 2, 4])
 @pytest.mark.parametrize("type", [T.F32, T.F16, T.Q8_0, T.Q4_K, T.Q6_K], ids=lambda t: t.name)
-def test_an_expert_gives_the_bits_of_linears(type, n_used, level, tmp_path):
+def test_expert_matches_linears(type, n_used, level, tmp_path):
     # With one expert for a row, or several of equal logits, normalized weights are exact: 1, 1 / 2, 1 / 4.
     experts = Experts(
         5,
@@ -207,7 +207,7 @@ def alone(mixtures):
 @pytest.mark.parametrize("name", ROWS)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_a_row_has_the_same_bits_whatever_rows_threads_and_chunks(name, alone, data):
+def test_row_has_the_same_bits_for_all_rows_threads_and_chunks(name, alone, data):
     programs, single = alone(name)
     program = programs[data.draw(st.sampled_from([1, 2, 3]), "threads")]
     n = data.draw(st.sampled_from([1, 2, 3, 5, 8, 17, 33, 70, 150]), "rows")
@@ -220,7 +220,7 @@ def test_a_row_has_the_same_bits_whatever_rows_threads_and_chunks(name, alone, d
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
-def test_a_budget_for_weights_changes_nothing_but_memory(share, mixtures, alone):
+def test_weight_budget_changes_only_memory(share, mixtures, alone):
     mixture, (_, single) = mixtures("Q6_K"), alone("Q6_K")
     experts = mixture.experts
     sizes = [16 * experts.width * 4]  # the router's 8 rows take a panel of 16
@@ -235,7 +235,7 @@ def test_a_budget_for_weights_changes_nothing_but_memory(share, mixtures, alone)
     assert (stats.hits, stats.misses) == (2 * kept, 2 * (4 - kept))
 
 
-def test_only_experts_that_rows_go_to_are_packed_unless_ahead(mixtures):
+def test_only_used_experts_are_packed_unless_ahead(mixtures):
     mixture = mixtures("all-to-one")
     program = mixture.program(threads=2)
 
@@ -254,7 +254,7 @@ def test_only_experts_that_rows_go_to_are_packed_unless_ahead(mixtures):
     assert done("gate") == [panels] * 6
 
 
-def test_a_run_of_no_row_gives_none(tmp_path):
+def test_run_without_rows_gives_none(tmp_path):
     experts = MOES["two-of-8"]
 
     def build(p):
@@ -268,7 +268,7 @@ def test_a_run_of_no_row_gives_none(tmp_path):
 
 @pytest.mark.parametrize("name", ["norm-scale-residual", "residual", "norm", "norm-residual-Q8_0"])
 @pytest.mark.parametrize("n_passes", range(1, len(FUSIONS) + 1))
-def test_norm_scale_and_residual_move_into_the_step_and_change_no_bit(name, n_passes, mixtures):
+def test_norm_scale_and_residual_are_fused_without_changing_bits(name, n_passes, mixtures):
     mixture = mixtures(name)
     plan = mixture.plan
     for one_pass in FUSIONS[:n_passes]:
@@ -304,7 +304,7 @@ def test_steps_that_share_scratch_memory_wait_for_each_other(tmp_path):
     np.testing.assert_array_equal(results[2], results[1])
 
 
-def test_a_shared_expert_beside_the_routed_ones_is_added_and_not_lost(tmp_path):
+def test_shared_expert_is_added_to_the_routed_ones(tmp_path):
     experts = MOES["norm"]
     tensors = experts.make(np.random.default_rng(0), N_TOKENS)
     tensors["shared.weight"] = random_weight(np.random.default_rng(1), T.F32, 48, 48)
@@ -323,7 +323,7 @@ def test_a_shared_expert_beside_the_routed_ones_is_added_and_not_lost(tmp_path):
     np.testing.assert_allclose(got, reference[0], rtol=1e-4, atol=1e-5 * np.abs(got).max())
 
 
-def test_costs_count_the_experts_that_rows_go_to(mixtures):
+def test_costs_count_the_used_experts(mixtures):
     mixture = mixtures("two-of-8")
     width, ffn = mixture.experts.width, mixture.experts.ffn
     one, prompt = Workload("generation", 3), Workload("prompt", 20)
@@ -337,7 +337,7 @@ def test_costs_count_the_experts_that_rows_go_to(mixtures):
     assert bench.profile(one)[0].name in {"router gate up down (F32)", "embed"}
 
 
-def test_bounds_count_the_experts_that_rows_go_to(mixtures):
+def test_bounds_count_the_used_experts(mixtures):
     mixture = mixtures("two-of-8")
     work = Workload("generation", 3)
     _, costs = Bench(mixture.program(threads=1), [work]).costs(work)
@@ -347,7 +347,7 @@ def test_bounds_count_the_experts_that_rows_go_to(mixtures):
     assert limits.arithmetic == pytest.approx(costs[-1].macs / 3 / 1e6)
 
 
-def test_a_plan_prints_the_step_with_its_weights_and_options(mixtures):
+def test_plan_prints_the_step_with_its_weights_and_options(mixtures):
     line = show(mixtures("norm-scale-residual").plan).splitlines()[-3]
     assert "router.weight gate.weight up.weight down.weight" in line
     assert "n_used=2 scoring=softmax normalize=True weights_scale=1" in line
@@ -365,7 +365,7 @@ def refused(message, shapes=None, **changes):
     assert "\n" not in str(caught.value)
 
 
-def test_what_does_not_fit_is_refused_in_one_sentence():
+def test_mismatched_sizes_give_a_one_line_error():
     for n_used in (0, -1, 5):
         refused(f"moe uses {n_used} of 4 experts; at least 1 and at most all were expected", n_used=n_used)
     refused(
@@ -387,7 +387,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence():
     refused(r"gate\.weight has shape \(4, 6, 8\), expected \(4, 7, 8\)", ffn=7)
 
 
-def test_experts_of_a_type_without_kernel_are_refused_by_name(tmp_path):
+def test_experts_of_a_type_without_kernel_are_rejected_by_name(tmp_path):
     experts = Experts(2, 1, (T.F32, T.Q1_0, T.F32), width=256, logits=(0.0, 0.0))
     with (
         write(tmp_path / "moe.gguf", experts.make(np.random.default_rng(0), 4)) as file,

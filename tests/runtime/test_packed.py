@@ -42,7 +42,7 @@ def panels(program):
     return {name: program._native.panels_done(index) for name, (index,) in program._steps.matrices.items()}
 
 
-def test_without_budget_every_matrix_of_a_linear_is_kept(tmp_path):
+def test_without_budget_every_linear_matrix_is_kept(tmp_path):
     program = compiled(tmp_path)
     assert program.weight_stats().n_bytes == sum(packed_bytes(program).values())
     for runs in (1, 2):
@@ -64,7 +64,7 @@ def test_panels_are_packed_when_a_step_first_needs_them(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99, 1.0])
-def test_the_budget_holds_and_goes_to_what_comes_first(share, tmp_path):
+def test_budget_is_respected_and_goes_to_first_users(share, tmp_path):
     sizes = packed_bytes(compiled(tmp_path))
     budget = int(share * sum(sizes.values()))
     program = compiled(tmp_path, weight_memory=budget)
@@ -80,7 +80,7 @@ def test_the_budget_holds_and_goes_to_what_comes_first(share, tmp_path):
     assert sorted(name for name, n in panels(program).items() if n) == sorted(kept)
 
 
-def test_a_run_in_parts_counts_each_read_once(tmp_path):
+def test_run_in_parts_counts_each_read_once(tmp_path):
     program = compiled(tmp_path, weight_memory=0)
     state, n = program.new_state(1), len(program.running_plan.steps)
     for first in range(n):
@@ -88,14 +88,14 @@ def test_a_run_in_parts_counts_each_read_once(tmp_path):
     assert program.weight_stats().misses == N_MATRICES
 
 
-def test_a_table_that_is_also_the_output_is_kept_once(tmp_path):
+def test_tied_output_table_is_kept_once(tmp_path):
     program = compiled(tmp_path, tiny=replace(TINY["granite"], type=GGMLType.Q4_0))
     sizes = packed_bytes(program)
     assert "token_embd.weight" in sizes
     assert program.weight_stats().n_bytes == sum(sizes.values())
 
 
-def test_a_refused_batch_is_not_counted(tmp_path):
+def test_rejected_batch_is_not_counted(tmp_path):
     program = compiled(tmp_path)
     with pytest.raises(ValueError, match="outside the vocabulary"):
         program.run(replace(BATCH, tokens=BATCH.tokens + 1000), program.new_state(1))
@@ -137,7 +137,7 @@ def mapped_kib(path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell what is mapped")
-def test_pages_of_the_file_are_given_back_after_packing(tmp_path):
+def test_file_pages_are_released_after_packing(tmp_path):
     tiny = replace(LLAMA, ffn=16384)
     file = open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf"))
     program = CpuBackend().compile(trace(file), file.tensors, Options(threads=2))
@@ -168,7 +168,7 @@ def test_weights_are_packed_ahead_and_a_run_takes_over(tmp_path):
         program.close()
 
 
-def test_a_program_that_is_dropped_while_it_prepares_frees_its_file(tmp_path):
+def test_program_dropped_while_preparing_frees_its_file(tmp_path):
     for _ in range(20):
         program = compiled(tmp_path)
         program.load_weights()

@@ -95,7 +95,7 @@ def run(program, first=0, last=None, state=None):
     return program.run(BATCH, state or program.new_state(3), first, last).copy()
 
 
-def test_a_backend_and_its_program_say_what_they_are(backend, program, file):
+def test_backend_and_program_describe_themselves(backend, program, file):
     assert BACKENDS[backend.name]().name == program.about.backend == backend.name
     assert backend.is_available()
     assert program.about.level in backend.levels if backend.levels else program.about.level is None
@@ -104,14 +104,14 @@ def test_a_backend_and_its_program_say_what_they_are(backend, program, file):
     assert program.running_plan.n_tokens == program.plan.n_tokens
 
 
-def test_a_state_has_pages_of_one_size(program):
+def test_state_has_pages_of_one_size(program):
     one, three = program.new_state(1), program.new_state(3)
     assert (one.n_pages, three.n_pages) == (1, 3)
     assert one.n_bytes == one.page_bytes == three.page_bytes > 0
     assert three.n_bytes == 3 * one.page_bytes
 
 
-def test_logits_agree_with_the_reference_and_do_not_depend_on_where_a_run_stops(program, file):
+def test_logits_match_the_reference_wherever_a_run_stops(program, file):
     wanted = run(choose("reference").compile(trace(file), file.tensors, Options()))
     whole = run(program)
     assert whole.shape == (3, program.plan.width) and whole.dtype == np.float32
@@ -122,7 +122,7 @@ def test_logits_agree_with_the_reference_and_do_not_depend_on_where_a_run_stops(
     assert np.array_equal(last, whole)
 
 
-def test_weights_may_be_loaded_ahead_and_reads_of_them_are_counted(program):
+def test_weights_may_be_loaded_ahead_and_their_reads_are_counted(program):
     before = program.weight_stats()
     whole = run(program)
     after = program.weight_stats()
@@ -132,7 +132,7 @@ def test_weights_may_be_loaded_ahead_and_reads_of_them_are_counted(program):
     assert np.array_equal(run(program), whole)
 
 
-def test_times_are_taken_in_the_block_alone_and_of_the_steps_that_ran(program):
+def test_times_are_recorded_only_inside_the_context_for_executed_steps(program):
     state, n = program.new_state(3), len(program.running_plan.steps)
     run(program, state=state)
     start = time.perf_counter_ns()
@@ -146,7 +146,7 @@ def test_times_are_taken_in_the_block_alone_and_of_the_steps_that_ran(program):
     assert not any(times)
 
 
-def test_cancel_stops_a_run_and_does_no_harm_to_the_next(program):
+def test_cancel_stops_a_run_and_not_the_next(program):
     whole, stop = run(program), threading.Event()
 
     def cancel():
@@ -166,7 +166,7 @@ def test_cancel_stops_a_run_and_does_no_harm_to_the_next(program):
     assert np.array_equal(run(program), whole)
 
 
-def test_a_state_or_an_option_of_another_backend_is_refused(backend, program, file):
+def test_state_or_option_of_another_backend_is_rejected(backend, program, file):
     class Foreign:
         n_pages, page_bytes, n_bytes = 3, 1, 3
 
@@ -176,7 +176,7 @@ def test_a_state_or_an_option_of_another_backend_is_refused(backend, program, fi
         backend.compile(trace(file), file.tensors, Options(level="nonsense"))
 
 
-def test_an_llm_runs_on_a_backend_by_its_name(file):
+def test_llm_runs_on_a_named_backend(file):
     params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
     with LLM(file.path, backend="second", ctx=64) as second, LLM(file.path, backend="reference", ctx=64) as reference:
         assert second.engine.program.about.backend == "second"

@@ -34,13 +34,13 @@ def whole(prog):
     return prog.run(Batch.of([(IDS, 0, [0, 1, 2])], range(len(IDS)), slots=[(-1, 0)]), prog.new_state(3, 1))
 
 
-def test_the_reference_knows_every_op_of_the_table_and_no_other():
+def test_reference_has_exactly_the_ops_of_the_table():
     assert set(REFERENCE_OPS) == set(OPS)
 
 
 # 64 layers without norms before them add their roundings up beyond what is close here.
 @pytest.mark.parametrize("name", [name for name, tiny in FAMILIES.items() if tiny.n_layers < 64])
-def test_chunks_give_the_logits_of_the_whole(name, tmp_path):
+def test_chunks_give_the_logits_of_the_complete_prompt(name, tmp_path):
     prog = program(name, tmp_path)
     expected = whole(prog)
     # NumPy rounds a product of many rows in another way than one of few; a state carries the differences on.
@@ -62,13 +62,13 @@ def test_sequences_in_one_batch_do_not_see_each_other(tmp_path):
     np.testing.assert_allclose(together, np.concatenate(alone), **CLOSE)
 
 
-def test_only_the_wanted_rows_come_back(tmp_path):
+def test_only_the_wanted_rows_are_returned(tmp_path):
     prog = program("llama", tmp_path)
     some = prog.run(Batch.of([(IDS, 0, [0, 1, 2])], [3, 70]), prog.new_state(3))
     np.testing.assert_allclose(some, whole(prog)[[3, 70]], **CLOSE)
 
 
-def test_a_run_in_two_parts_gives_the_same_as_one(tmp_path):
+def test_run_in_two_parts_equals_one(tmp_path):
     prog = program("granite", tmp_path)
     expected = whole(prog)
     batch, state = Batch.of([(IDS, 0, [0, 1, 2])], range(len(IDS))), prog.new_state(3)
@@ -77,7 +77,7 @@ def test_a_run_in_two_parts_gives_the_same_as_one(tmp_path):
     np.testing.assert_array_equal(prog.run(batch, state, first=9), expected)
 
 
-def test_a_run_that_starts_where_nothing_was_left_is_refused(tmp_path):
+def test_resumed_run_without_a_previous_part_is_rejected(tmp_path):
     prog = program("llama", tmp_path)
     batch, state = Batch.of([(IDS, 0, [0, 1, 2])]), prog.new_state(3)
     with pytest.raises(PlanError, match="step 5 needs v"):
@@ -86,7 +86,7 @@ def test_a_run_that_starts_where_nothing_was_left_is_refused(tmp_path):
         prog.run(batch, state, first=3, last=2)
 
 
-def test_a_budget_for_weights_changes_nothing_but_memory(tmp_path):
+def test_weight_budget_changes_only_memory(tmp_path):
     free, tight = program("qwen3", tmp_path), program("qwen3", tmp_path, weight_memory=60_000)
     np.testing.assert_array_equal(whole(free), whole(tight))
     np.testing.assert_array_equal(whole(free), whole(tight))
@@ -97,13 +97,13 @@ def test_a_budget_for_weights_changes_nothing_but_memory(tmp_path):
     assert stats.n_bytes <= 60_000
 
 
-def test_threads_are_honoured_or_refused(tmp_path):
+def test_threads_are_honored_or_rejected(tmp_path):
     np.testing.assert_allclose(whole(program("llama", tmp_path, threads=1)), whole(program("llama", tmp_path)), **CLOSE)
     with pytest.raises(RequestError, match="threads is 0"):
         program("llama", tmp_path, threads=0)
 
 
-def test_an_unknown_backend_is_refused():
+def test_unknown_backend_is_rejected():
     with pytest.raises(RequestError, match=r"backend 'gpu' is unknown; choose auto or one of: .*reference"):
         choose("gpu")
     assert choose("auto").name in BACKENDS
@@ -160,7 +160,7 @@ def test_scores_fall_with_distance():
 
 
 @pytest.mark.parametrize("style", ["adjacent", "halves"])
-def test_rope_turns_only_its_part_and_keeps_lengths(style):
+def test_rope_rotates_only_its_part_and_keeps_norms(style):
     rope = Rope(head_dim=8, n_rot=4, base=100.0, style=style)
     step = Step("rope", (0,), (1,), (), (("rope", rope),), "")
     x = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
@@ -201,14 +201,14 @@ def one_act(kind, x):
 
 
 @pytest.mark.parametrize("kind", get_args(Act))
-def test_activations_are_what_their_names_say(kind):
+def test_activations_match_their_names(kind):
     x = np.linspace(-6, 6, 61, dtype=np.float32)[None]
     step = Step("act", (0,), (1,), (), (("kind", kind),), "")
     got = REFERENCE_OPS["act"](OpContext(None, None, None), step, x)
     np.testing.assert_allclose(got[0], [one_act(kind, float(one)) for one in x[0]], atol=1e-6, rtol=1e-6)
 
 
-def test_a_layer_norm_has_groups_with_weights_of_their_own():
+def test_layer_norm_has_groups_with_their_own_weights():
     x = np.random.default_rng(2).standard_normal((3, 12)).astype(np.float32)
     weight, bias = np.random.default_rng(3).standard_normal((2, 3, 4)).astype(np.float32)
     arrays = {"w.weight": weight, "w.bias": bias}
@@ -222,7 +222,7 @@ def test_a_layer_norm_has_groups_with_weights_of_their_own():
             np.testing.assert_allclose(got[r, 4 * g : 4 * g + 4], want, atol=1e-6)
 
 
-def test_a_batch_that_its_pages_cannot_hold_is_refused():
+def test_batch_that_exceeds_its_pages_is_rejected():
     with pytest.raises(ValueError, match="1 pages of 32 cannot hold 33 tokens"):
         Batch.of([([0] * 33, 0, [0])])
     with pytest.raises(ValueError, match="at least one"):
@@ -232,7 +232,7 @@ def test_a_batch_that_its_pages_cannot_hold_is_refused():
     assert pages_for(33) == 2
 
 
-def test_a_type_that_cannot_be_computed_is_refused_at_compile(tmp_path):
+def test_uncomputable_type_is_rejected_at_compile(tmp_path):
     weight = Weight("token_embd.weight", GGMLType.Q1_0, (4, 256))
     plan = Plan("test", (Step("embed", (), (0,), (weight,), (), ""),), (Value(0, 256, "batch"),), ())
     with pytest.raises(Exception, match=r"token_embd\.weight.*Q1_0.*not supported yet"):

@@ -26,7 +26,7 @@ def run(op, weights=None, **attributes):
     )
 
 
-def test_a_text_is_pooled_to_its_mean_first_or_last_row():
+def test_text_is_pooled_to_its_mean_first_or_last_row():
     texts = np.split(X, [3, 8])
     np.testing.assert_allclose(run("pool", kind="mean"), [text.mean(axis=0) for text in texts], rtol=1e-6)
     np.testing.assert_array_equal(run("pool", kind="first"), [text[0] for text in texts])
@@ -45,19 +45,19 @@ def test_rows_after_the_first_separator_are_of_the_second_type(separator, kinds)
     np.testing.assert_array_equal(run("embed_type", {"kinds": table}, separator=separator), X + table[kinds])
 
 
-def test_slopes_of_heads_halve_and_those_beyond_a_power_of_two_are_between():
+def test_alibi_slopes_halve_with_interpolation_beyond_a_power_of_two():
     np.testing.assert_allclose(alibi_slopes(8.0, 8), [2.0**-i for i in range(1, 9)])
     np.testing.assert_allclose(alibi_slopes(8.0, 6), [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3])
 
 
-def test_distances_have_buckets_that_grow():
+def test_distances_have_growing_buckets():
     at = [-200, -127, -64, -16, -9, -8, -7, -1, 0, 1, 7, 8, 100, 5000]
     assert distance_buckets(np.array(at), 32).tolist() == [15, 15, 14, 10, 8, 8, 7, 1, 0, 17, 23, 24, 31, 31]
 
 
 @pytest.mark.parametrize("window", [0, 1, 4, 5])
 @pytest.mark.parametrize("alibi", [0.0, 8.0])
-def test_rows_see_the_whole_text_or_a_window_around_them(window, alibi):
+def test_rows_see_the_complete_text_or_a_window_around_them(window, alibi):
     rng, rows, heads, head_dim = np.random.default_rng(1), 11, 4, 8
     q, k, v = rng.standard_normal((3, rows, heads * head_dim)).astype(np.float32)
     attributes = {"entry": 0, "head_dim": head_dim, "scale": 0.3, "mask": "all", "window": window, "softcap": 0.0}

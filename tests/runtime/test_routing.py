@@ -13,7 +13,7 @@ def routed(n_used, logits, scoring="softmax", normalize=False, weights_scale=1.0
     return expert_weights(step, np.array([logits], np.float32), select)[0]
 
 
-def test_of_equal_logits_the_lower_index_is_chosen():
+def test_lower_index_of_equal_logits_is_chosen():
     assert np.flatnonzero(routed(3, [1, 2, 1, 2, 1, 1])).tolist() == [0, 1, 3]
     # Sigmoids of 50 and of 60 are both 1 in f32; their logits still tell them apart.
     assert np.flatnonzero(routed(2, [50, 60, 55, 60, 50, 60], "sigmoid")).tolist() == [1, 3]
@@ -34,19 +34,19 @@ def test_experts_that_share_a_matrix_are_one_with_both_weights():
     np.testing.assert_allclose(routed(4, log, shared=2), [4 / 10, 2 / 10, 2 / 10], rtol=1e-6)
 
 
-def test_a_cap_bounds_the_logits_before_they_become_weights():
+def test_softcap_is_applied_before_the_weights():
     odds = np.log([1.0, 3.0]) / np.log(3)
     want = np.exp(2 * np.tanh(odds / 2))
     np.testing.assert_allclose(routed(2, odds, cap=2.0), want / want.sum(), rtol=1e-6)
 
 
-def test_a_bias_of_the_choice_leaves_the_weights_alone():
+def test_selection_bias_does_not_change_the_weights():
     odds = np.log([1.0, 3.0, 1 / 3])
     chosen = routed(1, odds, "sigmoid", select=np.array([0.3, 0.0, 0.6], np.float32))
     np.testing.assert_allclose(chosen, [0, 0, 0.25], rtol=1e-6)
 
 
-def test_groups_whose_two_best_sum_to_less_take_no_part():
+def test_groups_with_lower_top_two_sums_are_excluded():
     odds = np.log([9.0, 1 / 9, 3.0, 2.0, 1.0, 1.0])
     np.testing.assert_allclose(
         routed(2, odds, "sigmoid", groups=3, groups_used=1), [0, 0, 3 / 4, 2 / 3, 0, 0], rtol=1e-6

@@ -7,7 +7,7 @@ from woolly.runtime import Batch
 TWO = [([1, 2], 0, [0]), ([3], 4, [1])]
 
 
-def test_a_batch_names_a_slot_to_read_and_one_to_write_for_each_sequence():
+def test_batch_names_a_slot_to_read_and_one_to_write_per_sequence():
     batch = Batch.of(TWO, slots=[(-1, 3), (0, 2)], keeps=[(1, 4)])
     batch.check_slots(5)
     assert batch.slots_in.tolist() == [-1, 0]
@@ -33,6 +33,6 @@ def test_a_batch_names_a_slot_to_read_and_one_to_write_for_each_sequence():
         ([(-1, 1), (-1, 2)], (), "exactly if its first position is 0"),
     ],
 )
-def test_slots_that_do_not_fit_are_refused(slots, keeps, sentence):
+def test_mismatched_slots_are_rejected(slots, keeps, sentence):
     with pytest.raises(ValueError, match=sentence):
         Batch.of(TWO, slots=slots, keeps=keeps).check_slots(5)

@@ -62,12 +62,12 @@ def both(build, batch):
     return want
 
 
-def test_given_rows_are_as_the_batch_brings_them():
+def test_given_rows_are_those_of_the_batch():
     batch = brought(3, 2)
     np.testing.assert_array_equal(both(lambda p, x: p.output_rows(x), batch), batch.hidden)
 
 
-def test_blend_adds_shares_of_rows_of_a_table():
+def test_blend_adds_weighted_rows_of_a_table():
     places = np.array([[0, 3, -1], [4, -1, 2], [-1, -1, -1]], np.int32)
     shares = np.array([[1, 0.5, 9], [1, 9, -2], [9, 9, 9]], np.float32)
     batch, table = brought(3, places=places, shares=shares), TENSORS["at.weight"].dequantize()
@@ -81,7 +81,7 @@ def test_blend_adds_shares_of_rows_of_a_table():
 
 
 @pytest.mark.parametrize("kind", ["join", "columns", "mean"])
-def test_fold_makes_some_rows_one(kind):
+def test_fold_merges_rows(kind):
     batch = brought(6, outputs=[0, 1, 3])
     got = both(lambda p, x: p.fold(x, rows=3, kind=kind), batch)
     groups = [batch.hidden[row : row + 3] for row in (0, 1, 3)]
@@ -112,7 +112,7 @@ def test_conv_around_filters_rows_of_each_text(before, act):
         np.testing.assert_array_equal(run(one, alone), got[7:8])
 
 
-def test_conv_around_is_refused_where_it_has_no_meaning():
+def test_invalid_conv_around_is_rejected():
     for kernel, before, message in ((5, 5, "begins 5 rows before"), (4, 1, "expected .8, 4")):
         with pytest.raises(PlanError, match=message):
             program(lambda p, x, k=kernel, b=before: p.conv_around(x, "near", kernel=k, before=b), "reference")
@@ -122,7 +122,7 @@ def test_conv_around_is_refused_where_it_has_no_meaning():
         run(one, later)
 
 
-def test_conv_at_reads_the_rows_that_the_batch_names_of_the_same_text():
+def test_conv_at_reads_the_named_rows_of_the_same_text():
     batch, random = brought(9, 1, 40), np.random.default_rng(3)
     weight = TENSORS["near.weight"].dequantize()
     lengths, starts = np.repeat([9, 1, 40], [9, 1, 40]), np.repeat([0, 9, 10], [9, 1, 40])
@@ -147,7 +147,7 @@ def test_conv_at_reads_the_rows_that_the_batch_names_of_the_same_text():
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_conv_at_is_refused_where_it_has_no_meaning(backend):
+def test_invalid_conv_at_is_rejected(backend):
     with pytest.raises(PlanError, match=r"near\.weight has shape \(8, 5\), expected \(8, 4\)"):
         program(lambda p, x: p.conv_at(x, "near", first=0, taps=4), backend)
     with pytest.raises(PlanError, match="conv_at got 5 places from 0 on of output rows"):
@@ -162,7 +162,7 @@ def test_conv_at_is_refused_where_it_has_no_meaning(backend):
             run(one, outside)
 
 
-def test_running_norm_norms_by_what_a_text_has_had_so_far():
+def test_running_norm_uses_all_previous_rows_of_a_text():
     batch, weight = brought(9, 1, 40), np.tile(TENSORS["half.weight"].dequantize(), 2)
     batch.hidden[10:] = 3 * batch.hidden[10:] + 100  # far from 0: a sum of squares of f32 would lose the deviation
     build = lambda p, x: p.output_rows(p.running_norm(x, "half", eps=1e-3))  # noqa: E731
@@ -184,7 +184,7 @@ def test_running_norm_norms_by_what_a_text_has_had_so_far():
     np.testing.assert_array_equal(results[1], results[2])
 
 
-def test_running_norm_is_refused_where_it_has_no_meaning():
+def test_invalid_running_norm_is_rejected():
     three = lambda p, x: p.running_norm(p.columns(x, first=0, width=6), "half", eps=1e-3)  # noqa: E731
     with pytest.raises(PlanError, match=r"half\.weight has shape \(4,\), but x is batch x 6"):
         program(three, "reference")
@@ -207,7 +207,7 @@ def placed(part, adds):
 
 
 @pytest.mark.parametrize("adds", [0, 1])
-def test_place_puts_brought_rows_among_those_of_tokens(adds):
+def test_place_inserts_rows_among_tokens(adds):
     rows = RANDOM.standard_normal((3, 2 * WIDTH)).astype(np.float32)
     batch = Batch.of([([1, 2, 3], 0, [0]), ([4, 5, 6], 0, [1])], range(6))
     batch = replace(batch, brought=rows, brought_rows=np.array([1, 2, 5], np.int32))
@@ -244,7 +244,7 @@ SPANS = ((0, 2), (2, 7), (7, 8), (8, 40), (40, 41), (41, 70))
 
 
 @pytest.mark.parametrize("mask", ["", "block"])
-def test_rows_see_what_the_batch_says(mask):
+def test_attention_ranges_of_the_batch_are_applied(mask):
     batch = brought(70, sees=sees(*SPANS))
     got = {name: run(program(seeing(mask), name, **more), batch) for name, more in (
         ("reference", {}), ("cpu", {"threads": 2, "kv_type": "f32"}))}  # fmt: skip
@@ -255,7 +255,7 @@ def test_rows_see_what_the_batch_says(mask):
 
 
 @pytest.mark.parametrize("mask", ["", "block"])
-def test_what_rows_see_has_the_same_bits_in_any_batch(mask):
+def test_attention_ranges_give_the_same_bits_in_any_batch(mask):
     one = program(seeing(mask), "cpu", threads=3, kv_type="f32")
     alone = brought(70, sees=sees(*SPANS))
     want = run(one, alone)
@@ -264,7 +264,7 @@ def test_what_rows_see_has_the_same_bits_in_any_batch(mask):
     np.testing.assert_array_equal(run(one, together)[5:75], want)
 
 
-def test_a_text_goes_on_after_rows_that_saw_each_other():
+def test_text_continues_after_bidirectional_rows():
     """Blocks of a causal text may come in several runs, each with whole blocks."""
     one = program(seeing(""), "cpu", threads=2, kv_type="f32")
     whole = brought(70, sees=sees(*SPANS))
@@ -289,7 +289,7 @@ def test_a_text_goes_on_after_rows_that_saw_each_other():
         ({"brought": np.ones((1, 8), np.float32), "brought_rows": np.array([4], np.int32)}, "outside of it"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(changes, message):
+def test_mismatched_arrays_are_rejected(changes, message):
     def build(p, x):
         return seeing("block")(p, p.blend(x, "at") if "places" in changes else x)
 
@@ -299,7 +299,7 @@ def test_arrays_that_do_not_fit_are_refused(changes, message):
         run(one, batch)
 
 
-def test_what_rows_see_must_fit_a_window():
+def test_attention_ranges_must_fit_a_window():
     def build(p, x):
         return p.output_rows(p.attention(x, x, x, head_dim=4, scale=0.5, window=4))
 
@@ -309,7 +309,7 @@ def test_what_rows_see_must_fit_a_window():
         run(one, brought(9, sees=sees((0, 2), (2, 7), (7, 9))))
 
 
-def test_a_batch_must_say_what_rows_see():
+def test_batch_must_have_attention_ranges():
     for backend in ("reference", "cpu"):
         with pytest.raises(ValueError, match="does not say what rows see"):
             run(program(seeing("block"), backend), brought(4))
@@ -339,7 +339,7 @@ ROPES = {
 
 
 @pytest.mark.parametrize("name", ROPES)
-def test_sections_turn_by_positions_of_their_own(name):
+def test_mrope_sections_use_their_own_positions(name):
     rope, axes = ROPES[name]
     assert rope_axes(rope).tolist() == axes
     plain, _ = rope_frequencies(replace(rope, sections=(), spectrum="one"))
@@ -347,7 +347,7 @@ def test_sections_turn_by_positions_of_their_own(name):
     np.testing.assert_allclose(rope_frequencies(rope)[0], want)
 
 
-def test_rows_turn_by_their_lines_and_columns():
+def test_2d_rope_uses_lines_and_columns():
     turns = np.array([[0, 0, 3, 3, 9], [0, 1, 3, 4, 9], [0, 2, 5, 3, 9]], np.int32)
     batch = brought(5, turns=turns)
     build = lambda p, x: p.output_rows(p.rope(x, M_ROPE))  # noqa: E731
@@ -364,7 +364,7 @@ def test_rows_turn_by_their_lines_and_columns():
         run(program(build, "cpu"), replace(batch, turns=-turns))
 
 
-def test_rows_that_see_later_ones_have_other_distances_of_one_table():
+def test_bidirectional_rows_have_other_distances_of_one_table():
     def build(p, x):
         for mask in ("all", "since", "all"):
             x = x + p.attention(x, x, x, head_dim=4, scale=0.5, mask=mask, distances="far")

@@ -13,7 +13,7 @@ from woolly.runtime import Batch, Options, choose
 WIDE = replace(TINY["llama"], width=256, ffn=512, head_dim=64, n_layers=1, type=GGMLType.F32)
 
 
-def test_a_matrix_in_memory_is_still_there_after_it_is_packed(tmp_path):
+def test_in_memory_matrix_survives_packing(tmp_path):
     with open_gguf(write_tiny(WIDE, tmp_path / "wide.gguf")) as file:
         own = file.tensors["blk.0.ffn_up.weight"]
         array = np.array(own.data)

@@ -45,12 +45,12 @@ def skip_top():
     del registry._known["skip_top"]
 
 
-def test_it_runs_at_its_place_in_the_chain():
+def test_sampler_runs_at_its_place_in_the_chain():
     assert Sampler(MoreParams(top_k=2, skip_top=1)).next(ROW).token == 2
     assert Sampler(MoreParams(top_k=1)).next(ROW).token == 1
 
 
-def test_its_range_and_its_place_are_checked():
+def test_sampler_range_and_place_are_checked():
     with pytest.raises(RequestError, match=r"^skip_top is -1; a whole number of at least 0 was expected") as refused:
         MoreParams(skip_top=-1)
     assert refused.value.field == "skip_top"
@@ -60,12 +60,12 @@ def test_its_range_and_its_place_are_checked():
         MoreParams(skip_top=1, mirostat=2)
 
 
-def test_the_command_line_has_its_flag():
+def test_sampler_has_a_command_line_flag():
     (flag,) = [one for one in sampler_options(MoreParams) if one.name == "skip_top"]
     assert (flag.opts, flag.help, flag.shown) == (["--skip-top"], options_of(MoreParams)["skip_top"].help, "0")
 
 
-def test_a_body_has_its_field():
+def test_sampler_has_a_request_field():
     body = body_of(MoreParams)
     assert body.model_validate({"skip_top": 2}).skip_top == 2
     described = body.model_json_schema()["properties"]["skip_top"]["description"]
@@ -74,7 +74,7 @@ def test_a_body_has_its_field():
         body.model_validate({"skip_top": "two"})
 
 
-def test_the_reference_has_its_row():
+def test_sampler_is_in_the_reference():
     path = Path(__file__).parents[2] / "docs" / "tools" / "api.py"
     spec = importlib.util.spec_from_file_location("api", path)
     api = importlib.util.module_from_spec(spec)
@@ -82,7 +82,7 @@ def test_the_reference_has_its_row():
     assert "| `skip_top` | `int` | `0` | Drop this many likeliest tokens; 0 for none. |" in api._fields(MoreParams)
 
 
-def test_every_name_of_the_chain_is_a_registered_sampler_and_every_reader_is_one():
+def test_chain_names_and_readers_are_registered_samplers():
     assert all(find_sampler(name) for name in SAMPLERS)
     files = {path.stem for path in Path(registry.__file__).with_name("samplers").glob("[a-z]*.py")}
     assert files == set(SAMPLERS)

@@ -66,7 +66,7 @@ def taken(params, given):
 
 @pytest.mark.parametrize("spread", [0.3, 2.0])
 @pytest.mark.parametrize("name", PARAMS)
-def test_a_head_of_any_length_gives_what_the_row_gives(name, spread):
+def test_top_logits_of_any_length_give_what_the_row_gives(name, spread):
     given, n_head = PARAMS[name]
     params = SamplingParams(seed=7, **given)
     assert Sampler(params).n_head == n_head
@@ -83,7 +83,7 @@ def test_a_head_of_any_length_gives_what_the_row_gives(name, spread):
 
 
 @pytest.mark.parametrize("name", ["greedy", "default", "top_p", "min_p", "penalties", "bans", "log-probabilities"])
-def test_a_head_of_the_length_that_was_asked_for_mostly_suffices(name):
+def test_requested_top_logits_are_usually_enough(name):
     given, n_head = PARAMS[name]
     asked = []
 
@@ -99,7 +99,7 @@ def test_a_head_of_the_length_that_was_asked_for_mostly_suffices(name):
 
 
 @pytest.mark.parametrize("given", WHOLE, ids=lambda given: "-".join(given))
-def test_other_samplers_read_the_whole_row(given):
+def test_other_samplers_read_all_logits(given):
     params = SamplingParams(seed=7, **given)
     assert Sampler(params).n_head == 0
     whole = rows(2.0)[:2]
@@ -107,7 +107,7 @@ def test_other_samplers_read_the_whole_row(given):
 
 
 @pytest.mark.parametrize("given", [{}, {"temperature": 0}, {"top_k": 0, "top_p": 0.5}])
-def test_a_sick_row_is_reported_as_ever(given):
+def test_non_finite_row_is_reported(given):
     params = SamplingParams(seed=1, **given)
     for bad in (np.nan, np.inf):
         row = rows(2.0)[0]
@@ -122,7 +122,7 @@ def test_a_sick_row_is_reported_as_ever(given):
             taken(banned, [head_of(rows(2.0)[0], n)])
 
 
-def test_minimum_tokens_ban_ends_in_heads_too():
+def test_min_tokens_ban_applies_to_top_logits_too():
     class Words:
         stop_ids = frozenset({4, 9})
         n_vocab = N_VOCAB
@@ -136,7 +136,7 @@ def test_minimum_tokens_ban_ends_in_heads_too():
         assert tokens[0] == tokens[1] == row.argsort()[-3] and tokens[2] == 4
 
 
-def test_a_share_that_rounding_could_move_is_not_decided_by_a_head():
+def test_probability_near_a_rounding_limit_is_not_decided_by_top_logits():
     """The sum of the row in float32 is another than in float64, and decides which token is the last."""
     row = np.full(200_000, -14.0, np.float32)
     row[:2] = 0.0, -1.0
@@ -149,7 +149,7 @@ def test_a_share_that_rounding_could_move_is_not_decided_by_a_head():
     assert TopP(0.5, 0)._of_head(head_of(row, 256)) == 1
 
 
-def test_bans_outside_of_a_head_change_its_shares():
+def test_bans_outside_the_top_logits_change_their_probabilities():
     row = np.full(N_VOCAB, -8.0, np.float32)
     row[:2] = 0.0, -0.1
     params = SamplingParams(seed=1, top_k=0, min_p=0.0, top_p=0.4, logit_bias=dict.fromkeys(range(1000, 3000), False))
@@ -173,7 +173,7 @@ def test_bans_outside_of_a_head_change_its_shares():
     ],
     ids=str,
 )
-def test_the_usual_chain_takes_what_its_steps_take(given):
+def test_usual_chain_matches_its_steps(given):
     params = SamplingParams(seed=5, **given)
     usual, steps = Sampler(params), Sampler(params)
     assert usual._chain.usual is not None
@@ -196,12 +196,12 @@ def test_the_usual_chain_takes_what_its_steps_take(given):
     ],
     ids=str,
 )
-def test_other_chains_are_walked_step_by_step(given):
+def test_other_chains_run_step_by_step(given):
     assert Sampler(SamplingParams(seed=5, **given))._chain.usual is None
 
 
 @pytest.mark.parametrize("few", [0, 100])
-def test_samplers_that_choose_together_choose_what_each_chooses_alone(few, monkeypatch):
+def test_batched_samplers_choose_like_each_alone(few, monkeypatch):
     monkeypatch.setattr(usual, "_FEW", few)
     random = np.random.RandomState(4)
     asked = [

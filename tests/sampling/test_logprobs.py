@@ -19,7 +19,7 @@ def log_softmax(row):
 
 
 @given(st.lists(st.floats(-80, 80, width=32), min_size=1, max_size=80), st.data())
-def test_a_token_and_its_alternatives_have_their_exact_log_probability(values, data):
+def test_token_and_alternatives_have_exact_logprobs(values, data):
     row = np.array(values, np.float32)
     token = data.draw(st.integers(0, len(row) - 1))
     n_top = data.draw(st.integers(0, len(row) + 5))
@@ -31,7 +31,7 @@ def test_a_token_and_its_alternatives_have_their_exact_log_probability(values, d
     np.testing.assert_allclose([p for _, p in found.top], expected[[t for t, _ in found.top]], rtol=1e-13, atol=1e-13)
 
 
-def test_a_whole_vocabulary_adds_up_to_one():
+def test_probabilities_of_the_vocabulary_sum_to_one():
     row = (np.random.RandomState(3).standard_normal(49152) * 4).astype(np.float32)
     top = log_probabilities(row, 0, len(row)).top
     assert math.fsum(math.exp(p) for _, p in top) == pytest.approx(1.0, abs=1e-12)
@@ -41,7 +41,7 @@ def flip(ids, logits):
     return -logits
 
 
-def test_the_samplers_do_not_change_the_log_probability():
+def test_samplers_do_not_change_logprobs():
     row = np.random.RandomState(0).standard_normal(50).astype(np.float32)
     params = SamplingParams(seed=1, logprobs=3, temperature=2.0, logit_bias={4: 50.0}, logits_processors=[flip])
     choice = Sampler(params).next(row)
@@ -49,17 +49,17 @@ def test_the_samplers_do_not_change_the_log_probability():
     assert (choice.token, len(choice.logprob.top)) == (4, 3)
 
 
-def test_logprobs_are_made_only_where_asked_for():
+def test_logprobs_are_computed_only_on_request():
     row = np.zeros(5, np.float32)
     assert Sampler(SamplingParams(seed=1)).next(row).logprob is None
     assert Sampler(SamplingParams(seed=1, logprobs=0)).next(row).logprob.top == ()
 
 
-def test_an_impossible_token_has_minus_infinity():
+def test_impossible_token_has_minus_infinity():
     assert log_probabilities(np.array([0.0, -np.inf], np.float32), 1, 0).logprob == -math.inf
 
 
 @pytest.mark.parametrize("row", [[np.nan, 1.0], [np.inf, 1.0], [-np.inf, -np.inf]])
-def test_a_sick_row_is_an_error(row):
+def test_non_finite_row_is_an_error(row):
     with pytest.raises(ModelError, match="not finite"):
         log_probabilities(np.array(row, np.float32), 0, 1)

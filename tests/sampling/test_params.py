@@ -9,7 +9,7 @@ from woolly.errors import RequestError
 from woolly.sampling.params import SAMPLERS, SamplingParams
 
 
-def test_the_defaults_are_those_of_llama_cpp():
+def test_defaults_match_llama_cpp():
     params = SamplingParams()
     assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.8, 40, 0.95, 0.05)
     assert (params.typical_p, params.top_n_sigma, params.min_keep) == (1.0, -1.0, 0)
@@ -86,7 +86,7 @@ def test_the_defaults_are_those_of_llama_cpp():
         ("grammar", ""),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name(name, value):
+def test_value_out_of_range_is_rejected_by_name(name, value):
     with pytest.raises(RequestError, match=f"^{name} is "):
         SamplingParams(**{name: value})
 
@@ -122,19 +122,19 @@ def test_a_value_out_of_range_is_refused_by_name(name, value):
         ({"dry_sequence_breakers": ["x" * 41]}, "dry_sequence_breakers holds 'xxx.* 40 bytes"),
     ],
 )
-def test_a_contradiction_is_refused_with_both_names(values, sentence):
+def test_contradiction_is_rejected_with_both_names(values, sentence):
     with pytest.raises(RequestError, match=f"^{sentence}"):
         SamplingParams(**values)
 
 
-def test_what_is_off_contradicts_nothing():
+def test_disabled_option_contradicts_nothing():
     SamplingParams(mirostat=2, top_k=0, top_p=1.0, min_p=0.0, temperature=1.2)
     SamplingParams(custom_sampler=min, temperature=1.0, top_k=0)
     SamplingParams(samplers=["min_p"], top_k=0, temperature=1.0)
     SamplingParams(temperature=-1, top_k=-1)
 
 
-def test_lists_become_tuples_and_one_text_a_tuple_of_it():
+def test_lists_become_tuples_and_a_string_a_tuple_of_one():
     params = SamplingParams(stop="END", choice=["a", "b"], samplers=["top_k"], stop_token_ids=[3])
     assert params.stop == ("END",)
     assert params.choice == ("a", "b")
@@ -160,7 +160,7 @@ def test_false_in_logit_bias_means_never():
         ({"grammar": 'root ::= "a"'}, ("grammar", 'root ::= "a"')),
     ],
 )  # fmt: skip
-def test_the_structure_has_one_spelling(values, structure):
+def test_structure_has_one_spelling(values, structure):
     params = SamplingParams(**values)
     assert params.structure == structure
     assert replace(params).structure == structure
@@ -190,7 +190,7 @@ def test_every_field_survives_a_copy():
         ("repeat_last_n", 5, {"frequency_penalty": -0.1}),
     ],
 )
-def test_a_field_that_another_one_switches_is_refused_where_that_is_off(name, value, master):
+def test_field_without_effect_is_rejected(name, value, master):
     with pytest.raises(RequestError, match=f"^{name} is .* makes no use of it"):
         SamplingParams(**{name: value})
     assert SamplingParams(**{name: value}, **master)
@@ -202,13 +202,13 @@ def test_a_field_that_another_one_switches_is_refused_where_that_is_off(name, va
 
 
 @pytest.mark.parametrize("other", [{"mirostat": 2}, {"custom_sampler": max}])
-def test_min_keep_is_refused_where_nothing_narrows(other):
+def test_min_keep_is_rejected_without_a_truncating_sampler(other):
     with pytest.raises(RequestError, match=r"^min_keep is 3, but "):
         SamplingParams(min_keep=3, **other)
     assert SamplingParams(min_keep=0, **other)
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numpy_numbers_are_accepted():
     params = SamplingParams(
         temperature=np.float32(0.5),
         top_k=np.int64(5),

@@ -49,7 +49,7 @@ def test_temperature_zero_takes_the_likeliest_and_the_lowest_of_equals():
     assert set(draws([0.0, 3.0, 3.0, 1.0], n=10, temperature=-1.0)) == {1}
 
 
-def test_temperature_zero_comes_after_what_stands_before_it():
+def test_temperature_zero_comes_after_the_preceding_samplers():
     row = [0.0, 3.0, 2.9, 1.0]
     assert draws(row, n=3, temperature=0.0, presence_penalty=0.5).tolist() == [1, 2, 1]
     # Narrowed first, so that the penalty has only the likeliest left to lower.

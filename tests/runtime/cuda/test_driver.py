@@ -126,12 +126,12 @@ def test_upload_round_trips(device, monkeypatch):
     assert np.array_equal(out.view(np.float32), data)
 
 
-def test_arguments_have_the_width_of_their_kind(device, library):
+def test_arguments_have_the_width_of_their_type(device, library):
     device.launch("scale_rows", (3, 2), 64, 50_000, (Address(1 << 40), -7, 0.5))
     assert library.launched == [((3, 2, 1), 64, 50_000, 1 << 40, -7, 0.5)]
 
 
-def test_an_early_kernel_is_a_dependent_launch(device, library):
+def test_early_kernel_is_a_dependent_launch(device, library):
     device.launch("scale_rows", (3, 2), 64, 50_000, (Address(1 << 40), -7, 0.5), early=True)
     assert library.launched == [((3, 2, 1), 64, 50_000, 1 << 40, -7, 0.5, "early")]
     assert library.calls["cuFuncSetAttribute"] == 2 and library.calls["cuModuleLoadData"] == 1
@@ -139,7 +139,7 @@ def test_an_early_kernel_is_a_dependent_launch(device, library):
     assert library.calls["cuFuncSetAttribute"] == 2 and library.calls["cuModuleLoadData"] == 1
 
 
-def test_no_more_groups_of_blocks_are_launched_than_run_at_once(device, library):
+def test_cluster_count_is_limited_to_those_that_run_concurrently(device, library):
     asked = []
 
     def answer(out, function, config):
@@ -163,7 +163,7 @@ def test_kernels_of_an_earlier_generation_are_not_launched_early(library, kernel
     device.close()
 
 
-def test_ptx_is_refused_by_a_driver_that_cannot_compile_it(library, kernels, monkeypatch):
+def test_ptx_is_rejected_by_a_driver_that_cannot_compile_it(library, kernels, monkeypatch):
     monkeypatch.setitem(ATTRIBUTES, 75, 12)
     library.version = 12_040
     with pytest.raises(DeviceError, match="driver 575 or later") as caught:
@@ -171,7 +171,7 @@ def test_ptx_is_refused_by_a_driver_that_cannot_compile_it(library, kernels, mon
     assert caught.value.code == "old_driver"
 
 
-def test_an_unknown_kernel_is_named(device):
+def test_unknown_kernel_is_named(device):
     with pytest.raises(DeviceError, match="no kernel turn_rows"):
         device.launch("turn_rows", (1,), 32, 0, ())
 
@@ -184,7 +184,7 @@ def test_each_thread_enters_the_context_once(device, library):
     assert library.calls["cuCtxSetCurrent"] == before + 1
 
 
-def test_a_kernel_that_hangs_ends_the_device_and_not_the_caller(device, library):
+def test_hanging_kernel_ends_the_device_and_not_the_caller(device, library):
     library.results["cuEventQuery"] = libcuda.NOT_READY
     with pytest.raises(DeviceError, match=r"did not finish its work within 0\.05 seconds; start the process anew"):
         device.wait()
@@ -194,14 +194,14 @@ def test_a_kernel_that_hangs_ends_the_device_and_not_the_caller(device, library)
     assert caught.value.code == "lost"
 
 
-def test_a_lost_card_says_what_the_driver_says_each_time(device, library):
+def test_lost_gpu_repeats_the_driver_error(device, library):
     library.results["cuEventQuery"] = 700
     for _ in range(2):
         with pytest.raises(DeviceError, match=r"illegal memory access .*\(CUDA_ERROR_ILLEGAL_ADDRESS from cuEventQ"):
             device.wait()
 
 
-def test_a_call_that_the_driver_refuses_does_not_end_the_device(device, library):
+def test_rejected_driver_call_does_not_end_the_device(device, library):
     library.results["cuLaunchKernel"] = 701
     with pytest.raises(DeviceError, match=r"refused a call: .* from cuLaunchKernel") as caught:
         device.launch("scale_rows", (1,), 32, 0, ())
@@ -215,7 +215,7 @@ def test_a_call_that_the_driver_refuses_does_not_end_the_device(device, library)
     assert caught.value.code == "lost"
 
 
-def test_a_capture_that_fails_is_ended(device, library):
+def test_failed_capture_is_ended(device, library):
     with pytest.raises(ZeroDivisionError):
         device.capture(lambda: 1 / 0)
     assert library.calls["cuStreamEndCapture"] == library.calls["cuGraphDestroy"] == 1
@@ -230,7 +230,7 @@ def test_a_capture_that_fails_is_ended(device, library):
     assert library.calls["cuGraphLaunch"] == 1 and library.calls["cuGraphExecDestroy"] == 1
 
 
-def test_times_lie_between_marks(device, library):
+def test_event_times_are_between_their_marks(device, library):
     assert device.times([device.mark() for _ in range(3)]) == [250_000, 250_000]
     n_events = library.calls["cuEventCreate"]
     library.results["cuEventElapsedTime"] = 600
@@ -240,7 +240,7 @@ def test_times_lie_between_marks(device, library):
     assert library.calls["cuEventCreate"] == n_events  # those of the first three marks, again and again
 
 
-def test_closing_gives_all_memory_back_but_what_is_looked_at(device, library):
+def test_close_frees_all_memory_except_arrays_in_use(device, library):
     device.allocate(10)
     second = device.beside()
     second.upload(device.allocate(4), np.zeros(1, np.float32))
@@ -259,7 +259,7 @@ def test_closing_gives_all_memory_back_but_what_is_looked_at(device, library):
     assert library.calls["cuDevicePrimaryCtxRetain"] == library.calls["cuDevicePrimaryCtxRelease_v2"]
 
 
-def test_after_a_fault_the_driver_is_asked_for_nothing_more(device, library):
+def test_no_driver_call_after_a_fault(device, library):
     seen = device.pinned(10)
     seen[:] = 7
     address = device.allocate(10)
@@ -275,12 +275,12 @@ def test_after_a_fault_the_driver_is_asked_for_nothing_more(device, library):
     assert library.calls == before
 
 
-def test_memory_that_cannot_be_pinned_is_plain_memory(device, library):
+def test_unpinnable_memory_is_plain_memory(device, library):
     library.results["cuMemHostRegister_v2"] = 801
     assert device.pinned(10).nbytes == 10 and not library.pinned
 
 
-def test_the_best_image_for_a_generation_is_taken(tmp_path):
+def test_best_image_for_a_generation_is_used(tmp_path):
     path = tmp_path / "kernels.bin"
     targets = ("compute_80", "sm_80", "sm_86", "sm_90a")
     path.write_bytes(archive({target: [(target.encode(), ["k"])] for target in targets}))
@@ -301,7 +301,7 @@ def test_the_best_image_for_a_generation_is_taken(tmp_path):
         Archive(path).target(89)
 
 
-def test_memory_that_the_driver_takes_for_pinned_is_not_used(device, library):
+def test_memory_wrongly_reported_as_pinned_is_not_used(device, library):
     places = []
 
     def taken(place, n_bytes, flags):
@@ -318,7 +318,7 @@ def test_memory_that_the_driver_takes_for_pinned_is_not_used(device, library):
     assert library.calls["cuDevicePrimaryCtxRetain"] - library.calls["cuDevicePrimaryCtxRelease_v2"] == retained
 
 
-def test_a_forked_child_asks_the_driver_for_nothing_when_it_drops_what_its_parent_had(device, library):
+def test_forked_child_makes_no_driver_call_when_dropping_inherited_objects(device, library):
     assert device._shared in forks._opened
     seen, place = device.pinned(10), device.allocate(10)
     device.wait()
@@ -333,7 +333,7 @@ def test_a_forked_child_asks_the_driver_for_nothing_when_it_drops_what_its_paren
     assert library.calls == calls
 
 
-def test_memory_that_the_driver_does_not_let_go_is_kept(device, library):
+def test_memory_the_driver_cannot_free_is_kept(device, library):
     library.results["cuMemHostUnregister"] = 999
     kept = len(context._kept)
     seen = device.pinned(10)
@@ -358,18 +358,18 @@ def test_images_of_one_source_are_packed_together(tmp_path):
 @pytest.mark.parametrize(
     "data", [b"", b"woollyk2", b"woollyk2\xff\xff\0\0{}", b"woollyk1\2\0\0\0{}", b"something else"]
 )
-def test_a_damaged_archive_is_named(data, tmp_path):
+def test_damaged_archive_is_named(data, tmp_path):
     (tmp_path / "kernels.bin").write_bytes(data)
     with pytest.raises(DeviceError, match="is damaged"):
         Archive(tmp_path / "kernels.bin")
 
 
-def test_a_build_without_kernels_says_why(tmp_path):
+def test_build_without_kernels_says_why(tmp_path):
     with pytest.raises(DeviceError, match="this build of Woolly has no CUDA kernels"):
         Archive(tmp_path / "none.bin")
 
 
-def test_a_gpu_is_looked_at_without_a_program(device, library, kernels, monkeypatch):
+def test_gpu_is_inspected_without_a_program(device, library, kernels, monkeypatch):
     monkeypatch.setattr(gpus, "open_driver", lambda: Driver(library))
     monkeypatch.setattr(module, "open_driver", lambda: Driver(library))
     found = gpus.find_gpu()

@@ -54,7 +54,7 @@ def emitter(tmp_path):
         yield emitter_of(file)
 
 
-def test_a_grid_follows_the_rows_of_a_run():
+def test_grid_follows_the_rows_of_a_run():
     launch = Launch("k", (GridRows(0, 4, 3), GridRows(1), 5), 32, (), least=2, most=9)
     assert launch.dimensions(9, 2) == (9, 2, 5)
     assert launch.dimensions(1, 1) is None and launch.dimensions(10, 1) is None
@@ -62,14 +62,14 @@ def test_a_grid_follows_the_rows_of_a_run():
     assert Launch("k", (GridRows(1),), 32, (), kind=1, most=1).dimensions(9, 1) == (1,)
 
 
-def test_tiles_leave_rows_in_front_to_other_launches():
+def test_tiles_leave_leading_rows_to_other_launches():
     tiles = Launch("tiles", (GridRows(3, per=8, times=2),), 32, ())
     front = Launch("front", (GridRows(2, per=8),), 32, (), kind=2, most=8)
     assert [tiles.dimensions(20, 1, n) for n in (0, 1, 8, 9)] == [(6,), (4,), (4,), (2,)]
     assert [front.dimensions(20, 1, n) for n in (0, 1, 8, 9)] == [None, (8,), (8,), None]
 
 
-def test_some_launches_are_for_a_row_after_many_positions_and_some_for_all_others():
+def test_launches_are_selected_by_context_length():
     found = [
         [Launch("k", (1,), 32, (), far=far).is_of(0, 0, 1, is_far) for is_far in (False, True)]
         for far in (None, False, True)
@@ -77,7 +77,7 @@ def test_some_launches_are_for_a_row_after_many_positions_and_some_for_all_other
     assert found == [[True, True], [True, False], [False, True]]
 
 
-def test_a_kernel_of_two_steps_is_launched_where_it_may_compute_both():
+def test_fused_kernel_is_launched_only_where_it_can_compute_both_steps():
     store, both = Launch("s", (1,), 32, (), other=1), Launch("b", (1,), 32, (), other=-1, joined=True)
     assert [store.is_of(3, 0, n) for n in (4, 5)] == [True, False]
     assert [both.is_of(4, n, 5) for n in (4, 3)] == [False, True]
@@ -87,7 +87,7 @@ def test_a_kernel_of_two_steps_is_launched_where_it_may_compute_both():
     assert store.is_of(3, 0, 4, is_apart=True) and not both.is_of(4, 4, 5, is_apart=True)
 
 
-def test_scratch_memory_is_shared_and_as_large_as_the_largest_asked_for(emitter):
+def test_scratch_memory_is_shared_and_as_large_as_the_largest_request(emitter):
     sizes = iter([100, 300, 200] * 2)
     n = {step.op for step in emitter.plan.steps}
 
@@ -101,7 +101,7 @@ def test_scratch_memory_is_shared_and_as_large_as_the_largest_asked_for(emitter)
     assert {row.args[:2] for rows in emitter.launches for row in rows} == {(Address(64), Address(1 << 20))}
 
 
-def test_a_weight_is_allocated_once_and_counted_for_each_step(emitter):
+def test_weight_is_allocated_once_and_counted_for_each_step(emitter):
     def ask(emitter, step):
         for weight in step.weights:
             emitter.vector(weight.name)
@@ -118,14 +118,14 @@ def test_a_weight_is_allocated_once_and_counted_for_each_step(emitter):
     assert sum(map(len, emitter.uses)) == 2 * sum(len(step.weights) for step in emitter.plan.steps)
 
 
-def test_an_op_without_kernels_is_refused_with_the_models_line(emitter):
+def test_op_without_kernels_is_rejected_with_the_model_line(emitter):
     with pytest.raises(UnsupportedError, match=r"\.py:\d+: the cuda backend has no kernel for embed yet"):
         emitter.emit()
 
 
 @pytest.mark.parametrize("left_out", ["", "pick"], ids=["choice", "chosen"])
 @pytest.mark.parametrize(("name", "n"), [("dots3note", 8), ("minimax-m3", 12), ("qwen4exp", 8)])
-def test_positions_that_an_index_chooses_are_refused_with_the_context_that_works(name, n, left_out, tmp_path):
+def test_index_positions_beyond_the_limit_are_rejected_with_a_working_context(name, n, left_out, tmp_path):
     with open_gguf(write_tiny((CHOSEN | NEWEST)[name], tmp_path / "tiny.gguf")) as file:
         emitter = emitter_of(file, left_out)
         emitter.device.ask_for({step.op for step in emitter.plan.steps}, lambda emitter, step: None)

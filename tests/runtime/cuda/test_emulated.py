@@ -132,7 +132,7 @@ def test_rows_are_summed_by_shuffles_and_barriers(device):
         device.free(address)
 
 
-def test_what_one_thread_frees_another_may_have_at_once(device):
+def test_memory_freed_by_one_thread_is_available_to_another(device):
     """The system hands out the same place again before the thread that freed it goes on."""
 
     class Native:
@@ -163,7 +163,7 @@ def test_what_one_thread_frees_another_may_have_at_once(device):
     assert not device._sizes
 
 
-def test_lanes_exchange_what_cuda_says(device):
+def test_lane_shuffles_match_cuda(device):
     y, lane = ran(device, "shuffles", 1, 32, 192).reshape(6, 32), np.arange(32)
     assert (y[0] == 5).all()
     assert (y[1] == np.where(lane < 3, lane, lane - 3)).all()
@@ -173,7 +173,7 @@ def test_lanes_exchange_what_cuda_says(device):
     assert (y[5] == np.where(lane < 16, lane + 16 + 200, (lane - 16 ^ 1) + 100)).all()
 
 
-def test_threads_see_what_others_wrote_before_the_barrier(device):
+def test_writes_before_a_barrier_are_visible_after_it(device):
     y = ran(device, "turn", 2, 100, 100, 250, shared=400)
     assert (y == (np.arange(100) + 250) % 100).all()
 
@@ -202,26 +202,26 @@ def test_macros_make_kernels(device):
         ("shared_behind", "wrote behind its shared memory"),
     ],
 )
-def test_what_a_kernel_does_wrong_is_said_with_its_place(device, kernel, sentence):
+def test_kernel_errors_are_reported_with_their_place(device, kernel, sentence):
     with pytest.raises(AssertionError, match=sentence):
         ran(device, kernel, 1, 64, 32, shared=64 if kernel == "shared_behind" else 0)
     assert ran(device, "fill_3", 1, 1, 1)[0] == 3  # the next launch goes well
 
 
-def test_an_index_outside_an_array_is_caught(device):
+def test_out_of_bounds_index_is_caught(device):
     assert ran(device, "index", 1, 1, 1, 2)[0] == 2
     with pytest.raises(AssertionError, match="index outside an array"):
         ran(device, "index", 1, 1, 1, 4)
 
 
-def test_arguments_are_checked_by_kind(device):
+def test_arguments_are_checked_by_type(device):
     with pytest.raises(AssertionError, match="turn takes pi, but was given pf"):
         ran(device, "turn", 1, 1, 1, 2.0)
     with pytest.raises(AssertionError, match="there is no kernel none"):
         ran(device, "none", 1, 1, 1)
 
 
-def test_memory_is_given_back_with_the_last_device_that_nobody_closed(tmp_path):
+def test_memory_is_freed_with_the_last_unclosed_device(tmp_path):
     (tmp_path / "kernels.cu").write_text(SOURCE)
     device = EmulatedDevice(tmp_path / "kernels.cu")
     native, other, at = device._native, device.beside(), int(device.allocate(1000))

@@ -11,7 +11,7 @@ from woolly.runtime.cuda.driver import CudaDevice
 from woolly.runtime.gpu import core
 
 
-def test_a_dry_run_names_the_kernels_that_are_launched(monkeypatch):
+def test_dry_run_names_the_launched_kernels(monkeypatch):
     device, launched = EmulatedDevice(), set()
     launch = device.launch
     monkeypatch.setattr(device, "launch", lambda kernel, *rest: launched.add(kernel) or launch(kernel, *rest))
@@ -20,14 +20,14 @@ def test_a_dry_run_names_the_kernels_that_are_launched(monkeypatch):
     assert kernels_of(ALL["linears-Q4_K-40x768"], like) == launched
 
 
-def test_the_fewest_cases_launch_all_that_can_be():
+def test_minimal_cases_launch_all_kernels():
     kernels = {"a": frozenset("xy"), "b": frozenset("yz"), "c": frozenset("xyz"), "d": frozenset("w")}
     assert fewest(kernels, "xyzwv") == ["c", "d"]
     assert fewest(kernels, "y") == ["a"]
     assert fewest(kernels, "v") == fewest({}, "x") == []
 
 
-def test_kernels_of_hopper_are_launched():
+def test_hopper_kernels_are_launched():
     """Those that have been left out before, on a GPU with as many multiprocessors as an H100 or H200."""
     cases, device = all_cases(), DryDevice()
     launched = set().union(*(kernels_of(cases[name], device) for name in ("every-Q4_K-512", "every-Q4_K-4096")))
@@ -38,7 +38,7 @@ def test_kernels_of_hopper_are_launched():
     assert {f"attend_{kind}_f16_128" for kind in ("wide", "long", "row", "rows")} <= launched
 
 
-def test_kernels_of_4_bits_are_launched():
+def test_4_bit_kernels_are_launched():
     cases, device = all_cases(), DryDevice()
     for kv_type in ("q4", "q8_0/q4", "f16/q4"):
         name, launched = kv_type.replace("/", "_"), kernels_of(cases[f"attend-turned-96-{kv_type}"], device)
@@ -47,14 +47,14 @@ def test_kernels_of_4_bits_are_launched():
         assert "attend_turn" in launched
 
 
-def test_launches_are_noted_for_a_while():
+def test_launches_can_be_recorded_temporarily():
     launch = CudaDevice.launch
     with Launched() as launched:
         assert CudaDevice.launch is not launch and core._MAX_GRAPH_ROWS == 0
     assert CudaDevice.launch is launch and core._MAX_GRAPH_ROWS > 0 and launched == set()
 
 
-def test_exactly_the_kernels_that_are_left_out_for_hopper_are_never_launched_there():
+def test_kernels_excluded_for_hopper_are_exactly_those_never_launched_there():
     device = DryDevice()
     wide, some = (
         set(re.findall(rf"#define {name}_IS_TOO_LARGE_(\w+) 1", (compile.HERE / "linears" / file).read_text()))

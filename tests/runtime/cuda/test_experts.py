@@ -55,7 +55,7 @@ def mixture(folder, experts):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_mixture_is_near_the_reference(name, device, tmp_path):
+def test_mixture_is_close_to_the_reference(name, device, tmp_path):
     file, plan = mixture(tmp_path, MOES[name])
     with file:
         # Halves have 11 bits; random weights of Q4_K cancel each other more than those of a model.
@@ -63,13 +63,13 @@ def test_a_mixture_is_near_the_reference(name, device, tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_mixtures_have_besides_is_near_the_reference(name, device, tmp_path):
+def test_mixture_variants_are_close_to_the_reference(name, device, tmp_path):
     file, plan = open_case(tmp_path, name, T.Q8_0)
     with file:
         check(device, plan, file, 2e-3)
 
 
-def test_one_row_where_memory_holds_no_sum_over_its_experts(device, tmp_path, monkeypatch):
+def test_one_row_without_memory_for_the_sum_over_its_experts(device, tmp_path, monkeypatch):
     launch, launched = device.launch, set()
 
     def watched(kernel, *rest):
@@ -84,7 +84,7 @@ def test_one_row_where_memory_holds_no_sum_over_its_experts(device, tmp_path, mo
     assert "moe_few_hidden__f16" in launched and "moe_one__f16" not in launched
 
 
-def test_an_expert_with_more_rows_than_are_taken_at_once(device, tmp_path):
+def test_expert_with_more_rows_than_one_block_takes(device, tmp_path):
     experts = Experts(4, 2, (T.Q8_0,) * 3, width=32, ffn=32, logits=(5.0, 1.0, 2.0, 5.5))
     file, plan = mixture(tmp_path, experts)
     with file:
@@ -99,7 +99,7 @@ def test_columns_of_several_tiles(width, ffn, device, tmp_path):
         check(device, plan, file, 2e-3)
 
 
-def test_rows_lie_in_the_order_of_their_experts(device):
+def test_rows_are_in_the_order_of_their_experts(device):
     """What Hopper's kernels of many rows read: rows of an expert from a multiple of 8 on, halved."""
     random = np.random.RandomState(7)
     n_rows, n_used, n_experts, n, n_padded, n_stride = 5, 3, 6, 268, 512, 128
@@ -147,7 +147,7 @@ def test_rows_lie_in_the_order_of_their_experts(device):
         device.free(address)
 
 
-def test_a_run_without_rows_launches_nothing(device, tmp_path):
+def test_run_without_rows_launches_nothing(device, tmp_path):
     """Rows of output may be none: then nobody has chosen experts, and no kernel may ask for them."""
     file, plan = mixture(tmp_path, MOES["Q8_0"])
     with file:

@@ -62,7 +62,7 @@ def run(device, made: Case, counts, folder) -> tuple[list[np.ndarray], set[str]]
     ],
 )
 @pytest.mark.parametrize("is_glu", [False, pytest.param(True, marks=rare)])
-def test_kernels_of_few_rows_give_the_bits_of_those_of_many(n_columns, kernels, is_glu, tmp_path):
+def test_few_row_kernels_match_many_row_kernels(n_columns, kernels, is_glu, tmp_path):
     made, counts = case(n_columns, 72, is_glu), (3, 16, 21)[: len(kernels)]
     ours, launched = run(HopperDevice(), made, counts, tmp_path)
     assert launched == kernels
@@ -83,7 +83,7 @@ def test_kernels_of_few_rows_give_the_bits_of_those_of_many(n_columns, kernels, 
     ],
 )
 @pytest.mark.parametrize("is_own", [pytest.param(False, marks=rare), True])
-def test_kernels_of_many_rows_give_the_bits_of_those_of_all_generations(
+def test_many_row_kernels_match_those_of_all_generations(
     n_columns, n_processors, counts, kernels, is_own, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(linears, "_WIDEST_FROM", 161)
@@ -100,7 +100,7 @@ def test_kernels_of_many_rows_give_the_bits_of_those_of_all_generations(
 
 
 @pytest.mark.parametrize("n_processors", [pytest.param(16, marks=rare), 8])
-def test_a_chain_of_blocks_takes_two_kinds_of_matrices(n_processors, tmp_path, monkeypatch):
+def test_chain_of_blocks_takes_two_kinds_of_matrices(n_processors, tmp_path, monkeypatch):
     """One team has all matrices one after another, or two have them at once: the bits are those of one row."""
     monkeypatch.setattr(linears, "_MIN_HIGH", 1)
 
@@ -192,7 +192,7 @@ def test_blocks_of_a_pair_copy_to_each_other(pairs):
         ("waits_for_a_later_block", r"a block waits for what no block before it stored"),
     ],
 )
-def test_what_waits_for_nothing_is_named(pairs, kernel, sentence):
+def test_missing_waits_are_named(pairs, kernel, sentence):
     y = pairs.allocate(16)
     pairs.zero(y, 16)
     with pytest.raises(AssertionError, match=sentence):

@@ -75,7 +75,7 @@ def files(tmp_path):
     return sorted(path.name for path in (tmp_path / "cache").rglob("*") if path.is_file())
 
 
-def test_a_models_kernels_are_compiled_once(kernel_compiler, tmp_path, caplog):
+def test_kernels_of_a_model_are_compiled_once(kernel_compiler, tmp_path, caplog):
     jit = kernel_compiler.kernels_of("sm_90a")
     jit.precompile(["add", "linear_one__q4_k", "linear_one__q4_k_long", "scale"])
     assert sorted(FakeCompiler.all) == sorted([("linear_one", "q4_k"), ("rows", ""), *ALWAYS])
@@ -93,7 +93,7 @@ def test_a_models_kernels_are_compiled_once(kernel_compiler, tmp_path, caplog):
     assert FakeCompiler.all == [("linear_one", "q8_0")]
 
 
-def test_a_kernel_that_nobody_announced_is_compiled_when_it_is_wanted(kernel_compiler):
+def test_undeclared_kernel_is_compiled_on_demand(kernel_compiler):
     jit = kernel_compiler.kernels_of("sm_90a")
     assert jit.find("scale").kernels == ("add", "scale") and jit.find("add") is jit.find("scale")
     assert FakeCompiler.all == [("rows", "")]
@@ -103,7 +103,7 @@ def test_a_kernel_that_nobody_announced_is_compiled_when_it_is_wanted(kernel_com
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:50] + b"x" + data[51:]]
 )
-def test_a_damaged_file_is_compiled_anew(damage, kernel_compiler, tmp_path):
+def test_damaged_cache_file_is_compiled_again(damage, kernel_compiler, tmp_path):
     kernel_compiler.kernels_of("sm_90a").find("add")
     (path,) = (tmp_path / "cache").rglob("rows.bin")
     whole = path.read_bytes()
@@ -122,7 +122,7 @@ def test_other_sources_targets_and_compilers_have_their_own_files(kernel_compile
     assert len(FakeCompiler.all) == 4
 
 
-def test_units_of_the_sources_used_last_are_kept_and_others_removed(kernel_compiler, tmp_path, monkeypatch):
+def test_recently_used_compilations_are_kept_and_others_removed(kernel_compiler, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     stranger = cache / "notes"
     stranger.mkdir(parents=True)
@@ -146,7 +146,7 @@ def test_units_of_the_sources_used_last_are_kept_and_others_removed(kernel_compi
     assert old.find("add").data().startswith(b"rows") and (folders["12.1"] / "sm_90a" / "rows.bin").exists()
 
 
-def test_several_at_once_leave_whole_files(kernel_compiler, tmp_path):
+def test_concurrent_processes_leave_complete_files(kernel_compiler, tmp_path):
     jits = [kernel_compiler.kernels_of("sm_90a") for _ in range(4)]
     threads = [
         threading.Thread(target=jit.precompile, args=(["add", "linear_one__q8_0"],)) for jit in jits for _ in range(2)
@@ -160,7 +160,7 @@ def test_several_at_once_leave_whole_files(kernel_compiler, tmp_path):
     assert kernel_compiler.kernels_of("sm_90a").find("add").data().startswith(b"rows") and FakeCompiler.all == []
 
 
-def test_two_threads_that_want_one_unit_compile_it_once(kernel_compiler, monkeypatch):
+def test_two_threads_compile_one_unit_once(kernel_compiler, monkeypatch):
     jit, begun = kernel_compiler.kernels_of("sm_90a"), threading.Event()
     compile, entered = FakeCompiler.compile, []
 
@@ -188,7 +188,7 @@ def test_unwritable_cache_warns_once(kernel_compiler, tmp_path, caplog):
     assert jit.find("add").data().startswith(b"rows") and len(FakeCompiler.all) == 3
 
 
-def test_what_the_compiler_refuses_is_one_sentence(kernel_compiler, monkeypatch):
+def test_compiler_error_is_one_line(kernel_compiler, monkeypatch):
     monkeypatch.setattr(FakeCompiler, "refused", "rows")
     with pytest.raises(DeviceError, match=r"NVRTC refuses a kernel of Woolly: rows.cu\(1\): error: wrong") as caught:
         kernel_compiler.kernels_of("sm_90a").precompile(["add"])
@@ -202,7 +202,7 @@ def test_each_generation_has_its_target(architecture, target, kernel_compiler):
     assert kernel_compiler.target(architecture) == target
 
 
-def test_an_old_driver_takes_no_ptx(kernel_compiler):
+def test_old_driver_takes_no_ptx(kernel_compiler):
     assert kernel_compiler.target(90, 12_000) == "sm_90a"
     with pytest.raises(DeviceError, match="needs driver 575 or later"):
         kernel_compiler.target(121, 12_000)
@@ -218,7 +218,7 @@ def library(kernel_compiler, tmp_path, monkeypatch):
     return library
 
 
-def test_a_device_without_an_archive_launches_what_was_compiled(library):
+def test_device_without_an_archive_launches_compiled_kernels(library):
     assert find_level() == "sm_90"
     device = open_device(0, Driver(library))
     device.precompile(["add"])
@@ -229,7 +229,7 @@ def test_a_device_without_an_archive_launches_what_was_compiled(library):
     device.close()
 
 
-def test_without_a_compiler_the_sentence_says_how_to_get_it(library, kernel_compiler, monkeypatch):
+def test_missing_compiler_error_says_how_to_get_it(library, kernel_compiler, monkeypatch):
     monkeypatch.setattr(kernel_compiler._compile_module, "find_nvrtc", lambda: None)
     for ask in (find_level, lambda: open_device(0, Driver(library))):
         with pytest.raises(DeviceError, match="pip install nvidia-cuda-nvrtc-cu12") as caught:
@@ -237,7 +237,7 @@ def test_without_a_compiler_the_sentence_says_how_to_get_it(library, kernel_comp
         assert caught.value.code == "no_kernels"
 
 
-def test_a_gpu_that_lacks_only_kernels_is_not_passed_over_in_silence(library, kernel_compiler, monkeypatch, caplog):
+def test_gpu_that_lacks_only_kernels_gives_a_warning(library, kernel_compiler, monkeypatch, caplog):
     monkeypatch.setattr(kernel_compiler._compile_module, "find_nvrtc", lambda: None)
     _warn.cache_clear()
     with caplog.at_level(logging.WARNING, "woolly.runtime"):
@@ -245,7 +245,7 @@ def test_a_gpu_that_lacks_only_kernels_is_not_passed_over_in_silence(library, ke
     assert len(caplog.records) == 1 and "is not used: this build of Woolly" in caplog.text
 
 
-def test_a_machine_without_a_gpu_is_passed_over_in_silence(caplog):
+def test_machine_without_a_gpu_gives_no_warning(caplog):
     with caplog.at_level(logging.WARNING, "woolly.runtime"):
         assert not CudaBackend(level=_no_gpu).is_available()
     assert not caplog.records
@@ -255,7 +255,7 @@ def _no_gpu():
     raise DeviceError("no NVIDIA GPU was found", code="no_driver")
 
 
-def test_a_library_that_is_no_nvrtc_is_one_sentence(folder, tmp_path, monkeypatch):
+def test_library_that_is_not_nvrtc_gives_a_one_line_error(folder, tmp_path, monkeypatch):
     kernel_compiler = KernelCompiler(folder, tmp_path / "cache")
     monkeypatch.setenv("CUDA_NVRTC", str(tmp_path / "libnothing.so"))
     with pytest.raises(DeviceError, match=r"libnothing.so cannot be used as NVRTC.*set CUDA_NVRTC") as caught:
@@ -263,7 +263,7 @@ def test_a_library_that_is_no_nvrtc_is_one_sentence(folder, tmp_path, monkeypatc
     assert caught.value.code == "no_kernels"
 
 
-def test_a_compiler_that_fails_to_say_its_version_is_one_sentence(kernel_compiler, monkeypatch):
+def test_compiler_without_a_version_gives_a_one_line_error(kernel_compiler, monkeypatch):
     def version(_):
         raise FakeCompiler.error("NVRTC failed: internal error")
 
@@ -273,7 +273,7 @@ def test_a_compiler_that_fails_to_say_its_version_is_one_sentence(kernel_compile
     assert caught.value.code == "no_kernels"
 
 
-def test_without_a_home_kernels_are_compiled_for_this_process_alone(kernel_compiler, monkeypatch, caplog):
+def test_without_a_home_kernels_are_compiled_for_this_process_only(kernel_compiler, monkeypatch, caplog):
     def no_home():
         raise StoreError("there is no home folder")
 
@@ -287,19 +287,19 @@ def test_without_a_home_kernels_are_compiled_for_this_process_alone(kernel_compi
     assert "add" in jit.find("add").kernels and len(FakeCompiler.all) == n_made
 
 
-def test_a_build_without_sources_says_so(library, monkeypatch):
+def test_build_without_sources_says_so(library, monkeypatch):
     monkeypatch.setattr(module.KernelCompiler, "find", lambda: None)
     with pytest.raises(DeviceError, match="no CUDA kernels, nor their sources"):
         find_level()
 
 
-def test_an_old_gpu_is_refused_before_anything_is_compiled(library, monkeypatch):
+def test_old_gpu_is_rejected_before_compilation(library, monkeypatch):
     monkeypatch.setitem(ATTRIBUTES, 75, 7)
     with pytest.raises(DeviceError, match="sm_80 or later was expected"):
         open_device(0, Driver(library))
     assert FakeCompiler.all == []
 
 
-def test_a_clone_has_the_sources():
+def test_clone_has_the_sources():
     kernel_compiler = KernelCompiler.find()
     assert kernel_compiler is not None and kernel_compiler._folder.samefile(compiling.HERE)

@@ -42,7 +42,7 @@ def bound_of_halves(x: np.ndarray, weight: Raw) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *FUSED])
-def test_product_lies_within_the_bound_of_halves(name, tmp_path, monkeypatch):
+def test_product_is_within_the_f16_error_bound(name, tmp_path, monkeypatch):
     monkeypatch.setattr(tests.cases.ops, "linear_bound", bound_of_halves)
     check(name, tmp_path)
 
@@ -50,7 +50,7 @@ def test_product_lies_within_the_bound_of_halves(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "name", ["linears-bias-scale-residual-Q4_K-256", "linears-glu-Q8_0-96", "per_head_linear-Q4_K"]
 )
-def test_a_row_has_the_same_bits_alone_and_among_others(name, tmp_path):
+def test_row_has_the_same_bits_alone_and_among_others(name, tmp_path):
     case: Case = (CASES | ALL)[name]
     device = EmulatedDevice()
     tokens = np.arange(20)
@@ -69,7 +69,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(name, tmp_path):
     ("name", "has_few"),
     [("linears-norm-F16-33", False), ("linears-glu-F16-33", False), ("linears-norm-Q4_K-256", True)],
 )
-def test_a_gpu_with_little_shared_memory_gives_the_same_bits(name, has_few, tmp_path):
+def test_gpu_with_little_shared_memory_gives_the_same_bits(name, has_few, tmp_path):
     """Where the stream of tiles of one row does not fit, the kernels of many rows take it."""
     values = {}
     for kilobytes in (99, 227):
@@ -88,7 +88,7 @@ def test_a_gpu_with_little_shared_memory_gives_the_same_bits(name, has_few, tmp_
 
 
 @pytest.mark.parametrize(("type", "n_columns"), [(GGMLType.Q4_K, 4096), (GGMLType.Q4_K, 4352), (GGMLType.Q5_K, 512)])
-def test_a_step_of_two_kinds_is_the_steps_of_each(type, n_columns, tmp_path):
+def test_fused_step_of_two_kinds_equals_separate_steps(type, n_columns, tmp_path):
     """q and k of one kind and v of Q6_K: few rows go through one kernel, many through one for each kind."""
 
     def make(rng):
@@ -120,7 +120,7 @@ def test_a_step_of_two_kinds_is_the_steps_of_each(type, n_columns, tmp_path):
 
 @pytest.mark.parametrize(("type", "n_columns"), [(GGMLType.Q4_K, 4096), (GGMLType.Q8_0, 4640)])
 @pytest.mark.parametrize("is_glu", [False, True])
-def test_kernels_of_some_rows_give_the_bits_of_those_of_many(type, n_columns, is_glu, tmp_path, monkeypatch):
+def test_some_row_kernels_match_many_row_kernels(type, n_columns, is_glu, tmp_path, monkeypatch):
     names = ("gate", "up") if is_glu else ("gate",)
 
     def make(rng):
@@ -152,7 +152,7 @@ def test_kernels_of_some_rows_give_the_bits_of_those_of_many(type, n_columns, is
 
 
 @pytest.mark.parametrize(("n_processors", "most"), [(132, 32), (16, 16)])
-def test_kernels_of_some_rows_follow_those_of_few(n_processors, most, tmp_path):
+def test_some_row_kernels_follow_few_row_kernels(n_processors, most, tmp_path):
     """Each takes the rows that the one before leaves, and the kernels of many rows take the rest.
 
     That is sooner for a matrix of many strips for each multiprocessor.
@@ -182,7 +182,7 @@ def test_kernels_of_some_rows_follow_those_of_few(n_processors, most, tmp_path):
 
 @pytest.mark.parametrize("generation", [80, 90])
 @pytest.mark.parametrize("name", ["linears-norm-Q4_K-256", "linears-several-Q4_K-Q6_K-Q8_0-Q4_K", "linears-glu-F16-33"])
-def test_every_number_of_rows_has_one_kernel_for_each_matrix(name, generation, tmp_path):
+def test_every_row_count_has_one_kernel_for_each_matrix(name, generation, tmp_path):
     case, device = CASES[name], EmulatedDevice()
     device.kernels_for, device.n_processors = generation, 132
     with case.open(tmp_path) as file:

@@ -68,7 +68,7 @@ def weights(request, monkeypatch):
     made.device.close()
 
 
-def test_weights_are_whole_when_they_were_waited_for(weights):
+def test_weights_are_complete_after_waiting(weights):
     assert weights.loader.n_missing == weights.loader.n_bytes
     for n in (0, 3, 4, len(weights.weights)):
         weights.loader.wait(n)
@@ -76,7 +76,7 @@ def test_weights_are_whole_when_they_were_waited_for(weights):
         assert weights.loader.n_missing <= sum(weight.n_bytes for weight in weights.weights[n:])
 
 
-def test_what_packs_into_another_part_comes_after_it(weights):
+def test_dependent_packing_comes_after_its_source(weights):
     """Gate and up share bytes: the second is packed into the tiles that the first has made."""
     made = weights.numbers(weights.places[0], ROWS * COLUMNS)
 
@@ -94,7 +94,7 @@ def test_what_packs_into_another_part_comes_after_it(weights):
     assert np.array_equal(made, (weights.tables[0] * 2 + weights.tables[1]).ravel())
 
 
-def test_loading_that_was_ended_goes_on_where_it_stood(weights):
+def test_interrupted_loading_resumes(weights):
     for _ in range(3):
         weights.loader.start()
         weights.loader.start()  # which changes nothing
@@ -103,7 +103,7 @@ def test_loading_that_was_ended_goes_on_where_it_stood(weights):
     weights.check(len(weights.weights))
 
 
-def test_a_file_that_cannot_be_read_fails_every_wait(weights, monkeypatch):
+def test_unreadable_file_fails_every_wait(weights, monkeypatch):
     def broken(self):
         raise OSError("the disk is gone")
 
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_read_fails_every_wait(weights, monkeypatch):
             weights.loader.wait(2)
 
 
-def test_a_device_without_memory_and_one_that_is_lost_fail_every_wait(weights, monkeypatch):
+def test_device_out_of_memory_or_lost_fails_every_wait(weights, monkeypatch):
     for name, error in (
         ("allocate", RequestError("the GPU has too little free memory", code="device_memory")),
         ("reach", DeviceError("the GPU failed", code="lost")),
@@ -127,7 +127,7 @@ def test_a_device_without_memory_and_one_that_is_lost_fail_every_wait(weights, m
             broken.end()
 
 
-def test_memory_that_was_given_back_for_more_is_not_given_back_twice(weights, monkeypatch):
+def test_memory_freed_early_is_not_freed_twice(weights, monkeypatch):
     """Another thread may have it by then."""
     monkeypatch.setattr(loader, "default_threads", lambda: 1)
     tables = {"small": np.ones((8, COLUMNS), np.float32), "large": np.ones((16, COLUMNS), np.float32)}
@@ -169,7 +169,7 @@ def test_loading_can_be_ended_while_it_starts(weights, monkeypatch):
     weights.check(len(weights.weights))
 
 
-def test_who_is_cancelled_waits_no_longer_and_loading_goes_on(weights, monkeypatch):
+def test_cancelled_waiter_returns_and_loading_continues(weights, monkeypatch):
     is_held, may_go, is_cancelled = threading.Event(), threading.Event(), threading.Event()
     fill = Loader._fill
 

@@ -9,7 +9,7 @@ from woolly.runtime import Batch, pages_for
 POSITION = 33_000
 
 
-def test_a_row_after_many_units_has_the_bits_of_its_steps_apart(tmp_path, monkeypatch):
+def test_row_after_many_splits_matches_separate_steps(tmp_path, monkeypatch):
     case, n_pages = _attention("long", 64, 3, "halves", "f16", kv_heads=1), pages_for(POSITION + 1)
     rng = np.random.default_rng(5)
     batch = Batch.of([([7], POSITION, rng.permutation(n_pages))])

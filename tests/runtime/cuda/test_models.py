@@ -3,5 +3,5 @@
 from tests.runtime.cuda.models import check
 
 
-def test_a_hybrid_model_gives_the_logits_of_the_reference_and_the_same_bits_in_pieces(tmp_path):
+def test_hybrid_model_matches_the_reference_with_the_same_bits_in_chunks(tmp_path):
     assert check("qwen3next", tmp_path, 8, 1, 1, 2) < 8e-5  # as the cpu backend's through slots

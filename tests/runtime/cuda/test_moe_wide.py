@@ -56,7 +56,7 @@ def run(experts: Experts, counts, folder) -> tuple[list[np.ndarray], np.ndarray,
     ],
     ids=["few-each", "many-each"],
 )
-def test_kernels_of_many_rows_give_the_bits_of_those_of_few(experts, counts, widths, tmp_path):
+def test_many_row_kernels_match_few_row_kernels(experts, counts, widths, tmp_path):
     (most, *fewer), want, launched = run(experts, counts, tmp_path)
     wide = {f"moe_wide_{kind}__q4_k_{n}" for kind in ("pairs", "rows") for n in widths}
     assert {name for name in launched if "wide" in name} == wide

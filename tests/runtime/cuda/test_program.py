@@ -58,7 +58,7 @@ class Opened:
         return run(self.case, self.program)
 
 
-def test_a_draft_without_hidden_states_is_refused(tmp_path):
+def test_draft_without_hidden_states_is_rejected(tmp_path):
     with open_gguf(write_tiny(MTP["glm4moe"], tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
         plan = replace(plan, draft=trace_draft(file, plan))
@@ -71,7 +71,7 @@ def test_a_draft_without_hidden_states_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", RAW)
-def test_a_block_that_reads_rows_before_the_norm_guesses(name, tmp_path, monkeypatch):
+def test_block_that_reads_unnormalized_rows_drafts(name, tmp_path, monkeypatch):
     monkeypatch.setitem(BACKENDS, "cuda", lambda: CudaBackend(EmulatedDevice))
     path = write_tiny(RAW[name], tmp_path / "tiny.gguf")
     found, wanted = (opened_guesses(path, backend, "f32") for backend in ("cuda", "reference"))
@@ -93,7 +93,7 @@ def opened(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rms_norm-33x2", "add-17", "output_rows-17", "attend-16-f32-group1-adjacent"])
-def test_a_program_gives_what_the_reference_gives_as_graphs_and_without(name, opened, monkeypatch):
+def test_program_matches_the_reference_with_and_without_graphs(name, opened, monkeypatch):
     one = opened(name)
     want, bound = expected(one.case, one.file)
     got = one.logits()
@@ -121,7 +121,7 @@ def test_one_graph_serves_all_batches_of_a_bucket_and_old_ones_are_dropped(opene
     assert count(5) == (4, 2)
 
 
-def test_a_batch_without_output_gives_no_rows(opened):
+def test_batch_without_output_gives_no_rows(opened):
     one = opened("output_rows-17")
     batch = Batch.of([([1, 2, 3], 0, [0])], np.zeros(0, np.int32))
     assert one.program.run(batch, one.program.new_state(4)).shape == (0, 17)
@@ -134,7 +134,7 @@ def test_weights_are_staged_piece_by_piece(opened, monkeypatch):
     assert (np.abs(one.logits().astype(np.float64) - want) <= bound).all()
 
 
-def test_loading_that_ends_early_is_taken_up_by_the_run_that_needs_it(opened):
+def test_interrupted_loading_is_resumed_by_the_next_run(opened):
     one = opened("rms_norm-33x2")
     one.program.load_weights()
     one.program.close()
@@ -143,7 +143,7 @@ def test_loading_that_ends_early_is_taken_up_by_the_run_that_needs_it(opened):
     assert one.program.weight_stats().n_bytes > 0 and one.program.weight_stats().misses == 0
 
 
-def test_a_file_that_cannot_be_read_fails_the_run_and_not_the_process(opened, monkeypatch):
+def test_unreadable_file_fails_the_run_and_not_the_process(opened, monkeypatch):
     one = opened("embed-Q8_0-96")
 
     def broken(self):
@@ -155,7 +155,7 @@ def test_a_file_that_cannot_be_read_fails_the_run_and_not_the_process(opened, mo
             one.logits()
 
 
-def test_a_lost_card_fails_each_run_with_its_sentence(opened):
+def test_lost_gpu_fails_each_run_with_its_error(opened):
     one = opened("add-17")
     one.logits()
     one.device.fault = DeviceError("the GPU failed: an illegal memory access", code="lost")
@@ -164,13 +164,13 @@ def test_a_lost_card_fails_each_run_with_its_sentence(opened):
             one.logits()
 
 
-def test_weights_over_the_budget_are_refused_and_the_device_is_given_back(opened, tmp_path):
+def test_weights_over_the_budget_are_rejected_and_the_device_is_released(opened, tmp_path):
     with pytest.raises(RequestError, match="which keeps all or none") as caught:
         opened("rms_norm-33x2", weight_memory=10)
     assert caught.value.field == "weight_memory"
 
 
-def test_the_device_that_is_asked_for_is_opened(opened, tmp_path):
+def test_requested_device_is_opened(opened, tmp_path):
     one, numbers = opened("add-17"), []
 
     def open_numbered(*number):
@@ -185,7 +185,7 @@ def test_the_device_that_is_asked_for_is_opened(opened, tmp_path):
             CudaBackend(open_numbered).compile(one.program.plan, one.file.tensors, Options(device=device))
 
 
-def test_memory_is_given_back_with_the_last_reference(opened):
+def test_memory_is_freed_with_the_last_reference(opened):
     one = opened("attend-16-f32-group1-adjacent")
     one.logits()
     state = one.program.new_state(4)
@@ -197,7 +197,7 @@ def test_memory_is_given_back_with_the_last_reference(opened):
     gc.collect()  # what the device no longer has is not given back again
 
 
-def test_a_program_that_is_dropped_while_it_loads_ends_that_before_it_gives_memory_back(opened, monkeypatch):
+def test_program_dropped_while_loading_stops_that_before_freeing_memory(opened, monkeypatch):
     begun, may_go_on, left = threading.Event(), threading.Event(), []
     upload, close, before = Watched.upload, Watched.close, {*threading.enumerate()}
 

@@ -47,7 +47,7 @@ def random_rows(n_rows, width):
 
 @pytest.mark.parametrize("width", [5, 320, 4096, 9000])
 @pytest.mark.parametrize("n", [1, 40, 256])
-def test_the_largest_come_first_and_equal_ones_by_their_ids(width, n, device):
+def test_largest_come_first_and_ties_by_id(width, n, device):
     rows = random_rows(3, width)
     heads = ranked(device, rows, n)
     for row, head in zip(rows, heads, strict=True):
@@ -60,7 +60,7 @@ def test_the_largest_come_first_and_equal_ones_by_their_ids(width, n, device):
         assert head["sum"] == pytest.approx(total, rel=1e-13)
 
 
-def test_steps_that_are_alike_launch_with_the_same_arguments(device, monkeypatch):
+def test_equal_steps_launch_with_the_same_arguments(device, monkeypatch):
     """A device keeps what it made of each tuple: new ones with each token would add up."""
     seen, launch = [], device.launch
     monkeypatch.setattr(device, "launch", lambda *given: (seen.append(given[4]), launch(*given))[1])
@@ -89,13 +89,13 @@ def test_rows_that_defeat_the_bound_are_ranked_too(device):
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf])
-def test_what_is_no_number_is_told_of_its_row_alone(bad, device):
+def test_non_finite_row_is_reported_only_for_itself(bad, device):
     rows = random_rows(3, 5000)
     rows[1, 4999] = bad
     assert ranked(device, rows, 64)["is_sound"].tolist() == [1, 0, 1]
 
 
-def test_a_row_has_the_same_bits_in_every_batch_and_for_every_n(device):
+def test_row_has_the_same_bits_in_every_batch_and_for_every_n(device):
     rows = random_rows(130, 4100)  # more than are ranked at a time
     together = ranked(device, rows, 1)
     for i in (0, 1, 127, 128, 129):
@@ -112,7 +112,7 @@ def program(tmp_path_factory):
         program.close()
 
 
-def test_a_program_ranks_what_it_computes(program):
+def test_program_ranks_its_logits(program):
     assert isinstance(program, Ranks)
     batch = Batch.of([(range(7), 0, [0]), ([9, 8], 0, [1])], [2, 6, 8])
     whole = program.run(batch, state := program.new_state(2)).copy()
@@ -129,7 +129,7 @@ def test_a_program_ranks_what_it_computes(program):
     np.testing.assert_array_equal(program.rank(batch, state, 1, 3).ids[:, 0], whole.argmax(axis=1))
 
 
-def test_the_host_may_work_when_all_is_queued(program, monkeypatch):
+def test_host_may_work_after_queueing(program, monkeypatch):
     batch, state, log = Batch.of([(range(7), 0, [0])]), program.new_state(1), []
     device, wait = program._core.device, program._core.device.wait
     monkeypatch.setattr(device, "wait", lambda: log.append("wait") or wait())
@@ -137,6 +137,6 @@ def test_the_host_may_work_when_all_is_queued(program, monkeypatch):
     assert log[-2:] == ["meanwhile", "wait"] and log.count("meanwhile") == 1
 
 
-def test_a_batch_without_output_has_no_rows_to_rank(program):
+def test_batch_without_output_has_no_rows_to_rank(program):
     batch = Batch.of([([1, 2], 0, [0])], np.zeros(0, np.int32))
     assert program.rank(batch, program.new_state(1), 40).ids.shape[0] == 0

@@ -24,5 +24,5 @@ CHECKS |= dict(split.split()) | dict(towers())
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_check_holds(name):
+def test_real_model_check(name):
     CHECKS[name]()

@@ -42,18 +42,18 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_case_lies_within_its_bound_of_the_reference(name, tmp_path):
+def test_case_is_within_its_bound_of_the_reference(name, tmp_path):
     check(name, tmp_path)
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
-def test_tables_of_every_type_give_the_bits_of_numpy(type, tmp_path):
+def test_embedding_tables_of_every_type_match_numpy(type, tmp_path):
     name = [name for name in ALL if name.startswith(f"embed-{type.name}-")][-1]
     check(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["rms_norm-576x1", "layer_norm-bias-33x1", "dots-64x4", "match-3"])
-def test_a_row_has_the_same_bits_in_every_batch(name, tmp_path):
+def test_row_has_the_same_bits_in_every_batch(name, tmp_path):
     case = ALL[name]
     with case.open(tmp_path) as file:
         device = EmulatedDevice()
@@ -75,7 +75,7 @@ def opened(folder, tensors):
 
 
 @pytest.mark.parametrize("rows", ["batch", "output"])
-def test_an_adapter_adds_as_much_as_each_sequence_wants(rows, tmp_path):
+def test_adapter_adds_the_scale_of_each_sequence(rows, tmp_path):
     rng = np.random.default_rng(1)
     tensors = {f"{name}.weight": random_weight(rng, GGMLType.F32, N_TOKENS, 33) for name in ("x", "added")}
     with opened(tmp_path, tensors) as file:
@@ -116,7 +116,7 @@ def test_hidden_states_are_normed_unless_a_draft_made_them(tmp_path):
         device.close()
 
 
-def test_what_is_no_number_stays_none(tmp_path):
+def test_nan_stays_nan(tmp_path):
     """And breaks no other row."""
     case = ALL["act-relu-17"]
     tensors = dict(case.tensors())

@@ -28,7 +28,7 @@ ONES = ("conv-33x4-silu", "previous-3-3", "delta_net-1-3-17x33-mod-key", "scan_m
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_case_lies_within_its_bound_of_the_reference(name, tmp_path):
+def test_case_is_within_its_bound_of_the_reference(name, tmp_path):
     check(name, tmp_path)
 
 
@@ -41,7 +41,7 @@ def left(program, state, slot):
 
 
 @pytest.mark.parametrize("name", [*ONES, "wkv7-34x17", "lightning-34x17"])
-def test_rows_and_states_have_the_same_bits_in_pieces_and_beside_others(name, tmp_path):
+def test_rows_and_states_have_the_same_bits_in_chunks_and_batches(name, tmp_path):
     case = ALL[name]
     tokens = np.random.default_rng(4).integers(0, N_TOKENS, 60)
     with case.open(tmp_path) as file:
@@ -67,7 +67,7 @@ def test_rows_and_states_have_the_same_bits_in_pieces_and_beside_others(name, tm
         device.close()
 
 
-def test_states_of_too_many_keys_are_refused(tmp_path):
+def test_states_with_too_many_keys_are_rejected(tmp_path):
     light = lambda p: p.lightning(*(p.embed(x) for x in "qkv"), head=300, slope=1.0)  # noqa: E731
     case = Case("wide", "lightning", _tables(q=300, k=300, v=300), light, "scan")
     with case.open(tmp_path) as file, pytest.raises(UnsupportedError, match=r"states of 300 keys; .* up to 256"):

@@ -34,13 +34,13 @@ def device():
         ("q8_0", 36 * (2 * 32 + 2 * 64 + 96)),
     ],
 )
-def test_a_page_holds_heads_filled_up_to_whole_pieces(kv_type, n_bytes, device):
+def test_page_pads_heads_to_full_pieces(kv_type, n_bytes, device):
     state = GpuState(device, plan_of(SEEN, LATENT), 3, kv_type)
     assert state.page_bytes == n_bytes
     assert state.n_bytes == 3 * n_bytes
 
 
-def test_pages_and_slots_come_back_as_they_were_written(device):
+def test_pages_and_slots_round_trip(device):
     state = GpuState(device, plan_of(SEEN, Slot(7), LATENT, Slot(2)), 4, "q8_0", 3)
     assert isinstance(state, PortableState)
     assert state.is_portable
@@ -64,7 +64,7 @@ def test_pages_and_slots_come_back_as_they_were_written(device):
         state.write_page(0, np.zeros(5, np.uint8))
 
 
-def test_windows_have_pages_and_tables_of_their_own(device):
+def test_windows_have_their_own_pages_and_tables(device):
     state = GpuState(device, plan_of(SEEN, Slot(7), WINDOWED), 10, "f16", 2, [3])
     assert state.is_portable and state.page_sizes == (64 * (2 * 32 + 2 * 48), 64 * 32)
     assert state.page_bytes == sum(state.page_sizes)
@@ -84,7 +84,7 @@ def test_windows_have_pages_and_tables_of_their_own(device):
     assert GpuState(device, plan_of(WINDOWED), 10, "f16", 0, [10]).page_sizes == (0, 64 * 32)
 
 
-def test_the_last_reference_gives_the_memory_back(device):
+def test_last_reference_frees_the_memory(device):
     before = device.memory()
     state = GpuState(device, plan_of(SEEN, Slot(7)), 10, "f16", 2)
     assert device.memory() != before
@@ -93,7 +93,7 @@ def test_the_last_reference_gives_the_memory_back(device):
     assert device.memory() == before
 
 
-def test_memory_that_is_not_there_is_a_sentence_with_the_numbers(device, monkeypatch):
+def test_out_of_memory_gives_an_error_with_the_numbers(device, monkeypatch):
     before, allocate = device.memory(), device.allocate
 
     def no_more(n_bytes):
@@ -114,6 +114,6 @@ def test_memory_that_is_not_there_is_a_sentence_with_the_numbers(device, monkeyp
     assert device.memory() == before
 
 
-def test_heads_that_are_too_long_are_refused(device):
+def test_too_long_heads_are_rejected(device):
     with pytest.raises(UnsupportedError, match="heads of 592 do not fit the cache of GPUs, which"):
         GpuState(device, plan_of(Paged(1, 592, 16)), 1, "f16")

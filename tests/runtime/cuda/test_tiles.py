@@ -94,7 +94,7 @@ def magnitudes(raw: Raw):
 
 @pytest.mark.parametrize("type", PACKED, ids=lambda type: type.name)
 @pytest.mark.parametrize("rows", [16, 37])
-def test_opened_tiles_are_the_weights(device, type, rows):
+def test_unpacked_tiles_equal_the_weights(device, type, rows):
     columns = 512 if type.block_size > 64 else 256 + 96 if type.block_size <= 32 else 256 + 128
     raw = random_weight(np.random.default_rng(rows), type, rows, columns)
     values, factors = opened(device, raw)
@@ -138,7 +138,7 @@ def test_scales_of_any_size_keep_their_weights(device, type):
 
 
 @pytest.mark.parametrize("type", HALF_SCALES, ids=lambda type: type.name)
-def test_small_blocks_beside_large_ones_keep_their_weights(device, type):
+def test_small_blocks_next_to_large_ones_keep_their_weights(device, type):
     rng = np.random.default_rng(4)
     raw = _with_scales(type, rng, 16, lambda shape: 2.0 ** -rng.uniform(0, 16, shape))
     values, factors = opened(device, raw)
@@ -163,7 +163,7 @@ def test_bf16_of_any_size_is_exact(device):
     np.testing.assert_array_equal(values[0, :8] * factors[0, :8], exact.view(np.float32))
 
 
-def test_halves_are_as_they_are(device):
+def test_f16_weights_are_unchanged(device):
     bits = np.arange(16 * 4096, dtype="<u2").reshape(16, 4096)
     bits[(bits & 0x7C00) == 0x7C00] = 0
     values, factors = opened(device, Raw(GGMLType.F16, (16, 4096), bits.view(np.uint8)))
@@ -194,7 +194,7 @@ def test_experts_are_matrices_at_a_stride(device, rows, chunk):
         np.testing.assert_array_equal(values[i] * factors[i], (alone * powers)[0])
 
 
-def test_sizes_are_those_of_the_kernels(device):
+def test_sizes_match_the_kernels(device):
     out = device.allocate(4)
     for type in PACKED:
         size = np.zeros(1, np.int32)
@@ -204,7 +204,7 @@ def test_sizes_are_those_of_the_kernels(device):
     device.free(out)
 
 
-def test_every_type_of_the_cpu_is_packed():
+def test_every_cpu_type_can_be_packed():
     assert {GGMLType[name] for name in _native.types()} == {type for type in GGMLType if can_pack(type)} | {
         GGMLType.F32
     }

@@ -34,11 +34,11 @@ def emulated(monkeypatch):
 # Windows, and lines and columns; bounds, a table for each axis and means; queries that see all; rows around each, and
 # distances of rows; norms by the rows before.
 @pytest.mark.parametrize("name", ["qwen2.5vl", "gemma4", "minicpmv", "granite_speech", "gemma3na"])
-def test_rows_are_those_of_the_reference_wherever_the_work_stops(name, emulated, tmp_path):
+def test_rows_match_the_reference_wherever_the_work_stops(name, emulated, tmp_path):
     check(name, tmp_path)
 
 
-def test_pictures_of_a_size_that_was_seen_run_as_a_graph(emulated, tmp_path, monkeypatch):
+def test_images_of_a_known_size_run_as_a_graph(emulated, tmp_path, monkeypatch):
     monkeypatch.setattr(core, "_MAX_GRAPH_ROWS", 2)
     captured, capture = [], EmulatedDevice.capture
     monkeypatch.setattr(EmulatedDevice, "capture", lambda *own: captured.append(own) or capture(*own))
@@ -56,7 +56,7 @@ def test_pictures_of_a_size_that_was_seen_run_as_a_graph(emulated, tmp_path, mon
 
 # Rows that see each other, beside windows; lines and columns, and rows that are added in later layers.
 @pytest.mark.parametrize("name", ["gemma3", "qwen3vl"])
-def test_a_prompt_with_a_picture_has_one_answer(name, emulated, tmp_path, monkeypatch):
+def test_prompt_with_an_image_has_one_answer(name, emulated, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_GPU_SHARE", 0.0)  # the tower is on the CPU, which is faster than an emulated GPU
     text = write_tiny(PAIRS[name], tmp_path / "text.gguf")
     tower = write_tower(TOWERS[name], tmp_path / "tower.gguf")
@@ -81,7 +81,7 @@ def test_a_prompt_with_a_picture_has_one_answer(name, emulated, tmp_path, monkey
     np.testing.assert_allclose(got, want, atol=2e-2)
 
 
-def test_a_tower_that_finds_no_room_runs_on_the_cpu(emulated, tmp_path, monkeypatch, caplog):
+def test_tower_without_gpu_memory_runs_on_the_cpu(emulated, tmp_path, monkeypatch, caplog):
     path = write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf")
     assert tower_backend(path) == "cuda"
     of_a_picture, needed = tower_bytes(path), tower_bytes(path, module._GPU_ROWS)
@@ -117,7 +117,7 @@ def needs(tmp_path_factory):
         ({"brought": np.zeros((1, 4), np.float32), "brought_rows": np.array([16], np.int32)}, "outside of the batch"),
     ],
 )
-def test_a_batch_that_kernels_would_leave_their_memory_for_is_refused(changes, message, needs):
+def test_batch_that_would_read_out_of_bounds_is_rejected(changes, message, needs):
     plan_needs, batch = needs
     plan_needs.check(batch)
     with pytest.raises(ValueError, match=message):

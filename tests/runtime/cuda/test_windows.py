@@ -19,7 +19,7 @@ def library():
     return FakeLibrary()
 
 
-def test_windows_pins_memory_without_flags_that_it_does_not_have(library, tmp_path, monkeypatch):
+def test_windows_pins_memory_without_unsupported_flags(library, tmp_path, monkeypatch):
     # Python's mmap of Windows has neither flags nor their names.
     stand_in = SimpleNamespace(mmap=lambda number, size: mmap.mmap(number, size))
     monkeypatch.setattr(context, "mmap", stand_in)
@@ -35,7 +35,7 @@ def test_windows_pins_memory_without_flags_that_it_does_not_have(library, tmp_pa
     gpu.close()
 
 
-def test_windows_opens_the_library_of_its_driver(library, monkeypatch):
+def test_windows_opens_its_driver_library(library, monkeypatch):
     asked = []
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(libcuda.ctypes, "CDLL", lambda name: asked.append(name) or library)

@@ -26,12 +26,12 @@ TILES = {
 }
 
 
-def test_every_kernel_of_tiles_has_a_case():
+def test_every_tile_kernel_has_a_case():
     assert set(TILES) == {name for name in texts() if name.startswith("attend_tile")}
 
 
 @pytest.mark.parametrize("kernel", TILES)
-def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(kernel, metal, fake, tmp_path, monkeypatch):
+def test_query_tiles_match_the_cpu_backend(kernel, metal, fake, tmp_path, monkeypatch):
     monkeypatch.setattr(attention, "_MIN_TILED_ROWS", 9)
     monkeypatch.setattr(attention, "_MIN_SEQUENCE_ROWS", 0)
     kv_type, more = TILES[kernel]
@@ -44,7 +44,7 @@ def test_tiles_of_queries_have_the_bits_of_the_cpu_backend(kernel, metal, fake, 
 
 
 @pytest.mark.parametrize(("group", "kernel"), [(5, "attend_f16_128"), (8, "attend_parts_f16_128")])
-def test_answers_in_front_of_a_prompt_are_left_out_of_its_tiles(group, kernel, metal, fake, tmp_path, monkeypatch):
+def test_decode_rows_before_a_prompt_are_left_out_of_its_tiles(group, kernel, metal, fake, tmp_path, monkeypatch):
     """Tiles of 6 rows, which no kernel of few rows fits, and of 4; both begin within the prompt."""
     monkeypatch.setattr(attention, "_MIN_TILED_ROWS", 12)
     monkeypatch.setattr(attention, "_MIN_SEQUENCE_ROWS", 5)
@@ -60,9 +60,7 @@ def test_answers_in_front_of_a_prompt_are_left_out_of_its_tiles(group, kernel, m
 
 
 @pytest.mark.parametrize(("kv_type", "least"), [("q4", 9), ("q4", 256), ("q4/f16", 256)])
-def test_keys_of_4_bits_without_their_bias_have_the_bits_of_the_cpu_backend(
-    kv_type, least, metal, fake, tmp_path, monkeypatch
-):
+def test_4_bit_keys_without_bias_match_the_cpu_backend(kv_type, least, metal, fake, tmp_path, monkeypatch):
     monkeypatch.setattr(attention, "_MIN_TILED_ROWS", least)
     monkeypatch.setattr(attention, "_MIN_SEQUENCE_ROWS", 0)
     spec = replace(TINY["qwen2"], width=256, ffn=256, type=GGMLType.Q4_K, head_dim=64, n_layers=1)

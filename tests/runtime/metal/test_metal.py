@@ -50,7 +50,7 @@ def logits(program, chunks):
     return np.concatenate(parts)
 
 
-def test_the_text_of_metal_gives_the_bits_of_the_cpu_backend(tiny, metal, fake):
+def test_metal_source_matches_the_cpu_backend(tiny, metal, fake):
     with open_gguf(tiny) as file:
         plan, options = trace(file), Options(kv_type="f16", threads=1, max_rows=32)
         program, cpu = (one.compile(plan, file.tensors, options) for one in (metal, choose("cpu")))
@@ -68,7 +68,7 @@ def test_the_text_of_metal_gives_the_bits_of_the_cpu_backend(tiny, metal, fake):
         np.testing.assert_array_equal(logits(split, [24]).view(np.uint32), wanted.view(np.uint32))
 
 
-def test_rows_in_place_of_tokens_have_the_bits_of_the_cpu_backend(tiny, metal, fake):
+def test_injected_rows_match_the_cpu_backend(tiny, metal, fake):
     random, ends = np.random.default_rng(3), np.arange(1, 21)
     ends[3:9] = 9  # rows of a picture see each other
     batch = replace(
@@ -85,7 +85,7 @@ def test_rows_in_place_of_tokens_have_the_bits_of_the_cpu_backend(tiny, metal, f
     assert "place" in fake.launched
 
 
-def test_what_is_compiled_is_found_while_another_process_compiles(native, monkeypatch):
+def test_compiled_kernels_are_found_while_another_process_compiles(native, monkeypatch):
     def held(_):
         raise AssertionError("the lock was asked for")
 
@@ -117,7 +117,7 @@ def test_one_command_reports_on_a_gpu(tiny, fake, monkeypatch, tmp_path):
     assert fake.left() == []
 
 
-def test_copies_of_every_size_and_place_arrive(device):
+def test_copies_of_every_size_and_offset_arrive(device):
     for n, shift in ((1, 0), (3, 1), (4, 4), (65540, 0), ((8 << 20) + 8, 4)):
         data = np.random.default_rng(n).integers(0, 256, n, np.uint8)
         place = device.allocate(n + 8)
@@ -131,7 +131,7 @@ def test_copies_of_every_size_and_place_arrive(device):
         device.free(place)
 
 
-def test_recorded_launches_run_again(device):
+def test_recorded_launches_can_be_replayed(device):
     at = device.allocate(4096)
     data = np.arange(512, dtype=np.uint8)
     args = (at, Address(at + 1024), 100, 5, 2, 1)
@@ -147,7 +147,7 @@ def test_recorded_launches_run_again(device):
     device.forget(graph)
 
 
-def test_a_stream_that_is_closed_gives_its_memory_back(device):
+def test_closed_stream_frees_its_memory(device):
     at, before = device.allocate(4096), device.memory()
     beside = device.beside()
     beside.launch("pack", (4,), 64, 0, (at, Address(at + 1024), 100, 5, 2, 1))
@@ -168,7 +168,7 @@ def test_work_leaves_no_objects_behind(device, fake):
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_the_fake_shows_a_missing_barrier(early, device):
+def test_fake_device_detects_a_missing_barrier(early, device):
     at, out = device.allocate(4096), np.zeros(512, np.uint8)
     device.zero(at, 4096)
     device.upload(at, np.arange(500, dtype=np.uint32).astype(np.uint8))
@@ -184,7 +184,7 @@ def test_the_fake_shows_a_missing_barrier(early, device):
     assert out.any() != early
 
 
-def test_marks_give_times_and_are_reached(device):
+def test_events_give_times_and_complete(device):
     first = device.mark()
     at = device.allocate(1024)
     device.zero(at, 1024)
@@ -193,7 +193,7 @@ def test_marks_give_times_and_are_reached(device):
     assert device.times([first, second])[0] >= 0 and device.times([]) == []
 
 
-def test_times_of_marks_have_work_and_no_idling_before_it():
+def test_event_times_exclude_idle_time_before_the_work():
     memory = np.zeros(64, np.uint8)
     native = SimpleNamespace(emulated_allocate=lambda _: memory.ctypes.data, emulated_free=lambda _: True)
     fake = FakeMetal(native, {})
@@ -212,7 +212,7 @@ def test_times_of_marks_have_work_and_no_idling_before_it():
     assert fake.left() == []
 
 
-def test_a_kernel_that_leaves_its_memory_is_named(device):
+def test_out_of_bounds_kernel_is_named(device):
     at = device.allocate(256)
     with pytest.raises(AssertionError, match=r"kernel pack, block .* outside all memory of the device"):
         device.launch("pack", (64,), 64, 0, (at, at, 2000, 5, 2, 1))
@@ -230,7 +230,7 @@ def test_a_kernel_that_leaves_its_memory_is_named(device):
         (1, r"the GPU failed: Internal Error \(0000000e\)"),
     ],
 )
-def test_a_lost_gpu_says_so_each_time(code, sentence, device, fake):
+def test_lost_gpu_repeats_its_error(code, sentence, device, fake):
     fake.faults |= {"status": FAILED, "code": code}
     for _ in range(2):
         with pytest.raises(DeviceError, match=sentence) as caught:
@@ -239,7 +239,7 @@ def test_a_lost_gpu_says_so_each_time(code, sentence, device, fake):
         assert caught.value.code == "lost"
 
 
-def test_a_gpu_that_is_lost_while_it_is_opened_can_be_opened_again(fake):
+def test_gpu_lost_while_opening_can_be_opened_again(fake):
     fake.faults |= {"status": FAILED, "code": 2}
     sentence = (
         "Fake M9 failed while its arithmetic was tried: macOS ended work .* too long; try it again, or use backend"
@@ -252,7 +252,7 @@ def test_a_gpu_that_is_lost_while_it_is_opened_can_be_opened_again(fake):
     assert fake.left() == []
 
 
-def test_what_does_not_fit_is_refused_with_figures(device, fake):
+def test_too_large_allocation_is_rejected_with_the_numbers(device, fake):
     fake.faults["newBufferWithLength:options:"] = 0
     with pytest.raises(RequestError, match=r"Fake M9 has .* GB free of 8\.6 GB, and 3\.0 GB more are needed"):
         device.allocate(3_000_000_000)
@@ -276,7 +276,7 @@ def test_what_does_not_fit_is_refused_with_figures(device, fake):
         ("blitCommandEncoder", 0, "takes no more work"),
     ],
 )
-def test_a_gpu_that_cannot_be_opened_is_one_sentence(message, reply, sentence, fake):
+def test_unusable_gpu_gives_a_one_line_error(message, reply, sentence, fake):
     fake.faults[message] = reply
     with pytest.raises(DeviceError, match=sentence):
         open_device(driver=fake)
@@ -284,14 +284,14 @@ def test_a_gpu_that_cannot_be_opened_is_one_sentence(message, reply, sentence, f
     assert fake.left() == []
 
 
-def test_an_old_system_is_one_sentence(fake):
+def test_old_system_gives_a_one_line_error(fake):
     fake.version = "12.6"
     with pytest.raises(DeviceError, match=r"macOS 12\.6 is too old for the metal backend: 13 or later"):
         open_device(driver=fake)
     assert fake.left() == []
 
 
-def test_numbers_of_gpus_are_checked(fake):
+def test_gpu_numbers_are_validated(fake):
     with pytest.raises(RequestError, match="device is 'metal:3', and Metal knows 1 GPU here: numbers count from 0"):
         open_device(3, driver=fake)
     none = FakeMetal(None, {}, n_gpus=0)
@@ -301,7 +301,7 @@ def test_numbers_of_gpus_are_checked(fake):
 
 
 @pytest.mark.parametrize("which", [i for i, name in enumerate(probe.NAMES) if name != probe.OWN_HALVES])
-def test_a_gpu_that_computes_otherwise_is_refused_unless_it_is_next_to_zero(which, fake, monkeypatch):
+def test_gpu_with_different_arithmetic_is_rejected_except_near_zero(which, fake, monkeypatch):
     expect_otherwise(monkeypatch, which)
     if probe.NAMES[which] == probe.TINY:
         device = open_device(driver=fake)
@@ -312,7 +312,7 @@ def test_a_gpu_that_computes_otherwise_is_refused_unless_it_is_next_to_zero(whic
             open_device(driver=fake)
 
 
-def test_a_forked_child_leaves_the_gpu_alone(device, monkeypatch):
+def test_forked_child_leaves_the_gpu_alone(device, monkeypatch):
     device._shared.leave()
     with pytest.raises(DeviceError, match="belongs to the process that this one was forked from"):
         device.allocate(1)
@@ -321,7 +321,7 @@ def test_a_forked_child_leaves_the_gpu_alone(device, monkeypatch):
         libobjc.open_driver()
 
 
-def test_metal_is_named_in_every_face_and_taken_by_name_alone(fake, monkeypatch):
+def test_metal_is_listed_everywhere_and_used_only_by_name(fake, monkeypatch):
     assert parse_devices("metal:1") == (1,) and backend_for("metal") == "metal"
     monkeypatch.setattr(gpus, "open_driver", lambda: fake)
     found = find_gpu(0, "metal")

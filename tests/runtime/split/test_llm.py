@@ -17,7 +17,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 PROMPT = "sheep and sheep and sheep"
 
 
-def test_an_llm_over_a_gpu_and_the_cpu_gives_one_text_however_it_is_computed(machine):
+def test_llm_split_over_gpu_and_cpu_gives_one_text(machine):
     one = machine(replace(TINY["llama"], n_layers=3))
     one.sizes = [8 << 30]
     options = {"gpu_layers": 2, "ctx": 128, "threads": 1}
@@ -38,7 +38,7 @@ def test_an_llm_over_a_gpu_and_the_cpu_gives_one_text_however_it_is_computed(mac
         assert device_bytes(llm.engine) == on_gpu[0].weights + on_gpu[0].values + on_gpu[1].n_bytes
 
 
-def test_the_part_with_the_head_ranks_logits(machine):
+def test_part_with_the_head_ranks_logits(machine):
     one = machine(replace(FAMILIES["qwen3moe"], n_layers=2))
     costs = one.counted(Options(max_rows=512, cache_tokens=256))
     one.sizes = [one.room_for(lambda atom: not atom.is_experts, costs)]
@@ -50,7 +50,7 @@ def test_the_part_with_the_head_ranks_logits(machine):
         assert np.argmax(llm.logits(ids)[-4:], axis=1).tolist() == list(answer.token_ids)
 
 
-def test_layers_for_a_gpu_are_taken_without_one_and_refused_with_stages(tiny_model, tmp_path, caplog, monkeypatch):
+def test_gpu_layers_are_accepted_without_a_gpu_and_rejected_with_stages(tiny_model, tmp_path, caplog, monkeypatch):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
     token.chmod(0o600)

@@ -32,7 +32,7 @@ def near(got, machine):
     return np.linalg.norm(got - exact) < 0.02 * np.linalg.norm(exact)
 
 
-def test_as_many_layers_as_fit_are_on_the_gpu_with_the_cache_that_is_asked_for(machine, caplog):
+def test_as_many_layers_as_fit_are_on_the_gpu_with_the_requested_cache(machine, caplog):
     one = machine(LLAMA)
     for n in range(5):
         one.sizes = [one.room_for(lambda atom, n=n: atom.unit < n)] if n else [1000]
@@ -74,7 +74,7 @@ def test_experts_are_the_first_to_stay_on_the_cpu(machine):
     assert (gpu.n_layers, gpu.n_without_experts, gpu.has_output, cpu.n_layers) == (0, 2, False, 1)
 
 
-def test_two_gpus_share_the_layers_by_their_memory_and_give_the_bits_of_one(machine):
+def test_two_gpus_share_the_layers_by_memory_and_match_one(machine):
     one = machine(LLAMA)
     whole = one.room_for(lambda atom: True)
     one.sizes = [whole, whole]
@@ -95,7 +95,7 @@ def test_two_gpus_share_the_layers_by_their_memory_and_give_the_bits_of_one(mach
         one.compile(device="cuda:0,1")
 
 
-def test_a_number_of_layers_is_kept_and_what_does_not_fit_is_said_with_what_would(machine):
+def test_layer_count_is_kept_or_rejected_with_one_that_fits(machine):
     one = machine(LLAMA)
     one.sizes = [one.room_for(lambda atom: atom.unit < 3)]
     for n in (1, 3):
@@ -117,7 +117,7 @@ def test_a_number_of_layers_is_kept_and_what_does_not_fit_is_said_with_what_woul
     assert one.is_closed()
 
 
-def test_weight_memory_bounds_the_gpu_and_the_cpu_has_the_rest(machine):
+def test_weight_memory_limits_the_gpu_and_the_cpu_has_the_rest(machine):
     one = machine(LLAMA)
     one.sizes = [one.room_for(lambda atom: True)]
     budget = one.costs.weights([atom for atom in one.atoms if atom.unit < 2]) + 10_000
@@ -130,7 +130,7 @@ def test_weight_memory_bounds_the_gpu_and_the_cpu_has_the_rest(machine):
     assert caught.value.field == "weight_memory"
 
 
-def test_a_model_that_cannot_be_cut_is_refused_by_name_and_left_to_the_cpu(machine, caplog):
+def test_unsplittable_model_is_rejected_by_name_and_left_to_the_cpu(machine, caplog):
     one = machine(FAMILIES["gemma3n"])
     one.sizes = [one.room_for(lambda atom: True)]
     with pytest.raises(RequestError, match="this gemma3n model can be cut only after 0, 22 layers"):
@@ -141,7 +141,7 @@ def test_a_model_that_cannot_be_cut_is_refused_by_name_and_left_to_the_cpu(machi
     assert "none of 22 layers are on a GPU, bounded by free memory" in caplog.text
 
 
-def test_backends_without_a_gpu_refuse_layers_on_one(machine):
+def test_backends_without_a_gpu_reject_gpu_layers(machine):
     one = machine(LLAMA)
     for backend in ("cpu", "reference"):
         with pytest.raises(RequestError, match=f"gpu_layers is 3, but backend {backend} has no GPU"):

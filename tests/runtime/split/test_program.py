@@ -66,7 +66,7 @@ def allowed(plan, cuts, parts):
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES)[::9])
-def test_a_plan_split_wherever_it_can_be_gives_the_bits_of_the_whole(name, opened):
+def test_plan_split_anywhere_gives_the_bits_of_the_complete_plan(name, opened):
     file = opened(FAMILIES[name])
     plan = trace(file)
     segments = segments_at(plan, allowed(plan, cut_points(plan)[1:], 2))  # one of OLMo, which has no norms to cut at
@@ -75,7 +75,7 @@ def test_a_plan_split_wherever_it_can_be_gives_the_bits_of_the_whole(name, opene
     np.testing.assert_array_equal(logits(split, 33, 1, 7), logits(whole, 33, 1, 7))
 
 
-def test_fused_steps_of_a_split_plan_are_those_of_the_whole(opened):
+def test_fused_steps_of_a_split_plan_equal_those_of_the_complete_plan(opened):
     plan = trace(file := opened(MIXTURE))
     split = SplitProgram(plan, segments_at(plan, cut_points(plan)[1:], 2), [cpu(file), cpu(file)])
     assert len(split._runs) > 4
@@ -84,7 +84,7 @@ def test_fused_steps_of_a_split_plan_are_those_of_the_whole(opened):
         assert name in split.running_plan.layers
 
 
-def test_parts_on_gpus_give_the_bits_of_one_gpu(opened):
+def test_parts_on_gpus_match_one_gpu(opened):
     plan = trace(file := opened(replace(MIXTURE, n_layers=2)))
     whole = logits(emulated(file)(plan), 8, 1, 2)
     split = SplitProgram(plan, segments_at(plan, cut_points(plan)[1:], 2), [emulated(file), emulated(file)])
@@ -92,7 +92,7 @@ def test_parts_on_gpus_give_the_bits_of_one_gpu(opened):
     assert split.about.backend == "cuda" and split.about.memory is not None
 
 
-def test_experts_on_the_cpu_and_the_rest_on_a_gpu_lie_near_the_reference_and_one_row_has_one_result(opened):
+def test_experts_on_the_cpu_are_close_to_the_reference_and_deterministic(opened):
     plan = trace(file := opened(MIXTURE))
     points = [*cut_points(plan), len(plan.steps)]
     edges = [i for i, step in enumerate(plan.steps) if step.op == "moe"]
@@ -123,7 +123,7 @@ def test_pages_and_slots_are_copied_between_equal_states(opened):
             write(0, np.zeros(3, np.uint8))
 
 
-def test_a_draft_runs_in_the_part_that_has_the_head(tmp_path):
+def test_draft_runs_in_the_part_with_the_head(tmp_path):
     with open_gguf(write_tiny(next(iter(MTP.values())), tmp_path / "mtp.gguf")) as file:
         plan = trace(file)
         plan = replace(plan, draft=trace_draft(file, plan))
@@ -136,7 +136,7 @@ def test_a_draft_runs_in_the_part_that_has_the_head(tmp_path):
         np.testing.assert_array_equal(got, want)
 
 
-def test_a_head_reads_layers_of_a_split_plan(tmp_path):
+def test_head_reads_layers_of_a_split_plan(tmp_path):
     tiny = replace(TINY["llama"], n_layers=5)
     head = write_eagle3(tmp_path / "head.gguf", eagle3_tensors(), [0, 1, 2])
     with open_gguf(write_tiny(tiny, tmp_path / "target.gguf")) as file, open_gguf(head) as other:
@@ -159,7 +159,7 @@ def test_a_head_reads_layers_of_a_split_plan(tmp_path):
         np.testing.assert_array_equal(logits(programs[1], 9), logits(compiled(trace(file)), 9))
 
 
-def test_a_run_stops_between_parts_and_one_that_begins_with_nothing_is_refused(opened):
+def test_run_stops_between_parts_and_rejects_a_missing_start(opened):
     plan = trace(file := opened(TINY["llama"]))
     stopped = threading.Event()
 
@@ -192,7 +192,7 @@ def test_a_run_stops_between_parts_and_one_that_begins_with_nothing_is_refused(o
     np.testing.assert_array_equal(logits(split, 5), want)
 
 
-def test_the_last_reference_frees_all_gpus(opened):
+def test_last_reference_frees_all_gpus(opened):
     plan = trace(file := opened(TINY["llama"]))
     devices = [EmulatedDevice(), EmulatedDevice()]
 
@@ -206,7 +206,7 @@ def test_the_last_reference_frees_all_gpus(opened):
     assert not any(device._sizes for device in devices)  # without a collection of garbage
 
 
-def test_what_cannot_be_split_is_refused_by_one_sentence(opened):
+def test_unsplittable_plan_gives_a_one_line_error(opened):
     plan = trace(opened(TINY["llama"]))
     impossible = next(at for at in range(len(plan.steps)) if at not in cut_points(plan))
     with pytest.raises(UnsupportedError, match=r"this llama model cannot be split there: .* more than one value"):
@@ -218,7 +218,7 @@ def test_what_cannot_be_split_is_refused_by_one_sentence(opened):
         SplitProgram(plan, [Segment(0, 0, 3), Segment(1, 4, len(plan.steps))], [])
 
 
-def test_a_part_that_cannot_be_compiled_leaves_nothing_behind(opened):
+def test_part_that_fails_to_compile_leaves_nothing_behind(opened):
     plan = trace(file := opened(TINY["llama"]))
     closed = []
 
@@ -235,7 +235,7 @@ def test_a_part_that_cannot_be_compiled_leaves_nothing_behind(opened):
     assert len(closed) == 1
 
 
-def test_the_part_that_computes_logits_ranks_them(opened):
+def test_part_that_computes_logits_ranks_them(opened):
     plan = trace(file := opened(TINY["llama"]))
     points = cut_points(plan)
     split = SplitProgram(plan, segments_at(plan, [points[len(points) // 2]]), [cpu(file), emulated(file)])

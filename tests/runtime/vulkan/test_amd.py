@@ -16,12 +16,12 @@ kernel of woolly: empty
 """
 
 
-def test_figures_are_read_kernel_by_kernel():
+def test_statistics_are_parsed_kernel_by_kernel():
     found = amd.figures(PRINTED)
     assert found == {"attend_one": {"VGPRs": 96, "Spilled VGPRs": 2, "Code size": 15972}, "empty": {}}
 
 
-def test_kernels_compile_for_a_gpu_that_is_not_there(capsys, monkeypatch):
+def test_kernels_compile_for_an_absent_gpu(capsys, monkeypatch):
     if amd.manifest() is None:
         pytest.skip("Mesa's driver for Radeon is not here")
     monkeypatch.setattr("sys.argv", ["amd.py", "attend_staged"])
@@ -33,7 +33,7 @@ def test_kernels_compile_for_a_gpu_that_is_not_there(capsys, monkeypatch):
     assert (name, spilled) == ("attend_staged_f16", "0") and 0 < int(registers) <= 128
 
 
-def test_without_the_driver_or_with_an_unknown_gpu_one_sentence_says_so(capsys, monkeypatch):
+def test_missing_driver_or_unknown_gpu_gives_a_one_line_error(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["amd.py", "nothing", "--family", "navi99"])
     if amd.manifest() is not None:
         assert amd.main() == 1 and "nothing was compiled for navi99" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from woolly.runtime.vulkan import archive
 from woolly.runtime.vulkan.archive import SpirvArchive
 
 
-def test_an_archive_that_is_missing_or_damaged_is_one_sentence(tmp_path):
+def test_missing_or_damaged_archive_gives_a_one_line_error(tmp_path):
     with pytest.raises(DeviceError, match="has no Vulkan kernels: in the clone `pip install slangpy`"):
         SpirvArchive(tmp_path / "kernels.bin")
     for data in (b"", b"woollyv1\xff\xff\0\0{}", b"else" * 9):
@@ -20,7 +20,7 @@ def test_an_archive_that_is_missing_or_damaged_is_one_sentence(tmp_path):
             SpirvArchive(tmp_path / "kernels.bin")
 
 
-def test_a_pack_that_is_damaged_is_one_sentence(tmp_path, monkeypatch):
+def test_damaged_pack_gives_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "_SOURCES", tmp_path)
     pack = lzma.compress(b"code" * 9)
     path = tmp_path / "kernels.bin"
@@ -35,7 +35,7 @@ def test_a_pack_that_is_damaged_is_one_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("length", "is_opened"), [("Infinity", False), (str(2**70), True)])
-def test_a_length_that_no_memory_has_is_one_sentence(length, is_opened, tmp_path, monkeypatch):
+def test_impossible_length_gives_a_one_line_error(length, is_opened, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "_SOURCES", tmp_path)
     path, pack = tmp_path / "kernels.bin", lzma.compress(b"code" * 9)
     one = {"at": 0, "bytes": len(pack), "kernels": {"good": [0, 36]}, "length": 0, "check": 0}
@@ -47,7 +47,7 @@ def test_a_length_that_no_memory_has_is_one_sentence(length, is_opened, tmp_path
         (found or SpirvArchive(path)).kernel("plain", "good")
 
 
-def test_variants_share_a_pack_of_which_the_first_is_opened_alone(tmp_path, monkeypatch):
+def test_variants_share_a_pack_and_only_the_first_is_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "_SOURCES", tmp_path)
     path, pack = tmp_path / "kernels.bin", lzma.compress(b"code" * 9 + b"more")
     for check in (zlib.crc32(b"code" * 9), 0):
@@ -62,7 +62,7 @@ def test_variants_share_a_pack_of_which_the_first_is_opened_alone(tmp_path, monk
         SpirvArchive(path).kernel("plain", "good")
 
 
-def test_an_archive_of_other_sources_is_refused_with_the_command(tmp_path, monkeypatch):
+def test_archive_of_other_sources_is_rejected_with_the_command(tmp_path, monkeypatch):
     index = b'{"sources": "old", "weights": {}, "variants": {}}'
     path = tmp_path / "kernels.bin"
     path.write_bytes(b"woollyv1" + len(index).to_bytes(4, "little") + index)

@@ -74,7 +74,7 @@ def check(launch, types):
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q4", "q8_0/q4"])
-def test_launches_of_all_models_have_what_their_kernels_read(kv_type, vulkan, tmp_path):
+def test_launches_of_all_models_match_their_kernel_arguments(kv_type, vulkan, tmp_path):
     known, seen = {}, set()
     for name, spec in FAMILIES.items():
         try:

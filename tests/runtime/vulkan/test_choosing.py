@@ -37,7 +37,7 @@ def check(case, vulkan, folder):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.rare] if name in ("each-of-11", "blocks") else []) for name in CASES]
 )
-def test_many_candidates_give_the_positions_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
+def test_many_candidates_match_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
     heads, n, block, has_weights, kv_type = CASES[name]
     monkeypatch.setattr("tests.cases.choosing.HEAD", 36)
     # For some rows at once, one after another; not too many, for llvmpipe ends loops after 65,535 rounds in all.
@@ -54,7 +54,7 @@ LIMITS = {"all": {"MAX_CONTEXT": 1 << 10}, "far": {"_MAX_SPLITS": 1, "_FEW_SPLIT
 
 @pytest.mark.parametrize("name", ["attend_kept-f32-3-0", "attend_kept-f16-20-0"])
 @pytest.mark.parametrize("limits", LIMITS)
-def test_blocks_behind_the_latest_rows_have_the_bits_of_the_cpu_backend(limits, name, vulkan, tmp_path, monkeypatch):
+def test_blocks_before_the_latest_rows_match_the_cpu_backend(limits, name, vulkan, tmp_path, monkeypatch):
     for one, value in LIMITS[limits].items():
         monkeypatch.setattr(attention, one, value)
     check(COMPRESSIONS[name], vulkan, tmp_path)
@@ -70,7 +70,7 @@ MODELS = [
     ("name", "kv_type"),
     [pytest.param(*one, marks=[pytest.mark.rare] if one[1] in ("q4", "q8_0") else []) for one in MODELS],
 )
-def test_sequences_beside_each_other_have_the_bits_of_each_alone(name, kv_type, vulkan, tmp_path):
+def test_batched_sequences_match_single_ones(name, kv_type, vulkan, tmp_path):
     tokens = np.random.RandomState(7).randint(0, 264, 70)
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
         plan, options = trace(file), Options(kv_type=kv_type, threads=1)
@@ -92,7 +92,7 @@ def test_sequences_beside_each_other_have_the_bits_of_each_alone(name, kv_type, 
 
 
 @pytest.mark.parametrize("name", ["deepseek4", "qwen4exp"])
-def test_a_state_that_is_kept_within_a_prompt_goes_on_as_on_the_cpu(name, vulkan, tmp_path):
+def test_state_saved_within_a_prompt_continues_as_on_the_cpu(name, vulkan, tmp_path):
     tokens = np.random.RandomState(7).randint(0, 264, 40)
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
         plan, options = trace(file), Options(kv_type="f16", threads=1)
@@ -106,7 +106,7 @@ def test_a_state_that_is_kept_within_a_prompt_goes_on_as_on_the_cpu(name, vulkan
             np.testing.assert_array_equal(found.view(np.uint32), wanted[first:].view(np.uint32))
 
 
-def test_pictures_beside_chosen_positions_are_refused(vulkan, tmp_path):
+def test_images_with_chosen_positions_are_rejected(vulkan, tmp_path):
     with open_gguf(write_tiny(FAMILIES["minimax-m3"], tmp_path / "tiny.gguf")) as file:
         program = vulkan.compile(trace(file), file.tensors, Options(threads=1))
         batch = Batch.of([([1, 2, 3], 0, [0])], [2])

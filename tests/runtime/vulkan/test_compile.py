@@ -26,7 +26,7 @@ def archive():
     return SpirvArchive()
 
 
-def test_the_archive_has_the_kernels_of_these_sources(compiling, archive):
+def test_archive_has_the_kernels_of_the_current_sources(compiling, archive):
     assert archive.sources == compiling.sources_digest(), "the sources have changed: run native/gpu/compile.py"
     for variant in compiling.VARIANTS:
         names = sorted(name for name, *_ in compiling.kernels(variant))
@@ -48,7 +48,7 @@ def test_every_float_operation_is_exact(compiling, archive):
         assert found and found <= marked
 
 
-def test_the_text_of_metal_forbids_contraction_and_says_its_threads(compiling, archive):
+def test_metal_source_forbids_contraction_and_declares_its_threads(compiling, archive):
     for name in archive.names("metal"):
         text = archive.kernel("metal", name).decode()
         assert text.startswith("#pragma METAL fp contract(off)\n")
@@ -79,7 +79,7 @@ def shared_bytes(code):
     return total
 
 
-def test_a_group_shares_no_more_memory_than_vulkan_promises(archive):
+def test_workgroups_share_no_more_memory_than_vulkan_guarantees(archive):
     most = {name: shared_bytes(archive.kernel("plain", name)) for name in archive.names("plain")}
     assert most["experts_route"] > 0
     tiled = matrices.KERNELS
@@ -90,7 +90,7 @@ def test_a_group_shares_no_more_memory_than_vulkan_promises(archive):
     assert {name for name, n in most.items() if n > 16_384} <= tiled | queries
 
 
-def test_vectors_are_loaded_whole(archive):
+def test_vectors_are_loaded_in_one_instruction(archive):
     """A driver that knows of no more than the alignment of one number loads each by itself."""
     words = struct.unpack(f"<{len(code := archive.kernel('plain', 'linear_one_q6_k')) // 4}I", code)
     at, sizes, loads = 5, {}, []
@@ -107,14 +107,14 @@ def test_vectors_are_loaded_whole(archive):
     assert all(aligned == size for size, aligned in loads)
 
 
-def test_without_the_compiler_one_sentence_says_what_to_install(compiling, tmp_path, monkeypatch):
+def test_missing_compiler_error_says_what_to_install(compiling, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="Slang is not installed: pip install slangpy"):
         compiling.build(tmp_path / "kernels.bin")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_compiler_that_crashes_is_one_sentence(compiling, monkeypatch):
+def test_crashed_compiler_gives_a_one_line_error(compiling, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setattr(compiling, "_slang", lambda: None)
     monkeypatch.setattr(compiling, "_slang_version", lambda: "0.43")
@@ -123,7 +123,7 @@ def test_a_compiler_that_crashes_is_one_sentence(compiling, monkeypatch):
         compiling._compile_all([1, 1])
 
 
-def test_an_archive_that_is_damaged_keeps_no_kernel_from_being_compiled(compiling, tmp_path):
+def test_damaged_archive_does_not_prevent_compilation(compiling, tmp_path):
     path, code = tmp_path / "kernels.bin", bytes(range(100))
     packed = lzma.compress(code)
     variant = {"at": 0, "bytes": len(packed), "kernels": {"one": (0, 40, "ab"), "two": (40, 60, "cd")}}
@@ -138,7 +138,7 @@ def test_an_archive_that_is_damaged_keeps_no_kernel_from_being_compiled(compilin
     assert compiling._kept(tmp_path / "none.bin") == {}
 
 
-def test_kernels_are_wanted_by_a_gpu_that_lacks_nothing_else(monkeypatch):
+def test_kernels_are_wanted_for_a_gpu_that_lacks_nothing_else(monkeypatch):
     found = runpy.run_path(str(ROOT / "native" / "gpu" / "wanted.py"))
     has_cuda, error = False, DeviceError("this build of Woolly has no Vulkan kernels", code="no_kernels")
 

@@ -19,7 +19,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
 
 @pytest.mark.parametrize(("name", "draft"), [("eagle3", MtpDraft), ("gemma4-assistant", AssistantDraft)])
-def test_a_head_guesses_and_changes_no_text(name, draft, vulkan, tmp_path, monkeypatch):
+def test_draft_head_changes_no_text(name, draft, vulkan, tmp_path, monkeypatch):
     monkeypatch.setattr(DraftCost, "is_due", lambda self, n: False)
     monkeypatch.setattr(SpeculationBudget, "may_draft", lambda self, request: True)
     case = FAMILIES["gemma4"] if draft is AssistantDraft else TARGET

@@ -58,7 +58,7 @@ def test_copies_of_every_size_arrive(opened):
         opened.free(at)
 
 
-def test_zeros_are_queued(opened):
+def test_fills_are_queued(opened):
     at, out = opened.allocate(1000), np.ones(1000, np.uint8)
     opened.upload(at, out)
     opened.zero(at, 1000)
@@ -68,7 +68,7 @@ def test_zeros_are_queued(opened):
     opened.free(at)
 
 
-def test_recorded_launches_run_again(opened):
+def test_recorded_launches_can_be_replayed(opened):
     at = opened.allocate(4096)
     data = np.arange(512, dtype=np.uint8)
     args = (at, Address(at + 1024), 100, 5, 2, 1)
@@ -85,7 +85,7 @@ def test_recorded_launches_run_again(opened):
     opened.free(at)
 
 
-def test_marks_give_times_and_are_reached(opened):
+def test_events_give_times_and_complete(opened):
     first = opened.mark()
     at = opened.allocate(1 << 20)
     opened.zero(at, 1 << 20)
@@ -121,7 +121,7 @@ def calls(own, monkeypatch):
     return log.names
 
 
-def test_an_early_launch_waits_for_a_struct_that_is_new(own, calls):
+def test_early_launch_waits_for_a_new_struct(own, calls):
     at = own.allocate(4096)
     args = ((at, 1.0, 2), Address(at + 1024), 100, 5, 2, 1)
     for _ in range(2):
@@ -130,7 +130,7 @@ def test_an_early_launch_waits_for_a_struct_that_is_new(own, calls):
     assert names == [ALL, "vkCmdUpdateBuffer", ALL, "vkCmdDispatch", "vkCmdDispatch"]
 
 
-def test_a_launch_waits_for_all_after_a_copy_and_else_for_kernels_alone(own, calls):
+def test_launch_after_a_copy_waits_for_everything_and_otherwise_for_kernels(own, calls):
     at = own.allocate(4096)
     args = (at, Address(at + 1024), 100, 5, 2, 1)
 
@@ -146,19 +146,19 @@ def test_a_launch_waits_for_all_after_a_copy_and_else_for_kernels_alone(own, cal
     assert names == [*four, ALL, "vkCmdFillBuffer", *four]
 
 
-def test_launches_with_the_same_numbers_share_a_struct(own, calls):
+def test_launches_with_the_same_arguments_share_a_struct(own, calls):
     at = own.allocate(4096)
     for number in (2.0, 2.0, 2):
         own.launch("pack", (4,), 64, 0, ((at, number), Address(at + 1024), 100, 5, 2, 1))
     assert calls.count("vkCmdUpdateBuffer") == 2  # a whole number has other bits
 
 
-def test_more_arguments_than_drivers_take_are_an_error_of_the_emitter(own):
+def test_too_many_push_constants_are_an_assertion_error(own):
     with pytest.raises(AssertionError, match="136 bytes of arguments"):
         own.launch("pack", (1,), 64, 0, (Address(0),) * 17)
 
 
-def test_a_struct_that_a_recording_brings_is_written_before_its_replay(own, calls):
+def test_struct_of_a_recording_is_written_before_its_replay(own, calls):
     at = own.allocate(4096)
     args = ((at, 1.0, 2), Address(at + 1024), 100, 5, 2, 1)
     graph = own.capture(lambda: own.launch("pack", (4,), 64, 0, args, early=True))
@@ -167,13 +167,13 @@ def test_a_struct_that_a_recording_brings_is_written_before_its_replay(own, call
     own.forget(graph)
 
 
-def test_the_host_sees_what_is_downloaded(own, calls):
+def test_downloads_are_visible_to_the_host(own, calls):
     own.download(own.allocate(64), np.zeros(64, np.uint8))
     assert calls[calls.index("vkCmdCopyBuffer") + 1] == ("vkCmdPipelineBarrier", 0x1000, 0x4000)
 
 
 @pytest.mark.parametrize("next_call", ["wait", "allocate"])
-def test_dropped_memory_is_given_back_by_the_owner_of_the_stream(own, calls, next_call):
+def test_dropped_memory_is_freed_by_the_stream_owner(own, calls, next_call):
     at = own.allocate(1024)
     own.zero(at, 1024)
     calls.clear()
@@ -186,7 +186,7 @@ def test_dropped_memory_is_given_back_by_the_owner_of_the_stream(own, calls, nex
     assert calls.index("vkQueueSubmit") < calls.index("vkDeviceWaitIdle") and not own._freed
 
 
-def test_memory_is_handed_out_in_parts_and_taken_back():
+def test_memory_is_suballocated_and_reclaimed():
     block = Block(None, None, 0, 1024, 0)
     places = [block.take(256) for _ in range(4)]
     assert places == [0, 256, 512, 768] and block.take(256) is None
@@ -198,7 +198,7 @@ def test_memory_is_handed_out_in_parts_and_taken_back():
     assert block.is_empty
 
 
-def test_what_does_not_fit_is_refused_with_figures(own):
+def test_too_large_allocation_is_rejected_with_the_numbers(own):
     fail(own, "vkAllocateMemory", -2)
     own._shared.memory._driver = own._shared.driver
     with pytest.raises(RequestError, match=r"GB free of .* GB, and 3\.0 GB more are needed"):
@@ -224,7 +224,7 @@ class Counting(Failing):
         return code
 
 
-def test_the_archive_is_read_once_for_all_openings(opened, monkeypatch):
+def test_archive_is_read_once_for_all_devices(opened, monkeypatch):
     archive._read.cache_clear()
     read = []
     monkeypatch.setattr(archive, "SpirvArchive", lambda path: read.append(path) or SpirvArchive(path))
@@ -236,7 +236,7 @@ def test_the_archive_is_read_once_for_all_openings(opened, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitSemaphores"])
-def test_a_lost_device_says_so_each_time(own, name):
+def test_lost_device_repeats_its_error(own, name):
     fail(own, name, -4)
     for _ in range(2):
         with pytest.raises(DeviceError, match="the GPU was lost in vk") as caught:
@@ -245,7 +245,7 @@ def test_a_lost_device_says_so_each_time(own, name):
         assert caught.value.code == "lost"
 
 
-def test_work_that_hangs_is_given_up(own):
+def test_hanging_work_is_abandoned(own):
     fail(own, "vkWaitSemaphores", libvulkan.TIMEOUT)
     own.mark()
     with pytest.raises(DeviceError, match="did not finish its work within 120 seconds"):
@@ -253,7 +253,7 @@ def test_work_that_hangs_is_given_up(own):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_child_leaves_the_gpu_alone(own):
+def test_forked_child_leaves_the_gpu_alone(own):
     if (child := os.fork()) == 0:  # pragma: no cover - in the child
         try:
             own.allocate(1)
@@ -263,13 +263,13 @@ def test_a_forked_child_leaves_the_gpu_alone(own):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_forked_child_is_told_that_its_parent_has_vulkan(monkeypatch):
+def test_forked_child_gets_an_error_about_its_parents_vulkan(monkeypatch):
     monkeypatch.setattr(libvulkan, "_opened", lambda: (os.getpid() + 1, None))
     with pytest.raises(DeviceError, match="by the process that this one was forked from; start processes by spawn"):
         open_driver()
 
 
-def test_a_number_that_no_gpu_has_is_refused(opened):
+def test_invalid_gpu_number_is_rejected(opened):
     with pytest.raises(RequestError, match=r"device is 'vulkan:99', and Vulkan knows \d+ GPU"):
         driving.open_device(99)
 
@@ -301,7 +301,7 @@ def test_missing_features_are_named():
     assert replace(gpu, api=1 << 22 | 3 << 12, has_budget=True).extensions == [b"VK_EXT_memory_budget"]
 
 
-def test_the_cpu_in_place_of_a_gpu_is_taken_by_name_alone(opened, monkeypatch):
+def test_cpu_driver_is_used_only_by_name(opened, monkeypatch):
     found = find_physical(open_driver(), 0)
     for kind, sentence in (("software", "which is the CPU"), ("integrated", "is taken by name alone")):
         monkeypatch.setattr(physical, "find_physical", lambda *_, kind=kind: replace(found, kind=kind))
@@ -311,7 +311,7 @@ def test_the_cpu_in_place_of_a_gpu_is_taken_by_name_alone(opened, monkeypatch):
     assert find_level() == LEVEL
 
 
-def test_without_a_library_of_vulkan_one_sentence_says_what_is_missing(monkeypatch):
+def test_missing_vulkan_library_gives_a_one_line_error(monkeypatch):
     monkeypatch.setattr(libvulkan, "_NAMES", {"linux": ("libnothing.so.9",)})
     monkeypatch.delenv("WOOLLY_VULKAN_DRIVER", raising=False)
     with pytest.raises(DeviceError, match="there is no Vulkan here: install the GPU's driver and libvulkan1"):
@@ -324,11 +324,11 @@ def test_without_a_library_of_vulkan_one_sentence_says_what_is_missing(monkeypat
 @pytest.mark.parametrize(
     ("code", "sentence"), [(-3, "vkCreateDevice failed: the driver could not start"), (-99, "result -99")]
 )
-def test_results_of_the_driver_have_sentences(code, sentence):
+def test_driver_results_have_messages(code, sentence):
     assert sentence in str(VulkanLibrary.error(None, "vkCreateDevice", code))
 
 
-def test_kernels_ask_for_what_the_gpu_offers_of_floats():
+def test_kernels_request_the_float_features_of_the_gpu():
     head, entry = (0x07230203, 0x10500, 0, 9, 0), (5 << 16 | 15, 5, 4, 0, 0)
     rest = (3 << 16 | 16, 4, 17, 4 << 16 | 19, 0, 0, 0)
     code = struct.pack("<19I", *head, 2 << 16 | 17, 1, *entry, *rest)
@@ -338,12 +338,12 @@ def test_kernels_ask_for_what_the_gpu_offers_of_floats():
     assert with_modes(code, frozenset()) == code
 
 
-def test_a_kernel_that_the_archive_lacks_is_named(opened):
+def test_kernel_missing_from_the_archive_is_named(opened):
     with pytest.raises(DeviceError, match="this build of Woolly has no kernel nothing"):
         opened.launch("nothing", (1,), 1, 0, ())
 
 
-def test_compiled_kernels_are_kept_for_the_next_process(opened, monkeypatch, tmp_path):
+def test_compiled_kernels_are_cached_for_the_next_process(opened, monkeypatch, tmp_path):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     device = VulkanDevice(VulkanContext(open_driver(), opened._shared.physical, SpirvArchive()), 120.0)
     device._shared.variant = opened._shared.variant

@@ -34,19 +34,19 @@ def check(vulkan, plan, file):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_mixture_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
+def test_mixture_matches_the_cpu_backend(name, vulkan, tmp_path):
     with write(tmp_path / "moe.gguf", MOES[name].make(np.random.default_rng(5), 24)) as file:
         check(vulkan, plan_of(file, MOES[name].build), file)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_mixtures_have_besides_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
+def test_mixture_variants_match_the_cpu_backend(name, vulkan, tmp_path):
     file, plan = open_case(tmp_path, name, GGMLType.Q8_0)
     with file:
         check(vulkan, plan, file)
 
 
-def test_mixtures_without_kernels_are_refused_by_name(vulkan, tmp_path):
+def test_mixtures_without_kernels_are_rejected_by_name(vulkan, tmp_path):
     with write(tmp_path / "moe.gguf", MOES["two-of-8"].make(np.random.default_rng(5), 24)) as file:
         plan = plan_of(file, MOES["two-of-8"].build)
         message = "Vulkan and Metal have no experts of f32 for batches of 32768 rows with 2"

@@ -28,7 +28,7 @@ def tiny(tmp_path_factory):
     return write_tiny(TINY["llama"], tmp_path_factory.mktemp("faces") / "tiny.gguf")
 
 
-def test_the_identity_is_that_of_the_cpu(opened, vulkan, tiny):
+def test_identity_is_that_of_the_cpu(opened, vulkan, tiny):
     with open_gguf(tiny) as file:
         plan, options = trace(file), Options(kv_type="f16", threads=1, max_rows=64)
         whole, cpu = (one.compile(plan, file.tensors, options) for one in (vulkan, choose("cpu")))
@@ -50,7 +50,7 @@ def test_several_gpus_have_the_identity_of_one(vulkan, tiny):
         assert identity_of(both, file).id == identity_of(cpu, file).id
 
 
-def test_gpus_are_named_as_far_as_they_are_of_one_kind(monkeypatch):
+def test_gpus_of_the_first_kind_are_listed(monkeypatch):
     kinds = [SimpleNamespace(kind=kind) for kind in ("discrete", "discrete", "integrated", "software")]
     monkeypatch.setattr(gpus, "open_driver", lambda: None)
     monkeypatch.setattr(physical, "list_physical", lambda driver: kinds)
@@ -65,7 +65,7 @@ def test_gpus_are_named_as_far_as_they_are_of_one_kind(monkeypatch):
     assert name_gpus() == [] == name_gpus("vulkan")
 
 
-def test_a_gpu_with_bits_of_its_own_has_its_generation_in_them():
+def test_identity_of_a_gpu_with_different_bits_has_its_generation():
     assert About("cuda", "sm_90", 1, 0, device="NVIDIA Fake").bits == "cuda sm_90"
     assert About("cpu", "neon", 1, 0).bits == "cpu"
 
@@ -83,14 +83,14 @@ def test_bench_names_the_kind_and_show_the_driver(opened, vulkan, tiny, monkeypa
     assert "Vulkan 1." in opened.driver
 
 
-def test_the_bandwidth_of_a_gpu_is_measured_by_copies_and_fills(opened, monkeypatch):
+def test_gpu_bandwidth_is_measured_by_copies_and_fills(opened, monkeypatch):
     assert opened.bandwidth is None or not opened.physical.is_software
     assert measure_bandwidth(opened, 1 << 20) > 0
     monkeypatch.setattr(opened._shared, "physical", replace(opened.physical, timestamp_bits=0))
     assert find_bandwidth(opened) is None
 
 
-def test_a_driver_that_copies_slower_than_it_fills_has_the_bandwidth_of_fills():
+def test_fill_bandwidth_is_used_if_copies_are_slower():
     work, clock = [], {"copy": 400, "zero": 100}
     device = SimpleNamespace(
         allocate=lambda n_bytes: 7,
@@ -107,7 +107,7 @@ def test_a_driver_that_copies_slower_than_it_fills_has_the_bandwidth_of_fills():
 
 
 @pytest.mark.parametrize("error", [DeviceError, RequestError])
-def test_a_card_that_is_full_has_no_bandwidth_and_keeps_nothing(error):
+def test_full_gpu_has_no_bandwidth_and_caches_nothing(error):
     held = []
 
     def allocate(n_bytes):
@@ -121,7 +121,7 @@ def test_a_card_that_is_full_has_no_bandwidth_and_keeps_nothing(error):
     assert find_bandwidth(device) is None and held == []
 
 
-def test_a_driver_is_named_with_what_stands_in_for_its_arithmetic(opened, monkeypatch):
+def test_driver_is_listed_with_its_arithmetic_workarounds(opened, monkeypatch):
     monkeypatch.setattr(opened._shared, "physical", replace(opened.physical, driver="RADV Mesa 25", api=0x403000))
     monkeypatch.setattr(opened._shared, "variant", "plain")
     assert opened.driver == "RADV Mesa 25, Vulkan 1.3"
@@ -129,7 +129,7 @@ def test_a_driver_is_named_with_what_stands_in_for_its_arithmetic(opened, monkey
     assert opened.driver == "RADV Mesa 25, Vulkan 1.3, with f64 in place of fused multiply-adds"
 
 
-def test_the_cpu_in_place_of_a_gpu_is_called_slow_once(monkeypatch, caplog):
+def test_cpu_driver_gives_one_warning(monkeypatch, caplog):
     found = SimpleNamespace(physical=SimpleNamespace(is_software=True), name="llvmpipe (a test)")
     monkeypatch.setattr("woolly.runtime.vulkan.driver.open_device", lambda number: found)
     assert VulkanBackend().open() is VulkanBackend().open(1) is found

@@ -14,7 +14,7 @@ def both(vulkan, pair):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_rows_of_two_matrices_have_the_bits_of_the_cpu_backend(pair, vulkan):
+def test_rows_of_two_matrices_match_the_cpu_backend(pair, vulkan):
     program, cpu = both(vulkan, pair)
     wanted = run(cpu, batch_of(MIXED))
     # All rows, one of each kind, few and many, of text alone too.
@@ -27,6 +27,6 @@ def test_rows_of_two_matrices_have_the_bits_of_the_cpu_backend(pair, vulkan):
 
 
 @pytest.mark.parametrize("place", [2, -1])
-def test_a_matrix_that_is_not_there_is_refused(place, vulkan):
+def test_missing_matrix_is_rejected(place, vulkan):
     with pytest.raises(ValueError, match="a matrix that the step does not have"):
         run(both(vulkan, "F32")[0], batch_of([0, place]))

@@ -34,7 +34,7 @@ class Driver:
             one.numbers[:] = tile
 
 
-def test_a_gpu_with_the_tiles_of_the_kernel_has_units():
+def test_gpu_with_matching_tiles_has_matrix_units():
     assert matrices.has_units(Driver(OF_BYTES, TILE), None, ALL_FEATURES, 49152, (32, 32))
 
 
@@ -49,23 +49,23 @@ def test_a_gpu_with_the_tiles_of_the_kernel_has_units():
         ((TILE,), ALL_FEATURES, 49152, (32, 32)),
     ],
 )
-def test_any_other_has_none(tiles, features, shared, sizes):
+def test_other_gpus_have_no_matrix_units(tiles, features, shared, sizes):
     assert not matrices.has_units(Driver(*tiles), None, features, shared, sizes)
 
 
-def test_matrices_are_asked_for_where_their_extension_is():
+def test_matrix_extension_is_requested_where_available():
     assert len(features_chain(ALL_FEATURES)) == len(features_chain(frozenset())) + 1
     last = features_chain(ALL_FEATURES)[-1]
     assert (last.sType, list(last.bits)) == (1000506000, [1, 0])
 
 
-def test_the_archive_has_a_kernel_for_each_type(vulkan):
+def test_archive_has_a_kernel_for_each_type(vulkan):
     names = set(open_archive().names())
     for kernel in ("linear_tiles", "linear_squares", "linear_strips", "linear_slips"):
         assert {name for name in names if name.startswith(kernel)} == {f"{kernel}_{one}" for one in matrices.TYPES}
 
 
-def test_a_kernel_is_asked_before_it_is_used(opened, monkeypatch):
+def test_kernel_is_probed_before_use(opened, monkeypatch):
     """By kernels that every device has, since none of the tests has matrix units."""
     assert matrices.is_exact(opened, (("linear_few", (9, 34, 1), 128),))
     other = {name: numbers for name, numbers in matrices.TYPES.items() if name == "q6_k"}
@@ -74,7 +74,7 @@ def test_a_kernel_is_asked_before_it_is_used(opened, monkeypatch):
     assert not matrices.is_exact(opened, (("linear_other", (2, 2, 1), 256),)), "a kernel that cannot be opened"
 
 
-def test_tiles_have_the_bits_of_dots(opened, compiling, monkeypatch):
+def test_tiles_match_dot_products(opened, compiling, monkeypatch):
     """Units are emulated here, for types of one plane of bytes, of sums with factors, and of two planes."""
     if importlib.util.find_spec("slangpy") is None:
         pytest.skip("slangpy is not there, which compiles kernels that no archive has")
@@ -98,7 +98,7 @@ def test_tiles_have_the_bits_of_dots(opened, compiling, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [f"linears-{one.upper()}-40x768" for one in matrices.TYPES])
-def test_many_rows_have_the_bits_of_the_cpu_backend(name, opened, vulkan, tmp_path):
+def test_many_rows_match_the_cpu_backend(name, opened, vulkan, tmp_path):
     """With units by tiles of each form, without them by dots: more rows than a group has, and fewer than two have."""
     case = ALL[name]
     with case.open(tmp_path) as file:

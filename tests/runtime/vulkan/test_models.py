@@ -43,7 +43,7 @@ def both(vulkan, path, kv_type):
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_gives_the_bits_of_the_cpu_backend(name, kv_type, vulkan, tmp_path):
+def test_model_matches_the_cpu_backend(name, kv_type, vulkan, tmp_path):
     program, cpu = both(vulkan, write_tiny(FAMILIES[name], tmp_path / "tiny.gguf"), kv_type)
     wanted = logits(cpu, [70])
     # Chunks that end anywhere take all kernels; the others are left to one type of the cache.
@@ -56,7 +56,7 @@ def test_a_model_gives_the_bits_of_the_cpu_backend(name, kv_type, vulkan, tmp_pa
     [(GGMLType.Q4_K, 256, 512), (GGMLType.Q8_0, 96, 160), (GGMLType.Q6_K, 2304, 256)],
     ids=["q4_k", "q8_0", "q6_k"],
 )
-def test_bytes_that_norms_or_gates_leave_are_those_of_the_cpu_backend(kind, width, ffn, vulkan, tmp_path):
+def test_rows_quantized_by_norms_and_gates_match_the_cpu_backend(kind, width, ffn, vulkan, tmp_path):
     spec = replace(FAMILIES["llama"], width=width, ffn=ffn, type=kind, head_dim=16 if width == 96 else 64, n_layers=1)
     program, cpu = both(vulkan, write_tiny(spec, tmp_path / "tiny.gguf"), "f16")
     steps = program._core._emitter.launches
@@ -76,7 +76,7 @@ def test_bytes_that_norms_or_gates_leave_are_those_of_the_cpu_backend(kind, widt
 @pytest.mark.parametrize(
     ("kind", "width", "head"), [(GGMLType.Q4_K, 256, 64), (GGMLType.Q8_0, 96, 16)], ids=["q4_k", "q8_0"]
 )
-def test_bytes_that_attention_leaves_of_few_rows_are_those_of_the_cpu_backend(kind, width, head, vulkan, tmp_path):
+def test_rows_quantized_by_attention_of_few_rows_match_the_cpu_backend(kind, width, head, vulkan, tmp_path):
     """After two splits of positions; with many positions before it, a kernel of its own leaves them."""
     spec = replace(FAMILIES["llama"], width=width, ffn=256, type=kind, head_dim=head, n_layers=2)
     program, cpu = both(vulkan, write_tiny(spec, tmp_path / "tiny.gguf"), "f16")
@@ -103,7 +103,7 @@ def test_bytes_that_attention_leaves_of_few_rows_are_those_of_the_cpu_backend(ki
             np.testing.assert_array_equal(rows.view(np.uint32), wanted.view(np.uint32))
 
 
-def test_rows_are_far_if_one_has_more_positions_before_it_than_are_computed_side_by_side():
+def test_rows_with_more_positions_than_one_pass_are_far():
     def of(*positions):
         return Batch.of([([1], at, list(range(at // 32 + 1))) for at in positions], [0])
 
@@ -112,7 +112,7 @@ def test_rows_are_far_if_one_has_more_positions_before_it_than_are_computed_side
     assert not is_far_batch(of(*range(40000, 40009)))
 
 
-def test_short_sequences_in_front_of_prompts_are_not_computed_by_tiles():
+def test_short_sequences_before_prompts_use_no_tiles():
     def of(*lengths, at=0):
         return Batch.of([([1] * n, at, list(range((at + n) // 32 + 1))) for n in lengths], [0])
 
@@ -125,7 +125,7 @@ def test_short_sequences_in_front_of_prompts_are_not_computed_by_tiles():
     assert [attention.n_front(of(1, 500, at=at)) for at in (7685, 7686)] == [1, 9]
 
 
-def test_a_vocabulary_of_more_groups_than_a_grid_has_goes_to_the_kernel_of_few_rows(vulkan, tmp_path, monkeypatch):
+def test_vocabulary_beyond_the_grid_uses_the_few_row_kernel(vulkan, tmp_path, monkeypatch):
     spec = replace(FAMILIES["llama"], width=256, ffn=96, type=GGMLType.Q8_0, head_dim=64, n_layers=1)
     path = write_tiny(spec, tmp_path / "tiny.gguf")
     monkeypatch.setattr(linears, "_MAX_GROUPS", 79)  # of 4 rows each; the vocabulary has 320
@@ -139,14 +139,14 @@ def test_a_vocabulary_of_more_groups_than_a_grid_has_goes_to_the_kernel_of_few_r
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NAMES])
-def test_every_other_architecture_gives_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
+def test_every_other_architecture_matches_the_cpu_backend(name, vulkan, tmp_path):
     tiny = replace(FAMILIES[name], n_layers=5) if name in DEEP else FAMILIES[name]
     program, cpu = both(vulkan, write_tiny(tiny, tmp_path / "tiny.gguf"), "f16")
     # Two pages and all kernels of linears; a second tile of rows is left to the models above.
     np.testing.assert_array_equal(logits(program, [38, 1, 9]).view(np.uint32), logits(cpu, [48]).view(np.uint32))
 
 
-def test_rows_of_several_sequences_have_the_bits_of_each_alone(vulkan, tmp_path):
+def test_rows_of_several_sequences_match_single_ones(vulkan, tmp_path):
     program, cpu = both(vulkan, write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), "f16")
     texts = [(TOKENS[:20], 0, [2]), (TOKENS[20:21], 0, [1]), (TOKENS[21:60], 0, [0, 3])]
     batch = Batch.of(texts, [19, 20, 59], slots=[(-1, i) for i in range(3)])
@@ -155,7 +155,7 @@ def test_rows_of_several_sequences_have_the_bits_of_each_alone(vulkan, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "kv_type"), [("llama", "f16"), ("qwen2", "q4")])
-def test_layers_that_stay_on_the_cpu_change_no_bit(name, kv_type, vulkan, tmp_path):
+def test_cpu_layers_change_no_bit(name, kv_type, vulkan, tmp_path):
     path = write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")
     with open_gguf(path) as file:
         plan = trace(file)
@@ -166,7 +166,7 @@ def test_layers_that_stay_on_the_cpu_change_no_bit(name, kv_type, vulkan, tmp_pa
         np.testing.assert_array_equal(logits(program, [60, 1, 9]).view(np.uint32), wanted.view(np.uint32))
 
 
-def test_keys_of_4_bits_without_their_bias_have_the_bits_of_the_cpu_backend(vulkan, tmp_path):
+def test_4_bit_keys_without_bias_match_the_cpu_backend(vulkan, tmp_path):
     program, cpu = both(vulkan, write_tiny(FAMILIES["qwen2"], tmp_path / "tiny.gguf"), "q4")
     assert any(step.by_role("k_bias") for step in program.running_plan.steps)
     np.testing.assert_array_equal(
@@ -181,7 +181,7 @@ def test_keys_of_4_bits_without_their_bias_have_the_bits_of_the_cpu_backend(vulk
     np.testing.assert_array_equal(found.view(np.uint32), wanted[40:41].view(np.uint32))
 
 
-def test_an_archive_without_a_kind_of_cache_refuses_it_by_name(vulkan, tmp_path, monkeypatch):
+def test_archive_without_a_cache_type_rejects_it_by_name(vulkan, tmp_path, monkeypatch):
     names = [name for name in attention.open_archive().names() if name != "store_any"]
     monkeypatch.setattr(attention, "open_archive", lambda: SimpleNamespace(names=lambda: names))
     with pytest.raises(UnsupportedError, match="Vulkan and Metal have no cache of q4"):
@@ -189,7 +189,7 @@ def test_an_archive_without_a_kind_of_cache_refuses_it_by_name(vulkan, tmp_path,
 
 
 @pytest.mark.parametrize("name", RAW)
-def test_a_block_that_reads_rows_before_the_norm_gives_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
+def test_block_that_reads_unnormalized_rows_matches_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
     path = write_tiny(RAW[name], tmp_path / "tiny.gguf")
     found, wanted = (opened_guesses(path, backend, "f16") for backend in ("vulkan", "cpu"))

@@ -19,7 +19,7 @@ from woolly.runtime.vulkan.libvulkan import open_driver
 from woolly.runtime.vulkan.physical import Physical, find_physical
 
 
-def test_an_opening_that_fails_half_way_leaves_nothing_behind(opened):
+def test_failed_opening_leaves_nothing_behind(opened):
     whole = Counting(open_driver(), 0)
     driving.open_device(driver=whole).close()
     assert whole.n_made > 8 and whole.alive == 0
@@ -47,7 +47,7 @@ def give_units(monkeypatch, folder, driver, tried):
     monkeypatch.setattr(driving.matrices, "is_exact", tried)
 
 
-def test_a_gpu_that_is_lost_in_its_matrix_units_is_opened_without_them(opened, monkeypatch, tmp_path):
+def test_gpu_lost_in_its_matrix_units_is_opened_without_them(opened, monkeypatch, tmp_path):
     driver, trials = Counting(open_driver(), 0), []
 
     def lose(device):
@@ -73,7 +73,7 @@ def test_a_gpu_that_is_lost_in_its_matrix_units_is_opened_without_them(opened, m
     assert trials == [True, True] and driver.alive == 0
 
 
-def test_units_are_tried_whenever_their_gpu_is_opened(opened, monkeypatch, tmp_path):
+def test_matrix_units_are_probed_at_every_opening(opened, monkeypatch, tmp_path):
     driver, answers = Counting(open_driver(), 0), [False, True, False]
     give_units(monkeypatch, tmp_path, driver, lambda _: answers.pop(0))
     for expected in (False, True, False):
@@ -84,7 +84,7 @@ def test_units_are_tried_whenever_their_gpu_is_opened(opened, monkeypatch, tmp_p
 
 
 @pytest.mark.parametrize("where", ["probe", "matrices"])
-def test_a_gpu_that_is_lost_while_it_is_opened_can_be_opened_again(opened, monkeypatch, tmp_path, caplog, where):
+def test_gpu_lost_while_opening_can_be_opened_again(opened, monkeypatch, tmp_path, caplog, where):
     driver = Counting(open_driver(), 0)
     lost = {"vkGetSemaphoreCounterValue": 0, "vkWaitSemaphores": -4}
 

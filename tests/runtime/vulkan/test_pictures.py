@@ -37,7 +37,7 @@ def give_room(monkeypatch):
 # Rows that see each other, beside windows; the same in some layers alone; lines and columns, and rows that are added in
 # later layers; those of matrices of their own.
 @pytest.mark.parametrize("name", ["gemma3", "gemma4", "qwen3vl", "cogvlm"])
-def test_a_prompt_with_pictures_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch, caplog):
+def test_prompt_with_images_matches_the_cpu_backend(name, vulkan, tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
     give_room(monkeypatch)
     text = write_tiny(PAIRS[name], tmp_path / "text.gguf")
@@ -60,7 +60,7 @@ def test_a_prompt_with_pictures_has_the_bits_of_the_cpu_backend(name, vulkan, tm
 
 
 @pytest.mark.parametrize("name", [*TOWERS, *SHORT_AUDIO_TOWERS])
-def test_rows_of_a_tower_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch, caplog):
+def test_tower_rows_match_the_cpu_backend(name, vulkan, tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
     give_room(monkeypatch)
     monkeypatch.setattr("woolly.models.towers.gemma3nv._SIDE", 4)
@@ -87,21 +87,21 @@ def test_rows_of_a_tower_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path
         assert found == {"vulkan"} and "runs on the CPU" not in caplog.text
 
 
-def test_a_tower_beside_a_text_on_metal_is_left_to_the_cpu(tmp_path, caplog):
+def test_tower_on_metal_runs_on_the_cpu(tmp_path, caplog):
     tower = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "metal", Options(threads=1))
     assert {program.about.backend for program in tower.programs} == {"cpu"}
     assert caplog.text.count("the tower of tower.gguf runs on the CPU: the metal backend has no towers yet") == 1
     tower.close()
 
 
-def test_a_tower_of_more_rows_than_a_grid_has_is_refused_by_name(vulkan):
+def test_tower_with_more_rows_than_a_grid_is_rejected_by_name(vulkan):
     tracer = Tracer("case", {})
     tracer.output(tracer.given(width=8))
     with pytest.raises(UnsupportedError, match="have no towers of 65536 rows at once: 65535 at most"):
         vulkan.compile(tracer.plan(), {}, Options(max_rows=65536))
 
 
-def test_rows_of_filters_are_checked_before_a_gpu_reads_them():
+def test_filter_rows_are_checked_before_a_gpu_reads_them():
     """With what rows see, which no step reads here."""
     tensor = Tensor("f.weight", GGMLType.F32, (8, 2), 0, MemoryMap("f", np.ones((8, 2), np.float32)))
     tracer = Tracer("case", {"f.weight": tensor})

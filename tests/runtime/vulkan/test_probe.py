@@ -25,14 +25,14 @@ def expect_otherwise(monkeypatch, which):
 
 
 @pytest.mark.parametrize("which", [i for i, name in enumerate(probe.NAMES) if name != probe.OWN_HALVES])
-def test_a_gpu_that_computes_otherwise_is_refused(which, own, monkeypatch):
+def test_gpu_with_different_arithmetic_is_rejected(which, own, monkeypatch):
     expect_otherwise(monkeypatch, which)
     with pytest.raises(DeviceError, match=f"computes {probe.NAMES[which]} in another way than the CPU"):
         driving.choose_variant(own, own._shared)
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
-def test_halves_that_a_driver_converts_otherwise_are_converted_by_hand(is_exact, own, monkeypatch):
+def test_incorrect_f16_conversion_of_a_driver_is_done_in_software(is_exact, own, monkeypatch):
     if not is_exact:
         expect_otherwise(monkeypatch, probe.NAMES.index(probe.OWN_HALVES))
     driving.choose_variant(own, own._shared)
@@ -43,7 +43,7 @@ def test_halves_that_a_driver_converts_otherwise_are_converted_by_hand(is_exact,
     assert said == [(int(is_exact),)]
 
 
-def test_halves_are_exact_by_hand_and_by_a_driver_that_says_so(own):
+def test_f16_is_exact_in_software_and_with_a_conforming_driver(own):
     table = np.arange(1 << 16, dtype=np.uint16)
     place, y = own.allocate(table.nbytes), own.allocate(4 * len(table))
     own.upload(place, table)

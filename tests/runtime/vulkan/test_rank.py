@@ -39,7 +39,7 @@ def ranked(device, rows, n):
 
 
 @pytest.mark.parametrize(("width", "n"), [(5, 1), (5, 40), (1024, 256), (9000, 1), (9000, 40), (20000, 256)])
-def test_the_largest_come_first_and_equal_ones_by_their_ids(width, n, device):
+def test_largest_come_first_and_ties_by_id(width, n, device):
     rows = random_rows(3, width)
     rows[2, ::2] = -0.0
     rows[2, 1::2] = 0.0
@@ -51,13 +51,13 @@ def test_the_largest_come_first_and_equal_ones_by_their_ids(width, n, device):
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf])
-def test_what_is_no_number_is_told_of_its_row_alone(bad, device):
+def test_non_finite_row_is_reported_only_for_itself(bad, device):
     rows = random_rows(40, 1500)  # more than are ranked at a time
     rows[35, 1499] = bad
     assert np.flatnonzero(ranked(device, rows, 64)["is_sound"] == 0).tolist() == [35]
 
 
-def test_it_takes_the_tokens_that_samplers_choose(device):
+def test_async_run_takes_the_sampled_tokens(device):
     n_rows, width = 40, 320
     rows = np.random.RandomState(1).standard_normal((n_rows, width)).astype(np.float32) * 3
     samplers = [Sampler(SamplingParams(seed=i, **PARAMS[i % len(PARAMS)])) for i in range(n_rows)]
@@ -81,7 +81,7 @@ def tiny(tmp_path_factory):
     return write_tiny(TINY["llama"], tmp_path_factory.mktemp("rank") / "tiny.gguf")
 
 
-def test_a_program_ranks_what_it_computes(tiny, vulkan):
+def test_program_ranks_its_logits(tiny, vulkan):
     with open_gguf(tiny) as file:
         program = vulkan.compile(trace(file), file.tensors, Options(max_rows=64))
         assert isinstance(program, AsyncRanks)
@@ -93,7 +93,7 @@ def test_a_program_ranks_what_it_computes(tiny, vulkan):
         np.testing.assert_array_equal(ranking.rows(1, 3), whole[1:3])
 
 
-def test_answers_and_log_probabilities_are_those_of_the_cpu(tiny, vulkan, monkeypatch):
+def test_answers_and_logprobs_match_the_cpu(tiny, vulkan, monkeypatch):
     ways = ({"temperature": 0, "n": 2}, {"seed": 4, "logprobs": 2}, {"seed": 5, "top_k": 0})
     asked, found = [SamplingParams(max_tokens=4, ignore_eos=True, **way) for way in ways], []
     for device in ("cpu", None):

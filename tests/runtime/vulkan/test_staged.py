@@ -22,7 +22,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_rows_behind_some_and_behind_many_splits_have_the_bits_of_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
+def test_rows_after_some_and_many_splits_match_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
     program, cpu = both(vulkan, write_tiny(SHAPES[name], tmp_path / "tiny.gguf"), "f16")
     device, launched = program._core.device, []
     launch = device.launch
