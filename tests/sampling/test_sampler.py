@@ -65,28 +65,28 @@ def test_frequencies_follow_the_softmax_at_the_temperature():
     np.testing.assert_allclose(counts, expected, atol=0.03)
 
 
-def test_the_order_of_the_samplers_matters():
+def test_sampler_order_matters():
     row = np.log([0.5, 0.3, 0.2])
     cold_first = {"samplers": ["temperature", "top_p"], "temperature": 0.2, "top_p": 0.6, "top_k": 0, "min_p": 0.0}
     assert set(draws(row, n=200, **cold_first)) == {0}
     assert set(draws(row, n=200, **{**cold_first, "samplers": ["top_p", "temperature"]})) == {0, 1}
 
 
-def test_the_same_seed_draws_the_same_tokens_and_another_seed_others():
+def test_same_seed_draws_the_same_tokens():
     logits = np.zeros(1000)
     first, again, other = (draws(logits, n=20, seed=s, **OPEN) for s in (7, 7, 8))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
 
 
-def test_each_of_n_answers_has_a_seed_of_its_own(monkeypatch):
+def test_each_of_n_answers_has_its_own_seed(monkeypatch):
     params = SamplingParams(seed=2**32 - 1, n=2)
     assert [Sampler(params, index=i).seed for i in range(2)] == [2**32 - 1, 0]
     monkeypatch.setattr("woolly.sampling.seeds.randbits", secrets.randbits)  # tests draw one seed otherwise
     assert Sampler(SamplingParams()).seed != Sampler(SamplingParams()).seed
 
 
-def test_uniform_numbers_are_those_of_std_mt19937():
+def test_uniform_numbers_match_std_mt19937():
     # The first outputs of std::mt19937(5489) are 3499211612 and 581869302: the low half comes first.
     assert MersenneTwister(5489).uniform64() == (3499211612 + 581869302 * 2**32) / 2**64
     assert MersenneTwister(5489).uniform32() == np.float32(3499211612) / np.float32(2**32)
@@ -98,7 +98,7 @@ def test_uniform_numbers_are_those_of_std_mt19937():
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_mirostat_surprises_as_much_as_tau_asks_for(version):
+def test_mirostat_has_the_surprise_of_tau(version):
     row = (np.random.RandomState(0).standard_normal(500) * 2).astype(np.float32)
     p = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
     values = {"mirostat": version, "temperature": 1.0}
@@ -147,12 +147,12 @@ def test_any_logits_and_samplers_give_an_allowed_token(logits, values, allowed):
     "values",
     [{"temperature": 0.0}, {}, OPEN, {"mirostat": 2}, {"top_n_sigma": 1.0}, {"custom_sampler": lambda ids, row: 0}],
 )
-def test_logits_that_are_not_finite_are_an_error(logits, values):
+def test_non_finite_logits_are_an_error(logits, values):
     with pytest.raises(ModelError, match="not finite"):
         draws(logits, n=1, **values)
 
 
-def test_logit_bias_moves_ids_and_texts(tokenizer):
+def test_logit_bias_applies_to_ids_and_texts(tokenizer):
     row = np.zeros(tokenizer.n_vocab)
     a, b = tokenizer.encode("ab", add_special=False)
     assert set(draws(row, n=20, tokenizer=tokenizer, logit_bias={5: 50.0})) == {5}
@@ -163,12 +163,12 @@ def test_logit_bias_moves_ids_and_texts(tokenizer):
 
 
 @pytest.mark.parametrize("values", [{"logit_bias": {320: 1.0}}, {"stop_token_ids": [320]}])
-def test_an_id_outside_the_vocabulary_is_refused(tokenizer, values):
+def test_id_outside_the_vocabulary_is_rejected(tokenizer, values):
     with pytest.raises(RequestError, match=f"^{next(iter(values))} names token 320; .* from 0 to 319"):
         Sampler(SamplingParams(**values), tokenizer)
 
 
-def test_a_bias_that_leaves_nothing_is_the_requests_error():
+def test_bias_that_bans_everything_is_a_request_error():
     with pytest.raises(RequestError, match="every token is ruled out"):
         draws([0.0, 1.0], n=1, logit_bias={0: False, 1: False})
 
@@ -185,7 +185,7 @@ def test_end_tokens_wait_for_min_tokens_and_never_come_with_ignore_eos(tokenizer
     assert draws(row, n=2, ignore_eos=True, stop_token_ids=[7], **greedy).tolist() == [7] * 2
 
 
-def test_the_prompt_counts_for_the_penalties():
+def test_prompt_counts_for_the_penalties():
     sampler = Sampler(SamplingParams(temperature=0, presence_penalty=5.0, repeat_last_n=2), None, [1, 0, 2])
     row = np.array([2.0, 3.0, 2.5], np.float32)
     assert [sampler.next(row).token for _ in range(3)] == [1, 0, 2]
@@ -208,7 +208,7 @@ def test_processors_see_the_tokens_so_far_and_run_in_order():
     assert row.tolist() == [0.0, 1.0, 2.0, 0.5]
 
 
-def test_a_custom_sampler_chooses_among_what_is_allowed():
+def test_custom_sampler_chooses_among_allowed_tokens():
     seen = []
 
     def lowest(ids, logits):
@@ -242,7 +242,7 @@ def broken(ids, logits):
         ({"custom_sampler": lambda ids, row: 2, "logit_bias": {2: False}}, ".* chose token 2, which is ruled out"),
     ],
 )
-def test_a_callback_that_fails_is_named(values, sentence):
+def test_failing_callback_is_named(values, sentence):
     with pytest.raises(CallbackError, match=f"^{sentence}") as caught:
         draws([1.0, 2.0, 3.0], n=1, **values)
     if "raised" in sentence:
@@ -250,7 +250,7 @@ def test_a_callback_that_fails_is_named(values, sentence):
 
 
 @pytest.mark.parametrize("values", [{"logit_bias": {2**31 - 1: 1.0}}, {"stop_token_ids": (10**30,)}])
-def test_ids_larger_than_any_vocabulary_are_refused(values, tokenizer):
+def test_ids_beyond_any_vocabulary_are_rejected(values, tokenizer):
     with pytest.raises(RequestError, match="ids of this vocabulary go from 0"):
         Sampler(SamplingParams(**values), tokenizer, [1])
 

@@ -62,7 +62,7 @@ def test_top_p(row, p, min_keep, sort_first):
 @pytest.mark.parametrize("p", [0.2, 0.9, 0.98])
 @pytest.mark.parametrize("min_keep", [0, 2000])
 @pytest.mark.parametrize("scale", [0.5, 10.0])
-def test_top_p_of_more_than_it_looks_at_first(p, min_keep, scale):
+def test_top_p_beyond_the_first_candidates(p, min_keep, scale):
     row = (np.random.RandomState(1).permutation(3000) / 3000 * scale).astype(np.float32)
     expected, margin = paper.top_p(pairs(row), p, min_keep)
     assert margin > 1e-6
@@ -84,7 +84,7 @@ def test_typical(row, p, min_keep):
     assert run(Typical(p, min_keep), row) == expected
 
 
-def test_typical_passes_over_what_was_ruled_out():
+def test_typical_ignores_banned_tokens():
     row = np.log(np.array([0.5, 0.3, 0.2, 0.1], np.float32))
     kept = paper.typical(pairs(row), 0.5)[0]
     assert run(Typical(0.5, 0), np.append(row, [-np.inf] * 3).astype(np.float32)) == kept
@@ -97,7 +97,7 @@ def test_top_n_sigma(row, n):
     assert run(TopNSigma(n), row) == expected
 
 
-def test_top_n_sigma_does_not_count_what_was_ruled_out():
+def test_top_n_sigma_ignores_banned_tokens():
     row = np.array([0, 1, 2, 3, -np.inf], np.float32)
     assert run(TopNSigma(1.0), row) == [*paper.top_n_sigma(pairs(row[:4]), 1.0)[0], (4, -np.inf)]
 
@@ -109,13 +109,13 @@ def test_xtc(row, threshold, min_keep):
     assert run(Xtc(1.0, threshold, min_keep, seed=1), row) == expected
 
 
-def test_xtc_acts_as_often_as_it_is_asked_to():
+def test_xtc_acts_with_its_probability():
     step = Xtc(0.3, 0.1, 0, seed=5)
     row = np.zeros(4, np.float32)
     assert sum(len(run(step, row)) == 1 for _ in range(2000)) / 2000 == pytest.approx(0.3, abs=0.03)
 
 
-def test_xtc_with_a_threshold_of_zero_leaves_a_possible_token():
+def test_xtc_with_threshold_zero_leaves_a_possible_token():
     assert run(Xtc(1.0, 0.0, 0, seed=1), np.array([0, 1, -np.inf], np.float32))[0] == (0, 0.0)
 
 
@@ -131,7 +131,7 @@ def test_dynamic_temperature_follows_the_entropy(row, temperature, spread, expon
 
 
 @pytest.mark.parametrize("temperature", [1e-45, 1e-40, 1e-38])
-def test_a_temperature_that_overflows_leaves_the_likeliest(temperature):
+def test_overflowing_temperature_leaves_the_likeliest(temperature):
     found = run(Temperature(temperature, 0.0, 1.0), np.array([1, 9, -5], np.float32))
     assert [token for token, logit in found if logit > -np.inf] == [1]
 
@@ -140,7 +140,7 @@ histories = st.lists(st.integers(0, 5), max_size=40)
 
 
 @given(histories, st.sampled_from([-1, 1, 3, 64]), st.floats(0.5, 2), st.floats(-1, 1), st.floats(-1, 1), st.data())
-def test_penalties_look_at_their_window_alone(tokens, last_n, repeat, frequency, presence, data):
+def test_penalties_use_only_their_window(tokens, last_n, repeat, frequency, presence, data):
     row = np.linspace(-3, 3, 8, dtype=np.float32)
     history = History(tokens)
     step = RepetitionPenalty(history, last_n, repeat, frequency, presence)
@@ -163,7 +163,7 @@ def test_penalties_look_at_their_window_alone(tokens, last_n, repeat, frequency,
     st.sets(st.sampled_from([(0,), (1,), (2, 3), (2, 3, 4), (5, 5)])),
     st.booleans(),
 )
-def test_dry_lowers_what_would_go_on_repeating(tokens, last_n, multiplier, base, allowed, breakers, sort_first):
+def test_dry_penalizes_continued_repetition(tokens, last_n, multiplier, base, allowed, breakers, sort_first):
     row = np.linspace(-3, 3, 8, dtype=np.float32)
     by_first = {b[0]: [c[1:] for c in breakers if c[0] == b[0]] for b in breakers}
     step = Dry(History(tokens), last_n, multiplier, base, allowed, by_first)
@@ -172,12 +172,12 @@ def test_dry_lowers_what_would_go_on_repeating(tokens, last_n, multiplier, base,
     np.testing.assert_allclose([found[t] for t in range(8)], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_dry_penalty_stays_finite():
+def test_dry_penalty_stays_finite():
     step = Dry(History([1] * 5000), -1, 1.0, 4.0, 2, {})
     assert np.isfinite(dict(run(step, np.zeros(3, np.float32)))[1])
 
 
-def test_sequence_breakers_are_whole_tokens_or_the_end_of_one_and_what_follows():
+def test_dry_breakers_are_tokens_or_their_ends():
     tokenizer = Tokenizer.from_metadata(byte_vocabulary())
     named = {text: tokenizer.encode(text, add_special=False)[0] for text in ("t", "th", "the", " the", "n", "a")}
     breakers = sequence_breakers(tokenizer, ("the", "n"))

@@ -29,7 +29,7 @@ def used(recorded):
 
 
 @pytest.mark.parametrize("case", CASES, ids=[str(case["row_seed"]) for case in CASES])
-def test_tokens_are_those_of_llama_cpp(case):
+def test_tokens_match_llama_cpp(case):
     values = used(case["params"])
     values["logit_bias"] = {int(token): bias for token, bias in values.get("logit_bias", {}).items()}
     sampler = Sampler(SamplingParams(**values), None, case["history"])

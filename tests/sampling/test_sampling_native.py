@@ -32,7 +32,7 @@ def test_largest_is_a_stable_sort_cut_off(values, data):
 
 @pytest.mark.parametrize("k", [1, 40, 1000, 3073, 49152])
 @pytest.mark.parametrize("order", ["random", "ascending", "descending", "equal"])
-def test_largest_of_a_whole_vocabulary(k, order):
+def test_largest_of_a_complete_vocabulary(k, order):
     row = np.random.RandomState(k).randint(0, 5000, 49152).astype(np.float32)
     if order != "random":
         row = {"ascending": np.sort(row), "descending": -np.sort(-row), "equal": np.ones_like(row)}[order]
@@ -44,13 +44,13 @@ def test_largest_of_a_whole_vocabulary(k, order):
 @pytest.mark.parametrize("sick", [np.nan, -np.nan, np.inf])
 @pytest.mark.parametrize("place", [0, 63, 64, 999])
 @pytest.mark.parametrize("k", [1, 40, 1000])
-def test_largest_finds_every_sick_value(sick, place, k):
+def test_largest_finds_every_non_finite_value(sick, place, k):
     row = np.linspace(-3, 3, 1000, dtype=np.float32)
     row[place] = sick
     assert not top(row, k)[0]
 
 
-def test_largest_refuses_more_than_there_are():
+def test_largest_rejects_more_than_there_are():
     with pytest.raises(ValueError, match="no longer than the row"):
         top(np.zeros(3, np.float32), 4)
     with pytest.raises(ValueError, match="equally long"):
@@ -67,7 +67,7 @@ def test_weights_are_exponentials_and_their_sum_runs_in_order(values):
 
 
 @given(plain, st.floats(0, 1, exclude_max=True))
-def test_a_draw_takes_the_first_at_which_the_sum_reaches_its_share(values, u):
+def test_draw_takes_the_first_token_that_reaches_its_share(values, u):
     row = np.array(values, np.float32)
     weights = np.empty_like(row)
     weigh(row, float(row.max()), weights)
@@ -83,7 +83,7 @@ def test_log_sum_exp_is_exact(values):
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=200))
-def test_a_mask_keeps_the_values_of_set_bits(bits):
+def test_mask_keeps_the_values_of_set_bits(bits):
     row = np.arange(len(bits), dtype=np.float32)
     packed = np.packbits(bits, bitorder="little")
     words = np.frombuffer(packed.tobytes().ljust(-(-len(bits) // 32) * 4, b"\0"), np.uint32)
@@ -92,14 +92,14 @@ def test_a_mask_keeps_the_values_of_set_bits(bits):
     np.testing.assert_array_equal(out, np.where(bits, row, -np.inf))
 
 
-def test_a_mask_that_is_too_short_is_refused():
+def test_too_short_mask_is_rejected():
     with pytest.raises(ValueError, match="a bit of words for each"):
         mask(np.zeros(33, np.float32), np.zeros(1, np.uint32), np.empty(33, np.float32))
 
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 2), max_size=60), st.integers(0, 70))
-def test_repeat_lengths_count_how_much_of_the_end_stands_earlier(tokens, limit):
+def test_repeat_lengths_count_earlier_occurrences_of_the_end(tokens, limit):
     array, out = np.array(tokens, np.int32), np.empty(len(tokens), np.int32)
     repeat_lengths(array, limit, out)
     for end in range(len(tokens) - 1):

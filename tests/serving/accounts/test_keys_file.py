@@ -22,7 +22,7 @@ def file(tmp_path):
     return tmp_path / "keys.toml"
 
 
-def test_a_key_is_shown_once_and_only_its_hash_is_kept(file):
+def test_key_is_shown_once_and_only_its_hash_is_stored(file):
     key = add_key(file, "anna", is_admin=True, limits={"tokens_per_day": 5}, models=("team-*", 'odd"name'))
     assert len(key) > 50 and key not in file.read_text()
     (found,) = read_keys(file)
@@ -31,7 +31,7 @@ def test_a_key_is_shown_once_and_only_its_hash_is_kept(file):
     assert os.name != "posix" or file.stat().st_mode & 0o077 == 0
 
 
-def test_a_key_that_is_removed_leaves_the_rest_of_the_file(file):
+def test_removing_a_key_keeps_the_rest_of_the_file(file):
     file.write_text("# ours\n[serve]\nport = 1\n")
     add_key(file, "anna", limits={})
     before = file.read_text()
@@ -53,7 +53,7 @@ hash = "{OTHER}"
 '''
 
 
-def test_a_key_that_is_removed_takes_no_other_table_with_it(file):
+def test_removing_a_key_removes_no_other_table(file):
     file.write_text(TABLES)
     remove_key(file, "anna")
     assert file.read_text() == TABLES[TABLES.index("  [models") :]
@@ -67,7 +67,7 @@ def test_a_key_that_is_removed_takes_no_other_table_with_it(file):
         f'[keys.anna]\nhash = "{HASH}"\nmodels = [\n"a",\n]\n[serve]\ntitle = """\n[keys.anna]\n[keys]\n"""\n',
     ],
 )
-def test_what_only_a_person_can_change_stays(file, text):
+def test_manual_settings_are_kept(file, text):
     """A file in which a line does not say what it seems to say is left as it was, and stays TOML."""
     file.write_text(text)
     with pytest.raises(RequestError, match="only a person can change"):
@@ -79,7 +79,7 @@ def test_what_only_a_person_can_change_stays(file, text):
         assert file.read_text() == text
 
 
-def test_a_name_of_a_model_may_have_any_character(file):
+def test_model_name_may_have_any_character(file):
     names = ("two\nlines", 'quo"te', "back\\slash", "\x7f\x00\t", "\U0001f411", "\u2028")
     add_key(file, "anna", limits={}, models=names)
     add_key(file, "bob", limits={})
@@ -89,7 +89,7 @@ def test_a_name_of_a_model_may_have_any_character(file):
 
 @pytest.mark.skipif(os.name != "posix", reason="owners are those of POSIX")
 @pytest.mark.parametrize("may", [True, False])
-def test_a_file_keeps_its_owner_if_the_system_lets_it(file, monkeypatch, may):
+def test_file_keeps_its_owner_if_possible(file, monkeypatch, may):
     add_key(file, "anna", limits={})
     given = []
 
@@ -123,14 +123,14 @@ def test_a_file_keeps_its_owner_if_the_system_lets_it(file, monkeypatch, may):
         (None, "cannot be read: No such file"),
     ],
 )
-def test_a_wrong_file_is_refused_before_a_server_begins(file, text, says):
+def test_invalid_file_is_rejected_before_a_server_starts(file, text, says):
     if text is not None:
         file.write_text(text)
     with pytest.raises(RequestError, match=re.escape(says)):
         read_settings({"keys_file": file}, {})
 
 
-def test_the_keys_may_stand_in_the_one_file_of_settings(tmp_path):
+def test_keys_may_be_in_the_settings_file(tmp_path):
     file = tmp_path / "woolly.toml"
     file.write_text(f'[serve]\nport = 1\n[keys.anna]\nhash = "{HASH}"\n')
     settings = read_settings({"config": file}, {})
@@ -138,7 +138,7 @@ def test_the_keys_may_stand_in_the_one_file_of_settings(tmp_path):
     assert settings.usage_path is not None and settings.port == 1
 
 
-def test_named_and_plain_keys_stand_side_by_side(file):
+def test_named_and_plain_keys_work_together(file):
     key = add_key(file, "anna", is_admin=True, limits={})
     authority = Authority(("plain",), None, 60, (), read_keys(file))
     anna, plain = authority.identify(key), authority.identify("plain")
@@ -151,7 +151,7 @@ def test_named_and_plain_keys_stand_side_by_side(file):
     assert authority.identify(key) is authority.identify(token) is authority.account_of("name:anna") is None
 
 
-def test_the_command_adds_lists_and_removes(file):
+def test_keys_command_adds_lists_and_removes(file):
     where = ("--keys-file", file)
     key = woolly("keys", "add", "anna", "--tokens-per-day", 5, "--models", "a, b", *where).strip()
     assert [one.digest for one in read_keys(file)] == [hash_key(key)]

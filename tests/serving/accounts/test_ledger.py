@@ -34,7 +34,7 @@ def filled(file):
     return ledger
 
 
-def test_sums_are_kept_by_key_model_and_day(file):
+def test_totals_are_kept_by_key_model_and_day(file):
     ledger = filled(file)
     assert read_usage(file, ("key",)) == [
         {"key": "anna", "requests": 4, "prompt_tokens": 40, "cached_tokens": 16, "completion_tokens": 4},
@@ -47,7 +47,7 @@ def test_sums_are_kept_by_key_model_and_day(file):
     assert ledger.of_today() == {"anna": Used(2, 20, 8, 2), "ole": Used(2, 20, 8, 2)}
 
 
-def test_a_meter_goes_on_with_what_was_used_today(file):
+def test_usage_of_today_survives_a_restart(file):
     who = Account("anna", "name:anna")
     ledger = Ledger(file)
     meter = Meter(ledger=ledger)
@@ -60,7 +60,7 @@ def test_a_meter_goes_on_with_what_was_used_today(file):
     assert Ledger(file).of_today()["anna"].tokens == 7
 
 
-def test_a_failed_write_is_tried_again(file, monkeypatch):
+def test_failed_write_is_retried(file, monkeypatch):
     ledger = Ledger(file)
     ledger.note("anna", "a", Used(1))
     write = ledger._write
@@ -76,7 +76,7 @@ def test_a_failed_write_is_tried_again(file, monkeypatch):
     assert read_usage(file, ())[0]["requests"] == 2
 
 
-def test_a_flush_waits_for_a_write_that_its_caller_left(file, monkeypatch):
+def test_flush_waits_for_an_abandoned_write(file, monkeypatch):
     ledger = Ledger(file)
     write, begun, may_end, failures = ledger._write, threading.Event(), threading.Event(), iter([True])
 
@@ -105,7 +105,7 @@ def test_a_flush_waits_for_a_write_that_its_caller_left(file, monkeypatch):
     assert read_usage(file, ())[0]["requests"] == 2
 
 
-def test_what_cannot_be_is_refused_in_a_sentence(file, tmp_path):
+def test_invalid_arguments_give_a_one_line_error(file, tmp_path):
     (tmp_path / "text").write_text("no database, and long enough to be seen as none" * 20)
     with pytest.raises(RequestError, match=r"usage_file is .* which cannot be used: file is not a database"):
         Ledger(tmp_path / "text")
@@ -119,7 +119,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(file, tmp_path):
         woolly("usage", "--usage-file", tmp_path / "none")
 
 
-def test_the_command_shows_it(file):
+def test_usage_command_shows_totals(file):
     filled(file)
     shown = json.loads(woolly("usage", "--by", "model,key", "--json", "--usage-file", file))["usage"]
     assert [(row["model"], row["key"]) for row in shown] == [("a", "anna"), ("a", "ole"), ("b", "anna")]

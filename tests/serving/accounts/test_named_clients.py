@@ -52,7 +52,7 @@ def ask(client, head, path="/v1/chat/completions", **more):
     return client.post(path, headers=head, json=body)
 
 
-def test_a_key_over_its_limit_gets_429_in_the_words_of_each_dialect(team):
+def test_key_over_its_limit_gets_429_in_the_format_of_each_api(team):
     client, heads = team(anna={"limits": {"requests_per_day": 1}}, ole={})
     with client:
         assert client.post("/v1/chat/completions", json=BODIES["/v1/chat/completions"]).status_code == 401
@@ -72,7 +72,7 @@ def test_a_key_over_its_limit_gets_429_in_the_words_of_each_dialect(team):
         assert reply.status_code == 200 and not [name for name in reply.headers if "ratelimit" in name]
 
 
-def test_a_key_sees_and_uses_its_models_alone(team):
+def test_key_sees_and_uses_only_its_models(team):
     client, heads = team(anna={"models": ("fast",)}, ole={"models": ("tiny",)}, boss={"is_admin": True})
     with client:
 
@@ -105,7 +105,7 @@ def test_a_key_sees_and_uses_its_models_alone(team):
             assert reply.status_code == 404 and "known: tiny = " in reply.text and "other" not in reply.text
 
 
-def test_figures_of_models_that_a_key_may_not_use_are_not_shown_to_it(team):
+def test_key_sees_no_statistics_of_other_models(team):
     client, heads = team(models_max=2, ole={"models": ("tiny",)}, boss={"is_admin": True})
     with client:
         for model in ("tiny", "other"):  # the last one used is not Ole's
@@ -122,7 +122,7 @@ def test_figures_of_models_that_a_key_may_not_use_are_not_shown_to_it(team):
             assert client.get(stats + query, headers=heads["ole"]).json()["model"] == model
 
 
-def test_usage_is_kept_and_shown_to_those_it_concerns(team, tmp_path):
+def test_usage_is_shown_only_to_its_owner_and_admins(team, tmp_path):
     client, heads = team(anna={}, boss={"is_admin": True})
     with client:
         used = [ask(client, heads[name]).json()["usage"] for name in ("anna", "anna", "boss")]
@@ -140,7 +140,7 @@ def test_usage_is_kept_and_shown_to_those_it_concerns(team, tmp_path):
         assert client.app.state.meter.ledger.of_today()["anna"].requests == 3
 
 
-def test_a_request_with_many_prompts_is_one_request(team):
+def test_request_with_many_prompts_counts_once(team):
     client, heads = team(anna={})
     with client:
         for path in ("/v1/completions", "/completion"):
@@ -149,7 +149,7 @@ def test_a_request_with_many_prompts_is_one_request(team):
         assert row["requests"] == 2
 
 
-def test_keys_change_while_the_server_runs(team, tmp_path):
+def test_keys_can_change_while_the_server_runs(team, tmp_path):
     client, heads = team(anna={}, ole={})
     file = tmp_path / "keys.toml"
     with client:

@@ -55,7 +55,7 @@ def issuer(site):
     return made
 
 
-def test_a_token_of_the_issuer_is_its_user(issuer):
+def test_token_of_the_issuer_identifies_its_user(issuer):
     authority = Authority(("plain",), None, 60, issuer=issuer)
     ole = authority.identify(token())
     assert (ole.name, ole.owner, ole.is_admin, ole.account.name) == ("oidc:ole", "oidc:ole", False, "oidc:ole")
@@ -66,7 +66,7 @@ def test_a_token_of_the_issuer_is_its_user(issuer):
     assert not Authority((), None, 60, issuer=issuer).is_open
 
 
-def test_a_user_is_not_the_key_of_the_same_name(issuer):
+def test_user_is_not_the_key_of_the_same_name(issuer):
     """Limits and usage are counted by the name of the account."""
     ole, nobody = issuer.identify(token()), issuer.identify(token(sub=ANYONE))
     key = Account("ole", "name:ole", limits=KeyLimits(requests_per_day=1))
@@ -78,7 +78,7 @@ def test_a_user_is_not_the_key_of_the_same_name(issuer):
     assert nobody.name != ANYONE
 
 
-def test_no_other_token_is_taken(issuer):
+def test_other_tokens_are_rejected(issuer):
     public = published("first")["keys"][0]["x"]
     unsigned = [{"alg": "none", "kid": "first"}, {"iss": ISSUER, "aud": "woolly", "sub": "ole", "exp": 2**33}]
     forged = ".".join(base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=").decode() for one in unsigned)
@@ -102,7 +102,7 @@ def test_no_other_token_is_taken(issuer):
         assert issuer.identify(wrong) is None, wrong
 
 
-def test_keys_that_change_are_fetched_again(issuer, site):
+def test_rotated_keys_are_fetched_again(issuer, site):
     site[f"{ISSUER}/keys"] = published("second")
     assert issuer.identify(token("second")) is None and issuer._is_missing
     issuer.refresh()
@@ -124,14 +124,14 @@ def test_keys_that_change_are_fetched_again(issuer, site):
         ),
     ],
 )
-def test_an_issuer_without_keys_is_refused(issuer, site, address, reply, says):
+def test_issuer_without_keys_is_rejected(issuer, site, address, reply, says):
     site[f"{ISSUER}{address}"] = reply
     with pytest.raises(RequestError, match=says):
         issuer.refresh()
     assert issuer.identify(token()) is not None  # the earlier keys stay
 
 
-def test_settings_that_would_let_anybody_in_are_refused():
+def test_settings_that_admit_everyone_are_rejected():
     for given, says in (
         ({"oidc_issuer": "http://id.example.org", "oidc_audience": "a"}, "https:// was expected"),
         ({"oidc_issuer": ISSUER}, "given without oidc_audience"),
@@ -143,7 +143,7 @@ def test_settings_that_would_let_anybody_in_are_refused():
     assert Settings(oidc_issuer=ISSUER, oidc_audience="a").has_keys
 
 
-def test_a_key_that_cannot_be_used_spoils_no_other(issuer, site):
+def test_unusable_key_does_not_affect_others(issuer, site):
     odd = [{"kty": "EC", "kid": "odd", "crv": "P-0", "x": "AA", "y": "AA"}, {"kty": "RSA", "kid": "empty"}, "text"]
     site[f"{ISSUER}/keys"]["keys"][:0] = odd
     issuer.refresh()

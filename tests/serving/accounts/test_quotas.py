@@ -39,7 +39,7 @@ def refused(quotas, who):
     return caught.value
 
 
-def test_requests_of_a_minute_are_free_again_with_the_next(quotas, clock):
+def test_requests_per_minute_are_reset_with_the_next(quotas, clock):
     who = account(requests_per_minute=2)
     clock.now += 15
     quotas.admit(who)
@@ -49,7 +49,7 @@ def test_requests_of_a_minute_are_free_again_with_the_next(quotas, clock):
     quotas.admit(who)
 
 
-def test_the_tokens_of_a_day_are_free_again_at_midnight(quotas, clock):
+def test_tokens_per_day_are_reset_at_midnight(quotas, clock):
     who = account(tokens_per_day=100, requests_per_minute=1000)
     quotas.admit(who)
     quotas.charge(who, 99)
@@ -62,13 +62,13 @@ def test_the_tokens_of_a_day_are_free_again_at_midnight(quotas, clock):
     quotas.admit(who)
 
 
-def test_the_later_of_two_times_counts(quotas):
+def test_later_of_two_reset_times_is_reported(quotas):
     who = account(requests_per_minute=1, requests_per_day=1)
     quotas.admit(who)
     assert refused(quotas, who).retry_after == DAY // 2
 
 
-def test_a_refused_request_counts_for_nothing(quotas, clock):
+def test_rejected_request_is_not_counted(quotas, clock):
     who = account(requests_per_minute=1, requests_per_day=2)
     quotas.admit(who)
     refused(quotas, who)
@@ -76,7 +76,7 @@ def test_a_refused_request_counts_for_nothing(quotas, clock):
     quotas.admit(who)
 
 
-def test_the_headers_show_the_limit_that_is_nearest(quotas):
+def test_headers_show_the_nearest_limit(quotas):
     who = account(requests_per_minute=10, requests_per_day=3, tokens_per_day=100)
     quotas.admit(who)
     quotas.charge(who, 30)
@@ -88,14 +88,14 @@ def test_the_headers_show_the_limit_that_is_nearest(quotas):
     assert list(quotas.headers(account())) == []
 
 
-def test_what_an_earlier_process_counted_today_counts_on(quotas):
+def test_counts_of_an_earlier_process_today_are_continued(quotas):
     quotas.restore("anna", 3, 70)
     refused(quotas, account(requests_per_day=3))
     quotas.admit(account(requests_per_day=4, requests_per_minute=1))
     assert dict(quotas.headers(account(tokens_per_day=100)))[b"x-ratelimit-remaining-tokens"] == b"30"
 
 
-def test_names_of_models_may_have_patterns():
+def test_model_names_may_have_patterns():
     who = Account("anna", "name:anna", models=("smollm2", "Team-*"))
     assert who.allows(["SmolLM2"]) and who.allows(["x", "team-fast"])
     assert not who.allows(["smollm2:360m", "steam-fast"]) and account().allows(["any"])

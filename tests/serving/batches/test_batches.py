@@ -39,7 +39,7 @@ def app(app_with, tmp_path, monkeypatch):
     return lambda **settings: app_with(batches_dir=tmp_path / "batches", **settings)
 
 
-def test_a_batch_from_upload_to_download(app):
+def test_batch_from_upload_to_download(app):
     with app() as client:
         file = upload(client, [*rows(3), {"custom_id": "bad", "url": ENDPOINT, "body": {"prompt": 5}}]).json()
         assert file["object"] == "file" and file["purpose"] == "batch" and "owner" not in file
@@ -71,7 +71,7 @@ def test_clients_do_not_see_each_other(app):
         assert ended(client, batch["id"], mine)["status"] == "completed"
 
 
-def test_a_restart_goes_on_with_a_batch_to_the_same_bytes(app):
+def test_batch_resumes_after_a_restart_with_the_same_bytes(app):
     plain = Job._ask
     with app() as client:
         id = upload(client, rows(6, temperature=1.2)).json()["id"]
@@ -102,7 +102,7 @@ def test_a_restart_goes_on_with_a_batch_to_the_same_bytes(app):
         assert client.get(f"/v1/files/{again['output_file_id']}/content").content == content
 
 
-def test_a_batch_that_is_cancelled_keeps_its_answers(app):
+def test_cancelled_batch_keeps_its_answers(app):
     plain = Job._ask
 
     async def slow(job, row):
@@ -127,7 +127,7 @@ def test_a_batch_that_is_cancelled_keeps_its_answers(app):
         Job._ask = plain
 
 
-def test_what_cannot_be_done_is_refused_by_name(app):
+def test_unsupported_batch_is_rejected_by_name(app):
     with app(max_files="4000") as client:
         assert "purpose" in upload(client, rows(1), purpose="fine-tune").json()["error"]["message"]
         assert "form" in client.post("/v1/files", json={"purpose": "batch"}).json()["error"]["message"]
@@ -152,7 +152,7 @@ def test_what_cannot_be_done_is_refused_by_name(app):
         {"completion_window": "x" * 1000},
     ],
 )
-def test_what_is_kept_of_a_batch_is_bounded(app, more):
+def test_stored_batch_data_is_bounded(app, more):
     with app() as client:
         body = {"input_file_id": upload(client, rows(1)).json()["id"], "endpoint": ENDPOINT}
         assert client.post("/v1/batches", json={**body, **more}).status_code == 400
@@ -160,7 +160,7 @@ def test_what_is_kept_of_a_batch_is_bounded(app, more):
         assert client.post("/v1/batches", json={**body, **fits}).json()["metadata"] == fits["metadata"]
 
 
-def test_an_ended_batch_can_be_deleted_and_the_oldest_are_forgotten(app, monkeypatch):
+def test_ended_batch_can_be_deleted_and_the_oldest_are_dropped(app, monkeypatch):
     monkeypatch.setattr("woolly.serving.batches.store._MAX_ENDED_BATCHES", 2)
     seconds = SimpleNamespace(time=lambda: next(times))  # the age of a batch is in whole seconds
     times = itertools.count(1000)

@@ -8,7 +8,7 @@ import pytest
 from woolly.serving.batches import files
 
 
-def test_a_reader_that_is_cancelled_closes_its_file_when_the_thread_is_done_with_it(tmp_path, monkeypatch):
+def test_cancelled_reader_closes_its_file_after_its_thread(tmp_path, monkeypatch):
     entered, go_on, closed = threading.Event(), threading.Event(), threading.Event()
 
     def lines(path):

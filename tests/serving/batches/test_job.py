@@ -54,7 +54,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_shape_of_a_row_is_answered_in_order(written, tmp_path, tiny_model):
+def test_every_row_format_is_answered_in_order(written, tmp_path, tiny_model):
     chat = [{"role": "user", "content": "hi"}]
     body = {"model": "any", "messages": chat, "max_tokens": 3}
     source = written(
@@ -73,7 +73,7 @@ def test_every_shape_of_a_row_is_answered_in_order(written, tmp_path, tiny_model
     assert not list(tmp_path.glob("*.part")) and not list(tmp_path.glob("*errors*"))
 
 
-def test_a_repeated_run_writes_the_same_bytes_although_no_row_has_a_seed(written, tmp_path, tiny_model):
+def test_repeated_run_writes_the_same_bytes_without_seeds(written, tmp_path, tiny_model):
     source = written(rows(temperature=1.5))
     run(source, tmp_path / "a.jsonl", tiny_model)
     run(source, tmp_path / "b.jsonl", tiny_model, "-np", 3)
@@ -97,7 +97,7 @@ def test_bad_rows_go_to_the_errors_and_the_others_are_answered(written, tmp_path
     assert "same custom_id" in messages[-2] and "context" in messages[-1]
 
 
-def test_a_run_that_was_killed_at_any_row_goes_on_to_the_same_bytes(written, tmp_path, tiny_model):
+def test_run_killed_at_any_row_resumes_to_the_same_bytes(written, tmp_path, tiny_model):
     source = written([*rows(40, temperature=1.0), "{"])
     run(source, tmp_path / "whole.jsonl", tiny_model)
     target = tmp_path / "out.jsonl"
@@ -135,7 +135,7 @@ def test_a_run_that_was_killed_at_any_row_goes_on_to_the_same_bytes(written, tmp
     assert not journal.exists()
 
 
-def test_a_journal_of_another_model_or_of_other_rows_is_not_taken(written, tmp_path, tiny_model):
+def test_journal_of_another_model_or_other_rows_is_rejected(written, tmp_path, tiny_model):
     source = written(rows(3))
     journal = Journal(tmp_path / "out.jsonl.part")
     journal.add(0, "of-another", True, {"custom_id": "stale"})
@@ -156,7 +156,7 @@ def test_parquet_in_and_out(written, tmp_path, tiny_model):
     assert parquet.read_table(tmp_path / "out.errors.parquet").to_pydict()["custom_id"] == ["b"]
 
 
-def test_a_damaged_table_is_one_sentence(written, tmp_path, tiny_model):
+def test_damaged_table_gives_a_one_line_error(written, tmp_path, tiny_model):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     source = tmp_path / "in.parquet"
@@ -169,13 +169,13 @@ def test_a_damaged_table_is_one_sentence(written, tmp_path, tiny_model):
     assert not (tmp_path / "out.jsonl").exists() and not list(tmp_path.glob("*.writing"))
 
 
-def test_lines_that_cannot_be_written_leave_nothing(tmp_path):
+def test_unwritable_lines_leave_nothing(tmp_path):
     with pytest.raises(TypeError):
         write_lines(tmp_path / "out.jsonl", [{"a": 1}, {"a": object()}])
     assert not list(tmp_path.iterdir())
 
 
-def test_as_many_rows_run_as_the_model_says_once_it_is_loaded(monkeypatch):
+def test_concurrent_rows_follow_the_loaded_model(monkeypatch):
     max_concurrent, running, most = 2, set(), []
 
     async def settle(job, row):
@@ -197,7 +197,7 @@ def test_as_many_rows_run_as_the_model_says_once_it_is_loaded(monkeypatch):
     assert most[:2] == [1, 2] and max(most) == 8 and len(most) == 40
 
 
-def test_a_full_disk_ends_the_run_with_what_was_answered(written, tmp_path, tiny_model, monkeypatch):
+def test_full_disk_ends_the_run_with_the_answers_so_far(written, tmp_path, tiny_model, monkeypatch):
     source = written(rows(6))
     run(source, tmp_path / "whole.jsonl", tiny_model)
     plain, n_left = Journal.add, [3]
@@ -217,7 +217,7 @@ def test_a_full_disk_ends_the_run_with_what_was_answered(written, tmp_path, tiny
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-def test_two_runs_do_not_write_one_output(tmp_path):
+def test_two_runs_cannot_write_one_output(tmp_path):
     first = Journal(tmp_path / "a.part")
     with pytest.raises(RequestError, match="another process"):
         Journal(tmp_path / "a.part")
@@ -225,7 +225,7 @@ def test_two_runs_do_not_write_one_output(tmp_path):
     Journal(tmp_path / "a.part").close()
 
 
-def test_names_that_cannot_be_used_are_refused(written, tmp_path, tiny_model):
+def test_unusable_names_are_rejected(written, tmp_path, tiny_model):
     source = written(rows(1))
     for given, named in (
         (("in.txt", "out.jsonl"), "ends in"),
@@ -247,7 +247,7 @@ def test_names_that_cannot_be_used_are_refused(written, tmp_path, tiny_model):
     assert named.read_bytes() == source.read_bytes()
 
 
-def test_a_file_that_is_no_journal_stays_as_it_is(tmp_path):
+def test_file_that_is_not_a_journal_is_unchanged(tmp_path):
     path = tmp_path / "out.jsonl.part"
     for foreign in (b"notes of mine\n", b"no line", b"00000000 {}\n"):
         path.write_bytes(foreign)
@@ -260,7 +260,7 @@ def test_a_file_that_is_no_journal_stays_as_it_is(tmp_path):
         assert path.read_bytes() == b""
 
 
-def test_a_lock_that_its_owner_removed_is_not_taken_for_the_lock(tmp_path, monkeypatch):
+def test_lock_file_removed_by_its_owner_is_not_the_lock(tmp_path, monkeypatch):
     path = tmp_path / "a.part"
     first = Journal(path)
     first.add(0, "key", True, {"custom_id": "a"})
@@ -289,6 +289,6 @@ def test_a_lock_that_its_owner_removed_is_not_taken_for_the_lock(tmp_path, monke
 @pytest.mark.parametrize(
     "value", [None, 5, {}, {"body": 1}, {"method": "GET", "body": {}}, {"custom_id": "", "prompt": "x"}]
 )
-def test_a_row_that_is_none_says_what_was_expected(value):
+def test_invalid_row_error_says_what_was_expected(value):
     with pytest.raises(ApiError, match="expected"):
         read_row(0, value)

@@ -29,7 +29,7 @@ def test_all_bytes_on_disk_count(tmp_path, monkeypatch):
         store.add_batch({**batch, "id": store.new_id("batch"), "input_file_id": file["id"]})
 
 
-def test_an_object_is_read_once(tmp_path, monkeypatch):
+def test_object_is_read_once(tmp_path, monkeypatch):
     store, read, plain = BatchStore(tmp_path, 10**6), [], BatchStore._read
     monkeypatch.setattr(BatchStore, "_read", lambda store, path: read.append(path) or plain(store, path))
     for i in range(20):
@@ -44,14 +44,14 @@ def test_an_object_is_read_once(tmp_path, monkeypatch):
     assert store.unfinished() == []
 
 
-def test_a_damaged_object_is_not_there(tmp_path):
+def test_damaged_object_is_missing(tmp_path):
     store = BatchStore(tmp_path, 10**6)
     for damaged in ("", "{", "[]", "{}"):
         (tmp_path / f"{store.new_id('batch')}.json").write_text(damaged)
     assert store.unfinished() == [] and store.all_of("", "batch") == []
 
 
-def test_an_upload_whose_description_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+def test_upload_without_metadata_leaves_nothing(tmp_path, monkeypatch):
     def full(store, found):
         raise ApiError(507, "not_stored", "the server could not store this: No space left on device")
 
@@ -61,7 +61,7 @@ def test_an_upload_whose_description_cannot_be_written_leaves_nothing(tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_process_left_is_swept(tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
     store = BatchStore(tmp_path, 10**6)
     file = store.add_file("", "rows.jsonl", "batch", b"{}")
     batch = {"id": store.new_id("batch"), "status": "in_progress", "created_at": 0, "owner": ""}

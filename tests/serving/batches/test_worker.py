@@ -41,7 +41,7 @@ def content(client, batch):
     return client.get(f"/v1/files/{batch['output_file_id']}/content").text.splitlines()
 
 
-def test_a_full_disk_pauses_a_batch_and_the_rest_goes_on(app, monkeypatch):  # noqa: F811
+def test_full_disk_pauses_a_batch_and_the_rest_continues(app, monkeypatch):  # noqa: F811
     monkeypatch.setattr(worker_module, "_PAUSE", 0.02)
     plain, failures = Journal.add, []
 
@@ -57,7 +57,7 @@ def test_a_full_disk_pauses_a_batch_and_the_rest_goes_on(app, monkeypatch):  # n
         assert len(failures) == 2 and batch["status"] == "completed" and len(content(client, batch)) == 3
 
 
-def test_a_disk_that_stores_no_status_is_tried_again(app, monkeypatch):  # noqa: F811
+def test_failed_status_write_is_retried(app, monkeypatch):  # noqa: F811
     monkeypatch.setattr(worker_module, "_PAUSE", 0.02)
     plain, n_left = BatchStore.save, [3]
 
@@ -73,7 +73,7 @@ def test_a_disk_that_stores_no_status_is_tried_again(app, monkeypatch):  # noqa:
 
 
 @pytest.mark.parametrize("error", [ModelError("the file is damaged"), MemoryError(), KeyError("x")])
-def test_a_fault_fails_its_batch_alone_and_the_server_stops(app, monkeypatch, error):  # noqa: F811
+def test_error_fails_only_its_batch_and_the_server_stops(app, monkeypatch, error):  # noqa: F811
     plain, is_first = Job._learn, [True]
 
     async def fails(job, *given):
@@ -90,7 +90,7 @@ def test_a_fault_fails_its_batch_alone_and_the_server_stops(app, monkeypatch, er
         check_clean(client)
 
 
-def test_a_cancelled_batch_that_waits_after_a_restart_keeps_its_answers(app, monkeypatch):  # noqa: F811
+def test_cancelled_batch_waiting_after_a_restart_keeps_its_answers(app, monkeypatch):  # noqa: F811
     plain = Job._ask
 
     async def stalls(job, row):
@@ -116,7 +116,7 @@ def test_a_cancelled_batch_that_waits_after_a_restart_keeps_its_answers(app, mon
         check_clean(client)
 
 
-def test_a_cancel_while_the_rows_are_counted_holds(app, monkeypatch):  # noqa: F811
+def test_cancel_during_row_counting_takes_effect(app, monkeypatch):  # noqa: F811
     counting, go_on = threading.Event(), threading.Event()
     plain = worker_module.count_rows
 
@@ -135,7 +135,7 @@ def test_a_cancel_while_the_rows_are_counted_holds(app, monkeypatch):  # noqa: F
         assert batch["status"] == "cancelled" and batch["request_counts"] == {"total": 3, "completed": 0, "failed": 0}
 
 
-def test_a_batch_that_another_server_ended_is_left_alone(app, monkeypatch):  # noqa: F811
+def test_batch_ended_by_another_server_is_left_alone(app, monkeypatch):  # noqa: F811
     with app() as client:
         worker = client.app.state.batches
         batch = ended(client, create(client).json()["id"])
@@ -148,7 +148,7 @@ def test_a_batch_that_another_server_ended_is_left_alone(app, monkeypatch):  # n
             time.sleep(0.01)
 
 
-def test_a_refusal_that_may_pass_is_no_failed_row(app, monkeypatch):  # noqa: F811
+def test_temporary_rejection_is_not_a_failed_row(app, monkeypatch):  # noqa: F811
     plain, n_left = Job._learn, [2]
 
     async def loads(job, *given):
@@ -170,7 +170,7 @@ def test_a_refusal_that_may_pass_is_no_failed_row(app, monkeypatch):  # noqa: F8
         assert batch["status"] == "failed" and "does not fit" in batch["errors"]["data"][0]["message"]
 
 
-def test_the_identity_is_computed_once_and_by_capability(app, monkeypatch):  # noqa: F811
+def test_identity_is_computed_once_per_capability(app, monkeypatch):  # noqa: F811
     plain, asked = Job._learn, []
 
     async def counts(job, *given):
@@ -183,7 +183,7 @@ def test_the_identity_is_computed_once_and_by_capability(app, monkeypatch):  # n
         assert asked == [("tiny", "completion")]
 
 
-def test_a_scale_of_an_adapter_and_the_context_are_parts_of_a_key(app, tmp_path):  # noqa: F811
+def test_adapter_scale_and_context_are_parts_of_a_key(app, tmp_path):  # noqa: F811
     from woolly.serving.batches import read_row
     from woolly.serving.batches.job import _Model
 
@@ -206,7 +206,7 @@ def test_a_scale_of_an_adapter_and_the_context_are_parts_of_a_key(app, tmp_path)
         assert client.portal.call(key, 64, False, (1.0,)) == client.portal.call(key, 64, False, (0.5,))
 
 
-def test_a_model_that_is_loaded_again_within_a_job_is_asked_again(app, monkeypatch):  # noqa: F811
+def test_model_reloaded_within_a_job_is_checked_again(app, monkeypatch):  # noqa: F811
     plain, learned, replies = Job._learn, [], []
     ask = Job._ask
 
@@ -233,7 +233,7 @@ def test_a_model_that_is_loaded_again_within_a_job_is_asked_again(app, monkeypat
         assert len(learned) == 2 and replies == ["tiny", "tiny"]
 
 
-def test_files_and_open_batches_are_bounded(app, monkeypatch):  # noqa: F811
+def test_files_and_open_batches_are_limited(app, monkeypatch):  # noqa: F811
     go_on = threading.Event()
     plain = worker_module.count_rows
 
@@ -256,7 +256,7 @@ def test_files_and_open_batches_are_bounded(app, monkeypatch):  # noqa: F811
         assert client.delete(f"/v1/files/{both[0]['error_file_id']}").status_code == 200
 
 
-def test_the_disk_is_used_on_threads(app, monkeypatch):  # noqa: F811
+def test_disk_is_used_on_threads(app, monkeypatch):  # noqa: F811
     threads = set()
 
     def watched(owner, name):
@@ -306,7 +306,7 @@ def test_another_server_of_the_folder_may_cancel(app, monkeypatch):  # noqa: F81
         assert len(content(client, ended(client, id))) == 1
 
 
-def test_an_answer_that_a_person_waits_for_takes_the_place_of_a_row(app, monkeypatch):  # noqa: F811
+def test_interactive_answer_takes_the_slot_of_a_row(app, monkeypatch):  # noqa: F811
     posted, is_full, displaced = [threading.Semaphore(0), threading.Semaphore(0)], threading.Event(), []
     start, admit, preempt = Running.start, Scheduler._admit, Scheduler._preempt
     passed = set()
@@ -345,7 +345,7 @@ def test_an_answer_that_a_person_waits_for_takes_the_place_of_a_row(app, monkeyp
     assert [(request.priority, request.group < 0) for request in displaced] == [(-1, True)]
 
 
-def test_a_batch_ends_before_it_outgrows_the_bound_of_its_owner(app):  # noqa: F811
+def test_batch_ends_before_it_exceeds_the_limit_of_its_owner(app):  # noqa: F811
     most = 40_000
     with app(max_files=str(most)) as client:
         folder = client.app.state.batches.store.folder
@@ -357,7 +357,7 @@ def test_a_batch_ends_before_it_outgrows_the_bound_of_its_owner(app):  # noqa: F
         assert most // 2 < sum(path.stat().st_size for path in folder.iterdir()) < most
 
 
-def test_a_key_that_has_used_its_limit_holds_up_no_other(app, monkeypatch, tmp_path):  # noqa: F811
+def test_exhausted_key_delays_no_other(app, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.setattr(ask_module, "_MINUTE", 0.02)
     file, most = tmp_path / "keys.toml", {"requests_per_day": 1}
     anna, ole = ({"x-api-key": add_key(file, name, limits=given)} for name, given in (("anna", most), ("ole", {})))
@@ -370,7 +370,7 @@ def test_a_key_that_has_used_its_limit_holds_up_no_other(app, monkeypatch, tmp_p
         assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
 
 
-def test_a_server_that_stops_while_a_journal_is_opened_closes_it(app, monkeypatch):  # noqa: F811
+def test_server_stopped_while_opening_a_journal_closes_it(app, monkeypatch):  # noqa: F811
     begun, goes_on, made = threading.Event(), threading.Event(), []
 
     class Slow(Journal):

@@ -16,14 +16,14 @@ OBJECTS = st.dictionaries(st.text(max_size=4), VALUES, max_size=4)
 
 
 @given(OBJECTS, st.booleans(), st.sampled_from([None, 1]))
-def test_a_whole_object_is_passed_on_as_it_is(value, is_ascii, indent):
+def test_complete_object_is_passed_unchanged(value, is_ascii, indent):
     text = json.dumps(value, ensure_ascii=is_ascii, indent=indent)
     arguments = Arguments()
     assert "".join(arguments.push(c) for c in text) + arguments.finish() == text
 
 
 @given(OBJECTS, st.data())
-def test_a_call_that_is_cut_is_closed(value, data):
+def test_truncated_call_is_closed(value, data):
     text = json.dumps(value)
     cut = text[: data.draw(st.integers(0, len(text)))]
     arguments = Arguments()
@@ -33,13 +33,13 @@ def test_a_call_that_is_cut_is_closed(value, data):
 
 
 @given(OBJECTS, st.text(alphabet='{}[]",:\\ue1.-+tfn x\n', max_size=12), st.data())
-def test_what_is_no_json_is_left_out(value, wrong, data):
+def test_invalid_json_is_omitted(value, wrong, data):
     text = json.dumps(value)
     at = data.draw(st.integers(0, len(text)))
     assert isinstance(arguments_object(text[:at] + wrong + text[at:]), dict)
 
 
-def test_the_object_keeps_what_came_before_a_mistake():
+def test_object_keeps_what_precedes_an_error():
     assert arguments_object('{"a": 1, "b": tree}') == {"a": 1, "b": True}
     assert arguments_object('{"a": "line\nline"}') == {"a": "line\nline"}
     assert arguments_object('{"a": 1} and more') == {"a": 1}

@@ -30,7 +30,7 @@ def client(plain, tiny_model, tmp_path):
         yield client
 
 
-def test_it_answers_and_streams_what_another_dialect_answers(client):
+def test_answers_and_streams_match_another_dialect(client):
     body = {"messages": [{"role": "user", "content": "hi"}]}
     answer = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
     assert client.post("/plain/chat", json={"say": "hi"}).json() == {"model": "tiny", "reply": answer}
@@ -39,7 +39,7 @@ def test_it_answers_and_streams_what_another_dialect_answers(client):
     assert "".join(json.loads(line)["reply"] for line in stream.text.splitlines()) == answer
 
 
-def test_its_errors_have_its_shape_and_name_what_was_sent(client):
+def test_errors_have_the_format_of_the_dialect_and_name_the_sent_field(client):
     reply = client.post("/plain/chat", json={"say": "x" * 500})
     assert reply.status_code == 400 and reply.json()["wrong"] == "say"
     assert client.post("/plain/chat", json={}).json()["wrong"] == "say"
@@ -49,7 +49,7 @@ def test_its_errors_have_its_shape_and_name_what_was_sent(client):
     assert "suggestion" in client.get("/api/v1/nowhere").json()["error"]
 
 
-def test_a_stream_that_fails_ends_with_an_error_in_its_shape(plain, caplog):
+def test_failed_stream_ends_with_an_error_in_the_dialect_format(plain, caplog):
     class Held:
         async def __aenter__(self):
             return self
@@ -70,7 +70,7 @@ def test_a_stream_that_fails_ends_with_an_error_in_its_shape(plain, caplog):
     assert line.exc_info[0] is ZeroDivisionError  # the client is told that the log has the reason
 
 
-def test_the_longest_prefix_decides(plain):
+def test_longest_prefix_selects_the_dialect(plain):
     dialects = Dialects((*DIALECTS, plain))
     named = {path: dialects.of(path).name for path in ("/v1/models", "/api/v1", "/api/v1/ws", "/plain/x", "/", "/v1x")}
     assert list(named.values()) == ["openai", "ole", "ole", "plain", "llama-server", "llama-server"]

@@ -16,7 +16,7 @@ def n_ignored(client):
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_what_nobody_knows_is_taken_and_named(client, caplog, path):
+def test_unknown_fields_are_accepted_and_named(client, caplog, path):
     before = n_ignored(client)
     caplog.set_level(logging.INFO, "woolly.serving")
     reply = client.post(path, json={**BODIES[path], **SHORT, "zzz": 1, "keep_alive": "5m", "nothing": None})
@@ -26,23 +26,23 @@ def test_what_nobody_knows_is_taken_and_named(client, caplog, path):
     assert n_ignored(client) == before + 2
 
 
-def test_a_misspelt_field_is_named_whatever_its_value(client):
+def test_misspelt_field_is_named_regardless_of_its_value(client):
     for value in (0, 0.0, [], None, False):
         reply = client.post(TEXT, json={"prompt": "sheep", **SHORT, "temprature": value})
         assert reply.headers["x-woolly-ignored"] == "temprature (did you mean temperature?)", value
     assert client.post(TEXT, json={"prompt": "sheep", **SHORT, "zzz": 0}).headers["x-woolly-ignored"] == "zzz"
 
 
-def test_a_request_without_foreign_fields_has_no_such_header(client):
+def test_request_without_unknown_fields_has_no_such_header(client):
     assert "x-woolly-ignored" not in client.post(TEXT, json={"prompt": "sheep", **SHORT}).headers
 
 
-def test_a_near_name_is_suggested(client):
+def test_similar_name_is_suggested(client):
     reply = client.post(TEXT, json={"prompt": "sheep", **SHORT, "temprature": 1})
     assert reply.headers["x-woolly-ignored"] == "temprature (did you mean temperature?)"
 
 
-def test_a_name_that_no_header_can_carry_is_escaped(client):
+def test_name_that_no_header_can_carry_is_escaped(client):
     reply = client.post(TEXT, json={"prompt": "sheep", **SHORT, "ü\r\nx-evil: 1": 1, **{f"{i}": 1 for i in range(50)}})
     assert reply.status_code == 200 and "x-evil" not in reply.headers
     assert reply.headers["x-woolly-ignored"].startswith("\\xfc\\r\\nx-evil: 1, 0, 1")
@@ -52,7 +52,7 @@ def test_a_name_that_no_header_can_carry_is_escaped(client):
         assert reply.headers["x-woolly-ignored"] == f'b, "{name}"'
 
 
-def test_unknown_fields_of_every_message_are_taken(client):
+def test_unknown_fields_of_every_message_are_accepted(client):
     message = {"role": "user", "content": "sheep", "cache_control": {"type": "ephemeral"}}
     reply = client.post(CHAT, json={"messages": [message] * 30, **SHORT})
     assert reply.status_code == 200
@@ -73,14 +73,14 @@ def test_unknown_fields_of_every_message_are_taken(client):
         ({"structured_outputs": {"json": {"type": "null"}}}, {"json_schema": {"type": "null"}}),
     ],
 )
-def test_a_foreign_name_means_the_same_as_ours(client, theirs, ours):
+def test_alias_means_the_same_as_our_name(client, theirs, ours):
     fixed = {"prompt": "sheep", "temperature": 0, "repeat_last_n": 64}
     made = client.post(TEXT, json={**fixed, **theirs})
     assert made.status_code == 200 and "x-woolly-ignored" not in made.headers
     assert made.json()["choices"] == client.post(TEXT, json={**fixed, **ours}).json()["choices"]
 
 
-def test_no_limit_in_llama_servers_words_is_no_limit(app_with):
+def test_llama_server_value_for_no_limit_is_no_limit(app_with):
     with app_with(ctx_size=64) as client:
         reply = client.post(TEXT, json={"prompt": "sheep", "n_predict": -1, "ignore_eos": True})
     assert reply.json()["usage"]["total_tokens"] == 64
@@ -113,18 +113,18 @@ def test_no_limit_in_llama_servers_words_is_no_limit(app_with):
         ),
     ],
 )
-def test_what_would_change_the_answer_is_refused_by_the_right_name(client, path, fields, says):
+def test_field_that_would_change_the_answer_is_rejected_by_its_sent_name(client, path, fields, says):
     reply = client.post(path, json={**BODIES.get(path, {}), **fields})
     assert reply.status_code == 400 and says in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("value", [None, False, [], {}])
-def test_nothing_is_asked_for_by_nothing(client, value):
+def test_null_requests_nothing(client, value):
     reply = client.post(TEXT, json={"prompt": "sheep", **SHORT, "tools": value, "format": value})
     assert reply.status_code == 200 and "x-woolly-ignored" not in reply.headers
 
 
-def test_no_limit_of_thinking_asks_for_nothing(client):
+def test_unlimited_thinking_requests_nothing(client):
     reply = client.post(CHAT, json={**BODIES[CHAT], **SHORT, "thinking_budget_tokens": -1})
     assert reply.status_code == 200 and "x-woolly-ignored" not in reply.headers
 
@@ -141,7 +141,7 @@ def test_no_limit_of_thinking_asks_for_nothing(client):
         (CHAT, {"thinking_token_budget": 7}),
     ],
 )
-def test_the_budget_of_thoughts_has_many_names(client, path, fields, monkeypatch):
+def test_thinking_budget_has_many_names(client, path, fields, monkeypatch):
     generator, seen = client.app.state.generator, []
     lay_out = generator.lay_out
 
@@ -155,7 +155,7 @@ def test_the_budget_of_thoughts_has_many_names(client, path, fields, monkeypatch
     assert set(seen) == {7}
 
 
-def test_a_missing_field_is_named_before_an_unknown_one(client):
+def test_missing_field_is_named_before_an_unknown_one(client):
     error = client.post(CHAT, json={"prompt": "hi", "zzz": 1}).json()["error"]
     assert error["param"] == "messages"
     assert error["message"] == "messages: field required; prompt belongs to POST /v1/completions"
@@ -166,7 +166,7 @@ def test_a_missing_field_is_named_before_an_unknown_one(client):
     assert error["message"] == "messages: list should have at least 1 item, not 0"
 
 
-def test_a_socket_says_what_it_ignored(client):
+def test_socket_reports_ignored_fields(client):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", "id": "a", "prompt": "sheep", **SHORT, "zzz": 1})
         assert socket.receive_json()["ignored"] == ["zzz"]
@@ -194,9 +194,7 @@ CHANNELS = PLAIN + "{# <|channel|> <|message|> #}"
         (CHANNELS, "none", 400, False),
     ],
 )
-def test_an_effort_that_no_switch_takes_is_ignored_unless_thoughts_would_come(
-    app_with, template, effort, status, ignores
-):
+def test_effort_unknown_to_the_template_is_ignored_if_thinking_is_off(app_with, template, effort, status, ignores):
     with app_with(chat_template=template) as client:
         reply = client.post(CHAT, json={**MESSAGES, **SHORT, "reasoning_effort": effort})
     assert reply.status_code == status
@@ -204,6 +202,6 @@ def test_an_effort_that_no_switch_takes_is_ignored_unless_thoughts_would_come(
 
 
 @pytest.mark.parametrize("fields", [{"cache_prompt": False}, {"store": True}, {"service_tier": "flex"}])
-def test_a_known_field_that_changes_no_answer_is_ignored(client, fields):
+def test_known_field_without_effect_is_ignored(client, fields):
     reply = client.post(CHAT, json={**MESSAGES, **SHORT, **fields})
     assert reply.status_code == 200 and reply.headers["x-woolly-ignored"] in fields

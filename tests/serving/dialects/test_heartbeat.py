@@ -16,7 +16,7 @@ def frames_of(source):
     return run_skipping(read())
 
 
-def test_a_silent_stream_has_heartbeats(monkeypatch):
+def test_silent_stream_has_heartbeats(monkeypatch):
     async def slow():
         yield b"first"
         await asyncio.sleep(70)
@@ -26,7 +26,7 @@ def test_a_silent_stream_has_heartbeats(monkeypatch):
     assert frames_of(slow()) == [b"first", *[b"beat"] * 3, b"last"]
 
 
-def test_a_busy_stream_has_none(monkeypatch):
+def test_busy_stream_has_no_heartbeats(monkeypatch):
     async def busy():
         for number in range(50):
             await asyncio.sleep(15)
@@ -36,7 +36,7 @@ def test_a_busy_stream_has_none(monkeypatch):
     assert frames_of(busy()) == [b"%d" % number for number in range(50)]
 
 
-def test_a_fault_passes_through_the_heartbeats():
+def test_error_passes_through_the_heartbeats():
     seen = []
 
     async def broken():
@@ -52,7 +52,7 @@ def test_a_fault_passes_through_the_heartbeats():
     assert seen == [b"first"]
 
 
-def test_a_reader_that_leaves_ends_the_stream():
+def test_disconnected_reader_ends_the_stream():
     ended = []
 
     async def endless():

@@ -17,7 +17,7 @@ ABSENT = [
 
 
 @pytest.mark.parametrize(("method", "path", "says", "instead"), ABSENT, ids=[row[1] for row in ABSENT])
-def test_a_route_of_another_server_is_a_404_that_names_what_to_use(client, method, path, says, instead):
+def test_route_of_another_server_is_a_404_that_names_the_replacement(client, method, path, says, instead):
     reply = client.request(method, path, json=HI if method == "POST" else None)
     error = reply.json()["error"]
     assert (reply.status_code, error["code"]) == (404, "not_supported"), reply.text
@@ -26,7 +26,7 @@ def test_a_route_of_another_server_is_a_404_that_names_what_to_use(client, metho
 
 
 @pytest.mark.parametrize(("method", "path", "says", "instead"), ABSENT, ids=[row[1] for row in ABSENT])
-def test_what_is_named_instead_is_there(client, method, path, says, instead):
+def test_suggested_routes_exist(client, method, path, says, instead):
     paths = client.get("/openapi.json").json()["paths"]
     for verb, route in re.findall(r"(GET|POST) (/[\w/{}]+)", why_absent(path)):
         named = re.sub(r"{\w+}", "{}", route)
@@ -34,13 +34,13 @@ def test_what_is_named_instead_is_there(client, method, path, says, instead):
         assert verb.lower() in there.get(named, {}), route
 
 
-def test_a_route_that_nobody_has_is_told_where_to_look(client):
+def test_unknown_route_says_where_to_look(client):
     reply = client.get("/v1/nothing")
     assert reply.status_code == 404 and reply.json()["error"]["code"] == "not_found"
     assert "/docs" in reply.json()["error"]["message"]
 
 
-def test_a_route_that_is_nearly_one_is_told_which(client):
+def test_misspelt_route_error_suggests_the_right_one(client):
     reply = client.post("/v1/chat/completion", json=HI)
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found")
     says = "POST /v1/chat/completion: no such route; did you mean /v1/chat/completions?"

@@ -44,7 +44,7 @@ def test_clients_do_not_see_each_other(app):
         assert client.get(f"{at}/results", headers=one).status_code == 200
 
 
-def test_a_batch_of_openai_is_no_batch_of_messages(app):
+def test_openai_batch_is_not_a_message_batch(app):
     with app() as client:
         row = {"custom_id": "a", "url": "/v1/completions", "body": {"model": "tiny", "prompt": "x", "max_tokens": 1}}
         files = {"file": ("rows.jsonl", json.dumps(row).encode())}
@@ -54,7 +54,7 @@ def test_a_batch_of_openai_is_no_batch_of_messages(app):
         assert client.get(ROUTE).json()["data"] == []
 
 
-def test_a_repeated_batch_has_the_same_results(app):
+def test_repeated_batch_has_the_same_results(app):
     with app() as client:
         texts = []
         for _ in range(2):  # the second finds the prompt in the cache
@@ -65,7 +65,7 @@ def test_a_repeated_batch_has_the_same_results(app):
         assert texts[0] == texts[1] and len(texts[0].splitlines()) == 3
 
 
-def test_results_are_read_to_their_end_while_the_batch_is_deleted(app):
+def test_results_stay_readable_while_the_batch_is_deleted(app):
     with app() as client:
         id = make(client, 40).json()["id"]
         ended(client, id)
@@ -77,7 +77,7 @@ def test_results_are_read_to_their_end_while_the_batch_is_deleted(app):
         assert client.get(f"{ROUTE}/{id}/results").status_code == 404
 
 
-def test_results_whose_files_were_deleted_are_not_found(app):
+def test_results_of_deleted_files_are_not_found(app):
     with app() as client:
         id = make(client).json()["id"]
         ended(client, id)
@@ -88,7 +88,7 @@ def test_results_whose_files_were_deleted_are_not_found(app):
         assert client.delete(f"{ROUTE}/{id}").status_code == 200
 
 
-def test_a_refused_batch_leaves_no_file_and_forgotten_ones_none_either(app, monkeypatch):
+def test_rejected_and_dropped_batches_leave_no_file(app, monkeypatch):
     monkeypatch.setattr(store_module, "_MAX_ENDED_BATCHES", 1)
     times = itertools.count(1000)  # the age of a batch is in whole seconds
     monkeypatch.setattr(store_module, "time", SimpleNamespace(time=lambda: next(times)))
@@ -106,7 +106,7 @@ def test_a_refused_batch_leaves_no_file_and_forgotten_ones_none_either(app, monk
         assert len(client.get("/v1/files").json()["data"]) == n_files
 
 
-def test_a_batch_without_room_says_so_for_each_request(app):
+def test_batch_without_capacity_says_so_for_each_request(app):
     with app(max_files="6000") as client:
         id = make(client, 20).json()["id"]
         batch = ended(client, id)

@@ -41,7 +41,7 @@ THOUGHTS = {"type": "clear_thinking_20251015"}
 THOUSAND = {"type": "tool_uses", "value": 1000}
 
 
-def test_results_of_older_calls_are_left_out_and_their_calls_stay():
+def test_old_tool_results_are_cleared_and_their_calls_stay():
     done, talk, before = edited(TOOLS)
     results = [m.text for m in talk if m.role == "tool"]
     assert [text.startswith("[The result") for text in results] == [True] * 5 + [False] * 3
@@ -52,7 +52,7 @@ def test_results_of_older_calls_are_left_out_and_their_calls_stay():
     assert done.n_before is not None and n_spared > 0
 
 
-def test_tools_that_are_excluded_stay_and_arguments_go_if_they_should():
+def test_excluded_tools_stay_and_inputs_are_cleared_on_request():
     more = {"exclude_tools": ["plan"], "clear_tool_inputs": True, "keep": {"type": "tool_uses", "value": 0}}
     done, talk, _ = edited({**TOOLS, **more})
     assert done.applied[0]["cleared_tool_uses"] == 6
@@ -62,7 +62,7 @@ def test_tools_that_are_excluded_stay_and_arguments_go_if_they_should():
     assert [call.arguments for m in talk for call in m.calls][:3] == ["{}", "{}", '{"n": 1}']
 
 
-def test_calls_that_share_an_id_have_results_of_their_own():
+def test_calls_that_share_an_id_have_their_own_results():
     def call(name, n):
         use = {"type": "tool_use", "id": "call_0", "name": name, "input": {"n": n}}
         yield {"role": "assistant", "content": [use]}
@@ -84,7 +84,7 @@ def test_calls_that_share_an_id_have_results_of_their_own():
     assert uses == [{"n": 0}, {}, {}, {"n": 3}, {"n": 4}]
 
 
-def test_the_first_of_two_results_in_one_message_belongs_to_the_first_call():
+def test_first_of_two_results_in_one_message_belongs_to_the_first_call():
     uses = [{"type": "tool_use", "id": "same", "name": name, "input": {}} for name in ("plan", "read")]
     found = [{"type": "tool_result", "tool_use_id": "same", "content": text} for text in ("a plan", "a file")]
     talk = [{"role": "assistant", "content": uses}, {"role": "user", "content": found}]
@@ -108,12 +108,12 @@ def test_the_first_of_two_results_in_one_message_belongs_to_the_first_call():
         {"keep": {"type": "tool_uses", "value": 8}},
     ],
 )
-def test_nothing_is_left_out_before_that_is_due(more):
+def test_nothing_is_cleared_before_the_trigger(more):
     done, talk, before = edited({**TOOLS, **more})
     assert (done.applied, done.n_before, talk) == ((), None, before)
 
 
-def test_thoughts_of_the_last_turns_stay_through_its_calls():
+def test_reasoning_of_the_last_turns_stays_through_its_calls():
     more = ({"keep": {"type": "thinking_turns", "value": 3}}, 1), ({"keep": "all"}, 0), ({"keep": {"type": "all"}}, 0)
     for keep, n in (({}, 3), *more):
         done, talk, _ = edited({**THOUGHTS, **keep})
@@ -138,7 +138,7 @@ def test_each_conversation_is_counted_once():
         assert len(counted) == n and done.n_after == 1000 - n
 
 
-def test_a_conversation_is_counted_in_a_place_and_not_for_repeated_edits(app_with, monkeypatch):
+def test_conversation_is_counted_in_a_slot_and_not_for_repeated_edits(app_with, monkeypatch):
     n_held = []
 
     async def count(body, talk, request):
@@ -158,7 +158,7 @@ def test_a_conversation_is_counted_in_a_place_and_not_for_repeated_edits(app_wit
     assert says in refused.json()["error"]["message"]
 
 
-def test_edits_follow_each_other_and_others_are_refused():
+def test_edits_are_applied_in_order_and_unknown_ones_rejected():
     done, _, _ = edited(THOUGHTS, {"type": TOOLS["type"], "trigger": {"type": "input_tokens", "value": 300}})
     assert [one["type"] for one in done.applied] == [THOUGHTS["type"], TOOLS["type"]]
     with pytest.raises(ValidationError, match="clear_tool_uses_20250919"):

@@ -25,17 +25,17 @@ BODY = {"model": "tiny", "max_tokens": 2, "messages": [{"role": "user", "content
         (504, "timeout_error"),
     ],
 )
-def test_the_status_decides_the_type(status, kind):
+def test_status_determines_the_type(status, kind):
     error = DIALECT.error(ApiError(status, "code", "a sentence"))
     assert error["type"] == "error" and error["error"] == {"type": kind, "message": "a sentence"}
 
 
-def test_an_error_in_a_stream_is_a_named_event():
+def test_stream_error_is_a_named_event():
     name, data = DIALECT.error_frame(ApiError(503, "code", "stopped")).decode().strip().split("\n")
     assert name == "event: error" and json.loads(data.removeprefix("data: "))["error"]["message"] == "stopped"
 
 
-def test_the_gate_speaks_it_too(app_with):
+def test_gate_errors_have_the_same_format(app_with):
     with app_with(api_key=("secret",)) as client:
         reply = client.post("/v1/messages", json=BODY)
         assert reply.status_code == 401 and reply.json()["error"]["type"] == "authentication_error"
@@ -46,7 +46,7 @@ def test_the_gate_speaks_it_too(app_with):
         assert "max_tokens" in client.post("/v1/messages", json={**BODY, "max_tokens": None}).json()["error"]["message"]
 
 
-def test_a_body_s_limit_replaces_the_server_s(app_with):
+def test_body_limit_replaces_the_server_limit(app_with):
     with app_with(n_predict=3, ctx_size=64) as client:
         ask = {**BODY, "messages": [{"role": "user", "content": "x"}], "temperature": 0}
         for limit in (2, 5):
@@ -56,7 +56,7 @@ def test_a_body_s_limit_replaces_the_server_s(app_with):
         assert reply["stop_reason"] == "model_context_window_exceeded"
 
 
-def test_a_name_is_unknown_if_several_models_are_served(app_with, tiny_folder, tmp_path):
+def test_unknown_name_is_rejected_if_several_models_are_served(app_with, tiny_folder, tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.gguf").write_bytes((tiny_folder / "tiny.gguf").read_bytes())
     with app_with(models_dir=tmp_path, strict_models=False) as client:

@@ -29,7 +29,7 @@ def text(value, **more):
 HI = {"role": "user", "content": "hi"}
 
 
-def test_the_system_is_text_or_blocks_without_the_billing_line():
+def test_system_is_text_or_blocks_without_the_billing_line():
     assert said(HI, system="Be brief.")[0] == ("system", "Be brief.")
     billing = text("x-anthropic-billing-header: cc_version=1.f16;")
     system = [billing, text("One.", cache_control={"type": "ephemeral"}), text("Two.")]
@@ -37,7 +37,7 @@ def test_the_system_is_text_or_blocks_without_the_billing_line():
     assert said(HI, system=[billing]) == [("user", "hi")]
 
 
-def test_a_later_system_message_stays_in_its_place():
+def test_later_system_message_stays_in_its_place():
     assert said(HI, blocks("system", text("Note."))) == [("user", "hi"), ("system", "Note.")]
 
 
@@ -55,7 +55,7 @@ def test_results_come_before_the_text_and_name_their_call():
     assert read[2].call_id == "toolu_1"
 
 
-def test_thoughts_are_reasoning_from_their_text_or_their_signature():
+def test_thinking_blocks_become_reasoning_from_text_or_signature():
     for block in (
         {"type": "thinking", "thinking": "Hm.", "signature": "of another server"},
         {"type": "thinking", "thinking": "", "signature": seal("Hm.")},
@@ -67,14 +67,14 @@ def test_thoughts_are_reasoning_from_their_text_or_their_signature():
     assert chat(messages=[HI, blocks("assistant", foreign, redacted, text("Yes.")), HI]).messages[1].reasoning is None
 
 
-def test_thinking_is_off_unless_it_is_asked_for():
+def test_thinking_is_off_by_default():
     assert chat().variables == {"enable_thinking": False} == chat(thinking={"type": "disabled"}).variables
     asked = chat(thinking={"type": "adaptive"}, output_config={"effort": "xhigh"})
     assert asked.variables == {} and asked.reasoning.effort == "high"
     assert chat(thinking={"type": "enabled", "budget_tokens": 9}).reasoning.effort == "medium"
 
 
-def test_the_last_answer_is_continued():
+def test_last_assistant_message_is_continued():
     assert chat(messages=[HI, {"role": "assistant", "content": "The"}]).continue_final
     assert not chat().continue_final
 
@@ -82,7 +82,7 @@ def test_the_last_answer_is_continued():
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
 
 
-def test_tools_and_their_choice():
+def test_tools_and_tool_choice():
     assert chat(tools=[]).tools.mode == "none" == chat(tools=[TOOL], tool_choice={"type": "none"}).tools.mode
     assert chat(tools=[TOOL]).tools.mode == "auto"
     one = chat(tools=[TOOL], tool_choice={"type": "auto", "disable_parallel_tool_use": True}).tools
@@ -118,13 +118,13 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x"}}
         ({"mcp_servers": [{"url": "http://x"}]}, "mcp_servers"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_its_name(fields, param):
+def test_unsupported_fields_are_rejected_by_name(fields, param):
     with pytest.raises(ApiError) as caught:
         chat(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
-def test_an_image_in_a_result_becomes_a_note():
+def test_image_in_a_result_becomes_a_note():
     result = {"type": "tool_result", "tool_use_id": "t", "content": [text("seen"), IMAGE]}
     assert said(blocks("user", result)) == [("tool", "seen\n[an image, which this model cannot see]")]
 

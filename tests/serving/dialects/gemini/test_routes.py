@@ -37,7 +37,7 @@ def read(**fields):
     return GenerateBody.model_validate({"contents": [HI], **fields}).to_chat(SamplingParams())
 
 
-def test_it_answers_what_openais_dialect_answers(client):
+def test_answers_match_the_openai_api(client):
     talk = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "one two"}]
     sampling = {"temperature": 0, "max_tokens": 8, "top_k": 40, "top_p": 0.9, "seed": 7}
     wanted = client.post("/v1/chat/completions", json={"messages": talk, **sampling}).json()
@@ -51,7 +51,7 @@ def test_it_answers_what_openais_dialect_answers(client):
     assert reply["modelVersion"] == "tiny" and reply["responseId"]
 
 
-def test_a_stream_says_what_the_whole_says(client):
+def test_stream_matches_the_complete_answer(client):
     whole = ask(client)
     reply = client.post(STREAM, json=ASK)
     assert reply.headers["content-type"].startswith("text/event-stream")
@@ -63,7 +63,7 @@ def test_a_stream_says_what_the_whole_says(client):
     assert client.post(STREAM.partition("?")[0], json=ASK).status_code == 400
 
 
-def test_several_candidates_and_log_probabilities(client):
+def test_several_candidates_and_logprobs(client):
     reply = ask(client, candidateCount=2, temperature=1.0, responseLogprobs=True, logprobs=2)
     assert [one["index"] for one in reply["candidates"]] == [0, 1]
     found = reply["candidates"][0]["logprobsResult"]
@@ -79,18 +79,18 @@ def test_several_candidates_and_log_probabilities(client):
         {"responseJsonSchema": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}},
     ],
 )
-def test_a_schema_binds_the_answer(client, config):
+def test_schema_constrains_the_answer(client, config):
     reply = ask(client, responseMimeType="application/json", maxOutputTokens=200, **config)
     assert isinstance(json.loads(reply["candidates"][0]["content"]["parts"][0]["text"])["a"], bool)
 
 
-def test_an_enum_is_answered_as_plain_text(client):
+def test_enum_is_answered_as_plain_text(client):
     schema = {"type": "STRING", "enum": ["red", "blue"]}
     reply = ask(client, responseMimeType="text/x.enum", responseSchema=schema)
     assert reply["candidates"][0]["content"]["parts"][0]["text"] in ("red", "blue")
 
 
-def test_a_function_that_must_be_called_is_called(client):
+def test_required_function_is_called(client):
     calling = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["weather"]}}
     schema = {**WEATHER["parameters"], "properties": {"city": {"type": "STRING", "enum": ["Rome"]}}}
     tools = [{"functionDeclarations": [{**WEATHER, "parameters": schema}]}, {"googleSearch": {}}]
@@ -136,13 +136,13 @@ def test_calls_and_their_results_are_read(client):
     assert chat.tools.mode == "auto" and chat.tools.tools[0].parameters["properties"] == {"city": {"type": "string"}}
 
 
-def test_names_in_snake_case_and_thinking_are_read():
+def test_snake_case_names_and_thinking_are_read():
     chat = read(generation_config={"stop_sequences": ["x"], "thinking_config": {"thinking_budget": 0}})
     assert chat.params.stop == ("x",) and chat.variables == {"enable_thinking": False}
     assert read(generationConfig={"thinkingConfig": {"thinkingLevel": "HIGH"}}).reasoning.effort == "high"
 
 
-def test_thoughts_are_shown_if_asked_and_come_back_sealed(app_with):
+def test_thoughts_are_shown_on_request_and_round_trip_encrypted(app_with):
     source = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>' if add_generation_prompt }}{# </think> #}"
     config = {"temperature": 0, "maxOutputTokens": 6}
     with app_with(chat_template=source) as client:
@@ -153,7 +153,7 @@ def test_thoughts_are_shown_if_asked_and_come_back_sealed(app_with):
     assert shown["candidates"][0]["content"]["parts"][0]["thought"] is True
 
 
-def test_tokens_are_counted_as_an_answer_counts_them(client):
+def test_token_counts_match_the_usage_of_an_answer(client):
     n_tokens = ask(client)["usageMetadata"]["promptTokenCount"]
     path = "/v1beta/models/tiny:countTokens"
     assert client.post(path, json={"contents": [HI]}).json()["totalTokens"] == n_tokens
@@ -169,7 +169,7 @@ def test_models_are_listed_with_their_limits(client):
     assert reply.status_code == 404 and reply.json()["error"]["status"] == "NOT_FOUND"
 
 
-def test_later_clients_of_google_s_ask_below_v1(client):
+def test_newer_google_clients_use_v1_routes(client):
     path = "/v1/models/tiny:generateContent"
     assert ask(client, path=path)["candidates"] == ask(client)["candidates"]
     assert client.post(path, json={"contents": []}).json()["error"]["status"] == "INVALID_ARGUMENT"
@@ -197,21 +197,21 @@ def test_later_clients_of_google_s_ask_below_v1(client):
         ({"tools": [{"functionDeclarations": [{**WEATHER, "parameters": {"type": "THING"}}]}]}, "parameters.type"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_google_s_shape(client, fields, says):
+def test_errors_have_the_google_format(client, fields, says):
     reply = client.post(PATH, json={**ASK, **fields})
     error = reply.json()["error"]
     assert (reply.status_code, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
     assert says in error["message"], error
 
 
-def test_fields_that_nobody_knows_are_told(client):
+def test_unknown_fields_are_reported(client):
     config = {**CONFIG, "zzz": 1}
     reply = client.post(PATH, json={**ASK, "generationConfig": config, "foo": 2})
     told = reply.headers["x-woolly-ignored"]
     assert reply.status_code == 200 and "generationConfig.zzz" in told and "foo" in told
 
 
-def test_a_key_comes_in_a_header_or_in_the_address(app_with):
+def test_key_is_in_a_header_or_in_the_url(app_with):
     with app_with(api_key=("secret",)) as client:
         assert client.post(PATH, json=ASK).json()["error"]["status"] == "UNAUTHENTICATED"
         assert client.post(PATH, json=ASK, headers={"x-goog-api-key": "secret"}).status_code == 200
@@ -221,7 +221,7 @@ def test_a_key_comes_in_a_header_or_in_the_address(app_with):
         assert client.get("/v1/models?key=secret").status_code == 401
 
 
-def test_a_prompt_that_is_too_long_gets_google_s_sentence(client):
+def test_too_long_prompt_has_the_google_message(client):
     long = {"contents": [{"parts": [{"text": "word " * 2000}]}]}
     message = client.post(PATH, json=long).json()["error"]["message"]
     assert message.startswith("The input token count (") and "(512)" in message
@@ -229,7 +229,7 @@ def test_a_prompt_that_is_too_long_gets_google_s_sentence(client):
     assert json.loads(frame.decode()[6:])["error"]["status"] == "UNAVAILABLE"
 
 
-def test_a_schema_of_google_s_becomes_a_json_schema():
+def test_google_schema_becomes_a_json_schema():
     given = {
         "type": "OBJECT",
         "properties": {

@@ -18,7 +18,7 @@ def events(reply):
     return [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n") if line]
 
 
-def test_a_reply_has_the_documented_fields(client):
+def test_reply_has_the_documented_fields(client):
     reply = post(client, prompt="the end", n_predict=6, seed=1, ignore_eos=True).json()
     assert reply["stop"] is True and reply["stop_type"] == "limit" and reply["stopping_word"] == ""
     assert reply["tokens"] == [] and reply["tokens_predicted"] == 6 and reply["index"] == 0
@@ -35,14 +35,14 @@ def test_a_reply_has_the_documented_fields(client):
     )
 
 
-def test_tokens_are_told_when_asked_for(client):
+def test_tokens_are_returned_on_request(client):
     reply = post(client, prompt="hi", n_predict=4, seed=1, return_tokens=True, ignore_eos=True).json()
     assert len(reply["tokens"]) == 4
     tokenizer = Tokenizer.from_metadata(byte_vocabulary())
     assert tokenizer.decode(reply["tokens"], skip_special=True) == reply["content"]
 
 
-def test_a_stream_adds_up_to_the_whole(client):
+def test_stream_adds_up_to_the_complete_text(client):
     asked = {"prompt": "hi", "n_predict": 12, "seed": 2, "ignore_eos": True}
     whole = post(client, **asked, return_tokens=True).json()
     chunks = events(post(client, **asked, stream=True, timings_per_token=True, n_probs=2))
@@ -56,7 +56,7 @@ def test_a_stream_adds_up_to_the_whole(client):
     assert last["generation_settings"]["stream"] is True and last["timings"]["predicted_n"] == 12
 
 
-def test_a_stop_word_and_an_end_token_are_told_apart(client):
+def test_stop_word_and_end_token_are_distinguished(client):
     text = post(client, prompt="hi", n_predict=30, seed=3, ignore_eos=True).json()["content"]
     word = text[2:4]
     reply = post(client, prompt="hi", n_predict=30, seed=3, ignore_eos=True, stop=[word]).json()
@@ -67,13 +67,13 @@ def test_a_stop_word_and_an_end_token_are_told_apart(client):
     assert ended["stop_type"] == "eos" and ended["stopping_word"] == "" and ended["content"] == ""
 
 
-def test_the_limit_of_the_context_is_told(client):
+def test_context_limit_is_reported(client):
     reply = post(client, prompt="a" * 500, ignore_eos=True).json()
     assert reply["stop_type"] == "limit" and reply["truncated"] is True
     assert reply["tokens_evaluated"] + reply["tokens_predicted"] == 512
 
 
-def test_no_tokens_are_generated_where_none_are_wanted(client):
+def test_n_predict_zero_generates_nothing(client):
     reply = post(client, prompt="hi there", n_predict=0).json()
     assert reply["content"] == "" and reply["tokens_predicted"] == 0 and reply["stop_type"] == "limit"
 
@@ -94,7 +94,7 @@ def test_probabilities_are_exact_and_sorted(client):
         assert {"id", "token", "bytes", "logprob"} <= set(one)
 
 
-def test_prompts_come_as_text_ids_both_or_many(client):
+def test_prompts_are_text_ids_both_or_several(client):
     ids = client.post("/tokenize", json={"content": "hi there"}).json()["tokens"]
     wanted = post(client, prompt="hi there", n_predict=4, seed=1).json()["content"]
     for prompt in (ids, ["hi", *client.post("/tokenize", json={"content": " there"}).json()["tokens"]]):
@@ -115,20 +115,20 @@ def test_several_answers_to_one_prompt_have_indices(client):
         assert "".join(mine) == one["content"]
 
 
-def test_fields_of_the_reply_can_be_chosen(client):
+def test_reply_fields_can_be_selected(client):
     fields = ["content", "generation_settings/n_predict", "no/such", "timings/predicted_n"]
     reply = post(client, prompt="hi", n_predict=3, response_fields=fields, ignore_eos=True).json()
     assert set(reply) == {"content", "generation_settings/n_predict", "timings/predicted_n"}
     assert reply["generation_settings/n_predict"] == 3
 
 
-def test_what_llama_servers_clients_send_without_meaning_it_is_taken(client):
+def test_meaningless_fields_of_llama_server_clients_are_accepted(client):
     harmless = {"id_slot": 0, "cache_prompt": True, "n_keep": 5, "grammar": "", "stop": [], "t_max_predict_ms": 0}
     harmless |= {"seed": -1, "lora": [], "n_probs": 0, "logit_bias": [], "post_sampling_probs": False, "n_predict": 2}
     assert post(client, prompt="hi", **harmless).status_code == 200
 
 
-def test_a_grammar_and_a_schema_hold(client):
+def test_grammar_and_schema_are_enforced(client):
     assert post(client, prompt="hi", grammar='root ::= "yes" | "no"').json()["content"] in ("yes", "no")
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     made = post(client, prompt="hi", json_schema={**schema, "additionalProperties": False}, n_predict=200).json()
@@ -163,14 +163,14 @@ def test_a_grammar_and_a_schema_hold(client):
         ({"prompt": "hi", "stop": "x" * 65_537}, "stop has 1 texts of 65537 bytes"),
     ],
 )
-def test_what_is_wrong_or_not_supported_is_named(client, fields, named):
+def test_invalid_or_unsupported_fields_are_named(client, fields, named):
     reply = client.post("/completion", json=fields)
     assert reply.status_code == 400 and named in reply.json()["error"]["message"], reply.text
     more = {"n_ctx", "n_prompt_tokens"} if named == "512" else set()
     assert set(reply.json()["error"]) == {"message", "type", "param", "code"} | more
 
 
-def test_a_stream_tells_how_much_of_the_prompt_is_computed(app_with):
+def test_stream_reports_prompt_progress(app_with):
     asked = {"prompt": "a" * 100, "n_predict": 2, "ignore_eos": True, "stream": True}
     asked |= {"return_progress": True, "timings_per_token": True}
     with app_with(batch_size=32) as client:
@@ -186,7 +186,7 @@ def test_a_stream_tells_how_much_of_the_prompt_is_computed(app_with):
         assert next(part["prompt_progress"]["processed"] for part in parts if "prompt_progress" in part) == 0
 
 
-def test_probabilities_after_the_samplers_are_those_of_the_draw(client):
+def test_post_sampling_probabilities_are_those_of_the_draw(client):
     asked = {"prompt": "the", "n_predict": 4, "n_probs": 10, "post_sampling_probs": True, "seed": 3}
     reply = client.post("/completion", json={**asked, "top_k": 3, "samplers": ["top_k"]}).json()
     for token in reply["completion_probabilities"]:

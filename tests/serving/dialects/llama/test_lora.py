@@ -27,7 +27,7 @@ def scales(*numbers):
     return [{"id": i, "scale": number} for i, number in enumerate(numbers)]
 
 
-def test_scales_hold_for_all_requests_until_they_are_set_anew(app_with, tiny_folder, files):
+def test_scales_apply_to_all_requests_until_changed(app_with, tiny_folder, files):
     model = str(tiny_folder / "tiny.gguf")
     with app_with(model=model, lora=files[:1], lora_scaled=(f"{files[1]}:0.5",)) as client:
         known = [{"id": 0, "path": files[0], "scale": 1.0}, {"id": 1, "path": files[1], "scale": 0.5}]
@@ -46,7 +46,7 @@ def test_scales_hold_for_all_requests_until_they_are_set_anew(app_with, tiny_fol
         assert [one["scale"] for one in client.get("/lora-adapters").json()] == [0.0, 1.0]
 
 
-def test_a_key_that_may_not_configure_models_scales_no_adapters(app_with, tiny_folder, files):
+def test_key_without_configuration_rights_cannot_scale_adapters(app_with, tiny_folder, files):
     model = str(tiny_folder / "tiny.gguf")
     with app_with(model=model, lora=files, api_key=("one",), admin_key=("two",)) as client:
         status = {
@@ -57,13 +57,13 @@ def test_a_key_that_may_not_configure_models_scales_no_adapters(app_with, tiny_f
 
 
 @pytest.mark.parametrize("given", ["first.gguf", "first.gguf:", ":1", "first.gguf:much", "first.gguf:inf"])
-def test_a_scale_is_a_number_behind_the_file(given):
+def test_scale_is_a_number_after_the_file(given):
     with pytest.raises(RequestError, match="a file and its scale were expected") as caught:
         Settings(lora_scaled=(given,))
     assert caught.value.field == "lora_scaled"
 
 
-def test_the_scales_of_the_server_are_not_those_of_adapters_of_a_name(app_with, tiny_folder, files, tmp_path):
+def test_server_scales_are_separate_from_named_adapters(app_with, tiny_folder, files, tmp_path):
     names = tmp_path / "woolly.toml"
     names.write_text(f'[models.own]\nfrom = "tiny"\nlora = "{files[1]}"\n[models.none]\nfrom = "tiny"\nlora = []\n')
     given = {"model": str(tiny_folder / "tiny.gguf"), "lora_scaled": (f"{files[0]}:0",), "names_file": names}
@@ -112,7 +112,7 @@ def test_adapters_are_added_and_removed_while_the_server_runs(app_with, tiny_fol
         assert chat(client, "tiny") == plain
 
 
-def test_a_key_that_may_not_configure_models_adds_no_adapter(app_with, tiny_folder):
+def test_key_without_configuration_rights_cannot_add_adapters(app_with, tiny_folder):
     with app_with(model=str(tiny_folder / "tiny.gguf"), api_key=("one",), admin_key=("two",)) as client:
         headers, body = {"Authorization": "Bearer one"}, {"lora_name": "a", "lora_path": "a.gguf"}
         assert client.post("/v1/load_lora_adapter", json=body, headers=headers).status_code == 403

@@ -9,7 +9,7 @@ from woolly.tokens import Tokenizer
 HI = [{"role": "user", "content": "hi"}]
 
 
-def test_tokens_go_to_ids_and_back(client):
+def test_tokenize_and_detokenize_round_trip(client):
     text = "the wörld <|im_end|> 媽"
     ids = client.post("/tokenize", json={"content": text}).json()["tokens"]
     assert ids == Tokenizer.from_metadata(byte_vocabulary()).encode(text, add_special=False)
@@ -38,12 +38,12 @@ def test_pieces_are_text_or_bytes(client):
         ("/apply-template", {"messages": HI, "chat_template_kwargs": {"messages": 1}}, "messages"),
     ],
 )
-def test_what_is_wrong_is_named(client, path, fields, named):
+def test_invalid_fields_are_named(client, path, fields, named):
     reply = client.post(path, json=fields)
     assert reply.status_code == 400 and named in reply.json()["error"]["message"], reply.text
 
 
-def test_a_template_makes_the_prompt_that_a_chat_computes(client):
+def test_apply_template_gives_the_prompt_of_a_chat(client):
     messages = [{"role": "user", "content": "hi"}]
     prompt = client.post("/apply-template", json={"messages": messages}).json()["prompt"]
     assert prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
@@ -55,7 +55,7 @@ def test_a_template_makes_the_prompt_that_a_chat_computes(client):
     assert prompt == bare + "<|im_start|>assistant\n"
 
 
-def test_props_tell_the_defaults_and_load_nothing(app_with):
+def test_props_report_the_defaults_and_load_nothing(app_with):
     with app_with(temp=0.3, n_predict=77, parallel=3) as client:
         props = client.get("/props").json()
         assert client.app.state.models.loaded_models == () and props["is_sleeping"] is True
@@ -74,7 +74,7 @@ def test_props_tell_the_defaults_and_load_nothing(app_with):
         assert loaded["is_sleeping"] is False and "im_start" in loaded["chat_template"]
 
 
-def test_slots_show_what_runs(app_with):
+def test_slots_show_running_requests(app_with):
     with app_with(parallel=2) as client, client.websocket_connect("/api/v1/ws") as socket:
         assert [slot["is_processing"] for slot in client.get("/slots").json()] == [False, False]
         seen = []
@@ -100,14 +100,14 @@ def test_slots_can_be_hidden(app_with):
         assert client.get("/slots").status_code == 501
 
 
-def test_infill_needs_a_model_with_tokens_for_it(client):
+def test_infill_needs_a_model_with_fim_tokens(client):
     reply = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b", "n_predict": 2})
     assert reply.status_code == 400 and "prefix" in reply.json()["error"]["message"]
     reply = client.post("/infill", json={"input_prefix": "a"})
     assert reply.status_code == 400 and "input_suffix" in reply.json()["error"]["message"]
 
 
-def test_infill_lays_files_out_by_the_models_own_tokens():
+def test_infill_uses_the_fim_tokens_of_the_model():
     names = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"]
     metadata = byte_vocabulary()
     first = metadata["tokenizer.ggml.tokens"].index("<|im_end|>") + 1
@@ -132,13 +132,13 @@ def test_infill_lays_files_out_by_the_models_own_tokens():
         (5, "messages.0.role: input should be a valid string"),
     ],
 )
-def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(client, path, role, sentence):
+def test_unknown_role_is_rejected_with_the_known_ones(client, path, role, sentence):
     reply = client.post(path, json={"messages": [{"role": role, "content": "hi"}]})
     assert reply.status_code == 400
     assert sentence in reply.json()["error"]["message"]
 
 
-def test_a_template_is_applied_to_roles_of_any_name(client):
+def test_template_is_applied_to_roles_of_any_name(client):
     reply = client.post("/apply-template", json={"messages": [{"role": "critic", "content": "hi"}]})
     assert reply.status_code == 200 and "<|im_start|>critic\nhi" in reply.json()["prompt"]
     assert client.post("/apply-template", json={"messages": [{"role": 5, "content": "hi"}]}).status_code == 400

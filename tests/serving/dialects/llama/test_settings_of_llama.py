@@ -16,7 +16,7 @@ def prompt_of(client, **fields):
     return client.post("/apply-template", json={"messages": HI, **fields}).json()["prompt"]
 
 
-def test_a_model_has_the_names_and_tags_that_it_was_given(app_with, tmp_path):
+def test_model_has_its_configured_names_and_tags(app_with, tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "other.gguf")
     with app_with(model=str(path), alias=("b", "a"), tags=("small",)) as client:
         listed = client.get("/models").json()["data"]
@@ -42,7 +42,7 @@ def test_all_routes_are_below_the_prefix(app_with):
         assert client.get("/health").status_code == 404 and client.get("/llmhealth").status_code == 404
 
 
-def test_files_of_a_folder_take_the_place_of_the_page(app_with, tmp_path):
+def test_static_folder_replaces_the_page(app_with, tmp_path):
     (tmp_path / "index.html").write_text("mine")
     (tmp_path / "a.txt").write_text("text")
     with app_with(path=tmp_path, api_key=("k",)) as client:
@@ -64,12 +64,12 @@ def test_files_of_a_folder_take_the_place_of_the_page(app_with, tmp_path):
         ({"chat_template": "llama3"}, {}, "<|start_header_id|>assistant<|end_header_id|>\n\n"),
     ],
 )
-def test_settings_decide_how_a_conversation_is_shown(app_with, settings, fields, end):
+def test_settings_determine_the_chat_format(app_with, settings, fields, end):
     with app_with(**settings) as client:
         assert prompt_of(client, **fields).endswith(end)
 
 
-def test_thoughts_stay_in_the_text_if_the_server_says_so(app_with):
+def test_reasoning_stays_in_the_text_with_that_setting(app_with):
     with app_with(chat_template=THINKS, reasoning_format="none") as client:
         asked = {"messages": HI, "regex": "so</think>yes"}
         message = client.post("/chat/completions", json=asked).json()["choices"][0]["message"]
@@ -79,14 +79,14 @@ def test_thoughts_stay_in_the_text_if_the_server_says_so(app_with):
         assert message["content"] == "yes" and message["reasoning_content"] == "so"
 
 
-def test_a_context_above_the_models_is_taken_with_a_warning(app_with):
+def test_context_beyond_training_is_accepted_with_a_warning(app_with):
     with app_with(ctx_size=4096) as client:
         with pytest.warns(UserWarning, match="ctx is 4096, but tiny was trained for 512"):
             assert client.post("/completion", json={"prompt": "a", "n_predict": 1}).status_code == 200
         assert client.get("/props").json()["default_generation_settings"]["n_ctx"] == 4096
 
 
-def test_vllms_tokenize_counts_text_and_conversations(client):
+def test_vllm_tokenize_counts_text_and_conversations(client):
     reply = client.post("/tokenize", json={"prompt": "the á", "return_token_strs": True}).json()
     assert reply["count"] == len(reply["tokens"]) == len(reply["token_strs"]) and reply["max_model_len"] == 512
     chat = client.post("/tokenize", json={"messages": HI}).json()
@@ -96,21 +96,21 @@ def test_vllms_tokenize_counts_text_and_conversations(client):
     assert reply.status_code == 400 and "one of content, prompt and messages" in reply.json()["error"]["message"]
 
 
-def test_the_prompt_is_shown_to_those_who_ask(client):
+def test_prompt_is_returned_on_request(client):
     asked = {"messages": HI, "max_tokens": 2}
     shown = client.post("/chat/completions", json={**asked, "verbose": True}).json()
     assert "<|im_start|>user\nhi" in shown["__verbose"]["prompt"]
     assert "__verbose" not in client.post("/chat/completions", json=asked).json()
 
 
-def test_there_are_no_adapters(client):
+def test_no_adapters_are_listed(client):
     assert client.get("/lora-adapters").json() == []
     assert client.post("/lora-adapters", json=[]).json() == {"success": True}
     for scale in (0.0, 1.0):
         assert client.post("/lora-adapters", json=[{"id": 0, "scale": scale}]).status_code == 400
 
 
-def test_scales_of_adapters_go_to_the_engine_by_number():
+def test_adapter_scales_reach_the_engine_by_number():
     scales = [{"id": 1, "scale": 0.5}, {"id": 0, "scale": 0}]
     assert CompletionBody(prompt="hi", lora=scales).to_params(SamplingParams()).adapters == {1: 0.5, 0: 0}
     assert CompletionBody(prompt="hi", lora=[]).to_params(SamplingParams()).adapters == {}
@@ -119,7 +119,7 @@ def test_scales_of_adapters_go_to_the_engine_by_number():
         CompletionBody(prompt="hi", lora=[{"name": "french"}]).to_params(SamplingParams())
 
 
-def test_an_envelope_of_several_requests_is_answered(client):
+def test_envelope_of_several_requests_is_answered(client):
     one = {"@requestFormat": "chatCompletions", "messages": HI, "max_tokens": 2}
     reply = client.post("/predict", json={"instances": [one, one], "parameters": {"temperature": 0}}).json()
     first, second = (answer["choices"][0]["message"] for answer in reply["predictions"])

@@ -23,7 +23,7 @@ def ask(client, **fields):
     return client.post("/completion", json={"prompt": PROMPT, "n_predict": 4, "temperature": 0, **fields}).json()
 
 
-def test_a_slot_is_restored_after_it_was_erased(saving, tmp_path):
+def test_erased_slot_is_restored(saving, tmp_path):
     first = ask(saving, id_slot=1)
     assert first["id_slot"] == 1 and first["timings"]["cache_n"] == 0
     saved = saving.post("/slots/1?action=save", json={"filename": "one.bin"}).json()
@@ -40,7 +40,7 @@ def test_a_slot_is_restored_after_it_was_erased(saving, tmp_path):
     assert again["timings"]["cache_n"] == n_cached and again["content"] == first["content"]
 
 
-def test_a_slot_with_an_adapter_is_erased_and_a_slot_of_nothing_says_so(app_with, tiny_folder, tmp_path):
+def test_slot_with_an_adapter_is_erased_and_an_empty_slot_says_so(app_with, tiny_folder, tmp_path):
     adapter = write_lora(tmp_path / "adapter.gguf", lora(0))
     with app_with(model=str(tiny_folder / "tiny.gguf"), models_dir=None, lora=(str(adapter),), parallel=2) as client:
         n_held = ask(client, id_slot=0)["tokens_evaluated"] + 3
@@ -67,7 +67,7 @@ def test_a_slot_with_an_adapter_is_erased_and_a_slot_of_nothing_says_so(app_with
         ("/completion", {"prompt": "a", "id_slot": 9}, "slots up to 1"),
     ],
 )
-def test_what_cannot_be_saved_or_restored_is_named(saving, tmp_path, path, body, says):
+def test_save_and_restore_errors_are_named(saving, tmp_path, path, body, says):
     (tmp_path / "wrong.bin").write_bytes(b"x" * 100)
     (tmp_path / "folder").mkdir()
     if hasattr(os, "mkfifo"):
@@ -80,7 +80,7 @@ def test_what_cannot_be_saved_or_restored_is_named(saving, tmp_path, path, body,
     assert reply.status_code == 400 and says in reply.json()["error"]["message"], reply.text
 
 
-def test_a_slot_file_belongs_to_the_key_that_saved_it(app_with, tmp_path):
+def test_slot_file_belongs_to_the_key_that_saved_it(app_with, tmp_path):
     one, two = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
     file = {"filename": "one.bin"}
     with app_with(slot_save_path=tmp_path, api_key=("one", "two")) as client:
@@ -92,7 +92,7 @@ def test_a_slot_file_belongs_to_the_key_that_saved_it(app_with, tmp_path):
         assert client.post("/slots/0?action=restore", json=file, headers=one).status_code == 200
 
 
-def test_saves_to_one_name_at_once_do_not_collide(tmp_path):
+def test_concurrent_saves_to_one_name_do_not_collide(tmp_path):
     info = SimpleNamespace(architecture="llama", parameters=1, size_bytes=1)
     path = tmp_path / "one.bin"
     with ThreadPoolExecutor(8) as pool:
@@ -102,7 +102,7 @@ def test_saves_to_one_name_at_once_do_not_collide(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_slot_files_of_an_owner_are_bounded(tmp_path, monkeypatch):
+def test_slot_files_of_an_owner_are_limited(tmp_path, monkeypatch):
     monkeypatch.setattr("woolly.serving.dialects.llama.slot_files._MAX_FILES", 3)
     info = SimpleNamespace(architecture="llama", parameters=1, size_bytes=1)
     for name in ("a", "b", "c"):
@@ -114,19 +114,19 @@ def test_slot_files_of_an_owner_are_bounded(tmp_path, monkeypatch):
     write_slot(tmp_path / "d", info, "you", [1])
 
 
-def test_routes_that_are_off_answer_501(app_with):
+def test_disabled_routes_answer_501(app_with):
     with app_with(metrics=False) as client:
         for method, path in (("GET", "/metrics"), ("POST", "/props"), ("POST", "/slots/0?action=save")):
             reply = client.request(method, path, json={} if method == "POST" else None)
             assert reply.status_code == 501 and reply.json()["error"]["type"] == "not_supported_error", path
 
 
-def test_props_are_taken_with_the_flag(app_with):
+def test_props_can_be_set_with_the_flag(app_with):
     with app_with(props=True) as client:
         assert client.post("/props", json={"colour": 1}).json() == {"success": True}
 
 
-def test_metrics_have_llama_servers_names_too(app_with):
+def test_metrics_have_llama_server_names_too(app_with):
     with app_with() as client:
         ask(client)
         ask(client)

@@ -12,7 +12,7 @@ ASKED = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 12, "str
 NAMED = {"X-Conversation-Id": "talk::org/model"}
 
 
-def test_a_stream_is_read_again_from_any_byte_until_it_is_dropped(app_with):
+def test_stream_can_be_resumed_from_any_byte_until_deleted(app_with):
     with app_with() as client:
         first = client.post("/v1/chat/completions", json=ASKED, headers=NAMED).text
         assert first.endswith("data: [DONE]\n\n")
@@ -26,7 +26,7 @@ def test_a_stream_is_read_again_from_any_byte_until_it_is_dropped(app_with):
         assert client.get("/v1/stream", params=place).status_code == 404
 
 
-def test_an_answer_goes_on_without_its_reader(app_with):
+def test_answer_continues_without_its_reader(app_with):
     with app_with() as client:
         asked = {**ASKED, "max_tokens": 60, "ignore_eos": True}
         with client.stream("POST", "/v1/chat/completions", json=asked, headers=NAMED) as reply:
@@ -41,7 +41,7 @@ def test_an_answer_goes_on_without_its_reader(app_with):
         assert '"predicted_n":60,' in whole and whole.endswith("data: [DONE]\n\n")
 
 
-def test_a_stream_belongs_to_the_client_that_asked_for_it(app_with):
+def test_stream_belongs_to_the_client_that_requested_it(app_with):
     with app_with(api_key=("one", "two")) as client:
         one, two = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
         client.post("/v1/chat/completions", json=ASKED, headers={**NAMED, **one})
@@ -50,7 +50,7 @@ def test_a_stream_belongs_to_the_client_that_asked_for_it(app_with):
         assert client.get("/v1/stream", params=place, headers=one).status_code == 200
 
 
-def test_one_client_cannot_push_out_the_stream_of_another(app_with, monkeypatch):
+def test_client_cannot_evict_the_stream_of_another(app_with, monkeypatch):
     monkeypatch.setattr(kept_streams, "_MAX_STREAMS", 4)
     place = {"conv_id": "talk::org/model"}
     with app_with(api_key=("one", "two")) as client:
@@ -64,7 +64,7 @@ def test_one_client_cannot_push_out_the_stream_of_another(app_with, monkeypatch)
         assert client.get("/v1/stream", params={"conv_id": "talk 0"}, headers=two).status_code == 404
 
 
-def test_a_clock_that_is_set_drops_no_stream(app_with, monkeypatch):
+def test_clock_change_drops_no_stream(app_with, monkeypatch):
     with app_with() as client:
         client.post("/v1/chat/completions", json=ASKED, headers=NAMED)
         ahead = time.time() + 10**6
@@ -72,7 +72,7 @@ def test_a_clock_that_is_set_drops_no_stream(app_with, monkeypatch):
         assert client.get("/v1/stream", params={"conv_id": "talk::org/model"}).status_code == 200
 
 
-def test_a_stream_that_cannot_be_kept_leaves_nothing_behind(app_with, monkeypatch):
+def test_failed_stream_creation_leaves_nothing_behind(app_with, monkeypatch):
     monkeypatch.setattr(kept_streams, "_MAX_STREAMS", 0)
     pop_all, popped = AsyncExitStack.pop_all, []
     # A stack that nobody closes stays alive, so that the garbage collector does not close it.
@@ -85,7 +85,7 @@ def test_a_stream_that_cannot_be_kept_leaves_nothing_behind(app_with, monkeypatc
         assert not any(slot.users for slot in client.app.state.models.loaded_models)
 
 
-def test_a_stream_waits_for_its_model_without_its_client(app_with, monkeypatch):
+def test_stream_waits_for_its_model_without_its_client(app_with, monkeypatch):
     go_on, place = threading.Event(), {"conv_id": "talk::org/model"}
     real = manager.open_model
 
@@ -116,7 +116,7 @@ def test_a_stream_waits_for_its_model_without_its_client(app_with, monkeypatch):
         assert client.get("/v1/stream", params=place).text == second.result().text
 
 
-def test_a_stream_that_does_not_begin_is_not_kept(app_with):
+def test_stream_that_does_not_start_is_not_kept(app_with):
     with app_with() as client:
         reply = client.post("/v1/chat/completions", json={**ASKED, "model": "none"}, headers=NAMED)
         assert reply.status_code == 404

@@ -61,7 +61,7 @@ def test_tools_are_listed_and_answer(url, mode):
     assert listed[0]["name"]
 
 
-def test_an_answer_follows_its_schema(url):
+def test_answer_follows_its_schema(url):
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     messages = [
         {"role": "user", "content": "hi"},
@@ -72,7 +72,7 @@ def test_an_answer_follows_its_schema(url):
     assert isinstance(json.loads(answer.content[0].text)["ok"], bool)
 
 
-def test_texts_become_vectors_and_ranks(tmp_path_factory):
+def test_embed_and_rerank_tools(tmp_path_factory):
     folder = write_readers(tmp_path_factory.mktemp("readers"), "embedder", "ranker")
     settings = Settings(models_dir=folder, sessions_file=folder / "s.db", threads=1)
     with served(create_app(settings)) as url:
@@ -101,13 +101,13 @@ def test_tokens_are_counted(url):
         ("nothing", {}, "there are: generate, chat"),
     ],
 )
-def test_a_refusal_is_a_result_that_says_why(url, name, arguments, expected):
+def test_error_is_a_result_with_the_reason(url, name, arguments, expected):
     result = called(url, name, arguments)
     assert result.is_error
     assert expected in result.content[0].text
 
 
-def test_a_key_is_needed_where_the_server_has_one(app_with):
+def test_key_is_required_if_the_server_has_one(app_with):
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     accept = {"accept": "application/json, text/event-stream"}
     with app_with(api_key=("k",)) as client:
@@ -118,7 +118,7 @@ def test_a_key_is_needed_where_the_server_has_one(app_with):
         assert client.get("/mcp", headers={"authorization": "Bearer k"}).status_code == 405
 
 
-def test_tokens_are_counted_beside_the_event_loop(url, monkeypatch):
+def test_tokens_are_counted_off_the_event_loop(url, monkeypatch):
     tokenize, loops = LLM.tokenize, []
 
     def watched(self, *args, **options):
@@ -130,7 +130,7 @@ def test_tokens_are_counted_beside_the_event_loop(url, monkeypatch):
     assert len(loops) >= 2 and not any(loops)
 
 
-def test_an_unusable_package_is_refused_and_the_servers_still_end(app_with, monkeypatch):
+def test_unusable_package_is_rejected_and_the_servers_still_end(app_with, monkeypatch):
     def fail(_):
         raise ImportError("cannot import name 'Server'")
 
@@ -149,7 +149,7 @@ def test_an_unusable_package_is_refused_and_the_servers_still_end(app_with, monk
     assert len(ended) == 1
 
 
-def test_an_endpoint_that_fails_at_its_end_leaves_no_servers(app_with, monkeypatch):
+def test_endpoint_that_fails_at_its_end_leaves_no_servers(app_with, monkeypatch):
     ended = []
 
     async def fail(self):
@@ -165,7 +165,7 @@ def test_an_endpoint_that_fails_at_its_end_leaves_no_servers(app_with, monkeypat
     assert len(ended) == 1
 
 
-def test_without_the_package_the_sentence_says_how_to_get_it(app_with, monkeypatch):
+def test_missing_package_error_says_how_to_get_it(app_with, monkeypatch):
     monkeypatch.setattr(endpoint, "find_spec", lambda name: None)
     with app_with() as client:
         reply = client.post("/mcp", json={})

@@ -56,7 +56,7 @@ def test_tools_are_listed_and_called(app_with, file):
         assert own.json()["text"] == "5"
 
 
-def test_servers_start_with_the_app_and_asking_starts_none(app_with, tmp_path):
+def test_servers_start_with_the_app_and_requests_start_none(app_with, tmp_path):
     """The program waits for a file before it answers, and writes a line at each start."""
     starts, gate, file = tmp_path / "starts", tmp_path / "gate", tmp_path / "mcp.json"
     code = (
@@ -89,7 +89,7 @@ def test_servers_start_with_the_app_and_asking_starts_none(app_with, tmp_path):
         assert starts.read_text().count("begun") == 2
 
 
-def test_a_server_that_still_starts_ends_with_the_app(app_with, tmp_path):
+def test_starting_server_ends_with_the_app(app_with, tmp_path):
     pid, file = tmp_path / "pid", tmp_path / "mcp.json"
     code = f"import os, time; print(os.getpid(), file=open({str(pid)!r}, 'w'), flush=True); time.sleep(6000)"
     silent = {"command": sys.executable, "args": ["-c", code], "timeout_ms": 6_000_000}
@@ -102,14 +102,14 @@ def test_a_server_that_still_starts_ends_with_the_app(app_with, tmp_path):
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
-def test_where_there_is_an_admin_key_others_may_not(app_with, file):
+def test_with_an_admin_key_other_keys_are_rejected(app_with, file):
     with app_with(mcp=file, api_key=("k",), admin_key=("a",)) as client:
         assert client.get("/mcp/tools").status_code == 401
         assert client.get("/mcp/tools", headers={"authorization": "Bearer k"}).status_code == 403
         assert settled(client, authorization="Bearer a")["tools"]
 
 
-def test_where_there_are_keys_but_no_admin_key_tools_are_off(app_with, tmp_path, caplog):
+def test_keys_without_an_admin_key_disable_tools(app_with, tmp_path, caplog):
     file, started = tmp_path / "mcp.json", tmp_path / "started"
     program = {"command": sys.executable, "args": ["-c", f"open({str(started)!r}, 'w')"]}
     file.write_text(json.dumps({"mcpServers": {"zoo": program}}))
@@ -126,7 +126,7 @@ def test_where_there_are_keys_but_no_admin_key_tools_are_off(app_with, tmp_path,
     assert "--mcp has no effect" in caplog.text
 
 
-def test_an_admin_key_file_that_is_emptied_later_lets_no_others_in(app_with, file, tmp_path):
+def test_emptied_admin_key_file_admits_no_others(app_with, file, tmp_path):
     keys = tmp_path / "admins"
     keys.write_text("a\n")
     keys.chmod(0o600)
@@ -137,21 +137,21 @@ def test_an_admin_key_file_that_is_emptied_later_lets_no_others_in(app_with, fil
         assert settled(client, authorization="Bearer a")["tools"]
 
 
-def test_without_the_option_there_are_none(client):
+def test_without_the_option_there_are_no_tools(client):
     assert client.get("/mcp/tools").json() == {"tools": [], "servers": []}
     reply = client.post("/mcp/call", json={"name": "x"})
     assert reply.status_code == 404
     assert "--mcp" in reply.json()["error"]["message"]
 
 
-def test_a_public_server_needs_keys(file):
+def test_public_server_needs_keys(file):
     with pytest.raises(RequestError, match="give a key with admin_key") as error:
         Settings(mcp=file, host="0.0.0.0")
     assert error.value.field == "mcp"
     assert Settings(mcp=file, host="0.0.0.0", api_key=("k",)).mcp == file
 
 
-def test_a_server_behind_a_proxy_needs_keys(file):
+def test_server_behind_a_proxy_needs_keys(file):
     proxies = ("127.0.0.1",)
     with pytest.raises(RequestError, match="without trusted_proxies") as error:
         Settings(mcp=file, trusted_proxies=proxies)
@@ -160,6 +160,6 @@ def test_a_server_behind_a_proxy_needs_keys(file):
     assert Settings(trusted_proxies=proxies).mcp is None
 
 
-def test_a_broken_file_stops_the_start_before_the_port_is_open(tmp_path):
+def test_broken_file_stops_the_start_before_the_port_is_open(tmp_path):
     with pytest.raises(RequestError, match="cannot be read"):
         Settings(mcp=tmp_path / "none.json")

@@ -24,7 +24,7 @@ def wanted(readers):
         yield llm.embed(TEXTS), llm.embed(TEXTS, normalize=False), [llm.tokenize(text) for text in TEXTS]
 
 
-def test_gemini_makes_one_vector_or_several(client, wanted):
+def test_gemini_gives_one_embedding_or_several(client, wanted):
     vectors, _, _ = wanted
     bodies = [{"content": {"parts": [{"text": text}]}, "model": "models/embedder"} for text in TEXTS]
     several = client.post("/v1beta/models/embedder:batchEmbedContents", json={"requests": bodies}).json()["embeddings"]
@@ -36,7 +36,7 @@ def test_gemini_makes_one_vector_or_several(client, wanted):
     assert len(cut["embedding"]["values"]) == 4
 
 
-def test_openai_takes_texts_and_ids_and_replies_in_two_encodings(client, wanted):
+def test_openai_takes_texts_and_ids_in_two_encodings(client, wanted):
     vectors, _, ids = wanted
     for given in (TEXTS, ids, [TEXTS[0], ids[1]]):
         reply = client.post("/v1/embeddings", json={"model": "embedder", "input": given}).json()
@@ -49,7 +49,7 @@ def test_openai_takes_texts_and_ids_and_replies_in_two_encodings(client, wanted)
         np.testing.assert_array_equal(np.frombuffer(base64.b64decode(one["embedding"]), "<f4"), vectors[0])
 
 
-def test_dimensions_are_cut_and_normalized_again(client, wanted):
+def test_dimensions_truncate_and_normalize_again(client, wanted):
     body = {"model": "embedder", "input": "sheep", "dimensions": 16}
     (one,) = client.post("/v1/embeddings", json=body).json()["data"]
     short = wanted[0][0][:16]
@@ -59,7 +59,7 @@ def test_dimensions_are_cut_and_normalized_again(client, wanted):
     assert "1 to 64" in reply.json()["error"]["message"]
 
 
-def test_ollama_replies_in_its_own_shapes(client, wanted):
+def test_ollama_formats(client, wanted):
     vectors, raw, ids = wanted
     reply = client.post("/api/embed", json={"model": "embedder:latest", "input": TEXTS}).json()
     np.testing.assert_array_equal(np.array(reply["embeddings"], np.float32), vectors)
@@ -71,7 +71,7 @@ def test_ollama_replies_in_its_own_shapes(client, wanted):
 
 
 @pytest.mark.parametrize(("kind", "order"), [(-1, None), (0, None), (1, 1), (None, 2), (3, 3)])
-def test_llama_server_replies_rows_in_the_length_that_is_asked_for(client, wanted, kind, order):
+def test_llama_server_normalizes_on_request(client, wanted, kind, order):
     raw = wanted[1].astype(np.float64)
     lengths = {-1: np.ones(2), 0: np.abs(raw).max(axis=1) / 32760}.get(kind)
     if lengths is None:
@@ -83,7 +83,7 @@ def test_llama_server_replies_rows_in_the_length_that_is_asked_for(client, wante
     np.testing.assert_allclose(rows, raw / lengths[:, None], rtol=1e-5)
 
 
-def test_embeddings_without_v1_replies_as_the_field_asks(client):
+def test_embeddings_without_v1_follow_the_encoding_field(client):
     ours = client.post("/embeddings", json={"model": "embedder", "content": "sheep"}).json()
     theirs = client.post("/embeddings", json={"model": "embedder", "input": "sheep"}).json()
     assert theirs["data"][0]["embedding"] == ours[0]["embedding"][0]
@@ -114,7 +114,7 @@ LONG = "b" * 600
         ("/v2/embed", {"texts": ["a", LONG]}, lambda reply: reply["message"]),
     ],
 )
-def test_a_text_that_is_too_long_is_refused_with_both_numbers_or_cut_and_told(client, path, body, message):
+def test_too_long_text_is_rejected_with_both_numbers_or_truncated_with_a_warning(client, path, body, message):
     reply = client.post(path, json={"model": "embedder", **body})
     assert reply.status_code == 400
     assert "text 1 has 600 tokens" in message(reply.json()) and "512" in message(reply.json())
@@ -124,7 +124,7 @@ def test_a_text_that_is_too_long_is_refused_with_both_numbers_or_cut_and_told(cl
         assert cut.json()["truncated"] == [1]
 
 
-def test_a_chat_model_is_refused_with_the_name_of_one_here(client):
+def test_chat_model_is_rejected_with_the_name_of_a_local_embedding_model(client):
     reply = client.post("/v1/embeddings", json={"model": "tiny", "input": "a"})
     error = reply.json()["error"]
     assert (reply.status_code, error["code"], error["param"]) == (400, "wrong_model", "model")
@@ -132,14 +132,14 @@ def test_a_chat_model_is_refused_with_the_name_of_one_here(client):
     assert client.post("/api/embed", json={"model": "tiny", "input": "a"}).json()["error"].endswith("ask for embedder")
 
 
-def test_a_request_without_a_model_goes_to_one_that_can(client):
+def test_request_without_a_model_goes_to_an_embedding_model(client):
     assert client.post("/v1/embeddings", json={"input": "a"}).json()["model"] == "embedder"
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
     assert client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 1}).json()["model"] == "tiny"
     assert client.post("/v1/chat/completions", json={**chat, "model": "embedder"}).status_code == 400
 
 
-def test_a_chat_model_and_an_embedder_stay_loaded_beside_each_other(app_with, readers):
+def test_chat_and_embedding_model_stay_loaded_together(app_with, readers):
     with app_with(models_dir=readers) as client:
         check_beside(client)
 
@@ -169,12 +169,12 @@ def check_beside(client):
         ("/embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format"),
     ],
 )
-def test_what_cannot_be_read_is_a_400_in_one_sentence(client, path, body, param):
+def test_invalid_input_is_a_400_with_a_one_line_error(client, path, body, param):
     reply = client.post(path, json={"model": "embedder", **body})
     assert reply.status_code == 400 and reply.json()["error"]["param"] == param, reply.text
 
 
-def test_silence_ends_the_reading(app_with, readers, monkeypatch):
+def test_timeout_ends_the_embedding_job(app_with, readers, monkeypatch):
     plain, clock, passed = texts.wait_for_reading, time.monotonic, []
     is_held, is_waited_for, go_on = threading.Event(), threading.Event(), threading.Event()
 
@@ -212,7 +212,7 @@ def test_silence_ends_the_reading(app_with, readers, monkeypatch):
         assert client.app.state.models.ready("embedder").model.engine.reader.is_idle
 
 
-def test_a_reading_that_goes_on_may_take_longer_than_the_limit(app_with, readers, monkeypatch):
+def test_progressing_job_may_take_longer_than_the_timeout(app_with, readers, monkeypatch):
     plain, clock, passed = ReadingRunner._run, time.monotonic, []
 
     def run(*given):
@@ -230,7 +230,7 @@ def test_a_reading_that_goes_on_may_take_longer_than_the_limit(app_with, readers
 
 
 @pytest.mark.parametrize("path", ["/embedding", "/embeddings"])
-def test_a_model_without_pooling_gives_a_vector_for_each_token(app_with, tmp_path, path):
+def test_model_without_pooling_gives_a_vector_per_token(app_with, tmp_path, path):
     file = write_tiny(ENCODERS["bert-none"], tmp_path / "rows.gguf")
     with LLM(file) as llm:
         wanted = [rows.tolist() for rows in llm.embed_tokens(["sheep", "a goat"])]
@@ -243,7 +243,7 @@ def test_a_model_without_pooling_gives_a_vector_for_each_token(app_with, tmp_pat
         assert client.post(path, json={"content": "sheep", "dimensions": 4}).status_code == 400
 
 
-def test_a_server_without_an_embedder_names_one_to_pull(app_with):
+def test_server_without_an_embedding_model_names_one_to_pull(app_with):
     with app_with(strict_models=False) as client:
         reply = client.post("/v1/embeddings", json={"model": "text-embedding-3-small", "input": "sheep"})
     error = reply.json()["error"]
@@ -252,7 +252,7 @@ def test_a_server_without_an_embedder_names_one_to_pull(app_with):
     assert error["message"] == f"no model here can make vectors of texts; run `woolly pull {name}`, then ask for {name}"
 
 
-def test_an_unknown_embedder_is_refused_with_those_that_are_here(client, readers, app_with):
+def test_unknown_embedding_model_is_rejected_with_the_local_ones(client, readers, app_with):
     with app_with(models_dir=readers) as strict:
         reply = strict.post("/v1/embeddings", json={"model": "text-embedding-3-small", "input": "sheep"})
     assert reply.status_code == 404
@@ -260,7 +260,7 @@ def test_an_unknown_embedder_is_refused_with_those_that_are_here(client, readers
     assert "tiny" not in reply.json()["error"]["message"]
 
 
-def test_texts_count_as_prompts_without_an_answer_in_the_metrics_of_llama(client):
+def test_embeddings_count_as_prompts_in_llama_metrics(client):
     def figures():
         lines = (line.split() for line in client.get("/metrics").text.splitlines() if line.startswith("llamacpp:"))
         return {name.removeprefix("llamacpp:"): float(value) for name, value in lines}

@@ -73,7 +73,7 @@ def longest(monkeypatch):
 
 
 @pytest.mark.parametrize(("path", "body"), ROUTES, ids=[f"{path} {', '.join(body)}" for path, body in ROUTES])
-def test_a_text_beyond_any_context_is_refused_untokenized(client, longest, path, body):
+def test_text_beyond_any_context_is_rejected_untokenized(client, longest, path, body):
     reply = client.post(path, json=body, headers={"Accept": "application/json, text/event-stream"})
     if path == "/mcp":
         assert reply.status_code == 200 and '"isError":true' in reply.text.replace(" ", ""), reply.text[:300]
@@ -92,7 +92,7 @@ def test_a_text_beyond_any_context_is_refused_untokenized(client, longest, path,
         ("/v1/classify", {"model": "classifier", "input": [LONG], "truncate": True}),
     ],
 )
-def test_no_more_of_a_text_is_tokenized_than_can_stay(client, longest, path, body):
+def test_truncated_text_is_tokenized_only_as_far_as_needed(client, longest, path, body):
     short = {name: [LONG[:2000]] if value == [LONG] else value for name, value in body.items()}
     short = {name: LONG[:2000] if value == LONG else value for name, value in short.items()}
     whole, part = client.post(path, json=body), client.post(path, json=short)
@@ -102,7 +102,7 @@ def test_no_more_of_a_text_is_tokenized_than_can_stay(client, longest, path, bod
 
 
 @pytest.mark.parametrize("model", ["ranker", "judge"])
-def test_a_query_is_tokenized_once(client, monkeypatch, model):
+def test_query_is_tokenized_once(client, monkeypatch, model):
     heads, plain = [], TextMaker._head
 
     def head(self, query):
@@ -117,7 +117,7 @@ def test_a_query_is_tokenized_once(client, monkeypatch, model):
     assert heads == [1] + [0] * 19
 
 
-def test_texts_of_a_client_that_left_are_prepared_no_further(readers):
+def test_preparation_stops_when_the_client_leaves(readers):
     from woolly import LLM
     from woolly.errors import RequestError
 

@@ -24,7 +24,7 @@ def order_of(values):
 
 @pytest.mark.parametrize("model", ["ranker", "judge"])
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/reranking", "/v1/reranking", "/v2/rerank"])
-def test_the_best_document_comes_first(client, scores, path, model):
+def test_best_document_comes_first(client, scores, path, model):
     body = {"model": model, "query": QUERY, "documents": [DOCUMENTS[0], {"text": DOCUMENTS[1]}, DOCUMENTS[2]]}
     reply = client.post(path, json=body).json()
     values = scores[model][0]
@@ -35,7 +35,7 @@ def test_the_best_document_comes_first(client, scores, path, model):
     assert reply["model"] == model and reply["usage"]["total_tokens"] > 0 and reply["meta"] and reply["id"]
 
 
-def test_the_best_n_with_their_documents_and_raw_scores(client, scores):
+def test_top_n_with_documents_and_raw_scores(client, scores):
     body = {"model": "ranker", "query": QUERY, "documents": DOCUMENTS, "top_n": 2, "return_documents": True}
     results = client.post("/v1/rerank", json={**body, "raw_scores": True}).json()["results"]
     raw = scores["ranker"][1]
@@ -52,14 +52,14 @@ def test_tei_gets_a_list(client, scores):
     assert reply[0]["text"] == DOCUMENTS[reply[0]["index"]] and set(reply[0]) == {"index", "score", "text"}
 
 
-def test_score_pairs_one_with_many_and_as_many(client, scores):
+def test_score_pairs_one_with_many_and_many_with_many(client, scores):
     one = client.post("/v1/score", json={"model": "ranker", "text_1": QUERY, "text_2": DOCUMENTS}).json()
     many = client.post("/score", json={"model": "ranker", "queries": [QUERY] * 3, "documents": DOCUMENTS}).json()
     assert [item["score"] for item in one["data"]] == [item["score"] for item in many["data"]]
     np.testing.assert_allclose([item["score"] for item in one["data"]], scores["ranker"][0], rtol=1e-6)
 
 
-def test_score_of_a_model_that_embeds_is_the_cosine(client, readers):
+def test_score_of_an_embedding_model_is_the_cosine(client, readers):
     reply = client.post("/v1/score", json={"model": "embedder", "text_1": QUERY, "text_2": DOCUMENTS}).json()
     with LLM(readers / "embedder.gguf", threads=1) as llm:
         query, *documents = llm.embed([QUERY, *DOCUMENTS])
@@ -75,7 +75,7 @@ def test_labels_have_probabilities(client, readers):
         assert one["probs"] == pytest.approx(list(label.scores.values())) and sum(one["probs"]) == pytest.approx(1)
 
 
-def test_documents_are_cut_to_the_tokens_that_the_body_allows(client):
+def test_documents_are_truncated_to_max_tokens_per_doc(client):
     ask = {"model": "ranker", "query": "a"}
     cut = client.post("/v2/rerank", json={**ask, "documents": ["bcdefg", "bc"], "max_tokens_per_doc": 3})
     whole = client.post("/v2/rerank", json={**ask, "documents": ["bcd", "bc"]})
@@ -105,11 +105,11 @@ def test_documents_are_cut_to_the_tokens_that_the_body_allows(client):
         ("/v1/score", {"text_1": "a"}, "a text or a list of texts"),
     ],
 )
-def test_what_cannot_be_ranked_is_refused_in_one_sentence(client, path, body, says):
+def test_invalid_ranking_gives_a_one_line_error(client, path, body, says):
     reply = client.post(path, json={"model": "ranker", **body})
     assert reply.status_code == 400 and says in reply.json()["error"]["message"], reply.text
 
 
-def test_errors_of_v2_are_coheres(client):
+def test_v2_errors_have_the_cohere_format(client):
     reply = client.post("/v2/rerank", json={"model": "none", "query": "a", "documents": ["b"]})
     assert reply.status_code == 404 and "no model named 'none'" in reply.json()["message"]

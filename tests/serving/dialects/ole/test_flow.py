@@ -16,7 +16,7 @@ def events(response):
     return [json.loads(line) for line in lines[:-1]]
 
 
-def test_the_flow_of_ole(server):
+def test_ole_flow(server):
     with server.client() as api:
         # GET /health, /health/ready, /health/live
         health = api.get("/api/v1/health").json()
@@ -149,7 +149,7 @@ def beside_a_benchmark(server, asked):
     return "".join(text), sum(start < moment < end for moment in arrived), arrived[-1] > end
 
 
-def test_a_benchmark_lets_answers_flow_and_changes_none(server):
+def test_benchmark_does_not_block_or_change_answers(server):
     asked = {**QUESTION, "max_tokens": 160, "ignore_eos": True}
     with server.client() as api:
         alone = api.post("/api/v1/inference/chat", json=asked).json()["choices"][0]["message"]["content"]

@@ -9,36 +9,36 @@ invalid = app_module._invalid
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://[", "null"])
-def test_a_page_of_another_origin_cannot_post_to_a_server_without_keys(client, origin):
+def test_cross_origin_page_cannot_post_to_a_server_without_keys(client, origin):
     headers = {"origin": origin, "content-type": "text/plain"}
     assert client.post("/api/v1/sessions", headers=headers).status_code == 403
     assert client.delete("/api/v1/sessions/x", headers=headers).status_code == 403
     assert client.get("/api/v1/sessions").json() == []
 
 
-def test_pages_of_the_server_and_configured_ones_may_post(app_with):
+def test_own_and_configured_pages_may_post(app_with):
     with app_with(cors_origins=("https://ole.example",)) as client:
         for headers in ({}, {"origin": "http://testserver"}, {"origin": "https://ole.example"}):
             assert client.post("/api/v1/sessions", headers=headers).is_success
 
 
-def test_where_a_key_is_needed_it_suffices(app_with):
+def test_valid_key_suffices(app_with):
     with app_with(api_key=("key",)) as client:
         headers = {"x-api-key": "key", "origin": "https://page.example"}
         assert client.post("/api/v1/sessions", headers=headers).is_success
 
 
 @pytest.mark.parametrize("host", ["[", "[::1", "evil.example", ""])
-def test_a_host_that_is_not_this_one_is_refused(client, host):
+def test_foreign_host_header_is_rejected(client, host):
     assert client.get("/v1/models", headers={"host": host}).status_code == 403
 
 
-def test_a_path_that_is_too_long_leads_to_no_model(client):
+def test_too_long_path_reaches_no_model(client):
     reply = client.post("/api/v1/models/x/load", json={"path": "a" * 300 + ".gguf"})
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_a_server_that_stops_tells_its_health_and_figures_and_begins_nothing(app_with):
+def test_stopping_server_reports_health_and_metrics_and_starts_nothing(app_with):
     with app_with() as client:
         client.app.state.health.set("draining", "the server is about to stop")
         token = {"user_id": "ole", "api_key": ""}
@@ -66,7 +66,7 @@ def test_users_of_one_key_share_its_rate(app_with):
     [("/v1/completions", "prompt"), ("/completion", "prompt"), ("/detokenize", "tokens"), ("/completion", "stop"),
      ("/v1/chat/completions", "messages"), ("/v1/chat/completions", "tools"), ("/completion", "logit_bias")],
 )  # fmt: skip
-def test_of_a_list_only_the_first_wrong_item_is_looked_at(client, monkeypatch, path, field):
+def test_only_the_first_invalid_list_item_is_checked(client, monkeypatch, path, field):
     told = []
     monkeypatch.setattr(app_module, "_invalid", lambda error: told.append(error.errors()) or invalid(error))
     fields = {"prompt": "x", field: [None] * 50_000}
@@ -75,7 +75,7 @@ def test_of_a_list_only_the_first_wrong_item_is_looked_at(client, monkeypatch, p
     assert sum(field in one["loc"] for one in told[0]) in range(1, 20)
 
 
-def test_the_catalogue_offers_what_the_key_may_fetch(app_with, tiny_folder, monkeypatch):
+def test_catalogue_offers_what_the_key_may_download(app_with, tiny_folder, monkeypatch):
     monkeypatch.setattr(catalogue, "models_folder", lambda: tiny_folder)
     with app_with(api_key=("one",), admin_key=("two",), allow_pull=True) as client:
         replies = (client.get("/api/v1/catalogue", headers={"x-api-key": key}).json() for key in ("one", "two"))

@@ -12,7 +12,7 @@ def text_of(reply):
     return reply.json()["choices"][0]["message"]["content"]
 
 
-def test_oles_names_mean_the_same_as_llama_servers(client):
+def test_ole_names_mean_the_same_as_llama_server_names(client):
     def ask(**fields):
         return text_of(client.post("/api/v1/inference/chat", json={"messages": HI, "max_tokens": 40, **fields}))
 
@@ -22,7 +22,7 @@ def test_oles_names_mean_the_same_as_llama_servers(client):
     assert ask(seed=5, stop_sequences=[stop]) == ask(seed=5, stop=[stop]) == plain[: plain.index(stop)]
 
 
-def test_a_prompt_is_what_the_user_says_in_a_chat_and_a_beginning_elsewhere(client):
+def test_prompt_is_a_user_message_in_a_chat_and_a_prefix_elsewhere(client):
     fields = {"prompt": "hi", "max_tokens": 6, "seed": 3}
     chat = client.post("/api/v1/inference/chat", json=fields).json()
     assert chat["choices"][0]["message"]["content"] == text_of(
@@ -50,26 +50,26 @@ def test_a_prompt_is_what_the_user_says_in_a_chat_and_a_beginning_elsewhere(clie
         ({"messages": HI, "logprobs": True, "top_logprobs": 5000}, "top_logprobs"),
     ],
 )
-def test_what_is_wrong_is_named(client, fields, named):
+def test_invalid_fields_are_named(client, fields, named):
     reply = client.post("/api/v1/inference/chat", json=fields)
     error = reply.json()["error"]
     assert reply.status_code == 400 and named in error["message"]
     assert set(error) == {"code", "message", "suggestion", "details"}
 
 
-def test_fields_of_chats_are_refused_where_a_prompt_is_continued(client):
+def test_chat_fields_are_rejected_for_a_completion(client):
     reply = client.post("/api/v1/inference/complete", json={"prompt": "hi", "reasoning_effort": "low"})
     assert reply.status_code == 400 and "reasoning_effort" in reply.json()["error"]["message"]
 
 
-def test_the_stream_route_always_streams(client):
+def test_stream_route_always_streams(client):
     reply = client.post("/api/v1/inference/stream", json={"messages": HI, "stream": False})
     assert reply.status_code == 400 and "stream" in reply.json()["error"]["message"]
     reply = client.post("/api/v1/inference/stream", json={"prompt": "hi", "max_tokens": 3})
     assert reply.headers["content-type"].startswith("text/event-stream") and reply.text.endswith("data: [DONE]\n\n")
 
 
-def test_a_session_is_the_whole_conversation(client):
+def test_session_is_the_complete_conversation(client):
     session = client.post("/api/v1/sessions", json={"system_prompt": "be brief"}).json()["session_id"]
     asked = {"max_tokens": 6, "seed": 1}
     first = text_of(client.post("/api/v1/inference/chat", json={**asked, "messages": HI, "session_id": session}))
@@ -89,7 +89,7 @@ def test_a_session_is_the_whole_conversation(client):
     assert kept == [*whole, {"role": "assistant", "content": second}]
 
 
-def test_a_session_takes_one_message_at_a_time_and_a_cancelled_one_leaves_no_trace(client):
+def test_session_takes_one_message_at_a_time_and_a_cancelled_one_leaves_no_trace(client):
     session = client.post("/api/v1/sessions").json()["session_id"]
     long = {"type": "chat", "id": "a", "messages": HI, "max_tokens": 450, "ignore_eos": True, "session_id": session}
     with client.websocket_connect("/api/v1/ws") as socket:
@@ -107,7 +107,7 @@ def test_a_session_takes_one_message_at_a_time_and_a_cancelled_one_leaves_no_tra
     assert client.app.state.busy_sessions == set()
 
 
-def test_a_session_that_is_not_there_is_not_found(client):
+def test_missing_session_is_not_found(client):
     reply = client.post("/api/v1/inference/chat", json={"messages": HI, "session_id": "nobody"})
     assert reply.status_code == 404 and reply.json()["error"]["code"] == "session_not_found"
     reply = client.post("/api/v1/sessions", json={"model_name": "nobody"})
@@ -121,7 +121,7 @@ def events(client, **fields):
     return [json.loads(line) for line in lines]
 
 
-def test_a_stream_carries_usage_and_timings_as_it_was_asked_to(client):
+def test_stream_carries_usage_and_timings_on_request(client):
     plain = events(client)
     assert plain[-1]["usage"]["completion_tokens"] == 3 and plain[-1]["timings"]["predicted_n"] == 3
     assert not any("usage" in chunk or "timings" in chunk for chunk in plain[:-1])

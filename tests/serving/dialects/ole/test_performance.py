@@ -15,7 +15,7 @@ from woolly.plan import OPS, Tracer
 ASKED = {"prompt": "hi" * 40, "max_tokens": 5, "ignore_eos": True}
 
 
-def test_stats_count_what_was_done_and_load_nothing(client):
+def test_stats_count_requests_and_load_nothing(client):
     before = client.get("/api/v1/performance/stats").json()
     assert before["model_type"] is None and before["average_tokens_per_second"] == 0
     assert client.app.state.models.loaded_models == ()
@@ -39,7 +39,7 @@ def test_every_kind_of_benchmark_measures(client, test_type):
 
 
 @pytest.mark.parametrize("fields", [{}, {"test_type": "sorting"}, {"test_type": "decode", "iterations": 0}])
-def test_what_cannot_be_measured_is_refused(client, fields):
+def test_invalid_benchmark_is_rejected(client, fields):
     reply = client.post("/api/v1/performance/benchmark", json=fields)
     assert reply.status_code == 400 and reply.json()["error"]["code"] == "invalid_request"
 
@@ -52,7 +52,7 @@ def test_one_benchmark_runs_at_a_time(client):
     client.portal.call(asyncio.to_thread, lock.release)
 
 
-def test_experts_count_as_matrices_and_attention_does_not():
+def test_flops_include_experts_but_not_attention():
     steps = [
         SimpleNamespace(op=op, kind=OPS[op], matrices=op in ("linears", "moe"))
         for op in ("embed", "linears", "attend", "moe", "output_rows")
@@ -69,7 +69,7 @@ def test_experts_count_as_matrices_and_attention_does_not():
     assert subject.seconds("attention") == pytest.approx(300e-9)
 
 
-def test_of_experts_a_row_reads_those_that_it_goes_to():
+def test_only_the_used_experts_count_as_read():
     name, experts = next((name, one) for name, one in MOES.items() if one.n_used < one.n_experts)
     tensors = experts.make(np.random.default_rng(1), 4)
     tracer = Tracer("test", tensors)
@@ -81,7 +81,7 @@ def test_of_experts_a_row_reads_those_that_it_goes_to():
     assert step.row_bytes() == shared + round(own * experts.n_used / experts.n_experts), name
 
 
-def test_figures_are_those_of_the_model_that_is_asked_for_or_was_used_last(app_with, tmp_path):
+def test_statistics_are_those_of_the_requested_or_last_used_model(app_with, tmp_path):
     for name in ("one", "two"):
         write_tiny(TINY["llama"], tmp_path / f"{name}.gguf")
     with app_with(models_dir=tmp_path, models_max=2) as client:

@@ -35,7 +35,7 @@ for n in range(0, 100_000, 2):
 
 
 @pytest.mark.parametrize("milliseconds", [30, 90, 170])
-def test_a_process_that_is_killed_during_a_write_loses_nothing_that_it_told(tmp_path, milliseconds):
+def test_killed_process_loses_nothing_acknowledged(tmp_path, milliseconds):
     path = tmp_path / "sessions.db"
     writer = Ready([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     session = writer.stdout.readline().strip()
@@ -59,7 +59,7 @@ def test_a_process_that_is_killed_during_a_write_loses_nothing_that_it_told(tmp_
     db.close()
 
 
-def test_a_server_that_is_killed_goes_on_with_its_sessions(tmp_path):
+def test_killed_server_resumes_its_sessions(tmp_path):
     model = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     flags = ("--sessions-file", str(tmp_path / "sessions.db"), "--ctx", "512", "-t", "1")
     asked = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 8, "seed": 1}
@@ -95,7 +95,7 @@ def store(tmp_path):
     store.close()
 
 
-def test_an_owner_sees_only_sessions_of_its_own(store):
+def test_owner_sees_only_their_sessions(store):
     mine = store.create("me", model_name="m", max_context_length=8)
     assert [session.id for session in store.all("me")] == [mine.id] and store.all("you") == []
     for action in (store.get, store.messages, store.delete):
@@ -106,7 +106,7 @@ def test_an_owner_sees_only_sessions_of_its_own(store):
     assert store.all("me") == []
 
 
-def test_an_answer_to_a_conversation_that_went_on_is_not_added(store):
+def test_stale_answer_is_not_added(store):
     session = store.create("", model_name="m", max_context_length=8, messages=[{"role": "system", "content": "s"}])
     pair = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     store.append("", session.id, pair, after=1, context_length=7, model_name="n")
@@ -117,7 +117,7 @@ def test_an_answer_to_a_conversation_that_went_on_is_not_added(store):
     assert (kept.message_count, kept.context_length, kept.model_name) == (3, 7, "n")
 
 
-def test_text_and_metadata_come_back_as_they_went(store):
+def test_text_and_metadata_round_trip(store):
     odd = {"role": "user", "content": "ü \ud800 \0 '; DROP TABLE sessions; --"}
     session = store.create("", model_name="m", max_context_length=8, metadata={"a": [1, {"b": None}]}, messages=[odd])
     assert store.messages("", session.id) == [odd]
@@ -125,14 +125,14 @@ def test_text_and_metadata_come_back_as_they_went(store):
 
 
 @pytest.mark.parametrize("metadata", [{"a": float("nan")}, {"a": "x" * 20_000}])
-def test_metadata_that_cannot_be_told_or_is_too_large_is_refused(store, metadata):
+def test_invalid_or_too_large_metadata_is_rejected(store, metadata):
     with pytest.raises(ApiError) as refused:
         store.create("", model_name="m", max_context_length=8, metadata=metadata)
     assert refused.value.status == 400 and refused.value.param == "metadata"
     assert store.all("") == []
 
 
-def test_others_cannot_read_the_file_and_a_later_version_is_refused(tmp_path):
+def test_database_is_private_and_a_later_version_is_rejected(tmp_path):
     path = tmp_path / "sessions.db"
     store = SessionStore(path)
     store.create("", model_name="m", max_context_length=8)
@@ -147,14 +147,14 @@ def test_others_cannot_read_the_file_and_a_later_version_is_refused(tmp_path):
         SessionStore(path)
 
 
-def test_a_write_that_fails_at_its_end_leaves_the_store_usable(store):
+def test_failed_commit_leaves_the_store_usable(store):
     with pytest.raises(sqlite3.IntegrityError), store._transaction() as db:
         db.execute("PRAGMA defer_foreign_keys = ON")  # checked at COMMIT, which fails
         db.execute("INSERT INTO messages VALUES ('nobody', 0, '')")
     assert store.create("", model_name="m", max_context_length=8).message_count == 0
 
 
-def test_keys_keep_their_sessions_apart_and_find_them_after_a_restart(app_with):
+def test_keys_have_separate_sessions_that_survive_a_restart(app_with):
     def sessions(api, key):
         return [one["id"] for one in api.get("/api/v1/sessions", headers={"authorization": f"Bearer {key}"}).json()]
 
@@ -174,7 +174,7 @@ def test_keys_keep_their_sessions_apart_and_find_them_after_a_restart(app_with):
         assert sessions(api, "first") == [session]
 
 
-def test_an_owner_keeps_so_many_sessions_and_another_is_not_affected(tmp_path):
+def test_session_limit_is_per_owner(tmp_path):
     store = SessionStore(tmp_path / "sessions.db", max_sessions=2)
     made = [store.create("me", model_name="m", max_context_length=8) for _ in range(2)]
     with pytest.raises(ApiError, match="keeps 2 sessions, and 2 are the most") as refused:
@@ -186,7 +186,7 @@ def test_an_owner_keeps_so_many_sessions_and_another_is_not_affected(tmp_path):
     store.close()
 
 
-def test_a_session_keeps_so_many_bytes(app_with):
+def test_session_bytes_are_limited(app_with):
     def say(text):
         asked = {"messages": [{"role": "user", "content": text}], "session_id": session, "max_tokens": 4}
         return api.post("/api/v1/inference/chat", json=asked)
@@ -205,7 +205,7 @@ def test_a_session_keeps_so_many_bytes(app_with):
         assert api.app.state.generator.admission.n_open == 0
 
 
-def test_the_settings_bound_the_sessions_of_a_client(app_with):
+def test_settings_limit_the_sessions_of_a_client(app_with):
     with app_with(max_sessions=1) as api:
         assert api.post("/api/v1/sessions").status_code == 201
         refused = api.post("/api/v1/sessions")

@@ -25,7 +25,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True, timeout=20)
 
 
-def test_a_full_disk_is_said_and_deleting_makes_room(small_disk):
+def test_full_disk_is_reported_and_deleting_makes_room(small_disk):
     store = SessionStore(small_disk / "sessions.db")
     ids = []
     with pytest.raises(ApiError) as caught:
@@ -40,7 +40,7 @@ def test_a_full_disk_is_said_and_deleting_makes_room(small_disk):
     store.close()
 
 
-def test_a_client_gets_507_and_can_delete(app_with):
+def test_client_gets_507_and_can_delete(app_with):
     with app_with() as client:
         made = client.post("/api/v1/sessions", json={"system_prompt": "x" * 9000})
         store = client.app.state.sessions
@@ -54,7 +54,7 @@ def test_a_client_gets_507_and_can_delete(app_with):
         assert client.post("/api/v1/sessions", json={"system_prompt": "x" * 8000}).status_code == 201
 
 
-def test_a_context_longer_than_an_integer_is_clamped(client, monkeypatch):
+def test_context_longer_than_an_integer_is_clamped(client, monkeypatch):
     models = client.app.state.models
     plain = models._with_state
     monkeypatch.setattr(models, "_with_state", lambda info: replace(plain(info), context_length=2**64 - 1))

@@ -41,7 +41,7 @@ def wait_for(condition):
     return True
 
 
-def test_tokens_add_up_to_the_answer_of_the_same_request_over_http(client):
+def test_tokens_add_up_to_the_answer_over_http(client):
     asked = {"messages": HI, "max_tokens": 20, "seed": 4}
     reply = client.post("/api/v1/inference/chat", json=asked).json()
     with client.websocket_connect("/api/v1/ws") as socket:
@@ -54,7 +54,7 @@ def test_tokens_add_up_to_the_answer_of_the_same_request_over_http(client):
     assert messages[-1]["usage"]["completion_tokens"] == 20 and messages[-1]["finish_reason"] == "length"
 
 
-def test_one_chat_is_cancelled_and_another_goes_on(client, brake):
+def test_one_chat_is_cancelled_and_another_continues(client, brake):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", "id": "long", **LONG})
         assert socket.receive_json()["type"] == "start"
@@ -71,7 +71,7 @@ def test_one_chat_is_cancelled_and_another_goes_on(client, brake):
     assert wait_for(lambda: pages_free(client))
 
 
-def test_a_client_that_leaves_frees_its_pages(client, brake):
+def test_disconnected_client_frees_its_pages(client, brake):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", **LONG})
         until(socket, "token")
@@ -98,7 +98,7 @@ def test_a_client_that_leaves_frees_its_pages(client, brake):
         ('{"type": "cancel"}', "id"),
     ],
 )
-def test_what_is_wrong_with_a_message_is_told_and_the_socket_goes_on(client, text, named):
+def test_invalid_message_is_reported_and_the_socket_stays_open(client, text, named):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_text(text)
         told = socket.receive_json()
@@ -107,7 +107,7 @@ def test_what_is_wrong_with_a_message_is_told_and_the_socket_goes_on(client, tex
         assert socket.receive_json() == {"type": "pong"}
 
 
-def test_two_chats_of_one_name_are_refused(client, brake):
+def test_two_chats_with_one_name_are_rejected(client, brake):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", "id": "a", **LONG})
         assert socket.receive_json()["type"] == "start"
@@ -115,7 +115,7 @@ def test_two_chats_of_one_name_are_refused(client, brake):
         assert until(socket, "error", "done")[-1]["error"]["code"] == "chat_exists"
 
 
-def test_a_message_of_bytes_is_refused_and_the_socket_goes_on(client):
+def test_binary_message_is_rejected_and_the_socket_stays_open(client):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_bytes(b"\xff")
         assert socket.receive_json()["type"] == "error"
@@ -134,7 +134,7 @@ def test_every_chat_counts_for_the_rate(app_with):
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://[", "null"])
-def test_pages_of_other_origins_cannot_connect(client, origin):
+def test_cross_origin_pages_cannot_connect(client, origin):
     with (
         pytest.raises(WebSocketDisconnect),
         client.websocket_connect("/api/v1/ws", headers={"origin": origin}) as socket,
@@ -142,7 +142,7 @@ def test_pages_of_other_origins_cannot_connect(client, origin):
         socket.receive_json()
 
 
-def test_every_chat_has_a_request_id_and_a_line_of_the_log(client, caplog, brake):
+def test_every_chat_has_a_request_id_and_a_log_line(client, caplog, brake):
     with caplog.at_level(logging.INFO, "woolly.serving"):
         with client.websocket_connect("/api/v1/ws", headers={"x-request-id": "mine"}) as socket:
             socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
@@ -165,7 +165,7 @@ def test_every_chat_has_a_request_id_and_a_line_of_the_log(client, caplog, brake
     assert end.status == 101 and end.ms > 0
 
 
-def test_a_refused_socket_is_logged_with_its_status(client, caplog):
+def test_rejected_socket_is_logged_with_its_status(client, caplog):
     with (
         caplog.at_level(logging.INFO, "woolly.serving"),
         contextlib.suppress(WebSocketDisconnect),
@@ -175,7 +175,7 @@ def test_a_refused_socket_is_logged_with_its_status(client, caplog):
     assert [record.status for record in caplog.records if record.getMessage() == "socket"] == [403]
 
 
-def test_an_idle_socket_is_closed_and_one_with_a_chat_is_not(app_with, monkeypatch):
+def test_idle_socket_is_closed_and_one_with_a_chat_is_not(app_with, monkeypatch):
     clock, passed, is_closed = time.monotonic, [], threading.Event()
     monkeypatch.setattr("time.monotonic", lambda: clock() + sum(passed))
 
@@ -209,7 +209,7 @@ def test_an_idle_socket_is_closed_and_one_with_a_chat_is_not(app_with, monkeypat
     assert closed.value.code == 1001 and "600 seconds" in closed.value.reason
 
 
-def test_timings_are_told_with_every_token_where_they_are_asked_for(client):
+def test_timings_are_sent_with_every_token_on_request(client):
     with client.websocket_connect("/api/v1/ws") as socket:
         options = {"timings_per_token": True, "stream_options": {"include_usage": True}}
         socket.send_json({"type": "chat", "messages": HI, "max_tokens": 3, "ignore_eos": True, **options})
@@ -219,14 +219,14 @@ def test_timings_are_told_with_every_token_where_they_are_asked_for(client):
     assert tokens and all(token["timings"]["prompt_n"] > 0 for token in tokens)
 
 
-def test_chats_of_sockets_count_for_the_bytes_of_all_bodies(app_with):
+def test_socket_chats_count_for_the_total_of_body_bytes(app_with):
     with app_with(max_body="2KB", max_bodies="2KB") as client, client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", "messages": [{"role": "user", "content": "x" * 2000}]})
         assert until(socket, "error", "done")[-1]["error"]["code"] == "too_many_bytes"
         assert client.app.state.bodies.n_held == 0
 
 
-def test_a_socket_that_takes_nothing_is_cut_and_its_chat_ends(tiny_model, tmp_path):
+def test_socket_that_reads_nothing_is_closed_and_its_chat_ends(tiny_model, tmp_path):
     # Seconds enough for a busy machine to send what opens a socket.
     with serving(tiny_model, tmp_path, "--timeout", "4", "-t", "1", ctx=512) as server:
         plain = sockets.socket()
@@ -248,7 +248,7 @@ def test_a_socket_that_takes_nothing_is_cut_and_its_chat_ends(tiny_model, tmp_pa
                 assert api.get("/health").status_code == 200
 
 
-def test_a_key_that_is_gone_ends_its_open_sockets_at_the_next_chat(app_with):
+def test_removed_key_ends_its_open_sockets_at_the_next_chat(app_with):
     with app_with(api_key=("first", "second")) as client:
         authority = client.app.state.authority
         token, _ = authority.issue("ole", "first")

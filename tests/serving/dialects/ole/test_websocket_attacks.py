@@ -12,7 +12,7 @@ KEYS = [{"Authorization": f"Bearer {key}"} for key in ("one", "two")]
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer three"}, {"Authorization": "one"}])
-def test_a_socket_needs_a_key(app_with, headers):
+def test_socket_needs_a_key(app_with, headers):
     with app_with(api_key=("one", "two")) as client:
         with pytest.raises(WebSocketDisconnect), client.websocket_connect(WS, headers=headers):
             pass
@@ -21,7 +21,7 @@ def test_a_socket_needs_a_key(app_with, headers):
             assert socket.receive_json() == {"type": "pong"}
 
 
-def test_the_chat_of_another_socket_cannot_be_cancelled(app_with, brake):
+def test_chat_of_another_socket_cannot_be_cancelled(app_with, brake):
     with (
         app_with(api_key=("one", "two")) as client,
         client.websocket_connect(WS, headers=KEYS[0]) as mine,
@@ -49,7 +49,7 @@ def test_the_chat_of_another_socket_cannot_be_cancelled(app_with, brake):
         "\0",
     ],
 )
-def test_a_hostile_message_gets_a_short_error_and_the_socket_goes_on(client, text):
+def test_hostile_message_gets_a_short_error_and_the_socket_stays_open(client, text):
     with client.websocket_connect(WS) as socket:
         socket.send_text(text)
         told = socket.receive_text()

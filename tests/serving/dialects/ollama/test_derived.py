@@ -32,7 +32,7 @@ def prompt_of(client, model, **fields):
     return reply.json()["__verbose"]["prompt"]
 
 
-def test_a_made_name_answers_at_once_with_its_system_prompt(maker):
+def test_derived_model_answers_immediately_with_its_system_prompt(maker):
     assert create(maker, system="Say arr.").json() == {"status": "success"}
     assert prompt_of(maker, "pirate") == prompt_of(maker, "Pirate:latest") == "system:Say arr.;user:hi;"
     own = [{"role": "system", "content": "Be kind."}, *TALK]
@@ -46,7 +46,7 @@ def test_a_made_name_answers_at_once_with_its_system_prompt(maker):
     assert (reply["model"], reply["prompt_eval_count"]) == ("pirate", counted) and counted > plain
 
 
-def test_its_options_are_the_defaults_of_its_requests(maker):
+def test_options_of_a_derived_model_are_request_defaults(maker):
     assert (
         create(maker, parameters={"num_predict": 3, "temperature": 0, "stop": "zzz", "num_ctx": 64}).status_code == 200
     )
@@ -58,7 +58,7 @@ def test_its_options_are_the_defaults_of_its_requests(maker):
     assert "num_predict 3" in shown["parameters"] and "temperature 0" in shown["parameters"]
 
 
-def test_it_is_listed_beside_its_model(maker):
+def test_derived_model_is_listed_with_its_base(maker):
     create(maker, system="Say arr.")
     listed = {one["name"]: one for one in maker.get("/api/tags").json()["models"]}
     assert listed.keys() == {"tiny:latest", "pirate:latest"}
@@ -68,7 +68,7 @@ def test_it_is_listed_beside_its_model(maker):
     assert shown["system"] == "Say arr." and "FROM tiny.gguf" in shown["modelfile"]
 
 
-def test_a_copy_inherits_and_outlives_what_it_was_made_of(maker):
+def test_copy_inherits_and_outlives_its_base(maker):
     create(maker, system="Say arr.", parameters={"num_predict": 3})
     assert maker.post("/api/copy", json={"source": "pirate", "destination": "parrot"}).status_code == 200
     assert maker.request("DELETE", "/api/delete", json={"model": "pirate"}).status_code == 200
@@ -79,7 +79,7 @@ def test_a_copy_inherits_and_outlives_what_it_was_made_of(maker):
     assert maker.post("/api/generate", json={"model": "pirate", "prompt": "a"}).status_code == 404
 
 
-def test_a_stream_ends_with_success(maker):
+def test_stream_ends_with_success(maker):
     lines = [json.loads(line) for line in create(maker, stream=None).text.splitlines()]
     assert lines[-1] == {"status": "success"}
 
@@ -100,20 +100,20 @@ def test_a_stream_ends_with_success(maker):
         ({"parameters": {"top_p": 2}}, 400, "top_p"),
     ],
 )
-def test_what_cannot_be_made_is_refused(maker, fields, status, says):
+def test_invalid_modelfile_is_rejected(maker, fields, status, says):
     reply = create(maker, **fields)
     assert reply.status_code == status and says in reply.json()["error"], reply.text
     assert not (maker.folder / PRESETS_FILE).exists()
 
 
-def test_files_of_models_stay(maker):
+def test_base_model_files_are_kept(maker):
     reply = maker.request("DELETE", "/api/delete", json={"model": "tiny"})
     assert reply.status_code == 403 and "woolly rm" in reply.json()["error"]
     assert maker.request("DELETE", "/api/delete", json={"model": "nothing"}).status_code == 404
     assert (maker.folder / "tiny.gguf").exists()
 
 
-def test_the_operator_s_leave_and_a_key_that_may_load_models_are_needed(app_with):
+def test_creating_needs_the_setting_and_a_key_with_load_rights(app_with):
     body = {"model": "pirate", "from": "tiny"}
     with app_with() as client:
         for method, path in (("POST", "/api/create"), ("POST", "/api/copy"), ("DELETE", "/api/delete")):
@@ -124,7 +124,7 @@ def test_the_operator_s_leave_and_a_key_that_may_load_models_are_needed(app_with
         assert client.post("/api/create", json=body, headers={"x-api-key": "user"}).status_code == 403
 
 
-def test_a_name_made_from_one_with_loading_settings_loads_as_that(maker):
+def test_derived_model_inherits_load_settings(maker):
     (maker.folder / PRESETS_FILE).write_text('[long]\nfrom = "tiny"\nctx = 96\n')
     assert create(maker, **{"from": "long"}, system="Say arr.").status_code == 200
     assert '[pirate]\nfrom = "tiny"\nsystem = "Say arr."\nctx = 96\n' in (maker.folder / PRESETS_FILE).read_text()

@@ -18,7 +18,7 @@ def prompt_of(client, context, n_answer):
     return client.post("/detokenize", json={"tokens": context[: len(context) - n_answer]}).json()["content"]
 
 
-def test_a_context_goes_on_where_the_last_answer_ended(app_with):
+def test_context_continues_the_last_answer(app_with):
     with app_with(chat_template=CHATML) as client:
         first = client.post("/api/generate", json={**ASK, "system": "be brief"}).json()
         second = client.post("/api/generate", json={**ASK, "prompt": "three", "context": first["context"]}).json()
@@ -29,7 +29,7 @@ def test_a_context_goes_on_where_the_last_answer_ended(app_with):
     assert text.count("be brief") == 1 and text.endswith("</><user>three</><assistant>")
 
 
-def test_the_last_line_of_a_stream_has_the_context(client):
+def test_last_line_of_a_stream_has_the_context(client):
     lines = [json.loads(line) for line in client.post("/api/generate", json={**ASK, "stream": True}).text.splitlines()]
     assert "context" not in lines[0] and len(lines[-1]["context"]) > 4
     raw = client.post("/api/generate", json={**ASK, "raw": True}).json()
@@ -47,19 +47,19 @@ def test_the_last_line_of_a_stream_has_the_context(client):
         ({"model": ""}, "model is required"),
     ],
 )
-def test_what_cannot_be_done_is_refused(client, fields, says):
+def test_unsupported_requests_are_rejected(client, fields, says):
     reply = client.post("/api/generate", json=ASK | fields)
     assert reply.status_code == 400 and says in reply.json()["error"], reply.text
 
 
-def test_a_context_that_is_too_long_is_refused(app_with):
+def test_too_long_context_is_rejected(app_with):
     with app_with(ctx_size=64) as client:
         reply = client.post("/api/generate", json={**ASK, "context": [1] * 100})
     assert reply.status_code == 400 and "exceeds the context length" in reply.json()["error"]
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/show", "/api/embed", "/api/embeddings"])
-def test_a_name_that_no_model_has_is_not_found(app_with, path):
+def test_unknown_model_returns_404(app_with, path):
     talk = {"messages": [{"role": "user", "content": "a"}]}
     said = {"/api/chat": talk, "/api/embed": {"input": "a"}, "/api/show": {}}.get(path, {"prompt": "a"})
     with app_with(strict_models=False) as client:
@@ -71,7 +71,7 @@ def test_a_name_that_no_model_has_is_not_found(app_with, path):
         assert client.post("/v1/chat/completions", json=body).status_code == 200
 
 
-def test_the_time_that_a_model_took_to_load_is_told(client):
+def test_load_duration_is_reported(client):
     first = client.post("/api/generate", json=ASK).json()
     assert 0 < first["load_duration"] <= first["total_duration"]
     assert first["total_duration"] == sum(
@@ -80,7 +80,7 @@ def test_the_time_that_a_model_took_to_load_is_told(client):
     assert client.post("/api/generate", json={"model": "tiny"}).json()["load_duration"] > 0
 
 
-def test_health_checks_of_ollama_read_its_sentence(client):
+def test_root_route_answers_ollama_health_checks(client):
     for accept in (None, "*/*", "text/plain"):
         reply = client.get("/", headers={} if accept is None else {"accept": accept})
         assert (reply.status_code, reply.text) == (200, "Ollama is running")
@@ -88,7 +88,7 @@ def test_health_checks_of_ollama_read_its_sentence(client):
     assert client.get("/", headers={"accept": "application/json"}).json()["name"] == "woolly"
 
 
-def test_the_licence_of_a_file_is_shown(app_with, tmp_path):
+def test_license_of_a_file_is_shown(app_with, tmp_path):
     licensed = replace(TINY["llama"], shared_metadata={"general.license": "apache-2.0"})
     write_tiny(licensed, tmp_path / "free.gguf")
     write_tiny(TINY["llama"], tmp_path / "silent.gguf")
@@ -97,7 +97,7 @@ def test_the_licence_of_a_file_is_shown(app_with, tmp_path):
         assert "license" not in client.post("/api/show", json={"model": "silent"}).json()
 
 
-def test_a_blob_is_refused_with_the_reason(client):
+def test_blob_upload_is_rejected_with_the_reason(client):
     path = "/api/blobs/sha256:" + "0" * 64
     reply = client.post(path, content=b"GGUF\x03\x00")
     assert reply.status_code == 403 and "models folder" in reply.json()["error"]
@@ -105,7 +105,7 @@ def test_a_blob_is_refused_with_the_reason(client):
 
 
 @pytest.mark.parametrize("more", [{}, {"raw": True}])
-def test_a_prompt_that_is_not_laid_out_keeps_its_format_too(client, more):
+def test_raw_prompt_keeps_its_format_too(client, more):
     body = {"model": "tiny", "prompt": "hi", "format": {"enum": ["yes", "no"]}, "options": {"num_predict": 20}}
     reply = client.post("/api/generate", json={**body, **more, "stream": False}).json()
     assert json.loads(reply["response"]) in ("yes", "no")

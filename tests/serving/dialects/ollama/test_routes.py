@@ -14,7 +14,7 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "optio
 
 
 @pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
-def test_a_body_is_json_whatever_its_header_says(client, kind):
+def test_body_is_json_regardless_of_its_header(client, kind):
     headers = {} if kind is None else {"content-type": kind}
     reply = client.post("/api/chat", content=json.dumps(CHAT), headers=headers)
     assert reply.status_code == 200 and reply.headers["content-type"] == "application/x-ndjson"
@@ -22,7 +22,7 @@ def test_a_body_is_json_whatever_its_header_says(client, kind):
     assert lines[-1]["done"] and lines[-1]["eval_count"] == 3
 
 
-def test_the_stream_is_the_default_and_says_what_the_whole_says(client):
+def test_stream_is_the_default_and_matches_the_complete_reply(client):
     body = {**CHAT, "options": {"num_predict": 8, "temperature": 0}}
     lines = [json.loads(line) for line in client.post("/api/chat", json=body).text.splitlines()]
     whole = client.post("/api/chat", json={**body, "stream": False}).json()
@@ -31,7 +31,7 @@ def test_the_stream_is_the_default_and_says_what_the_whole_says(client):
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
-def test_log_probabilities_are_those_of_openais_dialect(client, path):
+def test_logprobs_match_the_openai_api(client, path):
     asked = {"messages": CHAT["messages"], "temperature": 0, "max_tokens": 5, "logprobs": True, "top_logprobs": 2}
     wanted = client.post("/v1/chat/completions", json=asked).json()["choices"][0]["logprobs"]["content"]
     body = {**CHAT, "prompt": "hi", "options": {"num_predict": 5, "temperature": 0}, "logprobs": True}
@@ -46,7 +46,7 @@ def test_log_probabilities_are_those_of_openais_dialect(client, path):
     assert '"logprobs"' not in reply.text and "top_logprobs" in reply.headers["x-woolly-ignored"]
 
 
-def test_it_answers_what_openais_dialect_answers(client):
+def test_answers_match_the_openai_api(client):
     body = {"messages": CHAT["messages"], "temperature": 0, "max_tokens": 8}
     answer = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
     options = {"num_predict": 8, "temperature": 0}
@@ -57,7 +57,7 @@ def test_it_answers_what_openais_dialect_answers(client):
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
-def test_the_schema_is_told_to_the_model_if_that_is_asked(client, path):
+def test_schema_is_added_to_the_prompt_on_request(client, path):
     body = {**(CHAT if path == "/api/chat" else {"model": "tiny", "prompt": "hi"}), "stream": False}
     body = {**body, "format": {"type": "boolean"}, "options": GREEDY}
     asked = {"messages": CHAT["messages"], "temperature": 0, "max_tokens": 3, "tell_schema": True}
@@ -72,13 +72,13 @@ def test_the_schema_is_told_to_the_model_if_that_is_asked(client, path):
 
 
 @pytest.mark.parametrize("more", [{"raw": True}, {"suffix": "x"}, {"context": [1]}])
-def test_a_schema_that_no_system_message_could_tell_is_refused(client, more):
+def test_too_large_schema_for_a_system_message_is_rejected(client, more):
     body = {"model": "tiny", "prompt": "hi", "format": "json", "tell_schema": True, **more}
     reply = client.post("/api/generate", json=body)
     assert reply.status_code == 400 and "which has no system message" in reply.json()["error"]
 
 
-def test_what_has_no_effect_is_told(client):
+def test_options_without_effect_are_reported(client):
     options = {"num_predict": 1, "num_gpu": 1, "zzz": 2, "num_ctx": 99999, "top_p": None, "tfs_z": 1.0}
     reply = client.post("/api/chat", json={**CHAT, "options": options, "foo": 1})
     told = reply.headers["x-woolly-ignored"]
@@ -102,13 +102,13 @@ def test_what_has_no_effect_is_told(client):
         ("/api/pull", {}, "model"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_a_text(client, path, fields, says):
+def test_unsupported_requests_get_a_text_error(client, path, fields, says):
     body = {**CHAT, **fields} if path in ("/api/chat", "/api/generate") else fields
     reply = client.post(path, json={name: value for name, value in body.items() if value is not None})
     assert reply.status_code == 400 and says in reply.json()["error"], reply.text
 
 
-def test_what_clients_ask_first(client):
+def test_first_requests_of_clients(client):
     for path in ("/", "/api/version", "/api/tags"):
         assert client.head(path).status_code == 200 == client.get(path).status_code
     number = client.get("/api/version").json()["version"].split(".")
@@ -120,7 +120,7 @@ def test_what_clients_ask_first(client):
     assert len(verbose["model_info"]["tokenizer.ggml.tokens"]) > 5
 
 
-def test_errors_of_the_gate_and_of_streams_are_texts(app_with):
+def test_gate_and_stream_errors_are_texts(app_with):
     with app_with(api_key=("secret",)) as client:
         assert "key" in client.post("/api/chat", json=CHAT).json()["error"]
         assert client.post("/api/chat", json=CHAT, headers={"Authorization": "Bearer secret"}).status_code == 200
@@ -134,7 +134,7 @@ def test_errors_of_the_gate_and_of_streams_are_texts(app_with):
     ("given", "seconds"),
     [(300, 300), ("5m", 300), ("1h30m", 5400), ("1.5s", 1.5), ("10", 10), (-1, math.inf), ("-1m", math.inf), (0, 0)],
 )
-def test_a_model_is_kept_as_long_as_the_last_request_asks(client, given, seconds):
+def test_model_is_kept_as_long_as_the_last_request_asks(client, given, seconds):
     reply = client.post("/api/chat", json={**CHAT, "keep_alive": given, "stream": False})
     assert reply.status_code == 200 and "x-woolly-ignored" not in reply.headers
     assert client.app.state.models.keep_alive_of("tiny") == seconds
@@ -142,7 +142,7 @@ def test_a_model_is_kept_as_long_as_the_last_request_asks(client, given, seconds
     assert loaded["expires_at"].startswith("9999") == (seconds == math.inf)
 
 
-def test_a_model_that_nobody_keeps_is_unloaded(client):
+def test_model_with_keep_alive_zero_is_unloaded(client):
     client.post("/api/chat", json={**CHAT, "keep_alive": 0, "stream": False})
     assert client.get("/api/ps").json()["models"]
     client.portal.call(client.app.state.models.unload_idle)
@@ -152,7 +152,7 @@ def test_a_model_that_nobody_keeps_is_unloaded(client):
         assert reply.status_code == 400 and "keep_alive" in reply.json()["error"]
 
 
-def test_only_who_may_load_models_unloads_or_pulls(app_with):
+def test_unloading_and_pulling_need_load_rights(app_with):
     with app_with(api_key=("user",), admin_key=("boss",), allow_pull=True) as client:
         body = {"model": "tiny", "keep_alive": 0}
         for key, status in (("user", 403), ("boss", 200)):
@@ -162,7 +162,7 @@ def test_only_who_may_load_models_unloads_or_pulls(app_with):
         assert "keep_alive" in reply.headers["x-woolly-ignored"]
 
 
-def test_a_pull_reports_its_progress(app_with, monkeypatch, tiny_folder):
+def test_pull_reports_its_progress(app_with, monkeypatch, tiny_folder):
     def fetch(name, progress):
         assert name == "smollm2"
         progress(1, 2)

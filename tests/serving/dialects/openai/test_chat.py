@@ -42,7 +42,7 @@ def ask(client, server):
     return ask
 
 
-def test_a_reply_has_openai_s_shape(ask, server):
+def test_reply_has_the_openai_format(ask, server):
     reply = ask()
     assert reply.id.startswith("chatcmpl-")
     assert reply.object == "chat.completion"
@@ -57,14 +57,14 @@ def test_a_reply_has_openai_s_shape(ask, server):
     assert reply.timings["predicted_n"] == 12
 
 
-def test_replies_are_as_the_api_describes_them(server):
+def test_replies_validate_against_the_api(server):
     with server.client() as client:
         for fields in ({}, {"logprobs": True, "top_logprobs": 2}, {"tools": [WEATHER], "tool_choice": "required"}):
             reply = client.post("/v1/chat/completions", json={"messages": QUESTION, **GREEDY, **fields})
             ChatReply.model_validate(reply.json(), strict=True)
 
 
-def test_a_stream_gives_the_same_text_and_ends_with_usage(ask):
+def test_stream_gives_the_same_text_and_ends_with_usage(ask):
     whole = ask()
     chunks = list(ask(stream=True, stream_options={"include_usage": True}))
     assert len({chunk.id for chunk in chunks}) == 1
@@ -90,7 +90,7 @@ def test_events_end_with_done(server):
             assert "usage" not in json.loads(event[6:])
 
 
-def test_the_async_client_streams_many_at_once(server):
+def test_async_client_streams_many_concurrently(server):
     async def main():
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
 
@@ -118,7 +118,7 @@ def test_several_answers_differ_and_a_seed_repeats_them(ask):
     assert texts == first
 
 
-def test_seeds_of_64_bits_and_any_are_taken(ask):
+def test_seeds_of_64_bits_and_minus_one_are_accepted(ask):
     huge = [ask(seed=2**62 + 5, temperature=2, max_tokens=6).choices[0].message.content for _ in range(2)]
     assert huge[0] == huge[1]
     assert ask(seed=-1, max_tokens=1).choices
@@ -134,7 +134,7 @@ def test_stop_strings_end_an_answer_and_are_not_shown(ask):
     assert ask(stop=None).choices[0].message.content == whole
 
 
-def test_log_probabilities_have_exact_bytes_and_cover_the_text(ask):
+def test_logprobs_have_exact_bytes_and_cover_the_text(ask):
     choice = ask([{"role": "user", "content": "Say: naïve 🦙"}], logprobs=True, top_logprobs=3).choices[0]
     tokens = choice.logprobs.content
     data = b"".join(bytes(token.bytes) for token in tokens)
@@ -146,7 +146,7 @@ def test_log_probabilities_have_exact_bytes_and_cover_the_text(ask):
         assert token.top_logprobs[0].token == token.token
 
 
-def test_log_probabilities_stream_along_with_their_text(ask):
+def test_logprobs_stream_with_their_text(ask):
     whole = ask(logprobs=True, top_logprobs=1, stop=["Paris", " la"]).choices[0]
     tokens = []
     for chunk in ask(logprobs=True, top_logprobs=1, stop=["Paris", " la"], stream=True):
@@ -166,7 +166,7 @@ def test_logit_bias_and_penalties_reach_the_sampler(ask, server):
         assert " Rome Rome" not in text
 
 
-def test_extensions_have_llama_server_s_names(ask):
+def test_extensions_have_llama_server_names(ask):
     text = ask(temperature=2, seed=1, extra_body={"top_k": 1}).choices[0].message.content
     assert text == ask().choices[0].message.content
     assert ask(extra_body={"grammar": 'root ::= "yes" | "no"'}).choices[0].message.content in ("yes", "no")
@@ -175,7 +175,7 @@ def test_extensions_have_llama_server_s_names(ask):
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
-def test_a_call_that_is_required_comes_with_sound_arguments(ask, choice):
+def test_required_call_has_valid_arguments(ask, choice):
     tools = [WEATHER] if choice == "required" else [CLOCK, WEATHER]
     asked = {"tools": tools, "tool_choice": choice, "max_tokens": 60}
     reply = ask([{"role": "user", "content": "How warm is it in Rome?"}], **asked).choices[0]
@@ -198,7 +198,7 @@ def test_a_call_that_is_required_comes_with_sound_arguments(ask, choice):
     assert parts[0] == {"name": "get_weather", "arguments": call.function.arguments}
 
 
-def test_a_conversation_with_calls_and_results_goes_on(ask):
+def test_conversation_with_calls_and_results_continues(ask):
     call = {"id": "c1", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
@@ -219,7 +219,7 @@ class Person(BaseModel):
     age: Literal["young", "old"]
 
 
-def test_structured_output_by_the_client_s_own_parser(client, server):
+def test_structured_output_with_the_client_parser(client, server):
     reply = client.chat.completions.parse(
         model=server.name,
         messages=[{"role": "user", "content": "Describe a person."}],
@@ -230,7 +230,7 @@ def test_structured_output_by_the_client_s_own_parser(client, server):
     assert isinstance(reply.choices[0].message.parsed, Person)
 
 
-def test_strict_tools_of_the_client_s_own_parser_are_kept(client, server):
+def test_strict_tools_of_the_client_parser_are_enforced(client, server):
     reply = client.chat.completions.parse(
         model=server.name,
         messages=[{"role": "user", "content": "Describe a person."}],
@@ -252,7 +252,7 @@ def test_json_mode_gives_json(ask):
     assert ask(response_format={"type": "text"}).choices[0].message.content == ask().choices[0].message.content
 
 
-def test_what_clients_always_send_is_harmless(ask):
+def test_fields_clients_always_send_are_harmless(ask):
     harmless = {
         "user": "me",
         "store": False,
@@ -292,7 +292,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("field", REFUSED)
-def test_what_cannot_be_done_is_refused_by_its_name(field, server):
+def test_unsupported_fields_are_rejected_by_name(field, server):
     with server.client() as client:
         body = {"messages": QUESTION, "max_tokens": 2, field: REFUSED[field]}
         reply = client.post("/v1/chat/completions", json=body)
@@ -323,14 +323,14 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("param", MESSAGES)
-def test_a_message_that_cannot_be_said_is_refused_where_it_is(param, server):
+def test_unrenderable_message_error_names_its_place(param, server):
     with server.client() as client:
         reply = client.post("/v1/chat/completions", json={"messages": [MESSAGES[param]], "max_tokens": 2})
     assert reply.status_code == 400, reply.text
     assert reply.json()["error"]["param"] == param
 
 
-def test_a_client_that_leaves_takes_its_request_with_it(server):
+def test_disconnected_client_cancels_its_request(server):
     with server.client() as client:
         body = {"messages": QUESTION, "max_tokens": 1500, "stream": True, "ignore_eos": True}
         with client.stream("POST", "/v1/chat/completions", json=body) as reply:

@@ -32,7 +32,7 @@ def llm(smollm2):
         yield llm
 
 
-def test_a_reply_has_openai_s_shape(ask, server):
+def test_reply_has_the_openai_format(ask, server):
     reply = ask()
     assert reply.id.startswith("cmpl-")
     assert reply.object == "text_completion"
@@ -56,7 +56,7 @@ def test_prompts_may_be_several_and_may_be_ids(ask, llm):
     assert reply.usage.completion_tokens == 24
 
 
-def test_a_stream_gives_the_same_texts(ask):
+def test_stream_gives_the_same_texts(ask):
     whole = ask([PROMPT, "Two and two"], n=2, logprobs=2, echo=True)
     texts, tokens, reasons = [""] * 4, [[] for _ in range(4)], [None] * 4
     *chunks, last = ask(
@@ -78,7 +78,7 @@ def test_a_stream_gives_the_same_texts(ask):
     assert last.usage.total_tokens == whole.usage.total_tokens
 
 
-def test_echo_scores_a_prompt_without_a_word_of_its_own(ask, llm):
+def test_echo_scores_a_prompt_without_generating(ask, llm):
     reply = ask(max_tokens=0, echo=True, logprobs=1)
     (choice,) = reply.choices
     assert choice.text == PROMPT
@@ -91,7 +91,7 @@ def test_echo_scores_a_prompt_without_a_word_of_its_own(ask, llm):
         assert PROMPT[offset : offset + len(token)] == token
 
 
-def test_the_chosen_token_is_among_the_alternatives(ask):
+def test_chosen_token_is_among_the_alternatives(ask):
     logprobs = ask(PROMPT, max_tokens=3, echo=True, logprobs=2).choices[0].logprobs
     for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         if logprob is not None:
@@ -101,7 +101,7 @@ def test_the_chosen_token_is_among_the_alternatives(ask):
     assert ask(logprobs=0).choices[0].logprobs.top_logprobs[0].keys() == {" Paris"}
 
 
-def test_tokens_that_are_half_a_character_are_told_by_their_bytes(ask):
+def test_partial_utf8_tokens_are_reported_by_their_bytes(ask):
     text = "🦙𓂀"
     logprobs = ask(text, max_tokens=0, echo=True, logprobs=0).choices[0].logprobs
     assert any(token.startswith("bytes:\\x") for token in logprobs.tokens)
@@ -109,7 +109,7 @@ def test_tokens_that_are_half_a_character_are_told_by_their_bytes(ask):
     assert max(logprobs.text_offset) < len(text)
 
 
-def test_the_token_that_ends_an_answer_counts_where_a_text_is_scored(ask, llm):
+def test_end_token_counts_when_a_text_is_scored(ask, llm):
     """lm-evaluation-harness asks for one token, and takes the last one off what it gets, whatever that is."""
     ending = {"max_tokens": 1, "logprobs": 1, "logit_bias": {str(min(llm.tokenizer.stop_ids)): 100}}
     choice = ask(echo=True, **ending).choices[0]
@@ -140,7 +140,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("field", REFUSED)
-def test_what_cannot_be_done_is_refused_by_its_name(field, server):
+def test_unsupported_fields_are_rejected_by_name(field, server):
     with server.client() as client:
         reply = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 2, field: REFUSED[field]})
     assert reply.status_code == 400, reply.text
@@ -148,13 +148,13 @@ def test_what_cannot_be_done_is_refused_by_its_name(field, server):
 
 
 @pytest.mark.parametrize("prompt", [None, 5, [[]], [["a"]], [1, "a"], [[1], "a"], [-1], [10**9], {}])
-def test_prompts_that_are_none_are_refused(prompt, server):
+def test_invalid_prompts_are_rejected(prompt, server):
     with server.client() as client:
         reply = client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 2})
     assert reply.status_code == 400, reply.text
 
 
-def test_harmless_values_of_refused_fields_are_taken(ask):
+def test_harmless_values_of_unsupported_fields_are_accepted(ask):
     assert ask(best_of=1, suffix="", user="me", stop=None).choices[0].text == ask().choices[0].text
 
 

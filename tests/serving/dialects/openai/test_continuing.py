@@ -24,7 +24,7 @@ def text(reply):
 @pytest.mark.parametrize(
     "fields", [{}, {"continue_final_message": True, "add_generation_prompt": False}, {"continue_final_message": True}]
 )
-def test_the_answer_goes_on_from_the_last_message(ask, server, fields):
+def test_answer_continues_the_last_message(ask, server, fields):
     system = {"role": "system", "content": "x"}  # the model's template has one of its own
     with server.client() as client:
         prompt = client.post("/apply-template", json={"messages": [system, QUESTION]}).json()["prompt"]
@@ -33,12 +33,12 @@ def test_the_answer_goes_on_from_the_last_message(ask, server, fields):
 
 
 @pytest.mark.parametrize("fields", [{"continue_final_message": False}, {"add_generation_prompt": True}])
-def test_a_turn_begins_if_that_is_asked_for(ask, fields):
+def test_new_turn_starts_on_request(ask, fields):
     begun = ask(QUESTION, BEGUN, **fields)
     assert begun["usage"]["prompt_tokens"] > ask(QUESTION, BEGUN)["usage"]["prompt_tokens"]
 
 
-def test_what_contradicts_itself_is_refused(ask):
+def test_contradictory_fields_are_rejected(ask):
     both = ask(QUESTION, BEGUN, continue_final_message=True, add_generation_prompt=True)
     assert both["error"]["param"] == "continue_final_message"
     for fields in ({"continue_final_message": True}, {"add_generation_prompt": False}):
@@ -46,6 +46,6 @@ def test_what_contradicts_itself_is_refused(ask):
         assert error["param"] == "continue_final_message" and "is of role 'user'" in error["message"]
 
 
-def test_an_answer_with_a_schema_begins_anew(ask):
+def test_answer_with_a_schema_starts_anew(ask):
     reply = ask(QUESTION, BEGUN, response_format={"type": "json_object"}, max_tokens=30)
     assert text(reply).startswith("{")

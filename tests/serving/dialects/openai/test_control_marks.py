@@ -42,7 +42,7 @@ def ask(path, **fields):
     return asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_control_tokens_part_reasoning_text_and_calls(model):
+def test_control_tokens_separate_reasoning_text_and_calls(model):
     path, ids = model
     at = {mark: f"<[{token}]>" for mark, token in ids.items()}
     lark = (

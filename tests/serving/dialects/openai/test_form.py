@@ -17,7 +17,7 @@ def part(name, content, more=b""):
     return b'Content-Disposition: form-data; name="%s"%s\r\n\r\n%s' % (name, more, content)
 
 
-def test_contents_come_as_they_are():
+def test_contents_are_unchanged():
     for content in (b"", b"\r\n\r\n", b"x--b", b"x\r\n--", b"\n--b\n", bytes(range(256))):
         body = form(part(b"purpose", b"batch"), part(b"file", content, b'; filename="a;b.jsonl"'))
         for begun in (body, b"a preamble\r\n" + body):
@@ -37,13 +37,13 @@ def test_contents_come_as_they_are():
         (KIND, form(b"Content-Transfer-Encoding: base64\r\n" + part(b"file", b"eA==")), "as it is"),
     ],
 )
-def test_what_is_no_form_is_refused(kind, body, said):
+def test_non_form_body_is_rejected(kind, body, said):
     with pytest.raises(ApiError, match=said) as refused:
         read_form(kind, body)
     assert refused.value.status == 400
 
 
-def test_lines_of_a_content_are_not_parsed(monkeypatch):
+def test_content_lines_are_not_parsed(monkeypatch):
     plain, parsed = module._headers, []
 
     def counts(data):

@@ -15,7 +15,7 @@ TALK = [{"role": "user", "content": "hi"}]
 ASK = {"messages": TALK, "functions": [WEATHER], "max_tokens": 300, "temperature": 0}
 
 
-def test_a_function_that_must_be_called_comes_in_the_older_words(client):
+def test_required_function_call_in_the_legacy_format(client):
     body = {**ASK, "function_call": {"name": "weather"}}
     (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
     assert choice["finish_reason"] == "function_call" and "tool_calls" not in choice["message"]
@@ -29,7 +29,7 @@ def test_a_function_that_must_be_called_comes_in_the_older_words(client):
     assert chunks[-1]["choices"][0]["finish_reason"] == "function_call"
 
 
-def test_a_call_and_its_result_in_the_older_words_are_read():
+def test_legacy_call_and_result_are_read():
     messages = [
         *TALK,
         {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": "{}"}},
@@ -53,12 +53,12 @@ def test_a_call_and_its_result_in_the_older_words_are_read():
         ({"messages": [{"role": "robot", "content": "x"}]}, "'robot'"),
     ],
 )
-def test_what_contradicts_itself_is_refused(client, fields, says):
+def test_contradictory_fields_are_rejected(client, fields, says):
     reply = client.post("/v1/chat/completions", json=ASK | fields)
     assert reply.status_code == 400 and says in reply.json()["error"]["message"], reply.text
 
 
-def test_a_role_that_the_template_names_is_shown(app_with):
+def test_role_named_by_the_template_is_rendered(app_with):
     source = "{% for m in messages %}{{ ('R:' if m.role == 'critic' else 'U:') + m.content }}{% endfor %}"
     with app_with(chat_template=source, verbose=True) as client:
         messages = [{"role": "critic", "content": "bad"}, *TALK]
@@ -66,7 +66,7 @@ def test_a_role_that_the_template_names_is_shown(app_with):
     assert reply.json()["__verbose"]["prompt"] == "R:badU:hi"
 
 
-def test_a_tool_without_its_function_is_refused_for_that(client):
+def test_tool_without_its_function_is_rejected(client):
     for tool, says in (
         ({"type": "function"}, "tools.0: it has no `function`; an object with a name was expected there"),
         ({"type": "function", "name": "weather"}, "tools.0: it has no `function`"),

@@ -17,19 +17,19 @@ def call(arguments):
     return {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
 
 
-def test_arguments_are_objects_to_a_template():
+def test_arguments_are_objects_for_a_template():
     (message,) = plain({"role": "assistant", "tool_calls": [call('{"a": [1]}')]})
     assert message["tool_calls"][0]["function"]["arguments"] == {"a": [1]}
     assert message["content"] == "", "templates add it to other text"
 
 
 @pytest.mark.parametrize("arguments", ["not json", "[1]", '"text"', "[" * 10000])
-def test_arguments_that_are_no_object_stay_as_they_came(arguments):
+def test_non_object_arguments_are_unchanged(arguments):
     (message,) = plain({"role": "assistant", "tool_calls": [call(arguments)]})
     assert message["tool_calls"][0]["function"]["arguments"] == arguments
 
 
-def test_results_learn_the_name_of_their_call():
+def test_results_get_the_name_of_their_call():
     _, result = plain(
         {"role": "assistant", "tool_calls": [call("{}")]}, {"role": "tool", "tool_call_id": "c1", "content": "x"}
     )
@@ -43,7 +43,7 @@ def test_developers_are_systems_and_refusals_are_text():
     assert [part["text"] for part in plain({"role": "assistant", "content": parts})[0]["content"]] == ["No.", "Yes."]
 
 
-def test_reasoning_of_earlier_answers_goes_back_to_the_template():
+def test_reasoning_of_earlier_answers_reaches_the_template():
     (message,) = plain({"role": "assistant", "content": "Red.", "reasoning_content": "Hm."})
     assert message["reasoning_content"] == "Hm."
 
@@ -53,7 +53,7 @@ TOOLS = [
 ]
 
 
-def test_choices_say_what_may_and_what_must_be_called():
+def test_tool_choice_sets_what_may_and_must_be_called():
     assert read_choice(None, None, None).mode == "none"
     assert read_choice([], "auto", None).mode == "none"
     auto = read_choice(TOOLS, None, None)
@@ -81,7 +81,7 @@ def test_choices_say_what_may_and_what_must_be_called():
         ([ToolSpec(type="web_search")], "auto"),
     ],
 )
-def test_choices_that_cannot_be_kept_are_refused(tools, choice):
+def test_unsupported_tool_choice_is_rejected(tools, choice):
     with pytest.raises(ApiError) as caught:
         read_choice(tools, choice, None)
     assert caught.value.status == 400

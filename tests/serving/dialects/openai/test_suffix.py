@@ -21,7 +21,7 @@ def coder(app_with, tmp_path, monkeypatch):
         yield client
 
 
-def test_a_suffix_is_the_same_as_infill(coder):
+def test_suffix_equals_infill(coder):
     filled = coder.post("/infill", json={"input_prefix": "def f(", "input_suffix": "return x", **BODY}).json()
     made = coder.post("/v1/completions", json={"prompt": "def f(", "suffix": "return x", **BODY}).json()
     assert made["choices"][0]["text"] == filled["content"]
@@ -31,11 +31,11 @@ def test_a_suffix_is_the_same_as_infill(coder):
 
 
 @pytest.mark.parametrize("fields", [{"prompt": [5, 6]}, {"prompt": "a", "echo": True}])
-def test_what_cannot_be_filled_in_is_refused(coder, fields):
+def test_unsupported_suffix_is_rejected(coder, fields):
     reply = coder.post("/v1/completions", json={"suffix": "b", **BODY, **fields})
     assert reply.status_code == 400 and reply.json()["error"]["param"] == "suffix"
 
 
-def test_a_model_without_the_tokens_refuses_with_a_sentence(client):
+def test_model_without_fim_tokens_gives_a_one_line_error(client):
     reply = client.post("/v1/completions", json={"prompt": "a", "suffix": "b", **BODY})
     assert reply.status_code == 400 and "this model has no tokens for a prefix" in reply.json()["error"]["message"]

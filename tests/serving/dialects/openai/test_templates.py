@@ -95,7 +95,7 @@ def joined(stream):
 
 
 @pytest.mark.parametrize("format", sorted(ANSWERS))
-def test_calls_that_a_model_writes_are_read(format, ask):
+def test_generated_calls_are_parsed(format, ask):
     choice = ask(format, tools=[COLOR], choice=[ANSWERS[format]])
     text, _, calls, reason = plain(choice["message"], choice["finish_reason"])
     assert text == ("Yes." if ANSWERS[format].startswith("Yes.") else "")
@@ -105,13 +105,13 @@ def test_calls_that_a_model_writes_are_read(format, ask):
 
 
 @pytest.mark.parametrize("format", sorted(ANSWERS))
-def test_one_call_is_given_where_several_are_not_wanted(format, ask):
+def test_one_call_is_returned_without_parallel_calls(format, ask):
     choice = ask(format, tools=[COLOR], choice=[ANSWERS[format]], parallel_tool_calls=False)
     assert len(choice["message"]["tool_calls"]) == 1
 
 
 @pytest.mark.parametrize("format", sorted(ANSWERS))
-def test_a_model_of_random_weights_calls_what_it_must(format, ask):
+def test_random_model_makes_the_required_call(format, ask):
     choice = ask(format, tools=[COLOR], tool_choice={"type": "function", "function": {"name": "paint"}})
     (call,) = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "paint"
@@ -120,21 +120,21 @@ def test_a_model_of_random_weights_calls_what_it_must(format, ask):
 
 
 @pytest.mark.parametrize("format", sorted(ANSWERS))
-def test_calls_are_text_where_none_may_come(format, ask):
+def test_calls_are_text_when_none_are_allowed(format, ask):
     choice = ask(format, tools=[COLOR], tool_choice="none", choice=[ANSWERS[format]])
     assert choice["message"]["content"] == ANSWERS[format]
     assert "tool_calls" not in choice["message"]
     assert choice["finish_reason"] == "stop"
 
 
-def test_a_call_that_is_cut_short_keeps_what_it_has(ask):
+def test_truncated_call_keeps_its_content(ask):
     choice = ask("hermes", tools=[COLOR], choice=[ANSWERS["hermes"]], max_tokens=50)
     (call,) = choice["message"]["tool_calls"]
     assert choice["finish_reason"] == "length"
     assert '{"color": "red"}'.startswith(call["function"]["arguments"])
 
 
-def test_reasoning_is_split_off(ask):
+def test_reasoning_is_separated(ask):
     message = ask("thinking", choice=["<think>\nHm.\n</think>\n\nRed."])["message"]
     assert (message["reasoning_content"], message["content"]) == ("Hm.", "Red.")
     message = ask("open", choice=["Hm.\n</think>\n\nRed."])["message"]
@@ -142,16 +142,16 @@ def test_reasoning_is_split_off(ask):
     assert "reasoning_content" not in ask("thinking", choice=["Red."])["message"]
 
 
-def test_reasoning_stays_in_the_text_where_that_is_asked_for(ask):
+def test_reasoning_stays_in_the_text_on_request(ask):
     message = ask("thinking", choice=["<think>Hm.</think>Red."], reasoning_format="none")["message"]
     assert message["content"] == "<think>Hm.</think>Red."
 
 
-def test_no_text_is_split_where_the_template_marks_nothing(ask):
+def test_no_text_is_split_without_markers_in_the_template(ask):
     assert ask("generic", choice=["<think>Hm.</think>Red."])["message"]["content"] == "<think>Hm.</think>Red."
 
 
-def test_switches_reach_the_template_or_are_refused(ask):
+def test_template_switches_are_passed_or_rejected(ask):
     assert "message" in ask("thinking", chat_template_kwargs={"enable_thinking": False}, max_tokens=1)
     assert "message" in ask("thinking", reasoning_effort="none", max_tokens=1)
     assert "message" in ask("generic", chat_template_kwargs={"enable_thinking": False}, max_tokens=1)  # it never thinks
@@ -161,12 +161,12 @@ def test_switches_reach_the_template_or_are_refused(ask):
     assert ask("thinking", chat_template_kwargs={"tools": []})["param"] == "chat_template_kwargs.tools"
 
 
-def test_a_grammar_and_tools_that_must_be_called_exclude_each_other(ask):
+def test_grammar_and_required_tools_exclude_each_other(ask):
     assert ask("hermes", tools=[COLOR], tool_choice="required", grammar='root ::= "x"')["param"] == "grammar"
     assert ask("hermes", response_format={"type": "json_object"}, grammar='root ::= "x"')["param"] == "grammar"
 
 
-def test_a_schema_that_no_grammar_can_keep_is_told_with_its_field(ask):
+def test_unenforceable_schema_error_names_its_field(ask):
     wrong = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"not": {}}}}
     assert ask("hermes", tools=[wrong])["param"] == "tools"
     # Without strict, nothing promises that the arguments follow it.

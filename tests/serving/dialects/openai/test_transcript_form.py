@@ -14,7 +14,7 @@ def read(is_translation=False, **texts):
     return read_transcript_form({"file": WAV, **fields}, is_translation=is_translation)
 
 
-def test_what_is_left_out_has_openais_defaults():
+def test_omitted_fields_have_openai_defaults():
     form = read()
     assert (form.model, form.language, form.temperature, form.format, form.is_stream) == (
         None,
@@ -29,7 +29,7 @@ def test_what_is_left_out_has_openais_defaults():
     )
 
 
-def test_the_instruction_names_the_language_and_ends_with_the_prompt():
+def test_instruction_names_the_language_and_ends_with_the_prompt():
     asked = "Transcribe this recording word for word, in the language that is spoken. Answer with the transcript alone."
     assert read().instruction == asked
     assert read(language="de").instruction == f"{asked} The language that is spoken has the ISO 639 code de."
@@ -61,19 +61,19 @@ def test_the_instruction_names_the_language_and_ends_with_the_prompt():
         ({"file": ""}, "file: it is empty"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(fields, says):
+def test_unsupported_fields_are_rejected_by_name(fields, says):
     with pytest.raises(ApiError) as refused:
         read(**fields)
     assert says in refused.value.message and refused.value.status == 400
     assert refused.value.param == refused.value.message.partition(":")[0]
 
 
-def test_a_form_without_a_file_is_refused():
+def test_form_without_a_file_is_rejected():
     with pytest.raises(ApiError, match="file: a file was expected in the form, of an audio clip"):
         read_transcript_form({"model": (None, b"tiny")})
 
 
-def test_unknown_fields_are_told():
+def test_unknown_fields_are_reported():
     noted = []
     token = ignored.set(noted)
     try:

@@ -22,7 +22,7 @@ def ask(client, path, body, **fields):
     return reply.json()
 
 
-def test_ids_of_prompt_and_answer_come_back(client):
+def test_prompt_and_answer_ids_are_returned(client):
     ids = client.post("/tokenize", json={"prompt": "one two"}).json()["tokens"]
     reply = ask(client, "/v1/completions", TEXT, return_token_ids=True)
     (choice,) = reply["choices"]
@@ -35,7 +35,7 @@ def test_ids_of_prompt_and_answer_come_back(client):
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/completions", TEXT), ("/v1/chat/completions", CHAT)])
-def test_a_stream_carries_the_ids_of_the_whole(client, path, body):
+def test_stream_carries_the_ids_of_the_complete_answer(client, path, body):
     whole = ask(client, path, body, return_token_ids=True)
     chunks = events(client.post(path, json=body | {"return_token_ids": True, "stream": True}))
     streamed = [token for chunk in chunks for one in chunk["choices"] for token in one.get("token_ids", ())]
@@ -44,7 +44,7 @@ def test_a_stream_carries_the_ids_of_the_whole(client, path, body):
     assert places[0] and not any(places[1:])
 
 
-def test_tokens_of_log_probabilities_are_named_by_their_ids(client):
+def test_logprob_tokens_are_named_by_their_ids(client):
     fields = {"return_token_ids": True, "return_tokens_as_token_ids": True}
     text = ask(client, "/v1/completions", TEXT, logprobs=2, **fields)["choices"][0]
     assert text["logprobs"]["tokens"] == [f"token_id:{id}" for id in text["token_ids"]]
@@ -53,7 +53,7 @@ def test_tokens_of_log_probabilities_are_named_by_their_ids(client):
     assert [one["token"] for one in chat["logprobs"]["content"]] == [f"token_id:{id}" for id in chat["token_ids"]]
 
 
-def test_log_probabilities_of_a_prompt_are_those_of_echo(client):
+def test_prompt_logprobs_match_echo(client):
     echoed = ask(client, "/v1/completions", TEXT, echo=True, logprobs=1)["choices"][0]["logprobs"]
     given = ask(client, "/v1/completions", TEXT, prompt_logprobs=1, return_token_ids=True)["choices"][0]
     scores, ids = given["prompt_logprobs"], given["prompt_token_ids"]
@@ -80,18 +80,18 @@ def test_log_probabilities_of_a_prompt_are_those_of_echo(client):
         ({"truncate_prompt_tokens": 10**6}, "truncate_prompt_tokens"),
     ],
 )
-def test_what_cannot_be_done_is_refused(client, path, fields, says):
+def test_unsupported_fields_are_rejected(client, path, fields, says):
     reply = client.post(path, json=(TEXT if path == "/v1/completions" else CHAT) | fields)
     assert reply.status_code == 400 and says in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/completions", TEXT), ("/v1/chat/completions", CHAT)])
-def test_only_allowed_tokens_come(client, path, body):
+def test_only_allowed_tokens_are_generated(client, path, body):
     reply = ask(client, path, body, allowed_token_ids=[70, 71, 72], return_token_ids=True, temperature=1.0)
     assert set(reply["choices"][0]["token_ids"]) <= {70, 71, 72}
 
 
-def test_bad_words_do_not_come(client):
+def test_bad_words_are_not_generated(client):
     body = TEXT | {"max_tokens": 24, "return_token_ids": True}
     (before,) = ask(client, "/v1/completions", body)["choices"]
     word = max(re.findall(r"[!-~]+", before["text"]), key=len)
@@ -101,7 +101,7 @@ def test_bad_words_do_not_come(client):
     assert ids not in runs and after["token_ids"] != before["token_ids"]
 
 
-def test_a_prompt_is_cut_at_its_beginning(client):
+def test_prompt_is_truncated_at_its_beginning(client):
     whole = client.post("/tokenize", json={"prompt": "one two"}).json()["tokens"]
     reply = ask(client, "/v1/completions", TEXT, truncate_prompt_tokens=3, return_token_ids=True)
     assert reply["choices"][0]["prompt_token_ids"] == whole[-3:] and reply["usage"]["prompt_tokens"] == 3
@@ -117,7 +117,7 @@ def test_minus_one_keeps_what_fits(app_with):
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/completions", TEXT), ("/v1/chat/completions", CHAT)])
-def test_the_stop_string_is_part_of_the_answer_if_asked(client, path, body):
+def test_stop_string_is_included_on_request(client, path, body):
     def text(reply):
         (choice,) = reply["choices"]
         return choice["text"] if path == "/v1/completions" else choice["message"]["content"]
@@ -134,14 +134,14 @@ def test_the_stop_string_is_part_of_the_answer_if_asked(client, path, body):
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/completions", TEXT), ("/v1/chat/completions", CHAT)])
-def test_usage_comes_with_every_chunk_if_asked(client, path, body):
+def test_usage_comes_with_every_chunk_on_request(client, path, body):
     options = {"include_usage": True, "continuous_usage_stats": True}
     chunks = events(client.post(path, json=body | {"stream": True, "stream_options": options}))
     counted = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counted == sorted(counted) and counted[-1] == 6 and all(chunk["usage"]["prompt_tokens"] for chunk in chunks)
 
 
-def test_a_chat_gives_back_the_text_that_it_continues(client):
+def test_chat_echoes_the_continued_text(client):
     talk = [*TALK, {"role": "assistant", "content": "It is"}]
     plain = ask(client, "/v1/chat/completions", CHAT | {"messages": talk})["choices"][0]["message"]["content"]
     fields = {"echo": True, "continue_final_message": True, "add_generation_prompt": False}
@@ -161,12 +161,12 @@ def test_tokenize_ends_within_the_last_message(client):
     assert client.post("/tokenize", json=both).status_code == 400
 
 
-def test_probes_of_vllm_are_answered(client):
+def test_vllm_probes_are_answered(client):
     assert client.get("/ping").status_code == 200 and client.get("/version").json()["version"]
     assert client.get("/load").json() == {"server_load": 0}
 
 
-def test_the_tokens_with_a_meaning_are_told_before_and_after_a_load(app_with):
+def test_special_tokens_are_reported_before_and_after_a_load(app_with):
     with app_with() as client:
         info, props = client.get("/tokenizer_info").json(), client.get("/props").json()
         assert not props["default_generation_settings"]["is_processing"] and props["is_sleeping"]
@@ -178,7 +178,7 @@ def test_the_tokens_with_a_meaning_are_told_before_and_after_a_load(app_with):
         assert client.get("/props").json()["chat_template_caps"] == caps
 
 
-def test_what_a_template_can_show_is_found_by_rendering_it(app_with):
+def test_template_capabilities_are_detected_by_rendering(app_with):
     source = (
         "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}"
         "{% endfor %}{{ tools }}"

@@ -30,7 +30,7 @@ def test_another_key_neither_sees_streams_nor_cancels_them(app_with, brake):
         assert status in ("completed", "incomplete")
 
 
-def test_a_server_that_stops_ends_them(app_with, brake):
+def test_stopping_server_ends_background_responses(app_with, brake):
     with app_with() as client:
         body = {"model": "tiny", "input": "hi", "background": True}
         client.post("/v1/responses", json=body)

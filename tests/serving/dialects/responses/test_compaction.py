@@ -32,7 +32,7 @@ def client(tmp_path_factory):
         yield client
 
 
-def test_the_route_gives_the_questions_and_one_note_that_can_be_sent_back(client):
+def test_compact_returns_the_questions_and_one_reusable_summary(client):
     reply = client.post("/v1/responses/compact", json=BODY).json()
     assert reply["object"] == "response.compaction" and reply["usage"]["output_tokens"] == 6
     *kept, note = reply["output"]
@@ -46,7 +46,7 @@ def test_the_route_gives_the_questions_and_one_note_that_can_be_sent_back(client
     assert after.status_code == 200 and after.json()["output"]
 
 
-def test_a_trigger_streams_one_item_and_later_turns_begin_with_it(client):
+def test_trigger_streams_one_item_and_later_turns_begin_with_it(client):
     body = {**BODY, "input": [*TALK, TRIGGER], "stream": True}
     events = [
         json.loads(line[6:])
@@ -68,7 +68,7 @@ def test_a_trigger_streams_one_item_and_later_turns_begin_with_it(client):
     assert chained == whole["input_tokens"]
 
 
-def test_a_conversation_too_long_for_its_own_note_loses_its_oldest_turns_first(client):
+def test_too_long_conversation_loses_its_oldest_turns_before_compaction(client):
     long = [{"role": role, "content": "wool " * 30} for _ in range(10) for role in ("user", "assistant")]
     reply = client.post("/v1/responses/compact", json={**BODY, "input": [*long, TALK[-1]]})
     assert reply.status_code == 200, reply.text
@@ -88,12 +88,12 @@ def test_a_conversation_too_long_for_its_own_note_loses_its_oldest_turns_first(c
         ("/v1/responses", {"input": [{"type": "compaction", "encrypted_content": "gAAAAB"}]}, "another server wrote"),
     ],
 )
-def test_what_a_compaction_cannot_have_is_refused_by_name(client, path, fields, says):
+def test_unsupported_compaction_fields_are_rejected_by_name(client, path, fields, says):
     reply = client.post(path, json={**BODY, **fields})
     assert reply.status_code == 400 and says in reply.json()["error"]["message"]
 
 
-def test_a_note_is_asked_for_without_what_would_bind_it():
+def test_summary_request_has_no_constraints():
     tool = Tool.of({"type": "function", "function": {"name": "shear"}})
     params = SamplingParams(n=3, max_tokens=9000, logprobs=2)
     chat = ChatRequest((Message("user", "a"),), params, ToolChoice((tool,), "required"), {"type": "object"})
@@ -110,7 +110,7 @@ def test_a_note_is_asked_for_without_what_would_bind_it():
         assert free.structure is None
 
 
-def test_a_note_is_asked_for_with_the_schema_that_the_prompt_says():
+def test_summary_request_keeps_the_schema_of_the_prompt():
     schema = {"type": "object"}
     for bound in ({"schema": schema}, {"params": SamplingParams(json_schema=schema)}):
         chat = ChatRequest((Message("user", "a"),), tell_schema=True, **bound)
@@ -120,7 +120,7 @@ def test_a_note_is_asked_for_with_the_schema_that_the_prompt_says():
         assert not asked.tell_schema and asked.shown_schema is None and asked.params.structure is None
 
 
-def test_results_go_with_their_calls_and_the_first_question_stays():
+def test_results_are_dropped_with_their_calls_and_the_first_question_stays():
     call = Message("assistant", "", calls=(ToolCall("1", "shear", "{}"),))
     turn = [call, Message("tool", "wool", call_id="1")]
     messages = [Message("system", "s"), Message("user", "task"), *turn * 3, Message("user", ASK_FOR_NOTE)]
@@ -131,13 +131,13 @@ def test_results_go_with_their_calls_and_the_first_question_stays():
     assert [message.text for message in left] == ["s", "task", ASK_FOR_NOTE]
 
 
-def test_the_latest_questions_are_kept_within_a_share_of_the_context():
+def test_latest_questions_are_kept_within_a_share_of_the_context():
     items = [{"role": "user", "content": "x" * 100}, {"role": "assistant", "content": "y"}, *TALK]
     assert [item["content"] for item in kept_questions(items, 100)] == ["wool " * 4, "grass?"]
     assert kept_questions([{"type": "compaction", "encrypted_content": seal("a")}], 100) == []
 
 
-def test_what_is_kept_is_a_share_of_the_served_context_also_if_the_request_loads_the_model(client, monkeypatch):
+def test_kept_share_uses_the_served_context_even_if_the_request_loads_the_model(client, monkeypatch):
     # Before the load the context is a guess: devices, types of the cache and learned positions make it less.
     monkeypatch.setattr(ModelCatalog, "_context", lambda self, info: 4096)
     body = {**BODY, "input": [{"role": "user", "content": "wool " * 240}, *TALK[1:]]}  # between 1024 and 2048
@@ -147,7 +147,7 @@ def test_what_is_kept_is_a_share_of_the_served_context_also_if_the_request_loads
     assert [item.get("content") for item in reply.json()["output"]] == ["grass?", None]
 
 
-def test_a_model_that_writes_no_note_is_an_error_in_both_forms(client):
+def test_model_without_a_summary_is_an_error_in_both_forms(client):
     body = {**BODY, "logit_bias": {"32": 100}}  # spaces
     reply = client.post("/v1/responses/compact", json=body)
     assert reply.status_code == 422 and reply.json()["error"]["code"] == "compaction_failed"

@@ -12,7 +12,7 @@ def said(*texts):
     return new_items([{"role": "user", "content": text} for text in texts])
 
 
-def test_one_owner_cannot_push_out_what_another_has():
+def test_owner_cannot_evict_conversations_of_another():
     store = ConversationStore(most=5)
     mine = store.create("me", said("a"), {})
     theirs = [store.create("you", said("b"), {}) for _ in range(20)]
@@ -41,13 +41,13 @@ def test_all_bytes_of_a_conversation_count():
     assert store.n_bytes <= 100_000 and len(store) == 2
 
 
-def test_many_items_are_refused():
+def test_too_many_items_are_rejected():
     store = ConversationStore()
     with pytest.raises(ApiError, match="items"):
         store.create("me", said(*["a"] * 10_001), {})
 
 
-def test_an_answer_whose_ids_were_taken_meanwhile_is_added_whole():
+def test_answer_with_taken_ids_is_added_completely():
     store = ConversationStore()
     one = store.create("me", [], {})
     item = said("a")[0]
@@ -113,24 +113,24 @@ def test_hostile_ids_are_not_found(client, id):
         "x",
     ],
 )
-def test_bodies_that_cannot_be_read_are_refused_and_nothing_is_kept(client, body):
+def test_unreadable_bodies_are_rejected_and_nothing_is_stored(client, body):
     reply = client.post(ROUTE, json=body)
     assert reply.status_code == 400 and reply.json()["error"]["message"]
     assert len(getattr(client.app.state, "conversations", ())) == 0
 
 
-def test_ids_that_are_no_text_are_replaced(client):
+def test_non_string_ids_are_replaced(client):
     items = [{"id": id, "role": "user", "content": "x"} for id in (5, None, "", ["a"], {"b": 1})]
     made = client.post(ROUTE, json={"items": items}).json()["id"]
     listed = client.get(f"{ROUTE}/{made}/items?limit=100").json()["data"]
     assert len({item["id"] for item in listed}) == 5 and all(item["id"].startswith("msg_") for item in listed)
 
 
-def test_a_body_is_not_needed(client):
+def test_body_is_optional(client):
     assert client.post(ROUTE).json()["object"] == "conversation"
 
 
-def test_pages_have_bounds(client):
+def test_page_size_is_limited(client):
     made = client.post(ROUTE, json={}).json()["id"]
     for query in ("limit=0", "limit=101", "order=up", "after=" + "a" * 300):
         assert client.get(f"{ROUTE}/{made}/items?{query}").status_code == 400

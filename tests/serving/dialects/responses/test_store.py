@@ -15,7 +15,7 @@ def refer(store, *ids, owner="me"):
     return store.resolved(owner, [{"type": "item_reference", "id": id} for id in ids])
 
 
-def test_references_find_the_latest_item_of_their_owner_until_it_is_forgotten():
+def test_references_find_the_latest_item_of_their_owner_until_dropped():
     store = ResponseStore(most=2)
     keep(store, "one", "a", "b", "a")
     keep(store, "two", "a")
@@ -30,7 +30,7 @@ def test_references_find_the_latest_item_of_their_owner_until_it_is_forgotten():
     assert len(store) == store.n_bytes == 0 and not store._items
 
 
-def test_an_item_of_two_responses_outlives_the_later_one():
+def test_item_of_two_responses_outlives_the_later_one():
     store = ResponseStore()
     keep(store, "one", "a")
     keep(store, "two", "a")
@@ -38,7 +38,7 @@ def test_an_item_of_two_responses_outlives_the_later_one():
     assert refer(store, "a")[0]["text"] == "x of one"
 
 
-def test_ids_that_are_no_text_are_stored_and_cannot_be_referred_to():
+def test_non_string_ids_are_stored_and_cannot_be_referenced():
     store = ResponseStore()
     keep(store, "one", None, ["a"], {"b": 1}, 3)
     with pytest.raises(ApiError):
@@ -46,7 +46,7 @@ def test_ids_that_are_no_text_are_stored_and_cannot_be_referred_to():
     store.delete("me", "one")
 
 
-def test_a_body_refers_to_an_item_once_and_to_a_bounded_number():
+def test_item_references_are_unique_and_limited():
     store = ResponseStore()
     keep(store, "one", "a")
     with pytest.raises(ApiError, match="twice"):
@@ -55,7 +55,7 @@ def test_a_body_refers_to_an_item_once_and_to_a_bounded_number():
         refer(store, *map(str, range(5000)))
 
 
-def test_a_reference_looks_at_no_other_item():
+def test_reference_reads_no_other_item():
     class Item(dict):
         n_read = 0
 
@@ -80,7 +80,7 @@ def test_bytes_are_counted_not_characters():
     assert len(store) == 2
 
 
-def test_one_owner_cannot_push_out_what_another_has():
+def test_owner_cannot_evict_responses_of_another():
     store = ResponseStore(most=10, max_bytes=100_000)
     keep(store, "mine", "a", owner="me")
     for i in range(50):
