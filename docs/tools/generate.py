@@ -98,7 +98,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "architectures": lambda: ", ".join(f"`{name}`" for name in sorted(architectures())),
     "n_weight_types": lambda: str(len(_weight_types())),
     "weight_types": lambda: " ".join(_weight_types()),
-    "n_image_families": lambda: _n_rows("docs/use/images.md", "| family | picture | tokens |"),
+    "n_image_families": lambda: _n_rows("docs/use/images.md", "| family | image | tokens |"),
     "n_audio_families": lambda: _n_rows("docs/use/audio.md", "| family | projector | tokens |"),
     "n_catalogue_families": lambda: str(len(read_catalogue().families)),
     "n_catalogue_sizes": lambda: str(sum(len(family.tags) for family in read_catalogue().families.values())),
