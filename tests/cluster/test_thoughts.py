@@ -38,7 +38,7 @@ def test_repeated_answer_ends_reasoning_after_the_same_token(alone):
         whole = answer(alone, thought_ends=(n,))
         assert whole.text.index("</think>") == n and set(whole.text.replace("</think>", "")) == {"x"}
         for known in (n, n + 2, 30):
-            assert answer(alone, thought_ends=(n,), expected=whole.output[:known]).output == whole.output
+            assert answer(alone, thought_ends=(n,), replay_tokens=whole.output[:known]).output == whole.output
     assert "</think>" not in answer(alone).text
 
 

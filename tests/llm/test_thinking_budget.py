@@ -156,7 +156,7 @@ def test_replayed_answer_ends_reasoning_at_the_same_place(llms):
     llm = llms(OPEN)
     params = SamplingParams(max_tokens=40, seed=3, logit_bias={"<": -100.0}, reasoning_budget=4)
     whole = llm.chat(HI, params)
-    assert llm.chat(HI, params, expected=whole.token_ids[:10]).token_ids == whole.token_ids
+    assert llm.chat(HI, params, replay_tokens=whole.token_ids[:10]).token_ids == whole.token_ids
 
 
 def test_reasoning_can_be_ended_immediately(llms):

@@ -1,7 +1,7 @@
 """Requests in flight: assigned to a replica by the front, and movable to another replica.
 
 The front keeps a `Request` and fills in tokens, text and log-probabilities as the replica sends them. If the replica is
-lost, another one gets the same request with the tokens so far as `expected`, replays them and continues. The front
+lost, another one gets the same request with the tokens so far as `replay_tokens`, replays them and continues. The front
 compares replayed output with what it has and does not deliver it again.
 """
 
@@ -95,13 +95,13 @@ class PendingAnswer(PendingRequest):
         """Return the request with the tokens so far as forced tokens."""
         self._begin()
         request = self.request
-        # Over a shifted context tokens cannot be expected: the answer is generated again, and compared all the same.
-        expected = [] if request.params.context_shift else request.output
+        # A shifted context cannot be replayed: the answer is generated again and compared.
+        replay_tokens = [] if request.params.context_shift else request.output
         fields = {
             "id": self.id,
             "prompt": request.prompt,
             "params": self._params,
-            "expected": expected,
+            "replay_tokens": replay_tokens,
             "priority": request.priority,
             "group": request.group,
             "score_only": self._forwarded.score_only,

@@ -176,7 +176,7 @@ class Replica:
                 n_shared=message.get("shared", 0),
                 thought_ends=message["thought_ends"],
                 group=message["group"],
-                expected=message["expected"],
+                replay_tokens=message["replay_tokens"],
             )
             request = llm.engine.new_request(message["prompt"], params, options)
             request.reports_progress = True

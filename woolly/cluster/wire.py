@@ -12,7 +12,7 @@ from woolly.sampling import SamplingParams
 from woolly.sampling.logprobs import TokenLogprob
 from woolly.sampling.thought import ThoughtMarks
 
-PROTOCOL = 4  # raised when a message changes its meaning; a replica with another one is refused
+PROTOCOL = 5  # raised when a message changes its meaning; a replica with another one is refused
 
 _DEFAULTS = SamplingParams()
 _PAIRS = ("logit_bias", "adapters")  # mappings whose keys may be numbers, which JSON's keys are not

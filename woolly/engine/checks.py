@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.engine import multimodal
-from woolly.engine.drafts.expected import check_resumable
+from woolly.engine.drafts.forced_tokens import check_replayable
 from woolly.engine.opening.step_names import find_step, has_all_rows
 from woolly.engine.request import Request
 from woolly.errors import RequestError
@@ -88,9 +88,9 @@ class RequestChecks:
             raise too_long(len(prompt), self._ctx)
         for token in params.stop_token_ids:
             self._check_token(token, "stop_token_ids")
-        for token in options.expected:
-            self._check_token(token, "expected")
-        check_resumable(options.expected, params, max_tokens)
+        for token in options.replay_tokens:
+            self._check_token(token, "replay_tokens")
+        check_replayable(options.replay_tokens, params, max_tokens)
         priority, beside, group = options.priority, options.beside, options.group
         if isinstance(priority, bool) or not isinstance(priority, numbers.Integral):
             raise RequestError(
@@ -128,7 +128,7 @@ class RequestChecks:
             salt=salt,
             adapters=scales,
             adapter_digests=adapters.digests,
-            expected=tuple(map(int, options.expected)),
+            replay_tokens=tuple(map(int, options.replay_tokens)),
             n_shared=max(0, min(int(options.n_shared), len(ids))),
             turn_of=beside.group if group is None and beside is not None else group,
             hooks=self._find_hooks(program, options.hooks or {}, params),

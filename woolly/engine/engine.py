@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from woolly.engine import drafts, multimodal
 from woolly.engine.checks import RequestChecks, check_continues, too_long
-from woolly.engine.drafts.expected import add_known
+from woolly.engine.drafts.forced_tokens import add_forced_tokens
 from woolly.engine.drafts.speculation import Speculation
 from woolly.engine.opening.adapters import AdapterSet
 from woolly.engine.opening.step_names import find_step
@@ -145,7 +145,7 @@ class Engine:
             self.encoder_scheduler.attach(self.scheduler.running)
         work = self.scheduler.schedule()
         if work.spans:
-            add_known(work, self.scheduler, self.ctx)
+            add_forced_tokens(work, self.scheduler, self.ctx)
             self._speculation.add_to(work)
         return work
 

@@ -51,7 +51,7 @@ class Request:
     hooks: Mapping[int, tuple[Hook, ...]] = field(default_factory=dict)  # by step of the plan that the program runs
     hooked: Plan | None = None  # that plan
     id: int = field(default_factory=lambda: next(_ids))
-    expected: tuple[int, ...] = ()  # tokens that the answer begins with: those of one that was cut off
+    replay_tokens: tuple[int, ...] = ()  # first tokens of the answer, replayed from an interrupted one
     n_shared: int = 0  # first tokens that other requests are likely to begin with
     turn_of: int | None = None  # id of the request of the same caller whose turn it shares; None: its own turn
     multimodal: MultimodalInput | None = None  # the pictures in its prompt, where the tokens are fillers
@@ -108,13 +108,13 @@ class Request:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether expected tokens are still to come."""
-        return len(self.output) < len(self.expected)
+        """True while replay tokens are left."""
+        return len(self.output) < len(self.replay_tokens)
 
     @property
-    def known(self) -> Sequence[int]:
-        """The next tokens of the answer, if they are known before it is computed: expected ones, or forced ones."""
-        return self.expected[len(self.output) :] if self.is_replaying else self.sampler.forced
+    def forced_tokens(self) -> Sequence[int]:
+        """Next tokens of the answer that are known in advance: replay tokens, or tokens forced by the sampler."""
+        return self.replay_tokens[len(self.output) :] if self.is_replaying else self.sampler.forced
 
     @property
     def n_missing(self) -> int:

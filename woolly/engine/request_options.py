@@ -28,4 +28,4 @@ class RequestOptions:
     salt: bytes = b""  # cached pages are shared by requests of an equal one
     group: int | None = None  # a `Request.group` whose turn it shares; None: that of `beside`, or one of its own
     n_shared: int = 0  # first tokens that other requests are likely to begin with: a system prompt with its tools
-    expected: Sequence[int] = ()  # first tokens of the answer, known from one that was cut off (drafts/expected.py)
+    replay_tokens: Sequence[int] = ()  # first tokens of the answer, replayed from an interrupted one

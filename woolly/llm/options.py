@@ -17,7 +17,7 @@ class SharedOptions(SamplingOptions, total=False):
 
     timeout: float | None  # seconds after which the request ends with what it has, as cancelled
     priority: int  # a higher one goes first
-    expected: Sequence[int]  # token ids that the answer begins with: those of one that was cut off
+    replay_tokens: Sequence[int]  # first token ids of the answer, replayed from an interrupted one
 
 
 class GenerateOptions(SharedOptions, total=False):

@@ -201,12 +201,12 @@ class RequestMaker:
         params: SamplingParams,
         timeout: float | None = None,
         priority: int = 0,
-        expected: Sequence[int] = (),
+        replay_tokens: Sequence[int] = (),
         **options: Any,
     ) -> tuple[Layout, list[Request]]:
         chat = with_system(self.preset, read_chat(messages, params, **options))
         layout = lay_out(chat, self.template, self.tokenizer, self.modalities)
-        return layout, self.prepare_layout(layout, timeout=timeout, priority=priority, expected=expected)
+        return layout, self.prepare_layout(layout, timeout=timeout, priority=priority, replay_tokens=replay_tokens)
 
     def _requests(self, ids: Sequence[Any], params: SamplingParams, options: RequestOptions) -> list[Request]:
         engine = self.driver.engine

@@ -53,7 +53,7 @@ class Speculation:
         wanted: list[tuple[Span, int]] = []
         for span in work.spans:
             request = span.request
-            if span.n_tokens > 1 or not span.is_complete or request.hooks or request.known:
+            if span.n_tokens > 1 or not span.is_complete or request.hooks or request.forced_tokens:
                 continue
             room = self._ctx - len(request.context) - 1
             if request.max_tokens is not None:
@@ -129,5 +129,5 @@ class Speculation:
 
 
 def _has_answers_alone(work: Work) -> bool:
-    """Whether a step computes nothing but the next tokens of answers, of which none is known."""
-    return all(span.n_tokens == 1 and span.is_complete and not span.request.known for span in work.spans)
+    """Whether a step computes nothing but the next tokens of answers, none of them forced."""
+    return all(span.n_tokens == 1 and span.is_complete and not span.request.forced_tokens for span in work.spans)

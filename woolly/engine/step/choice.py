@@ -47,8 +47,8 @@ def take(request: Request, row: Row) -> End | None:
     if request.max_tokens == 0:
         return End("length")
     token, logprob = request.sampler.next(row)
-    if request.expected and request.is_replaying:
-        _check_expected(request, token)
+    if request.replay_tokens and request.is_replaying:
+        _check_replayed(request, token)
     request.context.append(token)
     output = request.output
     output.append(token)
@@ -73,13 +73,13 @@ def score(request: Request, first: int, rows: Float32) -> None:
         request.prompt_logprobs.append(log_probabilities(rows[position - first], following, n_top))
 
 
-def _check_expected(request: Request, token: int) -> None:
-    """RequestError if an answer that is replayed goes another way than it went: nothing is spliced."""
+def _check_replayed(request: Request, token: int) -> None:
+    """Raise RequestError if a replayed token differs."""
     at = len(request.output)
-    if token != request.expected[at]:
+    if token != request.replay_tokens[at]:
         raise RequestError(
-            f"the answer cannot be resumed: its token {at} is {token}, but {request.expected[at]} was expected;"
-            " the prompt, the parameters, the model or the identity of its bits differ",
-            field="expected",
+            f"the answer cannot be resumed: token {at} is {token}, but replay_tokens has {request.replay_tokens[at]};"
+            " give the same prompt, parameters, seed, model and backend",
+            field="replay_tokens",
             code="not_resumed",
         )

@@ -140,11 +140,11 @@ class OutputProcessor:
         if not drafts:
             end = take(request, rows[0])
         else:
-            n_before, is_known = len(request.context), bool(request.known)
+            n_before, is_forced = len(request.context), bool(request.forced_tokens)
             n_accepted, end = choose(request, rows, drafts)
             # K and V of the accepted drafts are in the cache; of the last token they are not needed yet.
             request.n_computed += max(0, len(request.context) - n_before - 1)
-            if not is_known:
+            if not is_forced:
                 self._speculation.saw(request, len(drafts), n_accepted)
         if end is not None:
             self._finish(request, end.reason, flush=end.flush)

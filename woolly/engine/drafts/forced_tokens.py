@@ -1,0 +1,52 @@
+"""Forced tokens: the replayed tokens of an interrupted answer, and the tokens that end reasoning at its budget.
+
+Forced tokens are appended to the context as draft tokens. The sampler must choose each replayed token again, which
+restores its state, including grammar and seed. A different token is an error: answers are never spliced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from woolly.engine.step.scheduler import Scheduler
+    from woolly.engine.step.work import Work
+    from woolly.sampling.params import SamplingParams
+
+
+def add_forced_tokens(work: Work, scheduler: Scheduler, ctx: int) -> None:
+    """Add the next forced tokens to generating requests, up to the free rows of the step."""
+    left = None
+    for span in work.spans:
+        request = span.request
+        if span.n_tokens > 1 or not span.is_complete or request.hooks or not (forced := request.forced_tokens):
+            continue
+        left = scheduler.rows_for_drafts(work) if left is None else left
+        # The last one is chosen from the row of the one before it.
+        tokens = forced[: min(left, ctx - len(request.context) - 1)]
+        if tokens and scheduler.room_for(request, len(tokens)):
+            span.add(tokens)
+            left -= len(tokens)
+
+
+def check_replayable(replay_tokens: Sequence[int], params: SamplingParams, max_tokens: int | None) -> None:
+    """Reject replay tokens that the sampler could not reproduce."""
+    if not replay_tokens:
+        return
+    if params.temperature > 0 and params.seed is None:
+        raise RequestError(
+            "replay_tokens needs the seed of the replayed answer: give seed, or temperature 0",
+            field="replay_tokens",
+        )
+    if params.n > 1:
+        raise RequestError(f"replay_tokens needs n = 1; n is {params.n}", field="replay_tokens")
+    if params.context_shift:
+        raise RequestError("replay_tokens and context_shift exclude each other: remove one", field="replay_tokens")
+    if max_tokens is not None and len(replay_tokens) > max_tokens:
+        raise RequestError(
+            f"replay_tokens has {len(replay_tokens)} tokens; max_tokens is {max_tokens}: raise max_tokens",
+            field="replay_tokens",
+        )
