@@ -96,14 +96,16 @@ def remake(hp: AudioParams) -> dict[str, Tensor]:
 
 def distance_waves(hp: AudioParams, reach: int, matrix: str) -> dict[str, Tensor]:
     """Waves of what each layer's matrix makes of sines and cosines of a distance, for rows that see `reach` back."""
+    # Sizes of tensors first: the width alone is a number of the file, which may be anything.
+    names = [f"a.blk.{i}.{matrix}.weight" for i in range(hp.n_layers)]
+    for name in names:
+        if name not in hp.tensors or hp.tensors[name].shape != (hp.width, hp.width):
+            raise ModelError(f"tensor {name} is missing, or not a matrix of {hp.width} x {hp.width}")
     half = hp.width // 2
     steps = powers(10000, [Fraction(-i, max(half - 1, 1)) for i in range(half)])
     waves = np.concatenate(sines(np.arange(reach)[:, None] * steps), axis=1)  # [distances, width]
     out = turned_tensors("a.turns", reach)
-    for i in range(hp.n_layers):
-        name = f"a.blk.{i}.{matrix}.weight"
-        if name not in hp.tensors or hp.tensors[name].shape != (hp.width, hp.width):
-            raise ModelError(f"tensor {name} is missing, or no matrix of {hp.width} x {hp.width}")
+    for i, name in enumerate(names):
         weight = np.ascontiguousarray(hp.tensors[name].dequantize().T, np.float64)
         made_of = product(waves, weight).reshape(reach, hp.heads, -1)
         by_distance = np.zeros((hp.heads, 2 * reach - 1, hp.head_dim))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from woolly.errors import RequestError
 from woolly.serving import ApiError
 from woolly.serving.dialects.ole.store import SessionStore
 
@@ -61,3 +62,24 @@ def test_context_longer_than_an_integer_is_clamped(client, monkeypatch):
     reply = client.post("/api/v1/sessions", json={})
     assert reply.status_code == 201
     assert reply.json()["session_info"]["max_context_length"] == 2**63 - 1
+
+
+@pytest.mark.parametrize("damage", ["random", "truncated"])
+def test_a_damaged_file_is_set_aside_and_the_store_starts_empty(tmp_path, damage):
+    path = tmp_path / "sessions.db"
+    store = SessionStore(path)
+    for _ in range(50):
+        store.create("me", model_name="m", max_context_length=9)
+    store.close()
+    content = path.read_bytes()
+    damaged = bytes(range(256)) * 8 if damage == "random" else content[: len(content) // 2]
+    path.write_bytes(damaged)
+    store = SessionStore(path)
+    assert store.create("me", model_name="m", max_context_length=9).id
+    store.close()
+    assert [file.read_bytes() for file in tmp_path.glob("sessions.db.damaged-*")] == [damaged]
+
+
+def test_a_folder_in_place_of_the_file_is_named(tmp_path):
+    with pytest.raises(RequestError, match=f"the sessions file {tmp_path} cannot be opened: Is a directory"):
+        SessionStore(tmp_path)

@@ -95,12 +95,20 @@ class SessionStore:
         self._max_sessions = max_sessions
         self._max_bytes = max_bytes
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Conversations are private. SQLite gives its side files the same mode.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            path.chmod(0o600)
+            _create_private(path)
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="woolly-sessions")
+        try:
+            self._open(path)
+        except sqlite3.DatabaseError as error:
+            # A file that is locked or cannot be written is no damaged one.
+            if path is None or isinstance(error, sqlite3.OperationalError):
+                raise RequestError(f"the sessions file {path} cannot be opened: {error}") from error
+            _set_aside(path, str(error))
+            _create_private(path)
+            self._open(path)
+
+    def _open(self, path: Path | None) -> None:
         self._db = sqlite3.connect(
             ":memory:" if path is None else path, check_same_thread=False, isolation_level=None, timeout=10.0
         )
@@ -336,3 +344,23 @@ def _metadata(metadata: Mapping[str, Any]) -> str:
 def _session(row: tuple[Any, ...]) -> Session:
     id, created, accessed, model, length, longest, metadata, count = row
     return Session(id, created, accessed, model, length, longest, json.loads(metadata), count)
+
+
+def _create_private(path: Path) -> None:
+    """Create the file if it is missing. Conversations are private; SQLite gives its side files the same mode."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        raise RequestError(f"the sessions file {path} cannot be opened: {error.strerror or error}") from error
+
+
+def _set_aside(path: Path, reason: str) -> None:
+    """Rename a damaged database and its side files, so that the server starts with an empty one."""
+    damaged = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+    for suffix in ("", "-wal", "-shm"):
+        side = path.with_name(path.name + suffix)
+        if side.exists():
+            side.replace(damaged.with_name(damaged.name + suffix))
+    log.warning(f"sessions file damaged ({reason}); renamed to {damaged}, starting with an empty one")
