@@ -74,7 +74,7 @@ def test_translation_is_requested_by_its_task(audio):
             "word or segment was expected, or both",
         ),
         ({"timestamp_granularities[]": "segment"}, "times are part of verbose_json"),
-        ({"language": "klingon"}, "none that this model knows"),
+        ({"language": "klingon"}, "is not supported by this model"),
         ({"response_format": "srt", "stream": "true"}, "a stream has no srt"),
     ],
 )

@@ -87,7 +87,7 @@ def test_hub_checkpoint_matches_transformers(folder, kind, monkeypatch):
         assert tokens == [token for token in GOLDEN[f"{kind} tokens"].tolist() if token > 1]  # without control tokens
         if kind == "ctc":  # no text decides the next, so none is to be forgotten
             monkeypatch.setattr(parakeet_transcriber, "_WINDOW", 96)
-            monkeypatch.setattr(parakeet_transcriber, "_BESIDE", 16)
+            monkeypatch.setattr(parakeet_transcriber, "_OVERLAP", 16)
             one, other = (llm.transcribe((SAMPLES, 16000), condition_on_previous_text=past) for past in (True, False))
             assert one.text == other.text and one.words == other.words
 
@@ -173,7 +173,7 @@ def test_windows_overlap_and_take_each_row_once():
 def test_long_audio_is_transcribed_in_windows(llm, monkeypatch):
     whole = llm.transcribe((SAMPLES, 16000))
     monkeypatch.setattr(parakeet_transcriber, "_WINDOW", 800)
-    monkeypatch.setattr(parakeet_transcriber, "_BESIDE", 160)
+    monkeypatch.setattr(parakeet_transcriber, "_OVERLAP", 160)
     parts = llm.transcribe((SAMPLES, 16000))
     assert parts.n_prompt > whole.n_prompt == 125
     assert parts.segments[0].start == whole.segments[0].start and parts.text
@@ -196,10 +196,10 @@ def test_words_have_ordered_times_within_the_audio(llm):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"language": "de"}, "writes the language that it hears, and reads no text: leave out language"),
+        ({"language": "de"}, "do not support language: leave it out"),
         ({"prompt": "Woolly"}, "leave out prompt"),
         ({"translate": True}, "leave out translate"),
-        ({"temperature": 0.5}, "takes the likeliest token: leave out temperature"),
+        ({"temperature": 0.5}, "decode greedily: leave out temperature"),
     ],
 )
 def test_unsupported_options_are_rejected_by_name(llm, options, says):

@@ -186,13 +186,13 @@ def test_segments_stream_one_by_one(llm, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"language": "klingon"}, "the language 'klingon' is none that this model knows"),
+        ({"language": "klingon"}, "the language 'klingon' is not supported by this model"),
         ({"language": 5}, "language is 5; a code or a name was expected"),
         ({"prompt": 5}, "prompt is 5; text was expected"),
         ({"condition_on_previous_text": "no"}, "condition_on_previous_text is 'no'; True or False was expected"),
         ({"translate": 1}, "translate is 1; True or False was expected"),
         ({"temperature": -1}, "a number from 0 to 2 was expected"),
-        ({"beam_size": 5}, "transcribe takes no 'beam_size'"),
+        ({"beam_size": 5}, "transcribe has no option 'beam_size'"),
     ],
 )
 def test_unsupported_options_are_rejected(llm, options, sentence):
@@ -218,7 +218,10 @@ def test_english_model_neither_translates_nor_detects_a_language(llm):
     assert next(steps).prompt[1:] == (50258,)
     assert steps.send([50257]).prompt[1:] == (50258,)
     assert own.language == "en"
-    for options, sentence in (({"translate": True}, "translates nothing"), ({"language": "de"}, "none that")):
+    for options, sentence in (
+        ({"translate": True}, "is English-only and cannot translate"),
+        ({"language": "de"}, "not supported by this model"),
+    ):
         with pytest.raises(RequestError, match=sentence):
             WhisperTranscriber(llm.tokenizer, english, 80, heard, TranscribeOptions(**options))
 

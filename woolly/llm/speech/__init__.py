@@ -1,4 +1,4 @@
-"""Speech-to-text: windows of an audio clip, decoding, segments, word timestamps."""
+"""Speech-to-text: the decoding loops of Whisper and Parakeet, segments, word timestamps."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Alignment: when each token of a Whisper model's text is spoken, by where some heads of the decoder look.
+"""Token-level alignment of Whisper: cross-attention weights and dynamic time warping (DTW).
 
-Heads that follow the audio are known of the published models; of others, all heads of the later half of the layers
-are taken, as the published implementation does. Weights are normalized over tokens and smoothed over time, and the
-cheapest way through the matrix of tokens and rows (dynamic time warping) is the time of each token.
+The alignment heads of the published models are listed; other models use all heads of the second half of the decoder
+layers, as openai-whisper does. Weights are normalized over tokens, median-filtered over time and averaged over heads;
+DTW through the matrix [tokens, encoder rows] gives the time of each token.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
-_MEDIAN_WIDTH = 7  # rows of the median around each
+_MEDIAN_WIDTH = 7  # encoder rows
 
-# Layer and heads of the models that OpenAI published, by their layers of decoder and encoder, and what tells those of
-# equal sizes apart: English alone, or the number of bins of the spectrogram.
+# Alignment heads ("layer:heads") of the models of OpenAI, by the layers of decoder and encoder. The third key tells
+# models of equal size apart: English-only, large-v1, or the number of mel bins.
 _PUBLISHED = {
     (4, 4, "en"): "1:0 2:0,5 3:0,1,2,3,4",
     (4, 4, "80"): "2:2 3:0,2,3,4,5",
@@ -41,7 +41,7 @@ _HEADS = {(4, 4): 6, (6, 6): 8, (12, 12): 12, (24, 24): 16, (32, 32): 20, (4, 32
 def alignment_heads(
     n_decoder: int, n_encoder: int, heads: int, n_mels: int, *, is_english: bool, name: str
 ) -> tuple[tuple[int, int], ...]:
-    """Layer and head of each that follows the audio; all of the later half of the layers if the model is not known."""
+    """Return (layer, head) of each alignment head; of unknown models all heads in the second half of the layers."""
     kind = "en" if is_english else "v1" if re.search(r"large-v1", name) else str(n_mels)
     known = _PUBLISHED.get((n_decoder, n_encoder, kind)) if _HEADS.get((n_decoder, n_encoder)) == heads else None
     if known is None:
@@ -50,11 +50,11 @@ def alignment_heads(
     return tuple((int(layer), int(head)) for layer, listed in parts for head in listed.split(","))
 
 
-def align(scores: Sequence[Float32], skips: int) -> Int64:
-    """The row at which each token begins.
+def align(scores: Sequence[Float32], n_skipped: int) -> Int64:
+    """Return the encoder row at which each token begins.
 
-    `scores` are those of each head, [tokens, rows], before softmax; the first `skips` tokens and the last one count in
-    the norm, and are not aligned.
+    `scores` has one matrix [tokens, rows] per head, before softmax. The first `n_skipped` tokens and the last token
+    take part in the normalization, but are not aligned.
     """
     total: Float64 | None = None
     for one in scores:
@@ -65,26 +65,26 @@ def align(scores: Sequence[Float32], skips: int) -> Int64:
         weights = _median_filter(weights)
         total = weights if total is None else total + weights
     assert total is not None
-    rows, columns = dtw(-total[skips:-1] / len(scores))
+    rows, columns = dtw(-total[n_skipped:-1] / len(scores))
     first = np.flatnonzero(np.diff(rows, prepend=-1))
     return columns[first]
 
 
 def _median_filter(weights: Float64) -> Float64:
-    """The median of the rows around each; what is beyond the ends mirrors them."""
-    beside = _MEDIAN_WIDTH // 2
-    if weights.shape[1] <= beside:
+    """Return the running median over encoder rows, with reflection at the ends."""
+    half = _MEDIAN_WIDTH // 2
+    if weights.shape[1] <= half:
         return weights
-    padded = np.pad(weights, ((0, 0), (beside, beside)), mode="reflect")
-    around = np.lib.stride_tricks.sliding_window_view(padded, _MEDIAN_WIDTH, axis=1)
-    out: Float64 = np.partition(around, beside, axis=2)[:, :, beside]
+    padded = np.pad(weights, ((0, 0), (half, half)), mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, _MEDIAN_WIDTH, axis=1)
+    out: Float64 = np.partition(windows, half, axis=2)[:, :, half]
     return out
 
 
 def dtw(cost: Float64) -> tuple[Int64, Int64]:
-    """The cheapest way from the first cell to the last, by steps of one token, one row or both: its cells in order.
+    """Return the path of lowest cost through [tokens, rows], as token and row indices (dynamic time warping).
 
-    Cells of one diagonal do not depend on each other, so each is one operation.
+    Cells of one antidiagonal are independent, so each antidiagonal is one NumPy operation.
     """
     n, m = cost.shape
     best = np.full((n + 1, m + 1), np.inf)
@@ -100,11 +100,11 @@ def dtw(cost: Float64) -> tuple[Int64, Int64]:
         is_down = ~is_both & (down < both) & (down < along)
         best[i, j] = cost[i - 1, j - 1] + np.where(is_both, both, np.where(is_down, down, along))
         step[i, j] = np.where(is_both, 0, np.where(is_down, 1, 2))
-    way: list[tuple[int, int]] = []
+    path: list[tuple[int, int]] = []
     at, to = n, m
     while at > 0 or to > 0:
-        way.append((at - 1, to - 1))
+        path.append((at - 1, to - 1))
         taken = step[at, to]
         at, to = at - (taken != 2), to - (taken != 1)
-    found = np.array(way[::-1], np.int64).reshape(-1, 2)
+    found = np.array(path[::-1], np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]

@@ -1,4 +1,4 @@
-"""Transcripts on an event loop. In a file of its own: a program without a loop need not load asyncio."""
+"""Segments on an event loop. Separate file: programs without an event loop do not import asyncio."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from woolly.llm.speech.transcript import TranscriptSegment
 async def stream_segments(
     transcriber: Transcriber, run: Callable[[DecodeRequest], Awaitable[Sequence[int]]]
 ) -> AsyncIterator[TranscriptSegment]:
-    """Yields the segments of an audio clip; `run` is awaited for the tokens of each answer."""
+    """Yield the segments of an audio clip; await `run` for the output tokens of each decode request."""
     steps = transcriber.steps()
     written: Sequence[int] | None = None
-    # On another thread: the spectrogram of half an hour takes seconds.
+    # In a thread: the spectrogram of half an hour takes seconds.
     while (step := await asyncio.to_thread(next_step, steps, written)) is not None:
         written = None
         if isinstance(step, TranscriptSegment):

@@ -1,4 +1,4 @@
-"""Spelling: from rows of an encoder to tokens with their frames, by the likeliest token at each step."""
+"""Greedy decoding of CTC, RNN-T and TDT: from encoder frames to tokens with their frames."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-_AHEAD = 8  # frames that a transducer without durations scores at once: blanks come in runs
+_AHEAD = 8  # frames that RNN-T scores in one run of the joint network: blanks come in runs
 
 
 @dataclass(frozen=True)
 class TimedToken:
-    """A token that is no blank, and the frames that it takes: from `first` to before `last`."""
+    """Non-blank token with its frames: `first` to `last`, exclusive."""
 
     token: int
     first: int
@@ -28,30 +28,30 @@ class TimedToken:
 
 
 class GreedyDecoding:
-    """Text of one audio clip so far. Rows come in order, in as many parts as there are."""
+    """Decoding state of one audio clip. Encoder frames arrive in order, in any number of parts."""
 
     def __init__(self, decoder: TransducerDecoder) -> None:
         self._decoder = decoder
-        self._at = 0  # frames that came before
-        self._skips = 0  # frames of the next rows that the last duration reached over
-        self._open: TimedToken | None = None  # of CTC: the token of the last frame, which the next may go on with
+        self._at = 0  # frames decoded
+        self._skips = 0  # frames of the next part that the last duration covers
+        self._open: TimedToken | None = None  # CTC: token of the last frame, which the next frame may repeat
         self.reset()
 
     def reset(self) -> None:
-        """Goes on in time as if no text had come before: frames that a token takes stay taken."""
+        """Reset the prediction network; the position in time stays."""
         decoder = self._decoder
-        self._n_here = 0  # tokens of the present frame
+        self._n_here = 0  # tokens of the current frame
         if decoder.kind != "ctc":
             self._added, self._state = decoder.predict(decoder.blank, decoder.new_state())
 
     def decode(self, rows: Float32, *, is_end: bool = True) -> list[TimedToken]:
-        """The tokens of these rows; `is_end`: no rows come after them."""
+        """Return the tokens of these frames; `is_end`: they are the last."""
         found = list(self._collapse(rows, is_end) if self._decoder.kind == "ctc" else self._transduce(rows))
         self._at += len(rows)
         return found
 
     def _collapse(self, rows: Float32, is_end: bool) -> Iterator[TimedToken]:
-        """CTC: a token for each run of equal ones, blanks left out."""
+        """Yield CTC tokens: repeats merged, blanks removed."""
         scores, blank = self._decoder.logits(rows), self._decoder.blank
         best = scores.argmax(axis=1)
         for i, (token, row) in enumerate(zip(best.tolist(), scores, strict=True)):
@@ -67,7 +67,7 @@ class GreedyDecoding:
             self._open = None
 
     def _transduce(self, rows: Float32) -> Iterator[TimedToken]:
-        """RNN-T and TDT: blanks go on in time, other tokens in the text; durations say how far in time."""
+        """Yield RNN-T or TDT tokens. A blank advances one frame; a TDT duration advances its number of frames."""
         decoder, n = self._decoder, self._decoder.blank + 1
         durations, ahead = decoder.durations, 1 if decoder.durations else _AHEAD
         at, scored, scores = self._skips, -1, np.zeros((0, 0), np.float32)

@@ -1,4 +1,4 @@
-"""The languages that Whisper knows, by the codes of its tokens."""
+"""Languages of Whisper, by the codes of its language tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OTHER = {"burmese": "my", "valencian": "ca", "flemish": "nl", "castilian": "es"
 
 
 def find_language(given: str, known: Sequence[str]) -> str:
-    """Returns the code of a language that is given as a code or a name; RequestError if `known` lacks it."""
+    """Return the code of a language given as code or name; RequestError if it is not in `known`."""
     text = given.strip().lower().replace("_", "-")
     codes = {name: code for code, name in NAMES.items()} | _OTHER
     code = codes.get(text, text.split("-")[0])
@@ -35,5 +35,5 @@ def find_language(given: str, known: Sequence[str]) -> str:
         return code
     names = [NAMES.get(one, one) for one in known]
     near = difflib.get_close_matches(text, [*known, *names], 1, 0.7)
-    advice = f"did you mean {near[0]}?" if near else f"a code was expected, such as {', '.join(known[:4])}"
-    raise RequestError(f"the language {given[:40]!r} is none that this model knows; {advice}", field="language")
+    advice = f"did you mean {near[0]}?" if near else f"use a code such as {', '.join(known[:4])}"
+    raise RequestError(f"the language {given[:40]!r} is not supported by this model; {advice}", field="language")

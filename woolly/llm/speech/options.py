@@ -1,4 +1,4 @@
-"""TranscribeOptions: what a caller of `transcribe` may say."""
+"""TranscribeOptions: options of `LLM.transcribe`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 
 from woolly.errors import RequestError
 
-# Temperatures that are tried in turn while a window's text repeats itself or is too unlikely.
+# Temperature fallback: tried in order while the text of a window repeats itself or is unlikely.
 FALLBACK_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 @dataclass(frozen=True)
 class TranscribeOptions:
-    """How an audio clip is transcribed."""
+    """Options of a transcription."""
 
-    language: str | None = None  # that is spoken: a code or a name; None: what the model hears in the first window
+    language: str | None = None  # spoken language, code or name; None: detected in the first window
     translate: bool = False  # into English
-    prompt: str = ""  # text that comes before: its spelling and style are kept
+    prompt: str = ""  # text before the audio: the model keeps its spelling and style
     temperature: float | Sequence[float] | None = None  # None: FALLBACK_TEMPERATURES
-    condition_on_previous_text: bool = True  # each window reads the text of those before it
-    word_timestamps: bool = False  # segments have the times of their words
+    condition_on_previous_text: bool = True  # a window reads the text of the windows before it
+    word_timestamps: bool = False  # add the words with their times to the segments
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """RequestError for a value of another type."""
+        """Raise RequestError for a value of the wrong type."""
         wanted = {
             "language": (self.language is None or isinstance(self.language, str), "a code or a name"),
             "translate": (isinstance(self.translate, bool), "True or False"),
@@ -39,7 +39,7 @@ class TranscribeOptions:
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """Those to try; RequestError for one that is none."""
+        """Temperatures to try, in order; RequestError for a value outside 0 to 2."""
         given = FALLBACK_TEMPERATURES if self.temperature is None else self.temperature
         several = tuple(given) if isinstance(given, Sequence) else (given,)
         for one in several or (math.nan,):

@@ -1,7 +1,7 @@
-"""The ParakeetTranscriber: writes an audio clip with a Parakeet model; frames that tokens come from are their times.
+"""ParakeetTranscriber: transcription with a Parakeet model; token times are the frames of the encoder.
 
-Audio of up to two minutes are heard whole, as NeMo hears them. Of longer ones the spectrogram is made as a whole, and
-the encoder hears windows that overlap: rows near an end, which lack what comes after, are taken from the next window.
+Audio of up to two minutes is encoded in one run, as in NeMo. For longer audio, the spectrogram is computed once and the
+encoder runs over overlapping windows; output rows near a window's end, which lack context, come from the next window.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-_HOP, _EACH = 160, 8  # samples of a frame of the spectrogram, and such frames of a row
-_WINDOW, _BESIDE = 12000, 1000  # frames that are heard at once, and those at an end that the next window hears again
-_SECONDS = 0.08  # of a row
-_PAUSE = 1.0  # seconds without a word that end a segment
-_MAX_SEGMENT_SECONDS = 30.0  # seconds of a segment
+_HOP, _SUBSAMPLING = 160, 8  # samples per mel frame, mel frames per encoder row
+_WINDOW, _OVERLAP = 12000, 1000  # mel frames of an encoder run, and of the overlap at each end
+_SECONDS = 0.08  # per encoder row
+_PAUSE = 1.0  # seconds of silence that end a segment
+_MAX_SEGMENT_SECONDS = 30.0
 _ENDS = (".", "?", "!", "…", "。", "？", "！")
-_MARKS = frozenset(mark.encode() for mark in "?'¡¿-:,%/.!")  # what is not spoken: it takes no time
+_MARKS = frozenset(mark.encode() for mark in "?'¡¿-:,%/.!")  # punctuation: takes no time
 
 
 class ParakeetTranscriber:
@@ -45,11 +45,11 @@ class ParakeetTranscriber:
         tokenizer: Tokenizer,
         decoder: TransducerDecoder,
         n_mels: int,
-        place: int,
+        encoder_step: int,
         audio: Audio,
         options: TranscribeOptions,
     ) -> None:
-        """`place` is the step of the running plan that has the rows. RequestError for what no such model can honour."""
+        """`encoder_step` is the plan step that places encoder rows. RequestError for unsupported options."""
         for name, value in (
             ("language", options.language),
             ("prompt", options.prompt),
@@ -57,34 +57,34 @@ class ParakeetTranscriber:
         ):
             if value:
                 raise RequestError(
-                    f"a Parakeet model writes the language that it hears, and reads no text: leave out {name}",
+                    f"Parakeet models do not support {name}: leave it out",
                     field=name,
                 )
         if any(options.temperatures) and options.temperature is not None:
-            raise RequestError("a Parakeet model takes the likeliest token: leave out temperature", field="temperature")
-        self._tokenizer, self._decoder, self._place = tokenizer, decoder, place
+            raise RequestError("Parakeet models decode greedily: leave out temperature", field="temperature")
+        self._tokenizer, self._decoder, self._encoder_step = tokenizer, decoder, encoder_step
         self._options, self._n_mels = options, n_mels
         self.audio = audio
         self.language: str | None = None
-        self._words: list[_Word] = []  # of the segment that is not done
+        self._words: list[_Word] = []  # of the open segment
         self._segments: list[TranscriptSegment] = []
         self._n_prompt = self._n_output = 0
 
     @property
     def transcript(self) -> Transcript:
-        """What was written so far."""
+        """Transcript so far."""
         return Transcript(tuple(self._segments), "", self.audio.seconds, self._n_prompt, self._n_output)
 
     def steps(self) -> DecodeSteps:
-        """Yields what is to be asked, and segments as soon as they are done."""
+        """Yield decode requests, and segments as soon as they are complete."""
         with DECODE_SEMAPHORE:
             frames = log_mel_nemo(self.audio.samples, self._n_mels)
         if len(frames) < 2:
-            raise RequestError("the audio is shorter than 20 ms; a longer one was expected", field="audio")
+            raise RequestError("the audio is shorter than 20 ms; send a longer clip", field="audio")
         decoding = GreedyDecoding(self._decoder)
         for first, last, begin, end in _windows(len(frames)):
-            rows = yield from self._hear(np.ascontiguousarray(frames[first:last]))
-            kept = rows[(begin - first) // _EACH : after_conv(end - first, 3)]
+            rows = yield from self._encode(np.ascontiguousarray(frames[first:last]))
+            kept = rows[(begin - first) // _SUBSAMPLING : after_conv(end - first, 3)]
             if not self._options.condition_on_previous_text and begin:
                 decoding.reset()
             for token in decoding.decode(kept, is_end=end == len(frames)):
@@ -92,8 +92,8 @@ class ParakeetTranscriber:
                 yield from self._add(token)
         yield from self._close()
 
-    def _hear(self, frames: Float32) -> Generator[DecodeRequest, Sequence[int] | None, Float32]:
-        """Asks for the rows of a window; the token that the answer has besides says nothing."""
+    def _encode(self, frames: Float32) -> Generator[DecodeRequest, Sequence[int] | None, Float32]:
+        """Request the encoder rows of a window; the output token of the request is ignored."""
         n = after_conv(len(frames), 3)
         rows: list[Float32] = []
 
@@ -103,19 +103,19 @@ class ParakeetTranscriber:
             inside = positions < n
             rows[0][positions[inside]] = values[inside]
 
-        heard = Placeholder(Prepared.of("audio", [Piece(frames, (1, 1, len(frames)))]), 0, 0, n)
+        rows_of_window = Placeholder(Prepared.of("audio", [Piece(frames, (1, 1, len(frames)))]), 0, 0, n)
         params = SamplingParams(temperature=0.0, max_tokens=1)
-        yield DecodeRequest((heard, self._decoder.blank), params, {self._place: keep})
+        yield DecodeRequest((rows_of_window, self._decoder.blank), params, {self._encoder_step: keep})
         self._n_prompt += n
         return rows[0]
 
     def _add(self, token: TimedToken) -> Generator[TranscriptSegment, None, None]:
-        """Adds a token to the word under way, or begins another, and a segment if that begins one."""
+        """Add a token to the open word, or start a new word; yield the segment that it ends."""
         data = self._tokenizer.token_bytes(token.token)
         if token.token in self._tokenizer.control_ids or data in (b"", b"<unk>"):
             return
-        words, most = self._words, self.audio.seconds
-        start, end = (min(frame * _SECONDS, most) for frame in (token.first, token.last))
+        words, duration = self._words, self.audio.seconds
+        start, end = (min(frame * _SECONDS, duration) for frame in (token.first, token.last))
         if words and data.strip() in _MARKS and self._decoder.kind == "tdt":
             start = end = words[-1].end
         if words and (data[:1] != b" " or not data.strip()):
@@ -126,12 +126,12 @@ class ParakeetTranscriber:
         self._words.append(_Word(data, start, end, token))
 
     def _ends(self, words: list[_Word], start: float) -> bool:
-        """Whether a word that begins then is of the next segment."""
+        """True if a word that begins at `start` belongs to the next segment."""
         last = words[-1]
         return last.text.endswith(_ENDS) or start - last.end >= _PAUSE or start - words[0].start >= _MAX_SEGMENT_SECONDS
 
     def _close(self) -> Generator[TranscriptSegment, None, None]:
-        """Yields the segment of the words so far, if there are any."""
+        """Yield the segment of the open words, if there are any."""
         words, self._words = self._words, []
         if not words:
             return
@@ -147,7 +147,7 @@ class ParakeetTranscriber:
 
 
 class _Word:
-    """Some tokens of which the first begins with a space. One may end within a character."""
+    """Word: tokens, the first of which begins with a space. A token may end within a UTF-8 character."""
 
     def __init__(self, data: bytes, start: float, end: float, token: TimedToken) -> None:
         self._data, self.start, self.end, self.tokens = data, start, end, [token]
@@ -163,14 +163,14 @@ class _Word:
 
 
 def _windows(n: int) -> list[tuple[int, int, int, int]]:
-    """Frames that each window hears, and those whose rows are taken from it."""
+    """Return (first, last, begin, end) per window: encoded mel frames, and those whose rows are used."""
     if n <= _WINDOW:
         return [(0, n, 0, n)]
     out, begin = [], 0
     while begin < n:
-        first = max(0, begin - _BESIDE)
+        first = max(0, begin - _OVERLAP)
         last = min(n, first + _WINDOW)
-        end = n if last == n else last - _BESIDE
+        end = n if last == n else last - _OVERLAP
         out.append((first, last, begin, end))
         begin = end
     return out

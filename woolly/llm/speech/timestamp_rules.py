@@ -1,4 +1,4 @@
-"""TimestampRules: which tokens a transcript may go on with, as the published decoder has them, over rows of logits."""
+"""Logits processors of Whisper: timestamp rules, suppressed tokens, language and silence of a window."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-_LATEST_START = 50  # steps of 20 ms: the first time is at most 1 s
+_LATEST_START = 50  # timestamp tokens of 20 ms: max_initial_timestamp is 1 s
 
 
 class TimestampRules:
-    """A logits processor of one window's text, which counts the probability of what was chosen.
+    """Logits processor of one window, which also sums the log-probabilities of the chosen tokens.
 
-    Times come in pairs around text and never go back; one must come if all of them together are likelier than any word.
+    Timestamps come in pairs around text and never decrease. A timestamp is forced if all timestamps together are
+    likelier than any text token.
     """
 
     def __init__(self, tokens: WhisperTokens, n_prompt: int) -> None:
         self._tokens = tokens
         self._n_prompt = n_prompt
-        self._row: Float32 | None = None  # log-probabilities of the token that was chosen last
+        self._row: Float32 | None = None  # log-probabilities of the latest step
         self._total = 0.0
 
     def __call__(self, ids: Sequence[int], row: Float32) -> None:
-        """TimestampRules tokens out, in place."""
+        """Mask forbidden tokens of the row in place."""
         tokens, written = self._tokens, ids[self._n_prompt :]
         self._count(written)
         row[tokens.suppress_tokens] = -np.inf
@@ -62,7 +63,7 @@ class TimestampRules:
             row[first : times[-1] + (0 if begins else 1)] = -np.inf
 
     def avg_logprob(self, written: Sequence[int]) -> float:
-        """The mean log-probability of the tokens of a text that has ended, and of its end."""
+        """Return the mean log-probability of the tokens of a complete text, its end token included."""
         self._count(written)
         return self._total / (len(written) + (self._tokens.eot not in written[-1:]))
 
@@ -73,15 +74,15 @@ class TimestampRules:
 
 
 class StartProbe:
-    """A logits processor that reads the row after the start: how likely is silence, and which language is spoken."""
+    """Logits processor that reads the first row: probability of no speech, and the language."""
 
     def __init__(self, tokens: WhisperTokens) -> None:
         self._tokens = tokens
-        self.no_speech_prob = 0.0  # its probability
+        self.no_speech_prob = 0.0
         self.language: str | None = None
 
     def __call__(self, ids: Sequence[int], row: Float32) -> None:
-        """Reads the row, and leaves it as it is."""
+        """Read the row without changing it."""
         self.no_speech_prob = float(np.exp(_log_softmax(row)[self._tokens.no_speech]))
         codes = self._tokens.languages
         if codes:

@@ -1,4 +1,4 @@
-"""TranscriptionMixin: the calls of LLM and AsyncLLM that transcribe."""
+"""TranscriptionMixin: transcription methods of LLM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from woolly import multimodal
 from woolly.engine import RequestOptions
 from woolly.engine import multimodal as encoders  # its names, as encoders.NAME: most models need none of its files
 from woolly.errors import KeywordError, RequestError
-from woolly.llm import speech  # its names, as speech.NAME: most models transcribe nothing
+from woolly.llm import speech  # used as speech.NAME: few models transcribe
 
 if TYPE_CHECKING:
     from woolly.engine import EngineDriver, LoadedModel, Request
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TranscriptionMixin:
-    """The part of LLM that writes what is said in an audio clip."""
+    """Transcription methods of LLM."""
 
     tokenizer: Tokenizer
     driver: EngineDriver
@@ -31,7 +31,7 @@ class TranscriptionMixin:
 
     @property
     def transcribes(self) -> bool:
-        """Whether the model writes what it hears, and nothing else: a Whisper or a Parakeet model."""
+        """True for speech-to-text models: Whisper and Parakeet."""
         return bool(self._loaded) and self._loaded[0].program.plan.transcribes
 
     @overload
@@ -63,11 +63,11 @@ class TranscriptionMixin:
         return transcriber.transcript
 
     def new_transcriber(self, audio: Audio, **options: Any) -> Transcriber:
-        """Returns what transcribes an audio clip; RequestError if the model cannot, or not in that way."""
+        """Return the transcriber of an audio clip; RequestError if the model or an option does not support it."""
         if not self.transcribes:
             raise RequestError(
-                "this model transcribes nothing by itself; open a Whisper or Parakeet model, or ask one that hears by"
-                " chat",
+                "this is not a speech-to-text model; open a Whisper or Parakeet model, or send audio in a chat to a"
+                " model that supports audio",
                 field="model",
                 code="wrong_model",
                 names=(),
@@ -76,22 +76,23 @@ class TranscriptionMixin:
         assert isinstance(source, encoders.AudioEncoder) and source.audio is not None
         names = speech.TranscribeOptions.__annotations__
         for name in options.keys() - names.keys():
-            raise KeywordError(f"transcribe takes no {name!r}; it takes {', '.join(names)} and stream", field=name)
+            raise KeywordError(f"transcribe has no option {name!r}; it has {', '.join(names)} and stream", field=name)
         chosen = speech.TranscribeOptions(**options)
         if source.decoder is not None:
             steps = self._loaded[0].program.running_plan.steps
-            place = next(i for i, step in enumerate(steps) if step.op == "place")
-            return speech.ParakeetTranscriber(self.tokenizer, source.decoder, source.audio.n_mels, place, audio, chosen)
+            encoder_step = next(i for i, step in enumerate(steps) if step.op == "place")
+            n_mels = source.audio.n_mels
+            return speech.ParakeetTranscriber(self.tokenizer, source.decoder, n_mels, encoder_step, audio, chosen)
         self._speech = self._speech or speech.WhisperTokens.of(self.tokenizer)
         if chosen.word_timestamps and self._aligner is None:
             self._aligner = speech.WordAligner(self._loaded[0], is_english=not self._speech.languages)
         aligner = self._aligner if chosen.word_timestamps else None
         return speech.WhisperTranscriber(self.tokenizer, self._speech, source.audio.n_mels, audio, chosen, aligner)
 
-    def decode_request(self, ask: DecodeRequest, options: RequestOptions | None = None) -> Request:
-        """Returns the request for a part of a transcript, not queued yet."""
-        options = replace(options or RequestOptions(), hooks=ask.hooks)
-        return self.driver.engine.new_request(ask.prompt, ask.params, options)
+    def decode_request(self, asked: DecodeRequest, options: RequestOptions | None = None) -> Request:
+        """Return the engine request of a decode request, not queued yet."""
+        options = replace(options or RequestOptions(), hooks=asked.hooks)
+        return self.driver.engine.new_request(asked.prompt, asked.params, options)
 
     def _transcribed(self, transcriber: Transcriber) -> Iterator[TranscriptSegment]:
         steps = transcriber.steps()

@@ -1,4 +1,4 @@
-"""DecodeSteps: what a transcriber asks the engine for, and what it yields."""
+"""Transcriber: protocol between a transcription and the engine, thread or event loop that runs its decode requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DecodeRequest:
-    """A prompt with the rows of a window, how its answer is chosen, and what reads values of steps meanwhile."""
+    """Prompt with the audio of a window, sampling parameters, and hooks that read values of plan steps."""
 
     prompt: Prompt
     params: SamplingParams
@@ -31,18 +31,18 @@ class Transcriber(Protocol):
 
     @property
     def audio(self) -> Audio:
-        """What is heard."""
+        """Audio to transcribe."""
 
     @property
     def transcript(self) -> Transcript:
-        """What was written so far."""
+        """Transcript so far."""
 
     def steps(self) -> DecodeSteps:
-        """Yields what is to be asked, is sent the tokens of each answer, and yields segments as they are done."""
+        """Yield decode requests and complete segments; each request is answered with its output tokens by `send`."""
 
 
 def next_step(steps: DecodeSteps, written: Sequence[int] | None) -> DecodeRequest | TranscriptSegment | None:
-    """Returns the next step; None after the last."""
+    """Send the output tokens of the latest request; return the next step, None after the last."""
     try:
         return steps.send(written)
     except StopIteration:

@@ -1,4 +1,4 @@
-"""TranscriptSegment and Transcript: what was said, and when."""
+"""Transcript, its segments and words with times, and subtitles (SubRip, WebVTT)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from woolly.errors import RequestError
 
-_STEP = 0.02  # seconds of a token of times
-_FRAMES = 2  # of the spectrogram, for each
+_TIME_PRECISION = 0.02  # seconds per timestamp token
+_FRAMES_PER_TIMESTAMP = 2  # mel frames
 
 
 @dataclass(frozen=True)
 class TranscriptWord:
-    """A word with what stands around it, such as a comma, and its time in seconds."""
+    """Word with its punctuation and its times in seconds."""
 
     text: str
     start: float
@@ -22,80 +22,80 @@ class TranscriptWord:
 
 @dataclass(frozen=True)
 class TranscriptSegment:
-    """Some words, with their time in seconds from the beginning of the audio."""
+    """Segment of a transcript; times in seconds from the start of the audio."""
 
     start: float
     end: float
     text: str
-    tokens: tuple[int, ...]  # with those of times
+    tokens: tuple[int, ...]  # timestamp tokens included
     temperature: float = 0.0
-    avg_logprob: float = 0.0  # of its window
-    compression_ratio: float = 0.0  # of its window's text; high if it repeats itself
+    avg_logprob: float = 0.0  # of the window
+    compression_ratio: float = 0.0  # of the window's text; high if it repeats itself
     no_speech_prob: float = 0.0
-    seek: int = 0  # the frame that its window begins with
-    words: tuple[TranscriptWord, ...] = ()  # if they were asked for, or come with the text
+    seek: int = 0  # first mel frame of the window
+    words: tuple[TranscriptWord, ...] = ()  # with word_timestamps, or of Parakeet
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """All segments of an audio clip."""
+    """Transcript of an audio clip."""
 
     segments: tuple[TranscriptSegment, ...]
-    language: str  # a code: what was given, or heard
-    seconds: float  # of the audio
-    n_prompt: int = 0  # tokens that were read, with rows of the audio
-    n_output: int = 0  # tokens that were written
+    language: str  # code: given or detected
+    seconds: float  # duration of the audio
+    n_prompt: int = 0  # prompt tokens, encoder rows included
+    n_output: int = 0  # output tokens
 
     @property
     def text(self) -> str:
-        """The words of all segments."""
+        """Text of all segments."""
         return "".join(segment.text for segment in self.segments).strip()
 
     @property
     def words(self) -> tuple[TranscriptWord, ...]:
-        """The words of all segments, if they were asked for, or come with the text."""
+        """Words of all segments, with word_timestamps or of Parakeet."""
         return tuple(word for segment in self.segments for word in segment.words)
 
     def __str__(self) -> str:
         return self.text
 
     def subtitles(self, kind: str) -> str:
-        """The segments as a file of subtitles: "srt" or "vtt"; RequestError for another kind."""
+        """Return the segments as subtitles: "srt" or "vtt"; RequestError for another format."""
         return subtitles(self.segments, kind)
 
 
 def split_segments(
     tokens: Sequence[int], timestamp_begin: int, offset: float, n_frames: int
 ) -> tuple[list[tuple[float, float, tuple[int, ...]]], int]:
-    """Start, end and tokens of each segment of a window, and after how many frames the next window begins.
+    """Return (start, end, tokens) of each segment of a window, and the mel frames until the next window.
 
-    A window that ends within a segment, after the last pair of times, is heard again from there on.
+    If the window ends within a segment, the next window begins after the last pair of timestamps.
     """
     is_time = [token >= timestamp_begin for token in tokens]
     cuts = [i + 1 for i in range(len(tokens) - 1) if is_time[i] and is_time[i + 1]]
     ends_once = is_time[-2:] == [False, True]
     if not cuts:
         times = [token for token in tokens if token >= timestamp_begin]
-        seconds = n_frames * _STEP / _FRAMES
+        seconds = n_frames * _TIME_PRECISION / _FRAMES_PER_TIMESTAMP
         if times and times[-1] != timestamp_begin:
-            seconds = (times[-1] - timestamp_begin) * _STEP
+            seconds = (times[-1] - timestamp_begin) * _TIME_PRECISION
         return [(offset, offset + seconds, tuple(tokens))], n_frames
     if ends_once:
         cuts.append(len(tokens))
     found, begin = [], 0
     for end in cuts:
         part = tuple(tokens[begin:end])
-        start, stop = ((part[i] - timestamp_begin) * _STEP for i in (0, -1))
+        start, stop = ((part[i] - timestamp_begin) * _TIME_PRECISION for i in (0, -1))
         found.append((offset + start, offset + stop, part))
         begin = end
-    after = n_frames if ends_once else (tokens[begin - 1] - timestamp_begin) * _FRAMES
+    after = n_frames if ends_once else (tokens[begin - 1] - timestamp_begin) * _FRAMES_PER_TIMESTAMP
     return found, after if 0 < after <= n_frames else n_frames
 
 
 def subtitles(segments: Sequence[TranscriptSegment], kind: str) -> str:
-    """Segments as SubRip ("srt") or WebVTT ("vtt")."""
+    """Return segments as SubRip ("srt") or WebVTT ("vtt")."""
     if kind not in ("srt", "vtt"):
-        raise RequestError(f"subtitles are asked for as {kind!r:.60}; srt or vtt was expected")
+        raise RequestError(f"unknown subtitle format {kind!r:.60}; expected srt or vtt")
     mark = "," if kind == "srt" else "."
     blocks = [] if kind == "srt" else ["WEBVTT"]
     for number, one in enumerate(segments, 1):

@@ -1,7 +1,7 @@
-"""The WhisperTranscriber: asks a Whisper model for the text of one window of an audio clip after another.
+"""WhisperTranscriber: the decoding loop of Whisper over 30 s windows, with temperature fallback.
 
-It runs nothing itself: `steps` yields what is to be asked, and is sent the tokens of the answer. So threads, event
-loops and servers share it. Windows, thresholds and seeking are those of the published implementation.
+`steps` yields decode requests and is sent their output tokens, so that threads, event loops and servers share it.
+Windows, thresholds and seeking are those of openai-whisper.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from woolly.llm.speech.whisper_tokens import WhisperTokens
     from woolly.tokens import Tokenizer
 
-_HOP, _WINDOW = 160, 3000  # samples of a frame, frames of a window
-_ROW = 0.02  # seconds of a row of the encoder
-_TEXT = 448  # positions of the decoder
-_MAX_NEW_TOKENS = _TEXT // 2  # tokens of a window
-_MAX_PREVIOUS_TOKENS = _TEXT // 2 - 1  # tokens of text before it that are read
-_COMPRESSION_RATIO_THRESHOLD = 2.4  # a text that compresses by more repeats itself
-_LOGPROB_THRESHOLD = -1.0  # mean log-probability
-_NO_SPEECH_THRESHOLD = 0.6  # probability of silence
-_PROMPT_RESET_TEMPERATURE = 0.5  # temperature above which the text is not read by the next window
+_HOP, _WINDOW = 160, 3000  # samples per mel frame, mel frames per window
+_ROW = 0.02  # seconds per encoder row
+_TEXT = 448  # decoder positions
+_MAX_NEW_TOKENS = _TEXT // 2  # per window
+_MAX_PREVIOUS_TOKENS = _TEXT // 2 - 1  # of the previous text
+_COMPRESSION_RATIO_THRESHOLD = 2.4  # above: the text repeats itself
+_LOGPROB_THRESHOLD = -1.0  # below: the text is unlikely
+_NO_SPEECH_THRESHOLD = 0.6  # above: the window may be silent
+_PROMPT_RESET_TEMPERATURE = 0.5  # above: the next window does not read this text
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _DecodingResult:
 
     @property
     def needs_fallback(self) -> bool:
-        """Whether another temperature is worth it; silence is unlikely at any."""
+        """True if a higher temperature should be tried. Silence is unlikely at any temperature."""
         return self.compression_ratio > _COMPRESSION_RATIO_THRESHOLD or (
             self.avg_logprob < _LOGPROB_THRESHOLD and self.no_speech_prob <= _NO_SPEECH_THRESHOLD
         )
@@ -69,20 +69,22 @@ class WhisperTranscriber:
         options: TranscribeOptions,
         aligner: WordAligner | None = None,
     ) -> None:
-        """RequestError for a language that the model lacks, or a translation by one that knows English alone.
+        """RequestError for an unknown language, or for a translation by an English-only model.
 
-        With an `aligner` words have times.
+        An `aligner` adds words with times to the segments.
         """
         self._tokenizer, self._tokens, self._aligner = tokenizer, tokens, aligner
         self._temperatures, self._options = options.temperatures, options
         self.audio = audio
         self._n_mels = n_mels
         if options.translate and not tokens.languages:
-            raise RequestError("this model knows English alone, so it translates nothing", field="translate")
+            raise RequestError(
+                "this model is English-only and cannot translate; open a multilingual model", field="translate"
+            )
         self.language: str | None = None if tokens.languages else "en"
         if options.language is not None:
             self.language = find_language(options.language, tuple(tokens.languages) or ("en",))
-        self._before: list[int] = []  # tokens that the next window reads
+        self._before: list[int] = []  # previous text that the next window reads
         if options.prompt.strip():
             self._before = tokenizer.encode(" " + options.prompt.strip(), add_special=False, parse_special=False)
         self._segments: list[TranscriptSegment] = []
@@ -90,16 +92,16 @@ class WhisperTranscriber:
 
     @property
     def transcript(self) -> Transcript:
-        """What was written so far."""
+        """Transcript so far."""
         segments = tuple(self._segments)
         return Transcript(segments, self.language or "", self.audio.seconds, self._n_prompt, self._n_output)
 
     def steps(self) -> DecodeSteps:
-        """Yields what is to be asked, and the segments of each window as soon as it is done."""
+        """Yield decode requests, and the segments of each window as soon as it is decoded."""
         samples = self.audio.samples
         n_frames = len(samples) // _HOP
         if not n_frames:
-            raise RequestError("the audio is shorter than 10 ms; a longer one was expected", field="audio")
+            raise RequestError("the audio is shorter than 10 ms; send a longer clip", field="audio")
         with DECODE_SEMAPHORE:
             frames = log_mel_whisper(np.pad(samples, (0, _WINDOW * _HOP)), self._n_mels)
         seek = 0
@@ -117,7 +119,7 @@ class WhisperTranscriber:
     def _segment(
         self, decoded: _DecodingResult, rows: Placeholder, seek: int, size: int
     ) -> Generator[DecodeRequest | TranscriptSegment, Sequence[int] | None, int]:
-        """Yields the segments of a window; returns how far the next one is."""
+        """Yield the segments of a window; return the mel frames until the next window."""
         tokens, first, offset = decoded.tokens, self._tokens.timestamp_begin, seek * _HOP / self.audio.rate
         found, after = split_segments(tokens, first, offset, size)
         spoken = [[token for token in part if token < self._tokens.eot] for *_, part in found]
@@ -139,7 +141,7 @@ class WhisperTranscriber:
     def _align(
         self, aligner: WordAligner, rows: Placeholder, spoken: Sequence[Sequence[int]], offset: float, size: int
     ) -> Generator[DecodeRequest, Sequence[int] | None, list[tuple[TranscriptWord, ...]]]:
-        """Asks where the decoder looks for each token of a window; returns the words of each of its segments."""
+        """Request the cross-attention of a window's tokens; return the words of each segment."""
         tokens, text = self._tokens, [token for part in spoken for token in part]
         task = self._task()
         hooked, hooks = aligner.hooks()
@@ -154,7 +156,7 @@ class WhisperTranscriber:
         return out
 
     def _task(self) -> list[int]:
-        """The tokens that say what is asked for."""
+        """Return the start of the prompt: sot, and for multilingual models the language and the task."""
         tokens = self._tokens
         if not tokens.languages:
             return [tokens.sot]
@@ -162,7 +164,7 @@ class WhisperTranscriber:
         return [tokens.sot, tokens.languages[self.language or "en"], task]
 
     def _decode(self, rows: Placeholder) -> Generator[DecodeRequest, Sequence[int] | None, _DecodingResult]:
-        """Asks for the text of a window, at a higher temperature if it is poor."""
+        """Decode a window, with temperature fallback."""
         tokens, before = self._tokens, self._before[-_MAX_PREVIOUS_TOKENS:]
         lead = [tokens.sot_prev, *before] if before else []
         probe = StartProbe(tokens)

@@ -1,4 +1,4 @@
-"""WhisperTokens: the tokens by which a Whisper model is asked, and those that no transcript has."""
+"""WhisperTokens: special tokens of Whisper, and the tokens suppressed in transcripts."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from woolly.errors import ModelError
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
-# Signs that annotate an audio clip instead of writing it, such as (applause) and [music]; alone, and after a space.
+# Non-speech symbols, as in (applause) and [music]: suppressed alone and after a space.
 _SIGNS = [
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
     *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}"),
     *("♪♪", "♪♪♪"),
 ]
-_NOTES = "♩♪♫♬♭♮♯"  # of several tokens; the first of them begins nothing else
+_NOTES = "♩♪♫♬♭♮♯"  # several tokens each; the first token begins nothing else
 
 
 @dataclass(frozen=True)
 class WhisperTokens:
-    """Ids. Tokens of text are those before `end`; those of times are the last of the vocabulary."""
+    """Token ids. Text tokens come before `eot`, timestamp tokens at the end of the vocabulary."""
 
     eot: int
     sot: int
-    languages: dict[str, int]  # by code; empty if the model knows English alone
+    languages: dict[str, int]  # by code; empty for English-only models
     translate: int
     transcribe: int
-    sot_prev: int  # begins text that comes before
+    sot_prev: int  # begins the previous text
     no_speech: int
     no_timestamps: int
     timestamp_begin: int
     suppress_tokens: npt.NDArray[np.int64]
-    suppress_blank: npt.NDArray[np.int64]  # what a transcript does not begin with
+    suppress_blank: npt.NDArray[np.int64]  # not allowed as first token
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> WhisperTokens:
-        """Those of a vocabulary; ModelError if it lacks any."""
+        """Read the tokens of a vocabulary; ModelError if one is missing."""
         texts = {tokenizer.token_text(id): id for id in sorted(tokenizer.control_ids)}
         try:
-            end, start, no_times = (texts[f"<|{x}|>"] for x in ("endoftext", "startoftranscript", "notimestamps"))
-            translate, transcribe, before = (texts[f"<|{x}|>"] for x in ("translate", "transcribe", "startofprev"))
-            silence = texts["<|nospeech|>"] if "<|nospeech|>" in texts else texts["<|nocaptions|>"]
+            eot, sot, no_timestamps = (texts[f"<|{x}|>"] for x in ("endoftext", "startoftranscript", "notimestamps"))
+            translate, transcribe, sot_prev = (texts[f"<|{x}|>"] for x in ("translate", "transcribe", "startofprev"))
+            no_speech = texts["<|nospeech|>"] if "<|nospeech|>" in texts else texts["<|nocaptions|>"]
             first = texts["<|0.00|>"]
         except KeyError as error:
-            raise ModelError(f"the vocabulary lacks the token {error.args[0]}, so this is no Whisper model") from None
-        codes = {tokenizer.token_text(id)[2:-2]: id for id in range(start + 1, translate)}
-        others = [id for text, id in texts.items() if id < first and id not in (end, no_times)]
-        words = {tokenizer.token_bytes(id): id for id in range(end)}
+            raise ModelError(f"the vocabulary has no token {error.args[0]}, so this is not a Whisper model") from None
+        codes = {tokenizer.token_text(id)[2:-2]: id for id in range(sot + 1, translate)}
+        others = [id for text, id in texts.items() if id < first and id not in (eot, no_timestamps)]
+        words = {tokenizer.token_bytes(id): id for id in range(eot)}
         return cls(
-            *(end, start, codes if tokenizer.n_vocab > 51864 else {}),
-            *(translate, transcribe, before, silence, no_times, first),
+            *(eot, sot, codes if tokenizer.n_vocab > 51864 else {}),
+            *(translate, transcribe, sot_prev, no_speech, no_timestamps, first),
             np.array(sorted({*_signs(words), *others} - set(codes.values())), np.int64),
-            np.array([end, *([words[b" "]] if b" " in words else [])], np.int64),
+            np.array([eot, *([words[b" "]] if b" " in words else [])], np.int64),
         )
 
     @property
     def n_languages(self) -> int:
-        """How many languages the model knows."""
+        """Number of languages of the model."""
         return len(self.languages) or 1
 
 
 def _signs(words: dict[bytes, int]) -> set[int]:
-    """Ids of the signs, as far as each is one token, and of the first token of notes."""
+    """Return the ids of symbols that are one token, and of the first token of notes."""
     found = {words[text] for text in (b" -", b" '") if text in words}
     for sign in _SIGNS:
         found |= {words[text] for text in (sign.encode(), f" {sign}".encode()) if text in words}

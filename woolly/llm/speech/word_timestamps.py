@@ -1,4 +1,4 @@
-"""The WordAligner: the times of the words that a Whisper model has written, by the cross attention of its decoder."""
+"""Word timestamps of Whisper, from the cross-attention weights of the decoder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
-_SPACELESS = ("zh", "ja", "th", "lo", "my", "yue")  # languages that write no spaces between words
-# Marks that stand before a word, and those that stand after one.
-_BEFORE, _AFTER = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
+_SPACELESS = ("zh", "ja", "th", "lo", "my", "yue")  # languages without spaces between words
+# Punctuation that belongs to the next word, and to the previous word.
+_PREPENDED, _APPENDED = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 
 
 class CrossAttentionHooks:
-    """What one request shows: rows of the encoder, and where each token of the decoder hooked from."""
+    """Hooks of one request: collect the encoder output and the cross-attention queries of decoder tokens."""
 
     def __init__(self, n_source: int, layers: Sequence[int]) -> None:
         self._n_source = n_source
@@ -34,11 +34,11 @@ class CrossAttentionHooks:
         self.queries: dict[int, list[Float32]] = {layer: [] for layer in layers}
 
     def keep_rows(self, positions: npt.NDArray[np.int32], values: Float32) -> None:
-        """A hook of the step that has the encoder's rows."""
+        """Collect encoder rows."""
         self.rows.append(values[positions < self._n_source])
 
     def keep_queries(self, layer: int) -> Hook:
-        """A hook of the queries of a layer's cross attention."""
+        """Return the hook that collects the cross-attention queries of a layer."""
 
         def keep(positions: npt.NDArray[np.int32], values: Float32) -> None:
             self.queries[layer].append(values[positions >= self._n_source])
@@ -47,7 +47,7 @@ class CrossAttentionHooks:
 
 
 class WordAligner:
-    """The heads of a model that follow the audio, and their keys."""
+    """Alignment heads of a model and their key projections."""
 
     def __init__(self, loaded: LoadedModel, is_english: bool) -> None:
         architecture = loaded.program.plan.architecture
@@ -56,21 +56,21 @@ class WordAligner:
         name = str(loaded.file.metadata.get("general.name", ""))
         heads = alignment_heads(hp.n_decoder, hp.n_encoder, hp.heads, hp.n_mels, is_english=is_english, name=name)
         self._tensors = loaded.file.tensors
-        self._heads: dict[int, list[int]] = {}  # of each layer
+        self._heads: dict[int, list[int]] = {}  # by layer
         for layer, head in heads:
             self._heads.setdefault(layer, []).append(head)
         steps = loaded.program.running_plan.steps
-        self._place = next(i for i, step in enumerate(steps) if step.op == "place")
-        self._keys: dict[int, Float32] = {}  # the rows of each layer's matrix that make keys of its heads
+        self._encoder_step = next(i for i, step in enumerate(steps) if step.op == "place")
+        self._keys: dict[int, Float32] = {}  # key projection of the alignment heads, by layer
 
     def hooks(self) -> tuple[CrossAttentionHooks, Mapping[str | int, Hook]]:
-        """What a request must bring along."""
+        """Return the collector and the hooks of a request."""
         hooked = CrossAttentionHooks(self._n_source, list(self._heads))
-        own: dict[str | int, Hook] = {self._place: hooked.keep_rows}
+        own: dict[str | int, Hook] = {self._encoder_step: hooked.keep_rows}
         return hooked, own | {f"dec.blk.{i}.cross_attn_q": hooked.keep_queries(i) for i in self._heads}
 
     def token_starts(self, hooked: CrossAttentionHooks, n_skipped: int, n_rows: int) -> Int64:
-        """The row of the encoder, up to `n_rows`, at which each token after the first `n_skipped` token_starts."""
+        """Return the encoder row, below `n_rows`, at which each token after the first `n_skipped` begins."""
         rows, each = np.concatenate(hooked.rows)[:n_rows], self._head_dim
         scores = []
         for layer, heads in self._heads.items():
@@ -90,7 +90,7 @@ class WordAligner:
 
 
 def split_words(pieces: Sequence[bytes], token_starts: Sequence[float], language: str) -> tuple[TranscriptWord, ...]:
-    """The words of some tokens, of which `token_starts` has the times, and that of what follows the last."""
+    """Return the words of tokens. `token_starts` has the start of each token and the end of the last."""
     found: list[tuple[str, int]] = []  # text, and the first token
     for text, first in _split_on_unicode(pieces):
         is_new = text.startswith(" ") or text.strip() in string.punctuation or language in _SPACELESS
@@ -108,7 +108,7 @@ def split_words(pieces: Sequence[bytes], token_starts: Sequence[float], language
 
 
 def _split_on_unicode(pieces: Sequence[bytes]) -> Iterator[tuple[str, int]]:
-    """Tokens as text; several together if one of them ends within a character."""
+    """Yield (text, first token); tokens that end within a UTF-8 character are joined."""
     first, data = 0, b""
     for i, piece in enumerate(pieces):
         data += piece
@@ -124,10 +124,10 @@ def _split_on_unicode(pieces: Sequence[bytes]) -> Iterator[tuple[str, int]]:
 
 
 def _merge_punctuation(words: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Words with the marks that belong to them."""
+    """Return words with their punctuation."""
     out: list[tuple[str, int]] = []
     for text, first in words:
-        is_mark = bool(out) and not text.startswith(" ") and text.strip() in _AFTER
+        is_mark = bool(out) and not text.startswith(" ") and text.strip() in _APPENDED
         if is_mark or (out and _opens(out[-1][0])):
             out[-1] = out[-1][0] + text, out[-1][1]
         else:
@@ -136,4 +136,4 @@ def _merge_punctuation(words: Sequence[tuple[str, int]]) -> list[tuple[str, int]
 
 
 def _opens(text: str) -> bool:
-    return text.startswith(" ") and bool(text.strip()) and text.strip() in _BEFORE
+    return text.startswith(" ") and bool(text.strip()) and text.strip() in _PREPENDED
