@@ -30,7 +30,7 @@ def gauge(client, name):
     return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
 
 
-def test_a_restarted_server_finds_the_prompt_and_tells_how_much(app, tmp_path):
+def test_restarted_server_finds_the_prompt_and_reports_cached_tokens(app, tmp_path):
     with app() as client:
         text, cached = ask(client)
         assert cached == 0 and gauge(client, "woolly_cache_disk_tokens_read") == 0
@@ -43,7 +43,7 @@ def test_a_restarted_server_finds_the_prompt_and_tells_how_much(app, tmp_path):
         assert gauge(client, "woolly_cache_disk_damaged") == 0
 
 
-def test_health_shows_the_identity_that_was_proved_unless_the_server_has_keys(app_with, app, tmp_path):
+def test_health_shows_the_proven_identity_unless_the_server_has_keys(app_with, app, tmp_path):
     with app() as client:
         client.app.state.health.set("ready")
         assert "identity" not in client.get("/health").json()  # nothing is loaded
@@ -56,7 +56,7 @@ def test_health_shows_the_identity_that_was_proved_unless_the_server_has_keys(ap
         assert "identity" not in client.get("/health").json()
 
 
-def test_a_reply_says_at_which_text_its_prompt_became_another(app_with, caplog):
+def test_reply_says_where_its_prompt_diverged(app_with, caplog):
     def chat(client, system, **more):
         messages = [{"role": "system", "content": system}, {"role": "user", "content": "hi"}]
         return client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1, **more})
@@ -75,7 +75,7 @@ def test_a_reply_says_at_which_text_its_prompt_became_another(app_with, caplog):
     assert all("uesday" not in str(vars(record)) for record in caplog.records)  # prompts are no part of a log
 
 
-def test_a_second_chat_goes_on_after_the_system_prompt_of_the_first_on_a_hybrid(app_with, tmp_path):
+def test_hybrid_chat_continues_after_the_system_prompt_of_another(app_with, tmp_path):
     def cached(client, system, said):
         messages = [{"role": "system", "content": system}, {"role": "user", "content": said}]
         reply = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1, "ignore_eos": True})

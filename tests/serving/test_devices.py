@@ -17,7 +17,7 @@ def on_gpu(llm, backend="cuda", level="sm_90", device="NVIDIA Fake"):
     return program
 
 
-def test_what_computes_a_model_is_told_everywhere(client):
+def test_device_of_a_model_is_reported_everywhere(client):
     client.app.state.health.set("ready")
     assert "device" not in client.get("/health").json()
     assert client.post("/v1/completions", json=ASKED).status_code == 200
@@ -28,7 +28,7 @@ def test_what_computes_a_model_is_told_everywhere(client):
     assert f'woolly_device_info{{device="{here}",model="tiny"}} 1.0' in client.get("/metrics").text
 
 
-def test_a_gpu_is_told_with_its_memory_and_its_bandwidth(client):
+def test_gpu_is_reported_with_memory_and_bandwidth(client):
     client.app.state.health.set("ready")
     assert client.post("/v1/completions", json=ASKED).status_code == 200
     llm = client.app.state.models.ready("tiny").llm
@@ -46,7 +46,7 @@ def test_a_gpu_is_told_with_its_memory_and_its_bandwidth(client):
 
 
 @pytest.mark.parametrize(("backend", "level"), [("vulkan", "vulkan"), ("metal", "metal"), ("vulkan", "vulkan+avx2")])
-def test_gpus_of_every_kind_are_told_with_their_kind(client, backend, level):
+def test_gpus_of_every_kind_are_reported_with_their_kind(client, backend, level):
     client.app.state.health.set("ready")
     assert client.post("/v1/completions", json=ASKED).status_code == 200
     on_gpu(client.app.state.models.ready("tiny").llm, backend, level, "Fake M9")

@@ -72,7 +72,7 @@ _MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 @pytest.mark.parametrize("sentences", [True, False])
-def test_a_refusal_is_the_same_whatever_its_words(sentences, app_with, monkeypatch):
+def test_errors_do_not_depend_on_their_messages(sentences, app_with, monkeypatch):
     with app_with(chat_template="{% for m in messages %}{{ m.content }}{% endfor %}") as client:
         if not sentences:
             drop_sentences(monkeypatch)

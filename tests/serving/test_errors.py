@@ -5,18 +5,18 @@ from woolly.serving.dialects import ole, openai
 from woolly.serving.errors import ApiError, of_exception
 
 
-def test_an_unexpected_error_tells_nothing_of_itself():
+def test_internal_error_reveals_no_details():
     told = of_exception(OSError("/secret/path is broken"))
     assert told.status == 500 and "secret" not in str(openai.DIALECT.error(told))
 
 
-def test_a_gpu_that_failed_is_told_in_its_own_sentence():
+def test_failed_gpu_is_reported_with_its_own_message():
     told = of_exception(DeviceError("the GPU failed", code="lost", remedy="load the model again"))
     assert (told.status, told.code, told.retry_after) == (503, "device_failed", 5.0)
     assert told.message == "the GPU failed; try again later"
 
 
-def test_errors_have_the_shape_of_their_dialect():
+def test_errors_have_the_format_of_their_dialect():
     error = ApiError(404, "model_not_found", "no such model", param="model", suggestion="list them", details={"a": 1})
     assert ole.DIALECT.error(error) == {
         "error": {

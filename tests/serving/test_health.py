@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/health", "/api/v1/health"])
-def test_a_server_that_answers_is_ok(server, path):
+def test_responding_server_is_ok(server, path):
     with server.client() as client:
         reply = client.get(path)
     assert reply.status_code == 200
@@ -17,7 +17,7 @@ def test_a_server_that_answers_is_ok(server, path):
 
 
 @pytest.mark.parametrize("prefix", ["", "/api/v1"])
-def test_ready_tells_what_was_looked_at_and_live_for_how_long(server, prefix):
+def test_ready_reports_its_checks_and_live_the_uptime(server, prefix):
     with server.client() as client:
         ready = client.get(f"{prefix}/health/ready").json()
         live = client.get(f"{prefix}/health/live").json()
@@ -28,7 +28,7 @@ def test_ready_tells_what_was_looked_at_and_live_for_how_long(server, prefix):
 
 
 @pytest.mark.parametrize("prefix", ["", "/api/v1"])
-def test_where_keys_are_set_ready_names_no_model_and_no_number(app_with, prefix):
+def test_with_keys_ready_names_no_model_and_no_number(app_with, prefix):
     with app_with(api_key=("secret-key-1",)) as client:
         asked = {"prompt": "hi", "max_tokens": 1}
         client.app.state.health.set("ready")
@@ -45,7 +45,7 @@ def metric(text, name):
     return sum(map(float, found))
 
 
-def test_metrics_count_what_was_served(server):
+def test_metrics_count_served_requests(server):
     body = {"prompt": "One two three", "max_tokens": 5, "temperature": 0}
     with server.client() as client:
         before = client.get("/metrics").text
@@ -60,7 +60,7 @@ def test_metrics_count_what_was_served(server):
     assert metric(after, "woolly_models_loaded") == 1
 
 
-def test_every_reply_carries_the_request_id_that_its_log_line_has(server):
+def test_every_reply_carries_the_request_id_of_its_log_line(server):
     with server.client() as client:
         mine = client.get("/v1/models", headers={"x-request-id": "my-id.7"}).headers["x-request-id"]
         other = client.get("/nope", headers={"x-request-id": "not sound;" * 9}).headers["x-request-id"]
@@ -70,7 +70,7 @@ def test_every_reply_carries_the_request_id_that_its_log_line_has(server):
     assert "my-id.7" in log and other in log
 
 
-def test_the_log_has_no_prompt_and_no_answer(server):
+def test_log_has_no_prompt_and_no_answer(server):
     with server.client() as client:
         body = {"prompt": "The zebra quagga wandered", "max_tokens": 8, "temperature": 0}
         reply = client.post("/v1/completions", json=body, headers={"x-request-id": "zebra-1"})
@@ -80,7 +80,7 @@ def test_the_log_has_no_prompt_and_no_answer(server):
     assert len(text) > 8 and text not in log
 
 
-def test_no_origin_is_let_in_unless_it_is_configured(server):
+def test_no_origin_is_allowed_unless_configured(server):
     with server.client() as client:
         reply = client.get("/v1/models", headers={"origin": "https://evil.example"})
         assert "access-control-allow-origin" not in reply.headers
@@ -88,7 +88,7 @@ def test_no_origin_is_let_in_unless_it_is_configured(server):
         assert "access-control-allow-origin" not in client.options("/v1/completions", headers=preflight).headers
 
 
-def test_the_description_names_errors_as_they_are_told(server):
+def test_openapi_describes_errors_as_they_are_sent(server):
     with server.client() as client:
         schema = client.get("/openapi.json").json()
         docs = client.get("/docs")

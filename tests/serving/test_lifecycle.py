@@ -71,7 +71,7 @@ def streaming(server, body=LONG):
     assert not reader.is_alive()
 
 
-def test_sigterm_finishes_what_runs_and_refuses_what_comes(tiny_model, tmp_path):
+def test_sigterm_finishes_running_and_rejects_new_requests(tiny_model, tmp_path):
     with serving(tiny_model, tmp_path, "--grace", str(WAIT), main=SLOW_MAIN) as server:
         with contextlib.ExitStack() as stack, server.slowly():
             seen = stack.enter_context(streaming(server))
@@ -87,7 +87,7 @@ def test_sigterm_finishes_what_runs_and_refuses_what_comes(tiny_model, tmp_path)
     assert seen[-1] == "[DONE]" and json.loads(seen[-2])["choices"][0]["finish_reason"] == "length"
 
 
-def test_after_the_grace_period_what_runs_is_cancelled_and_told(tiny_model, tmp_path):
+def test_after_the_grace_period_running_requests_are_cancelled_with_an_error(tiny_model, tmp_path):
     with serving(tiny_model, tmp_path, "--grace", "0.2", main=SLOW_MAIN) as server:
         with server.slowly(), streaming(server) as seen:
             server.process.send_signal(signal.SIGTERM)
@@ -95,7 +95,7 @@ def test_after_the_grace_period_what_runs_is_cancelled_and_told(tiny_model, tmp_
     assert "answer_cancelled" in "".join(seen[-2:])
 
 
-def test_health_is_truthful_while_a_model_loads(smollm2, tmp_path):
+def test_health_is_correct_while_a_model_loads(smollm2, tmp_path):
     with serving(smollm2, tmp_path, wait=False) as server:
         states, end = [], time.monotonic() + WAIT
         while time.monotonic() < end:
@@ -124,7 +124,7 @@ def run(*arguments, timeout=WAIT):
         (["-m", "{model}", "--models-memory", "1kB", "--port", "0"], "; unload another model, lower ctx_size, or"),
     ],
 )
-def test_what_cannot_be_served_is_one_line_and_exit_code_1(tiny_model, arguments, says):
+def test_unservable_model_gives_a_one_line_error_and_exit_code_1(tiny_model, arguments, says):
     ended = run(*(argument.format(model=tiny_model) for argument in arguments))
     assert ended.returncode == 1
     last = ended.stderr.strip().splitlines()[-1]
@@ -132,19 +132,19 @@ def test_what_cannot_be_served_is_one_line_and_exit_code_1(tiny_model, arguments
     assert "Traceback" not in ended.stderr
 
 
-def test_a_value_that_no_option_takes_is_one_line_and_exit_code_2(tiny_model):
+def test_invalid_option_value_gives_a_one_line_error_and_exit_code_2(tiny_model):
     ended = run("-m", str(tiny_model), "-ctk", "q4_0")
     assert ended.returncode == 2
     assert ended.stderr.startswith("woolly: error: -ctk is 'q4_0'")
     assert "Traceback" not in ended.stderr
 
 
-def test_a_public_address_without_keys_is_warned_of_loudly(public, keyed):
+def test_public_address_without_keys_gives_a_warning(public, keyed):
     assert "ANYONE WHO CAN REACH THIS ADDRESS" in public.log.read_text()
     assert "ANYONE" not in keyed.log.read_text()
 
 
-def test_keys_and_tokens_open_the_door_and_are_never_logged(keyed):
+def test_keys_and_tokens_authenticate_and_are_never_logged(keyed):
     with keyed.client() as client:
         refused = client.get("/v1/models", headers={"authorization": "Bearer wrong-key"})
         assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
@@ -160,30 +160,30 @@ def test_keys_and_tokens_open_the_door_and_are_never_logged(keyed):
     assert any(line.get("client") == "user:ole" and line["event"] == "request" for line in lines)
 
 
-def test_the_first_warning_is_json_as_all_that_follows(keyed):
+def test_first_warning_is_json_like_all_others(keyed):
     lines = [json.loads(line) for line in keyed.log.read_text().splitlines()]
     assert lines[0]["level"] == "warning" and "--api-key" in lines[0]["event"]
 
 
-def test_a_warning_before_a_setting_that_is_wrong_is_told_as_one(tmp_path):
+def test_warning_before_an_invalid_setting_is_logged_as_one(tmp_path):
     ended = run("--api-key", "k", "--log-file", str(tmp_path / "none" / "log"), "--port", "0")
     assert ended.returncode != 0
     assert "woolly: warning: other users of this machine see --api-key" in ended.stderr
 
 
-def test_a_model_that_is_broken_is_told_without_the_address_of_a_page(tmp_path):
+def test_broken_model_is_reported_without_a_page_url(tmp_path):
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
     ended = run("-m", str(tmp_path / "broken.gguf"), "--port", "0")
     assert ended.returncode == 1 and "broken.gguf" in ended.stderr
     assert "browser" not in ended.stderr
 
 
-def test_settings_of_the_environment_reach_the_server(named):
+def test_environment_settings_reach_the_server(named):
     with named.client() as client:
         assert client.get("/v1/models").json()["data"][0]["id"] == "sheep"
 
 
-def test_a_client_that_asks_too_often_waits_and_pages_that_are_configured_may_call(public):
+def test_too_frequent_client_waits_and_configured_pages_may_call(public):
     with public.client() as client:
         body = {"prompt": "quagga", "max_tokens": 2}
         replies = [client.post("/v1/completions", json=body) for _ in range(4)]
@@ -197,7 +197,7 @@ def test_a_client_that_asks_too_often_waits_and_pages_that_are_configured_may_ca
         assert "quagga" in public.log_with("quagga")
 
 
-def test_the_earlier_command_serves_from_the_reference_backend_where_it_is_told(named, tiny_model, tmp_path):
+def test_legacy_command_serves_from_the_reference_backend_on_request(named, tiny_model, tmp_path):
     body = {"prompt": "sheep", "max_tokens": 4, "temperature": 0}
     with serving(tiny_model, tmp_path, "--no-optimized-inference", ctx=64) as server, server.client() as client:
         slow = client.post("/v1/completions", json=body).json()
@@ -206,7 +206,7 @@ def test_the_earlier_command_serves_from_the_reference_backend_where_it_is_told(
     assert slow["choices"] == fast["choices"]
 
 
-def test_a_page_that_poses_as_this_machine_is_refused_unless_its_name_is_allowed(server, named):
+def test_page_with_a_foreign_host_is_rejected_unless_allowed(server, named):
     with server.client() as client:
         for host, status in (("evil.example", 403), ("localhost:1", 200), ("[::1]:8080", 200), ("10.0.0.1", 200)):
             assert client.get("/v1/models", headers={"host": host}).status_code == status
@@ -216,7 +216,7 @@ def test_a_page_that_poses_as_this_machine_is_refused_unless_its_name_is_allowed
         assert client.get("/v1/models", headers={"host": "lan"}).status_code == 403
 
 
-def test_an_event_is_sent_at_once_and_not_with_the_next_acknowledgement():
+def test_event_is_sent_without_waiting_for_an_acknowledgement():
     async def story():
         taken = asyncio.get_running_loop().create_future()
 
@@ -234,7 +234,7 @@ def test_an_event_is_sent_at_once_and_not_with_the_next_acknowledgement():
     asyncio.run(story())
 
 
-def test_the_earlier_commands_name_is_the_same_command():
+def test_legacy_command_name_is_the_same_command():
     script = "import sys; sys.argv[0] = 'woolly-server'; from woolly.cli.commands.serve import main; main()"
     ended = ready.run([sys.executable, "-c", script, "--port", "99999"], capture_output=True, text=True, timeout=WAIT)
     assert ended.returncode == 2
@@ -242,7 +242,7 @@ def test_the_earlier_commands_name_is_the_same_command():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_client_that_goes_away_while_it_is_written_to_does_not_end_the_server(named):
+def test_client_that_disconnects_during_a_write_does_not_end_the_server(named):
     status = Path(f"/proc/{named.process.pid}/status").read_text()
     ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
     assert ignored >> (signal.SIGPIPE - 1) & 1

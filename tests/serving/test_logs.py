@@ -30,13 +30,13 @@ def lines(caplog):
         ("/v1/moderations", {"input": "a"}, "not_supported: POST /v1/moderations: there is no moderation"),
     ],
 )
-def test_the_line_of_a_refused_request_has_the_reason(client, lines, path, body, reason):
+def test_log_line_of_a_rejected_request_has_the_reason(client, lines, path, body, reason):
     assert 400 <= client.post(path, json=body).status_code < 500
     (line,) = lines(path)
     assert line["reason"].startswith(reason) and "sheep" not in line["reason"]
 
 
-def test_a_refusal_of_the_gate_has_its_reason_too(app_with, lines):
+def test_gate_rejection_has_its_reason_too(app_with, lines):
     with app_with(api_key=("k",)) as client:
         client.get("/v1/models")
     (line,) = lines("/v1/models")
@@ -44,14 +44,14 @@ def test_a_refusal_of_the_gate_has_its_reason_too(app_with, lines):
 
 
 @pytest.mark.parametrize("path", ["/slots", "/health", "/metrics", "/api/v1/performance/stats"])
-def test_polling_is_logged_at_debug_only(client, lines, path):
+def test_polling_is_logged_only_at_debug(client, lines, path):
     client.get(path)
     (line,) = lines(path)
     assert line["levelno"] == (logging.DEBUG if line["status"] < 400 else logging.INFO)
     assert path in ("/health", "/slots") or line["status"] == 200
 
 
-def test_files_of_the_page_are_logged_at_debug_only(client, lines):
+def test_page_files_are_logged_only_at_debug(client, lines):
     page = client.get("/", headers={"accept": "text/html"}).text
     path = "/" + re.search(r'"(web/[^"]+\.js)"', page)[1]
     assert client.get(path).status_code == 200
@@ -63,7 +63,7 @@ def test_files_of_the_page_are_logged_at_debug_only(client, lines):
     ]
 
 
-def test_a_server_without_models_says_how_to_get_one(tmp_path, caplog):
+def test_server_without_models_says_how_to_get_one(tmp_path, caplog):
     settings = Settings(models_dir=tmp_path, sessions_file=tmp_path / "sessions.db", batches_dir=tmp_path / "batches")
     app = create_app(settings)
     with socket.socket() as listener:

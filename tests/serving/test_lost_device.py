@@ -87,7 +87,7 @@ def served(app_with, card):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot replace a process")
-def test_a_server_whose_gpu_fails_restarts_at_its_port(tiny_folder, tmp_path):
+def test_server_with_a_failed_gpu_restarts_on_its_port(tiny_folder, tmp_path):
     usage = tmp_path / "usage.db"
     flags = ("--threads", "1", "--usage-file", str(usage))
     with serving(tiny_folder / "tiny.gguf", tmp_path, *flags, ctx=128, main=FAULTY_MAIN) as server:
@@ -117,7 +117,7 @@ def test_a_server_whose_gpu_fails_restarts_at_its_port(tiny_folder, tmp_path):
     assert read_usage(usage, ())[0]["requests"] >= 3
 
 
-def test_usage_is_written_after_the_answers_that_a_restart_cuts_off(monkeypatch):
+def test_usage_is_written_after_answers_interrupted_by_a_restart(monkeypatch):
     done = []
 
     async def note(what):
@@ -149,7 +149,7 @@ def test_usage_is_written_after_the_answers_that_a_restart_cuts_off(monkeypatch)
     assert done == ["batches stopped", "answer ended", "usage written", "restart"]
 
 
-def test_a_server_in_another_program_says_that_it_must_be_restarted(served, card):
+def test_embedded_server_says_that_it_must_be_restarted(served, card):
     assert served.post("/v1/completions", json=ASKED).status_code == 200
     assert served.get("/health").status_code == 200
     card.fail()
@@ -179,7 +179,7 @@ def test_health_says_who_restarts_the_server(begins, words, served, card):
     assert served.get("/health").json()["error"]["message"] == f"{SENTENCE}; {words}"
 
 
-def test_a_gpu_that_fails_while_a_model_opens_is_lost_too(served, monkeypatch):
+def test_gpu_that_fails_while_a_model_opens_is_lost_too(served, monkeypatch):
     def fail(path, options):
         raise DeviceError(SENTENCE, code="lost", remedy="start the process anew")
 
@@ -193,7 +193,7 @@ def test_a_gpu_that_fails_while_a_model_opens_is_lost_too(served, monkeypatch):
     assert served.get("/health").json()["error"]["message"] == f"{SENTENCE}; the server restarts"
 
 
-def test_a_stream_that_its_gpu_leaves_ends_with_the_sentence(served, card, brake):
+def test_stream_interrupted_by_its_gpu_ends_with_the_error(served, card, brake):
     with served.stream("POST", "/v1/completions", json={**ASKED, "max_tokens": 100, "stream": True}) as reply:
         lines = reply.iter_lines()
         assert next(lines).startswith("data: ")
@@ -203,7 +203,7 @@ def test_a_stream_that_its_gpu_leaves_ends_with_the_sentence(served, card, brake
     assert SENTENCE in rest and "device_failed" in rest
 
 
-def test_the_driver_tells_once_that_its_device_is_lost(served, card):
+def test_driver_reports_a_lost_device_once(served, card):
     assert served.post("/v1/completions", json=ASKED).status_code == 200
     llm, told = card.opened[0], []
     llm.driver.on_fault = lambda: told.append(llm.driver.fault)

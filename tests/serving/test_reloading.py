@@ -25,7 +25,7 @@ from woolly.serving.lifecycle.reloading import Reloader
         (False, False, False, "stop"),  # there is nothing to read again
     ],
 )
-def test_sighup_reads_again_unless_the_terminal_is_gone(monkeypatch, had_terminal, has_terminal, is_needed, does):
+def test_sighup_reloads_unless_the_terminal_is_gone(monkeypatch, had_terminal, has_terminal, is_needed, does):
     done = []
     monkeypatch.setattr(lifecycle, "has_terminal", lambda: has_terminal)
     monkeypatch.setattr(lifecycle._Server, "handle_exit", lambda *_: done.append("stop"))
@@ -38,7 +38,7 @@ def test_sighup_reads_again_unless_the_terminal_is_gone(monkeypatch, had_termina
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
-def test_sighup_under_nohup_reads_again_on_the_event_loop(monkeypatch):
+def test_sighup_under_nohup_reloads_on_the_event_loop(monkeypatch):
     """A signal handler runs in the midst of any line, such as one of the reloading itself."""
     done, handlers, calls = [], [], []
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)
@@ -57,7 +57,7 @@ def test_sighup_under_nohup_reads_again_on_the_event_loop(monkeypatch):
     assert done == ["reload"]
 
 
-def test_files_are_read_again_when_they_change_and_not_else(tmp_path):
+def test_files_are_reloaded_only_when_they_change(tmp_path):
     file, read = tmp_path / "cert.pem", []
     file.write_text("one")
     reloader = Reloader(Settings(), Authority((), None, 60))
@@ -77,7 +77,7 @@ def test_files_are_read_again_when_they_change_and_not_else(tmp_path):
     assert read[-1] == "third"
 
 
-def test_a_file_of_plain_keys_is_read_again_too(tmp_path):
+def test_plain_key_file_is_reloaded_too(tmp_path):
     file = tmp_path / "keys"
     file.touch(0o600)
     file.write_text("first-key\n")
@@ -95,7 +95,7 @@ def test_a_file_of_plain_keys_is_read_again_too(tmp_path):
         Settings(api_key_file=file)
 
 
-def test_a_file_that_empties_while_it_is_read_opens_no_server(tmp_path, monkeypatch):
+def test_emptied_key_file_opens_no_server(tmp_path, monkeypatch):
     key = add_key(tmp_path / "keys.toml", "anna", limits={})
     settings = Settings(keys_file=tmp_path / "keys.toml")
     authority = Authority((), None, 60, (), settings.named_keys)

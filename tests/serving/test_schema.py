@@ -75,7 +75,7 @@ def told(error):
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
-def test_every_route_keeps_to_its_description(described, description, part):
+def test_every_route_matches_its_openapi_description(described, description, part):
     acceptance = importlib.import_module("schemathesis.specs.openapi.checks").positive_data_acceptance
     # BaseExceptionGroup, which Python has from 3.11 on: schemathesis and Hypothesis raise one for several failures.
     group = importlib.import_module("schemathesis.core.failures").FailureGroup.__base__

@@ -28,14 +28,14 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_flags_come_before_the_environment_before_the_file_before_the_defaults(folder):
+def test_flags_override_environment_file_and_defaults(folder):
     (folder / "woolly.toml").write_text("[serve]\nport = 1\nparallel = 2\ntop-k = 3\n")
     environment = {"WOOLLY_PORT": "10", "WOOLLY_PARALLEL": "20"}
     settings = read_settings({"port": 100}, environment)
     assert (settings.port, settings.parallel, settings.top_k, settings.draft_max) == (100, 20, 3, 8)
 
 
-def test_the_file_may_be_named_and_must_then_exist(folder):
+def test_file_may_be_named_and_must_then_exist(folder):
     (folder / "other.toml").write_text('[serve]\npreload = ["a", "b"]\ntimeout = 5\n')
     assert read_settings({"config": folder / "other.toml"}, {}).preload == ("a", "b")
     assert read_settings({}, {"WOOLLY_CONFIG": str(folder / "other.toml")}).timeout == 5.0
@@ -43,25 +43,25 @@ def test_the_file_may_be_named_and_must_then_exist(folder):
         read_settings({"config": folder / "missing.toml"}, {})
 
 
-def test_the_file_has_layers_as_a_number_or_as_text(folder):
+def test_gpu_layers_in_the_file_are_a_number_or_text(folder):
     for value, read in (("7", 7), ('"7"', "7"), ('"all"', "all")):
         (folder / "woolly.toml").write_text(f"[serve]\ngpu_layers = {value}\n")
         assert read_settings({}, {}).gpu_layers == read
     assert read_settings({}, {"WOOLLY_GPU_LAYERS": "7"}).gpu_layers == "7"
 
 
-def test_lists_are_separated_by_commas_or_given_several_times(folder):
+def test_lists_are_comma_separated_or_repeated(folder):
     assert read_settings({"api_key": ["a,b", "c"]}, {}).keys == ("a", "b", "c")
     assert read_settings({}, {"WOOLLY_API_KEY": "x, y"}).keys == ("x", "y")
 
 
-def test_keys_of_the_file_are_added_and_comments_left_out(folder):
+def test_keys_of_the_file_are_added_and_comments_ignored(folder):
     (folder / "keys").touch(0o600)
     (folder / "keys").write_text("# for the team\none\n\n  two \n")
     assert read_settings({"api_key": ["zero"], "api_key_file": folder / "keys"}, {}).keys == ("zero", "one", "two")
 
 
-def test_a_tilde_is_the_home_folder_in_every_source(folder, monkeypatch):
+def test_tilde_is_the_home_folder_in_every_source(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("USERPROFILE", str(folder))
     (folder / "models").mkdir()
@@ -78,7 +78,7 @@ def test_a_tilde_is_the_home_folder_in_every_source(folder, monkeypatch):
     assert settings.lora_scaled == (f"{folder / 'b'}:0.5", "~nobody-here/c:1")
 
 
-def test_a_misspelt_variable_is_told(folder, caplog):
+def test_misspelt_variable_gives_a_warning(folder, caplog):
     others = {
         "WOOLLY_HOME": "x",
         "WOOLLY_ISA": "avx2",
@@ -132,13 +132,13 @@ def test_a_misspelt_variable_is_told(folder, caplog):
         ({"top_p": 2.0}, {}, "", "top_p is 2.0"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(folder, flags, environment, file, says):
+def test_invalid_settings_are_rejected_by_name(folder, flags, environment, file, says):
     (folder / "woolly.toml").write_text(file)
     with pytest.raises(RequestError, match=re.escape(says)):
         read_settings(flags, environment)
 
 
-def test_what_is_no_setting_at_all_may_be_in_the_file(folder):
+def test_other_tables_may_be_in_the_file(folder):
     (folder / "woolly.toml").write_text('title = "ours"\nversion = 3\n[tool.other]\nport = 9\n[serve]\nport = 1\n')
     assert read_settings({}, {}).port == 1
 
@@ -164,14 +164,14 @@ def test_secrets_may_be_in_files(folder):
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 @pytest.mark.parametrize("name", ["api_key_file", "admin_key_file", "token_secret_file", "cluster_secret_file"])
-def test_a_file_of_secrets_that_others_can_read_is_told_of(folder, name):
+def test_world_readable_secret_file_gives_a_warning(folder, name):
     (folder / "open").write_text("s" * 32 + "\n")
     (folder / "open").chmod(0o644)
     with pytest.warns(UserWarning, match=r"others can read the secret in .*open; chmod 600 would prevent it"):
         read_settings({name: folder / "open"}, {})
 
 
-def test_an_empty_key_file_lets_nobody_in_rather_than_everybody(folder):
+def test_empty_key_file_admits_nobody(folder):
     (folder / "keys").touch(0o600)
     (folder / "keys").write_text("\n# none yet\n")
     with pytest.raises(RequestError, match="holds no key"):
@@ -179,7 +179,7 @@ def test_an_empty_key_file_lets_nobody_in_rather_than_everybody(folder):
 
 
 @pytest.mark.parametrize("name", ["api_key", "admin_key", "keys_file", "oidc_issuer"])
-def test_an_empty_guard_is_refused_rather_than_open_to_everybody(folder, name):
+def test_empty_guard_setting_is_rejected(folder, name):
     variable = f"WOOLLY_{name.upper()}"
     for empty in ("", " ", ","):
         with pytest.raises(RequestError, match=f"{variable} is empty, .*, or unset it"):
@@ -189,7 +189,7 @@ def test_an_empty_guard_is_refused_rather_than_open_to_everybody(folder, name):
         read_settings({}, {})
 
 
-def test_an_empty_key_is_refused_unless_a_flag_gives_one(folder):
+def test_empty_key_is_rejected_unless_a_flag_gives_one(folder):
     error = CliRunner().invoke(app, ["serve", "--api-key", ""]).exception
     assert isinstance(error, RequestError) and "--api-key is empty, which would keep nobody out" in str(error)
     assert read_settings({"api_key": ["one"]}, {"WOOLLY_API_KEY": ""}).keys == ("one",)
@@ -197,7 +197,7 @@ def test_an_empty_key_is_refused_unless_a_flag_gives_one(folder):
     assert not read_settings({}, {"WOOLLY_PORT": ""}).has_keys
 
 
-def test_every_setting_is_read_by_something():
+def test_every_setting_is_used():
     files = [path for room in ("serving", "cluster") for path in (ROOT / "woolly" / room).rglob("*.py")]
     source = "".join(path.read_text() for path in files if path.name != "configuration.py")
     # The options of a model are read together, row by row; tests/llm/test_add_option.py asks for their use.
@@ -214,7 +214,7 @@ def test_every_setting_is_a_flag():
                 assert spelling in help_text, setting.name
 
 
-def test_the_help_has_a_panel_for_each_table_of_the_reference_in_their_order():
+def test_help_has_a_panel_for_each_table_of_the_reference_in_order():
     invoked = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300", "TERMINAL_WIDTH": "300"})
     panels = re.findall(r"^╭─ (.+?) ─", invoked.output, re.MULTILINE)
     tables = re.findall(r"^## (.+)$", reference(), re.MULTILINE)
@@ -229,7 +229,7 @@ def test_the_help_has_a_panel_for_each_table_of_the_reference_in_their_order():
         ("--grp-attn-n 4", "file says"), ("--tools all", "runs no tools"), ("--rpc host:1", "RPC"),
     ],
 )  # fmt: skip
-def test_a_flag_of_llama_server_that_would_change_the_answer_is_refused_in_one_sentence(folder, flags, says):
+def test_llama_server_flag_that_changes_answers_gives_a_one_line_error(folder, flags, says):
     error = CliRunner().invoke(app, ["serve", *flags.split()]).exception
     assert isinstance(error, RequestError) and flags.split()[0] in str(error)
     assert says in str(error) and str(error).endswith("; leave it out")
@@ -245,14 +245,14 @@ def test_a_flag_of_llama_server_that_would_change_the_answer_is_refused_in_one_s
         ("--cache-reuse 256", "computed again"), ("--cache-ram 100", "--kv-tokens"), ("-sps 0.5", "longest beginning"),
     ],
 )  # fmt: skip
-def test_a_flag_of_llama_server_that_cannot_change_an_answer_is_taken_with_a_notice(folder, flags, says):
+def test_llama_server_flag_without_effect_on_answers_gives_a_notice(folder, flags, says):
     result = CliRunner().invoke(app, ["serve", *flags.split(), "-m", "missing.gguf"])
     assert isinstance(result.exception, StoreError) and "missing.gguf" in str(result.exception)
     (notice,) = result.stderr.splitlines()
     assert notice.startswith(f"woolly: {flags} has no effect: ") and says in notice
 
 
-def test_a_bare_fa_takes_no_word_that_is_not_its_value(folder):
+def test_bare_fa_flag_takes_only_its_values(folder):
     result = CliRunner().invoke(app, ["serve", "-fa", "-m", "missing.gguf"])
     assert isinstance(result.exception, StoreError) and result.stderr == ""
 
@@ -264,7 +264,7 @@ def test_a_bare_fa_takes_no_word_that_is_not_its_value(folder):
      "-np -1", "--sleep-idle-seconds -1", "-ctk q8_0 -ctv q8_0", "-b 2048 -ub 512", "--no-cache-idle-slots",
      "--no-webui"],
 )  # fmt: skip
-def test_a_flag_of_llama_server_for_what_is_done_anyway_is_accepted(folder, flags):
+def test_llama_server_flag_for_default_behavior_is_accepted(folder, flags):
     error = CliRunner().invoke(app, ["serve", *flags.split(), "-m", "missing.gguf"]).exception
     assert isinstance(error, StoreError) and "missing.gguf" in str(error)
 
@@ -281,18 +281,18 @@ def test_a_flag_of_llama_server_for_what_is_done_anyway_is_accepted(folder, flag
         ({"chat_template_kwargs": "[1]"}, "a JSON object was expected"),
     ],
 )
-def test_a_setting_of_llama_server_that_cannot_hold_is_refused(given, says):
+def test_unsupported_llama_server_setting_is_rejected(given, says):
     with pytest.raises(RequestError, match=re.escape(says)):
         Settings(**given)
 
 
-def test_a_context_that_is_not_unified_is_divided():
+def test_non_unified_context_is_divided():
     assert Settings(ctx_size=512, parallel=2).request_ctx == 512
     assert Settings(ctx_size=512, parallel=2, kv_unified=False).request_ctx == 256
     assert Settings(ctx_size=0, kv_unified=False).request_ctx is None
 
 
-def test_no_flag_of_others_hides_one_of_ours():
+def test_no_foreign_flag_hides_one_of_ours():
     ours = {name for setting in fields(Settings) for flag in setting.metadata["flags"] for name in flag.split("/")}
     serve = app.get_command(Context(app), "serve")
     for name in ours & set(LLAMA_FLAGS):
@@ -302,13 +302,13 @@ def test_no_flag_of_others_hides_one_of_ours():
     assert len(theirs) == len(set(theirs))
 
 
-def test_other_commands_do_not_load_the_web_framework():
+def test_other_commands_do_not_import_the_web_framework():
     script = "import sys, woolly.cli; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "numpy"} & set(loaded)
 
 
-def test_backend_and_device_reach_the_model_unless_they_contradict_each_other():
+def test_backend_and_device_reach_the_model_unless_contradictory():
     options = Settings(backend="cuda", device="cuda:1").model_options()
     assert (options.backend, options.device) == ("cuda", "cuda:1")
     assert Settings(optimized_inference=False).model_options().backend == "reference"
@@ -328,7 +328,7 @@ def test_backend_and_device_reach_the_model_unless_they_contradict_each_other():
     ("k", "v", "both"),
     [(None, None, None), (None, "f16", "f16"), (None, "q4", "f16/q4"), ("q4", None, "q4"), ("q4", "q4", "q4")],
 )
-def test_types_of_keys_and_values_are_one_name(k, v, both):
+def test_cache_types_of_keys_and_values_are_one_name(k, v, both):
     assert Settings(cache_type_k=k, cache_type_v=v).model_options().kv_type == both
 
 

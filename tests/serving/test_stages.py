@@ -21,7 +21,7 @@ def text_of(reply):
     return reply.json()["choices"][0]["text"]
 
 
-def test_a_server_over_stages_answers_as_one_process_and_needs_no_memory_for_weights(
+def test_server_over_stages_answers_like_one_process_and_needs_no_weight_memory(
     app_with, tiny_folder, tmp_path, monkeypatch
 ):
     model = tiny_folder / "tiny.gguf"
@@ -34,7 +34,7 @@ def test_a_server_over_stages_answers_as_one_process_and_needs_no_memory_for_wei
             assert text_of(client.post("/v1/completions", json=BODY)) == want
 
 
-def test_a_lost_stage_is_a_503_that_names_it(app_with, tiny_folder, tmp_path, monkeypatch):
+def test_lost_stage_is_a_503_that_names_it(app_with, tiny_folder, tmp_path, monkeypatch):
     model = tiny_folder / "tiny.gguf"
     with on_threads(model, 2) as stages:
         listed = names(stages)
@@ -49,7 +49,7 @@ def test_a_lost_stage_is_a_503_that_names_it(app_with, tiny_folder, tmp_path, mo
             assert listed[1] in reply.json()["error"]["message"] and "Retry-After" in reply.headers
 
 
-def test_stages_are_of_a_model_that_is_named():
+def test_stages_need_a_named_model():
     with pytest.raises(RequestError, match="stages hold one model"):
         Settings(stages=("127.0.0.1:1",))
     with pytest.raises(RequestError, match="stages serve one engine at a time"):

@@ -43,7 +43,7 @@ def stuck(request, tiny_model, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("stuck", ["0.5"], indirect=True)
-def test_a_thread_that_does_not_end_delays_the_end_by_seconds_only(stuck):
+def test_unending_thread_delays_shutdown_only_by_seconds(stuck):
     server, replies, reader = stuck
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(WAIT) == 0  # which the thread does not: it sleeps for ten times as long
@@ -58,7 +58,7 @@ def test_a_thread_that_does_not_end_delays_the_end_by_seconds_only(stuck):
 
 
 @pytest.mark.parametrize("stuck", ["1200"], indirect=True)
-def test_a_second_signal_ends_at_once(stuck):
+def test_second_signal_stops_immediately(stuck):
     server, _, _ = stuck
     server.process.send_signal(signal.SIGTERM)
     server.log_with("draining")
@@ -66,7 +66,7 @@ def test_a_second_signal_ends_at_once(stuck):
     assert server.process.wait(WAIT) == 128 + signal.SIGINT
 
 
-def test_the_start_names_the_page_and_a_hangup_drains_as_sigterm_does(tiny_model, tmp_path):
+def test_start_prints_the_page_url_and_sighup_drains_like_sigterm(tiny_model, tmp_path):
     # What runs these tests may itself ignore the signal, as under nohup, and a child would inherit that.
     main = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); from woolly.cli import main; main()"
     with serving(tiny_model, tmp_path, ctx=64, main=main) as server:
@@ -76,7 +76,7 @@ def test_the_start_names_the_page_and_a_hangup_drains_as_sigterm_does(tiny_model
         assert "draining" in server.log.read_text()
 
 
-def test_a_server_without_a_page_names_none_and_under_nohup_outlives_the_terminal(tiny_model, tmp_path, monkeypatch):
+def test_server_without_a_page_prints_no_url_and_survives_hangup_under_nohup(tiny_model, tmp_path, monkeypatch):
     ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from woolly.cli import main; main()"
     monkeypatch.setattr(conftest, "_MAIN", ignoring)
     with serving(tiny_model, tmp_path, "--no-webui", ctx=64) as server, server.client() as client:
@@ -86,7 +86,7 @@ def test_a_server_without_a_page_names_none_and_under_nohup_outlives_the_termina
         assert client.get("/health").status_code == 200
 
 
-def test_few_files_are_fewer_connections_and_few_lines_of_the_log(tiny_model, tmp_path, monkeypatch):
+def test_low_file_limit_means_fewer_connections_and_few_log_lines(tiny_model, tmp_path, monkeypatch):
     limited = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); " + conftest._MAIN
     monkeypatch.setattr(conftest, "_MAIN", limited)
     with serving(tiny_model, tmp_path, ctx=64) as server, contextlib.ExitStack() as held:

@@ -14,7 +14,7 @@ from woolly.serving.errors import ApiError
 AUDIO = {"data": "AAAA", "format": "wav"}
 
 
-def test_openais_input_audio_and_vllms_audio_url():
+def test_openai_input_audio_and_vllm_audio_url():
     parts = [{"type": "text", "text": "what?"}, {"type": "input_audio", "input_audio": AUDIO}]
     audio = AudioInput(base64="AAAA", where="messages.0.content.1.input_audio")
     read = openai.read_messages([openai.Message(role="user", content=parts)])
@@ -29,7 +29,7 @@ def test_openais_input_audio_and_vllms_audio_url():
             openai.read_messages([openai.Message(role="user", content=[part])])
 
 
-def test_the_responses_input_audio():
+def test_responses_input_audio():
     content = [{"type": "input_audio", "input_audio": AUDIO}, {"type": "input_text", "text": "what?"}]
     audio = AudioInput(base64="AAAA", where="input.0.content.0.input_audio")
     assert said(read_items([{"role": "user", "content": content}])) == (chat.AudioPart(audio), chat.TextPart("what?"))
@@ -37,14 +37,14 @@ def test_the_responses_input_audio():
         read_items([{"role": "system", "content": content}])
 
 
-def test_geminis_inline_audio():
+def test_gemini_inline_audio():
     parts = [{"inlineData": {"mimeType": "audio/mp3", "data": "-_AA"}}, {"text": "what?"}]
     audio = AudioInput(base64="+/AA", media_type="audio/mp3", where="contents.0.parts.0.inlineData")
     content = gemini.Content.model_validate({"role": "user", "parts": parts})
     assert said(gemini.read_contents(None, [content])) == (chat.AudioPart(audio), chat.TextPart("what?"))
 
 
-def test_addresses_of_other_servers_are_never_fetched():
+def test_remote_audio_urls_are_never_fetched():
     with pytest.raises(RequestError, match=r"is not an audio URL; .*audio is not fetched"):
         AudioInput(url="https://example.com/a.wav", where="x").read()
     with pytest.raises(RequestError, match="its type is 'image/png'; an audio clip was expected"):

@@ -24,7 +24,7 @@ def said(messages):
     return message.content
 
 
-def test_openais_image_url():
+def test_openai_image_url():
     for url in ({"url": URL}, {"url": URL, "detail": "auto"}, URL):
         parts = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": url}]
         picture = ImageInput(url=URL, where="messages.0.content.1.image_url")
@@ -34,7 +34,7 @@ def test_openais_image_url():
         openai.read_messages([openai.Message(role="user", content=[{"type": "image_url", "image_url": 3}])])
 
 
-def test_the_responses_input_image():
+def test_responses_input_image():
     content = [{"type": "input_text", "text": "what?"}, {"type": "input_image", "image_url": URL}]
     picture = ImageInput(url=URL, where="input.0.content.1.image_url")
     assert said(read_items([{"role": "user", "content": content}])) == (chat.TextPart("what?"), chat.ImagePart(picture))
@@ -44,7 +44,7 @@ def test_the_responses_input_image():
         read_items([{"role": "system", "content": [{"type": "input_image", "image_url": URL}]}])
 
 
-def test_anthropics_image():
+def test_anthropic_image():
     source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
     blocks = [{"type": "image", "source": source}, {"type": "text", "text": "what?"}]
     picture = ImageInput(base64="AAAA", media_type="image/png", where="messages.0.content.0.source")
@@ -60,7 +60,7 @@ def test_anthropics_image():
         anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])
 
 
-def test_geminis_inline_data():
+def test_gemini_inline_data():
     parts = [{"inlineData": {"mimeType": "image/png", "data": "-_AA"}}, {"text": "what?"}]
     picture = ImageInput(base64="+/AA", media_type="image/png", where="contents.0.parts.0.inlineData")
     content = gemini.Content.model_validate({"role": "user", "parts": parts})
@@ -69,7 +69,7 @@ def test_geminis_inline_data():
         gemini.read_contents(None, [gemini.Content.model_validate({"parts": [{"fileData": {"fileUri": "x"}}]})])
 
 
-def test_ollamas_images():
+def test_ollama_images():
     body = ChatBody.model_validate({"model": "m", "messages": [{"role": "user", "content": "a", "images": ["AAAA"]}]})
     picture = ImageInput(base64="AAAA", where="messages.0.images.0")
     assert said(body.to_chat(SamplingParams()).messages) == (chat.ImagePart(picture), chat.TextPart("a"))
@@ -87,7 +87,7 @@ def test_ollamas_images():
         GenerateBody.model_validate({"model": "m", "prompt": "a", "images": ["AAAA"], "raw": True}).check()
 
 
-def test_text_alone_stays_one_text():
+def test_text_only_content_stays_one_text():
     blocks = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert said(anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])) == "a\nb"
     content = gemini.Content.model_validate({"role": "user", "parts": [{"text": "a"}, {"text": "b"}]})
@@ -118,7 +118,7 @@ def test_files_of_every_dialect():
     assert part.file == FileInput(data="+/AA", media_type="application/pdf", where="contents.0.parts.0.inlineData")
 
 
-def test_files_of_other_servers_are_named_by_their_addresses():
+def test_remote_files_are_named_by_their_urls():
     """Whether they are fetched is decided when the conversation is laid out."""
     url = "https://example.com/a.pdf"
     (part,) = said(read_items([{"role": "user", "content": [{"type": "input_file", "file_url": url}]}]))
@@ -128,7 +128,7 @@ def test_files_of_other_servers_are_named_by_their_addresses():
     assert part == chat.FilePart(FileInput(data=url, name="b", where="messages.0.content.0.source"))
 
 
-def test_files_that_are_kept_elsewhere_are_refused_by_name():
+def test_files_stored_elsewhere_are_rejected_by_name():
     with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file\.file_id: files are not kept"):
         openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": {"file_id": "f"}}])])
     with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file: an object with file_data"):

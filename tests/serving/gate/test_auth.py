@@ -30,18 +30,18 @@ def authority():
     return Authority(("first-key", "second-key"), SECRET, 3600)
 
 
-def test_each_key_is_known_and_none_other(authority):
+def test_only_configured_keys_are_accepted(authority):
     first, second = authority.identify("first-key"), authority.identify("second-key")
     assert first and second and first != second
     for wrong in (None, "", "first-ke", "first-key ", "FIRST-KEY", "first-key,second-key", "\ud800", "x" * 10**6):
         assert authority.identify(wrong) is None
 
 
-def test_a_name_of_a_client_does_not_give_its_key_away(authority):
+def test_client_name_does_not_reveal_its_key(authority):
     assert "first" not in repr(authority.identify("first-key"))
 
 
-def test_a_token_stands_for_its_user_until_it_expires(authority, monkeypatch):
+def test_token_identifies_its_user_until_it_expires(authority, monkeypatch):
     token, seconds = authority.issue("ole", "first-key")
     assert seconds == 3600
     assert authority.identify(token).name == "user:ole"
@@ -54,7 +54,7 @@ def test_a_token_stands_for_its_user_until_it_expires(authority, monkeypatch):
         assert (authority.validate(token) is not None) == is_valid
 
 
-def test_a_user_shares_the_rate_of_its_key_and_is_nobody_to_another_key(authority):
+def test_user_shares_the_rate_of_its_key_and_is_unknown_to_others(authority):
     first, second = (authority.identify(authority.issue("ole", f"{n}-key")[0]) for n in ("first", "second"))
     assert first.name == second.name and first.owner != second.owner
     assert first.key == authority.identify("first-key").key != second.key
@@ -62,7 +62,7 @@ def test_a_user_shares_the_rate_of_its_key_and_is_nobody_to_another_key(authorit
     assert again.identify(again.issue("ole", "first-key")[0]).owner == first.owner
 
 
-def test_a_token_needs_a_key(authority):
+def test_token_needs_a_key(authority):
     with pytest.raises(ApiError) as caught:
         authority.issue("ole", "wrong")
     assert (caught.value.status, caught.value.code) == (401, "authentication_failed")
@@ -75,33 +75,33 @@ def test_no_byte_of_a_token_can_be_changed(authority):
         assert authority.validate(token[:i] + other + token[i + 1 :]) is None
 
 
-def test_an_unsigned_token_is_refused(authority):
+def test_unsigned_token_is_rejected(authority):
     claims = {"sub": "ole", "iat": 0, "exp": 2**40, "key": "open"}
     for header in ({"alg": "none"}, {"alg": "HS256", "typ": "JWT"}):
         for signature in ("", part("x")):
             assert authority.validate(f"{part(header)}.{part(claims)}.{signature}") is None
 
 
-def test_a_token_ends_with_its_key_and_with_the_secret(authority):
+def test_token_ends_with_its_key_and_the_secret(authority):
     token, _ = authority.issue("ole", "first-key")
     assert Authority(("first-key",), SECRET, 3600).validate(token)
     assert Authority(("second-key",), SECRET, 3600).validate(token) is None
     assert Authority(("first-key",), "another secret entirely, as long", 3600).validate(token) is None
 
 
-def test_a_token_of_an_open_server_is_worth_nothing_when_keys_are_needed():
+def test_token_of_an_open_server_is_invalid_once_keys_are_needed():
     token, _ = Authority((), SECRET, 3600).issue("ole", "")
     assert Authority((), SECRET, 3600).validate(token)
     assert Authority(("key",), SECRET, 3600).validate(token) is None
 
 
 @pytest.mark.parametrize("user", ["", "a\nb", "x" * 201])
-def test_a_user_has_a_sound_name(authority, user):
+def test_user_name_is_validated(authority, user):
     with pytest.raises(ApiError, match="user_id"):
         authority.issue(user, "first-key")
 
 
-def test_a_token_is_a_json_web_token_that_others_can_check(authority):
+def test_token_is_a_standard_json_web_token(authority):
     token, _ = authority.issue("ole", "first-key")
     head, claims, signature = token.split(".")
     assert "=" not in token
@@ -115,7 +115,7 @@ def test_a_token_is_a_json_web_token_that_others_can_check(authority):
     assert authority.validate(signed({"typ": "JWT", "alg": "HS256"}, read)) == read
 
 
-def test_a_token_cannot_choose_how_it_is_checked_or_hold_what_is_no_claim(authority):
+def test_token_cannot_choose_its_algorithm_or_have_invalid_claims(authority):
     sound = authority.validate(authority.issue("ole", "first-key")[0])
     header = {"alg": "HS256", "typ": "JWT"}
     assert authority.validate(signed(header, sound)) == sound
@@ -136,7 +136,7 @@ def test_a_token_cannot_choose_how_it_is_checked_or_hold_what_is_no_claim(author
         assert authority.validate(text) is None
 
 
-def test_the_time_does_not_tell_which_key_matched(monkeypatch):
+def test_key_comparison_takes_constant_time(monkeypatch):
     compared = []
     plain = hmac.compare_digest
 

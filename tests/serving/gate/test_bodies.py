@@ -20,7 +20,7 @@ def messages(*parts, delay=0.0):
     return receive
 
 
-def test_a_body_is_read_whole_and_refused_when_it_is_too_large_or_too_slow():
+def test_too_large_or_too_slow_body_is_rejected():
     assert run_skipping(read_body(messages(b"ab", b"cd"), None, 4, 1)) == b"abcd"
     for declared, receive, status in (
         (5, messages(b""), 413),
@@ -48,7 +48,7 @@ def test_bodies_of_all_requests_share_one_budget():
     assert budget.n_held == 0
 
 
-def test_a_body_beyond_the_budget_is_a_503_and_what_was_held_is_given_back(app_with):
+def test_body_beyond_the_budget_is_a_503_and_its_bytes_are_released(app_with):
     with app_with(max_body="4KB", max_bodies="4KB") as client:
         budget, body = client.app.state.bodies, {"content": "x" * 3000}
         budget.n_held = 1500

@@ -43,7 +43,7 @@ async def app(scope, receive, send):
 
 @pytest.mark.parametrize("make", [lambda: connection_class(10, 5), lambda: socket_class(5)], ids=["http", "ws"])
 @pytest.mark.parametrize("reads_again", [False, True])
-def test_a_connection_is_aborted_when_its_client_stops_reading(make, reads_again):
+def test_connection_is_aborted_when_its_client_stops_reading(make, reads_again):
     async def story():
         config = uvicorn.Config(app, lifespan="off")
         protocol = make()(config, ServerState(), {})
@@ -60,7 +60,7 @@ def test_a_connection_is_aborted_when_its_client_stops_reading(make, reads_again
     run_skipping(story())
 
 
-def test_a_client_that_reads_slowly_is_not_cut():
+def test_slow_reader_is_not_disconnected():
     async def story():
         protocol = connection_class(10, 5)(uvicorn.Config(app, lifespan="off"), ServerState(), {})
         transport = Transport()
@@ -95,7 +95,7 @@ async def listening(app, seconds):
 REQUEST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
 
 
-def test_a_silent_reader_is_cut_when_its_whole_reply_waits_below_the_mark():
+def test_silent_reader_is_disconnected_even_with_a_small_pending_reply():
     async def reply(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x" * 60_000})
@@ -115,7 +115,7 @@ def test_a_silent_reader_is_cut_when_its_whole_reply_waits_below_the_mark():
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_a_client_that_sends_no_more_gets_its_reply_and_one_that_closed_is_noticed(is_gone):
+def test_half_closed_client_gets_its_reply_and_a_closed_one_is_detected(is_gone):
     left = []
 
     async def reply(scope, receive, send):

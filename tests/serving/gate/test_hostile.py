@@ -100,7 +100,7 @@ def test_no_body_of_the_corpus_breaks_any_route(strict):
     assert_serves(strict)
 
 
-def test_wrong_content_types_and_methods_are_told(strict):
+def test_wrong_content_types_and_methods_are_reported(strict):
     with strict.client() as client:
         for path in ROUTES:
             assert client.get(path).status_code in (200, 404, 405)
@@ -109,7 +109,7 @@ def test_wrong_content_types_and_methods_are_told(strict):
                 assert 400 <= reply.status_code < 500 and reply.json()["error"]["message"]
 
 
-def test_a_large_body_is_refused_by_what_it_declares_and_by_what_it_sends(strict):
+def test_large_body_is_rejected_by_declared_and_actual_size(strict):
     with strict.client() as client:
         reply = client.post("/v1/completions", json={"prompt": "x" * 200_000})
         assert (reply.status_code, reply.json()["error"]["code"]) == (413, "body_too_large")
@@ -127,7 +127,7 @@ def test_a_large_body_is_refused_by_what_it_declares_and_by_what_it_sends(strict
     assert_serves(strict)
 
 
-def test_a_long_prompt_is_refused_with_both_numbers(strict):
+def test_long_prompt_is_rejected_with_both_numbers(strict):
     with strict.client() as client:
         reply = client.post("/v1/completions", json={"prompt": "sheep " * 100, "max_tokens": 1})
         error = reply.json()["error"]
@@ -148,7 +148,7 @@ def test_a_long_prompt_is_refused_with_both_numbers(strict):
         b"GET /v1/models/%ff%fe%00..%2f..%2fetc%2fpasswd HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
     ],
 )  # fmt: skip
-def test_what_is_no_http_is_refused_and_closed(strict, data):
+def test_non_http_is_rejected_and_closed(strict, data):
     with connect(strict) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(data)
         reply = reply_of(connection)
@@ -156,7 +156,7 @@ def test_what_is_no_http_is_refused_and_closed(strict, data):
     assert_serves(strict)
 
 
-def test_nothing_is_read_after_a_body_of_two_lengths(strict):
+def test_nothing_is_read_after_a_body_with_two_lengths(strict):
     hidden = b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     both = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     request = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n" + both + hidden
@@ -167,7 +167,7 @@ def test_nothing_is_read_after_a_body_of_two_lengths(strict):
             assert reply_of(connection).count(b"HTTP/1.1 ") == n_replies
 
 
-def test_who_sends_too_slowly_is_cut_off(strict):
+def test_slow_sender_is_disconnected(strict):
     idle, headers, body = (connect(strict) for _ in range(3))
     with idle, headers, body:
         headers.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n")
@@ -185,7 +185,7 @@ def test_who_sends_too_slowly_is_cut_off(strict):
     assert_serves(strict)
 
 
-def test_one_connection_too_many_is_told_so_and_others_are_served_on(tiny_model, tmp_path):
+def test_one_connection_too_many_is_rejected_and_others_are_served(tiny_model, tmp_path):
     health = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     flags = ("--timeout", "600", "--max-connections", "40")  # those that send nothing are not cut meanwhile
     with serving(tiny_model, tmp_path, *flags, ctx=512) as server:
@@ -204,7 +204,7 @@ def test_one_connection_too_many_is_told_so_and_others_are_served_on(tiny_model,
         assert_serves(server)
 
 
-def test_a_full_queue_answers_while_an_answer_runs(tiny_model, tmp_path):
+def test_full_queue_is_reported_during_an_answer(tiny_model, tmp_path):
     body = {"prompt": "Once upon a time", "max_tokens": 1000, "ignore_eos": True, "stream": True}
     flags = ("-np", "1", "--max-queue", "0")
     with serving(tiny_model, tmp_path, *flags, main=SLOW_MAIN) as small, small.client() as client:
@@ -217,7 +217,7 @@ def test_a_full_queue_answers_while_an_answer_runs(tiny_model, tmp_path):
         assert_serves(small)
 
 
-def test_streams_that_are_dropped_free_their_places(server):
+def test_dropped_streams_free_their_slots(server):
     body = {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
     request = [json.dumps({**body, "stream": stream}).encode() for stream in (True, False)]
     for i in range(20):
@@ -233,7 +233,7 @@ def test_streams_that_are_dropped_free_their_places(server):
     assert_serves(server)
 
 
-def test_a_reader_that_stops_reading_holds_up_nobody(server):
+def test_reader_that_stops_reading_delays_nobody(server):
     body = json.dumps(
         {"prompt": "Once", "max_tokens": 1200, "ignore_eos": True, "stream": True, "logprobs": 5}
     ).encode()
@@ -255,7 +255,7 @@ def test_a_reader_that_stops_reading_holds_up_nobody(server):
     assert_serves(server)
 
 
-def test_a_reader_that_takes_nothing_is_cut_and_its_answer_ends(strict):
+def test_reader_that_takes_nothing_is_disconnected_and_its_answer_ends(strict):
     """An answer without an end, of which nothing is read: what ends it is --timeout."""
     body = {"prompt": "Once", "n_predict": 1_000_000, "ignore_eos": True, "context_shift": True, "stream": True}
     request = json.dumps({**body, "n_probs": 100}).encode()  # much for each token, since the system's buffers take some

@@ -30,7 +30,7 @@ json_values = st.recursive(
 
 
 @given(json_values, st.booleans())
-def test_all_that_is_json_passes_as_it_is(value, ascii_only):
+def test_valid_json_passes_unchanged(value, ascii_only):
     assert check(json.dumps(value, ensure_ascii=ascii_only).encode()) == value
 
 
@@ -43,7 +43,7 @@ def test_all_that_is_json_passes_as_it_is(value, ascii_only):
         b"[" * 100_000, b'{"a":' * 2000 + b"1" + b"}" * 2000, b"[" * 200 + b"]" * 200,
     ],
 )  # fmt: skip
-def test_what_is_no_honest_json_is_a_400(body):
+def test_hostile_json_is_a_400(body):
     with pytest.raises(ApiError) as caught:
         check(body)
     assert (caught.value.status, caught.value.code) == (400, "invalid_json")
@@ -57,7 +57,7 @@ def test_what_is_no_honest_json_is_a_400(body):
         (keys(MAX_KEYS), keys(MAX_KEYS + 1), "10000 keys"),
     ],
 )
-def test_values_and_keys_are_counted_and_what_lies_in_texts_is_not(most, more, named):
+def test_values_and_keys_are_counted_outside_strings(most, more, named):
     check(most)
     with pytest.raises(ApiError, match=named) as caught:
         check(more)
@@ -70,7 +70,7 @@ def test_depth_is_counted_on_every_branch():
         check(b"[1, {}, " + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"]")
 
 
-def test_the_body_of_a_request_is_parsed_once(client, monkeypatch):
+def test_request_body_is_parsed_once(client, monkeypatch):
     # Values are kept, not counted: opening the model parses the index of its GPU kernels, if this build has some.
     parsed, loads, body = [], json.loads, {"content": "hi"}
 
@@ -84,7 +84,7 @@ def test_the_body_of_a_request_is_parsed_once(client, monkeypatch):
     assert reply.status_code == 200 and parsed.count(body) == 1
 
 
-def test_every_router_is_one_whose_routes_take_the_parsed_body():
+def test_every_router_uses_the_parsed_body():
     folder = Path(serving.__file__).parent
     importing = re.compile(r"^from fastapi import .*APIRouter", re.M)
     assert not [path for path in folder.rglob("*.py") if importing.search(path.read_text())]

@@ -67,13 +67,13 @@ def front(health):
     return TestClient(app)
 
 
-def test_a_request_passes_all_layers_and_its_body_is_given_both_ways(front):
+def test_request_passes_all_layers_and_its_body_both_ways(front):
     reply = front.post("/echo", json={"a": 1}, headers={**KEY, "x-request-id": "mine"})
     assert reply.status_code == 200 and reply.headers["x-request-id"] == "mine"
     assert re.fullmatch(r"\('key:[0-9a-f]{8}', \{'a': 1\}, b'\{\"a\": ?1\}'\)", reply.text)
 
 
-def test_each_layer_refuses_in_its_turn(front, health):
+def test_each_layer_rejects_in_its_turn(front, health):
     def code(reply):
         return reply.status_code, reply.json()["error"]["code"]
 

@@ -11,7 +11,7 @@ ASK = {"access-control-request-method": "POST", "access-control-request-headers"
 @pytest.mark.parametrize(
     "origin", ["http://localhost:3000", "http://127.0.0.1:5173", "http://localhost", "http://[::1]:1"]
 )
-def test_pages_of_this_machine_may_call_a_local_server(client, origin):
+def test_local_pages_may_call_a_local_server(client, origin):
     allowed = client.options("/v1/completions", headers={"origin": origin, **ASK})
     assert allowed.status_code == 200 and allowed.headers["access-control-allow-origin"] == origin
     reply = client.post("/tokenize", json={"content": "a"}, headers={"origin": origin})
@@ -27,7 +27,7 @@ def test_other_pages_may_not(client, origin):
     assert client.post("/tokenize", json={"content": "a"}, headers={"origin": origin}).status_code == 403
 
 
-def test_a_list_replaces_the_default_and_a_public_server_has_none():
+def test_list_replaces_the_default_and_a_public_server_has_none():
     assert not Origins(Settings(cors_origins=("https://a.example",))).allow("http://localhost:3000")
     assert Origins(Settings(cors_origins=("https://a.example",))).allow("https://a.example")
     assert not Origins(Settings(host="0.0.0.0")).allow("http://localhost:3000")

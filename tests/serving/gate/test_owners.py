@@ -27,7 +27,7 @@ def test_without_keys_all_share_prefixes(client):
     assert cached(client, {}) == 0 and cached(client, {}) > 0
 
 
-def test_users_of_one_key_have_prefixes_of_their_own(app_with):
+def test_users_of_one_key_have_separate_prefixes(app_with):
     with app_with(api_key=("one",)) as client:
 
         def token(user):
@@ -39,7 +39,7 @@ def test_users_of_one_key_have_prefixes_of_their_own(app_with):
         assert cached(client, ben) == 0
 
 
-def test_slots_show_the_parameters_of_own_requests_only(app_with, brake):
+def test_slots_show_only_the_parameters_of_own_requests(app_with, brake):
     with app_with(api_key=("one", "two")) as client:
         body = {"prompt": "a", "n_predict": 300, "ignore_eos": True, "stop": ["SECRET"], "logit_bias": [[5, 1]]}
         asking = threading.Thread(target=lambda: client.post("/completion", json=body, headers=ONE))

@@ -86,7 +86,7 @@ def sent(is_quick, method, version, headers, status=200, pauses=False):
         ("GET", "1.1", [], {}),
     ],
 )
-def test_a_reply_has_the_bytes_that_h11_makes(method, version, headers, more):
+def test_reply_has_the_bytes_of_h11(method, version, headers, more):
     data, n_drains = sent(False, method, version, headers, **more)
     assert sent(True, method, version, headers, **more) == (data, n_drains)
     assert bool(n_drains) == ("pauses" in more)

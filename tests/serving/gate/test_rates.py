@@ -6,7 +6,7 @@ from woolly.serving.errors import ApiError
 from woolly.serving.gate.rates import Guesses, RateLimiter
 
 
-def test_a_client_gets_its_rate_and_then_waits_as_long_as_it_is_told():
+def test_client_gets_its_rate_and_then_waits_as_announced():
     now = 0.0
     limiter = RateLimiter(60, lambda: now)
     for _ in range(60):
@@ -21,14 +21,14 @@ def test_a_client_gets_its_rate_and_then_waits_as_long_as_it_is_told():
         limiter.count("a")
 
 
-def test_ten_thousand_clients_at_most_are_remembered():
+def test_at_most_ten_thousand_clients_are_tracked():
     limiter = RateLimiter(1, lambda: 0.0)
     for i in range(20_000):
         limiter.count(f"client {i}")
     assert len(limiter._buckets) == 10_000
 
 
-def test_an_address_that_guesses_keys_waits_and_its_neighbours_do_not():
+def test_address_that_guesses_keys_waits_and_its_neighbours_do_not():
     now = 0.0
     guesses = Guesses(lambda: now)
     guesses.right("address", "a neighbour's key")

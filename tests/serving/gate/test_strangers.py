@@ -62,7 +62,7 @@ TAKES = {
 OF_NOBODY = {"/v1/models/{id}", "/slots/{id_slot}", "/api/v1/requests/{id}"}
 
 
-def test_the_table_has_every_route_with_an_id(client):
+def test_table_has_every_route_with_an_id(client):
     paths = client.get("/openapi.json").json()["paths"]
     found = {
         (method.upper(), path)
@@ -124,7 +124,7 @@ def ask(client, method, path, body, headers, id, item):
     return reply.status_code, re.sub(r'"request_id":"[^"]*"', "", reply.text.replace(id, "ID").replace(item, "ITEM"))
 
 
-def test_what_another_key_has_is_as_if_it_did_not_exist(held):
+def test_objects_of_another_key_do_not_exist(held):
     client, ids = held
     seen = {}
     for kind, routes in TAKES.items():

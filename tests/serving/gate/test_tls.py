@@ -74,7 +74,7 @@ async def hello(scope, receive, send):
     await send({"type": "http.response.body", "body": scope["scheme"].encode()})
 
 
-def test_a_certificate_of_this_machine_is_trusted_by_who_has_its_file(files):
+def test_generated_certificate_is_trusted_by_clients_with_its_file(files):
     made = Certificate(*files)
     assert re.fullmatch("(?:[0-9A-F]{2}:){31}[0-9A-F]{2}", made.fingerprint)
     with listening(hello, made.context) as (port, _), connect(port, files[0]) as client:
@@ -85,7 +85,7 @@ def test_a_certificate_of_this_machine_is_trusted_by_who_has_its_file(files):
     assert sys.platform == "win32" or files[1].stat().st_mode & 0o077 == 0
 
 
-def test_a_certificate_that_changes_is_shown_to_the_next_client(files, tmp_path):
+def test_changed_certificate_is_used_for_the_next_client(files, tmp_path):
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     for own, given in zip((cert, key), files, strict=True):
         own.write_bytes(given.read_bytes())
@@ -103,7 +103,7 @@ def test_a_certificate_that_changes_is_shown_to_the_next_client(files, tmp_path)
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(30.0, 5.0), (2.0, 2.0)])
-def test_a_handshake_has_five_seconds_at_most(files, monkeypatch, timeout, seconds):
+def test_handshake_has_a_timeout_of_five_seconds(files, monkeypatch, timeout, seconds):
     """A connection counts for --max-connections from the end of its handshake on."""
     given = []
 
@@ -131,7 +131,7 @@ def test_a_handshake_has_five_seconds_at_most(files, monkeypatch, timeout, secon
     assert given == [seconds]
 
 
-def test_a_client_that_stops_reading_is_cut_off(files):
+def test_client_that_stops_reading_is_disconnected(files):
     lost = threading.Event()
 
     async def endless(scope, receive, send):
@@ -148,7 +148,7 @@ def test_a_client_that_stops_reading_is_cut_off(files):
         assert lost.wait(WAIT)
 
 
-def test_a_reply_that_waits_in_the_buffer_below_is_cut_off(files):
+def test_reply_stuck_in_the_lower_buffer_is_disconnected(files):
     """The app has written all of it, and asyncio's TLS too: only the socket's own transport still holds data."""
     written, n = threading.Event(), 1 << 24
 
@@ -176,7 +176,7 @@ async def _until_gone(receive):
         pass
 
 
-def test_what_is_no_valid_certificate_is_refused_in_a_sentence(files, tmp_path, monkeypatch):
+def test_invalid_certificate_gives_a_one_line_error(files, tmp_path, monkeypatch):
     cert, key = files
     (tmp_path / "text").write_text("text")
     for given, says in (
@@ -203,7 +203,7 @@ def test_what_is_no_valid_certificate_is_refused_in_a_sentence(files, tmp_path, 
 
 
 @pytest.mark.skipif(which("openssl") is None, reason="needs the command openssl")
-def test_the_command_makes_one_without_the_package(tmp_path, monkeypatch):
+def test_command_generates_a_certificate_without_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
     cert, key = make_certificate("box.example", tmp_path)
     text = subprocess.run(["openssl", "x509", "-in", cert, "-noout", "-text"], capture_output=True, text=True).stdout

@@ -36,7 +36,7 @@ def fill(client, monkeypatch, n_free=0):
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_a_full_queue_answers_before_the_model_is_touched(client, monkeypatch, path):
+def test_full_queue_rejects_before_the_model_is_used(client, monkeypatch, path):
     monkeypatch.setattr(client.app.state.models, "use", untouched)
     admission = fill(client, monkeypatch)
     reply = client.post(path, json=ROUTES[path])
@@ -45,7 +45,7 @@ def test_a_full_queue_answers_before_the_model_is_touched(client, monkeypatch, p
     assert admission.n_open == admission.max_open
 
 
-def test_a_full_queue_is_told_over_a_socket_and_a_session_stays_unread(client, monkeypatch):
+def test_full_queue_is_reported_over_a_socket_and_the_session_stays_unread(client, monkeypatch):
     session = client.post("/api/v1/sessions").json()["session_id"]
     monkeypatch.setattr(client.app.state.models, "use", untouched)
     monkeypatch.setattr(client.app.state.sessions, "messages", untouched)
@@ -75,7 +75,7 @@ def test_a_full_queue_is_told_over_a_socket_and_a_session_stays_unread(client, m
         ("/api/v1/inference/stream", {"messages": HI, "max_tokens": 2}, 200),
     ],
 )
-def test_places_are_given_back_however_a_request_ends(client, path, body, status):
+def test_slots_are_released_however_a_request_ends(client, path, body, status):
     reply = client.post(path, json=body)
     assert reply.status_code == status, reply.text
     generator = client.app.state.generator
@@ -92,14 +92,14 @@ def test_places_are_given_back_however_a_request_ends(client, path, body, status
         ("/completion", {"prompt": "a", "n_cmpl": 145}, ("n is 145", "144 answers")),
     ],
 )
-def test_what_can_never_fit_is_a_400_with_the_numbers(client, path, body, says):
+def test_impossible_request_is_a_400_with_the_numbers(client, path, body, says):
     reply = client.post(path, json=body)
     assert reply.status_code == 400 and "retry-after" not in reply.headers
     for words in says:
         assert words in reply.json()["error"]["message"]
 
 
-def test_a_batch_that_fits_is_taken_whole_or_not_at_all(client, monkeypatch):
+def test_batch_is_admitted_completely_or_not_at_all(client, monkeypatch):
     admission = fill(client, monkeypatch, 2)
     assert client.post("/v1/completions", json={"prompt": ["a"] * 3, "max_tokens": 1}).status_code == 429
     assert client.post("/v1/completions", json={"prompt": ["a"] * 2, "max_tokens": 1}).status_code == 200
@@ -107,7 +107,7 @@ def test_a_batch_that_fits_is_taken_whole_or_not_at_all(client, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/v1/inference/chat"])
-def test_a_request_takes_its_model_once(client, monkeypatch, path):
+def test_request_acquires_its_model_once(client, monkeypatch, path):
     # A model that is to be unloaded waits for those who hold it: whoever took it twice would wait for itself.
     models, taken = client.app.state.models, []
 
@@ -122,7 +122,7 @@ def test_a_request_takes_its_model_once(client, monkeypatch, path):
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/v1/inference/chat"])
-def test_a_conversation_that_cannot_fit_is_refused_before_it_is_tokenized(client, monkeypatch, path):
+def test_too_long_conversation_is_rejected_before_tokenization(client, monkeypatch, path):
     monkeypatch.setattr(LLM, "tokenize_chat", untouched)
     text = "ab " * 100_000  # 256 characters for each of 512 tokens are less than half of it
     reply = client.post(path, json={"messages": [{"role": "user", "content": text}]})
@@ -130,7 +130,7 @@ def test_a_conversation_that_cannot_fit_is_refused_before_it_is_tokenized(client
     assert "characters" in reply.json()["error"]["message"]
 
 
-def test_what_the_engine_refuses_to_start_leaves_nothing_behind(client, monkeypatch):
+def test_request_rejected_by_the_engine_leaves_nothing_behind(client, monkeypatch):
     def fails(_):
         raise RuntimeError("no more")
 
@@ -142,7 +142,7 @@ def test_what_the_engine_refuses_to_start_leaves_nothing_behind(client, monkeypa
     assert [slot.users for slot in state.models.loaded_models] == [0]
 
 
-def test_the_time_to_the_first_token_counts_from_the_arrival(client):
+def test_time_to_first_token_counts_from_the_arrival(client):
     async def story(generator):
         with generator.place() as place:
             async with generator.open(Generation(SamplingParams(max_tokens=1), prompt="a"), place) as running:
@@ -151,7 +151,7 @@ def test_the_time_to_the_first_token_counts_from_the_arrival(client):
     client.portal.call(story, client.app.state.generator)
 
 
-def test_a_stream_keeps_its_place_until_its_end(client):
+def test_stream_keeps_its_slot_until_its_end(client):
     admission, seen = client.app.state.generator.admission, []
 
     async def counted(self, real=Running.__anext__):
@@ -166,7 +166,7 @@ def test_a_stream_keeps_its_place_until_its_end(client):
     assert set(seen) == {2} and admission.n_open == 0
 
 
-def test_a_full_queue_answers_at_once_and_says_when():
+def test_full_queue_rejects_immediately_with_retry_after():
     admission = Admission(lambda: 2, 1)
     with admission.place(1, 4.0), admission.place(2, 4.0):
         assert (admission.n_open, admission.n_waiting) == (3, 1)

@@ -47,7 +47,7 @@ def test_leaving_early_frees_the_pages_within_one_step(tiny_model, brake):
     with_generator(tiny_model, story)
 
 
-def test_a_reader_that_waits_finds_all_chunks_and_delays_nobody(tiny_model):
+def test_late_reader_finds_all_chunks_and_delays_nobody(tiny_model):
     async def story(generator, models):
         async with generator.open(Generation(LONG, prompt="sheep")) as slow:
             async with generator.open(Generation(LONG, prompt="sheep")) as quick:
@@ -58,7 +58,7 @@ def test_a_reader_that_waits_finds_all_chunks_and_delays_nobody(tiny_model):
     with_generator(tiny_model, story)
 
 
-def test_n_answers_come_in_turn_and_are_counted(tiny_model):
+def test_n_answers_are_interleaved_and_counted(tiny_model):
     async def story(generator, models):
         params = SamplingParams(max_tokens=5, n=3, seed=1, ignore_eos=True)
         async with generator.open(Generation(params, prompt="sheep")) as running:
@@ -72,7 +72,7 @@ def test_n_answers_come_in_turn_and_are_counted(tiny_model):
     with_generator(tiny_model, story)
 
 
-def test_an_answer_that_makes_no_progress_is_a_504(tiny_model, monkeypatch):
+def test_stalled_answer_is_a_504(tiny_model, monkeypatch):
     """Time alone ends none: the first answer takes longer than the limit, but each of its tokens less."""
     clock, passed = time.monotonic, [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock() + passed[0])
@@ -98,7 +98,7 @@ def test_an_answer_that_makes_no_progress_is_a_504(tiny_model, monkeypatch):
     with_generator(tiny_model, story, request_timeout=8)
 
 
-def test_a_fault_in_the_engine_fails_one_request_and_no_other(tiny_model):
+def test_engine_error_fails_only_one_request(tiny_model):
     def broken(ids, logits):
         raise ZeroDivisionError
 
@@ -113,7 +113,7 @@ def test_a_fault_in_the_engine_fails_one_request_and_no_other(tiny_model):
     with_generator(tiny_model, story)
 
 
-def test_a_fault_of_a_whole_step_fails_its_requests_and_leaves_the_server_serving(tiny_model):
+def test_step_error_fails_its_requests_and_the_server_continues(tiny_model):
     async def story(generator, models):
         async with models.use(None) as slot:
             run = slot.model.engine.program.run
@@ -128,7 +128,7 @@ def test_a_fault_of_a_whole_step_fails_its_requests_and_leaves_the_server_servin
     with_generator(tiny_model, story)
 
 
-def test_stopping_tells_the_readers(tiny_model, brake):
+def test_stopping_notifies_the_readers(tiny_model, brake):
     async def story(generator, models):
         async with generator.open(Generation(LONG, prompt="sheep")) as running:
             await anext(running)
@@ -153,7 +153,7 @@ def test_unloading_waits_for_answers_and_then_cancels_them(tiny_model, brake):
     with_generator(tiny_model, story, grace=0.01)
 
 
-def test_a_model_that_is_freed_while_a_prompt_is_laid_out_is_a_503_with_a_time(tiny_model, monkeypatch):
+def test_model_unloaded_during_prompt_layout_is_a_503_with_retry_after(tiny_model, monkeypatch):
     async def story(generator, models):
         loop = asyncio.get_running_loop()
         prepare = generator._prepare
@@ -174,7 +174,7 @@ def test_a_model_that_is_freed_while_a_prompt_is_laid_out_is_a_503_with_a_time(t
     with_generator(tiny_model, story, grace=0.01)
 
 
-def test_what_is_wrong_with_a_request_is_told_while_its_model_is_loaded(tiny_model):
+def test_invalid_request_is_rejected_while_its_model_loads(tiny_model):
     async def story(generator, models):
         with pytest.raises(RequestError, match="token"):
             async with generator.open(Generation(LONG, prompt=(10**6,))):
@@ -183,7 +183,7 @@ def test_what_is_wrong_with_a_request_is_told_while_its_model_is_loaded(tiny_mod
     with_generator(tiny_model, story)
 
 
-def test_defaults_of_the_server_hold_where_a_request_says_nothing():
+def test_server_defaults_fill_missing_fields():
     defaults = Settings(temp=0.3, top_k=7, n_predict=11, seed=5).defaults()
     params = Sampling().params(defaults)
     assert (params.temperature, params.top_k, params.max_tokens, params.seed) == (0.3, 7, 11, 5)

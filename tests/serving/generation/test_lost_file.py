@@ -12,7 +12,7 @@ BODY = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 3, "temperature": 0,
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows refuses to shorten a mapped file")
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_shortened_file_is_a_503_and_the_next_request_opens_it_anew(app_with, tmp_path, stream):
+def test_truncated_model_file_is_a_503_and_the_next_request_reopens_it(app_with, tmp_path, stream):
     folder = tmp_path / "models"
     folder.mkdir()
     path = write_tiny(TINY["llama"], folder / "tiny.gguf")

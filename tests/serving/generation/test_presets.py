@@ -24,7 +24,7 @@ def n_tokens(reply):
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/v1/inference/chat"])
-def test_a_preset_holds_in_every_dialect(app_with, folder, path):
+def test_preset_applies_in_every_dialect(app_with, folder, path):
     with app_with(models_dir=folder, chat_template=TEMPLATE, models_max=2) as client:
 
         def ask(model, **fields):
@@ -40,7 +40,7 @@ def test_a_preset_holds_in_every_dialect(app_with, folder, path):
         assert client.app.state.models.ready("tiny").llm.ctx == 128
 
 
-def test_prompts_and_props_have_the_presets_sampling(app_with, folder):
+def test_prompts_and_props_have_the_sampling_of_the_preset(app_with, folder):
     with app_with(models_dir=folder, models_max=2) as client:
         body = {"model": "tiny", "prompt": "a", "ignore_eos": True}
         assert n_tokens(client.post("/v1/completions", json=body))[0] == 3
@@ -63,7 +63,7 @@ REGEX = '[tiny]\nregex = "preset!"\nmax_tokens = 20\n'
     ],
 )
 @pytest.mark.parametrize("place", ["", "hf/someone/some-repo"])
-def test_a_presets_sampling_holds_wherever_its_model_is(app_with, tiny_folder, tmp_path, path, text, place):
+def test_preset_sampling_applies_wherever_its_model_is(app_with, tiny_folder, tmp_path, path, text, place):
     folder = tmp_path / "models" / place
     folder.mkdir(parents=True)
     shutil.copy(tiny_folder / "tiny.gguf", folder / "tiny.gguf")
@@ -74,7 +74,7 @@ def test_a_presets_sampling_holds_wherever_its_model_is(app_with, tiny_folder, t
         assert text(client.post(path, json=body).json()) == "preset!"
 
 
-def test_a_loaded_model_keeps_the_preset_of_its_load(app_with, folder):
+def test_loaded_model_keeps_the_preset_of_its_load(app_with, folder):
     body = {"model": "tiny", "prompt": "a", "ignore_eos": True}
     with app_with(models_dir=folder) as client:
         assert n_tokens(client.post("/v1/completions", json=body))[0] == 3
@@ -84,7 +84,7 @@ def test_a_loaded_model_keeps_the_preset_of_its_load(app_with, folder):
         assert n_tokens(client.post("/v1/completions", json=body))[0] == 7
 
 
-def test_a_wrong_file_is_refused_where_its_model_is_used(app_with, folder):
+def test_invalid_preset_file_is_rejected_where_its_model_is_used(app_with, folder):
     (folder / "presets.toml").write_text("[tiny]\ntop_p = 7\n")
     with app_with(models_dir=folder) as client:
         reply = client.post("/v1/completions", json={"model": "tiny", "prompt": "a"})

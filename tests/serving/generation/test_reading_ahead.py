@@ -37,7 +37,7 @@ def answer(client):
     return reply["choices"][0]["message"]["content"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def test_an_answer_is_the_same_and_finds_what_was_read(app_with):
+def test_answer_is_unchanged_and_finds_the_prefilled_prompt(app_with):
     with app_with() as client:
         load(client)
         plain, n_before = answer(client)
@@ -55,7 +55,7 @@ def test_an_answer_is_the_same_and_finds_what_was_read(app_with):
 
 
 @pytest.mark.parametrize("family", ["qwen35", "mamba2", "gemma3-array"])
-def test_models_that_continue_from_a_kept_state_find_it(family, app_with, tmp_path):
+def test_models_that_continue_from_a_saved_state_find_it(family, app_with, tmp_path):
     case = FAMILIES[family]
     if family == "gemma3-array":
         case = replace(case, extra={**case.extra, "attention.sliding_window": 40})
@@ -70,7 +70,7 @@ def test_models_that_continue_from_a_kept_state_find_it(family, app_with, tmp_pa
     assert text == plain and n_before == 0 and n_cached == n_read > 200
 
 
-def test_a_server_that_switched_it_off_refuses_and_says_so(app_with):
+def test_disabled_prefill_is_rejected_with_a_message(app_with):
     with app_with(read_ahead=False) as client:
         reply = client.post(PATH, json=body())
         assert reply.status_code == 501
@@ -79,7 +79,7 @@ def test_a_server_that_switched_it_off_refuses_and_says_so(app_with):
         assert client.get("/props?model=tiny").json()["read_ahead"] is False
 
 
-def test_nothing_is_read_behind_replicas(client, monkeypatch):
+def test_nothing_is_prefilled_behind_replicas(client, monkeypatch):
     monkeypatch.setattr("woolly.serving.settings.checks.has_replicas", lambda settings: True)
     reply = client.post(PATH, json=body())
     assert reply.status_code == 501
@@ -87,11 +87,11 @@ def test_nothing_is_read_behind_replicas(client, monkeypatch):
     assert client.get("/props?model=tiny").json()["read_ahead"] is False
 
 
-def test_the_page_learns_that_it_is_on(client):
+def test_page_learns_that_prefill_is_on(client):
     assert client.get("/props?model=tiny").json()["read_ahead"] is True
 
 
-def test_no_model_is_loaded_for_it(app_with):
+def test_no_model_is_loaded_for_prefill(app_with):
     with app_with() as client:
         reply = client.post(PATH, json=body()).json()
         assert (reply["state"], reply["read_tokens"]) == ("unloaded", 0)
@@ -112,7 +112,7 @@ def test_no_model_is_loaded_for_it(app_with):
         (body("a b c " * 4000), "tokens"),
     ],
 )
-def test_a_bad_body_is_one_sentence(given, sentence, client):
+def test_invalid_body_gives_a_one_line_error(given, sentence, client):
     load(client)
     reply = client.post(PATH, json=given)
     assert reply.status_code in (400, 404), reply.text
@@ -120,7 +120,7 @@ def test_a_bad_body_is_one_sentence(given, sentence, client):
     assert sentence in message and "\n" not in message
 
 
-def test_beside_an_answer_nothing_is_read(app_with, brake):
+def test_nothing_is_prefilled_during_an_answer(app_with, brake):
     with app_with() as client:
         load(client)
         with client.stream("POST", CHAT, json=body("other", stream=True, max_tokens=40, ignore_eos=True)) as stream:
@@ -178,7 +178,7 @@ def begun(slow, pool, client, **more):
     return reading
 
 
-def test_what_is_read_gives_way_to_an_answer(app_with, slow):
+def test_prefill_yields_to_an_answer(app_with, slow):
     with app_with() as client, ThreadPoolExecutor() as pool:
         load(client)
         reading = begun(slow, pool, client)
@@ -189,7 +189,7 @@ def test_what_is_read_gives_way_to_an_answer(app_with, slow):
         assert reply["state"] == "busy" and reply["read_tokens"] < 200
 
 
-def test_a_later_message_of_a_client_replaces_the_one_that_is_read(app_with, slow):
+def test_later_message_of_a_client_replaces_the_prefilled_one(app_with, slow):
     with app_with() as client, ThreadPoolExecutor() as pool:
         load(client)
         reading = begun(slow, pool, client)
@@ -200,7 +200,7 @@ def test_a_later_message_of_a_client_replaces_the_one_that_is_read(app_with, slo
         assert reply["state"] == "read" and reply["read_tokens"] + reply["cached_tokens"] > 250
 
 
-def test_a_message_that_was_replaced_is_laid_out_no_further_and_one_is_at_a_time(app_with, monkeypatch):
+def test_replaced_message_is_abandoned_and_only_one_runs(app_with, monkeypatch):
     plain, calls = generator.lay_out, []
     has_begun, goes_on = threading.Event(), threading.Event()
 
@@ -229,14 +229,14 @@ def test_a_message_that_was_replaced_is_laid_out_no_further_and_one_is_at_a_time
         {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}},
     ],
 )
-def test_a_conversation_with_pictures_sounds_or_files_is_not_read(part, client):
+def test_conversation_with_images_audio_or_files_is_not_prefilled(part, client):
     load(client)
     before = [{"role": "user", "content": [part]}, {"role": "assistant", "content": "A fox."}]
     reply = client.post(PATH, json={**body(), "messages": [*before, *body()["messages"]]}).json()
     assert (reply["state"], reply["read_tokens"], reply["cached_tokens"]) == ("media", 0, 0)
 
 
-def test_a_prompt_that_a_template_makes_long_is_refused_before_it_is_tokenized(app_with, monkeypatch):
+def test_prompt_expanded_by_its_template_is_rejected_before_tokenization(app_with, monkeypatch):
     template = "{% for i in range(1000) %}{{ messages[0].content * 10 }}{% endfor %}"
     with app_with(chat_template=template, ctx_size=64) as client:
         assert client.post(CHAT, json=body("a", max_tokens=1)).status_code == 400  # 10,000 tokens; it is loaded since
@@ -247,7 +247,7 @@ def test_a_prompt_that_a_template_makes_long_is_refused_before_it_is_tokenized(a
         )
 
 
-def test_few_rows_at_once_are_read_so_that_little_is_lost(app_with, slow):
+def test_prefill_uses_small_chunks(app_with, slow):
     with app_with() as client:
         load(client)
         slow.n_rows.clear()
@@ -255,7 +255,7 @@ def test_few_rows_at_once_are_read_so_that_little_is_lost(app_with, slow):
         assert max(slow.n_rows) <= 136 and n_read <= sum(slow.n_rows) <= n_read + 8
 
 
-def test_a_key_is_needed_and_no_request_is_counted(app_with, tmp_path):
+def test_prefill_needs_a_key_and_counts_no_request(app_with, tmp_path):
     file = tmp_path / "keys.toml"
     head = {"Authorization": f"Bearer {add_key(file, 'anna', limits={'requests_per_day': 2})}"}
     with app_with(keys_file=file, usage_file=tmp_path / "usage.db") as client:
@@ -269,7 +269,7 @@ def test_a_key_is_needed_and_no_request_is_counted(app_with, tmp_path):
         assert reply.status_code == 429 and "the key anna has used its 2 requests" in json.dumps(reply.json())
 
 
-def test_tokens_that_are_read_count_and_a_limit_ends_the_reading(app_with, tmp_path):
+def test_prefilled_tokens_count_and_a_limit_ends_prefill(app_with, tmp_path):
     file = tmp_path / "keys.toml"
     anna, bert = (
         {"Authorization": f"Bearer {add_key(file, name, limits=limits)}"}
@@ -284,7 +284,7 @@ def test_tokens_that_are_read_count_and_a_limit_ends_the_reading(app_with, tmp_p
         assert again.status_code == 429 and "the key anna has used its 100 tokens" in json.dumps(again.json())
 
 
-def test_what_is_typed_takes_nothing_from_the_rate_of_what_is_sent(app_with):
+def test_prefill_does_not_use_the_rate_of_requests(app_with):
     with app_with(rate_limit=2) as client:
         load(client)
         assert [client.post(PATH, json=body()).status_code for _ in range(3)] == [200, 200, 429]
@@ -292,7 +292,7 @@ def test_what_is_typed_takes_nothing_from_the_rate_of_what_is_sent(app_with):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen35", "gemma3-array"])
-def test_what_an_answer_left_stays_whatever_others_type(family, app_with, tmp_path):
+def test_cached_answers_are_not_evicted_by_prefill(family, app_with, tmp_path):
     case = FAMILIES[family]
     if family == "gemma3-array":
         case = replace(case, extra={**case.extra, "attention.sliding_window": 40})
@@ -309,7 +309,7 @@ def test_what_an_answer_left_stays_whatever_others_type(family, app_with, tmp_pa
         assert cached > 200
 
 
-def test_each_address_has_a_turn_and_all_give_way(client):
+def test_addresses_take_turns_and_all_yield_to_answers(client):
     load(client)
     turns = client.app.state.generator.turns
     with turns.take("", "a") as turn, turns.take("", "b") as other:

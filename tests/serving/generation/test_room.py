@@ -15,7 +15,7 @@ TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
         ("/api/v1/inference/chat", {**MESSAGES, "max_tokens": 100_000}),
     ],
 )
-def test_a_fixed_limit_of_a_client_is_clipped(app_with, path, body):
+def test_fixed_client_limit_is_clipped(app_with, path, body):
     with app_with(ctx_size=64, chat_template=TEMPLATE) as client:
         reply = client.post(path, json={**body, "ignore_eos": True})
     assert reply.status_code == 200
@@ -23,14 +23,14 @@ def test_a_fixed_limit_of_a_client_is_clipped(app_with, path, body):
     assert reply.json()["usage"]["total_tokens"] == 64
 
 
-def test_llama_servers_own_route_clips_too(app_with):
+def test_llama_server_route_clips_too(app_with):
     with app_with(ctx_size=64) as client:
         reply = client.post("/completion", json={"prompt": "sheep", "n_predict": 100_000, "ignore_eos": True}).json()
     assert reply["stop_type"] == "limit" and reply["truncated"]
     assert reply["tokens_evaluated"] + reply["tokens_predicted"] == 64
 
 
-def test_a_prompt_that_leaves_no_room_is_refused(app_with):
+def test_prompt_that_leaves_no_room_is_rejected(app_with):
     with app_with(ctx_size=64) as client:
         reply = client.post("/v1/completions", json={"prompt": "sheep " * 80, "max_tokens": 100_000})
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "context_length_exceeded")

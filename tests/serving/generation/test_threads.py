@@ -65,7 +65,7 @@ async def leaves_when_its_thread_is_done(gate, work, times=1):
         await work
 
 
-def test_who_is_told_to_leave_leaves_when_the_thread_is_done_however_often_it_is_told():
+def test_cancelled_waiter_leaves_after_the_thread_even_if_cancelled_again():
     async def story():
         gate = Gate()
         await leaves_when_its_thread_is_done(gate, asyncio.create_task(run_held(gate)), times=3)
@@ -79,7 +79,7 @@ def test_held_work_returns_and_raises():
         asyncio.run(run_held(divmod, 7, 0))
 
 
-def test_json_is_held_while_it_is_looked_at(monkeypatch):
+def test_json_is_held_during_validation(monkeypatch):
     async def story():
         gate = Gate()
         monkeypatch.setattr(json_guard, "_parse", gate)
@@ -100,7 +100,7 @@ def test_json_is_held_while_it_is_looked_at(monkeypatch):
         ("/apply-template", {"messages": HI}, "woolly.serving.dialects.llama.tokens.render_prompt"),
     ],
 )
-def test_a_client_that_leaves_holds_its_model_and_its_place_until_the_thread_is_done(
+def test_disconnected_client_holds_its_model_and_slot_until_the_thread_ends(
     tiny_model, tmp_path, monkeypatch, path, body, where
 ):
     async def story(state, client):
@@ -123,7 +123,7 @@ def test_a_client_that_leaves_holds_its_model_and_its_place_until_the_thread_is_
     with_app(tiny_model, tmp_path, story)
 
 
-def test_texts_are_worked_on_two_at_a_time(tiny_model, tmp_path, monkeypatch):
+def test_at_most_two_texts_are_processed_concurrently(tiny_model, tmp_path, monkeypatch):
     async def story(state, client):
         n_running = max_running = 0
         lock = threading.Lock()
@@ -159,7 +159,7 @@ def test_texts_are_worked_on_two_at_a_time(tiny_model, tmp_path, monkeypatch):
         ("/infill", lambda text: {"input_prefix": text, "input_suffix": ""}),
     ],
 )
-def test_a_text_that_fits_no_context_is_refused_before_it_is_worked_on(tiny_model, tmp_path, path, fields):
+def test_text_beyond_any_context_is_rejected_before_processing(tiny_model, tmp_path, path, fields):
     async def story(state, client):
         reply = await client.post(path, json=fields("a" * (64 * 256 + 256)))
         error = reply.json()["error"]
@@ -170,9 +170,7 @@ def test_a_text_that_fits_no_context_is_refused_before_it_is_worked_on(tiny_mode
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/completion"])
-def test_prompts_of_one_request_do_not_wait_for_themselves_when_the_model_is_to_go(
-    tiny_model, tmp_path, monkeypatch, path
-):
+def test_prompts_of_one_request_do_not_deadlock_with_an_unload(tiny_model, tmp_path, monkeypatch, path):
     async def story(state, client):
         (slot,) = state.models.loaded_models
         loop = asyncio.get_running_loop()
@@ -195,7 +193,7 @@ def test_prompts_of_one_request_do_not_wait_for_themselves_when_the_model_is_to_
     with_app(tiny_model, tmp_path, story, grace=60, load_wait=30)
 
 
-def test_work_that_is_shared_is_done_once_and_outlives_who_leaves():
+def test_shared_work_is_done_once_and_outlives_its_waiters():
     async def story():
         n, gate = 0, asyncio.Event()
 
@@ -224,7 +222,7 @@ def test_work_that_is_shared_is_done_once_and_outlives_who_leaves():
         ("/api/v1/sessions", "woolly.serving.dialects.ole.store.SessionStore.all"),
     ],
 )
-def test_many_who_look_take_no_thread_from_those_who_ask(tiny_model, tmp_path, monkeypatch, path, where):
+def test_many_status_requests_take_no_thread_from_generation(tiny_model, tmp_path, monkeypatch, path, where):
     async def story(state, client):
         gate = Gate(lambda *_: {} if "figures" in where else [])
         monkeypatch.setattr(where, gate)
@@ -241,7 +239,7 @@ def test_many_who_look_take_no_thread_from_those_who_ask(tiny_model, tmp_path, m
     with_app(tiny_model, tmp_path, story)
 
 
-def test_conversations_with_pictures_hold_up_no_others(tiny_model, tmp_path, monkeypatch):
+def test_conversations_with_images_delay_no_others(tiny_model, tmp_path, monkeypatch):
     gate, plain = threading.Event(), generator.lay_out
 
     def lay_out(chat, *given):

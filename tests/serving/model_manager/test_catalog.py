@@ -19,7 +19,7 @@ def refused(action):
     return caught.value
 
 
-def test_a_folder_is_listed_by_headers_alone(folder, monkeypatch):
+def test_folder_is_listed_from_headers_only(folder, monkeypatch):
     monkeypatch.setattr(models_module, "open_model", None)
     (folder / "broken.gguf").write_bytes(b"GGUF and no more")
     (folder / "notes.txt").write_text("no model")
@@ -29,7 +29,7 @@ def test_a_folder_is_listed_by_headers_alone(folder, monkeypatch):
     assert one.parameters > 0 and one.metadata["general.architecture"] == "llama"
 
 
-def test_the_operators_model_may_lie_anywhere_and_have_another_name(folder):
+def test_configured_model_may_be_anywhere_with_another_name(folder):
     catalog = ModelCatalog(folder, str(folder.parent / "outside.gguf"), ("mine",))
     assert [info.name for info in catalog.list()] == ["mine", "one", "two"]
     assert catalog.find("mine").architecture == "qwen3"
@@ -39,7 +39,7 @@ def test_the_operators_model_may_lie_anywhere_and_have_another_name(folder):
 @pytest.mark.parametrize(
     "name", ["../outside", "outside", "/etc/passwd", "..", "", "one\0", "x" * 10_000, "link", "way/outside"]
 )
-def test_no_name_leads_out_of_the_folder(folder, name):
+def test_no_name_escapes_the_folder(folder, name):
     (folder / "link.gguf").symlink_to(folder.parent / "outside.gguf")
     (folder / "way").symlink_to(folder.parent)
     assert refused(lambda: ModelCatalog(folder).find(name)).status == 404
@@ -49,7 +49,7 @@ def test_no_name_leads_out_of_the_folder(folder, name):
     "path",
     ["../outside.gguf", "/etc/passwd", "link.gguf", "way/outside.gguf", "a/../../outside.gguf", "loop.gguf", "\0"],
 )
-def test_no_path_leads_out_of_the_folder(folder, path):
+def test_no_path_escapes_the_folder(folder, path):
     (folder / "link.gguf").symlink_to(folder.parent / "outside.gguf")
     (folder / "way").symlink_to(folder.parent)
     (folder / "loop.gguf").symlink_to(folder / "loop.gguf")
@@ -60,12 +60,12 @@ def test_no_path_leads_out_of_the_folder(folder, path):
         assert error.code == "access_denied"
 
 
-def test_a_link_within_the_folder_is_fine(folder):
+def test_symlink_within_the_folder_is_allowed(folder):
     (folder / "alias.gguf").symlink_to(folder / "one.gguf")
     assert ModelCatalog(folder).by_path("alias.gguf").architecture == "llama"
 
 
-def test_a_broken_file_is_told_without_its_path(folder):
+def test_broken_file_is_reported_without_its_path(folder):
     (folder / "broken.gguf").write_bytes(b"GGUF and no more")
     catalog = ModelCatalog(folder)
     catalog.list()  # reads the headers, as the page does first
@@ -97,7 +97,7 @@ def test_one_bad_file_does_not_break_the_list(folder, monkeypatch, caplog, step,
         assert listed == {"two": None} and refused(lambda: catalog.find("one")).status == 422
 
 
-def test_files_that_are_no_gguf_are_named_in_the_log_at_the_start(folder, caplog):
+def test_non_gguf_files_are_logged_at_the_start(folder, caplog):
     ModelCatalog(folder)
     assert not caplog.records
     (folder / "bad.gguf").write_bytes(b"not a model")
@@ -107,7 +107,7 @@ def test_files_that_are_no_gguf_are_named_in_the_log_at_the_start(folder, caplog
     assert (line.count, line.names, line.reason) == (2, "bad.gguf, empty.gguf", "these are not GGUF files")
 
 
-def test_links_that_lead_out_are_served_only_if_the_operator_says_so(folder, tmp_path, caplog):
+def test_symlinks_out_of_the_folder_are_served_only_if_allowed(folder, tmp_path, caplog):
     outside = tmp_path / "elsewhere"
     outside.mkdir()
     (folder / "one.gguf").rename(outside / "far.gguf")
@@ -127,7 +127,7 @@ def test_links_that_lead_out_are_served_only_if_the_operator_says_so(folder, tmp
             following.by_path(path)
 
 
-def test_links_that_lead_out_are_counted_in_the_log_once(folder, caplog):
+def test_symlinks_out_of_the_folder_are_logged_once(folder, caplog):
     for name in ("link", "other"):
         (folder / f"{name}.gguf").symlink_to(folder.parent / "outside.gguf")
     with caplog.at_level("WARNING", "woolly.serving"):
@@ -138,7 +138,7 @@ def test_links_that_lead_out_are_counted_in_the_log_once(folder, caplog):
 
 
 @pytest.mark.parametrize(("type", "count"), [(ValueType.STRING, 4 << 30), (ValueType.BOOL, 30 << 30)])
-def test_a_header_of_many_gigabytes_does_not_hold_the_list_up(folder, type, count):
+def test_huge_header_does_not_block_the_list(folder, type, count):
     head = gguf_bytes([entry("x", ValueType.ARRAY, array(type, count))])
     with (folder / "huge.gguf").open("wb") as file:
         file.write(head)
@@ -148,7 +148,7 @@ def test_a_header_of_many_gigabytes_does_not_hold_the_list_up(folder, type, coun
     assert time.monotonic() - start < 60  # to read it would take minutes
 
 
-def test_a_model_of_the_hub_is_listed_and_loaded_by_its_name(folder, app_with):
+def test_hub_model_is_listed_and_loaded_by_its_name(folder, app_with):
     place = folder / "hf" / "org" / "repo" / "x-Q4_0.gguf"
     place.parent.mkdir(parents=True)
     (folder / "one.gguf").rename(place)
@@ -162,7 +162,7 @@ def test_a_model_of_the_hub_is_listed_and_loaded_by_its_name(folder, app_with):
         assert api.post(f"/api/v1/models/{name}/unload").json()["success"]
 
 
-def test_bytes_that_are_not_utf_8_do_not_take_the_list_away(folder, app_with):
+def test_invalid_utf_8_does_not_break_the_list(folder, app_with):
     keys = ("general.architecture", "general.author", "general.name")
     (folder / "odd.gguf").write_bytes(gguf_bytes([entry(key, ValueType.STRING, string(b"wool\xff")) for key in keys]))
     with app_with(models_dir=folder) as api:

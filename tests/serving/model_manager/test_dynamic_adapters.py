@@ -63,7 +63,7 @@ class Held:
 
 
 @pytest.mark.parametrize("method", ["add_adapter", "remove_adapter"])
-def test_a_change_is_whole_if_its_client_leaves(folder, monkeypatch, method):
+def test_change_completes_if_its_client_leaves(folder, monkeypatch, method):
     async def tell(models):
         tiny = await models.get("tiny")
         if method == "remove_adapter":
@@ -87,7 +87,7 @@ def test_a_change_is_whole_if_its_client_leaves(folder, monkeypatch, method):
     story(folder, tell)
 
 
-def test_an_adapter_is_removed_from_a_model_that_loads(folder, monkeypatch):
+def test_adapter_is_removed_from_a_loading_model(folder, monkeypatch):
     async def tell(models):
         await models.dynamic_adapters.add(await models.get("tiny"), "french", "french.gguf")
         await models.unload("tiny")
@@ -105,7 +105,7 @@ def test_an_adapter_is_removed_from_a_model_that_loads(folder, monkeypatch):
     story(folder, tell, probe=True)
 
 
-def test_an_adapter_is_removed_from_a_model_that_is_not_loaded(folder):
+def test_adapter_is_removed_from_an_unloaded_model(folder):
     async def tell(models):
         await models.dynamic_adapters.add(await models.get("tiny"), "french", "french.gguf")
         await models.unload("tiny")
@@ -116,7 +116,7 @@ def test_an_adapter_is_removed_from_a_model_that_is_not_loaded(folder):
     story(folder, tell)
 
 
-def test_an_adapter_takes_no_name_that_means_something_else(folder, monkeypatch):
+def test_adapter_name_must_not_conflict(folder, monkeypatch):
     async def tell(models):
         tiny = await models.get("tiny")
         for name in ("", ":latest", "tiny", "Other", "other:latest", "other.gguf", "loaded", "Current"):
@@ -139,7 +139,7 @@ def test_an_adapter_takes_no_name_that_means_something_else(folder, monkeypatch)
     story(folder, tell)
 
 
-def test_an_adapter_for_which_memory_is_short_is_refused_with_the_numbers(folder, monkeypatch):
+def test_adapter_too_large_for_memory_is_rejected_with_the_numbers(folder, monkeypatch):
     async def tell(models):
         tiny = await models.get("tiny")
         await models.load("tiny")
@@ -158,7 +158,7 @@ def test_an_adapter_for_which_memory_is_short_is_refused_with_the_numbers(folder
     story(folder, tell, models_memory="300MB")
 
 
-def test_a_model_loads_without_an_adapter_whose_file_is_gone(folder, monkeypatch, caplog):
+def test_model_loads_without_an_adapter_whose_file_is_gone(folder, monkeypatch, caplog):
     gone = write_lora(folder / "gone.gguf", lora(2))
 
     async def tell(models):

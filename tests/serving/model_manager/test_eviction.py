@@ -33,7 +33,7 @@ async def until(holds):
 
 
 @pytest.mark.parametrize("is_discarded", [False, True])
-def test_a_swap_cuts_long_answers_off_in_time_for_the_request_that_waits(folder, monkeypatch, is_discarded):
+def test_swap_truncates_long_answers_in_time_for_the_waiting_request(folder, monkeypatch, is_discarded):
     """The clock goes by thousands of seconds: those that the test itself takes do not count."""
 
     async def story():

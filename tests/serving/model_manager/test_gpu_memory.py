@@ -30,7 +30,7 @@ def needs(gpus, n_bytes, **more):
     return Estimate(n_bytes, 0, 512, tuple(gpus), **more)
 
 
-def test_the_estimate_names_the_gpu_that_would_have_the_model(folder, machine):
+def test_estimate_names_the_gpu_for_the_model(folder, machine):
     for options, kinds, gpus, may_split in (
         (ModelOptions(ctx=64), [None], GPUS[:1], True),
         (ModelOptions(ctx=64, backend="cuda"), ["cuda"], GPUS[:1], False),
@@ -44,7 +44,7 @@ def test_the_estimate_names_the_gpu_that_would_have_the_model(folder, machine):
         assert (machine, list(found.gpus), found.may_split) == (kinds, gpus, may_split)
 
 
-def test_without_a_gpu_the_system_has_the_model_unless_someone_insists(folder, monkeypatch):
+def test_without_a_gpu_the_cpu_is_used_unless_a_gpu_is_requested(folder, monkeypatch):
     def none(number, kind):
         raise DeviceError("no NVIDIA GPU was found", code="no_driver")
 
@@ -54,7 +54,7 @@ def test_without_a_gpu_the_system_has_the_model_unless_someone_insists(folder, m
         estimate(folder / "one.gguf", ModelOptions(ctx=64, device="cuda"))
 
 
-def test_what_a_gpu_cannot_hold_is_refused_with_its_name(machine):
+def test_model_too_large_for_a_gpu_is_rejected_with_its_name(machine):
     check_memory("one", needs(GPUS[:1], 19 * GB))
     with pytest.raises(ApiError, match=r"takes about 25\.00 GB .*, but 19\.46 GB are available on NVIDIA Fake$") as no:
         check_memory("one", needs(GPUS[:1], 25 * GB))
@@ -65,7 +65,7 @@ def test_what_a_gpu_cannot_hold_is_refused_with_its_name(machine):
         check_memory("one", needs(GPUS[:1], 25 * GB, may_split=True))
 
 
-def test_models_leave_the_memory_that_is_needed_and_no_other(folder, machine):
+def test_only_models_in_the_needed_memory_are_unloaded(folder, machine):
     info = ModelCatalog(folder).find("one")
     on_first, on_second, on_cpu = (
         LoadedModel(info, Settings(), "ready", needs=needs(gpus, 15 * GB)) for gpus in (GPUS[:1], GPUS[1:], [])
@@ -76,7 +76,7 @@ def test_models_leave_the_memory_that_is_needed_and_no_other(folder, machine):
         eviction.choose_evictions(wanted, [on_second, on_cpu], models_max=4)
 
 
-def test_all_models_together_keep_to_the_cap_of_their_memory(folder, machine, monkeypatch):
+def test_all_models_together_respect_the_memory_cap(folder, machine, monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 100 * GB)
     info = ModelCatalog(folder).find("one")
     old, newer, on_gpu = (
@@ -100,7 +100,7 @@ def test_all_models_together_keep_to_the_cap_of_their_memory(folder, machine, mo
         eviction.check_reload(old, needs([], 12 * GB), loaded, 12 * GB)
 
 
-def test_a_cap_of_memory_takes_the_place_of_a_number_of_models():
+def test_memory_cap_replaces_the_model_count_limit():
     assert Settings().max_models == 1 and Settings(models_memory="24GB").max_models is None
     assert Settings(models_max=0).max_models is None and Settings(models_max=3, models_memory="24GB").max_models == 3
     assert Settings(models_memory="24GB").models_bytes == 24 * GB

@@ -18,7 +18,7 @@ from woolly.serving.settings.options import ModelOptions
 from woolly.store import WHEEL_MODELS
 
 
-def test_the_options_of_a_model_are_those_of_llm():
+def test_model_options_match_llm():
     taken = [p for p in inspect.signature(LLM).parameters.values() if p.kind is p.KEYWORD_ONLY]
     assert vars(ModelOptions()) == {p.name: p.default for p in taken} | {
         "adapters": (),
@@ -33,7 +33,7 @@ def manager(folder, **settings):
     return ModelManager(Settings(models_dir=folder, ctx_size=128, threads=1, **given))
 
 
-def test_requests_that_come_together_load_a_model_once_and_share_it(folder, monkeypatch):
+def test_concurrent_requests_load_a_model_once_and_share_it(folder, monkeypatch):
     opened = []
 
     def open_model(path, settings, real=models_module.open_model):
@@ -60,7 +60,7 @@ def test_requests_that_come_together_load_a_model_once_and_share_it(folder, monk
     assert opened == ["one.gguf"]
 
 
-def test_another_model_takes_the_place_of_the_one_unused_for_longest(folder):
+def test_least_recently_used_model_is_replaced(folder):
     async def story():
         models = manager(folder)
         assert (await models.load("one")).loaded
@@ -75,7 +75,7 @@ def test_another_model_takes_the_place_of_the_one_unused_for_longest(folder):
     asyncio.run(story())
 
 
-def test_the_log_says_when_a_chat_template_is_assumed(folder, caplog):
+def test_log_says_when_a_chat_template_is_assumed(folder, caplog):
     async def story(**settings):
         models = manager(folder, **settings)
         await models.load("one")
@@ -88,7 +88,7 @@ def test_the_log_says_when_a_chat_template_is_assumed(folder, caplog):
     assert asyncio.run(story(chat_template="chatml")) == []  # the operator chose it
 
 
-def test_two_models_stay_where_two_may(folder):
+def test_two_models_stay_if_two_are_allowed(folder):
     async def story():
         models = manager(folder, models_max=2)
         await models.load("one")
@@ -100,7 +100,7 @@ def test_two_models_stay_where_two_may(folder):
     asyncio.run(story())
 
 
-def test_a_model_whose_probe_fails_is_closed(folder, monkeypatch):
+def test_model_whose_probe_fails_is_closed(folder, monkeypatch):
     opened = []
 
     def broken(llm):
@@ -119,7 +119,7 @@ def test_a_model_whose_probe_fails_is_closed(folder, monkeypatch):
     asyncio.run(story())
 
 
-def test_a_swap_waits_for_answers_that_run(folder):
+def test_swap_waits_for_running_answers(folder):
     async def story():
         models = manager(folder)
         async with models.use("one") as slot:
@@ -134,7 +134,7 @@ def test_a_swap_waits_for_answers_that_run(folder):
     asyncio.run(story())
 
 
-def test_an_unload_goes_on_without_the_client_that_asked_for_it(folder):
+def test_unload_continues_without_its_client(folder):
     async def story():
         models = manager(folder)
         async with models.use("one") as slot:
@@ -155,7 +155,7 @@ def test_an_unload_goes_on_without_the_client_that_asked_for_it(folder):
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_a_server_that_ends_does_not_wait_for_the_users_of_a_model_that_goes(folder):
+def test_stopping_server_does_not_wait_for_users_of_an_unloading_model(folder):
     async def story():
         models = manager(folder, grace=600)
         async with models.use("one") as slot:
@@ -168,7 +168,7 @@ def test_a_server_that_ends_does_not_wait_for_the_users_of_a_model_that_goes(fol
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_who_waits_too_long_for_a_model_gets_a_503_with_a_time(folder):
+def test_waiting_too_long_for_a_model_is_a_503_with_retry_after(folder):
     async def story():
         models = manager(folder, load_wait=0.05)
         while not (await models.get("one")).loaded:  # on a busy machine, it takes longer than that as well
@@ -184,7 +184,7 @@ def test_who_waits_too_long_for_a_model_gets_a_503_with_a_time(folder):
     asyncio.run(story())
 
 
-def test_an_unused_model_is_unloaded_and_comes_back_when_it_is_asked_for(folder):
+def test_idle_model_is_unloaded_and_reloaded_on_demand(folder):
     async def story():
         models = manager(folder, keep_alive=0.01)
         await models.load("one")
@@ -202,7 +202,7 @@ def test_an_unused_model_is_unloaded_and_comes_back_when_it_is_asked_for(folder)
     asyncio.run(story())
 
 
-def test_what_does_not_fit_is_refused_with_numbers_and_nothing_is_unloaded(folder, monkeypatch):
+def test_too_large_model_is_rejected_with_numbers_and_nothing_is_unloaded(folder, monkeypatch):
     async def story():
         models = manager(folder)
         await models.load("one")
@@ -216,7 +216,7 @@ def test_what_does_not_fit_is_refused_with_numbers_and_nothing_is_unloaded(folde
     asyncio.run(story())
 
 
-def test_a_model_can_be_loaded_again_with_settings_of_its_own(folder):
+def test_model_can_be_reloaded_with_its_own_settings(folder):
     async def story():
         models = manager(folder)
         assert (await models.load("one")).context_length == 128
@@ -233,7 +233,7 @@ def test_a_model_can_be_loaded_again_with_settings_of_its_own(folder):
 
 
 @pytest.mark.parametrize("how", ["load", "use"])
-def test_a_context_beyond_a_models_is_taken_with_a_warning_that_names_it(folder, how):
+def test_context_beyond_training_gives_a_warning_with_the_model_name(folder, how):
     async def story():
         models = ModelManager(Settings(models_dir=folder, ctx_size=1000, threads=1))
         if how == "load":
@@ -258,7 +258,7 @@ def test_a_context_beyond_a_models_is_taken_with_a_warning_that_names_it(folder,
     ],
 )
 @pytest.mark.parametrize("name", ["one", "two"])
-def test_settings_that_are_refused_cost_nobody_the_model_that_is_loaded(folder, name, config, status):
+def test_rejected_settings_keep_the_loaded_model(folder, name, config, status):
     async def story():
         models = manager(folder)
         await models.load("one")
@@ -272,7 +272,7 @@ def test_settings_that_are_refused_cost_nobody_the_model_that_is_loaded(folder, 
     asyncio.run(story())
 
 
-def test_files_of_one_name_are_not_taken_for_each_other(folder):
+def test_files_with_one_name_are_distinguished(folder):
     for at in ("a", "b"):
         (folder / at).mkdir()
         for file in ("one.gguf", "three.gguf"):
@@ -292,7 +292,7 @@ def test_files_of_one_name_are_not_taken_for_each_other(folder):
     asyncio.run(story())
 
 
-def test_without_a_name_the_only_model_answers_and_of_several_none(folder):
+def test_only_model_answers_without_a_name(folder):
     async def story():
         models = manager(folder)
         with pytest.raises(ApiError, match="no model is named; known: one, two"):
@@ -303,7 +303,7 @@ def test_without_a_name_the_only_model_answers_and_of_several_none(folder):
     asyncio.run(story())
 
 
-def test_the_reference_backend_answers_the_same(folder):
+def test_reference_backend_answers_the_same(folder):
     async def ask(**settings):
         models = manager(folder, **settings)
         generator = Generator(Settings(), models, Stats())
@@ -316,7 +316,7 @@ def test_the_reference_backend_answers_the_same(folder):
     assert asyncio.run(ask()) == asyncio.run(ask(optimized_inference=False))
 
 
-def test_the_current_model_is_one_that_stays_or_comes_rather_than_one_that_goes(folder):
+def test_current_model_prefers_loaded_and_loading_ones_over_unloading_ones(folder):
     async def story():
         models = manager(folder, models_max=2)
         await models.load("one")
@@ -335,7 +335,7 @@ def test_the_current_model_is_one_that_stays_or_comes_rather_than_one_that_goes(
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_memory_of_a_model_that_goes_counts_as_free_and_is_waited_for(folder, monkeypatch):
+def test_memory_of_an_unloading_model_counts_as_free_and_is_waited_for(folder, monkeypatch):
     async def story():
         models = manager(folder, models_max=2)
         await models.load("one")
@@ -365,7 +365,7 @@ def test_memory_of_a_model_that_goes_counts_as_free_and_is_waited_for(folder, mo
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_a_model_is_found_by_every_name_that_is_listed_and_refusals_list_them_too(folder, app_with):
+def test_model_is_found_by_every_listed_name_and_errors_list_them_too(folder, app_with):
     catalogued = WHEEL_MODELS["smollm2"].file_name
     write_tiny(TINY["llama"], folder / catalogued)
     with app_with(models_dir=folder, model=str(folder / "one.gguf"), alias=("mine",), strict_models=True) as api:

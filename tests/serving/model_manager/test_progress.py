@@ -9,7 +9,7 @@ from woolly.serving import ModelManager, Settings
 from woolly.serving.model_manager.loader import open_model
 
 
-def test_loading_tells_its_stage_and_the_weights_that_a_device_has(folder, monkeypatch):
+def test_loading_reports_its_stage_and_the_loaded_weights(folder, monkeypatch):
     gate, plain = threading.Event(), CpuProgram.weight_stats
     missing = 0.75
 

@@ -76,7 +76,7 @@ async def until(condition):
     raise AssertionError("it never came")
 
 
-def test_names_with_the_same_loading_settings_share_one_loaded_model(folder, opened):
+def test_names_with_the_same_load_settings_share_one_loaded_model(folder, opened):
     models = manager(folder, NAMES, models_max=2)
 
     async def story():
@@ -94,7 +94,7 @@ def test_names_with_the_same_loading_settings_share_one_loaded_model(folder, ope
     assert opened == [("one", 64, None), ("one", 96, "q8_0")]
 
 
-def test_a_pinned_model_leaves_for_no_other_and_keeps_its_time(folder, opened):
+def test_pinned_model_is_never_replaced_and_keeps_its_time(folder, opened):
     models = manager(folder, NAMES, keep_alive=0.001)
 
     async def story():
@@ -111,7 +111,7 @@ def test_a_pinned_model_leaves_for_no_other_and_keeps_its_time(folder, opened):
     assert [path for path, *_ in opened] == ["one", *("one", "two") * 50]
 
 
-def test_a_name_may_keep_its_model_longer_than_the_server(folder, opened):
+def test_name_may_keep_its_model_longer_than_the_server(folder, opened):
     models = manager(folder, '[models.kept]\nfrom = "one"\nkeep_alive = 60\n', keep_alive=0.001, models_max=2)
 
     async def story():
@@ -129,7 +129,7 @@ def test_a_name_may_keep_its_model_longer_than_the_server(folder, opened):
     tell(models, story)
 
 
-def test_requests_for_one_model_go_together(folder, opened):
+def test_requests_for_one_model_are_grouped(folder, opened):
     write_tiny(TINY["qwen3"], folder / "three.gguf")
     models = manager(folder)
 
@@ -148,7 +148,7 @@ def test_requests_for_one_model_go_together(folder, opened):
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0])
-def test_a_loaded_model_takes_requests_before_a_swap_but_not_for_ever(folder, opened, seconds):
+def test_loaded_model_takes_requests_before_a_swap_but_not_forever(folder, opened, seconds):
     models = manager(folder, swap_wait=seconds)
 
     async def other():
@@ -185,12 +185,12 @@ def test_a_loaded_model_takes_requests_before_a_swap_but_not_for_ever(folder, op
         ('from = "one"\ntemprature = 1', "temprature"),
     ],
 )
-def test_a_wrong_table_is_refused_before_the_server_begins(folder, table, says):
+def test_invalid_table_is_rejected_before_the_server_starts(folder, table, says):
     with pytest.raises(StoreError, match=re.escape(says)):
         manager(folder, f"[models.x]\n{table}\n")
 
 
-def test_a_name_whose_model_is_not_here_is_not_shown_and_refused(folder):
+def test_name_of_a_missing_model_is_hidden_and_rejected(folder):
     models = manager(folder, '[models.x]\nfrom = "none"\n')
 
     async def story():
@@ -201,7 +201,7 @@ def test_a_name_whose_model_is_not_here_is_not_shown_and_refused(folder):
     tell(models, story)
 
 
-def test_files_of_adapters_are_beside_the_file_that_names_them(tmp_path):
+def test_adapter_paths_are_relative_to_the_settings_file(tmp_path):
     file = tmp_path / "woolly.toml"
     file.write_text('[models.x]\nfrom = "one"\nlora = ["a.gguf", "/b.gguf"]\n[serve]\nport = 1\n')
     assert read_settings({"config": file}, {}).names_file == file
@@ -209,7 +209,7 @@ def test_files_of_adapters_are_beside_the_file_that_names_them(tmp_path):
     assert load_of(preset) == {"adapters": (str(tmp_path / "a.gguf"), "/b.gguf")}
 
 
-def test_a_name_says_whether_its_model_thinks(folder):
+def test_name_may_set_thinking(folder):
     generator = Generator(Settings(), manager(folder, NAMES), Stats())
     template = SimpleNamespace(reads=lambda name: name == "enable_thinking")
     slot = SimpleNamespace(model=SimpleNamespace(template=template))
@@ -224,7 +224,7 @@ def test_a_name_says_whether_its_model_thinks(folder):
     asyncio.run(story())
 
 
-def test_a_name_may_stand_for_another_name(folder, opened):
+def test_name_may_be_an_alias_of_another(folder, opened):
     more = (
         '[models.brief]\nfrom = "Long:latest"\nsystem = "Be brief."\n[models.a]\nfrom = "b"\n[models.b]\nfrom = "a"\n'
     )
@@ -242,7 +242,7 @@ def test_a_name_may_stand_for_another_name(folder, opened):
     tell(models, story)
 
 
-def test_a_name_with_a_wrong_setting_is_left_out_and_its_model_answers(folder, opened, caplog):
+def test_name_with_an_invalid_setting_is_dropped_and_its_model_answers(folder, opened, caplog):
     wrong = '[soon]\nfrom = "one"\nkeep_alive = "5m"\n[odd]\nfrom = "one"\nkv_type = 8\n'
     (folder / "presets.toml").write_text(f'{wrong}[kept]\nfrom = "one"\nkeep_alive = 60\n')
     models = manager(folder)

@@ -24,7 +24,7 @@ def _hear(client, path="transcriptions", **fields):
     return client.post(f"/v1/audio/{path}", data=fields, files={"file": ("talk.wav", b"an audio clip")})
 
 
-def test_audio_goes_to_a_model_that_hears(app_with, folder, monkeypatch):
+def test_audio_goes_to_an_audio_model(app_with, folder, monkeypatch):
     async def answer(request, form):
         return json_reply({"model": form.model})
 
@@ -39,7 +39,7 @@ def test_audio_goes_to_a_model_that_hears(app_with, folder, monkeypatch):
         assert reply.status_code == 400 and "tiny does not support audio; ask for ggml-tiny" in reply.text
 
 
-def test_every_list_says_that_it_transcribes(app_with, folder):
+def test_every_list_shows_transcription(app_with, folder):
     with app_with(models_dir=folder) as client:
         assert _hear(client, model="whisper-1").status_code == 404  # --strict-models
         claims = {one["name"]: one["capabilities"] for one in client.get("/v1/models").json()["models"]}
@@ -54,7 +54,7 @@ def test_every_list_says_that_it_transcribes(app_with, folder):
         assert google["supportedGenerationMethods"] == []
 
 
-def test_a_parakeet_model_gives_the_times_of_words(app_with, tmp_path, caplog):
+def test_parakeet_model_gives_word_times(app_with, tmp_path, caplog):
     write_parakeet(tmp_path / "ggml-parakeet-tiny.bin")
     ask = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
     file = {"file": ("talk.wav", wav(waveform(3.0)))}
@@ -83,7 +83,7 @@ def test_a_parakeet_model_gives_the_times_of_words(app_with, tmp_path, caplog):
             assert reply.status_code == 400 and says in reply.json()["error"]["message"]
 
 
-def test_a_model_that_came_from_the_hub_is_served(app_with, folder, tmp_path):
+def test_model_from_the_hub_is_served(app_with, folder, tmp_path):
     (tmp_path / "hf" / "sheep" / "wool").mkdir(parents=True)
     (tmp_path / "hf" / "sheep" / "wool" / "ggml-base.bin").hardlink_to(folder / "ggml-tiny.bin")
     with app_with(models_dir=tmp_path, model=None) as client:

@@ -21,7 +21,7 @@ def client(app_with, tiny_folder, tmp_path):
         yield client
 
 
-def test_lists_say_why_a_model_cannot_be_run(client):
+def test_lists_say_why_a_model_is_unsupported(client):
     reason = "architecture 'nobody' is not supported yet; `woolly list --architectures` lists all that run"
     listed = {model["id"]: model["meta"]["unsupported"] for model in client.get("/v1/models").json()["data"]}
     assert listed == {"gemma": reason, "tiny": None}
@@ -31,7 +31,7 @@ def test_lists_say_why_a_model_cannot_be_run(client):
     assert client.get("/v1/models/gemma").json()["meta"]["unsupported"] == reason
 
 
-def test_loading_or_asking_one_is_refused_with_the_reason(client):
+def test_unsupported_model_is_rejected_with_the_reason(client):
     for path, body in (
         ("/api/v1/models/gemma/load", {}),
         ("/models/load", {"model": "gemma"}),
@@ -42,12 +42,12 @@ def test_loading_or_asking_one_is_refused_with_the_reason(client):
         assert "architecture 'nobody' is not supported" in reply.json()["error"]["message"]
 
 
-def test_one_that_cannot_be_run_does_not_count_as_a_choice(client):
+def test_unsupported_model_does_not_count_as_a_choice(client):
     reply = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
     assert reply.status_code == 200 and reply.json()["model"] == "tiny"
 
 
-def test_the_context_of_a_model_that_is_not_loaded_is_the_one_it_would_get(app_with, tmp_path):
+def test_context_of_an_unloaded_model_is_estimated(app_with, tmp_path):
     write_tiny(TINY["llama"], tmp_path / "long.gguf")
     with app_with(models_dir=tmp_path, ctx_size=64) as client:
         (model,) = client.get("/api/v1/models").json()
@@ -57,7 +57,7 @@ def test_the_context_of_a_model_that_is_not_loaded_is_the_one_it_would_get(app_w
         assert (model["context_length"], model["loaded"]) == (64, True)
 
 
-def test_models_are_loaded_and_unloaded_in_llama_servers_words(client):
+def test_models_are_loaded_and_unloaded_by_llama_server_routes(client):
     assert client.post("/models/load", json={"model": "tiny"}).json() == {"success": True}
     assert [slot.info.name for slot in client.app.state.models.loaded_models] == ["tiny"]
     assert client.post("/models/unload", json={"model": "tiny"}).json() == {"success": True}

@@ -21,7 +21,7 @@ def asked(client, **more):
     return client.post("/v1/completions", json=body)
 
 
-def test_figures_are_those_of_a_model_and_end_at_an_hour():
+def test_metrics_are_per_model_with_buckets_up_to_an_hour():
     stats = Stats(has_vllm_names=True)
     stats.answered("a", ["stop"], USAGE, TIMINGS, 0.25, 3)
     text = stats.text().decode()
@@ -61,7 +61,7 @@ def metrics(tiny_folder, tmp_path_factory):
         return client.get("/metrics").text
 
 
-def test_the_cache_is_shown_by_model(metrics):
+def test_cache_is_shown_per_model(metrics):
     pages = float(re.search(r'^woolly_kv_cache_pages\{model="tiny"\} (\S+)$', metrics, re.MULTILINE)[1])
     used = float(re.search(r'^woolly_kv_cache_pages_used\{model="tiny"\} (\S+)$', metrics, re.MULTILINE)[1])
     assert 0 <= used <= pages and pages > 0
@@ -69,7 +69,7 @@ def test_the_cache_is_shown_by_model(metrics):
         assert f'vllm:{name}{{model_name="tiny"}}' in metrics
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are(metrics):
+def test_dashboard_queries_existing_metrics(metrics):
     board = json.loads(DASHBOARD.read_text())
     known = set(re.findall(r"^# TYPE (\S+)", metrics, re.MULTILINE))
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
@@ -82,7 +82,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are(metrics):
     assert len(set(ids)) == len(ids)
 
 
-def test_queries_of_vllm_s_dashboard_find_data(metrics):
+def test_vllm_dashboard_queries_find_data(metrics):
     """The series of its example dashboard, older names included; none swaps requests out any more."""
     histograms = (
         "e2e_request_latency_seconds time_to_first_token_seconds inter_token_latency_seconds"

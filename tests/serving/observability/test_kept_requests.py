@@ -9,7 +9,7 @@ ADMIN, OTHER = {"x-api-key": "the-admin"}, {"x-api-key": "another"}
 
 
 @pytest.mark.parametrize("with_texts", [False, True])
-def test_a_request_is_kept_with_its_texts_only_if_that_is_wanted(app_with, with_texts):
+def test_request_texts_are_kept_only_if_enabled(app_with, with_texts):
     keys = {"api_key": ("another",), "admin_key": ("the-admin",)}
     with app_with(**keys, keep_requests=2, keep_texts=with_texts, ctx_size=64) as client:
         for number in range(3):
@@ -28,13 +28,13 @@ def test_a_request_is_kept_with_its_texts_only_if_that_is_wanted(app_with, with_
         assert client.get("/api/v1/requests/mine-0", headers=ADMIN).status_code == 404
 
 
-def test_nothing_is_kept_unless_it_is_asked_for(client):
+def test_nothing_is_kept_by_default(client):
     reply = client.get("/api/v1/requests")
     assert reply.status_code == 501 and "--keep-requests" in reply.text
     assert not KeptRequests(0, with_texts=True).is_on
 
 
-def test_what_is_kept_of_a_body_is_bounded():
+def test_kept_body_is_bounded():
     large = {"input": "x" * 10**6, "model": "y" * 10**6, "rows": [[["z"] * 1000] * 1000] * 1000}
     for with_texts in (False, True):
         assert len(repr(redacted(large, with_texts=with_texts))) < 200_000
@@ -43,7 +43,7 @@ def test_what_is_kept_of_a_body_is_bounded():
     }  # fmt: skip
 
 
-def test_only_words_of_the_api_are_kept_and_no_token_ids():
+def test_only_api_field_names_and_no_token_ids_are_kept():
     said = {"model": "patient Anna", "role": "patient", "content": [{"type": "secret"}], "ids": [4, 5]}
     call = {"type": "tool_use", "input": said}
     body = {

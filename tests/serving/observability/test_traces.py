@@ -46,7 +46,7 @@ def made():
     return recorder, Traces(recorder, recorder, lambda headers: headers.get("traceparent"), "ERROR")
 
 
-def test_a_chat_is_one_span_below_the_request_s_parent(app_with, made):
+def test_chat_is_one_span_below_its_parent(app_with, made):
     recorder, traces = made
     with app_with() as client:
         client.app.state.traces = traces
@@ -72,7 +72,7 @@ def test_a_chat_is_one_span_below_the_request_s_parent(app_with, made):
     ]
 
 
-def test_a_request_that_is_refused_is_a_span_with_its_status(app_with, made):
+def test_rejected_request_is_a_span_with_its_status(app_with, made):
     recorder, traces = made
     with app_with() as client:
         client.app.state.traces = traces
@@ -84,12 +84,12 @@ def test_a_request_that_is_refused_is_a_span_with_its_status(app_with, made):
     assert "nobody" not in repr(recorder.figures)
 
 
-def test_a_server_without_the_packages_says_which(monkeypatch):
+def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     with pytest.raises(RequestError, match=r"pip install 'woolly-llm\[otel\]'"):
         Settings(otlp_endpoint="http://127.0.0.1:4318")
 
 
-def test_an_address_that_is_none_is_refused():
+def test_invalid_address_is_rejected():
     with pytest.raises(RequestError, match="an address such as"):
         check_telemetry("collector")

@@ -23,7 +23,7 @@ def typed(page, text):
     page.locator("#message").press_sequentially(text)
 
 
-def test_what_is_typed_is_read_before_it_is_sent(page):
+def test_typed_text_is_prefilled_before_it_is_sent(page):
     page.locator("#message").fill(LONG * 3)
     until(page, lambda: read(page))
     assert read(page)[0]["state"] == "read" and read(page)[0]["read_tokens"] >= 64
@@ -42,7 +42,7 @@ def test_what_is_typed_is_read_before_it_is_sent(page):
     assert answers(page).count() == 1
 
 
-def test_the_conversation_before_the_message_is_sent_along(page):
+def test_conversation_before_the_message_is_included(page):
     ask(page, "Hi")
     page.locator("#message").fill("And what")
     until(page, lambda: page.watch.asked(PATH))
@@ -50,7 +50,7 @@ def test_the_conversation_before_the_message_is_sent_along(page):
     assert roles == ["user", "assistant", "user"]
 
 
-def test_a_message_that_is_sent_ends_its_reading(page):
+def test_sent_message_ends_its_prefill(page):
     page.route(f"**{PATH}", lambda route: None)  # never answered
     page.locator("#message").fill(LONG)
     until(page, lambda: page.watch.asked(PATH))
@@ -69,7 +69,7 @@ def closed(tiny_model, tmp_path):
         yield url
 
 
-def test_a_server_that_reads_nothing_ahead_is_sent_nothing(open_page, closed):
+def test_server_without_prefill_is_sent_nothing(open_page, closed):
     page = open_page(closed)
     ask(page, "Hi")
     page.locator("#model[data-state=ready]").wait_for()

@@ -62,7 +62,7 @@ def sent_audio(part):
         return file.getframerate(), file.getnframes()
 
 
-def test_audio_is_played_sent_and_kept(open_page, audio_server):
+def test_audio_is_played_sent_and_stored(open_page, audio_server):
     page = opened(open_page, audio_server)
     page.locator("#attach-file").set_input_files(wav_file())
     player = page.locator("#files audio")

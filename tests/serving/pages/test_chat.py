@@ -21,7 +21,7 @@ def versions(page):
     return [text.replace("\u2009", "") for text in page.locator(".branches span").all_inner_texts()]
 
 
-def test_an_answer_streams_and_is_there_after_a_reload(page, server):
+def test_answer_streams_and_survives_a_reload(page, server):
     with server.slowly():
         page.locator("#message").fill("Count from one to twenty, one number per line.")
         page.keyboard.press("Enter")
@@ -56,7 +56,7 @@ def test_no_request_fails_in_an_ordinary_chat(page):
     assert done.count("/v1/chat/completions") == 5
 
 
-def test_stop_keeps_what_had_come_and_the_server_ends_its_work(page, server):
+def test_stop_keeps_the_partial_answer_and_the_server_ends_its_work(page, server):
     page.keyboard.press("Control+,")
     page.get_by_label("Max tokens", exact=True).fill("2000")
     page.locator("summary", has_text="More").click()
@@ -75,7 +75,7 @@ def test_stop_keeps_what_had_come_and_the_server_ends_its_work(page, server):
         until(page, lambda: not any(slot["is_processing"] for slot in client.get("/slots").json()))
 
 
-def test_asking_again_keeps_the_first_answer_as_a_version(page):
+def test_regenerating_keeps_the_first_answer_as_a_version(page):
     answer_with(page, "The first.", "The second.")
     ask(page, "Say something.")
     page.get_by_label("Answer again").click()
@@ -90,7 +90,7 @@ def test_asking_again_keeps_the_first_answer_as_a_version(page):
     until(page, lambda: versions(page) == ["1/2"])
 
 
-def test_an_edited_message_is_answered_from_there_and_the_old_branch_stays(page):
+def test_edited_message_starts_a_branch_and_the_old_one_stays(page):
     bodies = answer_with(page, "Paris.", "About two million.", "Rome.")
     ask(page, "What is the capital of France?")
     ask(page, "How many people live there?")
@@ -110,7 +110,7 @@ def test_an_edited_message_is_answered_from_there_and_the_old_branch_stays(page)
 
 
 @pytest.mark.rare
-def test_a_conversation_can_be_found_renamed_deleted_and_brought_back(page, tmp_path):
+def test_conversation_can_be_found_renamed_deleted_and_restored(page, tmp_path):
     answer_with(page, "It is a fruit.")
     ask(page, "What is a quince?")
     page.keyboard.press("Control+K")
@@ -146,7 +146,7 @@ def test_a_conversation_can_be_found_renamed_deleted_and_brought_back(page, tmp_
 
 
 @pytest.mark.rare
-def test_a_file_that_holds_no_conversations_is_refused_and_changes_nothing(page, tmp_path):
+def test_file_without_conversations_is_rejected_and_changes_nothing(page, tmp_path):
     file = tmp_path / "bad.json"
     for bad in ("[]", "null", "{", json.dumps({"conversations": [{"messages": [{"id": "a", "role": "system"}]}]})):
         file.write_text(bad)
@@ -155,7 +155,7 @@ def test_a_file_that_holds_no_conversations_is_refused_and_changes_nothing(page,
         assert page.locator(".conversation").count() == 0
 
 
-def test_everything_can_be_done_by_keyboard(page):
+def test_everything_works_by_keyboard(page):
     bodies = answer_with(page, "Yes.")
     assert_focus(page, "message")
     page.keyboard.type("One")
@@ -202,7 +202,7 @@ def test_everything_can_be_done_by_keyboard(page):
     assert {"model", "performance", "settings", "message", "new-chat", "theme"} <= seen
 
 
-def test_settings_are_sent_and_those_without_a_meaning_are_not(page):
+def test_only_meaningful_settings_are_sent(page):
     bodies = answer_with(page, "{}")
     page.keyboard.press("Control+,")
     page.get_by_label("System prompt").fill("Answer in JSON.")
@@ -235,7 +235,7 @@ def test_settings_are_sent_and_those_without_a_meaning_are_not(page):
 
 
 @pytest.mark.rare
-def test_a_schema_binds_the_real_model(page):
+def test_schema_constrains_the_real_model(page):
     page.keyboard.press("Control+,")
     page.get_by_label("Structured output").select_option("json_schema")
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
@@ -245,7 +245,7 @@ def test_a_schema_binds_the_real_model(page):
 
 
 @pytest.mark.rare
-def test_a_structure_begins_with_an_example_that_is_sent(page):
+def test_structured_output_starts_with_an_example(page):
     bodies = answer_with(page, "{}")
     page.keyboard.press("Control+,")
     chooser = page.get_by_label("Structured output")
@@ -267,7 +267,7 @@ def test_a_structure_begins_with_an_example_that_is_sent(page):
 
 
 @pytest.mark.rare
-def test_a_model_is_unloaded_and_loaded(page, server):
+def test_model_is_unloaded_and_loaded(page, server):
     page.locator("#model").click()
     page.get_by_label(f"Unload {server.name}").click()
     page.locator("#model[data-state=unloaded]").wait_for()
@@ -279,7 +279,7 @@ def test_a_model_is_unloaded_and_loaded(page, server):
 
 
 @pytest.mark.rare
-def test_escape_closes_what_is_open_before_it_stops_the_answer(page, server):
+def test_escape_closes_dialogs_before_it_stops_the_answer(page, server):
     page.keyboard.press("Control+,")
     with server.slowly():
         page.locator("#message").fill("Count.")

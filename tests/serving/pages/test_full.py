@@ -13,7 +13,7 @@ pytestmark = pytest.mark.rare
 FULL = {"message": "the prompt has 171 tokens, but the context holds 160", "code": "context_length_exceeded"}
 
 
-def test_a_full_context_offers_to_drop_the_oldest_turns(page):
+def test_full_context_offers_to_drop_the_oldest_turns(page):
     timings = {"predicted_n": 10, "predicted_per_second": 5, "prompt_ms": 1, "prompt_n": 2000, "cache_n": 20}
     good = [chunk(content=text) + ending("stop", timings=timings) + DONE for text in ("A.", "B.", "C.", "D.")]
     bodies = reply_with(page, good[0], good[1], FULL, good[2], FULL, good[3])
@@ -39,7 +39,7 @@ def test_a_full_context_offers_to_drop_the_oldest_turns(page):
     assert page.locator(".problem").count() == 0 and questions(page).count() == 4
 
 
-def test_a_note_stands_for_older_turns_and_can_be_undone(page):
+def test_summary_replaces_older_turns_and_can_be_undone(page):
     timings = {"predicted_n": 10, "predicted_per_second": 5, "prompt_ms": 1, "prompt_n": 2000, "cache_n": 20}
     texts = ("A.", "B.", "Sheep.", "C.", "E.", "D.")
     good = [chunk(content=text) + ending("stop", timings=timings) + DONE for text in texts]
@@ -73,7 +73,7 @@ def test_a_note_stands_for_older_turns_and_can_be_undone(page):
     assert page.locator(".compacted").count() == 0
 
 
-def test_the_page_offers_to_compact_a_context_that_is_half_full_and_says_why_it_cannot(page):
+def test_page_offers_to_compact_a_half_full_context_and_explains_if_it_cannot(page):
     timings = {"predicted_n": 10, "predicted_per_second": 5, "prompt_ms": 1, "prompt_n": 2000, "cache_n": 20}
     good = [chunk(content=text) + ending("stop", timings=timings) + DONE for text in ("A.", "B.", " ", "Sheep.", "C.")]
     bodies = reply_with(page, *good)
@@ -91,7 +91,7 @@ def test_the_page_offers_to_compact_a_context_that_is_half_full_and_says_why_it_
     assert [one["content"] for one in bodies[-1]["messages"]] == [note_text("Sheep."), "Two?", "B.", "Three?"]
 
 
-def test_a_single_message_that_is_too_long_can_be_edited(page):
+def test_single_too_long_message_can_be_edited(page):
     long = "the prompt has 9032 tokens (a chat template's included), but the context holds 8192 and at least one"
     bodies = reply_with(page, {**FULL, "message": f"maximum context length is 8192 tokens: {long}"}, says("Good."))
     ask(page, "word " * 50)
@@ -104,7 +104,7 @@ def test_a_single_message_that_is_too_long_can_be_edited(page):
     assert [one["content"] for one in bodies[1]["messages"]] == ["Short."]
 
 
-def test_an_answer_that_fills_the_context_says_so_and_goes_on_without_the_oldest_turns(page, server):
+def test_answer_that_fills_the_context_can_continue_without_the_oldest_turns(page, server):
     size = page.evaluate("fetch('api/v1/models').then(r => r.json())")[0]["context_length"]
     timings = {"predicted_n": 10, "predicted_per_second": 5, "prompt_ms": 1, "prompt_n": size - 10, "cache_n": 0}
     full = {"model": server.name, "choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], "timings": timings}

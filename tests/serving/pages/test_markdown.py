@@ -87,7 +87,7 @@ def render(browser, server):
     context.close()
 
 
-def test_every_construct_becomes_what_it_means(render):
+def test_every_construct_is_rendered(render):
     for name, (source, expected) in CASES.items():
         assert render(source)["html"] == expected, name
 
@@ -100,7 +100,7 @@ def test_links_have_safe_schemes_or_stay_as_written(render):
             assert shown["text"] == source
 
 
-def test_a_text_that_comes_in_pieces_ends_as_the_whole_one(render):
+def test_streamed_text_ends_like_the_complete_one(render):
     whole = render(DOCUMENT)["html"]
     assert '<span class="t-k">return</span>' in whole
     assert render(*DOCUMENT)["html"] == whole  # a character at a time
@@ -116,7 +116,7 @@ def test_every_character_of_a_text_is_shown(render):
     assert render(strange)["text"] == strange
 
 
-def test_settled_blocks_are_left_alone_however_long_the_answer(render, browser, server):
+def test_finished_blocks_are_not_rerendered_in_long_answers(render, browser, server):
     # 2,000 blocks in 12,000 pieces: rendering all of them each time would make 12 million nodes.
     page = browser.contexts[0].pages[0]
     made = page.evaluate(
@@ -147,7 +147,7 @@ def test_settled_blocks_are_left_alone_however_long_the_answer(render, browser, 
     assert made["code"] < 10_000
 
 
-def test_texts_made_to_be_slow_are_shown_all_the_same(render):
+def test_texts_designed_to_be_slow_are_shown(render):
     n = 20_000
     for text in (
         "[" * n, "*" * n, "*a " * n, "a* " * n, "_a*b" * n, "`" * n, "`a``" * n, "<" * n, "![" * n, "[a](" * n,
@@ -171,7 +171,7 @@ DRAW = """async ([source]) => {
 }"""
 
 
-def test_a_drawing_is_shown_as_a_picture_whose_script_does_not_run(browser, server):
+def test_svg_is_shown_as_an_image_whose_script_does_not_run(browser, server):
     page = browser.new_page()
     page.goto(server.url)
     drawing = (

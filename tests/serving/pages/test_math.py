@@ -63,14 +63,14 @@ def test_formulas_become_mathml(evaluate):
             assert evaluate(LOOK, [text]) == [expected], text
 
 
-def test_what_is_no_formula_keeps_every_character(evaluate):
+def test_non_formula_keeps_every_character(evaluate):
     for text in TEXTS:
         shown = evaluate(RENDER, [[text]])
         assert shown["text"] == text
         assert "<math" not in shown["html"] and "<em>" not in shown["html"], text
 
 
-def test_a_formula_over_lines_is_no_list_and_comes_in_pieces(evaluate):
+def test_multiline_formula_is_no_list_and_can_be_streamed(evaluate):
     text = (
         "We have\n\\[\na\n- b\n+ c\n\\]\nand $x$,\n\n$$\n\\begin{aligned}\na &= b \\\\\n&= c\n\\end{aligned}\n$$\n\nend"
     )
@@ -79,7 +79,7 @@ def test_a_formula_over_lines_is_no_list_and_comes_in_pieces(evaluate):
     assert evaluate(RENDER, [list(text)])["html"] == whole["html"]
 
 
-def test_formulas_made_to_be_slow_or_deep_are_shown_all_the_same(evaluate):
+def test_formulas_designed_to_be_slow_or_deep_are_shown(evaluate):
     n = 20_000
     for text in (
         "$" * n, "$a" * n, "\\(" * n, "\\[a" * n, "$$a" * n, f"${'{' * 2000}{'}' * 2000}$", f"${'{' * 30}a{'}' * 30}$",
@@ -88,7 +88,7 @@ def test_formulas_made_to_be_slow_or_deep_are_shown_all_the_same(evaluate):
         assert len(evaluate(RENDER, [[text]])["html"]) > 0
 
 
-def test_a_run_of_stars_is_text_and_nests_nothing(evaluate):
+def test_run_of_asterisks_is_text_and_nests_nothing(evaluate):
     stars = "*" * 40_000
     shown = evaluate(RENDER, [[f"{stars}a{stars}"]])
     assert shown["text"] == f"{stars}a{stars}"
@@ -109,6 +109,6 @@ GROWN = """async () => {
 }"""
 
 
-def test_brackets_grow_by_the_font_that_the_page_brings(evaluate):
+def test_brackets_are_stretched_with_the_bundled_font(evaluate):
     is_there, bracket, rows = evaluate(GROWN)
     assert is_there and bracket > 0.8 * rows

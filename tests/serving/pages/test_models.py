@@ -44,7 +44,7 @@ def find(page, words):
 
 
 @pytest.mark.rare
-def test_the_search_finds_models_here_and_in_the_catalogue(open_page, two):
+def test_search_finds_local_and_catalogue_models(open_page, two):
     page = open_page(two)
     find(page, "smollm2 360")
     assert page.locator("#model-list").inner_text() == "No model here has these words."
@@ -56,7 +56,7 @@ def test_the_search_finds_models_here_and_in_the_catalogue(open_page, two):
 
 
 @pytest.mark.rare
-def test_who_opens_the_list_can_type_at_once(open_page, two):
+def test_opened_list_has_the_input_focus(open_page, two):
     page = open_page(two)
     page.locator("#model").click()
     page.keyboard.type("tw")
@@ -69,7 +69,7 @@ def test_who_opens_the_list_can_type_at_once(open_page, two):
     assert page.locator("#model-list .name").all_inner_texts() == ["one"]
 
 
-def test_a_model_is_fetched_with_its_progress_and_a_refusal_is_told(open_page, two):
+def test_model_is_downloaded_with_progress_and_errors_are_shown(open_page, two):
     page = open_page(two)
     rows = [{**ROW, "name": "qwen3:4b"}, {**ROW, "name": "qwen3:90b", "fits": "too large"}]
     page.route("**/api/v1/catalogue", lambda route: route.fulfill(json={"allowed": True, "models": rows}))
@@ -142,7 +142,7 @@ def test_conversations_are_pinned_and_put_into_folders(open_page, two):
 
 
 @pytest.mark.rare
-def test_an_empty_answer_of_a_base_model_says_why(open_page, two):
+def test_empty_answer_of_a_base_model_says_why(open_page, two):
     page = open_page(two)
     told = [{"delta": {"content": " "}}, {"delta": {}, "finish_reason": "stop"}]
     stream = "".join(event({"model": "one", "choices": [{"index": 0, **one}]}) for one in told) + event("[DONE]")
@@ -160,7 +160,7 @@ def test_an_empty_answer_of_a_base_model_says_why(open_page, two):
 
 
 @pytest.mark.rare
-def test_the_reference_tries_a_route(open_page, two):
+def test_api_reference_tries_a_route(open_page, two):
     page = open_page(two)
     page.goto(f"{two}/docs")
     page.locator("#find").fill("post /tokenize")

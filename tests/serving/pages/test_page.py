@@ -37,7 +37,7 @@ def assets():
     return Assets()
 
 
-def test_a_browser_gets_the_page(web):
+def test_browser_gets_the_page(web):
     reply = web.get("/", headers={"accept": BROWSER})
     assert reply.status_code == 200
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
@@ -48,7 +48,7 @@ def test_a_browser_gets_the_page(web):
     "accept",
     ["application/json", "application/json, text/plain, */*", "application/json, text/html;q=0.5"],
 )
-def test_a_client_of_the_api_gets_json(web, accept):
+def test_api_client_gets_json(web, accept):
     reply = web.get("/", headers={"accept": accept})
     assert reply.json()["name"] == "woolly"
     assert reply.json()["version"] == __version__
@@ -56,7 +56,7 @@ def test_a_client_of_the_api_gets_json(web, accept):
     assert "Accept" in reply.headers["vary"].split(", ")
 
 
-def test_the_page_may_load_nothing_from_elsewhere_and_run_no_text(web, assets):
+def test_page_loads_nothing_external_and_runs_no_inline_text(web, assets):
     for path in ("/", f"/web/{assets.stamp}/js/app/main.js"):
         reply = web.get(path, headers={"accept": BROWSER})
         policy = dict(part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; "))
@@ -70,7 +70,7 @@ def test_the_page_may_load_nothing_from_elsewhere_and_run_no_text(web, assets):
         assert reply.headers["referrer-policy"] == "no-referrer"
 
 
-def test_files_are_kept_for_good_and_the_page_is_asked_for_again(web, assets):
+def test_files_are_cached_permanently_and_the_page_is_revalidated(web, assets):
     page = web.get("/", headers={"accept": BROWSER})
     assert page.headers["cache-control"] == "no-cache"
     again = web.get("/", headers={"accept": BROWSER, "if-none-match": page.headers["etag"]})
@@ -83,11 +83,11 @@ def test_files_are_kept_for_good_and_the_page_is_asked_for_again(web, assets):
 @pytest.mark.parametrize(
     "path", ["js/none.js", "../page.py", "..%2fpage.py", "%2e%2e/files.py", "js/../../page.py", "index.html", ""]
 )
-def test_nothing_but_the_files_of_the_page_is_served(web, assets, path):
+def test_only_page_files_are_served(web, assets, path):
     assert web.get(f"/web/{assets.stamp}/{path}").status_code == 404
 
 
-def test_with_keys_the_page_and_the_reference_are_open_and_nothing_else(tmp_path, assets):
+def test_with_keys_only_the_page_and_the_reference_are_open(tmp_path, assets):
     web = client(tmp_path, api_key=("s3cret",), model=str(write_tiny(TINY["llama"], tmp_path / "private-name.gguf")))
     files = ("/", f"/web/{assets.stamp}/js/app/main.js", "/docs", "/openapi.json")
     for path in files:
@@ -102,27 +102,27 @@ def test_with_keys_the_page_and_the_reference_are_open_and_nothing_else(tmp_path
         assert web.get(path).status_code == 401, path
 
 
-def test_the_reference_counts_for_the_rate_as_other_requests_do(tmp_path):
+def test_reference_counts_for_the_rate_like_other_requests(tmp_path):
     web = client(tmp_path, api_key=("s3cret",), rate_limit=2)
     assert [web.get("/docs").status_code for _ in range(4)] == [200, 200, 429, 429]
 
 
-def test_the_reference_says_how_a_key_is_brought(web):
+def test_reference_says_how_to_send_a_key(web):
     assert "Authorization: Bearer KEY" in web.get("/docs").text
 
 
 @pytest.mark.parametrize("path", ["//", "/webx/a/b", "/web/a", "/web//v1/models", "/WEB/a/b", "/web/a/b?c"])
-def test_only_addresses_of_the_page_are_public(path):
+def test_only_page_addresses_are_public(path):
     assert not is_public("GET", path)
 
 
-def test_a_rate_limit_does_not_count_the_files_of_the_page(tmp_path, assets):
+def test_rate_limit_does_not_count_page_files(tmp_path, assets):
     web = client(tmp_path, rate_limit=2)
     for name in set(assets.files) - {"index.html"}:
         assert web.get(f"/web/{assets.stamp}/{name}").status_code == 200
 
 
-def test_a_page_of_another_name_cannot_pose_as_this_server(web):
+def test_foreign_host_cannot_impersonate_this_server(web):
     assert web.get("/", headers={"accept": BROWSER, "host": "evil.example"}).status_code == 403
 
 
@@ -147,7 +147,7 @@ class References(HTMLParser):
         self.inline += [tag] if tag == "style" or (tag == "script" and "src" not in named) else []
 
 
-def test_every_file_that_the_page_names_is_served(web):
+def test_every_file_named_by_the_page_is_served(web):
     found = References(web.get("/", headers={"accept": BROWSER}).text)
     assert found.files.count("docs") == 2 and web.get("/docs").status_code == 200
     found.files = [file for file in found.files if file != "docs"]
@@ -175,7 +175,7 @@ def scripts():
 
 
 @pytest.mark.parametrize("path", scripts(), ids=lambda path: path.name)
-def test_every_module_that_a_module_imports_is_there_and_gives_the_name(path):
+def test_every_imported_module_exports_the_name(path):
     text = path.read_text()
     for names, file in re.findall(r'^import (.+?) from "(.+?)";', text, re.MULTILINE):
         other = (path.parent / file).resolve()
@@ -186,14 +186,14 @@ def test_every_module_that_a_module_imports_is_there_and_gives_the_name(path):
             ), name
 
 
-def test_every_element_that_a_script_looks_for_is_in_the_page():
+def test_every_element_used_by_a_script_is_in_the_page():
     ids = set(References((STATIC / "index.html").read_text()).ids)
     for path in scripts():
         for name in re.findall(r'byId\("([\w-]+)"\)', path.read_text()):
             assert name in ids, (path.name, name)
 
 
-def test_no_script_makes_markup_of_text_and_no_file_names_another_host():
+def test_no_script_creates_markup_from_text_and_no_file_names_another_host():
     binary = (".png", ".woff2", ".txt")  # and the licence of a font
     for path in (p for p in STATIC.rglob("*") if p.is_file() and p.suffix not in binary):
         text = path.read_text()
@@ -203,11 +203,11 @@ def test_no_script_makes_markup_of_text_and_no_file_names_another_host():
         assert len(text.splitlines()) <= 400, path
 
 
-def test_every_file_of_the_page_is_served_under_a_type(assets):
+def test_every_page_file_has_a_content_type(assets):
     assert set(assets.files) == {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*") if p.is_file()}
 
 
-def test_a_wheel_takes_the_files_along():
+def test_wheel_contains_the_page_files():
     # All of the package that git does not ignore goes into it.
     assert 'wheel.packages = ["woolly"]' in (ROOT / "pyproject.toml").read_text()
     files = [str(path) for path in STATIC.rglob("*") if path.is_file()]
@@ -220,7 +220,7 @@ def test_a_wheel_takes_the_files_along():
     assert told.stdout == ""
 
 
-def test_every_sampler_that_the_api_takes_has_its_place_on_the_page():
+def test_every_api_sampler_is_on_the_page():
     shown = {name for name, row in options_of(SamplingParams).items() if row.group}
     # Structures have one box for all; prefixes are always reused; ids of tokens, and which probabilities are reported,
     # are for programs.

@@ -24,7 +24,7 @@ DROP = """([data]) => {
 }"""
 
 
-def test_a_dropped_file_is_sent_kept_and_read_by_any_model(open_page, seeing):
+def test_dropped_file_is_sent_stored_and_read_by_any_model(open_page, seeing):
     page = open_page(seeing)
     for model in ("sees-Q8_0", "blind-Q8_0"):
         choose(page, model)
@@ -47,7 +47,7 @@ def test_a_dropped_file_is_sent_kept_and_read_by_any_model(open_page, seeing):
     assert first[0] == file and page.locator(".problem").count() == 0  # the history has it
 
 
-def test_a_broken_file_is_the_servers_sentence(open_page, seeing):
+def test_broken_file_shows_the_server_error(open_page, seeing):
     page = open_page(seeing)
     page.evaluate(DROP, [DATA[:100]])
     until(page, lambda: page.locator("#files li").count() == 1)

@@ -77,7 +77,7 @@ def sent(page):
     return page.watch.asked("/v1/chat/completions")[-1].post_data_json["messages"][-1]["content"]
 
 
-def test_a_picture_is_shown_sent_and_kept(open_page, seeing):
+def test_image_is_shown_sent_and_stored(open_page, seeing):
     page = open_page(seeing)
     files = page.locator("#files li")
     page.locator("#attach-file").set_input_files([picture(), picture("other.png")])
@@ -99,7 +99,7 @@ def test_a_picture_is_shown_sent_and_kept(open_page, seeing):
 
 
 @pytest.mark.rare
-def test_a_video_is_shown_sent_and_kept(open_page, seeing):
+def test_video_is_shown_sent_and_stored(open_page, seeing):
     pytest.importorskip("av")
     page = open_page(seeing)
     clip = {"name": "a.mp4", "mimeType": "video/mp4", "buffer": write_video(n=4, rate=2, size=(32, 16))}
@@ -114,7 +114,7 @@ def test_a_video_is_shown_sent_and_kept(open_page, seeing):
 
 
 @pytest.mark.rare
-def test_a_pasted_picture_is_attached_unless_text_came_with_it(open_page, seeing):
+def test_pasted_image_is_attached_unless_text_came_with_it(open_page, seeing):
     page = open_page(seeing)
     assert page.evaluate(PASTE, [""]) is False  # the page took it
     until(page, lambda: page.locator("#files li").count() == 1)
@@ -123,7 +123,7 @@ def test_a_pasted_picture_is_attached_unless_text_came_with_it(open_page, seeing
 
 
 @pytest.mark.rare
-def test_what_is_too_large_or_no_picture_is_refused_in_words(open_page, seeing):
+def test_too_large_or_invalid_image_is_rejected_with_a_message(open_page, seeing):
     page = open_page(seeing)
     toast = page.locator(".toast")
     assert page.evaluate(OVER) == "dashed"
@@ -139,7 +139,7 @@ def test_what_is_too_large_or_no_picture_is_refused_in_words(open_page, seeing):
     until(page, lambda: toast.all_inner_texts() == [words])
 
 
-def test_a_model_that_sees_nothing_is_not_sent_a_picture(open_page, seeing):
+def test_text_model_is_sent_no_image(open_page, seeing):
     page = open_page(seeing)
     page.locator("#attach-file").set_input_files(picture())
     page.locator("#files li").wait_for()

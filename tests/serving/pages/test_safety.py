@@ -46,7 +46,7 @@ HOSTILE = """\
 """
 
 
-def test_what_a_model_writes_is_text_and_never_markup(page):
+def test_model_output_is_text_and_never_markup(page):
     answer_with(page, HOSTILE, reasoning="<img src=x onerror=hacked=1></details><script>hacked=1</script>")
     ask(page, "<img src=x onerror='window.hacked=1'>")
     page.locator(".reasoning summary").click()
@@ -71,7 +71,7 @@ def test_what_a_model_writes_is_text_and_never_markup(page):
     assert page.locator(".conversation .open").inner_text() == "<img src=x onerror='window.hacked=1'>"
 
 
-def test_a_script_that_came_in_nevertheless_would_not_run(page):
+def test_injected_script_would_not_run(page):
     refused = page.evaluate(
         """() => new Promise(resolve => {
           document.addEventListener("securitypolicyviolation", event => resolve(event.violatedDirective));
@@ -92,7 +92,7 @@ ERRORS = [
 ]
 
 
-def test_an_error_is_a_sentence_below_the_message_which_stays(page):
+def test_error_is_shown_below_the_message_which_stays(page):
     page.locator("#message").fill("A long and careful question.")
     for i, (status, code, message, headers, shown) in enumerate(ERRORS):
         refuse_with(page, status, code, message, **headers)
@@ -113,7 +113,7 @@ def test_an_error_is_a_sentence_below_the_message_which_stays(page):
 
 
 @pytest.mark.rare
-def test_after_a_refusal_nothing_says_that_an_answer_is_awaited(page):
+def test_after_an_error_no_answer_is_pending(page):
     said = "document.getElementById('announcer').textContent"
     held = []
     page.route("**/v1/chat/completions", lambda route: held.append(route))
@@ -129,7 +129,7 @@ def test_after_a_refusal_nothing_says_that_an_answer_is_awaited(page):
     until(page, lambda: page.evaluate(said) == "")
 
 
-def test_an_answer_that_breaks_off_is_kept_and_said_so(page):
+def test_interrupted_answer_is_kept_and_marked(page):
     body = 'data: {"choices":[{"index":0,"delta":{"content":"Half of"}}]}\n\n'
     route = "**/v1/chat/completions"
     page.route(route, lambda one: one.fulfill(status=200, content_type="text/event-stream", body=body))
@@ -144,7 +144,7 @@ def test_an_answer_that_breaks_off_is_kept_and_said_so(page):
     assert "about to stop" in page.locator(".problem").inner_text()
 
 
-def test_typed_text_survives_a_reload_and_a_server_that_is_gone(page):
+def test_typed_text_survives_a_reload_and_a_stopped_server(page):
     page.locator("#message").fill("Half a thought")
     reload(page)
     page.locator("#model[data-state=ready]").wait_for()
@@ -163,7 +163,7 @@ def test_typed_text_survives_a_reload_and_a_server_that_is_gone(page):
 
 
 @pytest.mark.rare
-def test_a_setting_that_cannot_be_is_said_where_it_stands(page):
+def test_invalid_setting_is_reported_in_place(page):
     page.keyboard.press("Control+,")
     page.get_by_label("Max tokens", exact=True).fill("1.5")
     assert "whole number" in page.locator("small.wrong").inner_text()
@@ -172,7 +172,7 @@ def test_a_setting_that_cannot_be_is_said_where_it_stands(page):
 
 
 @pytest.mark.rare
-def test_the_panel_asks_for_figures_only_while_it_is_open(page):
+def test_panel_polls_only_while_it_is_open(page):
     stats = "/api/v1/performance/stats"
     assert not page.watch.asked(stats)
     page.locator("#performance").click()
@@ -187,7 +187,7 @@ def test_the_panel_asks_for_figures_only_while_it_is_open(page):
 
 
 @pytest.mark.rare
-def test_the_panel_tells_which_gpu_computes_and_what_its_memory_holds(page):
+def test_panel_shows_the_gpu_and_its_memory(page):
     def with_gpu(route):
         reply = route.fetch()
         gpu = {"name": "NVIDIA H200", "backend": "cuda", "memory_bytes": 12e9, "memory_total_bytes": 140e9}
@@ -202,7 +202,7 @@ def test_the_panel_tells_which_gpu_computes_and_what_its_memory_holds(page):
 WIDE = f"| a | b |\n|---|---|\n| {'wide ' * 60} | {'x' * 300} |\n\n```python\n{'x = 1; ' * 80}\n```\n\n{'long' * 200}"
 
 
-def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_page, server):
+def test_phone_shows_everything_without_horizontal_scrolling(open_page, server):
     phone = {"width": 360, "height": 640}
     page = open_page(server.url, viewport=phone, has_touch=True, is_mobile=True, device_scale_factor=2)
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -232,7 +232,7 @@ def lightness(page):
 
 
 @pytest.mark.rare
-def test_dark_follows_the_system_and_the_switch_which_is_kept(open_page, server):
+def test_dark_mode_follows_the_system_and_the_stored_switch(open_page, server):
     page = open_page(server.url, color_scheme="dark")
     assert lightness(page) < 60
     page.locator("#theme").click()
@@ -249,7 +249,7 @@ def tiny_app(model, folder, **settings):
     return create_app(Settings(model=None if model is None else str(model), **given))
 
 
-def test_the_page_asks_for_a_key_and_forgets_it_with_the_tab(open_page, tiny_model, tmp_path):
+def test_page_asks_for_a_key_and_forgets_it_with_the_tab(open_page, tiny_model, tmp_path):
     with served(tiny_app(tiny_model, tmp_path, api_key=("s3cret",))) as url:
         page = open_page(url)
         box, go = page.get_by_label("Key", exact=True), page.get_by_role("button", name="Continue")
@@ -291,7 +291,7 @@ def test_the_page_asks_for_a_key_and_forgets_it_with_the_tab(open_page, tiny_mod
         page.get_by_text("This key is not valid here").wait_for()
 
 
-def test_of_several_models_the_one_that_is_shown_answers_and_without_any_one_learns_what_to_do(open_page, tmp_path):
+def test_shown_model_answers_and_without_models_the_page_says_what_to_do(open_page, tmp_path):
     folder = tmp_path / "models"
     folder.mkdir()
     with served(tiny_app(None, tmp_path, models_dir=folder)) as url:
@@ -309,7 +309,7 @@ def test_of_several_models_the_one_that_is_shown_answers_and_without_any_one_lea
 
 
 @pytest.mark.rare
-def test_a_file_that_cannot_be_run_is_grey_and_the_panel_follows_the_model(open_page, tmp_path):
+def test_unsupported_file_is_grey_and_the_panel_follows_the_model(open_page, tmp_path):
     folder = tmp_path / "models"
     folder.mkdir()
     for name in ("one", "two"):
@@ -332,7 +332,7 @@ def test_a_file_that_cannot_be_run_is_grey_and_the_panel_follows_the_model(open_
 
 
 @pytest.mark.rare
-def test_without_scripts_one_sentence_says_what_is_needed_and_where_to_read(browser, server):
+def test_page_without_scripts_says_what_is_needed(browser, server):
     context = browser.new_context(java_script_enabled=False, **DESKTOP)
     page = context.new_page()
     page.goto(server.url)
@@ -345,7 +345,7 @@ def test_without_scripts_one_sentence_says_what_is_needed_and_where_to_read(brow
 
 
 @pytest.mark.rare
-def test_while_it_is_opened_the_page_says_so_and_shows_nothing_half_made(browser, server):
+def test_page_shows_a_loading_state_and_nothing_incomplete(browser, server):
     context = browser.new_context(**DESKTOP)
     page = context.new_page()
     held = []
@@ -367,7 +367,7 @@ def test_while_it_is_opened_the_page_says_so_and_shows_nothing_half_made(browser
 
 
 @pytest.mark.rare
-def test_a_panel_leaves_the_conversation_in_sight(open_page, server):
+def test_panel_does_not_cover_the_conversation(open_page, server):
     page = open_page(server.url, viewport={"width": 1000, "height": 700})
     for button in ("#performance", "#settings"):
         page.locator(button).click()
@@ -380,7 +380,7 @@ def test_a_panel_leaves_the_conversation_in_sight(open_page, server):
 
 
 @pytest.mark.rare
-def test_figures_of_a_server_that_has_answered_nothing_are_no_zeros(open_page, tiny_model, tmp_path):
+def test_statistics_without_answers_are_not_zeros(open_page, tiny_model, tmp_path):
     with served(tiny_app(tiny_model, tmp_path)) as url:
         httpx.post(f"{url}/api/v1/models/tiny/load", json={}, timeout=60).raise_for_status()
         page = open_page(url)

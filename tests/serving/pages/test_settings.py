@@ -7,7 +7,7 @@ from tests.serving.pages.conftest import answer_with, answers, ask, assert_shows
 pytestmark = pytest.mark.rare
 
 
-def test_a_wrong_setting_is_not_sent_and_a_button_opens_it(page):
+def test_invalid_setting_is_not_sent_and_a_button_opens_it(page):
     bodies = answer_with(page, "Well.")
     page.keyboard.press("Control+,")
     page.get_by_label("Max tokens", exact=True).fill("-5")

@@ -38,7 +38,7 @@ def end(thinker, **body):
     return httpx.post(f"{thinker.url}/v1/chat/completions/control", json=body)
 
 
-def test_a_thought_ends_at_once_if_its_reader_says_so(thinker):
+def test_reasoning_ends_when_the_reader_asks(thinker):
     thoughts = texts = ""
     with httpx.stream("POST", f"{thinker.url}/v1/chat/completions", json=BODY, timeout=60) as stream:
         for line in stream.iter_lines():
@@ -59,7 +59,7 @@ def test_a_thought_ends_at_once_if_its_reader_says_so(thinker):
     assert end(thinker, id="a", action="stop").status_code == 400
 
 
-def test_the_page_offers_to_answer_now(thinker, open_page):
+def test_page_offers_to_answer_now(thinker, open_page):
     page = open_page(thinker.url)
     page.locator("#model[data-state=ready]").wait_for()
     page.locator("#message").fill("hi")

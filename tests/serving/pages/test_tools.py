@@ -79,7 +79,7 @@ def results(body):
     return [message["content"] for message in body["messages"] if message["role"] == "tool"]
 
 
-def test_a_call_waits_for_the_person_and_its_result_is_answered(open_page, url):
+def test_call_waits_for_approval_and_its_result_is_answered(open_page, url):
     page = open_with_tools(open_page, url)
     five, two = {"a": 2, "b": 3}, {"a": 1, "b": 1}
     bodies = reply_with(page, calls(five, two), calls(two), says("Done."))
@@ -102,7 +102,7 @@ def test_a_call_waits_for_the_person_and_its_result_is_answered(open_page, url):
 
 
 @pytest.mark.rare
-def test_a_message_waits_for_servers_that_start(open_page, gated):
+def test_message_waits_for_starting_servers(open_page, gated):
     url, gate = gated
     page = open_page(url)
     bodies = reply_with(page, says("Done."))
@@ -126,7 +126,7 @@ def test_a_message_waits_for_servers_that_start(open_page, gated):
 
 
 @pytest.mark.rare
-def test_a_server_that_failed_is_shown_and_started_again(open_page, gated):
+def test_failed_server_is_shown_and_restarted(open_page, gated):
     url, gate = gated
     gate.write_text("fail")
     page = open_page(url)
@@ -146,7 +146,7 @@ def test_a_server_that_failed_is_shown_and_started_again(open_page, gated):
     assert bodies[1]["tools"]
 
 
-def test_a_failing_tool_is_told_to_the_model_and_tools_can_be_switched_off(open_page, url):
+def test_failing_tool_is_reported_to_the_model_and_tools_can_be_disabled(open_page, url):
     page = open_with_tools(open_page, url)
     bodies = reply_with(page, calls({}, name="zoo_fail"), says("It failed."), says("Alone."))
     ask(page, "Fail.")
@@ -163,7 +163,7 @@ def test_a_failing_tool_is_told_to_the_model_and_tools_can_be_switched_off(open_
 
 
 @pytest.mark.rare
-def test_the_tools_button_counts_lists_and_switches(open_page, url):
+def test_tools_button_counts_lists_and_switches(open_page, url):
     page = open_with_tools(open_page, url)
     bodies = reply_with(page, says("Done."))
     button, listed = page.locator("#tools"), page.locator("#tool-list")
@@ -190,7 +190,7 @@ def test_the_tools_button_counts_lists_and_switches(open_page, url):
 
 
 @pytest.mark.rare
-def test_a_server_that_failed_is_in_the_list(open_page, gated):
+def test_failed_server_is_in_the_list(open_page, gated):
     url, gate = gated
     gate.write_text("fail")
     page = open_page(url)
@@ -219,7 +219,7 @@ def test_calls_and_results_are_folded_to_a_line_each(open_page, url):
 
 
 @pytest.mark.rare
-def test_a_call_is_named_while_it_is_written(open_page, url):
+def test_call_is_named_while_it_streams(open_page, url):
     page = open_with_tools(open_page, url)
     piece = {"index": 0, "id": "call_0", "type": "function", "function": {"name": "zoo_add", "arguments": '{"a"'}}
     head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -247,7 +247,7 @@ def test_a_call_is_named_while_it_is_written(open_page, url):
 MARKUP = "<img src=x onerror=hacked=1><svg onload=hacked=1><script>hacked=1</script>"
 
 
-def test_texts_of_a_hostile_server_are_shown_and_do_nothing(open_page, url):
+def test_hostile_server_texts_are_shown_and_harmless(open_page, url):
     page = open_page(url)
     schema = {"type": "object", "properties": {}}
     tool = {"name": "evil_do", "description": MARKUP, "parameters": schema, "server": MARKUP, "read_only": False}
@@ -277,7 +277,7 @@ def test_texts_of_a_hostile_server_are_shown_and_do_nothing(open_page, url):
 
 
 @pytest.mark.rare
-def test_settings_are_saved_as_presets_and_chosen_again(open_page, url):
+def test_settings_are_saved_as_presets_and_selected_again(open_page, url):
     page = open_page(url)
     page.keyboard.press("Control+,")
     prompt = page.get_by_label("System prompt")

@@ -52,7 +52,7 @@ def questions(page):
     return page.locator(".message.user .plain")
 
 
-def test_an_answer_that_was_cut_off_is_marked_and_continued(page):
+def test_truncated_answer_is_marked_and_continued(page):
     bodies = reply_with(
         page,
         chunk(content="One, two,") + ending("length") + DONE,
@@ -75,7 +75,7 @@ def test_an_answer_that_was_cut_off_is_marked_and_continued(page):
 
 
 @pytest.mark.rare
-def test_an_answer_that_a_reload_cut_off_is_marked(page, server):
+def test_answer_interrupted_by_a_reload_is_marked(page, server):
     page.keyboard.press("Control+,")
     page.get_by_label("Max tokens", exact=True).fill("2000")
     page.locator("summary", has_text="More").click()
@@ -94,7 +94,7 @@ def test_an_answer_that_a_reload_cut_off_is_marked(page, server):
 
 
 @pytest.mark.rare
-def test_the_real_server_continues_an_answer(page):
+def test_real_server_continues_an_answer(page):
     page.keyboard.press("Control+,")
     page.get_by_label("Max tokens", exact=True).fill("4")
     ask(page, "Count from one to twenty, one number per line.")
@@ -106,14 +106,14 @@ def test_the_real_server_continues_an_answer(page):
 
 
 @pytest.mark.rare
-def test_the_model_of_each_answer_stands_below_it(page):
+def test_each_answer_shows_its_model(page):
     answer_with(page, "Yes.")
     ask(page, "Is it?")
     assert page.locator(".assistant .figures").inner_text().startswith("fake")
 
 
 @pytest.mark.rare
-def test_one_message_is_deleted_and_brought_back(page):
+def test_one_message_is_deleted_and_restored(page):
     bodies = answer_with(page, "First.", "Second.", "Third.")
     ask(page, "One?")
     ask(page, "Two?")
@@ -132,7 +132,7 @@ def test_one_message_is_deleted_and_brought_back(page):
 
 
 @pytest.mark.rare
-def test_a_conversation_is_forked_from_a_message(page):
+def test_conversation_is_forked_from_a_message(page):
     answer_with(page, "First.", "Second.", "Other.")
     ask(page, "One?")
     ask(page, "Two?")
@@ -145,7 +145,7 @@ def test_a_conversation_is_forked_from_a_message(page):
     assert_shows(questions(page), ["One?", "Two?"])
 
 
-def test_text_files_go_with_a_message(page):
+def test_text_files_are_sent_with_a_message(page):
     bodies = answer_with(page, "Read.")
     files = [
         {"name": "a.py", "mimeType": "text/x-python", "buffer": b"print('```')\n"},
@@ -181,7 +181,7 @@ def test_text_files_go_with_a_message(page):
 
 
 @pytest.mark.rare
-def test_json_answers_are_code_as_it_was_written(page):
+def test_json_answers_are_shown_as_code_as_written(page):
     text = '{\n  "a_b": "*x*",\n  "c": [1, 2]\n}'
     answer_with(page, text)
     page.keyboard.press("Control+,")
@@ -199,7 +199,7 @@ MORE = {"index": 0, "function": {"arguments": '"Rome"}'}}
 
 
 @pytest.mark.rare
-def test_calls_of_tools_are_shown_and_their_results_sent(page):
+def test_tool_calls_are_shown_and_their_results_sent(page):
     stream = chunk(tool_calls=[CALL]) + chunk(tool_calls=[MORE]) + ending("tool_calls") + DONE
     bodies = reply_with(page, stream, chunk(content="It is sunny.") + ending("stop") + DONE)
     tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -223,7 +223,7 @@ def test_calls_of_tools_are_shown_and_their_results_sent(page):
 
 
 @pytest.mark.rare
-def test_probabilities_of_tokens_are_shown_if_they_are_wanted(page):
+def test_token_probabilities_are_shown_on_request(page):
     page.keyboard.press("Control+,")
     page.locator("summary", has_text="Tools").click()
     page.get_by_label("Token probabilities").select_option("on")
@@ -236,7 +236,7 @@ def test_probabilities_of_tokens_are_shown_if_they_are_wanted(page):
 
 
 @pytest.mark.rare
-def test_a_file_that_is_added_twice_doubles_nothing(page, tmp_path):
+def test_importing_a_file_twice_duplicates_nothing(page, tmp_path):
     answer_with(page, "It is a fruit.")
     ask(page, "What is a quince?")
     with page.expect_download() as download:
@@ -250,7 +250,7 @@ def test_a_file_that_is_added_twice_doubles_nothing(page, tmp_path):
 
 
 @pytest.mark.rare
-def test_the_page_and_the_terminal_read_each_other(page, tmp_path):
+def test_page_and_terminal_read_each_others_files(page, tmp_path):
     terminal = Conversation(SamplingParams(temperature=0.25, stop=("END",)), "Be brief.")
     texts = ("Hi", "Hello.", "How are you?", "Well.")
     terminal.messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
@@ -281,7 +281,7 @@ def test_the_page_and_the_terminal_read_each_other(page, tmp_path):
 
 
 @pytest.mark.rare
-def test_a_conversation_that_ended_the_tab_is_not_opened_again(page):
+def test_conversation_that_crashed_the_tab_is_not_reopened(page):
     answer_with(page, "Poison.")
     ask(page, "Give me poison.")
     id = page.evaluate("JSON.parse(localStorage.getItem('woolly.current'))")
@@ -296,7 +296,7 @@ def test_a_conversation_that_ended_the_tab_is_not_opened_again(page):
 
 
 @pytest.mark.rare
-def test_a_toast_covers_neither_the_error_nor_the_box(page):
+def test_toast_covers_neither_the_error_nor_the_input(page):
     page.route(CHAT, lambda route: route.fulfill(status=400, content_type="application/json", body="{}"))
     ask(page, "Go.")
     for size in ({"width": 1100, "height": 400}, {"width": 360, "height": 500}):
@@ -311,7 +311,7 @@ def test_a_toast_covers_neither_the_error_nor_the_box(page):
 
 
 @pytest.mark.rare
-def test_a_file_that_cannot_be_run_is_grey_with_the_reason(page):
+def test_unsupported_file_is_grey_with_the_reason(page):
     reason = "architecture 'gemma3' is not supported"
 
     def models(route):
@@ -331,14 +331,14 @@ def test_a_file_that_cannot_be_run_is_grey_with_the_reason(page):
 
 
 @pytest.mark.rare
-def test_the_panel_asks_for_the_figures_of_the_chosen_model(page):
+def test_panel_requests_statistics_of_the_selected_model(page):
     with page.expect_request(lambda request: "/performance/stats" in request.url) as asked:
         page.locator("#performance").click()
     assert asked.value.url.endswith(f"?model={page.locator('#model-name').inner_text()}")
 
 
 @pytest.mark.rare
-def test_reasoning_that_was_cut_off_is_continued(page):
+def test_truncated_reasoning_is_continued(page):
     thought = chunk(reasoning_content="Let me") + ending("length") + DONE
     bodies = reply_with(page, thought, chunk(reasoning_content=" see.") + chunk(content="Yes.") + ending("stop") + DONE)
     ask(page, "Is it?")
@@ -350,7 +350,7 @@ def test_reasoning_that_was_cut_off_is_continued(page):
 
 
 @pytest.mark.rare
-def test_an_answer_after_an_answer_does_not_continue_it(page):
+def test_second_answer_in_a_row_does_not_continue_the_first(page):
     bodies = answer_with(page, "First.", "Second.", "Third.")
     ask(page, "One?")
     ask(page, "Two?")

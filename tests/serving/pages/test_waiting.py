@@ -39,7 +39,7 @@ def slow(tiny_model, tmp_path, monkeypatch):
         brake.set()
 
 
-def test_the_page_follows_the_model_and_the_prompt(open_page, slow):
+def test_page_shows_model_loading_and_prompt_progress(open_page, slow):
     url, gate, brake = slow
     page = open_page(url)
     state, note = page.locator("#model-state"), page.locator("#composer-note")
@@ -62,7 +62,7 @@ def test_the_page_follows_the_model_and_the_prompt(open_page, slow):
     until(page, bar.is_hidden)
 
 
-def test_a_share_of_the_weights_is_shown_until_all_are_there(open_page, slow):
+def test_share_of_loaded_weights_is_shown_until_complete(open_page, slow):
     url, gate, brake = slow
     gate.set()
     brake.set()

@@ -9,7 +9,7 @@ from tests.serving.pages.conftest import answer_with, ask, refuse_with, until
 pytestmark = pytest.mark.rare
 
 
-def test_the_picker_tells_what_a_model_is_and_whether_it_fits(open_page, server):
+def test_picker_describes_a_model_and_whether_it_fits(open_page, server):
     page = open_page(server.url)
     page.locator("#model[data-state=ready]").wait_for()
     page.locator("#model").click()
@@ -31,7 +31,7 @@ def test_the_picker_tells_what_a_model_is_and_whether_it_fits(open_page, server)
     assert "135 M parameters" in page.locator(".start .about").inner_text()
 
 
-def test_icons_have_words_in_the_bar_and_on_a_phone_in_the_drawer(open_page, server):
+def test_icons_have_labels_in_the_bar_and_in_the_phone_drawer(open_page, server):
     page = open_page(server.url)
     for id in ("performance", "settings"):
         assert page.locator(f"#{id}").inner_text() == id.capitalize()
@@ -50,7 +50,7 @@ def test_icons_have_words_in_the_bar_and_on_a_phone_in_the_drawer(open_page, ser
     assert phone.locator("#panel").is_hidden()
 
 
-def test_a_command_in_an_error_is_code(page):
+def test_command_in_an_error_is_code(page):
     refuse_with(page, 404, "model_not_found", "there is no model here; run `woolly pull smollm2`, or ask for ` another")
     page.locator("#message").fill("Hi")
     page.keyboard.press("Enter")
@@ -60,13 +60,13 @@ def test_a_command_in_an_error_is_code(page):
     assert problem.inner_text() == "there is no model here; run woolly pull smollm2, or ask for ` another."
 
 
-def test_the_name_of_the_chosen_model_is_read_before_that_of_the_one_beside_it(page):
+def test_selected_model_is_announced_before_its_neighbour(page):
     page.evaluate("document.getElementById('model-beside').textContent = 'beside ' + 'a-long-name-'.repeat(20)")
     cut = "id => { const one = document.getElementById(id); return one.scrollWidth > one.clientWidth; }"
     assert page.evaluate(cut, "model-beside") and not page.evaluate(cut, "model-name")
 
 
-def test_no_line_break_parts_a_number_from_its_unit(page):
+def test_no_line_break_separates_a_number_from_its_unit(page):
     ask(page, "Hi")
     facts = page.locator(".assistant .figures .fact")
     assert re.fullmatch(r"[\d.]+ tokens/s", facts.first.inner_text())
@@ -77,7 +77,7 @@ def test_no_line_break_parts_a_number_from_its_unit(page):
     assert spaces == ["collapsenowrap"] * facts.count()
 
 
-def test_the_number_of_a_footnote_stands_on_the_line_of_its_text(page):
+def test_footnote_number_is_on_the_line_of_its_text(page):
     answer_with(page, "Wool.[^1]\n\n[^1]: A footnote.")
     ask(page, "Hi")
     number, text = (page.locator(f".footnote > {one}").bounding_box() for one in ("sup", "span"))
