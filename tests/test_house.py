@@ -112,7 +112,7 @@ def imported_modules(path):
         yield from (name for name in names if name.startswith("woolly."))
 
 
-def test_a_room_imports_only_rooms_on_lower_rungs():
+def test_package_imports_only_packages_on_lower_rungs():
     for path in modules():
         own = room(path)
         for other in {name.split(".")[1] for name in imported_modules(path)} if own not in FREE else ():
@@ -130,7 +130,7 @@ def test_only_runtime_names_a_concrete_backend():
                 assert not named, f"{path} imports {name}; ask the protocols of runtime/program.py instead"
 
 
-def test_no_kind_of_gpu_decides_outside_its_folder():
+def test_no_gpu_kind_is_checked_outside_its_folder():
     kinds = set(GPU_KINDS)
     for path in modules():
         if path.relative_to(PACKAGE).parts[:2] in {("runtime", kind) for kind in kinds}:
@@ -153,7 +153,7 @@ def test_dialects_do_not_import_each_other():
             assert not named, f"{path} imports {name}; what two dialects share belongs to neither"
 
 
-def test_every_rung_that_exists_is_on_the_ladder():
+def test_every_package_is_on_the_ladder():
     rooms = {room(path) for path in modules()} - FREE
     assert rooms <= set(RUNG)
 
@@ -165,14 +165,14 @@ def test_only_the_cluster_imports_ray():
                 assert room(path) == "cluster", f"{path}:{line}"
 
 
-def test_no_room_has_more_than_20_files_unless_they_are_leaves_of_one_shape():
+def test_no_package_has_more_than_20_files_unless_they_are_leaves_of_one_shape():
     sources = Counter(p.parent for p in tracked() if p.suffix in SOURCES - {".pyi"} and p.name != "__init__.py")
     for folder, n_files in sources.items():
         if folder.parts[:1] in {("woolly",), ("native",)} and folder.name not in LEAVES:
             assert n_files <= MAX_FILES, f"{folder} has {n_files} files: make rooms in it"
 
 
-def test_the_folders_of_the_tests_are_those_of_the_rooms():
+def test_test_folders_mirror_the_packages():
     folders = {p.parts[1] for p in tracked() if p.parts[0] == "tests" and len(p.parts) > 2}
     assert folders - TEST_FOLDERS == {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
 
@@ -207,7 +207,7 @@ def test_only_packages_have_a_list_of_public_names():
     ] == []
 
 
-def test_the_public_surface_is_exactly_this():
+def test_public_surface_is_exactly_this():
     assert set(woolly.__all__) == {
         "LLM", "AsyncLLM", "CallbackError", "Chunk", "Completion", "GGUFError", "ModelError", "PlanError",
         "RequestError", "SamplingParams", "Score", "StoreError", "TemplateError", "Tokenizer", "TokenizerError",
@@ -236,7 +236,7 @@ def functions(text):
                 yield head, text.count("\n", first, found.end()) + 1
 
 
-def test_no_function_of_native_code_is_longer_than_80_lines():
+def test_no_native_function_is_longer_than_80_lines():
     """A kernel has roles (producer, consumer, epilogue), and each is a function; so has every other long work."""
     for path in tracked():
         if path.parts[0] == "native" and path.suffix in NATIVE:
@@ -244,14 +244,14 @@ def test_no_function_of_native_code_is_longer_than_80_lines():
                 assert n_lines <= 80, f"{path}: {n_lines} lines of {' '.join(head.split())[:120]}"
 
 
-def test_functions_of_c_are_counted_whole():
+def test_c_functions_are_counted_completely():
     text = 'namespace {\nstruct A {\n    int f() const {\n        if (x) { y("}"); }  // }\n    }\n};\n'
     text += "#define B() \\\n    {\n"
     text += "template <int N>\nvoid g(int a,\n       int b) {\n}\n}\n"
     assert [(head.split("(")[0].split()[-1], n) for head, n in functions(text)] == [("f", 3), ("g", 4)]
 
 
-def test_a_public_class_has_a_name_of_its_own():
+def test_public_class_names_are_unique():
     """Dialects apart, which use the words of their APIs."""
     # click's option with our defaults, and a sampler's row; a word of multimodal/ that another room has
     known = {"Option", "Layout"}
@@ -264,7 +264,7 @@ def test_a_public_class_has_a_name_of_its_own():
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
 
 
-def test_nothing_lies_loose_at_the_root():
+def test_no_loose_files_at_the_root():
     loose = {p.parts[0] for p in tracked() if not p.parts[0].startswith(".")} - ROOT_FILES - ROOT_FOLDERS
     assert not loose
 
@@ -287,7 +287,7 @@ def test_importing_woolly_stays_light():
     assert not heavy & set(loaded)
 
 
-def test_a_run_imports_only_what_a_text_model_on_the_cpu_needs(tmp_path):
+def test_run_imports_only_what_a_text_model_on_the_cpu_needs(tmp_path):
     """Each of these would delay the first token of every model: a module takes half a millisecond, and some take 20."""
     model = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     script = "import sys; from woolly import LLM; opening = ' '.join(sys.modules); from woolly.cli.app import app;"
@@ -306,7 +306,7 @@ def test_a_run_imports_only_what_a_text_model_on_the_cpu_needs(tmp_path):
     assert sum(name.startswith("woolly") for name in running) < 310
 
 
-def test_the_library_never_prints_or_exits():
+def test_library_never_prints_or_exits():
     for path in modules():
         if room(path) == "cli":
             continue
@@ -338,14 +338,14 @@ def prose(wanted):
             yield f"{path.relative_to(ROOT)}:{number}", line.lstrip("-*| ")
 
 
-def test_the_prose_is_plain():
+def test_prose_is_plain():
     # Name the number (n_rows), the actor (caller, client) and the act (says, reports); begin with the subject.
     quaint = re.compile(r"\bso many\b|\bwhoever\b|\btold\b|^Of ")
     anywhere = re.compile(quaint.pattern.replace("^", r"\b"))
     assert not [f"{place}: {line}" for place, line in prose(anywhere) if quaint.search(line)]
 
 
-def test_a_checkout_holds_no_weights_or_built_files():
+def test_checkout_has_no_weights_or_built_files():
     for path in tracked():
         assert path.suffix not in {".gguf", ".so", ".o", ".whl"}, path
         assert (ROOT / path).stat().st_size < 1 << 20, f"{path} is over 1 MiB"

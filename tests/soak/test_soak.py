@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory where Linux tells it")
-def test_a_short_soak_of_a_tiny_model_is_in_order():
+def test_short_soak_of_a_tiny_model():
     command = [sys.executable, "-m", "tests.soak.soak", "--seconds", "4", "--model", "tiny", "--threads", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

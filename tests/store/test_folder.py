@@ -17,7 +17,7 @@ from woolly.store import models_folder
         (None, "relative", "/h/.cache/woolly/models"),
     ],
 )
-def test_the_folder_follows_woolly_home_then_xdg_then_home(monkeypatch, woolly_home, xdg, expected):
+def test_folder_follows_woolly_home_then_xdg_then_home(monkeypatch, woolly_home, xdg, expected):
     monkeypatch.setenv("HOME", "/h")
     for variable, value in (("WOOLLY_HOME", woolly_home), ("XDG_CACHE_HOME", xdg)):
         if value is None:
@@ -27,13 +27,13 @@ def test_the_folder_follows_woolly_home_then_xdg_then_home(monkeypatch, woolly_h
     assert models_folder() == Path(expected)
 
 
-def test_a_relative_woolly_home_does_not_follow_the_working_folder(monkeypatch, tmp_path):
+def test_relative_woolly_home_does_not_follow_the_working_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("WOOLLY_HOME", "here")
     monkeypatch.chdir(tmp_path)
     assert models_folder() == tmp_path / "here" / "models"
 
 
-def test_no_home_at_all_names_the_variable_to_set(monkeypatch):
+def test_missing_home_error_names_the_variable_to_set(monkeypatch):
     def nobody():
         raise RuntimeError("Could not determine home directory.")
 

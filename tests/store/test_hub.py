@@ -48,7 +48,7 @@ def place(tmp_path, name="wool-Q4_K_M.gguf"):
     return tmp_path / "home" / "models" / "hf" / REPO / name
 
 
-def test_the_usual_type_is_taken_where_none_was_asked_for(hub, tmp_path):
+def test_default_type_is_used_if_none_was_requested(hub, tmp_path):
     calls = []
     path = pull(f"hf:{REPO}", progress=lambda *call: calls.append(call))
     assert path == place(tmp_path)
@@ -57,7 +57,7 @@ def test_the_usual_type_is_taken_where_none_was_asked_for(hub, tmp_path):
     assert {name.name for name in path.parent.iterdir()} == {path.name, f".{path.name}.lock"}
 
 
-def test_a_projector_comes_with_its_model_and_leaves_with_the_last(hub):
+def test_projector_comes_with_its_model_and_leaves_with_the_last(hub):
     calls = []
     path = pull(f"hf:{SEEING}:Q4_K_M", progress=lambda *call: calls.append(call))
     assert calls[-1] == (2 * len(DATA) + 1, 2 * len(DATA) + 1)
@@ -72,7 +72,7 @@ def test_a_projector_comes_with_its_model_and_leaves_with_the_last(hub):
     assert not projector.exists()
 
 
-def test_the_file_that_guesses_comes_if_it_is_asked_for(hub):
+def test_draft_file_is_fetched_on_request(hub):
     hub.repos[SEEING] |= {"mtp-wool-Q8_0.gguf": DATA + b"g", "mtp-wool-F32.gguf": DATA, "MTP/mtp-wool-F16.gguf": DATA}
     path = pull(f"hf:{SEEING}:Q4_K_M")
     assert find_draft(path) is None
@@ -84,31 +84,31 @@ def test_the_file_that_guesses_comes_if_it_is_asked_for(hub):
     assert not list(other.parents[1].rglob("mtp-*"))
 
 
-def test_a_projector_can_be_left_out(hub):
+def test_projector_can_be_left_out(hub):
     assert find_projectors(pull(f"hf:{SEEING}:Q4_K_M", with_projector=False)) == []
 
 
-def test_a_type_or_a_file_is_taken_by_name(hub, tmp_path):
+def test_type_or_file_is_selected_by_name(hub, tmp_path):
     assert pull(f"hf:{REPO}:q8_0") == place(tmp_path, "wool-Q8_0.gguf")
     assert pull(f"hf:{REPO}/wool-Q4_K_M.gguf") == place(tmp_path)
     assert resolve(f"hf:{REPO}:Q8_0") == place(tmp_path, "wool-Q8_0.gguf")
 
 
-def test_what_is_here_is_not_fetched_again(hub):
+def test_local_files_are_not_fetched_again(hub):
     pull(f"hf:{REPO}:Q4_K_M")
     n = len(hub.log)
     pull(f"hf:{REPO}:Q4_K_M")
     assert len(hub.log) == n
 
 
-def test_a_connection_cut_half_way_goes_on_where_it_ended(hub, tmp_path):
+def test_interrupted_download_resumes_where_it_ended(hub, tmp_path):
     hub.cuts = 2
     assert pull(f"hf:{REPO}").read_bytes() == DATA
     ranges = [wanted for _, wanted, _ in hub.sent("cdn/")]
     assert ranges == [None, f"bytes={len(DATA) // 2}-", f"bytes={len(DATA) // 2 + len(DATA) // 4}-"]
 
 
-def test_a_pull_that_gave_up_goes_on_at_the_next(hub, tmp_path, monkeypatch):
+def test_abandoned_pull_resumes_at_the_next(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "_ATTEMPTS", 1)
     hub.cuts = 1
     with pytest.raises(StoreError, match=rf"connection was cut\): .* 1 MB are kept, and `woolly pull hf:{REPO}`"):
@@ -124,7 +124,7 @@ def test_a_pull_that_gave_up_goes_on_at_the_next(hub, tmp_path, monkeypatch):
     assert not partial.exists()
 
 
-def test_a_file_that_changed_meanwhile_is_fetched_from_its_start(hub, tmp_path, monkeypatch):
+def test_changed_file_is_fetched_from_its_start(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "_ATTEMPTS", 1)
     hub.cuts = 1
     with pytest.raises(StoreError, match="cut"):
@@ -134,12 +134,12 @@ def test_a_file_that_changed_meanwhile_is_fetched_from_its_start(hub, tmp_path, 
     assert pull(f"hf:{REPO}").read_bytes() == DATA[:-1] + b"!"
 
 
-def test_a_server_without_ranges_sends_it_all_again(hub):
+def test_server_without_ranges_sends_everything_again(hub):
     hub.cuts, hub.ranges = 1, False
     assert pull(f"hf:{REPO}").read_bytes() == DATA
 
 
-def test_a_wrong_checksum_is_an_error_and_leaves_nothing(hub, tmp_path, monkeypatch):
+def test_wrong_checksum_is_an_error_and_leaves_nothing(hub, tmp_path, monkeypatch):
     real = hub.file
     monkeypatch.setattr(hub, "file", lambda request, data: real(request, data[:-1] + b"?"))
     with pytest.raises(StoreError, match=r"was removed, for its checksum is \w{64}, not the expected"):
@@ -147,13 +147,13 @@ def test_a_wrong_checksum_is_an_error_and_leaves_nothing(hub, tmp_path, monkeypa
     assert [path.name for path in place(tmp_path).parent.iterdir()] == [".wool-Q4_K_M.gguf.lock"]
 
 
-def test_a_full_disk_is_told_with_both_numbers(hub, monkeypatch):
+def test_full_disk_is_reported_with_both_numbers(hub, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 10**6))
     with pytest.raises(StoreError, match=r"needs another 3 MB, but the disk of .* has 1 MB left: make room"):
         pull(f"hf:{REPO}")
 
 
-def test_a_token_opens_a_gated_repository_and_goes_to_the_hub_alone(hub, monkeypatch):
+def test_token_opens_a_gated_repository_and_is_sent_only_to_the_hub(hub, monkeypatch):
     hub.token = "secret"
     with pytest.raises(StoreError, match=r"gated: accept its terms.*HF_TOKEN"):
         pull(f"hf:{REPO}")
@@ -164,7 +164,7 @@ def test_a_token_opens_a_gated_repository_and_goes_to_the_hub_alone(hub, monkeyp
     assert all(authorization is None for _, _, authorization in hub.sent("cdn/"))
 
 
-def test_all_shards_come_and_the_first_is_given(hub, tmp_path):
+def test_all_shards_are_fetched_and_the_first_is_returned(hub, tmp_path):
     names = shards_of("Q6_K/wool-Q6_K-00001-of-00003.gguf")
     hub.repos[REPO] |= {name: DATA + name.encode() for name in names}
     calls = []
@@ -179,7 +179,7 @@ def test_all_shards_come_and_the_first_is_given(hub, tmp_path):
     assert list_models() == []
 
 
-def test_the_cache_of_the_hubs_own_tools_is_used_in_place(hub, tmp_path):
+def test_huggingface_hub_cache_is_used_in_place(hub, tmp_path):
     blob = tmp_path / "cache" / "models--sheep--wool-GGUF" / "snapshots" / COMMIT_FOLDER / "wool-Q4_K_M.gguf"
     blob.parent.mkdir(parents=True)
     blob.write_bytes(DATA)
@@ -195,7 +195,7 @@ def test_the_cache_of_the_hubs_own_tools_is_used_in_place(hub, tmp_path):
 COMMIT_FOLDER = "c" * 40
 
 
-def test_what_cannot_be_is_one_sentence(hub):
+def test_invalid_requests_give_a_one_line_error(hub):
     for spec, expected in {
         "hf:sheep": "expected hf:org/repo, hf:org/repo:Q4_K_M",
         "hf:sheep/../../etc": "expected hf:org/repo",
@@ -211,14 +211,14 @@ def test_what_cannot_be_is_one_sentence(hub):
             pull(spec)
 
 
-def test_no_network_is_one_sentence(hub, monkeypatch):
+def test_no_network_gives_a_one_line_error(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     told = r"cannot reach 127\.0\.0\.1:9 for hf:sheep.* \(Connection refused\): check the network; models here: none"
     with pytest.raises(StoreError, match=told):
         pull(f"hf:{REPO}")
 
 
-def test_a_host_without_a_name_and_offline_are_said_in_words(hub, monkeypatch):
+def test_unresolvable_host_and_offline_have_messages(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://wool.invalid")
     told = r"cannot reach wool\.invalid for .* \(there is no network, or no such host\): check the network"
     for spec in (f"hf:{REPO}", "http://wool.invalid/x.gguf"):
@@ -245,7 +245,7 @@ def test_types_are_read_from_names(name, quant):
     assert quant_of(name) == quant
 
 
-def test_a_choice_that_is_open_is_asked_back():
+def test_ambiguous_choice_is_asked_back():
     wanted = HubName("a/b")
     assert choose_file(["x.gguf", "mmproj.gguf"], wanted) == "x.gguf"
     assert choose_file(["a-x.gguf", "eagle3-x.gguf", "mtp-x.gguf"], wanted) == "a-x.gguf"
@@ -260,7 +260,7 @@ def test_a_choice_that_is_open_is_asked_back():
 
 @pytest.mark.parametrize("name", ["../../../../x-Q4_0.gguf", "/ABS/x-Q4_0.gguf", "a/../x-Q4_0.gguf", ".x-Q4_0.gguf",
     "a\\x-Q4_0.gguf", "a\0x-Q4_0.gguf", "a/./x-Q4_0.gguf"])  # fmt: skip
-def test_a_mirror_cannot_write_outside_of_the_repositorys_folder(hub, tmp_path, name):
+def test_mirror_cannot_write_outside_the_repository_folder(hub, tmp_path, name):
     name = name.replace("ABS", str(tmp_path)[1:])
     hub.repos["sheep/evil"] = {name: DATA}
     with pytest.raises(StoreError, match="could be outside of its folder"):
@@ -268,7 +268,7 @@ def test_a_mirror_cannot_write_outside_of_the_repositorys_folder(hub, tmp_path, 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_files_keep_their_names_whatever_those_or_the_repository_hold(hub, tmp_path):
+def test_files_keep_their_names_for_any_name_or_repository(hub, tmp_path):
     hub.repos["sheep/resolve"] = {"with space-Q4_0.gguf": DATA}
     path = pull("hf:sheep/resolve:Q4_0")
     assert path == tmp_path / "home" / "models" / "hf" / "sheep" / "resolve" / "with space-Q4_0.gguf"
@@ -277,7 +277,7 @@ def test_files_keep_their_names_whatever_those_or_the_repository_hold(hub, tmp_p
     assert pull("hf:sheep/resolve/with space-Q4_0.gguf") == path
 
 
-def test_a_download_of_known_length_that_only_lacked_its_check_is_not_fetched_again(hub, tmp_path, monkeypatch):
+def test_complete_but_unverified_download_is_not_fetched_again(hub, tmp_path, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt
 
@@ -290,14 +290,14 @@ def test_a_download_of_known_length_that_only_lacked_its_check_is_not_fetched_ag
     assert hub.sent("cdn/") == []
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(hub, tmp_path, monkeypatch):
+def test_file_is_synced_before_it_is_renamed(hub, tmp_path, monkeypatch):
     named = []
     monkeypatch.setattr(os, "fsync", lambda _: named.append(place(tmp_path).exists()))
     pull(f"hf:{REPO}")
     assert named == [False]
 
 
-def test_only_what_is_plainly_meant_is_removed(hub, tmp_path):
+def test_only_unambiguous_names_are_removed(hub, tmp_path):
     pull(f"hf:{REPO}:Q8_0")
     with pytest.raises(StoreError, match=r"no model named .* was pulled"):
         remove_model(f"hf:{REPO}/nosuch-Q8_0.gguf")
@@ -313,7 +313,7 @@ def test_only_what_is_plainly_meant_is_removed(hub, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
-def test_who_forbids_the_hub_is_told_so_and_the_hub_is_not_asked(hub, monkeypatch, name):
+def test_forbidden_hub_is_reported_and_not_contacted(hub, monkeypatch, name):
     monkeypatch.setenv(name, "1")
     n_before = len(hub.log)
     for wanted in (f"hf:{REPO}", f"{hub.url}/{REPO}/resolve/main/wool-Q4_K_M.gguf"):
@@ -328,7 +328,7 @@ def test_who_forbids_the_hub_is_told_so_and_the_hub_is_not_asked(hub, monkeypatc
     assert resolve(f"hf:{REPO}").read_bytes() == DATA
 
 
-def test_a_file_of_whisper_cpp_is_pulled_by_name(hub, tmp_path):
+def test_whisper_cpp_file_is_pulled_by_name(hub, tmp_path):
     repo, data = "ggerganov/whisper.cpp", b"lmgg" + bytes(100)
     hub.repos[repo] = {"ggml-base.bin": data, "ggml-base.en-q5_1.bin": data + b"e", "ggml-tiny.bin": b"<html>"}
     path = pull(f"hf:{repo}/ggml-base.en-q5_1.bin")
@@ -347,7 +347,7 @@ def test_a_file_of_whisper_cpp_is_pulled_by_name(hub, tmp_path):
         pull(f"hf:{repo}/ggml-x.bin")
 
 
-def test_the_page_of_a_file_of_whisper_cpp_is_its_address(hub, tmp_path):
+def test_page_url_of_a_whisper_cpp_file_works(hub, tmp_path):
     hub.repos["ggerganov/whisper.cpp"] = {"ggml-base.en.bin": b"lmgg" + bytes(100)}
     path = pull(f"{hub.url}/ggerganov/whisper.cpp/blob/{COMMIT}/ggml-base.en.bin")
     assert path == tmp_path / "home" / "models" / "ggml-base.en.bin"

@@ -48,12 +48,12 @@ def test_everyday_names_are_known(name):
         ("gpt-oss:20b", "gpt-oss:20b", "hf:ggml-org/gpt-oss-20b-GGUF:MXFP4"),
     ],
 )
-def test_ollamas_form_is_understood(typed, name, hub_name):
+def test_ollama_names_are_understood(typed, name, hub_name):
     named = find_in_catalogue(typed)
     assert (named.name, str(named.hub)) == (name, hub_name)
 
 
-def test_the_table_is_sound():
+def test_name_table_is_consistent():
     assert len(all_families()) >= 120
     files = [(tag.hub_name(), tag.quant) for family in all_families().values() for tag in family.tags.values()]
     assert len(files) == len(set(files))
@@ -63,7 +63,7 @@ def test_the_table_is_sound():
         assert quant_of(f"x-{quant}.gguf") == quant  # else no file of the hub would match
 
 
-def test_a_size_that_a_family_lacks_lists_those_that_it_has():
+def test_unknown_size_error_lists_the_sizes_of_the_family():
     with pytest.raises(StoreError, match=r"llama3\.2 has no '7b' in the catalogue: it has 3b, 1b"):
         find_in_catalogue("llama3.2:7b")
     assert find_in_catalogue("sheep") is find_in_catalogue("") is None
@@ -89,7 +89,7 @@ def test_a_size_that_a_family_lacks_lists_those_that_it_has():
         ("word", None),
     ],
 )
-def test_every_form_of_the_hub_is_understood(typed, meant):
+def test_every_form_of_hub_name_is_understood(typed, meant):
     assert remote_name(typed) == meant
 
 
@@ -103,7 +103,7 @@ def test_all_forms_pull_the_same_file(hub, tmp_path):
     assert pull(f"{hub.url}/{REPO}/blob/{COMMIT}/wool-Q8_0.gguf").read_bytes() == DATA + b"8"
 
 
-def test_a_path_below_home_may_begin_with_a_tilde(hub, tmp_path, monkeypatch):
+def test_path_below_home_may_begin_with_a_tilde(hub, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     (tmp_path / "x.gguf").write_bytes(DATA)
@@ -118,7 +118,7 @@ def test_a_path_below_home_may_begin_with_a_tilde(hub, tmp_path, monkeypatch):
     assert resolve("~/x.gguf") == Path("~/x.gguf")
 
 
-def test_a_path_of_that_name_wins(hub, tmp_path, monkeypatch):
+def test_existing_path_wins_over_a_name(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = Path(REPO)
     path.mkdir(parents=True)
@@ -133,7 +133,7 @@ def test_a_path_of_that_name_wins(hub, tmp_path, monkeypatch):
     assert hub.log == []
 
 
-def test_a_name_of_the_catalogue_pulls_its_file_and_a_wrong_address_is_named(hub, tmp_path):
+def test_catalogue_name_pulls_its_file_and_a_wrong_url_is_named(hub, tmp_path):
     hub.repos["Qwen/Qwen3-4B-GGUF"] = {"Qwen3-4B-Q4_K_M.gguf": DATA}
     with pytest.raises(StoreError, match=r"qwen3:4b is not here yet: run `woolly pull qwen3:4b` \(~2\.5 GB, hf:Qwen/"):
         resolve("qwen3:4b")
@@ -146,7 +146,7 @@ def test_a_name_of_the_catalogue_pulls_its_file_and_a_wrong_address_is_named(hub
         pull("qwen3")
 
 
-def test_a_copy_of_ollamas_serves_for_a_name_of_the_catalogue(hub, tmp_path):
+def test_ollama_copy_is_used_for_a_catalogue_name(hub, tmp_path):
     store = tmp_path / "person" / ".ollama" / "models"
     manifest = store / "manifests" / "registry.ollama.ai" / "library" / "llama3.2" / "latest"
     manifest.parent.mkdir(parents=True)
@@ -156,7 +156,7 @@ def test_a_copy_of_ollamas_serves_for_a_name_of_the_catalogue(hub, tmp_path):
     assert resolve("llama3.2") == resolve("llama3.2:latest") == store / "blobs" / "sha256-a"
 
 
-def test_the_default_model_has_ollamas_form_too(hub):
+def test_default_model_has_an_ollama_name_too(hub):
     for name in ("smollm2", "smollm2:latest", "smollm2:135m", "smollm2-135m"):
         with pytest.raises(StoreError, match="the model smollm2 is not here yet"):
             resolve(name)

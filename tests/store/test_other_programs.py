@@ -29,7 +29,7 @@ def manifest(home, *parts, digest="sha256:abc", kind="application/vnd.ollama.ima
     return blob
 
 
-def test_ollamas_models_have_its_names(home):
+def test_ollama_models_have_their_names(home):
     blob = manifest(home, "registry.ollama.ai", "library", "llama3.2", "latest")
     manifest(home, "registry.ollama.ai", "sheep", "wool", "7b", digest="sha256:def")
     manifest(home, "registry.ollama.ai", "library", "adapter", "x", kind="other")
@@ -44,7 +44,7 @@ def test_ollamas_models_have_its_names(home):
     assert blob.exists()
 
 
-def test_a_manifest_cannot_lead_out_of_the_store(home):
+def test_manifest_cannot_escape_the_store(home):
     manifest(home, "registry.ollama.ai", "library", "evil", "latest")
     path = home / ".ollama/models/manifests/registry.ollama.ai/library/evil/latest"
     path.write_text(path.read_text().replace("sha256:abc", "../../../secret"))
@@ -52,7 +52,7 @@ def test_a_manifest_cannot_lead_out_of_the_store(home):
     assert list_models() == []
 
 
-def test_lm_studios_models_are_found_wherever_it_says(home):
+def test_lm_studio_models_are_found_in_its_configured_folder(home):
     for folder, name in ((".lmstudio", "a-Q4_K_M.gguf"), ("elsewhere", "b-Q8_0.gguf")):
         path = home / folder / "models" / "sheep" / "wool-GGUF" / name
         path.parent.mkdir(parents=True)
@@ -66,7 +66,7 @@ def test_lm_studios_models_are_found_wherever_it_says(home):
     assert resolve("lmstudio:sheep/wool-GGUF/b-Q8_0") == home / "elsewhere/models/sheep/wool-GGUF/b-Q8_0.gguf"
 
 
-def test_a_name_nearly_right_gives_the_one_that_another_program_has(home):
+def test_misspelt_name_suggests_the_model_of_another_program(home):
     manifest(home, "registry.ollama.ai", "library", "llama3.2", "latest")
     with pytest.raises(StoreError, match=r"did you mean ollama:llama3\.2:latest\?"):
         resolve("ollama:lama3.2:latest")
@@ -85,5 +85,5 @@ def test_a_name_nearly_right_gives_the_one_that_another_program_has(home):
         ("hello", False),
     ],
 )
-def test_prompts_are_told_from_names(home, text, is_name):
+def test_prompts_are_distinguished_from_names(home, text, is_name):
     assert is_model_name(text) == is_name

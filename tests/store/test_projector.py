@@ -34,16 +34,16 @@ def put(folder, *names):
         (["wool-Q4_0.gguf", "README.md"], "wool-Q4_0.gguf", None),
     ],
 )
-def test_the_projector_of_a_repository(names, model, best):
+def test_projector_of_a_repository(names, model, best):
     assert best_projector(names, model) == best
 
 
-def test_a_projector_with_another_name_is_taken_in_a_repository_alone():
+def test_unusually_named_projector_is_used_only_in_a_repository():
     assert best_projector(["mmproj-goat-F16.gguf"], "wool-Q4_0.gguf") == "mmproj-goat-F16.gguf"
     assert best_projector(["mmproj-goat-F16.gguf"], "wool-Q4_0.gguf", of_one_model=False) is None
 
 
-def test_a_projector_beside_a_file_is_found(home):
+def test_projector_next_to_a_file_is_found(home):
     folder = put(home / "files", "wool-Q4_0.gguf", "mmproj-wool-f16.gguf", "mmproj-goat-f16.gguf", "goat-Q8_0.gguf")
     assert find_projectors(folder / "wool-Q4_0.gguf") == [folder / "mmproj-wool-f16.gguf"]
     assert find_projectors(folder / "goat-Q8_0.gguf") == [folder / "mmproj-goat-f16.gguf"]
@@ -54,14 +54,14 @@ def test_a_projector_beside_a_file_is_found(home):
     "folder",
     ["home/models/hf/sheep/wool-GGUF", "cache/models--sheep--wool/snapshots/abc", "person/.lmstudio/models/sheep/wool"],
 )
-def test_a_projector_of_a_repository_is_found_above_the_folder_of_a_type(home, folder):
+def test_projector_of_a_repository_is_found_above_the_folder_of_a_type(home, folder):
     top = put(home / folder, "mmproj-other-name-F16.gguf")
     put(top / "BF16", "wool-BF16-00001-of-00002.gguf")
     assert find_projectors(top / "BF16" / "wool-BF16-00001-of-00002.gguf") == [top / "mmproj-other-name-F16.gguf"]
     assert find_projectors(top / "wool-Q4_0.gguf") == [top / "mmproj-other-name-F16.gguf"]
 
 
-def test_ollamas_projector_is_found_by_its_manifest(home):
+def test_ollama_projector_is_found_by_its_manifest(home):
     store = home / "person" / ".ollama" / "models"
     model, projector = "sha256:" + "a" * 64, "sha256:" + "b" * 64
     layers = [
@@ -77,6 +77,6 @@ def test_ollamas_projector_is_found_by_its_manifest(home):
     assert find_projectors(blobs / model.replace(":", "-")) == []
 
 
-def test_a_folder_of_that_name_makes_no_projector():
+def test_folder_of_that_name_is_no_projector():
     assert is_projector("mmproj-F16.gguf")
     assert not is_projector("mmproj/wool.gguf")

@@ -10,7 +10,7 @@ import pytest
 from woolly.store.safe_files import atomic_write, fsync_and_rename
 
 
-def test_a_file_replaces_another_only_when_it_is_whole_and_synced(tmp_path, monkeypatch):
+def test_file_is_replaced_only_when_complete_and_synced(tmp_path, monkeypatch):
     path, synced = tmp_path / "file", []
     path.write_bytes(b"before")
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append((os.fstat(fd).st_size, path.read_bytes())))
@@ -27,7 +27,7 @@ def test_a_file_replaces_another_only_when_it_is_whole_and_synced(tmp_path, monk
 
 
 @pytest.mark.parametrize("error", [OSError, ValueError, KeyboardInterrupt])
-def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
+def test_failed_write_leaves_everything_unchanged(tmp_path, error):
     path = tmp_path / "file"
     path.write_bytes(b"before")
     with pytest.raises(error), atomic_write(path) as file:
@@ -38,7 +38,7 @@ def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
         pass
 
 
-def test_a_process_that_is_killed_leaves_the_file_as_it_was(tmp_path):
+def test_killed_process_leaves_the_file_unchanged(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"before")
     code = "import os, sys, signal; from pathlib import Path; from woolly.store.safe_files import atomic_write\n"

@@ -36,20 +36,20 @@ def pulled(*arguments):
     return CliRunner().invoke(app, ["pull", "--catalogue", *arguments])
 
 
-def test_without_a_digest_it_is_shown_and_not_taken(served):
+def test_without_a_digest_the_catalogue_is_shown_and_not_installed(served):
     address = served(LATER)
     result = pulled(address)
     assert result.exit_code == 0 and f"woolly pull --catalogue {address} --sha256 {DIGEST}" in result.stderr
     assert "of 2099-01-01 with 1 family" in result.stderr and not own_catalogue().exists()
 
 
-def test_with_the_right_digest_it_is_taken(served):
+def test_with_the_right_digest_it_is_installed(served):
     result = pulled(served(LATER), "--sha256", DIGEST.upper())
     assert (result.exit_code, result.stdout) == (0, f"{own_catalogue()}\n")
     assert list(all_families()) == ["wool"]
 
 
-def test_with_a_wrong_digest_the_one_here_stays(served):
+def test_with_a_wrong_digest_the_current_one_stays(served):
     address = served(LATER)
     take_catalogue(find_catalogue(address), DIGEST)
     other = LATER.replace(b"org/repo", b"bad/repo")
@@ -69,13 +69,13 @@ def test_with_a_wrong_digest_the_one_here_stays(served):
         (b" " * (4 << 20) + b"{}", "and a catalogue has fewer"),
     ],
 )
-def test_what_is_no_catalogue_is_not_taken(served, data, says):
+def test_invalid_catalogue_is_not_installed(served, data, says):
     address = served(data)
     error = pulled(address, "--sha256", hashlib.sha256(data).hexdigest()).exception
     assert isinstance(error, StoreError) and says in str(error) and not own_catalogue().exists()
 
 
-def test_the_projects_own_is_asked_for_on_the_hub(served, hub, monkeypatch):
+def test_official_catalogue_is_fetched_from_the_hub(served, hub, monkeypatch):
     served(LATER)
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     error = pulled().exception  # this hub knows no branches
@@ -89,5 +89,5 @@ def test_the_projects_own_is_asked_for_on_the_hub(served, hub, monkeypatch):
     ("arguments", "says"),
     [(["qwen3:4b"], "an https:// address was expected"), (["--sha256", "12"], "64 hexadecimal digits")],
 )
-def test_a_mistyped_call_is_one_sentence(served, arguments, says):
+def test_mistyped_call_gives_a_one_line_error(served, arguments, says):
     assert says in str(pulled(*arguments).exception)

@@ -25,7 +25,7 @@ def site(tmp_path, monkeypatch):
     site.close()
 
 
-def test_a_file_comes_once_and_is_known_by_its_name_and_address(site, tmp_path):
+def test_file_is_downloaded_once_and_found_by_name_and_url(site, tmp_path):
     url = f"{site.url}/cdn/some/where/own.gguf"
     site.cuts = 1
     path = pull(url)
@@ -40,7 +40,7 @@ def test_a_file_comes_once_and_is_known_by_its_name_and_address(site, tmp_path):
         resolve(url)
 
 
-def test_a_checksum_is_held(site, tmp_path):
+def test_checksum_is_verified(site, tmp_path):
     url, right = f"{site.url}/cdn/some/where/own.gguf", hashlib.sha256(DATA).hexdigest()
     with pytest.raises(StoreError, match="not the expected 0000"):
         pull(url, sha256="0" * 64)
@@ -52,7 +52,7 @@ def test_a_checksum_is_held(site, tmp_path):
         pull(url, sha256="abc")
 
 
-def test_what_is_no_model_is_not_kept(site, tmp_path):
+def test_non_model_is_not_kept(site, tmp_path):
     with pytest.raises(StoreError, match="was removed, for it is no GGUF file"):
         pull(f"{site.url}/cdn/some/where/page.gguf")
     with pytest.raises(StoreError, match="names no GGUF file"):
@@ -62,7 +62,7 @@ def test_what_is_no_model_is_not_kept(site, tmp_path):
     assert all(path.suffix == ".lock" for path in (tmp_path / "home" / "models").iterdir())
 
 
-def test_a_path_is_used_in_place(site, tmp_path):
+def test_path_is_used_in_place(site, tmp_path):
     own = tmp_path / "mine.gguf"
     own.write_bytes(DATA)
     assert pull(str(own)) == own
@@ -71,7 +71,7 @@ def test_a_path_is_used_in_place(site, tmp_path):
     assert own.exists()
 
 
-def test_a_server_that_is_not_there_is_one_sentence(site):
+def test_unreachable_server_gives_a_one_line_error(site):
     with pytest.raises(
         StoreError,
         match=r"cannot reach 127\.0\.0\.1:9 for .* \(Connection refused\): check the network; models here: none",
@@ -79,7 +79,7 @@ def test_a_server_that_is_not_there_is_one_sentence(site):
         pull("http://127.0.0.1:9/own.gguf")
 
 
-def test_a_file_of_the_same_name_from_elsewhere_is_not_taken_for_it(site, tmp_path):
+def test_same_file_name_from_another_url_is_another_model(site, tmp_path):
     site.repos["other/where"] = {"own.gguf": DATA + b"other"}
     first, second = (f"{site.url}/cdn/{owner}/where/own.gguf" for owner in ("some", "other"))
     path = pull(first)
@@ -94,7 +94,7 @@ def test_a_file_of_the_same_name_from_elsewhere_is_not_taken_for_it(site, tmp_pa
     assert resolve(second) == path
 
 
-def test_names_that_differ_in_case_alone_are_told_apart(tmp_path, site):
+def test_names_that_differ_only_in_case_are_distinguished(tmp_path, site):
     folder = tmp_path / "home" / "models"
     folder.mkdir(parents=True)
     for name in ("Own.gguf", "own.gguf"):
@@ -117,34 +117,34 @@ def left_over(site, tmp_path, data):
     return url
 
 
-def test_a_download_that_only_lacked_its_check_is_used(site, tmp_path):
+def test_unverified_download_is_verified_and_used(site, tmp_path):
     url = left_over(site, tmp_path, DATA)
     assert pull(url).read_bytes() == DATA
     assert [wanted for _, wanted, _ in site.log] == [f"bytes={len(DATA)}-"]
     assert not list((tmp_path / "home" / "models").glob("*.partial*"))
 
 
-def test_a_rest_longer_than_the_file_is_fetched_from_the_start(site, tmp_path):
+def test_partial_file_longer_than_the_file_is_downloaded_again(site, tmp_path):
     url = left_over(site, tmp_path, DATA + b"more")
     assert pull(url).read_bytes() == DATA
     assert [wanted for _, wanted, _ in site.log] == [f"bytes={len(DATA) + 4}-", None]
 
 
-def test_another_part_than_was_asked_for_is_not_put_into_the_file(site, tmp_path):
+def test_wrong_byte_range_is_not_written(site, tmp_path):
     url = left_over(site, tmp_path, DATA[:1000])
     site.shift = 4
     assert pull(url).read_bytes() == DATA
     assert [wanted for _, wanted, _ in site.log] == ["bytes=1000-", None]
 
 
-def test_a_server_that_sends_more_than_there_should_be_is_stopped(site, tmp_path):
+def test_server_that_sends_too_much_is_stopped(site, tmp_path):
     url = f"{site.url}/cdn/some/where/own.gguf"
     with pytest.raises(StoreError, match="sends more than the 1000 bytes"):
         download.download(download.Remote(url, url, n_bytes=1000), tmp_path / "own.gguf")
     assert [path.name for path in tmp_path.glob("*own.gguf*")] == [".own.gguf.lock"]
 
 
-def test_what_lies_beside_a_model_goes_with_it_but_for_the_lock(site, tmp_path):
+def test_companion_files_are_removed_with_the_model_except_the_lock(site, tmp_path):
     path = pull(f"{site.url}/cdn/some/where/own.gguf")
     partial = path.with_name("own.gguf.partial")
     partial.mkdir()

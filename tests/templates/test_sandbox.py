@@ -124,30 +124,30 @@ def entries(table: str) -> list[str]:
 
 
 @pytest.mark.parametrize("call", entries(STRING_METHODS))
-def test_a_string_method_does_what_it_does_in_jinja(call):
+def test_string_methods_match_jinja(call):
     expect_same(f"{{{{ [text.{call}, word.{call}, ''.{call}] }}}}")
 
 
 @pytest.mark.parametrize(
     ("value", "name"), [(value, name) for value, table in FILTERS.items() for name in entries(table)]
 )
-def test_a_filter_does_what_it_does_in_jinja(value, name):
+def test_filters_match_jinja(value, name):
     expect_same(f"{{{{ {value}|{name} }}}}")
 
 
 @pytest.mark.parametrize("expression", [line for line in EXPRESSIONS.splitlines() if line])
-def test_an_expression_means_what_it_means_to_jinja(expression):
+def test_expressions_match_jinja(expression):
     expect_same(f"{{% set x = ({expression}) %}}{{{{ x }}}}")
 
 
 @pytest.mark.parametrize("value", ["text", "numbers", "table", "nope", "none", "1", "1.5", "true", "false"])
-def test_a_test_answers_what_it_answers_in_jinja(value):
+def test_tests_match_jinja(value):
     names = "string mapping iterable sequence defined undefined none number integer float boolean true false"
     expect_same("".join(f"{{{{ {value} is {name} }}}}{{{{ {value} is not {name} }}}}" for name in names.split()))
 
 
 @pytest.mark.parametrize("source", STATEMENTS)
-def test_a_statement_means_what_it_means_to_jinja(source):
+def test_statements_match_jinja(source):
     expect_same(source)
 
 
@@ -168,7 +168,7 @@ def test_from_json_reads_what_tojson_writes():
 
 
 @pytest.mark.parametrize("text", ["{", "", '{"a": 1' + "0" * 400 + "}", [1]])
-def test_from_json_refuses_what_is_not_json(text):
+def test_from_json_rejects_invalid_json(text):
     with pytest.raises(TemplateError, match="failed at line 1"):
         ChatTemplate("{{ text|from_json }}").render(MESSAGES, text=text)
 
@@ -180,7 +180,7 @@ def test_from_json_refuses_what_is_not_json(text):
         *("{{ numbers|map|list }}", "{{ 5|list }}", "{{ 'x'() }}", "{{ nested|sort }}", "{{ [1, 'a']|max }}"),
     ],
 )
-def test_what_jinja_refuses_is_refused_with_its_line(source):
+def test_jinja_errors_are_reported_with_their_line(source):
     with pytest.raises(Exception):  # noqa: B017
         PLAIN.from_string(source).render(**DATA)
     with pytest.raises(TemplateError, match="failed at line 3"):

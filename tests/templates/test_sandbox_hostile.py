@@ -210,7 +210,7 @@ def battery(*groups: dict[str, str]) -> list[object]:
 
 
 @pytest.mark.parametrize("source", battery(RUNS_LONG, GROWS, SMALL_THAT_STANDS_FOR_HUGE, REACHES_OUT, HARD_TO_COMPILE))
-def test_a_hostile_template_is_refused_soon_and_in_little_memory(source):
+def test_hostile_template_is_rejected_soon_with_little_memory(source):
     outcome = run_measured(source)
     assert isinstance(outcome, TemplateError)
     assert len(str(outcome)) < 2500
@@ -227,11 +227,11 @@ def test_a_hostile_template_is_refused_soon_and_in_little_memory(source):
         ("{% for x in range(3) %}{{ x }}{% endfor %}" + "{{ '<' * 10 }}", "012<<<<<<<<<<"),
     ],
 )
-def test_what_a_template_must_not_see_does_not_exist(source, expected):
+def test_forbidden_objects_do_not_exist(source, expected):
     assert run_measured(source) == expected
 
 
-def test_the_conversation_that_was_handed_in_is_never_changed():
+def test_given_conversation_is_never_changed():
     messages = [{"role": "user", "content": "a"}]
     source = "{% set messages = messages + [1] %}{{ messages|length }}"
     assert ChatTemplate(source).render(messages) == "2"

@@ -12,7 +12,7 @@ from woolly.templates.template import CHATML, ChatTemplate
 HELLO = {"role": "user", "content": "Hello"}
 
 
-def test_metadata_brings_the_template_and_its_variant_for_tools():
+def test_metadata_has_the_template_and_its_tool_variant():
     metadata = {
         "tokenizer.chat_template": "{{ bos_token }}plain",
         "tokenizer.chat_template.tool_use": "{{ eos_token }}{{ tools|length }}",
@@ -25,18 +25,18 @@ def test_metadata_brings_the_template_and_its_variant_for_tools():
 
 
 @pytest.mark.parametrize("metadata", [{}, {"tokenizer.chat_template": " \n"}])
-def test_a_file_without_a_template_gets_chatml(metadata):
+def test_file_without_a_template_gets_chatml(metadata):
     template = ChatTemplate.from_metadata(metadata, bos_token="", eos_token="")
     assert template.is_fallback
     assert template.source == CHATML
 
 
-def test_metadata_of_the_wrong_type_is_refused():
+def test_metadata_of_the_wrong_type_is_rejected():
     with pytest.raises(TemplateError, match=r"tokenizer\.chat_template must be a string, not int"):
         ChatTemplate.from_metadata({"tokenizer.chat_template": 5}, bos_token="", eos_token="")
 
 
-def test_a_broken_template_is_refused_at_once_with_its_line():
+def test_broken_template_is_rejected_immediately_with_its_line():
     with pytest.raises(TemplateError, match="broken at line 3: "):
         ChatTemplate("a\nb\n{% if x %}{{ y }")
 
@@ -70,7 +70,7 @@ def in_itself():
         ([HELLO], {"switch": 10**400}, "switch holds a value of type int"),
     ],
 )
-def test_a_conversation_that_is_none_is_refused(messages, options, complaint):
+def test_invalid_conversation_is_rejected(messages, options, complaint):
     with pytest.raises(TemplateError, match=re.escape(complaint)):
         ChatTemplate("x{{ tools }}{{ documents }}{{ switch }}").render(messages, **options)
 
@@ -95,7 +95,7 @@ BLIND = {
 
 
 @pytest.mark.parametrize("source", BLIND.values(), ids=BLIND)
-def test_what_a_template_does_not_look_at_is_refused(source):
+def test_unused_variable_is_rejected(source):
     template = ChatTemplate(source)
     with pytest.raises(TemplateError, match=r"^this model's chat template takes no tools$"):
         template.render([HELLO], **TOOLS)
@@ -119,13 +119,13 @@ def test_what_a_template_does_not_look_at_is_refused(source):
         "{{ messages|selectattr('role', 'eq', NAME)|list|length }}",
     ],
 )
-def test_any_look_at_a_name_counts(source):
+def test_any_read_of_a_name_counts_as_use(source):
     assert ChatTemplate(source.replace("NAME", "tools")).render([HELLO], **TOOLS) is not None
     assert ChatTemplate(source.replace("NAME", "documents")).render([HELLO], **DOCUMENTS) is not None
     assert ChatTemplate(source.replace("NAME", "think")).render([HELLO], think=False) is not None
 
 
-def test_a_variable_that_is_misspelt_is_told_the_one_that_was_meant():
+def test_misspelt_variable_suggests_the_right_one():
     template = ChatTemplate("{{ enable_thinking }}{{ custom }}{{ messages }}{{ add_generation_prompt }}")
     with pytest.raises(TemplateError, match=r"no variable 'enable_thinkng'; did you mean 'enable_thinking'\?$"):
         template.render([HELLO], enable_thinkng=False)
@@ -135,14 +135,14 @@ def test_a_variable_that_is_misspelt_is_told_the_one_that_was_meant():
         ChatTemplate("x").render([HELLO], self=1)
 
 
-def test_names_in_a_complaint_are_few_and_short():
+def test_names_in_an_error_are_few_and_short():
     template = ChatTemplate("".join(f"{{{{ {'n' * 90}{i} }}}}{{{{ v{i} }}}}" for i in range(500)))
     with pytest.raises(TemplateError) as error:
         template.render([HELLO], **{"x" * 5000: 1})
     assert len(str(error.value)) < 300
 
 
-def test_tools_are_looked_for_in_the_variant_for_tools():
+def test_tools_are_looked_up_in_the_tool_variant():
     def template(tool_use: str) -> ChatTemplate:
         metadata = {"tokenizer.chat_template": "{{ tools }}{{ a }}", "tokenizer.chat_template.tool_use": tool_use}
         return ChatTemplate.from_metadata(metadata, bos_token="", eos_token="")
@@ -167,12 +167,12 @@ def test_chatml_takes_an_answer_without_text():
 
 
 @pytest.mark.parametrize("content", [{}, {"content": None}, {"content": 5}, {"content": {"text": "x"}}])
-def test_chatml_names_the_message_that_lacks_a_text(content):
+def test_chatml_names_the_message_without_text(content):
     with pytest.raises(TemplateError, match=r"message 2 of role 'user' needs a 'content' that is a string"):
         ChatTemplate(None).render([HELLO, {"role": "user", **content}])
 
 
-def test_what_a_template_does_not_know_is_empty():
+def test_undefined_names_are_empty():
     assert ChatTemplate("[{{ nope }}{{ messages[0].nope }}{{ tools }}{{ documents }}]").render([HELLO]) == "[NoneNone]"
 
 
@@ -184,7 +184,7 @@ def test_two_threads_may_render_one_template():
         assert list(pool.map(template.render, conversations)) == alone
 
 
-def test_a_long_conversation_is_not_taken_for_an_attack():
+def test_long_conversation_is_not_mistaken_for_an_attack():
     looks_back = (
         "{% set ns = namespace(text='') %}{% for m in messages %}{% set ns.n = 0 %}{% for o in messages %}"
         "{% if o.role == m.role %}{% set ns.n = ns.n + 1 %}{% endif %}{% endfor %}"
@@ -194,7 +194,7 @@ def test_a_long_conversation_is_not_taken_for_an_attack():
     assert len(ChatTemplate(looks_back).render(messages)) == 400 * (219 + 3)
 
 
-def test_a_template_gets_what_llama_cpp_gives_it():
+def test_template_gets_the_variables_of_llama_cpp():
     template = ChatTemplate("{{ date_string }}|{{ strftime_now('%d %b %Y') }}|{{ enable_thinking }}|{{ functions }}")
     date, now, thinking, functions = template.render([HELLO], tools=[{"name": "é"}]).split("|")
     assert date == now and thinking == "True" and json.loads(functions) == [{"name": "é"}]
@@ -205,7 +205,7 @@ def test_a_template_gets_what_llama_cpp_gives_it():
     assert template.render([HELLO]).endswith("True|")
 
 
-def test_a_template_is_asked_once_which_roles_it_shows():
+def test_template_is_probed_once_for_its_roles():
     template = ChatTemplate(
         "{% if messages|length > 1 %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}"
     )

@@ -260,7 +260,7 @@ def test_mistral_turns_with_a_tool_call():
     )
 
 
-def test_a_template_that_rejects_the_conversation_says_why():
+def test_template_that_rejects_the_conversation_says_why():
     with pytest.raises(TemplateError, match=r"rejects .*: Conversation roles must alternate user/assistant/"):
         render(MISTRAL_STYLE, [HELLO, HELLO])
 
@@ -284,7 +284,7 @@ def test_qwen_turns_with_tools():
     )
 
 
-def test_qwen_turns_drop_the_thoughts_before_the_last_question():
+def test_qwen_turns_drop_reasoning_before_the_last_question():
     thought = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes."}
     assert render(QWEN_STYLE, [HELLO, thought, MORE], enable_thinking=False) == (
         "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n<|im_start|>user\nMore?<|im_end|>\n"
@@ -324,23 +324,23 @@ def parts(*texts):
     return [{"type": "text", "text": text} for text in texts]
 
 
-def test_parts_reach_a_template_that_understands_them():
+def test_parts_reach_a_template_that_supports_them():
     message = {"role": "user", "content": [{"type": "image"}, *parts(" a ", "b")]}
     assert "<start_of_turn>user\n<image>ab<end_of_turn>" in render(GEMMA_STYLE, [message])
 
 
 @pytest.mark.parametrize("source", [CHATML_STYLE, LLAMA_STYLE, MISTRAL_STYLE, QWEN_STYLE, DEEPSEEK_STYLE, None])
-def test_text_parts_are_joined_for_a_template_that_takes_only_text(source):
+def test_text_parts_are_joined_for_a_text_only_template(source):
     joined = render(source, [{"role": "user", "content": "one\ntwo"}])
     assert render(source, [{"role": "user", "content": parts("one", "two")}]) == joined
 
 
-def test_a_part_that_is_not_text_is_refused_by_a_template_that_takes_only_text():
+def test_non_text_part_is_rejected_by_a_text_only_template():
     message = {"role": "user", "content": [*parts("look"), {"type": "image_url", "image_url": {"url": "x"}}]}
     with pytest.raises(TemplateError, match=r"message 2 holds a part of type 'image_url'"):
         render(QWEN_STYLE, [HELLO, message])
 
 
-def test_text_is_wrapped_for_a_template_that_takes_only_parts():
+def test_text_is_wrapped_for_a_parts_only_template():
     source = "{% for m in messages %}{% for p in m.content %}[{{ p.type }} {{ p.text }}]{% endfor %}{% endfor %}"
     assert render(source, [HELLO, {"role": "user", "content": parts("a", "b")}]) == "[text Hello][text a][text b]"

@@ -27,37 +27,37 @@ def stream(tokenizer: Tokenizer, ids: list[int], **options: bool) -> list[str]:
     st.booleans(),
     st.booleans(),
 )
-def test_the_parts_of_any_ids_joined_are_decode(case, skip_special, strip_prefix):
+def test_joined_parts_of_any_ids_equal_decode(case, skip_special, strip_prefix):
     tokenizer, ids = case
     options = {"skip_special": skip_special, "strip_prefix": strip_prefix}
     assert "".join(stream(tokenizer, ids, **options)) == tokenizer.decode(ids, **options)
 
 
 @given(st.sampled_from([BYTES, PIECES]), TEXT)
-def test_a_valid_text_comes_in_whole_characters(tokenizer, text):
+def test_valid_text_comes_in_complete_characters(tokenizer, text):
     parts = stream(tokenizer, tokenizer.encode(text, add_special=False, parse_special=False))
     assert "".join(parts) == text
     assert all("\ufffd" not in part for part in parts)
     assert parts[-1] == ""
 
 
-def test_a_character_of_four_bytes_appears_with_its_last_byte():
+def test_four_byte_character_appears_with_its_last_byte():
     ids = BYTES.encode("😀!", add_special=False)
     assert stream(BYTES, ids) == ["", "", "", "😀", "!", ""]
 
 
-def test_bytes_that_never_become_a_character_are_replaced_at_the_end():
+def test_incomplete_characters_are_replaced_at_the_end():
     first = BYTES.encode("😀", add_special=False)[:2]
     assert stream(BYTES, first) == ["", "", "\ufffd"]
 
 
-def test_control_tokens_are_left_out_unless_asked_for():
+def test_control_tokens_are_omitted_by_default():
     ids = BYTES.encode("a<c>b<u>", add_special=False)
     assert "".join(stream(BYTES, ids)) == "ab<u>"
     assert "".join(stream(BYTES, ids, skip_special=False)) == "a<c>b<u>"
 
 
-def test_the_first_space_is_kept_for_a_text_that_continues():
+def test_first_space_is_kept_for_a_continued_text():
     ids = PIECES.encode("a a", add_special=False)
     assert "".join(stream(PIECES, ids)) == "a a"
     assert "".join(stream(PIECES, ids, strip_prefix=False)) == " a a"

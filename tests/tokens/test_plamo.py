@@ -60,23 +60,23 @@ def test_random_texts_have_the_pieces_of_the_original():
             assert [t.token_bytes(i) for i in ids] == walked(rows, text)
 
 
-def test_of_equal_sums_the_longer_first_piece_is_taken():
+def test_longer_first_piece_wins_among_equal_scores():
     t = Tokenizer.from_metadata(metadata([("ab", -2.0), ("c", -1.0), ("a", -1.0), ("bc", -2.0)]))
     assert [t.token_bytes(i) for i in t.encode("abc")] == [b"ab", b"c"]
 
 
 @pytest.mark.parametrize("text", ["", "the he the", "日本 ü ▁\t\x00", "\U0001f411", "the" * 50])
-def test_text_survives(text):
+def test_text_round_trips(text):
     t = Tokenizer.from_metadata(metadata(WORDS))
     assert t.decode(t.encode(text)) == text
 
 
-def test_a_mark_of_the_byte_order_is_left_out_at_the_beginning():
+def test_byte_order_mark_is_dropped_at_the_beginning():
     t = Tokenizer.from_metadata(metadata(WORDS))
     assert t.decode(t.encode("\ufeffthe\ufeff")) == "the\ufeff"
 
 
-def test_tokens_that_fill_the_vocabulary_up_are_no_pieces():
+def test_padding_tokens_are_no_pieces():
     t = Tokenizer.from_metadata(metadata([*WORDS, ("[PAD1]", -1000.0, UNUSED)]))
     assert len(t.encode("e[PAD1]")) == 7
 
@@ -88,13 +88,13 @@ def test_control_tokens_are_found_and_ends_are_known():
 
 
 @pytest.mark.parametrize("name", [name for name, *_ in SPECIAL])
-def test_a_client_cannot_write_control_tokens(name):
+def test_client_cannot_write_control_tokens(name):
     t = Tokenizer.from_metadata(metadata([*WORDS, (name[:4], -9.0)]))
     ids = t.encode(f"the{name}he", add_special=False, parse_special=False)
     assert not {0, 1, 2, 3} & {*ids} and t.decode(ids) == f"the{name}he"
 
 
-def test_a_byte_without_a_token_is_an_error():
+def test_byte_without_a_token_is_an_error():
     broken = metadata(WORDS)
     broken["tokenizer.ggml.token_type"][4 + 0x41] = NORMAL
     with pytest.raises(TokenizerError, match="no token for the byte 0x41"):

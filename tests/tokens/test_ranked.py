@@ -6,19 +6,19 @@ from woolly.errors import TokenizerError
 from woolly.tokens.ranked import LateEncoder, merges_by_rank
 
 
-def test_each_token_is_made_of_what_earlier_merges_leave_of_it():
+def test_each_token_is_built_from_earlier_merges():
     tokens = ["a", "b", "c", "ab", "bc", "abc", "aa", "aab", "lost"]
     assert merges_by_rank(tokens) == ["a b", "b c", "ab c", "a a", "a ab"]
 
 
-def test_what_no_text_holds_costs_no_time():
+def test_unreachable_tokens_cost_no_time():
     long = ["a" * n for n in range(2**20, 2**20 + 4)]
     assert merges_by_rank(["a", "aa", *long, "aaa"]) == ["a a", "aa a"]
     with pytest.raises(TokenizerError, match="too long to find them"):
         merges_by_rank(["a" * 256] * 300)
 
 
-def test_an_encoder_is_made_once_when_a_text_comes():
+def test_encoder_is_built_once_on_first_use():
     made = []
 
     class Letters:

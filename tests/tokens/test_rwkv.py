@@ -29,18 +29,18 @@ def test_escapes_stand_for_bytes():
     assert unescaped("ü") == "ü".encode()
 
 
-def test_the_longest_token_is_taken_and_no_beginning_is_added():
+def test_longest_token_is_used_and_no_bos_is_added():
     t = tokenizer()
     ids = t.encode("the thx\n\nü")
     assert [t.token_bytes(i) for i in ids] == [b"the ", b"th", b"x", b"\n\n", "ü".encode()]
 
 
 @pytest.mark.parametrize("text", ["", "wolle und wolle", "\\x00 \\n", "日本 \U0001f411\t", "a\x00b"])
-def test_text_survives(text):
+def test_text_round_trips(text):
     t = tokenizer()
     assert t.decode(t.encode(text)) == text
 
 
-def test_a_byte_that_no_token_begins_with_is_an_error():
+def test_byte_that_starts_no_token_is_an_error():
     with pytest.raises(TokenizerError, match="the byte 0x62 begins no token"):
         tokenizer(["<s>", "a"]).encode("ab")

@@ -17,7 +17,7 @@ def run(pieces, stops):
 
 
 @given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3), st.data())
-def test_any_cut_of_the_text_gives_what_the_whole_gives(text, stops, data):
+def test_any_chunking_gives_the_same_text(text, stops, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     shown, stopped = run(pieces, tuple(stops))
@@ -32,7 +32,7 @@ def test_any_cut_of_the_text_gives_what_the_whole_gives(text, stops, data):
         assert not any(stop in shown for stop in stops)
 
 
-def test_text_that_may_begin_a_stop_string_is_held_back():
+def test_text_that_may_begin_a_stop_string_is_buffered():
     matcher = StopMatcher(("</end>",))
     assert matcher.push("hello <") == ("hello ", False)
     assert matcher.push("/e") == ("", False)

@@ -33,19 +33,19 @@ def test_lower_ranks_merge_first():
     assert texts_of(second, second.encode("abc", add_special=False)) == ["a", "bc"]
 
 
-def test_the_first_of_two_equal_merges_sets_the_rank():
+def test_first_of_two_equal_merges_sets_the_rank():
     tokenizer = Tokenizer.from_metadata(byte_level(["a b", "b c", "a b"]))
     assert texts_of(tokenizer, tokenizer.encode("abc", add_special=False)) == ["ab", "c"]
 
 
 @pytest.mark.parametrize(("pre", "expected"), [("llama-bpe", ["hello"]), ("qwen2", ["he", "l", "l", "o"])])
-def test_ignore_merges_takes_a_whole_word_that_is_a_token(pre, expected):
+def test_ignore_merges_takes_a_word_that_is_a_token(pre, expected):
     metadata = byte_level(["h e"], [("hello", 1)], pre=pre, bos_token_id=0)
     tokenizer = Tokenizer.from_metadata(metadata)
     assert texts_of(tokenizer, tokenizer.encode("hello", add_special=False)) == expected
 
 
-def test_a_merge_through_a_text_that_is_no_token_still_leads_to_its_token():
+def test_merge_through_a_non_token_still_reaches_its_token():
     metadata = byte_level(["a b", "ab c"])
     tokens = metadata["tokenizer.ggml.tokens"]
     del metadata["tokenizer.ggml.token_type"][tokens.index("ab")], tokens[tokens.index("ab")]
@@ -54,12 +54,12 @@ def test_a_merge_through_a_text_that_is_no_token_still_leads_to_its_token():
     assert texts_of(tokenizer, tokenizer.encode("abd", add_special=False)) == ["a", "b", "d"]
 
 
-def test_of_two_equal_tokens_the_later_id_is_used():
+def test_later_id_of_two_equal_tokens_is_used():
     metadata = byte_level([], [("a", 1)])
     assert Tokenizer.from_metadata(metadata).encode("a", add_special=False) == [256]
 
 
-def test_a_byte_without_a_token_is_the_unknown_token_or_an_error_and_never_dropped():
+def test_byte_without_a_token_is_unknown_or_an_error_and_never_dropped():
     metadata = byte_level()
     index = metadata["tokenizer.ggml.tokens"].index("z")
     metadata["tokenizer.ggml.tokens"][index] = "<other>"
@@ -69,7 +69,7 @@ def test_a_byte_without_a_token_is_the_unknown_token_or_an_error_and_never_dropp
     assert Tokenizer.from_metadata(metadata).encode("az") == [97, index]
 
 
-def test_tokens_that_are_not_utf8_are_tolerated():
+def test_invalid_utf8_tokens_are_tolerated():
     metadata = byte_level(["a b"], [("\udcff\udcfe", 1)])
     metadata["tokenizer.ggml.merges"].append("\udcff \udcfe")
     tokenizer = Tokenizer.from_metadata(metadata)
@@ -77,13 +77,13 @@ def test_tokens_that_are_not_utf8_are_tolerated():
     assert tokenizer.token_bytes(257) == b"\xff\xfe"
 
 
-def test_a_token_in_plain_text_decodes_to_that_text():
+def test_token_in_plain_text_decodes_to_that_text():
     tokenizer = Tokenizer.from_metadata(byte_level([], [("end▁of｜text", 1)]))
     assert tokenizer.decode([256]) == "end▁of｜text"
 
 
 @pytest.mark.parametrize("name", BYTE_LEVEL)
-def test_any_text_comes_back_whole(name):
+def test_any_text_round_trips(name):
     special = [("<|im_start|>", 3), ("<br>", 4)]
     tokenizer = Tokenizer.from_metadata(byte_level(MERGES, special, pre=name, bos_token_id=0))
 
@@ -96,7 +96,7 @@ def test_any_text_comes_back_whole(name):
 
 
 @pytest.mark.parametrize("name", [name for name in BYTE_LEVEL if PRETOKENIZERS[name].cut])
-def test_a_long_text_encoded_in_parts_gives_the_ids_of_the_whole(name, monkeypatch):
+def test_long_text_encoded_in_parts_gives_the_same_ids(name, monkeypatch):
     words = ["on", "th", "Ġ th", "he", "Ġt he", "Ċ Ċ", "Ġ Ġ", "a Ġ", "e Ċ", "Ġ 1", "1 2"]
     tokenizer = Tokenizer.from_metadata(
         byte_level([w if " " in w else " ".join(w) for w in words], pre=name, bos_token_id=0)
@@ -109,7 +109,7 @@ def test_a_long_text_encoded_in_parts_gives_the_ids_of_the_whole(name, monkeypat
         assert tokenizer.encode(text * 5, add_special=False) == whole
 
 
-def test_a_text_that_cannot_be_cut_has_a_limit(monkeypatch):
+def test_unsplittable_text_has_a_limit(monkeypatch):
     tokenizer = Tokenizer.from_metadata(byte_level())
     monkeypatch.setattr(bpe, "_PART", 10)
     monkeypatch.setattr(bpe, "_MAX_PART_CHARS", 100)
@@ -118,7 +118,7 @@ def test_a_text_that_cannot_be_cut_has_a_limit(monkeypatch):
         tokenizer.encode(" " * 101)
 
 
-def test_gemma4_merges_over_spaces_falls_back_to_bytes_and_takes_whole_newlines():
+def test_gemma4_merges_over_spaces_falls_back_to_bytes_and_takes_complete_newlines():
     pieces = ["a", "b", "▁", "\n", "\n\n", "▁b", "a▁b"]
     tokenizer = Tokenizer.from_metadata(raw_bpe(pieces, ["▁ b", "a ▁b"]))
     ids = tokenizer.encode("a b\n\né\n")
@@ -126,26 +126,26 @@ def test_gemma4_merges_over_spaces_falls_back_to_bytes_and_takes_whole_newlines(
     assert tokenizer.decode(ids, skip_special=True) == "a b\n\né\n"
 
 
-def test_gemma4_adds_its_beginning_even_where_the_file_says_not():
+def test_gemma4_adds_bos_even_if_the_file_says_not():
     tokenizer = Tokenizer.from_metadata(raw_bpe(["a"], ["a a"], add_bos_token=False))
     assert tokenizer.add_bos
     assert tokenizer.encode("a")[0] == 0
 
 
-def test_whitespace_words_are_lowered_and_their_spaces_dropped():
+def test_whitespace_words_are_lowercased_and_their_spaces_dropped():
     metadata = raw_bpe(["a", "b", "ab"], ["a b"], model="whitespace", **{"normalizer.lowercase": True})
     tokenizer = Tokenizer.from_metadata(metadata)
     assert texts_of(tokenizer, tokenizer.encode("AB \t b", add_special=False)) == ["ab", "b"]
 
 
 @given(TEXT)
-def test_raw_byte_pairs_with_byte_fallback_come_back_whole(text):
+def test_raw_byte_pairs_with_byte_fallback_round_trip(text):
     tokenizer = Tokenizer.from_metadata(raw_bpe(["a", "▁", "▁a", "\n"], ["▁ a"]))
     text = text.replace("▁", "")  # the mark of a space cannot be told from one
     assert tokenizer.decode(tokenizer.encode(text, add_special=False)) == text
 
 
-def test_the_byte_characters_are_those_of_gpt2():
+def test_byte_characters_match_gpt2():
     assert [bpe.BYTE_OF_CHARACTER[c] for c in byte_characters()] == list(range(256))
     assert in_byte_characters(" \n\u00ad") == "ĠĊÂŃ"
     assert BYTE == 6
@@ -157,7 +157,7 @@ def test_the_byte_characters_are_those_of_gpt2():
     st.booleans(),
     st.randoms(use_true_random=False),
 )
-def test_merges_are_those_of_hugging_faces_tokenizers(words, text, ignores, random):
+def test_merges_match_hugging_face_tokenizers(words, text, ignores, random):
     merges = dict.fromkeys(" ".join(map(in_byte_characters, cut(word, random))) for word in words)
     metadata = byte_level(list(merges), pre="llama-bpe" if ignores else "qwen2", bos_token_id=0)
     for merge in merges:  # every merge makes a token there
@@ -179,7 +179,7 @@ def cut(word: str, random: Random) -> tuple[str, str]:
     return word[:at], word[at:]
 
 
-def test_a_vocabulary_of_a_file_is_that_of_its_lists(tmp_path):
+def test_vocabulary_of_a_file_equals_its_lists(tmp_path):
     metadata = byte_level(["h e", "l l", "he ll"], [("", 1), ("<end>", 3)])
     writer = GGUFWriter(tmp_path / "words.gguf")
     writer.add("general.architecture", "none")
@@ -191,7 +191,7 @@ def test_a_vocabulary_of_a_file_is_that_of_its_lists(tmp_path):
     assert texts_of(ours, list(range(ours.n_vocab))) == texts_of(theirs, list(range(theirs.n_vocab)))
 
 
-def test_a_character_that_is_no_token_is_merged_into_one_and_else_its_bytes_or_unknown():
+def test_non_token_character_is_merged_or_becomes_bytes_or_unknown():
     metadata = byte_level(["c d", "cd e"])
     metadata["tokenizer.ggml.tokens"][metadata["tokenizer.ggml.tokens"].index("c")] = "<unk>"
     tokenizer = Tokenizer.from_metadata(metadata)
@@ -203,7 +203,7 @@ def test_a_character_that_is_no_token_is_merged_into_one_and_else_its_bytes_or_u
     assert texts_of(tokenizer, ids) == ["x", "\u4e16\u754c", "<0xE4>", "<0xB8>", "<0x96>", "x", "<0x79>"]
 
 
-def test_a_lone_surrogate_in_a_vocabulary_is_told():
+def test_lone_surrogate_in_a_vocabulary_is_reported():
     metadata = byte_level(["a b"])
     metadata["tokenizer.ggml.merges"] = ["a \ud800"]
     with pytest.raises(TokenizerError, match=r"tokenizer.ggml.merges holds .* lone surrogate"):

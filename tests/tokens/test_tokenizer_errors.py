@@ -50,12 +50,12 @@ def test_bad_metadata_is_named(metadata, message):
 
 
 @pytest.mark.parametrize("model", ["none", "no_vocab", "hybriddna"])
-def test_kinds_of_vocabularies_that_are_not_supported_are_named(model):
+def test_unsupported_vocabulary_types_are_named(model):
     with pytest.raises(UnsupportedError, match=f"'{model}'"):
         Tokenizer.from_metadata(byte_level() | {KEY + "model": model})
 
 
-def test_arrays_that_are_longer_than_the_tokens_are_tolerated():
+def test_arrays_longer_than_the_tokens_are_tolerated():
     metadata = byte_level(token_type=[1] * 300)
     assert Tokenizer.from_metadata(metadata).encode("a") == [97]
 
@@ -67,13 +67,13 @@ def test_empty_tokens_get_a_name():
     assert Tokenizer.from_metadata(metadata).token_text(256) == "[EMPTY_256]"
 
 
-def test_a_lone_surrogate_in_a_text_is_an_error():
+def test_lone_surrogate_in_a_text_is_an_error():
     with pytest.raises(TokenizerError, match=r"lone surrogate U\+D83D at character 2"):
         Tokenizer.from_metadata(byte_level()).encode("ab\ud83d")
 
 
 @pytest.mark.parametrize("index", [-1, 256, 2**40])
-def test_an_id_outside_of_the_vocabulary_is_an_error(index):
+def test_id_outside_the_vocabulary_is_an_error(index):
     tokenizer = Tokenizer.from_metadata(byte_level())
     for use in (
         lambda: tokenizer.decode([0, index]),
@@ -85,13 +85,13 @@ def test_an_id_outside_of_the_vocabulary_is_an_error(index):
 
 
 @pytest.mark.parametrize("value", [5, b"x", None, ["a"], 1.5])
-def test_what_is_no_text_is_not_encoded(value):
+def test_non_text_is_not_encoded(value):
     with pytest.raises(TokenizerError, match=rf"only text \(str\) can be encoded, not {type(value).__name__}$"):
         Tokenizer.from_metadata(byte_level()).encode(value)
 
 
 @pytest.mark.parametrize("value", ["a", 1.5, None, True, np.bool_(True), np.float32(1), b"a", [1], np.zeros(2, int)])
-def test_what_is_no_integer_is_no_id(value):
+def test_non_integer_is_not_an_id(value):
     tokenizer = Tokenizer.from_metadata(byte_level())
     for use in (
         lambda: tokenizer.decode([0, value]),
@@ -105,13 +105,13 @@ def test_what_is_no_integer_is_no_id(value):
 
 
 @pytest.mark.parametrize("value", [5, None, "ab", b"ab", True])
-def test_what_is_no_sequence_of_ids_is_not_decoded(value):
+def test_non_sequence_is_not_decoded(value):
     with pytest.raises(TokenizerError, match=rf"only a sequence of token ids .*, not {type(value).__name__}$"):
         Tokenizer.from_metadata(byte_level()).decode(value)
 
 
 @pytest.mark.parametrize("ids", [np.array([97, 98]), np.array([97, 98], np.uint8), (97, np.int32(98)), range(97, 99)])
-def test_ids_may_be_of_numpy(ids):
+def test_numpy_ids_are_accepted(ids):
     assert Tokenizer.from_metadata(byte_level()).decode(ids) == "ab"
 
 
@@ -126,7 +126,7 @@ def test_ids_may_be_of_numpy(ids):
     ],
     ids=["byte-level", "raw", "sentencepiece", "unigram", "wordpiece"],
 )
-def test_many_threads_may_use_one_tokenizer_at_once(metadata):
+def test_many_threads_may_use_one_tokenizer(metadata):
     texts = [f"{'ab aba b ' * (50 + n)}{n}" for n in range(8)]
     alone = Tokenizer.from_metadata(metadata)
     expected = [(ids := alone.encode(text), alone.decode(ids)) for text in texts]

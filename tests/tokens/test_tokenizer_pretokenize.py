@@ -56,7 +56,7 @@ def test_every_pattern_compiles_and_loses_nothing(name):
         ("chameleon", "IMGIMGABCZ  a", ["IMGIMGABCZ", "  ", "a"]),
     ],
 )
-def test_words_are_cut_as_the_vocabulary_was_trained(name, text, expected):
+def test_words_are_split_as_the_vocabulary_was_trained(name, text, expected):
     assert cut(name, text) == expected
 
 
@@ -69,18 +69,18 @@ def test_words_are_cut_as_the_vocabulary_was_trained(name, text, expected):
     ],
 )
 @given(NUMBERS)
-def test_numbers_are_grouped_as_by_the_plain_quadratic_pattern(name, plain, text):
+def test_numbers_are_grouped_like_the_quadratic_pattern(name, plain, text):
     assert cut(name, text) == cut(plain, text)
 
 
-def test_an_unknown_name_is_an_error_that_names_near_ones():
+def test_unknown_name_error_suggests_near_ones():
     with pytest.raises(UnsupportedError, match=r"'llama-bpee'.*llama-bpe"):
         Tokenizer.from_metadata(byte_level(pre="llama-bpee"))
     with pytest.raises(UnsupportedError, match="no known name is near"):
         find_pretokenizer("0123456789")
 
 
-def test_a_missing_name_is_the_default():
+def test_missing_name_is_the_default():
     metadata = byte_level()
     del metadata["tokenizer.ggml.pre"]
     assert Tokenizer.from_metadata(metadata).pre == "default"

@@ -39,7 +39,7 @@ def test_equal_scores_merge_from_the_left():
     assert pieces(Tokenizer.from_metadata(tied), "abc") == ["ab", "c"]
 
 
-def test_the_higher_score_wins_over_the_left():
+def test_higher_score_wins_over_the_left():
     tokenizer = Tokenizer.from_metadata(sentencepiece([*LETTERS, ("aa", -3.0), ("ab", -2.0)], add_space_prefix=False))
     assert pieces(tokenizer, "aab") == ["a", "ab"]
 
@@ -59,7 +59,7 @@ def test_without_byte_pieces_a_character_is_unknown_or_an_error():
     assert tokenizer.unk_id == 0, "an id that is out of range leaves the default"
 
 
-def test_a_space_is_put_in_front_and_taken_away():
+def test_space_prefix_is_added_and_removed():
     tokenizer = Tokenizer.from_metadata(sentencepiece(PIECES))
     assert pieces(tokenizer, "a") == ["▁a"]
     assert pieces(tokenizer, " a") == ["▁", "▁a"]
@@ -70,7 +70,7 @@ def test_a_space_is_put_in_front_and_taken_away():
     assert tokenizer.encode("", add_special=False) == []
 
 
-def test_a_space_is_put_after_each_special_token_and_taken_away():
+def test_space_is_added_after_each_special_token_and_removed():
     tokenizer = Tokenizer.from_metadata(sentencepiece(PIECES, [("<x>", CONTROL), ("<y>", USER)]))
     assert pieces(tokenizer, "a<x>a<y> a") == ["▁a", "<x>", "▁a", "<y>", "▁", "▁a"]
     for text in ("a<x>a<y> a", "<x><y>", "<x> ", " <x>a"):
@@ -90,26 +90,26 @@ def test_control_and_byte_pieces_are_not_spelled_by_text():
     st.lists(st.tuples(st.text("ab▁", min_size=2, max_size=4), st.sampled_from([-1.0, -2.0, -3.0]))),
     st.text("ab ", max_size=24),
 )
-def test_merges_equal_the_plain_rule_also_where_pieces_hold_spaces(longer, text):
+def test_merges_match_the_plain_rule_even_with_spaces_in_pieces(longer, text):
     scores = {"a": 0.0, "b": 0.0, "▁": 0.0} | dict(longer)
     tokenizer = Tokenizer.from_metadata(sentencepiece(list(scores.items()), add_space_prefix=False))
     assert pieces(tokenizer, text) == reference(scores, text.replace(" ", "▁"))
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁"), max_size=40))
-def test_any_text_comes_back_whole(text):
+def test_any_text_round_trips(text):
     tokenizer = Tokenizer.from_metadata(sentencepiece(PIECES))
     assert tokenizer.decode(tokenizer.encode(text, add_special=False)) == text
 
 
-def test_pieces_without_types_are_normal_but_for_the_byte_names():
+def test_pieces_without_types_are_normal_except_byte_names():
     metadata = sentencepiece(PIECES, add_space_prefix=False)
     del metadata["tokenizer.ggml.token_type"]
     tokenizer = Tokenizer.from_metadata(metadata)
     assert tokenizer.decode(tokenizer.encode("aé", add_special=False)) == "aé"
 
 
-def test_scores_that_are_missing_or_no_numbers_are_an_error():
+def test_missing_or_nan_scores_are_an_error():
     metadata = sentencepiece(PIECES)
     with pytest.raises(TokenizerError, match="the score of token 5 is nan"):
         Tokenizer.from_metadata(metadata | {"tokenizer.ggml.scores": [0.0] * 5 + [float("nan")] + [0.0] * 500})

@@ -46,17 +46,17 @@ TOKENS = st.lists(
 
 
 @given(TOKENS, st.lists(st.sampled_from(list(b"ab <")), max_size=24).map(bytes), st.booleans())
-def test_text_is_cut_as_by_the_plain_rule(tokens, text, parse_control):
+def test_text_is_split_like_the_plain_rule(tokens, text, parse_control):
     assert SpecialSplitter(tokens).split(text, parse_control) == reference(tokens, text, parse_control)
 
 
-def test_longer_tokens_are_placed_first_wherever_they_stand():
+def test_longer_special_tokens_are_matched_first():
     tokenizer = Tokenizer.from_metadata(byte_level([], [("<ab", CONTROL), ("abcd", CONTROL)]))
     assert tokenizer.encode("<abcd", add_special=False) == [ord("<"), 257]
     assert tokenizer.encode("<abc", add_special=False) == [256, ord("c")]
 
 
-def test_control_tokens_are_found_only_when_asked_and_user_defined_ones_always():
+def test_control_tokens_are_parsed_on_request_and_user_defined_ones_always():
     tokenizer = Tokenizer.from_metadata(
         byte_level([], [("<c>", CONTROL), ("<u>", USER), ("<n>", NORMAL), ("<?>", UNKNOWN)])
     )
@@ -68,7 +68,7 @@ def test_control_tokens_are_found_only_when_asked_and_user_defined_ones_always()
     assert 259 not in tokenizer.encode("<?>", add_special=False, parse_special=False)
 
 
-def test_decode_shows_special_tokens_unless_told_not_to():
+def test_decode_shows_special_tokens_by_default():
     tokenizer = Tokenizer.from_metadata(byte_level([], [("<c>", CONTROL), ("<u>", USER)]))
     ids = tokenizer.encode("a<c>b<u>", add_special=False)
     assert tokenizer.decode(ids) == "a<c>b<u>"
@@ -77,7 +77,7 @@ def test_decode_shows_special_tokens_unless_told_not_to():
     assert [tokenizer.is_special(i) for i in (0, 256, 257)] == [False, True, False]
 
 
-def test_phi3_tokens_swallow_the_whitespace_after_them():
+def test_phi3_tokens_absorb_following_whitespace():
     special = [("<|user|>", USER), ("<|end|>", CONTROL), ("<|endoftext|>", CONTROL)]
     metadata = sentencepiece([("▁", -1.0), ("a", -1.0)], special)
     tokenizer = Tokenizer.from_metadata(metadata | {"general.name": "Phi3 mini"})
@@ -88,13 +88,13 @@ def test_phi3_tokens_swallow_the_whitespace_after_them():
     assert len(plain.encode("<|user|>  a", add_special=False)) == 5
 
 
-def test_mask_tokens_of_jina_swallow_the_whitespace_before_them():
+def test_jina_mask_tokens_absorb_preceding_whitespace():
     tokenizer = Tokenizer.from_metadata(byte_level([], [("<mask>", CONTROL)], pre="jina-v2-code"))
     assert tokenizer.encode("a  <mask> b", add_special=False) == [97, 256, 32, 98]
     assert len(Tokenizer.from_metadata(byte_level([], [("<mask>", CONTROL)])).encode("a  <mask>", False)) == 4
 
 
-def test_thousands_of_tokens_and_a_text_made_of_them_alone():
+def test_thousands_of_tokens_and_a_text_of_only_special_tokens():
     names = [f"<unused{i}>" for i in range(3000)] + ["\n" * n for n in range(1, 30)]
     tokenizer = Tokenizer.from_metadata(byte_level([], [(name, USER) for name in names]))
     text = "".join(names[:3000]) + "\n" * 10_000
@@ -116,7 +116,7 @@ def test_thousands_of_tokens_and_a_text_made_of_them_alone():
         (unigram([("a", -1.0)]), (False, True)),
     ],
 )
-def test_ends_are_added_as_the_file_or_else_its_kind_says(metadata, expected):
+def test_bos_and_eos_follow_the_file_or_the_type(metadata, expected):
     tokenizer = Tokenizer.from_metadata(metadata)
     ids = tokenizer.encode("a", parse_special=False)
     inner = tokenizer.encode("a", add_special=False)
@@ -125,19 +125,19 @@ def test_ends_are_added_as_the_file_or_else_its_kind_says(metadata, expected):
     assert ids == [tokenizer.bos_id] * first + inner + [tokenizer.eos_id] * last
 
 
-def test_a_second_beginning_is_added_to_a_text_that_has_one():
+def test_second_bos_is_added_to_a_text_with_one():
     tokenizer = Tokenizer.from_metadata(sentencepiece([("a", -1.0)]))
     assert tokenizer.encode("<s>")[:2] == [1, 1]
 
 
-def test_a_beginning_that_the_file_asks_for_but_does_not_name_is_an_error():
+def test_bos_requested_but_not_named_by_the_file_is_an_error():
     with pytest.raises(TokenizerError, match="beginning token"):
         Tokenizer.from_metadata(byte_level(pre="glm4", add_bos_token=True))
     with pytest.raises(TokenizerError, match="end token"):
         Tokenizer.from_metadata(raw_bpe(["a"], [], add_eos_token=True))
 
 
-def test_ids_of_roles_come_from_the_file_and_bad_ones_leave_the_default():
+def test_role_ids_come_from_the_file_and_bad_ones_keep_the_default():
     tokenizer = Tokenizer.from_metadata(
         byte_level(eos_token_id=5, padding_token_id=6, unknown_token_id=7, bos_token_id=2**32 - 1)
     )
@@ -150,26 +150,26 @@ def stop_texts(*special: tuple[str, int], **keys: int) -> set[str]:
     return {tokenizer.token_text(i) for i in tokenizer.stop_ids} - {"Ā"}
 
 
-def test_well_known_texts_end_a_generation_whatever_their_type():
+def test_well_known_texts_end_generation_whatever_their_type():
     assert stop_texts(("<|im_end|>", NORMAL), ("<|im_start|>", CONTROL)) == {"<|im_end|>"}
     tokenizer = Tokenizer.from_metadata(byte_level([], [("<|im_end|>", NORMAL)]))
     assert tokenizer.eot_id == 256
     assert tokenizer.control_ids == {256}
 
 
-def test_the_end_of_html_struck_out_text_is_no_end_of_a_generation():
+def test_html_strikethrough_end_does_not_end_generation():
     assert stop_texts(("</s>", NORMAL)) == set()
     assert stop_texts(("</s>", CONTROL)) == {"</s>"}
     assert stop_texts(("</s>", CONTROL), ("<|tool_response>", CONTROL)) == {"<|tool_response>"}
 
 
-def test_harmony_goes_on_after_end_and_shows_its_channels():
+def test_harmony_continues_after_end_and_shows_its_channels():
     special = [("<|end|>", CONTROL), ("<|return|>", CONTROL), ("<|call|>", CONTROL), ("<|channel|>", CONTROL)]
     assert stop_texts(*special) == {"<|return|>", "<|call|>"}
     tokenizer = Tokenizer.from_metadata(byte_level([], special))
     assert tokenizer.decode([256, 257, 259], skip_special=True) == "<|end|><|channel|>"
 
 
-def test_named_ends_and_repository_marks_end_a_generation():
+def test_named_ends_and_repository_markers_end_generation():
     assert stop_texts(("<x>", CONTROL), ("<y>", CONTROL), eot_token_id=256, eom_token_id=257) == {"<x>", "<y>"}
     assert stop_texts(("<|file_sep|>", CONTROL), ("<|fim_pad|>", CONTROL)) == {"<|file_sep|>", "<|fim_pad|>"}

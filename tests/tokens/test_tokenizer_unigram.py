@@ -36,19 +36,19 @@ def one_replacement(source: bytes, target: bytes) -> np.ndarray:
     return np.frombuffer(struct.pack("<I", len(blob)) + blob + target + b"\0", np.uint8)
 
 
-def test_the_best_sum_of_scores_wins():
+def test_best_sum_of_scores_wins():
     tokenizer = Tokenizer.from_metadata(unigram(PIECES))
     assert pieces(tokenizer, "ab") == ["▁", "ab"], "of equal sums the one whose last piece starts first"
     assert pieces(tokenizer, "aab") == ["▁a", "ab"]
     assert tokenizer.encode("a") == [6, 1]
 
 
-def test_a_run_of_unknown_characters_is_one_unknown_token():
+def test_run_of_unknown_characters_is_one_unknown_token():
     tokenizer = Tokenizer.from_metadata(unigram(PIECES))
     assert pieces(tokenizer, "xyzab") == ["▁", "<unk>", "ab"]
 
 
-def test_spaces_are_merged_and_trimmed_where_the_file_says_so():
+def test_spaces_are_merged_and_trimmed_if_the_file_says_so():
     merged = Tokenizer.from_metadata(unigram(PIECES))
     kept = Tokenizer.from_metadata(unigram(PIECES, remove_extra_whitespaces=False))
     bare = Tokenizer.from_metadata(unigram(PIECES, add_space_prefix=False))
@@ -67,36 +67,36 @@ def test_special_pieces_are_not_spelled_by_text_and_user_defined_ones_are_found(
     assert pieces(tokenizer, "abb")[-1] == "bb"
 
 
-def test_characters_fall_back_to_bytes_where_there_are_byte_pieces():
+def test_characters_fall_back_to_byte_pieces():
     tokenizer = Tokenizer.from_metadata(unigram(PIECES, [(name, BYTE) for name in BYTE_NAMES]))
     assert pieces(tokenizer, "aé") == ["▁a", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(tokenizer.encode("aéb\n", add_special=False)) == "aéb\n"
 
 
-def test_the_charsmap_rewrites_text_before_it_is_cut():
+def test_charsmap_rewrites_text_before_splitting():
     tokenizer = Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=one_replacement(b"A", b" ab ")))
     assert pieces(tokenizer, "bAb") == pieces(tokenizer, "b ab b")
 
 
 @pytest.mark.parametrize("blob", [b"\1", b"\xff\xff\xff\x7f" + bytes(8), struct.pack("<I", 4) + b"\0\0\0\0"])
-def test_a_charsmap_that_is_cut_short_is_an_error(blob):
+def test_truncated_charsmap_is_an_error(blob):
     with pytest.raises(TokenizerError, match="precompiled_charsmap"):
         Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=np.frombuffer(blob, np.uint8)))
 
 
-def test_a_charsmap_with_a_replacement_beyond_any_of_unicode_is_refused():
+def test_charsmap_with_a_too_long_replacement_is_rejected():
     with pytest.raises(TokenizerError, match="precompiled_charsmap has a replacement of 257 bytes, and at most 256"):
         Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=one_replacement(b"A", b"b" * 257)))
 
 
-def test_a_charsmap_that_blows_texts_up_is_refused_for_these():
+def test_charsmap_rejects_texts_it_would_blow_up():
     tokenizer = Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=one_replacement(b"A", b"b" * 256)))
     assert pieces(tokenizer, "A") == ["▁", *"b" * 256]
     with pytest.raises(TokenizerError, match="precompiled_charsmap makes it more than 16 times as long"):
         tokenizer.encode("A" * 60)
 
 
-def test_the_longest_of_unicodes_forms_is_taken():
+def test_longest_unicode_form_is_used():
     ligature = "\ufdfa".encode()
     expanded = unicodedata.normalize("NFKC", "\ufdfa")
     assert len(expanded.encode()) == 33
@@ -108,7 +108,7 @@ def test_the_longest_of_unicodes_forms_is_taken():
     assert pieces(mapped, "\ufdfa" * 100) == pieces(tokenizer, expanded * 100)
 
 
-def test_a_prefix_beyond_64_bytes_is_not_followed():
+def test_prefix_beyond_64_bytes_is_not_followed():
     blob = one_replacement(b"a" * 64, b"b")
     assert pieces(Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=blob)), "a" * 64) == ["▁", "b"]
     blob = one_replacement(b"a" * 65, b"b")
@@ -116,7 +116,7 @@ def test_a_prefix_beyond_64_bytes_is_not_followed():
 
 
 @given(st.binary(min_size=4, max_size=300), st.text(max_size=20))
-def test_a_hostile_charsmap_does_no_harm(body, text):
+def test_hostile_charsmap_does_no_harm(body, text):
     body = body[: len(body) // 4 * 4]
     blob = np.frombuffer(struct.pack("<I", len(body)) + body + b"ab\0", np.uint8)
     tokenizer = Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=blob))
@@ -125,7 +125,7 @@ def test_a_hostile_charsmap_does_no_harm(body, text):
 
 
 @given(st.text("ab ", max_size=14))
-def test_no_other_cut_scores_higher(text):
+def test_no_other_split_scores_higher(text):
     tokenizer = Tokenizer.from_metadata(unigram(PIECES, remove_extra_whitespaces=False))
     scores = dict(PIECES)
     marked = ("▁" + text.replace(" ", "▁")) if text else ""

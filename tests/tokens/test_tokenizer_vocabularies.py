@@ -12,7 +12,7 @@ from woolly.tokens import Tokenizer
 SEPARATOR = "\n__ggml_vocab_test__\n"
 
 
-def test_the_folder_of_vocabularies_is_there():
+def test_vocabulary_folder_exists():
     assert need_vocabularies(".out")
 
 
@@ -26,14 +26,14 @@ def test_without_a_folder_a_test_is_skipped_with_the_reason(monkeypatch, folder)
 
 
 @pytest.mark.parametrize("folder", ["/nonexistent", "empty"])
-def test_a_folder_without_vocabularies_fails_a_test(monkeypatch, tmp_path, folder):
+def test_folder_without_vocabularies_fails_a_test(monkeypatch, tmp_path, folder):
     monkeypatch.setenv("WOOLLY_TEST_VOCABS", str(tmp_path) if folder == "empty" else folder)
     with pytest.raises(pytest.fail.Exception, match="which is not a folder of"):
         need_vocabularies()
 
 
 @pytest.mark.parametrize("path", find_vocabularies(".out"), ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
-def test_ids_equal_the_reference(path):
+def test_ids_match_the_reference(path):
     tokenizer = Tokenizer.from_gguf(path)
     texts = Path(f"{path}.inp").read_bytes().decode().split(SEPARATOR)
     texts = texts[:-1] if texts[-1] == "" else texts

@@ -68,7 +68,7 @@ def pair(theirs=TOKEN, ours=TOKEN):
     return client, got["server"]
 
 
-def test_a_message_arrives_with_its_fields_and_arrays():
+def test_message_arrives_with_its_fields_and_arrays():
     client, server = pair()
     arrays = {
         "rows": np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],  # not in one piece
@@ -90,7 +90,7 @@ def test_a_message_arrives_with_its_fields_and_arrays():
         end.close()
 
 
-def test_a_message_larger_than_the_buffers_of_a_socket_arrives():
+def test_message_larger_than_socket_buffers_arrives():
     client, server = pair()
     rows = np.random.RandomState(1).standard_normal((512, 4096)).astype(np.float32)
     thread = threading.Thread(target=client.send, args=(WireMessage("rows", arrays={"rows": rows}),))
@@ -99,7 +99,7 @@ def test_a_message_larger_than_the_buffers_of_a_socket_arrives():
     thread.join()
 
 
-def test_who_knows_another_token_is_refused_on_both_sides():
+def test_wrong_token_is_rejected_on_both_sides():
     client, server = pair(theirs=b"another token", ours=TOKEN)
     assert isinstance(client, RefusedConnection) and isinstance(server, RefusedConnection)
     assert "the token is not the one of the other side" in str(client)
@@ -130,7 +130,7 @@ def raw_pair():
     return client, a, got[0], recorded
 
 
-def test_a_message_that_was_changed_or_sent_again_is_not_taken():
+def test_changed_or_replayed_message_is_rejected():
     client, plain, server, recorded = raw_pair()
     client.send(WireMessage("pay", {"sum": 10}))
     assert server.receive(patient).fields == {"sum": 10}
@@ -155,7 +155,7 @@ def test_a_message_that_was_changed_or_sent_again_is_not_taken():
         (struct.pack(">4sHxxQ", b"WLYS", 2, 1 << 40), LostConnection, "1099511627776 bytes was announced"),
     ],
 )
-def test_what_is_no_handshake_ends_the_connection(head, error, sentence):
+def test_invalid_handshake_closes_the_connection(head, error, sentence):
     a, b = socket.socketpair()
     a.sendall(head)
     with pytest.raises(error, match=sentence):
@@ -163,7 +163,7 @@ def test_what_is_no_handshake_ends_the_connection(head, error, sentence):
     a.close()
 
 
-def test_a_side_that_goes_away_or_is_silent_is_noticed():
+def test_disconnected_or_silent_peer_is_detected():
     client, server = pair()
 
     class EnoughError(Exception):
@@ -207,17 +207,17 @@ def test_a_side_that_goes_away_or_is_silent_is_noticed():
         ),
     ],
 )
-def test_bytes_that_are_no_message_are_refused(data):
+def test_invalid_message_bytes_are_rejected(data):
     with pytest.raises(BadMessage):
         WireMessage.read(data)
 
 
-def test_an_array_of_another_type_does_not_travel():
+def test_unsupported_array_type_is_not_sent():
     with pytest.raises(BadMessage, match="is of float64"):
         WireMessage("a", arrays={"x": np.zeros(3)}).parts()
 
 
-def test_a_proof_cannot_be_sent_back():
+def test_reflected_proof_is_rejected():
     """A stranger that returns what it gets, as a mirror does, has no token."""
     a, b = socket.socketpair()
 
@@ -237,7 +237,7 @@ def links():
     return [Link(Connection(one, None, is_client=one is a)) for one in (a, b)]
 
 
-def test_messages_come_in_order_and_end_with_the_link():
+def test_messages_are_ordered_and_end_with_the_connection():
     link, other = links()
     for i in range(100):
         link.send(WireMessage("text", {"i": i, "text": "\n" * i}))
@@ -247,7 +247,7 @@ def test_messages_come_in_order_and_end_with_the_link():
     other.send(WireMessage("late"))  # nothing happens
 
 
-def test_a_link_sends_a_message_as_it_was_when_it_was_sent():
+def test_message_is_sent_as_it_was_at_the_call():
     link, other = links()
     growing = []
     for i in range(50):
@@ -258,7 +258,7 @@ def test_a_link_sends_a_message_as_it_was_when_it_was_sent():
     other.close()
 
 
-def test_a_line_that_a_stranger_writes_into_a_link_ends_it():
+def test_injected_line_closes_the_connection():
     """Whoever relays a connection lets the handshake pass, and writes what it likes after it."""
     for said in (b'{"op": "close"}\n\n', b"\0" * 100, struct.pack(">4sHxxQ", b"WLYS", 2, 2) + b"{}" + bytes(32)):
         _, plain, server, _ = raw_pair()
@@ -267,7 +267,7 @@ def test_a_line_that_a_stranger_writes_into_a_link_ends_it():
 
 
 @pytest.mark.parametrize("seconds", [0.1, 20.0, 1e12, float("inf")])
-def test_a_link_ends_if_the_other_machine_is_gone(seconds):
+def test_connection_ends_if_the_other_machine_is_gone(seconds):
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()) as ours, listener.accept()[0] as theirs:
         for one, other in (socket.socketpair(), (ours, theirs)):
@@ -282,7 +282,7 @@ def test_a_link_ends_if_the_other_machine_is_gone(seconds):
             assert found == min(max(seconds, 4), 32000) * 1000
 
 
-def test_clients_that_say_nothing_keep_nobody_waiting(monkeypatch):
+def test_silent_clients_block_nobody(monkeypatch):
     monkeypatch.setattr("woolly.wire.accepting._MAX_HANDSHAKES", 8)
     listener, refused, is_over = socket.create_server(("127.0.0.1", 0), backlog=64), [], threading.Event()
     arriving = greeted(listener, TOKEN, is_over.is_set, refused.append, lambda host, reason: refused.append(reason))
