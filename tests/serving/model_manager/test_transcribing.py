@@ -78,7 +78,10 @@ def test_parakeet_model_gives_word_times(app_with, tmp_path, caplog):
         assert told[-1].seconds == 3.0 and told[-1].segments > 0
         srt = client.post("/v1/audio/transcriptions", data={"response_format": "srt"}, files=file).text
         assert srt.startswith("1\n00:00:00,")
-        for fields, says in (({"language": "de"}, "leave out language"), ({"prompt": "Hi"}, "leave out prompt")):
+        for fields, says in (
+            ({"language": "de"}, "do not support language"),
+            ({"prompt": "Hi"}, "do not support prompt"),
+        ):
             reply = client.post("/v1/audio/transcriptions", data=fields, files=file)
             assert reply.status_code == 400 and says in reply.json()["error"]["message"]
 
