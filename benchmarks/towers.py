@@ -1,10 +1,10 @@
-"""How long towers of real shape take for a picture: CLIP-L at 336 and SigLIP at 896 pixels, Qwen 2.5 VL at a megapixel.
+"""How long towers of real shape take for an image: CLIP-L at 336 and SigLIP at 896 pixels, Qwen 2.5 VL at a megapixel.
 
     python benchmarks/towers.py [--threads 2] [--types F16,Q8_0] [--rounds 3] [--layers N] [--only siglip]
                                 [--backend cuda] [--peer PYTHON] [--torch PYTHON]
 
 Weights are random. Prints medians of the seconds of the clock and of the processor, and the share of each op. `--peer`
-names a Python that has llama-cpp-python: llama.cpp (mtmd) then encodes pictures of that size with the same file, in
+names a Python that has llama-cpp-python: llama.cpp (mtmd) then encodes images of that size with the same file, in
 turn with Woolly, beside a tiny text model of random weights. `--torch` names one that has torch: a forward of the same
 shape in 16 bits on the same device, in turn, too, of matrix products and attention alone. Other programs on the
 machine change the clock's seconds, hardly those of the processor.
@@ -43,7 +43,7 @@ Took = tuple[float, float]  # seconds of the clock, and of the processor
 
 @dataclass(frozen=True)
 class Shape:
-    """A tower, and the picture that it sees."""
+    """A tower, and the image that it sees."""
 
     name: str
     projector: str
@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def n_patches(self) -> int:
-        """Patches of a picture."""
+        """Patches of an image."""
         return self.size[0] // self.patch * (self.size[1] // self.patch)
 
 
@@ -149,7 +149,7 @@ def _used() -> float:
 
 
 def shares(tower: Tower, work: Callable[[], object]) -> str:
-    """The share of each op of a tower's plan. A tower for pictures has one stage."""
+    """The share of each op of a tower's plan. A tower for images has one stage."""
     (program,) = tower.programs
     with program.timed() as times:
         work()
@@ -159,7 +159,7 @@ def shares(tower: Tower, work: Callable[[], object]) -> str:
     return ", ".join(f"{op} {one / sum(times):.0%}" for op, one in by_op.most_common(5))
 
 
-# Asked in a process of its own: a line of input is a picture, and the answer the seconds that its encoding took.
+# Asked in a process of its own: a line of input is an image, and the answer the seconds that its encoding took.
 PEER = """
 import ctypes, random, resource, sys, time
 import llama_cpp
@@ -181,12 +181,12 @@ for line in sys.stdin:
     chunks, marker = mtmd.mtmd_input_chunks_init(), mtmd.mtmd_default_marker()
     asked = mtmd.mtmd_input_text(marker, len(marker), True, True)
     if mtmd.mtmd_tokenize(context, chunks, ctypes.byref(asked), (ctypes.c_void_p * 1)(bitmap), 1):
-        sys.exit("the picture was refused")
+        sys.exit("the image was refused")
     all_chunks = [mtmd.mtmd_input_chunks_get(chunks, i) for i in range(mtmd.mtmd_input_chunks_size(chunks))]
     (chunk,) = [one for one in all_chunks if mtmd.mtmd_input_chunk_get_type(one) == mtmd.MTMD_INPUT_CHUNK_TYPE_IMAGE]
     begin, cpu = time.perf_counter(), used()
     if mtmd.mtmd_encode_chunk(context, chunk):
-        sys.exit("the picture was not encoded")
+        sys.exit("the image was not encoded")
     print("took", time.perf_counter() - begin, used() - cpu, flush=True)
 """
 
@@ -260,7 +260,7 @@ def asked(command: list[str]) -> Iterator[Callable[[str], Took]]:
 
 
 def measure(shape: Shape, path: Path, given: argparse.Namespace, folder: Path) -> None:
-    """Prints what each takes for a picture, in turn. The first, which packs weights, does not count."""
+    """Prints what each takes for an image, in turn. The first, which packs weights, does not count."""
     tower = open_tower(path, given.backend, Options(threads=given.threads))
     pieces = [_noise(shape, seed) for seed in range(given.rounds + 1)]
     seeds = [str(seed) for seed in range(len(pieces))]
@@ -318,7 +318,7 @@ def _text(shape: Shape, folder: Path) -> Path:
 
 
 def _noise(shape: Shape, seed: int) -> Piece:
-    """A picture as a tower gets it: the time of its preparation is not counted, here and there."""
+    """An image as a tower gets it: the time of its preparation is not counted, here and there."""
     grid = (1, shape.size[1] // shape.patch, shape.size[0] // shape.patch)
     return Piece(np.random.default_rng(seed).uniform(-1, 1, (shape.n_patches, 3 * shape.patch**2)).astype("f4"), grid)
 

@@ -53,7 +53,7 @@ def hy_v4(tiny: Tiny, i: int) -> Shapes:
 
 
 def cogvlm(tiny: Tiny, i: int) -> Shapes:
-    """Every matrix twice: for tokens, and for rows of pictures."""
+    """Every matrix twice: for tokens, and for rows of images."""
     width, ffn = tiny.width, tiny.ffn
     own = {"attn_qkv": (3 * width, width), "attn_output": (width, width)}
     both = {f"{end}{name}.weight": shape for name, shape in own.items() for end in ("", "vis_")}

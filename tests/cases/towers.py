@@ -1,4 +1,4 @@
-"""Tiny random towers: one of each family, and the pictures that they see."""
+"""Tiny random towers: one of each family, and the images that they see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from woolly.gguf import GGUFWriter
 from woolly.multimodal import Piece, Prepared
 from woolly.quant import GGMLType
 
-SIDE = 8  # patches of a side of the trained picture
+SIDE = 8  # patches of a side of the trained image
 N_PATCH = 3 * PATCH**2
 TEXT = 64  # width of the text model
 
@@ -24,7 +24,7 @@ TEXT = 64  # width of the text model
 class TinyTower:
     name: str
     projector: str
-    grids: tuple[tuple[int, int, int], ...]  # of the pictures of its golden
+    grids: tuple[tuple[int, int, int], ...]  # of the images of its golden
     root: dict[str, tuple[int, ...]]  # shapes of tensors outside blocks
     width: int = 32
     n_layers: int = 2
@@ -388,12 +388,12 @@ def write_tower(tower: TinyTower, path: Path) -> Path:
 
 
 def piece(grid: tuple[int, int, int], seed: int = 0, patch: int = PATCH) -> Piece:
-    """A picture of noise."""
+    """An image of noise."""
     random = np.random.RandomState(1000 * seed + 100 * grid[1] + grid[2])
     return Piece(random.uniform(-1, 1, (int(np.prod(grid)), 3 * patch**2)).astype(np.float32), grid)
 
 
-def picture(
+def image(
     *grids: tuple[int, int, int], seed: int = 0, tiles: tuple[int, int] = (0, 0), size: tuple[int, int] = (0, 0)
 ) -> Prepared:
     return Prepared.of("image", [piece(grid, seed + i) for i, grid in enumerate(grids)], tiles=tiles, size=size)

@@ -146,8 +146,11 @@ def test_settings_accept_the_forms_people_type(chat, text, name, value):
         ("/save", "a file was expected"),
         ("/regen", "there is no question"),
         ("/clear all", "takes nothing after it"),
-        ("/image", "a picture was expected, for instance: /image photo.jpg"),
-        ("/image x.png", "sees no pictures: no projector (mmproj file) is open with it; choose a model that does"),
+        ("/image", "an image was expected, for instance: /image photo.jpg"),
+        (
+            "/image x.png",
+            "does not support images: no projector (mmproj file) is open with it; choose a model that does",
+        ),
         ("/audio", "an audio file was expected, for instance: /audio talk.mp3"),
         ("/audio x.wav", "does not support audio: no projector (mmproj file) for audio is next to it"),
     ],

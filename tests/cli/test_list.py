@@ -88,10 +88,10 @@ def test_list_and_show_report_vision(folder, model):
     write_header(folder / "mmproj-good-F16.gguf")
     (good,) = json.loads(woolly("list", "--json"))
     assert good["sees"] == ["image"]
-    assert "sees pictures" in woolly("list")
-    pictures = json.loads(woolly("show", "good-Q4_K_M", "--json"))["pictures"]
-    assert pictures["projector"] == str(folder / "mmproj-good-F16.gguf") and pictures["type"] == "gemma3"
-    assert "\npictures  mmproj-good-F16.gguf (" in woolly("show", "good-Q4_K_M")
+    assert "vision" in woolly("list")
+    images = json.loads(woolly("show", "good-Q4_K_M", "--json"))["pictures"]
+    assert images["projector"] == str(folder / "mmproj-good-F16.gguf") and images["type"] == "gemma3"
+    assert "\nimages  mmproj-good-F16.gguf (" in woolly("show", "good-Q4_K_M")
     write_header(folder / "mmproj-good-F16.gguf", "sheep")
     (good,) = json.loads(woolly("list", "--json"))
     assert good["sees"] == []
@@ -104,7 +104,7 @@ def test_show_counts_tower_memory(folder, model):
     tower = write_tower(TOWERS["gemma3"], folder / "mmproj-good-F16.gguf")
     seeing = json.loads(woolly("show", "good-Q4_K_M", "--json"))["memory"]
     assert seeing["tower"] == tower_bytes(tower) > 0 and seeing["total"] == plain["total"] + seeing["tower"]
-    assert ", for pictures " in woolly("show", "good-Q4_K_M")
+    assert ", for images " in woolly("show", "good-Q4_K_M")
 
 
 def test_link_is_removed_and_its_target_stays(folder, model):

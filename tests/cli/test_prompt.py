@@ -188,10 +188,10 @@ def test_minus_p_makes_any_word_a_prompt(stdin):
 
 def test_error_names_the_file_and_not_its_folder():
     for said, shown in (
-        ("images[1]: the picture is empty", "b.png: the picture is empty"),
+        ("images[1]: the image is empty", "b.png: the image is empty"),
         ("the audio up to audio[0] take 9 tokens", "the audio up to c.wav take 9 tokens"),
         ("images[7]: it is gone", "images[7]: it is gone"),
-        ("images[0]: a.png is no picture", "a.png is no picture"),
+        ("images[0]: a.png is not an image", "a.png is not an image"),
         ("the prompt is empty", "the prompt is empty"),
     ):
         with pytest.raises(RequestError) as error, naming_files(("x/a.png", "x/b.png"), ("/y/c.wav",)):

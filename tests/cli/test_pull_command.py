@@ -45,7 +45,11 @@ def test_local_model_draws_no_progress_bar(monkeypatch, tmp_path):
 
 def test_projector_file_is_named_with_its_size(store_pull, tmp_path):
     (tmp_path / "mmproj-smollm2-F16.gguf").write_bytes(bytes(3_000_000))
-    assert CliRunner().invoke(pull, []).stderr.endswith("woolly: it sees pictures by mmproj-smollm2-F16.gguf, 3 MB\n")
+    assert (
+        CliRunner()
+        .invoke(pull, [])
+        .stderr.endswith("woolly: projector for image input: mmproj-smollm2-F16.gguf, 3 MB\n")
+    )
     assert "sees" not in CliRunner().invoke(pull, ["--no-mmproj"]).stderr
     said = CliRunner().invoke(pull, ["--draft"]).stderr
     assert said.endswith("woolly: no mtp-NAME.gguf or dflash-NAME.gguf is there for it\n")

@@ -87,7 +87,9 @@ def test_model_without_audio_is_reported_before_a_missing_prompt(folder, tmp_pat
     for words in (["--audio", str(folder / "talk.wav")], [str(path), "--audio", str(folder / "talk.wav")]):
         with pytest.raises(RequestError, match=r"does not support audio: .*; choose .* .whisper:base and parakeet"):
             raise CliRunner().invoke(app, ["run", *words]).exception
-    with pytest.raises(RequestError, match=r"tiny\.gguf sees no pictures: no projector .*; choose a model that does"):
+    with pytest.raises(
+        RequestError, match=r"tiny\.gguf does not support images: no projector .*; choose a model that does"
+    ):
         raise CliRunner().invoke(app, ["run", str(path), "--image", str(folder / "talk.wav")]).exception
 
 

@@ -321,7 +321,7 @@ def test_library_warnings_use_command_line_names(model, capsys):
     assert capsys.readouterr().err == "woolly: warning: it is 4\n"
 
 
-@pytest.mark.parametrize(("flag", "kind"), [("--image", "picture"), ("--audio", "audio file")])
+@pytest.mark.parametrize(("flag", "kind"), [("--image", "image"), ("--audio", "audio file")])
 def test_missing_file_is_reported_before_missing_capabilities(model, flag, kind):
     with pytest.raises(RequestError, match=rf"the {kind} no\.file cannot be read \(No such file or directory\)"):
         woolly("run", model, "hello", flag, "no.file")

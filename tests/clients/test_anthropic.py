@@ -136,7 +136,7 @@ def test_count_tokens_matches_usage(client):
 
 
 def test_errors_match_the_sdk(client):
-    with pytest.raises(anthropic.BadRequestError, match="this model sees no pictures"):
+    with pytest.raises(anthropic.BadRequestError, match="this model does not support images"):
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
         client.messages.create(**{**FIELDS, "messages": [{"role": "user", "content": [image]}]})
     with pytest.raises(anthropic.BadRequestError) as caught:

@@ -115,8 +115,8 @@ def test_pulling_a_local_model_returns_immediately(client):
     ("call", "status", "says"),
     [
         (lambda c: c.show("none"), 404, "model 'none' not found"),
-        (lambda c: c.chat(model="tiny", messages=[{**HI[0], "images": [b"x"]}]), 400, "sees no pictures"),
-        (lambda c: c.generate(model="tiny", prompt="hi", images=[b"x"]), 400, "sees no pictures"),
+        (lambda c: c.chat(model="tiny", messages=[{**HI[0], "images": [b"x"]}]), 400, "does not support images"),
+        (lambda c: c.generate(model="tiny", prompt="hi", images=[b"x"]), 400, "does not support images"),
         (lambda c: c.generate(model="tiny", prompt="hi", template="{{ .Prompt }}"), 400, "template"),
         (lambda c: c.generate(model="tiny", prompt="hi", options={"top_p": 2}), 400, "top_p"),
         (lambda c: c.generate(model="tiny", prompt="hi", suffix="x"), 400, "no tokens for a prefix"),

@@ -264,7 +264,7 @@ def test_concurrent_requests_do_not_mix(client, scripted):
         ({"input": [{"type": "message"}]}, "input.0.role"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "sees no pictures",
+            "does not support images",
         ),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "call_id"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),

@@ -102,7 +102,7 @@ def hunyuan_vl(file):
 
 
 def cogvlm(file):
-    """With a part that sees. Each matrix of a block is there for tokens, and for rows of pictures."""
+    """With a part that sees. Each matrix of a block is there for tokens, and for rows of images."""
     own = {"attn_qkv.": "self_attn.{}_expert_query_key_value.", "attn_output.": "self_attn.{}_expert_dense."}
     table = LLAMA | {name: path.format("language") for name, path in own.items()}
     table |= {f"vis_{name}": path.format("vision") for name, path in own.items()}

@@ -75,8 +75,8 @@ def test_audio_pages_outlive_the_process_on_disk(opened, tmp_path):
 
 
 def test_image_is_rejected_by_an_audio_model(opened):
-    from tests.cases.towers import picture
+    from tests.cases.towers import image
 
     engine = opened("qwen2a")
-    with pytest.raises(RequestError, match="this model sees no pictures"):
-        engine.new_request((Placeholder(picture((1, 8, 8)), 0, 0, 4),), GREEDY)
+    with pytest.raises(RequestError, match="this model does not support images"):
+        engine.new_request((Placeholder(image((1, 8, 8)), 0, 0, 4),), GREEDY)

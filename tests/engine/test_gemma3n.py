@@ -57,7 +57,7 @@ def shown(seed):
 
 
 def prompt(engine, *parts):
-    """Tokens of texts, pictures and audio; marks are spelled by bytes."""
+    """Tokens of texts, images and audio; marks are spelled by bytes."""
     tower, out = engine.encoder_scheduler.tower, []
     for part in parts:
         settings = tower.audio if isinstance(part, Prepared) and part.kind == "audio" else tower.vision

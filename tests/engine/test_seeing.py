@@ -1,4 +1,4 @@
-"""Pictures in prompts: the same text and bits alone, together, in chunks, from the cache and from disk."""
+"""Images in prompts: the same text and bits alone, together, in chunks, from the cache and from disk."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
 from tests.cases.tiny import TINY, write_tiny
-from tests.cases.towers import TOWERS, picture, piece, write_tower
+from tests.cases.towers import TOWERS, image, piece, write_tower
 from woolly.cache.disk import PageFolder
 from woolly.engine import Engine, load_model
 from woolly.engine.multimodal import tower_bytes
@@ -79,7 +79,7 @@ def opened(tmp_path_factory):
 
 
 def prompt(engine, *parts):
-    """Tokens of texts and layouts of pictures, as callers give them; marks are spelled by bytes."""
+    """Tokens of texts and layouts of images, as callers give them; marks are spelled by bytes."""
     settings, out = engine.encoder_scheduler.tower.settings, []
     for part in parts:
         shown = [part] if isinstance(part, str) else lay_out(part, settings).parts
@@ -106,10 +106,10 @@ def seen(name, seed=0):
     tower = TOWERS[name.removesuffix("-e")]
     grid = tower.grids[0]
     if "vision.image_grid_pinpoints" in tower.extra:  # an overview and two tiles, with padding
-        return picture(grid, grid, grid, seed=seed, tiles=(1, 2), size=(30, 90))
+        return image(grid, grid, grid, seed=seed, tiles=(1, 2), size=(30, 90))
     if tower.projector == "deepseekocr":  # a tile, and all of it in a tile's size: an overview takes longer
-        return picture(*[tower.grids[1]] * 2, seed=seed, tiles=(1, 1))
-    return picture(grid, seed=seed)
+        return image(*[tower.grids[1]] * 2, seed=seed, tiles=(1, 1))
+    return image(grid, seed=seed)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -119,13 +119,13 @@ def test_image_has_the_same_bits_alone_batched_chunked_and_cached(name, opened):
 
 def test_two_frames_have_the_same_bits_alone_batched_chunked_and_cached(opened):
     moving = TOWERS["qwen3vl"].grids[-1]
-    _check_bits("qwen3vl", opened, picture(moving), picture(moving, seed=7))
-    engine, (piece,) = opened("qwen3vl"), picture(moving).pieces
+    _check_bits("qwen3vl", opened, image(moving), image(moving, seed=7))
+    engine, (piece,) = opened("qwen3vl"), image(moving).pieces
     n = len(piece.values) // 2
     still = Prepared.of("image", [Piece(piece.values[:n], (1, *moving[1:]))])
     twice = Prepared.of("image", [Piece(np.tile(piece.values[:n], (2, 1)), moving)])
     back = Prepared.of("image", [Piece(np.roll(piece.values, n, axis=0), moving)])
-    answers = [finish(engine, prompt(engine, "See ", one, "what?"))[0] for one in (still, twice, picture(moving), back)]
+    answers = [finish(engine, prompt(engine, "See ", one, "what?"))[0] for one in (still, twice, image(moving), back)]
     assert answers[0] == answers[1] and answers[1] != answers[2] != answers[3]  # both frames count, in their order
 
 
@@ -133,7 +133,7 @@ def test_video_has_the_same_bits_alone_batched_chunked_and_cached(opened):
     grid = TOWERS["qwen2.5vl"].grids[-1]
 
     def clip(*moments, seed=0):
-        return Prepared.of("image", [*picture(grid, seed=seed).pieces] * len(moments), moments=moments)
+        return Prepared.of("image", [*image(grid, seed=seed).pieces] * len(moments), moments=moments)
 
     _check_bits("qwen2.5vl", opened, clip(0, 2, 5), clip(0, 2, seed=7))
     engine = opened("qwen2.5vl")
@@ -222,9 +222,9 @@ def test_answers_continue_while_an_image_is_encoded(opened):
 
 
 def test_images_of_several_requests_are_one_batch(opened, monkeypatch):
-    """Pictures of other sizes, too, and a second one of the same request, as long as they fit a slice."""
+    """Images of other sizes, too, and a second one of the same request, as long as they fit a slice."""
     engine, together = opened("qwen2.5vl"), []
-    small = picture(TOWERS["qwen2.5vl"].grids[1], seed=2)
+    small = image(TOWERS["qwen2.5vl"].grids[1], seed=2)
     asked = [
         prompt(engine, "See ", one, "what? ", two, "?") for one, two in ((seen("qwen2.5vl"), small), (small, "it"))
     ]
@@ -238,7 +238,7 @@ def test_images_of_several_requests_are_one_batch(opened, monkeypatch):
     work = tower.batch_work([piece((1, 6, 10)), piece((1, 4, 4))])
     assert work == sum(tower.batch_work([piece(grid)]) for grid in ((1, 6, 10), (1, 4, 4)))
     assert tower.batch_work([piece((1, 6, 10))] * 2000) == math.inf
-    many = [piece((1, 4, 4))] * 30  # rows see those of their own picture: one slice is enough
+    many = [piece((1, 4, 4))] * 30  # rows see those of their own image: one slice is enough
     assert begin(many).advance(1.001 * tower.batch_work(many)) is not None
 
 
@@ -267,8 +267,8 @@ def test_encoder_cache_is_bounded(opened):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"context_shift": True}, "context_shift cannot be used with pictures"),
-        ({"prompt_logprobs": 0}, "prompt_logprobs cannot be used with pictures"),
+        ({"context_shift": True}, "context_shift cannot be used with images"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs cannot be used with images"),
     ],
 )
 def test_options_that_need_tokens_are_rejected(change, message, opened):
@@ -282,10 +282,10 @@ def test_unusable_images_are_rejected(opened, tmp_path):
     with pytest.raises(RequestError, match="4 rows that see each other, but a step has room for 2"):
         engine.new_request(prompt(engine, seen("gemma3"), "?"), GREEDY)
     with pytest.raises(RequestError, match="8 x 8 patches, not 4 x 4"):
-        engine.new_request(prompt(engine, picture((1, 4, 4)), "?"), GREEDY)
+        engine.new_request(prompt(engine, image((1, 4, 4)), "?"), GREEDY)
     loaded = load_model(write_tiny(TINY["llama"], tmp_path / "llama.gguf"), "cpu", Options(threads=1))
     blind = Engine(loaded.program, loaded.tokenizer, ctx=64)
-    with pytest.raises(RequestError, match="this model sees no pictures"):
+    with pytest.raises(RequestError, match="this model supports neither images nor audio"):
         blind.new_request(prompt(engine, seen("gemma3"), "?"), GREEDY, RequestOptions())
     loaded.close()
 
@@ -374,7 +374,7 @@ def test_complete_model_matches_transformers(name, grid, opened):
     """Tower, layout and text model together: packed tiles, rows that turn by line and column, matrices of their own."""
     want = np.load(GOLDENS / "seeing.npz")[name]
     engine = opened(name)
-    one = picture(grid) if grid else seen(name)
+    one = image(grid) if grid else seen(name)
     rows = [
         part for part in lay_out(one, engine.encoder_scheduler.tower.settings).parts if isinstance(part, Placeholder)
     ]
@@ -396,5 +396,5 @@ def test_tower_memory_counts_before_loading(tmp_path, monkeypatch):
     assert seeing.tower == tower_bytes(tower) > 0 and seeing.total == plain.total + seeing.tower
     monkeypatch.setattr(memory, "available_memory", lambda: plain.total + seeing.tower // 2)
     load_model(text, "cpu", Options(threads=1), ctx=64, checks_memory=True).close()
-    with pytest.raises(RequestError, match=r"of cache for 64 tokens, \d\.\d\d GB for pictures\), but"):
+    with pytest.raises(RequestError, match=r"of cache for 64 tokens, \d\.\d\d GB for images\), but"):
         load_model(text, "cpu", Options(threads=1), ctx=64, checks_memory=True, projector=tower)

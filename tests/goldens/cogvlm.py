@@ -1,7 +1,7 @@
 """CogVLM, which transformers has no class for, written down in torch from what its makers published, in f64.
 
-A row of a picture goes through the visual expert if the row after it is of the picture, too: so the last one, which
-ends the picture, is as a token. All patches have one position; the rows before and after them have their own.
+A row of an image goes through the visual expert if the row after it is of the image, too: so the last one, which
+ends the image, is as a token. All patches have one position; the rows before and after them have their own.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def numbers(file, name):
 
 
 def tower(file):
-    """Rows of a picture, then the two of the file that come before and after them."""
+    """Rows of an image, then the two of the file that come before and after them."""
 
     def linear(x, name):
         bias = f"{name}.bias"
@@ -56,15 +56,15 @@ def turned(x, base, positions):
 
 
 def logits(file, before, rows=None, after=()):
-    """Logits of all rows: tokens, a picture's rows from its first to its last, tokens."""
+    """Logits of all rows: tokens, an image's rows from its first to its last, tokens."""
     top, base = Block(file), float(file.get("rope.freq_base"))
     table = top.get("token_embd.weight")
     rows = torch.zeros(0, table.shape[1]).double() if rows is None else rows
     x = torch.cat([table[list(before)], rows, table[list(after)]])
-    is_picture = torch.zeros(len(x), dtype=torch.bool)
-    is_picture[len(before) : len(before) + len(rows)] = True
-    visual = is_picture & torch.cat([is_picture[1:], torch.tensor([False])])
-    inside = visual & torch.cat([torch.tensor([False]), is_picture[:-1]])  # patches
+    is_image = torch.zeros(len(x), dtype=torch.bool)
+    is_image[len(before) : len(before) + len(rows)] = True
+    visual = is_image & torch.cat([is_image[1:], torch.tensor([False])])
+    inside = visual & torch.cat([torch.tensor([False]), is_image[:-1]])  # patches
     steps = ~(inside & torch.cat([torch.tensor([False]), inside[:-1]]))  # a patch after another stays
     positions = steps.long().cumsum(0) - 1
     for i in range(int(file.get("block_count"))):

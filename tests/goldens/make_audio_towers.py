@@ -1,4 +1,4 @@
-"""Makes the golden rows and frames of audio towers with torch and transformers, as make_towers.py does pictures'.
+"""Makes the golden rows and frames of audio towers with torch and transformers, as make_towers.py does images'.
 
     python -m tests.goldens.make_audio_towers          (from the project's root, in the environment of make.py)
 

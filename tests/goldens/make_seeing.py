@@ -1,9 +1,9 @@
-"""Makes the goldens of whole models that see: log-probabilities after a prompt with a picture, by transformers.
+"""Makes the goldens of whole models that see: log-probabilities after a prompt with an image, by transformers.
 
     python -m tests.goldens.make_seeing          (from the project's root, in the environment of make.py)
 
 The towers are those of make_towers.py. What transformers adds is what lies between: how tiles are packed with ends of
-lines (LLaVA 1.6), and what each row of a picture turns by (Qwen 2 VL, PaddleOCR-VL, Hunyuan VL).
+lines (LLaVA 1.6), and what each row of an image turns by (Qwen 2 VL, PaddleOCR-VL, Hunyuan VL).
 """
 
 import tempfile
@@ -17,7 +17,7 @@ from transformers import models
 
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
-from tests.cases.towers import PATCH, SIDE, TOWERS, picture, write_tower
+from tests.cases.towers import PATCH, SIDE, TOWERS, image, write_tower
 from tests.goldens import cogvlm
 from tests.goldens.make import HERE, File, build
 from tests.goldens.make_towers import qwen
@@ -31,9 +31,9 @@ SECTIONS = [2, 3, 3]
 
 
 def tiled():
-    """An overview and two tiles of a wide picture."""
+    """An overview and two tiles of a wide image."""
     side = (1, SIDE, SIDE)
-    return picture(side, side, side, tiles=(1, 2), size=(30, 90))
+    return image(side, side, side, tiles=(1, 2), size=(30, 90))
 
 
 def written(folder, text, tower):
@@ -95,7 +95,7 @@ def hunyuan_vl(folder):
 
 
 def cogvlm_17b(folder):
-    """Its text model has matrices of their own for rows of pictures."""
+    """Its text model has matrices of their own for rows of images."""
     text = File(write_tiny(FAMILIES["cogvlm"], Path(folder, "text.gguf")))
     rows = cogvlm.tower(File(write_tower(TOWERS["cogvlm"], Path(folder, "tower.gguf"))))(seen := square())
     *own, begin, end = rows
@@ -104,13 +104,13 @@ def cogvlm_17b(folder):
 
 
 def square():
-    """A picture of the trained size."""
-    return picture((1, SIDE, SIDE)).pieces[0]
+    """An image of the trained size."""
+    return image((1, SIDE, SIDE)).pieces[0]
 
 
 def turning(model, tower, configuration, module, whole, rope=None):
-    """Logits of a text model whose rows of a picture turn by line and column."""
-    rows = tower(picture(GRID).pieces[0])
+    """Logits of a text model whose rows of an image turn by line and column."""
+    rows = tower(image(GRID).pieces[0])
     own = model.config.to_dict()
     for key in ("model_type", "architectures", "rope_parameters", "layer_types"):
         own.pop(key, None)

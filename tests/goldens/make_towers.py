@@ -184,7 +184,7 @@ def qwen(file):
     def rows(one):
         n, height, width = one.grid
         cut = one.values.reshape(n, height // 2, 2, width // 2, 2, 3, PATCH, PATCH).transpose(0, 1, 3, 2, 4, 5, 6, 7)
-        frames = np.stack([cut[0], cut[-1]], axis=5).reshape(height * width, -1)  # a picture counts twice
+        frames = np.stack([cut[0], cut[-1]], axis=5).reshape(height * width, -1)  # an image counts twice
         out = module(torch.tensor(frames), grid_thw=torch.tensor([(1, height, width)]))
         deep = getattr(out, "deepstack_features", None)
         return torch.cat([out.pooler_output, *deep], dim=1) if deep else out.pooler_output

@@ -52,7 +52,7 @@ class AbsentFinder:
 
 
 def gemma3nv(file):
-    """Rows of the picture, and after them what the table of tokens gives for its end."""
+    """Rows of the image, and after them what the table of tokens gives for its end."""
     if importlib.util.find_spec("torchvision") is None:
         sys.meta_path.append(AbsentFinder)
     from timm.layers import RmsNorm2d

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.goldens.pictures import made
+from tests.goldens.images import made
 
 FILE = Path(__file__).with_name("videos.npz")
 SIZE = {"shortest_edge": 4096, "longest_edge": 25_165_824}  # as the checkpoints' configurations have it

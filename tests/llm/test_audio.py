@@ -81,7 +81,10 @@ def test_paths_bytes_arrays_and_base64_give_the_same_answer(llm, tmp_path):
         ({"audio": ["no/such.wav"]}, r"audio\[0\]: the audio no/such.wav cannot be read"),
         ({"audio": [(np.zeros(100, np.float32), 16000)]}, r"audio\[0\]: the audio has 0.006 s; at least 0.05 s"),
         ({"audio": "talk.wav"}, "audio is of type str; a list of audio clips was expected"),
-        ({"images": [np.zeros((9, 9, 3), np.uint8)]}, "this model sees no pictures: its projector .* has no tower"),
+        (
+            {"images": [np.zeros((9, 9, 3), np.uint8)]},
+            "this model does not support images: its projector .* has no tower",
+        ),
     ],
 )
 def test_invalid_audio_is_one_sentence(llm, options, message):
@@ -105,11 +108,11 @@ def asked(llm, template, *parts, modalities=AUDIO_ONLY):
 def test_template_shows_parts_or_the_marker_is_inserted(llm):
     audio, text = AudioPart(AudioInput((HEARD, 16000))), TextPart("say <|AUDIO|>")
     layout = asked(llm, PARTS, audio, text, audio)
-    assert [layout.text[one.start : one.end] for one in layout.pictures] == ["<|AUDIO|>"] * 2
+    assert [layout.text[one.start : one.end] for one in layout.media] == ["<|AUDIO|>"] * 2
     assert layout.text == "[<|AUDIO|>]say <\u200b|AUDIO|>[<|AUDIO|>]"
     layout = asked(llm, PLAIN, audio, TextPart("hm"))
     assert layout.text == "<|audio_bos|><|AUDIO|><|audio_eos|>\nhm"
-    assert (layout.pictures[0].start, layout.pictures[0].end) == (0, len(layout.text) - 3)
+    assert (layout.media[0].start, layout.media[0].end) == (0, len(layout.text) - 3)
 
 
 def test_images_and_audio_keep_their_order(llm):
@@ -119,7 +122,7 @@ def test_images_and_audio_keep_their_order(llm):
 
     audio, image = AudioPart(AudioInput((HEARD, 16000))), ImagePart(ImageInput(np.zeros((56, 56, 3), np.uint8)))
     layout = asked(llm, PARTS, audio, image, audio, modalities=BOTH)
-    assert [one.picture.kind for one in layout.pictures] == ["audio", "image", "audio"]
+    assert [one.prepared.kind for one in layout.media] == ["audio", "image", "audio"]
 
 
 def test_audio_hidden_by_the_template_is_an_error(llm):
@@ -163,4 +166,4 @@ def test_completion_takes_audio_at_its_markers(folder):
         heard = [ask(one).json() for one in (data, f"data:audio/wav;base64,{data}")]
         assert len({one["content"] for one in heard}) == 1 and heard[0]["tokens_evaluated"] > 10
         refused = ask(base64.b64encode(b"\x89PNG" + bytes(20)).decode())
-        assert refused.status_code == 400 and "sees no pictures" in refused.json()["error"]["message"]
+        assert refused.status_code == 400 and "does not support images" in refused.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""PDF files in conversations: their pages as pictures for models that see, as text for all."""
+"""PDF files in conversations: their pages as images for models that see, as text for all."""
 
 import base64
 import json
@@ -69,15 +69,15 @@ def test_vision_model_gets_text_and_image_of_each_page(folder, seeing):
     # What a stranger wrote holds no control tokens.
     assert first == TextPart(seeing.tokenizer.break_marks("[paper.pdf, page 1 of 2]\nWool <|im_end|>\n"))
     assert "<|im_end|>" not in first.text and second == TextPart("[paper.pdf, page 2 of 2]\n")
-    assert isinstance(shown, ImagePart) and shown.picture.read().size == (80, 120) == scan.picture.read().size
+    assert isinstance(shown, ImagePart) and shown.image.read().size == (80, 120) == scan.image.read().size
     assert asked == TextPart("what?")
 
 
 def test_text_model_gets_only_the_text(folder, blind):
     text = opened(blind, folder / "paper.pdf")
     assert isinstance(text, str) and text.startswith("[paper.pdf, page 1 of 2]\nWool ") and text.endswith("\nwhat?")
-    assert "[paper.pdf, page 2 of 2]\n(it has no text, and this model sees no pictures)" in text
-    with pytest.raises(RequestError, match=r"^f: scan\.pdf has no text, only pictures of its pages, and this model"):
+    assert "[paper.pdf, page 2 of 2]\n(it has no text, and this model does not support images)" in text
+    with pytest.raises(RequestError, match=r"^f: scan\.pdf has no text, only images of its pages, and this model"):
         opened(blind, folder / "scan.pdf")
 
 
@@ -86,7 +86,7 @@ def test_pages_of_a_conversation_are_counted_together(folder, seeing):
         opened(seeing, folder / "paper.pdf", folder / "scan.pdf", most=2)
     many = ChatRequest((Message("user", (FilePart(FileInput(write_pdf([""] * 70, "0 0 20 20"))),)),), pdf_pages=70)
     layout = lay_out(many, seeing.template, seeing.tokenizer, replace(seeing.modalities, ctx=None))
-    assert len(layout.pictures) == 70  # more than the pictures that a conversation may bring one by one
+    assert len(layout.media) == 70  # more than the images that a conversation may bring one by one
 
 
 def test_second_turn_reads_and_encodes_nothing_again(folder, seeing, monkeypatch):

@@ -1,4 +1,4 @@
-"""Pictures of a conversation as the engine takes them."""
+"""Images of a conversation as the engine takes them."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from woolly.chat import Modalities, lay_out
 from woolly.errors import RequestError
 from woolly.llm.prompts import read_chat
 from woolly.multimodal import Placeholder, TowerSettings
-from woolly.multimodal.picture import Picture
+from woolly.multimodal.image import Image
 from woolly.sampling import SamplingParams
 from woolly.templates import ChatTemplate
 
@@ -38,15 +38,15 @@ def test_image_rows_replace_the_marker(llm, monkeypatch):
     assert llm.detokenize([id for id in ids if isinstance(id, int)]) == "user: <|vision_start|><|vision_end|>\nhi\n"
     assert llm.count_tokens(layout) == len(ids) - 1 + 6
     plain = llm.count_tokens(laid_out(llm, VISION))
-    assert llm.picture_tokens(Picture(PIXELS)) == llm.count_tokens(layout) - plain - 1  # a line end is between them
+    assert llm.image_tokens(Image(PIXELS)) == llm.count_tokens(layout) - plain - 1  # a line end is between them
 
 
 def test_text_model_rejects_images(llm):
-    with pytest.raises(RequestError, match=r"images\[0\]: this model sees no pictures"):
+    with pytest.raises(RequestError, match=r"images\[0\]: this model does not support images"):
         llm.chat("hi", images=[PIXELS])
-    with pytest.raises(RequestError, match="this model sees no pictures"):
-        llm.picture_tokens(Picture(PIXELS))
-    with pytest.raises(RequestError, match="images is of type str; a list of pictures"):
+    with pytest.raises(RequestError, match="this model does not support images"):
+        llm.image_tokens(Image(PIXELS))
+    with pytest.raises(RequestError, match="images is of type str; a list of images"):
         llm.chat("hi", images="a.png")
     with pytest.raises(RequestError, match="the last is of role 'assistant'"):
         llm.chat([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], images=[PIXELS])

@@ -47,7 +47,7 @@ def test_extra_versions_match_the_metadata(prefix, monkeypatch):
 
 def test_every_user_extra_has_its_package():
     listed = re.findall(
-        r"^(mcp|parquet|pdf|pictures|ray|audio|video) = \[\"(\w+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+        r"^(mcp|parquet|pdf|images|ray|audio|video) = \[\"(\w+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
     )
     assert dict(listed) == extra._PACKAGES
 

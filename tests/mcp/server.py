@@ -29,7 +29,7 @@ def flood(arguments):
     return "x" * 100_000
 
 
-def picture(arguments):
+def image(arguments):
     """Returns an image."""
     return {"type": "image", "data": "AAAA", "mimeType": "image/png"}
 
@@ -57,7 +57,7 @@ shout.__doc__ = "\x1b]0;x\x07" + "long " * 20_000
 LOUD = {"type": "string", "description": "\x1b[31m" + "y" * 9000, "enum": ["\x1b"]}
 SCHEMAS = {"add": NUMBERS, "shout": {"type": "object", "properties": {"name": LOUD}}}
 
-TOOLS = {tool.__name__: tool for tool in (add, variable, fail, flood, picture, sleep, shout, crash)}
+TOOLS = {tool.__name__: tool for tool in (add, variable, fail, flood, image, sleep, shout, crash)}
 
 
 def listed():

@@ -75,7 +75,7 @@ def test_results_become_text_of_limited_size(call):
     text = call("zoo_flood").text
     assert text.startswith("x" * MAX_CHARACTERS + "\n[cut:")
     assert "100,000" in text
-    assert call("zoo_picture").text == "[image: not shown, the model reads text only]"
+    assert call("zoo_image").text == "[image: not shown, the model reads text only]"
 
 
 def test_server_texts_cannot_control_the_terminal_and_are_limited(box, call):

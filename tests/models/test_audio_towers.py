@@ -209,6 +209,6 @@ def test_mismatched_piece_is_rejected(tmp_path):
         tower.check(prepared_audio(replace(AUDIO_TOWERS["qwen2a"], n_mels=80), 3_000).pieces[0], "audio")
     with pytest.raises(RequestError, match="3001 frames, and the tower hears up to 3000"):
         tower.check(Piece(np.zeros((3001, 128), np.float32), (1, 1, 3001)), "audio")
-    with pytest.raises(RequestError, match="this model sees no pictures"):
+    with pytest.raises(RequestError, match="this model does not support images"):
         tower.check(Piece(np.zeros((4, 48), np.float32), (1, 2, 2)), "image")
     tower.close()

@@ -1,4 +1,4 @@
-"""Rows of towers agree with transformers, and their bits depend on nothing but the picture."""
+"""Rows of towers agree with transformers, and their bits depend on nothing but the image."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -177,7 +177,7 @@ def test_tower_memory_follows_from_its_header(tmp_path):
     opened.close()
     assert tower_bytes(tmp_path / "none.gguf") == 0
     fixed = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "fixed.gguf"), "cpu", Options(threads=1))
-    assert fixed.programs[0].max_rows == 8 * 8 + 1  # one size of pictures needs no room for larger ones
+    assert fixed.programs[0].max_rows == 8 * 8 + 1  # one size of images needs no room for larger ones
     fixed.close()
 
 
@@ -285,7 +285,7 @@ def test_tower_with_absurd_image_size_is_rejected(tmp_path):
     large = replace(TOWERS["gemma4"], extra={**TOWERS["gemma4"].extra, "vision.projector.scale_factor": 10**6})
     with (
         open_gguf(write_tower(large, tmp_path / "large.gguf")) as file,
-        pytest.raises(ModelError, match=r"large.gguf: the largest picture would have \d+ rows of the tower; at most"),
+        pytest.raises(ModelError, match=r"large.gguf: the largest image would have \d+ rows of the tower; at most"),
     ):
         trace_towers(file)
 

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from woolly.errors import RequestError
-from woolly.multimodal.picture import read_picture
+from woolly.multimodal.image import read_image
 
 MODES = {
     "PNG": ("RGB", "RGBA", "L", "LA", "P", "1", "I;16"),
@@ -70,26 +70,26 @@ def mutated(data, chance):
 
 
 def main(count, seed=1):
-    """Reads `count` mutated pictures and prints how many were still pictures."""
+    """Reads `count` mutated images and prints how many were still images."""
     chance = random.Random(seed)
     files = seeds()
     for file in files:
-        read_picture(file)
+        read_image(file)
     n_read = 0
     for number in range(count):
         data = mutated(chance.choice(files), chance)
         try:
-            picture = read_picture(data)
+            image = read_image(data)
         except RequestError as error:
             sentence = str(error)
             if "\n" in sentence or len(sentence) > 400:
-                sys.exit(f"picture {number}: {sentence!r} is not one sentence")
+                sys.exit(f"image {number}: {sentence!r} is not one sentence")
             continue
-        if picture.pixels.dtype != np.uint8 or picture.pixels.ndim != 3 or picture.pixels.shape[2] != 3:
-            sys.exit(f"picture {number}: {picture.pixels.dtype} {picture.pixels.shape}")
-        _ = picture.digest
+        if image.pixels.dtype != np.uint8 or image.pixels.ndim != 3 or image.pixels.shape[2] != 3:
+            sys.exit(f"image {number}: {image.pixels.dtype} {image.pixels.shape}")
+        _ = image.digest
         n_read += 1
-    print(f"{count} read, {n_read} of them pictures")
+    print(f"{count} read, {n_read} of them images")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def main(count, seed=1):
     for _ in range(count):
         try:
             for page in read_pages(mutated(chance.choice(files), chance), sees=True):
-                _ = page.picture if page.packed else None
+                _ = page.image if page.packed else None
             n_read += 1
         except RequestError as error:
             faults[str(error)[:60]] = faults.get(str(error)[:60], 0) + 1

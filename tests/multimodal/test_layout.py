@@ -1,4 +1,4 @@
-"""What a picture becomes in a prompt, by family."""
+"""What an image becomes in a prompt, by family."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ KEYS = {
 }
 
 
-def picture(*grids, tiles=(0, 0), fill=0.0):
+def image(*grids, tiles=(0, 0), fill=0.0):
     pieces = [Piece(np.full((int(np.prod(grid)), 12), fill, np.float32), grid) for grid in grids]
     return Prepared.of("image", pieces, tiles=tiles)
 
@@ -45,27 +45,27 @@ def shown(layout):
 
 
 def test_gemma_3_has_markers_and_bidirectional_rows():
-    layout = lay_out(picture((1, 8, 8)), settings("gemma3", 4))
+    layout = lay_out(image((1, 8, 8)), settings("gemma3", 4))
     assert shown(layout) == ["\n\n<start_of_image>", (0, 0, 4), "<end_of_image>\n\n"]
     assert layout.parts[1].sees_all and layout.parts[1].grid is None
 
 
 def test_qwen_has_rows_with_lines_and_columns():
-    layout = lay_out(picture((1, 4, 6)), settings("qwen2vl_merger", 2))
+    layout = lay_out(image((1, 4, 6)), settings("qwen2vl_merger", 2))
     assert shown(layout) == ["<|vision_start|>", (0, 0, 6), "<|vision_end|>"]
     assert layout.parts[1].grid == (1, 2, 3) and not layout.parts[1].sees_all
 
 
 def test_pixtral_ends_each_line():
-    layout = lay_out(picture((1, 4, 6)), settings("pixtral", 2))
+    layout = lay_out(image((1, 4, 6)), settings("pixtral", 2))
     assert shown(layout) == [(0, 0, 3), "[IMG_BREAK]", (0, 3, 3), "[IMG_END]"]
 
 
 def test_idefics_3_names_each_tile():
     grid, fence = (1, 4, 4), "<fake_token_around_image>"
-    whole = lay_out(picture(grid), settings("idefics3", 2))
+    whole = lay_out(image(grid), settings("idefics3", 2))
     assert shown(whole) == [f"{fence}<global-img>", (0, 0, 4), fence]
-    tiles = lay_out(picture(grid, grid, grid, tiles=(1, 2)), settings("idefics3", 2))
+    tiles = lay_out(image(grid, grid, grid, tiles=(1, 2)), settings("idefics3", 2))
     assert shown(tiles) == [
         f"{fence}<row_1_col_1>", (0, 0, 4), f"{fence}<row_1_col_2>", (1, 0, 4),
         f"\n\n{fence}<global-img>", (2, 0, 4), fence,
@@ -73,7 +73,7 @@ def test_idefics_3_names_each_tile():
 
 
 def test_adjacent_texts_are_encoded_as_one():
-    rows = Placeholder(picture((1, 2, 2)), 0, 0, 4)
+    rows = Placeholder(image((1, 2, 2)), 0, 0, 4)
     seen = []
 
     def encode(text):
@@ -85,9 +85,9 @@ def test_adjacent_texts_are_encoded_as_one():
 
 
 def test_digest_covers_all_tower_input():
-    one = picture((1, 2, 2))
-    assert one.digest == picture((1, 2, 2)).digest
-    others = (picture((1, 2, 2), fill=1.0), picture((1, 1, 4)), picture((1, 2, 2), tiles=(1, 1)))
+    one = image((1, 2, 2))
+    assert one.digest == image((1, 2, 2)).digest
+    others = (image((1, 2, 2), fill=1.0), image((1, 1, 4)), image((1, 2, 2), tiles=(1, 1)))
     assert len({one.digest, *(other.digest for other in others)}) == 4
 
 
@@ -132,7 +132,7 @@ def test_llava_1_6_lists_tiles_line_by_line_without_padding():
     tiles = Prepared.of("image", [Piece(np.zeros((4, 12), np.float32), grid)] * 3, tiles=(1, 2), size=(10, 40))
     tiled = TowerSettings("image", "mlp", 28, 14, (0.5,) * 3, (0.5,) * 3, pinpoints=((28, 56),))
     end = (0, 4, 1)  # the row of the file after the overview's own
-    # 4 to 1 in 4 x 2 patches: one line of the middle is the picture, and half a line is cut from neither side.
+    # 4 to 1 in 4 x 2 patches: one line of the middle is the image, and half a line is cut from neither side.
     assert shown(lay_out(tiles, tiled)) == [(0, 0, 4), (1, 0, 2), (2, 0, 2), end, (1, 2, 2), (2, 2, 2), end]
     high = Prepared.of("image", tiles.pieces, tiles=(2, 1), size=(90, 30))
     assert shown(lay_out(high, tiled))[:3] == [(0, 0, 4), (1, 0, 2), end]
@@ -142,9 +142,9 @@ def test_deepseek_ocr_lists_tiles_line_by_line_then_the_overview():
     tile, whole = (1, 4, 8), (1, 8, 4)
     seen = settings("deepseekocr", 4)
     end, last = (2, 2, 1), (2, 3, 1)  # rows of the file after the overview's own
-    tiled = lay_out(picture(tile, tile, whole, tiles=(1, 2)), seen)
+    tiled = lay_out(image(tile, tile, whole, tiles=(1, 2)), seen)
     assert shown(tiled) == [(0, 0, 2), (1, 0, 2), end, (2, 0, 1), end, (2, 1, 1), end, last]
-    assert shown(lay_out(picture(whole), seen)) == [(0, 0, 1), (0, 2, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
+    assert shown(lay_out(image(whole), seen)) == [(0, 0, 1), (0, 2, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
 
 
 def test_deepseek_ocr_files_with_clip_sizes_use_those_of_sam():
@@ -160,8 +160,8 @@ def test_deepseek_ocr_files_with_clip_sizes_use_those_of_sam():
 
 
 def test_hunyuan_vl_delimits_images_and_lines_with_positioned_rows():
-    laid = lay_out(picture((1, 4, 6)), settings("hunyuanvl", 2), 3)
-    begin, end, line = (0, 7, 1), (0, 8, 1), (0, 6, 1)  # rows of the file after the picture's own
+    laid = lay_out(image((1, 4, 6)), settings("hunyuanvl", 2), 3)
+    begin, end, line = (0, 7, 1), (0, 8, 1), (0, 6, 1)  # rows of the file after the image's own
     marks = ["<｜hy_place▁holder▁no▁100｜>", "<｜hy_place▁holder▁no▁101｜>"]
     assert shown(laid) == [marks[0], begin, (0, 0, 3), line, (0, 3, 3), line, end, marks[1]]
     assert [part.cell for part in laid.parts if isinstance(part, Placeholder)] == [
@@ -170,7 +170,7 @@ def test_hunyuan_vl_delimits_images_and_lines_with_positioned_rows():
 
 
 def test_lightonocr_has_only_rows_within_the_longest_side_of_its_file():
-    assert shown(lay_out(picture((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
+    assert shown(lay_out(image((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
     own = settings("lightonocr", 2)
     longest = 20 * own.patch_size
     larger, smaller = (PREPARING["lightonocr"].cut(9000, 4500, one).sizes[0] for one in (
@@ -189,32 +189,32 @@ def test_gemma_3n_pads_each_audio_piece_and_ends_it_with_a_row():
 
 def test_tiles_of_other_families_have_their_markers():
     grid = (1, 4, 4)
-    four = picture(grid, grid, grid, tiles=(1, 2))
+    four = image(grid, grid, grid, tiles=(1, 2))
     assert shown(lay_out(four, settings("lfm2", 2))) == [
         "<|image_start|><|img_row_1_col_1|>", (0, 0, 4), "<|img_row_1_col_2|>", (1, 0, 4), "<|img_thumbnail|>",
         (2, 0, 4), "<|image_end|>",
     ]  # fmt: skip
-    assert shown(lay_out(picture(grid), settings("lfm2", 2))) == ["<|image_start|>", (0, 0, 4), "<|image_end|>"]
+    assert shown(lay_out(image(grid), settings("lfm2", 2))) == ["<|image_start|>", (0, 0, 4), "<|image_end|>"]
     assert shown(lay_out(four, settings("llama4", 2))) == [
         "<|image_start|>", (0, 0, 4), "<|tile_x_separator|>", (1, 0, 4), "<|tile_y_separator|><|image|>", (2, 0, 4),
         "<|image_end|>",
     ]  # fmt: skip
-    assert shown(lay_out(picture(grid), settings("llama4", 2)))[0] == "<|image_start|><|image|>"
+    assert shown(lay_out(image(grid), settings("llama4", 2)))[0] == "<|image_start|><|image|>"
     sliced = replace(settings("resampler", 1), n_queries=7)
-    assert shown(lay_out(picture(*[grid] * 3, tiles=(2, 1)), sliced, 3)) == [
+    assert shown(lay_out(image(*[grid] * 3, tiles=(2, 1)), sliced, 3)) == [
         "<image_id>3</image_id><image>", (0, 0, 7), "</image><slice>", (1, 0, 7), "</slice>\n<slice>", (2, 0, 7),
         "</slice>",
     ]  # fmt: skip
-    newer = picture((1, 4, 8), grid, grid, tiles=(1, 2))  # each has as many rows as its patches make
+    newer = image((1, 4, 8), grid, grid, tiles=(1, 2))  # each has as many rows as its patches make
     assert shown(lay_out(newer, settings("minicpmv4_6", 4), 1)) == [
         "<image_id>1</image_id><image>", (0, 0, 2), "</image><slice>", (1, 0, 1), "</slice><slice>", (2, 0, 1),
         "</slice>",
     ]  # fmt: skip
-    kimi, omni = (lay_out(picture((1, 4, 6)), settings(name, 2)) for name in ("kimivl", "qwen2.5o"))
+    kimi, omni = (lay_out(image((1, 4, 6)), settings(name, 2)) for name in ("kimivl", "qwen2.5o"))
     assert shown(kimi) == ["<|media_start|>image<|media_content|>", (0, 0, 6), "<|media_end|>"]
     assert shown(omni) == ["<|vision_bos|>", (0, 0, 6), "<|vision_eos|>"]
-    assert shown(lay_out(picture((1, 4, 6)), settings("dots_ocr", 2))) == ["<|img|>", (0, 0, 6), "<|endofimg|>"]
+    assert shown(lay_out(image((1, 4, 6)), settings("dots_ocr", 2))) == ["<|img|>", (0, 0, 6), "<|endofimg|>"]
     assert kimi.parts[1].grid is None and omni.parts[1].grid == (1, 2, 3)
-    assert shown(lay_out(picture((1, 4, 6)), settings("glm4v", 2)))[0] == "<|begin_of_image|>"
-    gemma = lay_out(picture((1, 6, 6)), settings("gemma4v", 3))
+    assert shown(lay_out(image((1, 4, 6)), settings("glm4v", 2)))[0] == "<|begin_of_image|>"
+    gemma = lay_out(image((1, 6, 6)), settings("gemma4v", 3))
     assert shown(gemma) == ["<|image>", (0, 0, 4), "<image|>"] and gemma.parts[1].sees_all

@@ -1,4 +1,4 @@
-"""PDF files: pages as text and pictures, bounds that hold before pixels are drawn, faults in one sentence."""
+"""PDF files: pages as text and images, bounds that hold before pixels are drawn, faults in one sentence."""
 
 import json
 import random
@@ -33,10 +33,10 @@ def fresh(monkeypatch):
 def test_page_is_its_text_and_its_image():
     first, second = read_pages(write_pdf(["Hello (world)", ""]), sees=True)
     assert (first.number, first.text, second.text) == (1, "Hello (world)", "")
-    picture = second.picture
-    assert picture.size == (1584, 1224)  # 144 pixels per inch
-    assert picture.pixels[1400, 200].tolist() == [255, 0, 0] and picture.pixels[0, 0].tolist() == [255, 255, 255]
-    dark = np.argwhere(first.picture.pixels.min(axis=2) < 100)
+    image = second.image
+    assert image.size == (1584, 1224)  # 144 pixels per inch
+    assert image.pixels[1400, 200].tolist() == [255, 0, 0] and image.pixels[0, 0].tolist() == [255, 255, 255]
+    dark = np.argwhere(first.image.pixels.min(axis=2) < 100)
     assert 130 < dark[:, 0].min() < dark[:, 0].max() < 200 and 140 < dark[:, 1].min() < 160  # where the text stands
 
 
@@ -57,7 +57,7 @@ def test_text_model_renders_no_pages():
 )
 def test_false_page_size_only_limits_the_scale(box, size):
     (page,) = read_pages(write_pdf(["a"], box), sees=True)
-    assert page.picture.size == size
+    assert page.image.size == size
 
 
 GOOD = write_pdf(["a"])
@@ -172,7 +172,7 @@ def test_mutated_files_are_pages_or_one_line_errors():
     for _ in range(25):  # `python -m tests.multimodal.fuzz_pdf 5000` reads more
         try:
             for page in read_pages(mutated(chance.choice(seeds), chance), sees=True):
-                assert page.picture.size == (page.height, page.width)
+                assert page.image.size == (page.height, page.width)
         except RequestError as error:
             assert str(error).count("\n") == 0
 
@@ -226,4 +226,4 @@ def test_impossible_pixels_are_a_damaged_file(packed, monkeypatch):
     monkeypatch.setattr(pdf, "run_in_turn", lambda *_, **__: _page(n_bytes=len(packed), packed=packed))
     (page,) = read_pages(GOOD + packed + b"#", sees=True)
     with pytest.raises(RequestError, match="the file is a damaged PDF file"):
-        _ = page.picture
+        _ = page.image

@@ -1,14 +1,14 @@
-"""Preparing against what transformers' processors make of the same pictures, recorded in tests/goldens."""
+"""Preparing against what transformers' processors make of the same images, recorded in tests/goldens."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.goldens.pictures import CASES, FILE, MEAN, PINPOINTS, STD, made, sampled
+from tests.goldens.images import CASES, FILE, MEAN, PINPOINTS, STD, made, sampled
 from woolly.errors import RequestError
 from woolly.multimodal import MAX_PATCHES, PROJECTORS, TowerSettings, lay_out
-from woolly.multimodal.picture import Picture
+from woolly.multimodal.image import Image
 from woolly.multimodal.processing import PREPARING, measure, prepare
 from woolly.multimodal.processing.qwen import fit_sides
 
@@ -49,8 +49,8 @@ SETTINGS = {
 }
 
 
-def picture_of(piece, patch):
-    """The picture [3, height, width] that patches make up."""
+def image_of(piece, patch):
+    """The image [3, height, width] that patches make up."""
     _, height, width = piece.grid
     cut = piece.values.reshape(height, width, 3, patch, patch).transpose(2, 0, 3, 1, 4)
     return cut.reshape(3, height * patch, width * patch)
@@ -65,12 +65,12 @@ def record():
 @pytest.mark.parametrize(("family", "size"), CASES)
 def test_preprocessing_matches_transformers(record, family, size):
     settings = SETTINGS[family]
-    prepared = prepare(Picture(made(*size)), settings)
+    prepared = prepare(Image(made(*size)), settings)
     wanted = {name: values for name, values in record.items() if name.startswith(f"{family} {size[0]}x{size[1]} ")}
     assert len(wanted) == len(prepared.pieces)
     step = 1.01 / 255 / min(settings.std)  # one of 256 values: Pillow's versions may round differently
     for number, piece in enumerate(prepared.pieces):
-        shown = picture_of(piece, settings.patch_size)
+        shown = image_of(piece, settings.patch_size)
         values = wanted[f"{family} {size[0]}x{size[1]} {number} {shown.shape[1]}x{shown.shape[2]}"]
         apart = np.abs(sampled(shown) - values)
         assert apart.max() <= step
@@ -90,36 +90,36 @@ def test_every_supported_projector_is_preprocessed():
 
 
 def test_tiles_are_counted_in_lines_and_columns():
-    assert prepare(Picture(made(300, 180)), SETTINGS["idefics3"]).tiles == (3, 4)
-    assert prepare(Picture(made(90, 400)), SETTINGS["internvl"]).tiles == (5, 1)
-    assert prepare(Picture(made(64, 64)), SETTINGS["internvl"]).tiles == (0, 0)
+    assert prepare(Image(made(300, 180)), SETTINGS["idefics3"]).tiles == (3, 4)
+    assert prepare(Image(made(90, 400)), SETTINGS["internvl"]).tiles == (5, 1)
+    assert prepare(Image(made(64, 64)), SETTINGS["internvl"]).tiles == (0, 0)
 
 
 def test_one_image_has_one_digest():
-    one, again, other = (prepare(Picture(made(*size)), SETTINGS["qwen2"]) for size in ((90, 40), (90, 40), (40, 90)))
+    one, again, other = (prepare(Image(made(*size)), SETTINGS["qwen2"]) for size in ((90, 40), (90, 40), (40, 90)))
     assert one.digest == again.digest != other.digest
 
 
 def test_photo_without_limits_of_the_file_takes_at_most_4096_rows():
     assert fit_sides(3024, 4032, 28, 4 * 28**2, 4096 * 28**2) == (1540, 2044)
     bare = TowerSettings("image", "qwen2.5vl_merger", 560, 14, **OWN, merge=2)
-    assert lay_out(prepare(Picture(np.zeros((2000, 3000, 3), np.uint8)), bare), bare).n_rows <= 4096
+    assert lay_out(prepare(Image(np.zeros((2000, 3000, 3), np.uint8)), bare), bare).n_rows <= 4096
 
 
 def test_file_that_allows_more_pixels_than_the_tower_is_capped():
     wide = TowerSettings("image", "qwen2vl_merger", 64, 2, **OWN, merge=2, max_pixels=10**9)
-    (piece,) = prepare(Picture(made(300, 280)), wide).pieces
+    (piece,) = prepare(Image(made(300, 280)), wide).pieces
     assert 16_000 < len(piece.values) <= MAX_PATCHES
 
 
 def test_unsupported_shapes_are_rejected():
     with pytest.raises(RequestError, match="300 x 1 pixels, and this model takes sides of at most 1 to 200"):
-        prepare(Picture(made(300, 1)), SETTINGS["qwen2"])
+        prepare(Image(made(300, 1)), SETTINGS["qwen2"])
     for size in ((65_535, 1), (328, 65_535)):
         with pytest.raises(RequestError, match="fills it up to a square, takes sides of at most 14142"):
-            prepare(Picture(np.broadcast_to(np.uint8(0), (size[1], size[0], 3))), SETTINGS["llava"])
+            prepare(Image(np.broadcast_to(np.uint8(0), (size[1], size[0], 3))), SETTINGS["llava"])
     with pytest.raises(RequestError, match="20 x 20 pixels, which give no row"):
-        prepare(Picture(made(20, 20)), replace(SETTINGS["gemma4"], max_pixels=100))
+        prepare(Image(made(20, 20)), replace(SETTINGS["gemma4"], max_pixels=100))
     with pytest.raises(RequestError, match="10 x 4000 pixels, which is too long for its width"):
         measure((4000, 10), replace(SETTINGS["minicpmv4.6"], image_size=448))
 
@@ -130,7 +130,7 @@ def test_small_and_thin_images_are_prepared(family, size):
     settings = SETTINGS[family]
     if family.startswith("minicpmv"):  # which bounds shapes by the size of its tower
         settings = replace(settings, image_size=448)
-    prepare(Picture(made(*size)), settings)
+    prepare(Image(made(*size)), settings)
 
 
 @pytest.mark.parametrize("family", SETTINGS)
@@ -138,7 +138,7 @@ def test_small_and_thin_images_are_prepared(family, size):
 def test_rows_are_counted_without_pixels(family, size):
     settings = SETTINGS[family]
     counted = measure((size[1], size[0]), settings)
-    prepared = prepare(Picture(np.zeros((size[1], size[0], 3), np.uint8)), settings)
+    prepared = prepare(Image(np.zeros((size[1], size[0], 3), np.uint8)), settings)
     shown = lay_out(prepared, settings)
     assert [part if isinstance(part, str) else (part.piece, part.first, part.n) for part in counted.parts] == [
         part if isinstance(part, str) else (part.piece, part.first, part.n) for part in shown.parts
@@ -156,8 +156,8 @@ def test_images_are_split_like_their_processors_do():
     kimi = replace(SETTINGS["kimivl"], max_pixels=None)
     assert PREPARING["kimivl"].cut(30, 60, kimi).sizes == ((56, 84),)
     assert PREPARING["kimivl"].cut(2000, 1000, kimi).sizes == ((1288, 644),)
-    (piece,) = prepare(Picture(np.full((30, 60, 3), 255, np.uint8)), kimi).pieces
-    shown = picture_of(piece, 14)
+    (piece,) = prepare(Image(np.full((30, 60, 3), 255, np.uint8)), kimi).pieces
+    shown = image_of(piece, 14)
     assert (shown[:, :30, :60] == 1).all() and (shown[:, 30:] == -1).all() and (shown[:, :, 60:] == -1).all()
     with pytest.raises(RequestError, match="8000 x 30 pixels, and this model takes sides of at most 7154"):
         PREPARING["kimivl"].cut(30, 8000, kimi)
@@ -166,6 +166,6 @@ def test_images_are_split_like_their_processors_do():
 
 
 def test_values_are_rounded_as_in_bfloat16():
-    (piece,) = prepare(Picture(np.full((56, 56, 3), 100, np.uint8)), SETTINGS["llama4"]).pieces
+    (piece,) = prepare(Image(np.full((56, 56, 3), 100, np.uint8)), SETTINGS["llama4"]).pieces
     assert set(piece.values.view(np.uint32).reshape(-1) & 0xFFFF) == {0}
     assert abs(piece.values[0, 0] - (100 / 255 - 0.5) / 0.5) < 0.004

@@ -1,4 +1,4 @@
-"""Addresses of pictures, and what a server may be made to fetch."""
+"""Addresses of images, and what a server may be made to fetch."""
 
 import base64
 import http.server
@@ -14,7 +14,7 @@ import pytest
 from woolly.errors import RequestError
 from woolly.multimodal.inputs import ImageInput
 from woolly.multimodal.remote import check_address, fetch
-from woolly.multimodal.urls import picture_bytes, read_base64
+from woolly.multimodal.urls import image_bytes, read_base64
 
 PNG = b"\x89PNG\r\n\x1a\n"
 B64 = base64.b64encode(PNG).decode()
@@ -28,8 +28,8 @@ def refusal(call, *given, **options):
 
 
 def test_data_url_is_decoded():
-    assert picture_bytes(f"data:image/png;base64,{B64}") == PNG
-    assert picture_bytes(f"DATA:image/PNG;name=a;BASE64,{B64}") == PNG
+    assert image_bytes(f"data:image/png;base64,{B64}") == PNG
+    assert image_bytes(f"DATA:image/PNG;name=a;BASE64,{B64}") == PNG
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_data_url_is_decoded():
         ("file:///etc/passwd", "files of the server are not read"),
         ("FILE:///etc/passwd", "files of the server are not read"),
         ("http://example.com/a.png", "are not fetched from other servers"),
-        ("/etc/passwd", "is no address of a picture"),
-        ("ftp://example.com/a.png", "is no address of a picture"),
+        ("/etc/passwd", "is not an image URL"),
+        ("ftp://example.com/a.png", "is not an image URL"),
     ],
 )
 def test_other_url_schemes_are_rejected(address, said):
-    assert said in refusal(picture_bytes, address)
+    assert said in refusal(image_bytes, address)
 
 
 def test_base64_size_is_checked_before_decoding():
@@ -75,7 +75,7 @@ def test_public_addresses_are_accepted(address):
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Serves a picture, redirects, and what is too large."""
+    """Serves an image, redirects, and what is too large."""
 
     def do_GET(self):
         if self.path == "/a.png":
@@ -118,7 +118,7 @@ def server():
 
 
 def test_server_on_this_machine_is_rejected(server):
-    said = refusal(picture_bytes, f"http://127.0.0.1:{server}/a.png", allows_remote=True)
+    said = refusal(image_bytes, f"http://127.0.0.1:{server}/a.png", allows_remote=True)
     assert said == "127.0.0.1 is not on the public internet, and only servers there are asked"
     assert "not on the public internet" in refusal(fetch, f"http://localhost:{server}/a.png")
     assert "not on the public internet" in refusal(fetch, f"http://[::1]:{server}/a.png")
@@ -145,7 +145,7 @@ def test_image_is_fetched_and_redirects_are_followed(server):
 def test_endless_header_is_abandoned_at_the_deadline(server, monkeypatch):
     monkeypatch.setattr("woolly.multimodal.remote.time", SimpleNamespace(monotonic=lambda: CLOCK.now))
     said = refusal(fetch, f"http://example.com:{server}/slow", resolve=lambda *_: ["127.0.0.1"], checks=False)
-    assert said == "the picture at example.com cannot be fetched (it took too long)"
+    assert said == "the image at example.com cannot be fetched (it took too long)"
 
 
 @pytest.mark.parametrize(

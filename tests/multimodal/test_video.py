@@ -29,7 +29,7 @@ from tests.goldens.videos import (
 from tests.multimodal.fuzz import mutated
 from woolly.chat import ImagePart, Message, Modalities, TextPart, VideoPart
 from woolly.chat.files import _words, open_files
-from woolly.chat.media import read_pictures
+from woolly.chat.media import process_media
 from woolly.chat.message import Message as ReadMessage
 from woolly.engine.multimodal.multimodal_input import read_prompt
 from woolly.errors import RequestError
@@ -84,8 +84,8 @@ def test_video_is_frames_with_their_times(format, codec):
     assert is_video(data) and seen.seconds == pytest.approx(5)
     assert [frame.seconds for frame in seen.frames] == pytest.approx([0, 1.2, 2.4, 3.6, 4.9])
     for frame in seen.frames:
-        assert frame.picture.size == (48, 64)
-        assert abs(frame.picture.pixels.mean() - frame.seconds * 50) < 6
+        assert frame.image.size == (48, 64)
+        assert abs(frame.image.pixels.mean() - frame.seconds * 50) < 6
 
 
 def test_same_file_is_read_once(clip, monkeypatch):
@@ -120,7 +120,7 @@ def test_frames_are_laid_out_with_the_text_of_the_processor(clip):
     )
     assert texts[1:] == [*(f"\nFrame from 00:0{i}:" for i in (1, 2, 3, 4)), "\n\n", "what?"]
     assert sum(isinstance(part, ImagePart) for part in parts) == 5
-    prepared = read_pictures([Message("user", parts)], Modalities(SMOL))
+    prepared = process_media([Message("user", parts)], Modalities(SMOL))
     assert [len(one.pieces) for one in prepared] == [1] * 5  # squashed, not cut
     layout = lay_out(prepared[0], SMOL)
     assert layout.n_rows == 4 and layout.parts[0] == "<fake_token_around_image><global-img>"
@@ -184,7 +184,7 @@ def test_qwen_gets_pairs_of_frames_with_their_times(clip):
     # Ten frames of fifty, evenly: 0, 5, 11, 16, 22, 27, 33, 38, 44 and 49.
     assert texts == ["<0.2 seconds>", "<1.4 seconds>", "<2.5 seconds>", "<3.5 seconds>", "<4.7 seconds>", "what?"]
     assert [isinstance(part, ImagePart) for part in parts] == [False, True] * 5 + [False]
-    prepared = read_pictures([Message("user", parts)], Modalities(QWEN))
+    prepared = process_media([Message("user", parts)], Modalities(QWEN))
     assert [one.pieces[0].grid for one in prepared] == [(2, 4, 4)] * 5  # 48 lines become 64: the nearest even multiple
     assert len({one.digest for one in prepared}) == 5
 
@@ -198,7 +198,7 @@ def test_qwen_frames_are_resized_with_the_image_filter():
         plain = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
     seen = read_video(data, showing_of(QWEN)).frames
     assert [frame.depth for frame in seen] == [2, 2, 2]  # the last frame counts twice
-    got = [picture.pixels for frame in seen for picture in frame.pictures]
+    got = [image.pixels for frame in seen for image in frame.images]
     for one, want in zip(got, [*plain, plain[-1]], strict=True):
         np.testing.assert_array_equal(one, np.asarray(Image.fromarray(want).resize((64, 96), Image.Resampling.BICUBIC)))
 
@@ -249,15 +249,15 @@ def test_video_rows_have_mrope_positions_of_seconds_lines_and_columns(record, na
 def test_qwen_2_video_is_one_range_of_rows(clip, record):
     (part, text) = opened(VideoInput(clip, where="a"), QWEN2["qwen2.5"])
     assert isinstance(part, ImagePart) and text == TextPart("what?")
-    clips = part.picture.source
+    clips = part.image.source
     assert len(clips.frames) == 5 and clips.frames[0].rate == record["qwen2 rates"][LENGTHS.index((50, 10))] == 2.0
-    (prepared,) = read_pictures([Message("user", (part,))], Modalities(QWEN2["qwen2.5"]))
+    (prepared,) = process_media([Message("user", (part,))], Modalities(QWEN2["qwen2.5"]))
     assert prepared.moments == (0, 2, 4, 6, 8)
     assert measure_frames(clips.frames, QWEN2["qwen2.5"]) == lay_out(prepared, QWEN2["qwen2.5"]).n_rows == 5 * 140
     slower = Clip(tuple(replace(one, rate=1.0) for one in clips.frames))
     assert prepare_clip(slower, QWEN2["qwen2.5"]).digest != prepared.digest  # the same pixels at other times
-    with pytest.raises(RequestError, match="the pictures up to a take 700 tokens, but the context holds 600"):
-        read_pictures([Message("user", (part,))], Modalities(QWEN2["qwen2.5"], ctx=600))
+    with pytest.raises(RequestError, match="the images up to a take 700 tokens, but the context holds 600"):
+        process_media([Message("user", (part,))], Modalities(QWEN2["qwen2.5"], ctx=600))
 
 
 HEAD = {"n_frames": 9, "rate": 3.0, "width": 64, "height": 32}
@@ -314,7 +314,7 @@ def test_models_with_another_video_format_reject_it_by_name(clip):
         showing_of(replace(SMOL, projector="qwen2.5o"))
     with pytest.raises(RequestError, match="of type qwen3vl_merger that also hear; send frames"):  # Qwen 3 Omni
         showing_of(QWEN, has_audio=True)
-    with pytest.raises(RequestError, match=r"^a\.b: this model sees no pictures, and so no video"):
+    with pytest.raises(RequestError, match=r"^a\.b: this model does not support images, and so no videos"):
         opened(given, None)
     for data, reason in (("https://x/a.mp4", "videos are not fetched"), ("data:image/png;base64,AAAA", "is no video")):
         with pytest.raises(RequestError, match=reason):
@@ -350,6 +350,6 @@ def test_mutated_files_are_frames_or_one_line_errors(clip):
     chance = random.Random(1)
     for _ in range(10):
         try:
-            assert read_video(mutated(clip, chance)).frames[0].picture.size
+            assert read_video(mutated(clip, chance)).frames[0].image.size
         except RequestError as error:
             assert str(error).count("\n") == 0

@@ -58,7 +58,7 @@ def test_other_keys_are_unchanged(tiny, tmp_path):
     with open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf")) as file:
         plan = fuse_attention(trace(file))
         assert center_keys(plan) == plan
-        assert keeps_biases(plan) == (tiny.name == "qwen2vl")  # rows of pictures turn by other positions
+        assert keeps_biases(plan) == (tiny.name == "qwen2vl")  # rows of images turn by other positions
 
 
 def test_keys_borrowed_by_a_draft_are_unchanged(tmp_path):

@@ -76,7 +76,7 @@ def test_page_takes_the_bits_of_both_types(tmp_path):
         (TINY["qwen2"], "q4/f16", False, True),
         (TINY["qwen2"], "q8_0/q4", False, False),
         (TINY["qwen3"], "q4", False, False),  # none
-        (FAMILIES["qwen2vl"], "q4", True, True),  # rows of pictures turn by other positions
+        (FAMILIES["qwen2vl"], "q4", True, True),  # rows of images turn by other positions
     ],
 )
 def test_keys_with_biases_in_4_bits_give_a_warning(tiny, kv_type, centers, is_told, tmp_path, caplog):

@@ -1,4 +1,4 @@
-"""Ops that read what a batch brings of pictures: the reference means what it says, and native code agrees."""
+"""Ops that read what a batch brings of images: the reference means what it says, and native code agrees."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -60,7 +60,7 @@ class _Entry:
 
 
 def page_digest(parent: bytes, tokens: Sequence[int], rows: bytes = b"") -> bytes:
-    """The digest of a page: of its tokens and all tokens before them, and of what `rows` of pictures are among them."""
+    """The digest of a page: of its tokens and all tokens before them, and of what `rows` of images are among them."""
     return hashlib.blake2b(parent + array("i", tokens).tobytes() + rows, digest_size=_DIGEST_BYTES).digest()
 
 

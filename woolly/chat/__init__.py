@@ -7,7 +7,7 @@ from woolly.later import later
 if TYPE_CHECKING:
     from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
     from woolly.chat.layout import Layout, lay_out, render_prompt
-    from woolly.chat.media import Modalities, SeenPicture
+    from woolly.chat.media import MediaPlaceholder, Modalities
     from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
     from woolly.chat.reader import Reader
     from woolly.chat.request import ChatRequest, ReasoningOptions
@@ -23,6 +23,7 @@ __all__ = [
     "Finished",
     "ImagePart",
     "Layout",
+    "MediaPlaceholder",
     "Message",
     "Modalities",
     "OtherPart",
@@ -31,7 +32,6 @@ __all__ = [
     "Reader",
     "Reasoning",
     "ReasoningOptions",
-    "SeenPicture",
     "Text",
     "TextPart",
     "Tool",
@@ -52,7 +52,7 @@ __getattr__ = later(
         "message": "AudioPart FilePart ImagePart Message OtherPart Part TextPart VideoPart",
         "reader": "Reader",
         "request": "ChatRequest ReasoningOptions",
-        "media": "Modalities SeenPicture",
+        "media": "Modalities MediaPlaceholder",
         "tools.tool": "Tool ToolCall ToolChoice",
     },
 )

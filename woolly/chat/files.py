@@ -1,4 +1,4 @@
-"""Files of a conversation: pages of PDF files and frames of videos, as text and pictures."""
+"""Files of a conversation: pages of PDF files and frames of videos, as text and images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from woolly.chat.media import Modalities
     from woolly.tokens import Tokenizer
 
-_READING = 60.0  # seconds for all files of a conversation: they hold up the pictures of all clients
+_READING = 60.0  # seconds for all files of a conversation: they hold up the images of all clients
 _FETCHING = 30.0  # seconds for what other servers give of them
 _MAX_VIDEOS = 4
 
@@ -35,7 +35,7 @@ def open_files(
 ) -> tuple[Message, ...]:
     """Returns the messages with the pages of PDF files, and the frames of videos, in place of the files.
 
-    A page is its text, if it has some, and its picture, if the model sees. RequestError if a file cannot be read, if
+    A page is its text, if it has some, and its image, if the model sees. RequestError if a file cannot be read, if
     all have more than `most` pages, or if a model that sees nothing gets one without text; with the code "busy" if
     their turn does not come in time. Those of other servers are fetched if `allows_remote`.
     """
@@ -90,7 +90,7 @@ def _check_videos(messages: Sequence[Message]) -> None:
 
 
 def _shown(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> list[Part]:
-    """Returns each page as its text and its picture."""
+    """Returns each page as its text and its image."""
     parts: list[Part] = []
     for page in pages:
         head = f"[{_title(file, page, len(pages))}]\n"
@@ -105,20 +105,20 @@ def _told(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> list[
     """Returns the text of each page, for a model that sees nothing."""
     if not any(page.text for page in pages):
         raise file.request_error(
-            f"{file.shown_name[:80]} has no text, only pictures of its pages, and this model sees no pictures; choose a"
-            " model that does"
+            f"{file.shown_name[:80]} has no text, only images of its pages, and this model does not support images;"
+            " choose a model that does"
         )
     parts: list[Part] = []
     for page in pages:
-        text = page.text or "(it has no text, and this model sees no pictures)"
+        text = page.text or "(it has no text, and this model does not support images)"
         parts.append(TextPart(tokenizer.break_marks(f"[{_title(file, page, len(pages))}]\n{text}\n")))
     return parts
 
 
 def _framed(video: VideoInput, modalities: Modalities | None, deadline: float, fetches: _Fetches) -> list[Part]:
-    """Returns frames with their times, in the words of the family's processor, or as one picture of them all."""
+    """Returns frames with their times, in the words of the family's processor, or as one image of them all."""
     if modalities is None or modalities.vision is None:
-        raise video.request_error("this model sees no pictures, and so no video; choose a model that does")
+        raise video.request_error("this model does not support images, and so no videos; choose a model that does")
     try:
         showing = showing_of(modalities.vision, has_audio=modalities.audio is not None)
     except RequestError as error:
@@ -126,9 +126,9 @@ def _framed(video: VideoInput, modalities: Modalities | None, deadline: float, f
     seen = fetches.local(video).read(showing, deadline=deadline)
     if showing.is_whole:
         return [ImagePart(ImageInput(Clip(seen.frames), where=video.where))]
-    pictures = [ImagePart(ImageInput(frame, where=video.where)) for frame in seen.frames]
+    images = [ImagePart(ImageInput(frame, where=video.where)) for frame in seen.frames]
     texts = _told_smolvlm(seen) if showing is SMOLVLM else [f"<{frame.seconds:.1f} seconds>" for frame in seen.frames]
-    parts: list[Part] = [part for pair in zip(map(TextPart, texts), pictures, strict=True) for part in pair]
+    parts: list[Part] = [part for pair in zip(map(TextPart, texts), images, strict=True) for part in pair]
     return [*parts, TextPart("\n\n")] if showing is SMOLVLM else parts
 
 

@@ -11,13 +11,13 @@ from woolly.chat.beginning import Beginning
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.continuation import Continuation
 from woolly.chat.media import (
+    MediaPlaceholder,
     Modalities,
-    SeenPicture,
-    check_pictures,
-    find_places,
-    has_pictures,
-    read_pictures,
-    show_pictures,
+    check_media,
+    find_placeholders,
+    has_media,
+    insert_placeholders,
+    process_media,
 )
 from woolly.chat.message import fit_ids, name_results
 from woolly.chat.plain import plain_results, plain_tools
@@ -55,7 +55,7 @@ class Layout:
     is_reasoning: bool = False  # the answer begins within reasoning
     made_of: Literal["schema", "tools"] | None = None  # the part of the request that the grammar was made of
     thought: ThoughtMarks | None = None  # of the reasoning that an answer may begin with
-    pictures: tuple[SeenPicture, ...] = ()  # with their places in the text, in order
+    media: tuple[MediaPlaceholder, ...] = ()  # with their places in the text, in order
     beginning: Beginning | None = field(default=None, compare=False, repr=False)
 
     def shared_length(self) -> int:
@@ -75,10 +75,10 @@ class Layout:
 def lay_out(
     request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, modalities: Modalities | None = None
 ) -> Layout:
-    """Renders the conversation, once, and decides how it is answered. A long one takes a while, so do its pictures.
+    """Renders the conversation, once, and decides how it is answered. A long one takes a while, so do its images.
 
     TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for, or if
-    the model sees no pictures.
+    the model does not support images.
     """
     choice = request.tools
     is_calling = choice.mode != "none"
@@ -87,7 +87,7 @@ def lay_out(
     check_roles(request.messages, source)
     _check_effort(request.reasoning.effort, source)
     request = _opened(request, tokenizer, modalities)  # what costs nothing to refuse is refused before
-    pictures = read_pictures(request.messages, modalities, request.media_cache)
+    items = process_media(request.messages, modalities, request.media_cache)
     format = find_format(source) if is_calling else None
     if format is not None and choice.is_enforced:
         format = replace(format, loose=())
@@ -113,14 +113,14 @@ def lay_out(
         is_reasoning,
         None if not structure else "schema" if format is None else "tools",
         None if marks is None else _thought(marks, tokenizer, is_open=is_reasoning, may_call=is_calling),
-        find_places(text, pictures, modalities) if pictures and modalities is not None else (),
+        find_placeholders(text, items, modalities) if items and modalities is not None else (),
         Beginning(request, lambda asked: _render(asked, template, tokenizer, marks)[0]),
     )
 
 
 def _opened(request: ChatRequest, tokenizer: Tokenizer, modalities: Modalities | None) -> ChatRequest:
-    """Returns the request with its files as text and pictures."""
-    if not has_pictures(request.messages):
+    """Returns the request with its files as text and images."""
+    if not has_media(request.messages):
         return request
     from woolly.chat.files import open_files  # reads PDF files and videos, which few conversations have
 
@@ -138,12 +138,12 @@ def render_prompt(
 ) -> str:
     """Returns the prompt of a conversation; without `begins_answer` it ends with the last message.
 
-    In place of a picture is the mark that the template writes for it; no picture is read, but files are.
+    In place of an image is the mark that the template writes for it; no image is read, but files are.
     """
     template = template.for_tools if request.tools.mode != "none" else template
     _check_effort(request.reasoning.effort, template.source)
     request = _opened(request, tokenizer, modalities)
-    check_pictures(request.messages, modalities)
+    check_media(request.messages, modalities)
     marks = find_reasoning(template.source)
     asked = _with_marks(_as_budgeted(request, template.source, marks), template, modalities)
     return _render(asked, template, tokenizer, marks, begins_answer=begins_answer)[0]
@@ -189,10 +189,10 @@ def _render(
 
 
 def _with_marks(request: ChatRequest, template: ChatTemplate, modalities: Modalities | None) -> ChatRequest:
-    """Returns the request with its pictures as the template shows them."""
-    if modalities is None or not has_pictures(request.messages):
+    """Returns the request with its images as the template shows them."""
+    if modalities is None or not has_media(request.messages):
         return request
-    return replace(request, messages=tuple(show_pictures(request.messages, template, modalities)))
+    return replace(request, messages=tuple(insert_placeholders(request.messages, template, modalities)))
 
 
 def _as_budgeted(request: ChatRequest, source: str, marks: ReasoningMarks | None) -> ChatRequest:

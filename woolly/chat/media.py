@@ -1,4 +1,4 @@
-"""Sight: pictures and audio of a conversation, as its chat template shows them, and their places in the prompt."""
+"""Sight: images and audio of a conversation, as its chat template shows them, and their places in the prompt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from woolly import multimodal  # its names, as multimodal.NAME: conversations without pictures import none of its files
+from woolly import multimodal  # its names, as multimodal.NAME: conversations without images import none of its files
 from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
 from woolly.errors import RequestError, TemplateError
 
@@ -25,11 +25,11 @@ CANNOT_CHAT = (
 )
 _OTHER = "its projector (mmproj file) has no tower for them; send text"
 
-# Bounds of a conversation: a body of 16 MiB may hold a thousand pictures that decode to 300 MB each.
-_MAX_PICTURES = 64
+# Bounds of a conversation: a body of 16 MiB may hold a thousand images that decode to 300 MB each.
+_MAX_ITEMS = 64
 _MAX_PIXELS = 200_000_000
 _MAX_SECONDS = 60 * 60
-_FETCHING = 30.0  # seconds for all that other servers give: a slow one would hold up the pictures of all clients
+_FETCHING = 30.0  # seconds for all that other servers give: a slow one would hold up the images of all clients
 
 
 @dataclass(frozen=True)
@@ -37,37 +37,37 @@ class Modalities:
     """Input modalities of a model: vision and audio settings, and limits of its media."""
 
     vision: TowerSettings | None
-    allows_remote: bool = False  # whether pictures may be fetched from other servers
+    allows_remote: bool = False  # whether images may be fetched from other servers
     audio: AudioSettings | None = None
     ctx: int | None = None  # tokens that a prompt may have; None: any number
     transcribes: bool = False  # writes what it hears, and holds no conversations
 
     def settings_of(self, kind: Kind) -> TowerSettings | AudioSettings:
-        """How pictures, or audio, are prepared and laid out; RequestError if the model takes none."""
+        """How images, or audio, are prepared and laid out; RequestError if the model takes none."""
         settings = self.vision if kind == "image" else self.audio
         if settings is None:
             raise RequestError(cannot_take(kind, self))
         return settings
 
     def mark(self, kind: Kind) -> re.Pattern[str]:
-        """What chat templates write in place of a picture, or of an audio clip."""
+        """What chat templates write in place of an image, or of an audio clip."""
         settings = self.vision if kind == "image" else self.audio
         written = () if settings is None else settings.family.written
         return re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))) or r"(?!)")
 
 
 @dataclass(frozen=True, eq=False)
-class SeenPicture:
-    """A picture, or an audio clip, and the characters of the prompt that it replaces."""
+class MediaPlaceholder:
+    """An image, or an audio clip, and the characters of the prompt that it replaces."""
 
-    picture: Prepared
+    prepared: Prepared
     start: int
     end: int
 
 
 @dataclass(frozen=True, eq=False)
 class _CachedMedia:
-    """A picture, or an audio clip, that was read for a tower."""
+    """An image, or an audio clip, that was read for a tower."""
 
     given: multimodal.ImageInput | multimodal.AudioInput
     settings: TowerSettings | AudioSettings
@@ -78,7 +78,7 @@ class _CachedMedia:
 
 @dataclass(eq=False)
 class MediaCache:
-    """What was read of a conversation that is laid out several times: each picture and each audio once."""
+    """What was read of a conversation that is laid out several times: each image and each audio once."""
 
     left: float = _FETCHING  # seconds
     _read: dict[int, _CachedMedia] = field(default_factory=dict)  # by the identity of what was given
@@ -101,17 +101,17 @@ def _identity(given: multimodal.ImageInput | multimodal.AudioInput) -> int:
     return id(source if isinstance(source, (multimodal.Page, multimodal.Frame)) else given)
 
 
-def has_pictures(messages: Sequence[Message]) -> bool:
-    """Whether a conversation brings pictures, audio, files or videos."""
+def has_media(messages: Sequence[Message]) -> bool:
+    """Whether a conversation brings images, audio, files or videos."""
     return any(
         isinstance(part, (ImagePart, AudioPart, FilePart, VideoPart)) for message in messages for part in message.parts
     )
 
 
-def check_pictures(
+def check_media(
     messages: Sequence[Message], modalities: Modalities | None
 ) -> list[multimodal.ImageInput | multimodal.AudioInput]:
-    """Returns the pictures and audio of a conversation, none of them read.
+    """Returns the images and audio of a conversation, none of them read.
 
     RequestError if they are too many, or if the model takes none, or holds no conversations.
     """
@@ -122,27 +122,27 @@ def check_pictures(
         kind: Kind = "image" if isinstance(part, ImagePart) else "audio"
         if modalities is None or (modalities.vision if kind == "image" else modalities.audio) is None:
             raise _given(part).request_error(cannot_take(kind, modalities))
-    for one, name in ((ImagePart, "pictures"), (AudioPart, "audio")):
+    for one, name in ((ImagePart, "images"), (AudioPart, "audio")):
         n = sum(
             isinstance(part, one)
             and not isinstance(_given(part).source, (multimodal.Page, multimodal.Frame, multimodal.Clip))
             for part in parts
         )
-        if n > _MAX_PICTURES:
+        if n > _MAX_ITEMS:
             raise RequestError(
-                f"the conversation has {n} {name}, and at most {_MAX_PICTURES} are taken; send fewer",
-                limit=_MAX_PICTURES,
+                f"the conversation has {n} {name}, and at most {_MAX_ITEMS} are taken; send fewer",
+                limit=_MAX_ITEMS,
                 given=n,
             )
     return [_given(part) for part in parts]
 
 
 def _given(part: ImagePart | AudioPart) -> multimodal.ImageInput | multimodal.AudioInput:
-    return part.picture if isinstance(part, ImagePart) else part.audio
+    return part.image if isinstance(part, ImagePart) else part.audio
 
 
 def without_projector(kind: Kind, model: str = "this model") -> str:
-    """Returns the sentence about a picture, or an audio clip, that comes to a model without a projector."""
+    """Returns the sentence about an image, or an audio clip, that comes to a model without a projector."""
     others = _HEARING if kind == "audio" else ""
     return (
         f"{model} {_lack(kind)}: no projector (mmproj file) is open with it; choose a model that does{others}, or give"
@@ -151,23 +151,23 @@ def without_projector(kind: Kind, model: str = "this model") -> str:
 
 
 def cannot_take(kind: Kind, modalities: Modalities | None, model: str = "this model") -> str:
-    """Returns the sentence about a picture, or an audio clip, that comes to a model without a tower for it."""
+    """Returns the sentence about an image, or an audio clip, that comes to a model without a tower for it."""
     return without_projector(kind, model) if modalities is None else f"{model} {_lack(kind)}: {_OTHER}"
 
 
 def _lack(kind: Kind) -> str:
-    return "sees no pictures" if kind == "image" else "does not support audio"
+    return "does not support images" if kind == "image" else "does not support audio"
 
 
-def read_pictures(
+def process_media(
     messages: Sequence[Message], modalities: Modalities | None, media_cache: MediaCache | None = None
 ) -> list[Prepared]:
-    """Returns the pictures and audio of a conversation as towers read them, in order; errors as `check_pictures`.
+    """Returns the images and audio of a conversation as towers read them, in order; errors as `check_media`.
 
-    One at a time: the pixels of a picture are freed before the next one is decoded. What `media_cache` hold is not read
+    One at a time: the pixels of an image are freed before the next one is decoded. What `media_cache` hold is not read
     again, and they keep what is.
     """
-    given = check_pictures(messages, modalities)
+    given = check_media(messages, modalities)
     if modalities is None:
         return []
     media_cache = MediaCache() if media_cache is None else media_cache
@@ -184,7 +184,7 @@ def read_pictures(
         prepared.append(its.prepared)
         if n_pixels > _MAX_PIXELS:
             raise one.request_error(
-                f"the pictures of the conversation have more than {_MAX_PIXELS // 1_000_000} million pixels together;"
+                f"the images of the conversation have more than {_MAX_PIXELS // 1_000_000} million pixels together;"
                 " send fewer, or smaller ones"
             )
     return prepared
@@ -210,14 +210,14 @@ def _read(
 def _prepared(
     given: multimodal.ImageInput, modalities: Modalities, n_before: int, deadline: float
 ) -> tuple[Prepared, int]:
-    """Returns a picture as the tower reads it, and its rows with those of the pictures and audio before it.
+    """Returns an image as the tower reads it, and its rows with those of the images and audio before it.
 
     Rows are counted first: RequestError for those that the context cannot hold, before any of them takes memory.
     """
     vision, source = modalities.vision, given.source
     assert vision is not None
     is_video = isinstance(source, (multimodal.Frame, multimodal.Clip))
-    picture = None if is_video else given.read(allows_remote=modalities.allows_remote, deadline=deadline)
+    image = None if is_video else given.read(allows_remote=modalities.allows_remote, deadline=deadline)
     try:
         if isinstance(source, (multimodal.Frame, multimodal.Clip)):
             n_rows = n_before + multimodal.measure_frames(
@@ -227,10 +227,10 @@ def _prepared(
             return multimodal.prepare_frame(source, vision) if isinstance(
                 source, multimodal.Frame
             ) else multimodal.prepare_clip(source, vision), n_rows
-        assert picture is not None
-        n_rows = n_before + multimodal.measure(picture.size, vision).n_rows
+        assert image is not None
+        n_rows = n_before + multimodal.measure(image.size, vision).n_rows
         _check_rows(n_rows, given, modalities)
-        return multimodal.prepare(picture, vision), n_rows
+        return multimodal.prepare(image, vision), n_rows
     except RequestError as error:
         raise error if error.code == "context_length" else given.request_error(str(error)) from None
     except (ArithmeticError, LookupError, ValueError) as error:
@@ -271,7 +271,7 @@ def _check_rows(n_rows: int, last: multimodal.ImageInput | multimodal.AudioInput
     """RequestError if the context cannot hold the rows of what a conversation shows up to `last`."""
     if modalities.ctx is None or n_rows < modalities.ctx:
         return
-    what, smaller = ("audio", "shorter") if isinstance(last, multimodal.AudioInput) else ("pictures", "smaller")
+    what, smaller = ("audio", "shorter") if isinstance(last, multimodal.AudioInput) else ("images", "smaller")
     where = f" up to {last.where}" if last.where else ""
     raise RequestError(
         f"the {what}{where} take {n_rows} tokens, but the context holds {modalities.ctx}, of which text and answer"
@@ -283,10 +283,10 @@ def _check_rows(n_rows: int, last: multimodal.ImageInput | multimodal.AudioInput
     )
 
 
-def show_pictures(messages: Sequence[Message], template: ChatTemplate, modalities: Modalities) -> list[Message]:
+def insert_placeholders(messages: Sequence[Message], template: ChatTemplate, modalities: Modalities) -> list[Message]:
     """Returns the messages as the template takes them: with parts of their type, or with its mark in the text.
 
-    Marks that a person wrote are broken, so that each mark of the prompt is a picture or an audio clip.
+    Marks that a person wrote are broken, so that each mark of the prompt is an image or an audio clip.
     """
     known = [kind for kind in ("image", "audio") if re.search(rf"""['"]{kind}['"]""", template.source)]
     return [_shown(message, modalities, known if template.takes_parts else []) for message in messages]
@@ -325,19 +325,19 @@ def _written(part: Part, modalities: Modalities) -> str:
         return part.text
     if isinstance(part, (ImagePart, AudioPart)):
         return modalities.settings_of(_type(part)).family.written[0]
-    raise TemplateError("a message with a picture has a part that is neither text nor a picture; send these alone")
+    raise TemplateError("a message with an image has a part that is neither text nor an image; send these alone")
 
 
-def find_places(text: str, pictures: Sequence[Prepared], modalities: Modalities) -> tuple[SeenPicture, ...]:
-    """Returns each picture and audio with its place in a prompt, in order; TemplateError if one is not shown."""
-    placed: list[SeenPicture] = []
-    for kind, name in (("image", "pictures"), ("audio", "audio clips")):
-        own = [one for one in pictures if one.kind == kind]
+def find_placeholders(text: str, images: Sequence[Prepared], modalities: Modalities) -> tuple[MediaPlaceholder, ...]:
+    """Returns each image and audio with its place in a prompt, in order; TemplateError if one is not shown."""
+    placed: list[MediaPlaceholder] = []
+    for kind, name in (("image", "images"), ("audio", "audio clips")):
+        own = [one for one in images if one.kind == kind]
         found = list(modalities.mark(own[0].kind).finditer(text)) if own else []
         if len(found) != len(own):
             raise TemplateError(
                 f"the conversation has {len(own)} {name}, but the model's chat template shows {len(found)};"
                 f" put {name} into messages of the user"
             )
-        placed += (SeenPicture(one, *mark.span()) for one, mark in zip(own, found, strict=True))
+        placed += (MediaPlaceholder(one, *mark.span()) for one, mark in zip(own, found, strict=True))
     return tuple(sorted(placed, key=lambda one: one.start))

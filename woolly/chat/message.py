@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from woolly import multimodal  # its names, as multimodal.NAME: conversations without pictures import none of its files
+from woolly import multimodal  # its names, as multimodal.NAME: conversations without images import none of its files
 from woolly.chat.tools.tool import ToolCall
 from woolly.errors import TemplateError
 from woolly.templates.template import check_messages
@@ -30,9 +30,9 @@ class OtherPart:
 
 @dataclass(frozen=True)
 class ImagePart:
-    """A picture, which is decoded when the prompt is laid out."""
+    """An image, which is decoded when the prompt is laid out."""
 
-    picture: multimodal.ImageInput
+    image: multimodal.ImageInput
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ def _read_part(part: Mapping[str, Any]) -> Part:
         return VideoPart(video)
     if (audio := _audio(part)) is not None:
         return AudioPart(audio)
-    picture = _picture(part)
-    return OtherPart(part) if picture is None else ImagePart(picture)
+    image = _image(part)
+    return OtherPart(part) if image is None else ImagePart(image)
 
 
 def _audio(part: Mapping[str, Any]) -> multimodal.AudioInput | None:
@@ -190,7 +190,7 @@ def _audio(part: Mapping[str, Any]) -> multimodal.AudioInput | None:
 
 
 def _file(part: Mapping[str, Any]) -> multimodal.FileInput | None:
-    """Returns the PDF file of a part: in OpenAI's words, as `{"type": "file", "file": PATH}`, or given as a picture."""
+    """Returns the PDF file of a part: in OpenAI's words, as `{"type": "file", "file": PATH}`, or given as an image."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "file" and isinstance(given, Mapping) and isinstance(data := given.get("file_data"), str):
@@ -202,7 +202,7 @@ def _file(part: Mapping[str, Any]) -> multimodal.FileInput | None:
 
 
 def _video(part: Mapping[str, Any]) -> multimodal.VideoInput | None:
-    """Returns the video of a part: in vLLM's words, in those of transformers, or given as a picture."""
+    """Returns the video of a part: in vLLM's words, in those of transformers, or given as an image."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "video_url":
@@ -212,8 +212,8 @@ def _video(part: Mapping[str, Any]) -> multimodal.VideoInput | None:
     return multimodal.VideoInput(given, where=str(kind)) if is_given else None
 
 
-def _picture(part: Mapping[str, Any]) -> multimodal.ImageInput | None:
-    """Returns the picture of a part in OpenAI's words, or in those of transformers; None if it holds none."""
+def _image(part: Mapping[str, Any]) -> multimodal.ImageInput | None:
+    """Returns the image of a part in OpenAI's words, or in those of transformers; None if it holds none."""
     kind = part.get("type")
     if kind == "image_url":
         url = part.get("image_url")

@@ -46,7 +46,7 @@ class RequestChecks:
         max_rows: int = 0,
         source: multimodal.Source | None = None,
     ) -> None:
-        """`max_rows` are the rows of one picture that see each other which a step has room for."""
+        """`max_rows` are the rows of one image that see each other which a step has room for."""
         self._source = source
         self._tower = tower
         self._max_rows = max_rows
@@ -73,7 +73,7 @@ class RequestChecks:
         """A request that is not queued yet."""
         self.check_writes()
         inputs: multimodal.MultimodalInput | None = None
-        said: Sequence[int] | None = None  # what penalties know: rows of pictures are no tokens
+        said: Sequence[int] | None = None  # what penalties know: rows of images are no tokens
         if self._source is not None:
             self.check_tokens([part for part in prompt if not isinstance(part, Placeholder)])
             prompt, inputs = self._source.read(prompt, params)

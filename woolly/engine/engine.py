@@ -76,7 +76,7 @@ class Engine:
         the tokens of `draft` that one step checks for one request. `check_file` raises if the weights have changed.
         `adapters` are those in the program's plan. `disk` keeps pages that leave the cache, if the state
         is one that can be copied (`has_disk`); `compute_rate` is a first measurement of prompts, in tokens per second.
-        `salt` goes before that of each request. With a `tower` prompts may have rows of pictures (`Prompt`), if the
+        `salt` goes before that of each request. With a `tower` prompts may have rows of images (`Prompt`), if the
         program's plan takes them (`bring`). `source` is the encoder that reads the prompts of a plan that has one.
         """
         self.program = program
@@ -166,7 +166,7 @@ class Engine:
             work.seconds = time.perf_counter() - begin
 
     def settle(self, work: Work, rows: Rows | None) -> None:
-        """Chooses tokens from the rows; then come the disk, and texts and pictures that are read beside the answers."""
+        """Chooses tokens from the rows; then come the disk, and texts and images that are read beside the answers."""
         if rows is not None:
             self.scheduler.ran(work)
             self._output_processor.settle(work, rows)
@@ -177,7 +177,7 @@ class Engine:
         self._run_encoder()
 
     def _run_encoder(self) -> None:
-        """Goes on with the next picture that a running request comes to; an error ends all that wait for one."""
+        """Goes on with the next image that a running request comes to; an error ends all that wait for one."""
         if self.encoder_scheduler is None:
             return
         try:
@@ -280,7 +280,7 @@ class Engine:
     def forget(self, tokens: Sequence[int], salt: bytes = b"", digests: Sequence[bytes] | None = None) -> int:
         """Removes the pages of a text from the prefix index, but those in use, and from disk; returns their number.
 
-        `digests` are those of its pages, if the text has pictures.
+        `digests` are those of its pages, if the text has images.
         """
         return self.scheduler.forget(tokens, salt, digests)
 

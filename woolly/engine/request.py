@@ -54,7 +54,7 @@ class Request:
     replay_tokens: tuple[int, ...] = ()  # first tokens of the answer, replayed from an interrupted one
     n_shared: int = 0  # first tokens that other requests are likely to begin with
     turn_of: int | None = None  # id of the request of the same caller whose turn it shares; None: its own turn
-    multimodal: MultimodalInput | None = None  # the pictures in its prompt, where the tokens are fillers
+    multimodal: MultimodalInput | None = None  # the images in its prompt, where the tokens are fillers
 
     # Input of the model, and how much of it is in the cache.
     context: list[int] = field(init=False)  # prompt and output, without what a context shift dropped
@@ -123,7 +123,7 @@ class Request:
 
     @property
     def n_open(self) -> int:
-        """Those of the missing tokens that can be computed: up to the first row of a picture that is not made yet."""
+        """Those of the missing tokens that can be computed: up to the first row of an image that is not made yet."""
         n = len(self.context) - self.n_computed
         return (
             n
@@ -161,7 +161,7 @@ class Request:
         return self.digests[:n_pages]
 
     def named(self, first: int, last: int) -> tuple[Sequence[int], bytes]:
-        """Tokens of the context as the cache names them, and what tells rows of pictures among them apart."""
+        """Tokens of the context as the cache names them, and what tells rows of images among them apart."""
         tokens = self.context[first:last]
         return (tokens, b"") if self.multimodal is None else self.multimodal.cache_tokens(tokens, first)
 

@@ -1,4 +1,4 @@
-"""Sight: pictures and audio of a prompt as the engine takes them, and what they cost."""
+"""Sight: images and audio of a prompt as the engine takes them, and what they cost."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from woolly import multimodal
 
 if TYPE_CHECKING:
     from woolly.chat import Layout, Modalities
-    from woolly.multimodal import Audio, AudioSettings, Picture, Prompt, TowerSettings
+    from woolly.multimodal import Audio, AudioSettings, Image, Prompt, TowerSettings
 
 
 def encode_layout(layout: Layout, modalities: Modalities, encode: Callable[[str], Sequence[int]]) -> Prompt:
-    """Returns a conversation as tokens, and rows of its pictures and audio among them."""
+    """Returns a conversation as tokens, and rows of its images and audio among them."""
     parts: list[str | multimodal.Placeholder] = []
     end = 0
-    for index, seen in enumerate(layout.pictures):
+    for index, seen in enumerate(layout.media):
         parts.append(layout.text[end : seen.start])
-        parts += multimodal.lay_out(seen.picture, modalities.settings_of(seen.picture.kind), index).parts
+        parts += multimodal.lay_out(seen.prepared, modalities.settings_of(seen.prepared.kind), index).parts
         end = seen.end
     return multimodal.encode_prompt([*parts, layout.text[end:]], encode)
 
 
-def picture_tokens(picture: Picture, tower: TowerSettings, encode: Callable[[str], Sequence[int]]) -> int:
-    """Returns how many tokens of a context a picture takes, with the marks around it."""
-    return _count(multimodal.measure(picture.size, tower), encode)
+def image_tokens(image: Image, tower: TowerSettings, encode: Callable[[str], Sequence[int]]) -> int:
+    """Returns how many tokens of a context an image takes, with the marks around it."""
+    return _count(multimodal.measure(image.size, tower), encode)
 
 
 def audio_tokens(audio: Audio, settings: AudioSettings, encode: Callable[[str], Sequence[int]]) -> int:

@@ -150,13 +150,13 @@ class EngineOptions:
     )
     mmproj: str | None = option(
         None,
-        "File by which the model sees pictures (mmproj); none: it sees none.",
+        "File by which the model sees images (mmproj); none: it sees none.",
         flags="--mmproj -mm",
         shown="the one beside the model",
         metavar="FILE",
         setting=Setting(
             "-mm --mmproj",
-            "File by which --model sees pictures (mmproj); none: no model sees any.",
+            "File by which --model sees images (mmproj); none: no model sees any.",
             "the one beside each model",
         ),
     )

@@ -39,5 +39,5 @@ class ChatOptions(SharedOptions, total=False):
     continue_final: bool  # True: the answer continues the last message, which is the assistant's
     documents: Sequence[Mapping[str, Any]] | None  # for templates that show them
     variables: Mapping[str, Any] | None  # the template's own switches, such as enable_thinking
-    images: Sequence[Any] | None  # pictures before the last message: paths, bytes, PIL images or arrays of uint8
+    images: Sequence[Any] | None  # images before the last message: paths, bytes, PIL images or arrays of uint8
     audio: Sequence[Any] | None  # audio before the last message: paths, bytes or arrays with a rate, (array, 16000)

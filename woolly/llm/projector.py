@@ -74,7 +74,7 @@ def usable_projector(model: Path, given: str | os.PathLike[str] | None, *, has_s
     except (GGUFError, ModelError, UnsupportedError) as error:
         if given is not None:
             raise
-        log.warning("%s is not used, so the model sees no pictures: %s", path.name, error)
+        log.warning("%s is not used, so the model does not support images: %s", path.name, error)
         return None
     return path
 

@@ -103,9 +103,9 @@ def read_chat(
 def _with_media(
     talk: tuple[Message, ...], images: Sequence[Any] | None, audio: Sequence[Any] | None
 ) -> tuple[Message, ...]:
-    """Returns the messages with pictures and audio before the text of the last one, which must be the user's."""
+    """Returns the messages with images and audio before the text of the last one, which must be the user's."""
     parts: list[ImagePart | AudioPart | FilePart | VideoPart] = []
-    for name, given, what in (("images", images, "pictures"), ("audio", audio, "audio clips")):
+    for name, given, what in (("images", images, "images"), ("audio", audio, "audio clips")):
         if given is None:
             continue
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):

@@ -13,7 +13,7 @@ from woolly.chat.compaction import compacting, note_room, shorter
 from woolly.chat.media import cannot_take
 from woolly.engine import EngineDriver, Request, RequestOptions
 from woolly.errors import RequestError, TemplateError
-from woolly.llm.media_tokens import audio_tokens, encode_layout, picture_tokens
+from woolly.llm.media_tokens import audio_tokens, encode_layout, image_tokens
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.presets import with_system
 from woolly.llm.prompts import (
@@ -30,7 +30,7 @@ from woolly.sampling import SamplingParams
 from woolly.sampling.seeds import draw_seed
 
 if TYPE_CHECKING:
-    from woolly.multimodal import Audio, Picture, Placeholder
+    from woolly.multimodal import Audio, Image, Placeholder
     from woolly.store import Preset
     from woolly.templates import ChatTemplate
     from woolly.tokens import Tokenizer
@@ -141,7 +141,7 @@ class RequestMaker:
         ids: Sequence[int | Placeholder] = self._encoded(layout)
         if before:
             ids = [*before, *self._encode(layout.text)]
-        if cut is not None and not layout.pictures:  # a cut would go through a picture
+        if cut is not None and not layout.media:  # a cut would go through an image
             ids = cut([id for id in ids if isinstance(id, int)])
         shared = 0 if before else self._n_shared(layout, ids)  # what was cut off at the start is not alike
         settings = RequestOptions(shown=layout.shown, thought=layout.thought, n_shared=shared, **options)
@@ -174,15 +174,15 @@ class RequestMaker:
         return sum(1 if isinstance(id, int) else id.n for id in self._encoded(layout))
 
     def tokenize_layout(self, layout: Layout) -> list[int]:
-        """Returns the ids of a conversation that is laid out; each row of a picture is a 0, which is no text of it."""
+        """Returns the ids of a conversation that is laid out; each row of an image is a 0, which is no text of it."""
         parts = ([id] if isinstance(id, int) else [0] * id.n for id in self._encoded(layout))
         return [id for part in parts for id in part]
 
-    def picture_tokens(self, picture: Picture) -> int:
-        """Returns how many tokens a picture takes of a context; RequestError if the model sees none."""
+    def image_tokens(self, image: Image) -> int:
+        """Returns how many tokens an image takes of a context; RequestError if the model sees none."""
         if self.modalities is None or self.modalities.vision is None:
             raise RequestError(cannot_take("image", self.modalities))
-        return picture_tokens(picture, self.modalities.vision, self._encode)
+        return image_tokens(image, self.modalities.vision, self._encode)
 
     def audio_tokens(self, audio: Audio) -> int:
         """Returns how many tokens an audio clip takes of a context; RequestError if the model hears none."""
@@ -232,8 +232,8 @@ class RequestMaker:
         return [*self._missing_bos(ids), *ids]
 
     def _encoded(self, layout: Layout) -> Sequence[int | Placeholder]:
-        """Returns a conversation that is laid out as tokens, with rows of its pictures among them."""
-        if not layout.pictures or self.modalities is None:
+        """Returns a conversation that is laid out as tokens, with rows of its images among them."""
+        if not layout.media or self.modalities is None:
             return self.tokenize_chat(layout.text)
         ids = encode_layout(layout, self.modalities, self._encode)
         return [*self._missing_bos(ids), *ids]

@@ -17,7 +17,7 @@ _PACKAGES = {
     "mcp": "mcp",
     "parquet": "pyarrow",
     "pdf": "pypdfium2",
-    "pictures": "pillow",
+    "images": "pillow",
     "ray": "ray",
     "audio": "soundfile",
     "video": "av",

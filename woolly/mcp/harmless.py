@@ -7,7 +7,7 @@ from typing import Any
 
 MAX_DESCRIPTION = 2_000  # characters of one description: each is part of every prompt
 
-# Control characters become their pictures (ESC: ␛). Those from 128 on, and marks that reverse the order of what is
+# Control characters become their images (ESC: ␛). Those from 128 on, and marks that reverse the order of what is
 # read, have none.
 _SHOWN = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 _SHOWN |= dict.fromkeys(

@@ -1,4 +1,4 @@
-"""CogVLM: a Llama in which rows of pictures have matrices of their own, the visual expert, in every layer."""
+"""CogVLM: a Llama in which rows of images have matrices of their own, the visual expert, in every layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. All pairs turn by one position, which patches of a picture share: one section."""
+    """Parameters of the file. All pairs turn by one position, which patches of an image share: one section."""
     hp = read_transformer(keys, "halves")
     ropes = [layer.rope and replace(layer.rope, sections=(layer.rope.n_rot // 2,)) for layer in hp.layers]
     return replace(hp, layers=tuple(replace(x, rope=rope) for x, rope in zip(hp.layers, ropes, strict=True)))

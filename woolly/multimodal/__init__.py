@@ -1,6 +1,6 @@
-"""IMAGES AND AUDIO: pictures and audio as neutral data, from a caller's file to rows of a prompt.
+"""IMAGES AND AUDIO: images and audio as neutral data, from a caller's file to rows of a prompt.
 
-A picture or an audio clip is decoded, prepared for a tower (`Prepared`: pieces of patches, or of frames), and laid out
+An image or an audio clip is decoded, prepared for a tower (`Prepared`: pieces of patches, or of frames), and laid out
 (`Layout`: marks and rows, in the order of the prompt). The engine runs the tower on the pieces and puts its rows among
 the tokens.
 """
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from woolly.multimodal.audio import Audio, read_audio
     from woolly.multimodal.audio.settings import AUDIO_PROJECTORS, AudioProjector, AudioSettings
     from woolly.multimodal.halves import Halves, read_halves
+    from woolly.multimodal.image import Image, read_image
     from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput, VideoInput
     from woolly.multimodal.layout import Layout, Placeholder, Prompt, encode_prompt, lay_out
     from woolly.multimodal.pdf import Page, is_pdf
-    from woolly.multimodal.picture import Picture, read_picture
     from woolly.multimodal.prepared import Kind, Piece, Prepared
     from woolly.multimodal.processing import measure, prepare
     from woolly.multimodal.processing.audio import measure_audio, prepare_audio
@@ -37,11 +37,11 @@ __all__ = [
     "FileInput",
     "Frame",
     "Halves",
+    "Image",
     "ImageInput",
     "Kind",
     "Layout",
     "Page",
-    "Picture",
     "Piece",
     "Placeholder",
     "Prepared",
@@ -62,7 +62,7 @@ __all__ = [
     "prepare_frame",
     "read_audio",
     "read_halves",
-    "read_picture",
+    "read_image",
     "read_settings",
 ]
 
@@ -76,7 +76,7 @@ __getattr__ = later(
         "halves": "Halves read_halves",
         "layout": "Layout Placeholder Prompt encode_prompt lay_out",
         "pdf": "Page is_pdf",
-        "picture": "Picture read_picture",
+        "image": "Image read_image",
         "prepared": "Kind Piece Prepared",
         "processing": "measure prepare",
         "processing.audio": "measure_audio prepare_audio",

@@ -1,4 +1,4 @@
-"""Formats of pictures: which are taken, known by their first bytes; the others are refused by their names."""
+"""Formats of images: which are taken, known by their first bytes; the others are refused by their names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SIDE = 65_535  # JPEG's own limit; the filter of a resize takes memory in pr
 
 
 @dataclass(frozen=True)
-class PictureFormat:
+class ImageFormat:
     """A format that is taken, and the plugin of Pillow that reads it."""
 
     module: str
@@ -28,12 +28,12 @@ class PictureFormat:
 
 
 # TIFF is not among them: it is a family of a dozen codecs in a library of its own.
-FORMATS: Mapping[str, PictureFormat] = {
-    "PNG": PictureFormat("PngImagePlugin", "PngImageFile"),
-    "JPEG": PictureFormat("JpegImagePlugin", "JpegImageFile"),
-    "WebP": PictureFormat("WebPImagePlugin", "WebPImageFile"),
-    "GIF": PictureFormat("GifImagePlugin", "GifImageFile"),
-    "BMP": PictureFormat("BmpImagePlugin", "BmpImageFile"),
+FORMATS: Mapping[str, ImageFormat] = {
+    "PNG": ImageFormat("PngImagePlugin", "PngImageFile"),
+    "JPEG": ImageFormat("JpegImagePlugin", "JpegImageFile"),
+    "WebP": ImageFormat("WebPImagePlugin", "WebPImageFile"),
+    "GIF": ImageFormat("GifImagePlugin", "GifImageFile"),
+    "BMP": ImageFormat("BmpImagePlugin", "BmpImageFile"),
 }
 TAKEN = "PNG, JPEG, WebP, GIF or BMP"
 
@@ -70,7 +70,7 @@ def sniff(data: bytes, name: str) -> str:
         raise RequestError(f"{name} is empty; a file of format {TAKEN} was expected")
     kind = _kind(data)
     if kind is None:
-        raise RequestError(f"{name} is no picture of a known format; {TAKEN} was expected")
+        raise RequestError(f"{name} is not an image of a known format; {TAKEN} was expected")
     if kind not in FORMATS:
         article = "an" if kind in ("AVIF", "ICO", "SVG") else "a"
         raise RequestError(f"{name} is {article} {kind} file, which is not taken; send it as PNG or JPEG")

@@ -1,4 +1,4 @@
-"""The Halves: the towers that a projector's file holds, one for pictures, one for audio, or both."""
+"""The Halves: the towers that a projector's file holds, one for images, one for audio, or both."""
 
 from __future__ import annotations
 

@@ -10,15 +10,15 @@ from urllib.parse import unquote, urlsplit
 
 from woolly.errors import RequestError
 from woolly.multimodal.audio import Audio, AudioSource, read_audio
+from woolly.multimodal.image import Image, ImageSource, read_image
 from woolly.multimodal.pdf import Page, Taken, read_file, read_pages
-from woolly.multimodal.picture import Picture, PictureSource, read_picture
 from woolly.multimodal.urls import (
     audio_bytes,
     check_audio_type,
     check_file_type,
     check_type,
     file_bytes,
-    picture_bytes,
+    image_bytes,
     read_base64,
     video_bytes,
 )
@@ -29,7 +29,7 @@ from woolly.multimodal.video import Frame, Showing, Video, read_video
 class ImageInput:
     """One of a source, an address and base64 text. Nothing of it was read: that takes a while, and may fail."""
 
-    source: PictureSource = field(default=None, repr=False)  # what `read_picture` takes, a Page or a Frame
+    source: ImageSource = field(default=None, repr=False)  # what `read_image` takes, a Page or a Frame
     url: str = field(default="", repr=False)  # a data: URL, or that of another server
     base64: str = field(default="", repr=False)
     media_type: str = ""  # of base64 text, if the client names it
@@ -40,26 +40,26 @@ class ImageInput:
         """Whether it comes from another server."""
         return _is_http(self.url)
 
-    def read(self, *, allows_remote: bool = False, deadline: float = math.inf) -> Picture:
-        """Returns the decoded picture; RequestError, with the field at fault, if it cannot be used.
+    def read(self, *, allows_remote: bool = False, deadline: float = math.inf) -> Image:
+        """Returns the decoded image; RequestError, with the field at fault, if it cannot be used.
 
         One of another server must be here at `deadline`, by time.monotonic().
         """
         try:
             if isinstance(self.source, (Page, Frame)):
-                return self.source.picture
+                return self.source.image
             if self.source is not None:
-                return read_picture(self.source)
+                return read_image(self.source)
             if self.media_type:
                 check_type(self.media_type)
             if self.url:
-                return read_picture(picture_bytes(self.url, allows_remote=allows_remote, deadline=deadline))
-            return read_picture(read_base64(self.base64))
+                return read_image(image_bytes(self.url, allows_remote=allows_remote, deadline=deadline))
+            return read_image(read_base64(self.base64))
         except RequestError as error:
             raise self.request_error(str(error)) from None
 
     def request_error(self, message: str) -> RequestError:
-        """Returns the error of this picture."""
+        """Returns the error of this image."""
         return RequestError(f"{self.where}: {message}" if self.where else message, field=self.where or None)
 
 

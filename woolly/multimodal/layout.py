@@ -1,4 +1,4 @@
-"""The Layout: what comes into a prompt in place of a picture or an audio clip, marks and rows, in order."""
+"""The Layout: what comes into a prompt in place of an image or an audio clip, marks and rows, in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Placeholder:
     # goes on after the largest of them. None: rows have positions as tokens do.
     grid: tuple[int, int, int] | None = None
     sees_all: bool = False  # each row sees all of them, also later ones
-    # Line, first column and number of the picture, if rows turn by these beside their place in the text (XD-RoPE).
+    # Line, first column and number of the image, if rows turn by these beside their place in the text (XD-RoPE).
     cell: tuple[int, int, int] | None = None
     # The number of frames of a video, and what they turn by in time. Lines and columns of all of them begin where
     # those of the first do, and the text goes on after the largest position.
@@ -64,7 +64,7 @@ def encode_prompt(parts: Iterable[str | Placeholder], encode: Callable[[str], Se
 
 
 def lay_out(prepared: Prepared, settings: TowerSettings | AudioSettings, index: int = 0) -> Layout:
-    """What a picture or an audio clip becomes in a prompt; `index` counts the pictures before it."""
+    """What an image or an audio clip becomes in a prompt; `index` counts the images before it."""
     if isinstance(settings, multimodal.AudioSettings) and settings.family.filled:
         return Layout(_joined(part for i in range(len(prepared.pieces)) for part in _filled(prepared, i, settings)))
     if isinstance(settings, multimodal.AudioSettings):
@@ -132,7 +132,7 @@ def _unpadded(prepared: Prepared, settings: TowerSettings) -> list[str | Placeho
 
 
 def _with_tile_marks(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
-    """Idefics 3: each tile after its line and column, the overview last, or a whole picture as overview alone."""
+    """Idefics 3: each tile after its line and column, the overview last, or a whole image as overview alone."""
     fence, overview = "<fake_token_around_image>", "<global-img>"
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
@@ -145,7 +145,7 @@ def _with_tile_marks(prepared: Prepared, settings: TowerSettings) -> list[str | 
 
 
 def _with_numbered_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
-    """LFM2-VL: each tile after its line and column, then the overview; a whole picture has no mark."""
+    """LFM2-VL: each tile after its line and column, then the overview; a whole image has no mark."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
     for i in range(lines * columns):
@@ -164,7 +164,7 @@ def _with_separators(prepared: Prepared, settings: TowerSettings) -> list[str | 
 
 
 def _sliced(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Placeholder]:
-    """MiniCPM-V: the picture's number, the overview, then slices with a line end after each line but the last."""
+    """MiniCPM-V: the image's number, the overview, then slices with a line end after each line but the last."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = [f"<image_id>{index}</image_id><image>", _whole(prepared, 0, settings), "</image>"]
     for i in range(lines * columns):
@@ -173,7 +173,7 @@ def _sliced(prepared: Prepared, settings: TowerSettings, index: int) -> list[str
 
 
 def _with_cells(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Placeholder]:
-    """Hunyuan VL: rows of the tower's file before and after the picture, and at each line's end."""
+    """Hunyuan VL: rows of the tower's file before and after the image, and at each line's end."""
     _, height, width = settings.row_grid(prepared.pieces[0].grid)
     n = height * width
     parts: list[str | Placeholder] = [Placeholder(prepared, 0, n + 1, 1)]
@@ -183,7 +183,7 @@ def _with_cells(prepared: Prepared, settings: TowerSettings, index: int) -> list
     return [*parts, Placeholder(prepared, 0, n + 2, 1)]
 
 
-# Families whose rows, or marks, know how many pictures came before.
+# Families whose rows, or marks, know how many images came before.
 _NUMBERED = {"resampler": _sliced, "minicpmv4_6": _sliced, "hunyuanvl": _with_cells}
 
 
@@ -197,7 +197,7 @@ def _with_end(prepared: Prepared, settings: TowerSettings) -> list[str | Placeho
 def _with_lines_of_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
     """DeepSeek-OCR: lines through all tiles, then those of the overview, each with a row of the tower's file after it.
 
-    A second row of that file ends the picture. Both come after the rows of a piece.
+    A second row of that file ends the image. Both come after the rows of a piece.
     """
     lines, columns = prepared.tiles
     last = len(prepared.pieces) - 1

@@ -1,4 +1,4 @@
-"""The Page of a PDF file: its text layer and its picture.
+"""The Page of a PDF file: its text layer and its image.
 
 pdfium reads the file, in a child process with limits: hostile files have crashed every reader of this format.
 """
@@ -24,13 +24,13 @@ from woolly.machine.child import can_start
 from woolly.machine.extra import how_to_add
 from woolly.multimodal import MAX_PAGES
 from woolly.multimodal.format import MAX_BYTES
-from woolly.multimodal.picture import Picture
+from woolly.multimodal.image import Image
 from woolly.multimodal.turn import run_in_turn
 
 _MAX_CHARS = 4_000_000  # of a conversation: a million tokens
 _SCALE = 2.0  # pixels of a point: 144 per inch, at which print of 8 points can be read
 _MAX_SIDE = 2048  # pixels; a page of 200 inches is drawn smaller, not larger
-_MAX_PIXELS = 200_000_000  # of a file: what the pictures of a conversation may have
+_MAX_PIXELS = 200_000_000  # of a file: what the images of a conversation may have
 _MAX_PACKED_BYTES = 128 << 20  # bytes of a file's compressed pages: 30 photos, or a thousand pages of print
 _MAX_OUTPUT_BYTES = _MAX_PACKED_BYTES + (32 << 20)  # bytes that the child writes: a character takes 6 of them, or 12
 
@@ -54,12 +54,12 @@ class Page:
     packed: bytes = field(default=b"", repr=False)
 
     @property
-    def picture(self) -> Picture:
+    def image(self) -> Image:
         """The page as it is printed."""
         n_bytes = self.width * self.height * 3
         try:
             pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
-            return Picture(np.frombuffer(pixels, np.uint8, n_bytes).reshape(self.height, self.width, 3))
+            return Image(np.frombuffer(pixels, np.uint8, n_bytes).reshape(self.height, self.width, 3))
         except (ValueError, zlib.error):  # the process that read the file wrote something else
             raise _damaged("the file") from None
 
@@ -209,7 +209,7 @@ def _read(data: bytes, name: str, before: Taken, *, sees: bool, most: int, deadl
         "max_side": _MAX_SIDE,
     }
     if not can_start():
-        raise RequestError("PDF files are read by a process of Python, which cannot be started here; send pictures")
+        raise RequestError("PDF files are read by a process of Python, which cannot be started here; send images")
     written = run_in_turn(
         *("pdf_child.py", order, data, _SLOTS),
         name=name,
@@ -220,7 +220,7 @@ def _read(data: bytes, name: str, before: Taken, *, sees: bool, most: int, deadl
     if written is None:
         raise RequestError(
             f"{name} is damaged, or too costly to read: {_SECONDS} s and {_MEMORY >> 30} GB are the limits; save it"
-            " again, or send its pages as pictures"
+            " again, or send its pages as images"
         )
     try:
         return _parsed(written, name, most, before)

@@ -1,4 +1,4 @@
-"""The Prepared: a picture or an audio clip as the tower of a model reads it."""
+"""The Prepared: an image or an audio clip as the tower of a model reads it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Kind = Literal["image", "audio", "text"]
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """What one run of a tower reads: a whole picture, or a tile of it.
+    """What one run of a tower reads: a whole image, or a tile of it.
 
     A row of `values` is a patch, resized and normalized: its red values line by line, then green, then blue. Patches
-    come line by line, from left to right; a tower that wants another order arranges them itself. A still picture has
+    come line by line, from left to right; a tower that wants another order arranges them itself. A still image has
     one frame, also for towers whose patches are two frames deep; of a video, a piece has both, one after the other. For
     audio, a row is a frame of the spectrogram, and the grid is (1, 1, frames). For encoder text, a row is a token id,
     and the grid is (1, 1, tokens).
@@ -43,9 +43,9 @@ class Prepared:
     pieces: tuple[Piece, ...]
     # Equal for what gives equal rows: a digest of all that a tower and a layout read.
     digest: bytes
-    # Lines and columns of tiles; (0, 0): the picture is whole. An overview is one more piece.
+    # Lines and columns of tiles; (0, 0): the image is whole. An overview is one more piece.
     tiles: tuple[int, int] = (0, 0)
-    size: tuple[int, int] = (0, 0)  # height and width of the picture in pixels, before it was prepared
+    size: tuple[int, int] = (0, 0)  # height and width of the image in pixels, before it was prepared
     seconds: float = 0.0  # length of the audio, before it was prepared
     moments: tuple[int, ...] = ()  # of a video whose pieces are its frames: what rows of each turn by in time
 

@@ -1,4 +1,4 @@
-"""Fetches a picture, a PDF file or a video from another server, which must be on the public internet.
+"""Fetches an image, a PDF file or a video from another server, which must be on the public internet.
 
 A client chooses the address and the server fetches it, so a client could make it ask machines that only it can reach
 (SSRF). Each name is resolved once, all its addresses are checked, and the connection goes to a checked address, so that
@@ -28,14 +28,14 @@ _CHUNK = 2**16
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 # What servers are asked for, by what a client means.
-_ACCEPTED = {"picture": "image/*", "file": "application/pdf", "video": "video/*"}
+_ACCEPTED = {"image": "image/*", "file": "application/pdf", "video": "video/*"}
 
 Resolve = Callable[[str, int], list[str]]
 
 
 def fetch(
     url: str,
-    what: str = "picture",
+    what: str = "image",
     *,
     deadline: float = math.inf,
     resolve: Resolve | None = None,
@@ -43,7 +43,7 @@ def fetch(
 ) -> bytes:
     """Returns what an http or https address serves; RequestError if it may not be asked, or does not answer.
 
-    `what` is a picture, a file or a video, for messages. It ends at `deadline`, by time.monotonic(), or after 20
+    `what` is an image, a file or a video, for messages. It ends at `deadline`, by time.monotonic(), or after 20
     seconds if these end first. `resolve` and `checks` are for tests, which have a server on this machine alone.
     """
     deadline = min(deadline, time.monotonic() + _SECONDS)
@@ -80,9 +80,9 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise RequestError(f"{url[:60]!r} is no address; expected https://host/picture.png") from None
+        raise RequestError(f"{url[:60]!r} is no address; expected https://host/image.png") from None
     if parts.scheme.lower() not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
-        raise RequestError(f"{url[:60]!r} is no address; expected https://host/picture.png")
+        raise RequestError(f"{url[:60]!r} is no address; expected https://host/image.png")
     if parts.username is not None or parts.password is not None:
         raise RequestError("the address holds a name or password; leave it out")
     return parts

@@ -24,14 +24,14 @@ _MAX_INT = (1 << 31) - 1  # of any whole number: pixels, tiles, rows
 class Projector:
     """One family of towers: the marks around its rows, and how rows stand in the prompt."""
 
-    begin: str = ""  # text before the rows of a picture, as the model's processor writes it
+    begin: str = ""  # text before the rows of an image, as the model's processor writes it
     end: str = ""
-    # What chat templates write in place of a picture, longest first. The layout replaces it, marks and all.
+    # What chat templates write in place of an image, longest first. The layout replaces it, marks and all.
     written: tuple[str, ...] = ()
     merge: int = 1  # patches of each side that make one row, if the file does not say
     merge_key: str = "projector.scale_factor"
     line_end: str = ""  # text after each line of rows but the last
-    sees_all: bool = False  # rows of one picture see each other, also later ones
+    sees_all: bool = False  # rows of one image see each other, also later ones
     is_grid: bool = False  # rows have positions of their line and column (M-RoPE)
     depth: int = 1  # frames of a video that a patch may show
 
@@ -48,11 +48,11 @@ _QWEN = Projector(
 # By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has a file for each.
 PROJECTORS: Mapping[str, Projector] = {
     "gemma3": Projector("\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge=4, sees_all=True),
-    # The row that ends a picture is of the tower's file.
+    # The row that ends an image is of the tower's file.
     "gemma3nv": Projector("\n\n<start_of_image>", "\n\n", ("<image_soft_token>",)),
     "gemma4v": Projector("<|image>", "<image|>", ("<|image|>",), merge=3, sees_all=True),
     "mlp": Projector(written=("<image>",)),
-    # The rows before and after a picture are of the tower's file.
+    # The rows before and after an image are of the tower's file.
     "cogvlm": Projector(written=("<image>",)),
     "qwen2vl_merger": replace(_QWEN, depth=2),
     "qwen2.5vl_merger": replace(_QWEN, depth=2),
@@ -104,12 +104,12 @@ PROJECTORS: Mapping[str, Projector] = {
         merge=2,
         merge_key="spatial_merge_size",
     ),
-    # Rows that end lines and the picture are of the tower's file.
+    # Rows that end lines and the image are of the tower's file.
     "deepseekocr": Projector(written=("<image>",), merge=4),
 }
 
 
-_GEMMA3N_SIDE = 16  # rows of each side of a picture; converters wrote another patch_size, which its tower has not
+_GEMMA3N_SIDE = 16  # rows of each side of an image; converters wrote another patch_size, which its tower has not
 # Files of DeepSeek-OCR have the sizes of CLIP, whose own patches are not read: these are SAM's.
 _SAM_SIZES, _CLIP_SIZES = (1024, 16), (224, 14)
 _ANY_SIZE = ("dots_ocr",)  # files say 0: no size was trained with
@@ -117,11 +117,11 @@ _ANY_SIZE = ("dots_ocr",)  # files say 0: no size was trained with
 
 @dataclass(frozen=True)
 class TowerSettings:
-    """How pictures are prepared for a tower. None: the file does not say, the family's usual value counts."""
+    """How images are prepared for a tower. None: the file does not say, the family's usual value counts."""
 
     kind: Kind
     projector: str  # `clip.projector_type`, a key of PROJECTORS
-    image_size: int  # of a side of a picture, or of a tile, in pixels
+    image_size: int  # of a side of an image, or of a tile, in pixels
     patch_size: int
     mean: tuple[float, ...]  # of red, green and blue
     std: tuple[float, ...]
@@ -130,7 +130,7 @@ class TowerSettings:
     max_pixels: int | None = None
     min_tiles: int | None = None
     max_tiles: int | None = None
-    preproc_image_size: int | None = None  # the longest side of a picture, before it is cut into tiles if it is
+    preproc_image_size: int | None = None  # the longest side of an image, before it is cut into tiles if it is
     pinpoints: tuple[tuple[int, int], ...] = ()  # height and width of what tiles may form, of LLaVA 1.6
     merge_type: str = ""  # `mm_patch_merge_type`
     n_queries: int = 0  # rows of each piece, however many patches it has; 0: they follow from the patches
@@ -205,7 +205,7 @@ def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
 
 
 def _queries(metadata: Mapping[str, Any]) -> int:
-    """Rows that MiniCPM-V makes of a piece; UnsupportedError for versions that lay pictures out otherwise."""
+    """Rows that MiniCPM-V makes of a piece; UnsupportedError for versions that lay images out otherwise."""
     version = metadata.get("clip.minicpmv_version", 2)
     if not isinstance(version, int) or version < 3:
         raise UnsupportedError(f"clip.minicpmv_version is {version!r:.60}; 3 (MiniCPM-V 2.6) and later are supported")

@@ -1,4 +1,4 @@
-"""Addresses of pictures and audio: data: URLs, base64 and, if the operator allows it, http and https."""
+"""Addresses of images and audio: data: URLs, base64 and, if the operator allows it, http and https."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)((?:;[a-z0-9-]+=[^;,]*)*);base64,
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 
 
-def picture_bytes(address: str, *, allows_remote: bool = False, deadline: float = math.inf) -> bytes:
+def image_bytes(address: str, *, allows_remote: bool = False, deadline: float = math.inf) -> bytes:
     """Returns the bytes of the file that an address of a client means.
 
     data: URLs of base64 are taken, http and https if `allows_remote`, until `deadline`; files of this machine never
@@ -32,14 +32,14 @@ def picture_bytes(address: str, *, allows_remote: bool = False, deadline: float 
     if scheme in ("http", "https"):
         if not allows_remote:
             raise RequestError(
-                "pictures are not fetched from other servers here (--allow-remote-images allows it); send a data: URL"
+                "images are not fetched from other servers here (--allow-remote-images allows it); send a data: URL"
             )
         from woolly.multimodal.remote import fetch
 
         return fetch(address, deadline=deadline)
     if scheme == "file":
-        raise RequestError("files of the server are not read for a client; send the picture as a data: URL")
-    raise RequestError(f"{address[:40]!r} is no address of a picture; expected data:image/png;base64,...")
+        raise RequestError("files of the server are not read for a client; send the image as a data: URL")
+    raise RequestError(f"{address[:40]!r} is not an image URL; expected data:image/png;base64,...")
 
 
 def audio_bytes(address: str) -> bytes:
@@ -96,15 +96,15 @@ def check_audio_type(type: str) -> None:
 
 
 def check_type(type: str) -> None:
-    """RequestError if a media type is that of no picture, or of one that is not taken."""
+    """RequestError if a media type is that of no image, or of one that is not taken."""
     kind, _, name = type.lower().partition("/")
     if kind != "image":
-        raise RequestError(f"its type is {type[:60]!r}; a picture was expected, as {TAKEN}")
+        raise RequestError(f"its type is {type[:60]!r}; an image was expected, as {TAKEN}")
     if name.startswith("svg"):
         raise RequestError("it is an SVG file, which is not taken; send it as PNG or JPEG")
 
 
-def read_base64(text: str, what: str = "picture") -> bytes:
+def read_base64(text: str, what: str = "image") -> bytes:
     """Returns the bytes of base64 text; RequestError if it is not exactly that, or too long."""
     if len(text) > MAX_BYTES * 4 // 3 + 4:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""The Video: some frames of a file as pictures, with their times.
+"""The Video: some frames of a file as images, with their times.
 
 FFmpeg reads the file, in a child process with limits, as pdfium reads PDF files.
 """
@@ -23,8 +23,8 @@ from woolly.errors import RequestError
 from woolly.machine.child import can_start
 from woolly.machine.extra import how_to_add
 from woolly.multimodal.format import MAX_BYTES
+from woolly.multimodal.image import Image, check_pillow
 from woolly.multimodal.pdf import Kept
-from woolly.multimodal.picture import Picture, check_pillow
 from woolly.multimodal.turn import run_in_turn
 
 TAKEN = "MP4, MOV, WebM or MKV"
@@ -37,7 +37,7 @@ _SECONDS = 60  # of processor time: ten minutes of 1080p at 200 frames per secon
 _PATIENCE = 180.0
 _SLOTS = threading.BoundedSemaphore(1)
 
-# The brands of pictures, whose files begin as videos do.
+# The brands of images, whose files begin as videos do.
 _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1", b"M4A ")
 
 
@@ -49,7 +49,7 @@ class Showing:
     choose: Callable[[int, float], list[int]]  # by the number of frames and their rate; RequestError for too few
     fit: Callable[[int, int, int], tuple[int, int]]  # height and width, by the number of chosen frames and theirs
     depth: int = 1  # frames that the tower reads as one; the last is repeated to fill up
-    by_pillow: bool = False  # what resizes: Pillow's bicubic filter, as for pictures; False: FFmpeg
+    by_pillow: bool = False  # what resizes: Pillow's bicubic filter, as for images; False: FFmpeg
     is_whole: bool = False  # all frames come into the prompt as one run of rows; False: each after its time
 
 
@@ -67,20 +67,20 @@ class Frame:
     text: str = ""
 
     @property
-    def pictures(self) -> list[Picture]:
+    def images(self) -> list[Image]:
         """The frames, in order; RequestError if the process that read the file wrote something else."""
         n_bytes = self.depth * self.width * self.height * 3
         shape = self.depth, self.height, self.width, 3
         try:
             pixels = zlib.decompressobj().decompress(self.packed, n_bytes)
-            return [Picture(one) for one in np.frombuffer(pixels, np.uint8, n_bytes).reshape(shape)]
+            return [Image(one) for one in np.frombuffer(pixels, np.uint8, n_bytes).reshape(shape)]
         except (ValueError, zlib.error):
             raise _damaged("the video", "what reads it failed") from None
 
     @property
-    def picture(self) -> Picture:
+    def image(self) -> Image:
         """The first of the frames."""
-        return self.pictures[0]
+        return self.images[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ def _packages(showing: Showing) -> list[str]:
     if len(places) < len(found):
         raise RequestError(f"videos need the package av: {how_to_add('video')}")
     if not can_start():
-        raise RequestError("videos are read by a process of Python, which cannot be started here; send pictures")
+        raise RequestError("videos are read by a process of Python, which cannot be started here; send images")
     return sorted(set(places))
 
 

@@ -47,11 +47,11 @@ class Batch:
     # [n_axes, n_rows]: the positions that a row turns by, for ropes with sections. None: all are its position.
     turns: Int32 | None = None
     # [n_rows, 2]: positions (first, end) that a row sees whatever comes before it; neither falls from row to row of a
-    # sequence. Rows of a picture see each other so, and rows of a decoder begin at `first`, after an encoder's. None: a
+    # sequence. Rows of an image see each other so, and rows of a decoder begin at `first`, after an encoder's. None: a
     # row sees itself and those before it.
     sees: Int32 | None = None
     # [n_rows, n]: rows of tables that are added to a row (-1: none), and how much of each. For towers; for text models
-    # with matrices of their own for rows of pictures, 1 for these rows and 0 for tokens.
+    # with matrices of their own for rows of images, 1 for these rows and 0 for tokens.
     places: Int32 | None = None
     shares: npt.NDArray[np.float32] | None = None
 
@@ -115,7 +115,7 @@ class Batch:
         )
 
     @property
-    def has_pictures(self) -> bool:
+    def is_multimodal(self) -> bool:
         """Whether rows are no tokens, or stand and see otherwise than tokens do."""
         extra = (self.brought, self.turns, self.sees, self.places)
         return any(array is not None for array in extra)

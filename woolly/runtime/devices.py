@@ -6,7 +6,7 @@ from woolly.errors import RequestError
 
 # Backends of GPUs, which are also the kinds of devices that a number may follow: cuda:1. The first is that of "auto".
 GPU_KINDS = ("cuda", "metal", "vulkan")
-# Those with kernels for towers. All compute texts with rows of pictures.
+# Those with kernels for towers. All compute texts with rows of images.
 TOWER_KINDS = ("cuda", "vulkan")
 
 _NUMBERED = ", ".join(f"{kind}:N" for kind in GPU_KINDS)

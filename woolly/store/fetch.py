@@ -46,7 +46,7 @@ def pull(
 
     `name` is a name of the catalogue, `hf:org/repo[:quant]` in any form that `remote_name` takes, an address, or a
     path, which is returned as it is. `sha256` is for addresses, which have no checksum of their own.
-    A model of the hub comes with its projector for pictures, if its repository has one, unless `with_projector` is off,
+    A model of the hub comes with its projector for images, if its repository has one, unless `with_projector` is off,
     and `with_draft` with the file that guesses its tokens (`mtp-NAME.gguf`).
     `progress(done, total)` is called with bytes of the download; it is not called when the model is there already.
     Ctrl-C is passed on and leaves no half file.

@@ -24,7 +24,7 @@ NEEDS = {
     "a proxy for other servers": r"test_proxy\.py|cors_proxy",
     "lines of llama-server's log": r"test_kv_keep_only_active\.py",
     "the words of a model of images that cannot be had": r"test_vision_\w+\[.*\((cat|frog)\)\+",
-    "slots that keep pictures": r"test_slot_save.*(mmproj|multimodal|image)",
+    "slots that keep images": r"test_slot_save.*(mmproj|multimodal|image)",
     "files of the server's machine, which clients cannot read": r"local_media_file",
     "the vocabulary of a model that cannot be had": r"test_rerank_usage|test_slot_ctx_not_exceeded|test_with_ctx_shift",
     "the words of an adapter that cannot be had": r"test_lora\.py",
@@ -36,7 +36,7 @@ NEEDS = {
     "a container": r"runtime_header\[|docker_runtime",
 }
 
-# Pictures of 8 x 8 pixels, red and blue.
+# Images of 8 x 8 pixels, red and blue.
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEUlEQVR42mO4o6GBFTEMLQkAe3tLAYZNzu4AAAAASUVORK5CYII="
 _OTHER = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEUlEQVR42mPQ0LiDFTEMLQkAIXtLAVOaztEAAAAASUVORK5CYII="
 
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items):
         if hasattr(item.module, "download_file"):
             item.module.download_file = _downloaded
         if hasattr(item.module, "get_img_url"):
-            item.module.get_img_url = _picture
+            item.module.get_img_url = _image
         if hasattr(item.module, "get_test_image_base64"):
             item.module.get_test_image_base64 = lambda: _PIXEL
         for reason, names in NEEDS.items():
@@ -78,8 +78,8 @@ def _downloaded(url, output_file_path=None):
     return str(file)
 
 
-def _picture(name):
-    """Returns a made picture in place of one of the network: as a data: URL, or as base64 if the tests ask for that."""
+def _image(name):
+    """Returns a made image in place of one of the network: as a data: URL, or as base64 if the tests ask for that."""
     if not name.startswith("IMG_"):
         return name
     base64 = _PIXEL if name.endswith("0") else _OTHER

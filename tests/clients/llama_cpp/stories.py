@@ -61,7 +61,7 @@ def write_models(folder: Path, stories: Path | None) -> None:
     for name in FILES.values():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         _write(folder / name, weights, pieces, fills_in="infill" in name)
-    # The model of pictures is this one, with a tower that turns them into rows of its width.
+    # The model of images is this one, with a tower that turns them into rows of its width.
     write_tower(TOWERS["llava"], (folder / FILES["ggml-org/tinygemma3-GGUF:Q8_0"]).parent / "mmproj-F16.gguf")
     (folder / "downloads").mkdir()
     _write(folder / "downloads" / DRAFT, weights, pieces, fills_in=False)

@@ -1,4 +1,4 @@
-"""Towers on the emulated GPU: rows of pictures and audio against the reference, and prompts with such rows."""
+"""Towers on the emulated GPU: rows of images and audio against the reference, and prompts with such rows."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ from woolly.runtime import BACKENDS, Batch, Options
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.gpu import core
 from woolly.runtime.gpu.found import Gpu
-from woolly.runtime.gpu.pictures import PictureNeeds
+from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def test_prompt_with_an_image_has_one_answer(name, emulated, tmp_path, monkeypat
 def test_tower_without_gpu_memory_runs_on_the_cpu(emulated, tmp_path, monkeypatch, caplog):
     path = write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf")
     assert tower_backend(path) == "cuda"
-    of_a_picture, needed = tower_bytes(path), tower_bytes(path, module._GPU_ROWS)
-    assert needed > 4 * of_a_picture  # of 64 rows, and programs have room for 4096
+    of_an_image, needed = tower_bytes(path), tower_bytes(path, module._GPU_ROWS)
+    assert needed > 4 * of_an_image  # of 64 rows, and programs have room for 4096
     monkeypatch.setattr(module, "_GPU_SHARE", needed / 2 / (8 << 30))
     tower = open_tower(path, "auto", Options(threads=1))
     assert tower.bits == "cpu" == tower_backend(path)
@@ -101,7 +101,7 @@ def needs(tmp_path_factory):
         (traced,) = trace_towers(file)
     (arrangement,) = traced.arrange((1, 4, 4))
     batch = Batch.of([([0] * 16, 0, [0])], arrangement.outputs.tolist())
-    return PictureNeeds(fuse(traced.stages[0].plan), can_see=True), replace(batch, sees=arrangement.sees)
+    return MultimodalChecks(fuse(traced.stages[0].plan), is_supported=True), replace(batch, sees=arrangement.sees)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def check(name: str, folder: Path) -> None:
 
 
 def towers() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Every family of pictures and audio."""
+    """Every family of images and audio."""
     for name in (*TOWERS, *AUDIO_TOWERS):
         yield f"tower-{name}", partial(_alone, name)
 

@@ -70,7 +70,7 @@ def test_metal_source_matches_the_cpu_backend(tiny, metal, fake):
 
 def test_injected_rows_match_the_cpu_backend(tiny, metal, fake):
     random, ends = np.random.default_rng(3), np.arange(1, 21)
-    ends[3:9] = 9  # rows of a picture see each other
+    ends[3:9] = 9  # rows of an image see each other
     batch = replace(
         Batch.of([(TOKENS[:20], 0, [2])], range(20)),
         brought=random.standard_normal((6, 256), np.float32),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.serving.dialects.test_pictures import said
+from tests.serving.dialects.test_image_parts import said
 from woolly import chat
 from woolly.errors import RequestError
 from woolly.multimodal.inputs import AudioInput

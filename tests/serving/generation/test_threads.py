@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from woolly.chat.media import has_pictures
+from woolly.chat.media import has_media
 from woolly.serving import Settings, create_app
 from woolly.serving.dialects.llama import tokens as tokens_module
 from woolly.serving.gate import json_guard
@@ -243,7 +243,7 @@ def test_conversations_with_images_delay_no_others(tiny_model, tmp_path, monkeyp
     gate, plain = threading.Event(), generator.lay_out
 
     def lay_out(chat, *given):
-        if has_pictures(chat.messages):
+        if has_media(chat.messages):
             assert gate.wait(60)
         return plain(chat, *given)
 

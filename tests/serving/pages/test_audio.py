@@ -9,7 +9,7 @@ import pytest
 from tests.cases.audio_towers import AUDIO_TOWERS, samples, write_audio_tower
 from tests.cases.tiny import TINY, write_tiny
 from tests.serving.pages.conftest import answers, ask, reload, served, settled, until
-from tests.serving.pages.test_pictures import choose, sent
+from tests.serving.pages.test_images import choose, sent
 from woolly.serving import Settings, create_app
 
 pytestmark = pytest.mark.rare

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cases.pdfs import write_pdf
 from tests.serving.pages.conftest import answers, ask, reload, until
-from tests.serving.pages.test_pictures import choose, seeing, sent
+from tests.serving.pages.test_images import choose, seeing, sent
 
 pytestmark = pytest.mark.rare
 

@@ -30,7 +30,7 @@ HOSTILE = """\
 
 [click](javascript:window.hacked=1) [data](data:text/html,<script>hacked=1</script>) [tab](java\tscript:hacked=1)
 [upper](JaVaScRiPt:hacked=1) [file](file:///etc/passwd) [blob](blob:http://127.0.0.1/x) [here](/api/v1/models)
-<javascript:hacked=1> ![picture](http://tracker.example/pixel.png) [fine](https://example.org/a_b "title")
+<javascript:hacked=1> ![image](http://tracker.example/pixel.png) [fine](https://example.org/a_b "title")
 
 - <b onclick=hacked=1>item</b>
 

@@ -154,7 +154,7 @@ def test_text_files_are_sent_with_a_message(page):
         {"name": "c.txt", "mimeType": "text/plain", "buffer": b"hello"},
     ]
     page.locator("#attach-file").set_input_files(files[:2])
-    page.locator(".toast", has_text="b.bin is neither UTF-8 text, nor a picture in PNG").wait_for()
+    page.locator(".toast", has_text="b.bin is neither UTF-8 text, nor an image in PNG").wait_for()
     page.locator("#attach-file").set_input_files(files[2])
     page.locator(".toast", has_text="big.txt has 300 kB").wait_for()
     page.evaluate(

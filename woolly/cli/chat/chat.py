@@ -56,7 +56,7 @@ class Chat:
         self.question = question
         self.tools = tools
         self.read_texts: list[str] = []  # contents of files for the start of the next message
-        self.images: list[str] = []  # paths of pictures for the next message
+        self.images: list[str] = []  # paths of images for the next message
         self.audio: list[str] = []  # paths of audio files for the next message
         self.file: Path | None = None  # where the conversation was saved to or loaded from
         self.last_facts: dict[str, Any] | None = None

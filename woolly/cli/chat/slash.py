@@ -198,12 +198,12 @@ def _read(chat: Chat, name: str) -> str:
 
 def _image(chat: Chat, name: str) -> str:
     from woolly.chat.media import cannot_take
-    from woolly.multimodal import read_picture
+    from woolly.multimodal import read_image
     from woolly.multimodal.pdf import is_pdf
     from woolly.multimodal.video import is_video
 
     if not name:
-        raise RequestError("a picture was expected, for instance: /image photo.jpg")
+        raise RequestError("an image was expected, for instance: /image photo.jpg")
     path = Path(name).expanduser().absolute()
     if is_pdf(path):
         return _pdf(chat, path)
@@ -211,11 +211,11 @@ def _image(chat: Chat, name: str) -> str:
         raise RequestError(cannot_take("image", chat.llm.modalities, chat.llm.path.name))
     if is_video(path):
         return _video(chat, path, chat.llm.modalities)
-    picture = read_picture(path)
+    image = read_image(path)
     chat.images.append(str(path))
-    cost = counted(chat.llm.picture_tokens(picture), "token")
-    note = f"; {picture.note}" if picture.note else ""
-    return f"{path.name} ({picture.width} x {picture.height}, {cost}) goes before your next message{note}"
+    cost = counted(chat.llm.image_tokens(image), "token")
+    note = f"; {image.note}" if image.note else ""
+    return f"{path.name} ({image.width} x {image.height}, {cost}) goes before your next message{note}"
 
 
 def _pdf(chat: Chat, path: Path) -> str:
@@ -225,7 +225,7 @@ def _pdf(chat: Chat, path: Path) -> str:
     pages = read_pages(read_file(path), path.name, sees=sees)
     chat.images.append(str(path))
     n = sum(len(chat.llm.tokenize(page.text)) for page in pages)
-    n += sum(chat.llm.picture_tokens(page.picture) for page in pages if page.packed)
+    n += sum(chat.llm.image_tokens(page.image) for page in pages if page.packed)
     size = f"{counted(len(pages), 'page')}, {counted(n, 'token')}"
     return f"{path.name} ({size}) goes before your next message{'' if sees else '; the model reads its text alone'}"
 
@@ -365,7 +365,7 @@ COMMANDS = {
         "[undo]", "let a note stand for older turns; `auto` does so if the context is nearly full", _compact
     ),
     "read": Slash("FILE", "put a file before the next message", _read),
-    "image": Slash("FILE", "put a picture, a PDF file or a video before the next message", _image),
+    "image": Slash("FILE", "put an image, a PDF file or a video before the next message", _image),
     "audio": Slash("FILE", "put an audio file before the next message", _audio),
     "edit": Slash("[TEXT]", "write a message in an editor, the one that EDITOR names", _edit),
     "save": Slash("FILE", "write the conversation to a JSON file; /save! writes over another", _save),

@@ -151,7 +151,7 @@ def _remarks(model: StoredModel, header: dict[str, Any], *, is_short: bool) -> I
     if transcribes(header["architecture"]):
         yield "hears, transcribes"
     elif header["sees"]:
-        yield "sees pictures"
+        yield "vision"
     if model.link_to is not None:
         yield f"link to {model.link_to}"
 

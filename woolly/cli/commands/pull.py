@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     ),
     NAMED,
     Option("--sha256", "What the file of an address, or the catalogue, must hash to."),
-    Option("--no-mmproj", "Leave out the file by which the model sees pictures.", bool, default=False),
+    Option("--no-mmproj", "Leave out the file by which the model sees images.", bool, default=False),
     Option(
         "--draft",
         "Also fetch the file that guesses the model's tokens (mtp-NAME.gguf or dflash-NAME.gguf).",
@@ -48,7 +48,7 @@ def pull(
 
     A model that is on this machine is not fetched again, and an interrupted download resumes. `woolly list --catalogue`
     lists the names of the catalogue, `woolly pull --catalogue` looks for a later one. HF_TOKEN opens gated and private
-    repositories, HF_ENDPOINT names another hub. A model of the hub that sees pictures comes with the file for that
+    repositories, HF_ENDPOINT names another hub. A model of the hub that supports images comes with the file for that
     (mmproj). `woolly show` tells beforehand whether a model will fit.
     """
     if catalogue:
@@ -96,7 +96,7 @@ def pull_with_progress(
         path = store.pull(name, sha256=sha256, progress=report, with_projector=with_projector, with_draft=with_draft)
     for projector in store.find_projectors(path)[:1] if with_projector else ():
         megabytes = max(1, round(projector.stat().st_size / 10**6))
-        console.print(f"woolly: it sees pictures by {projector.name}, {megabytes:,} MB", soft_wrap=True)
+        console.print(f"woolly: projector for image input: {projector.name}, {megabytes:,} MB", soft_wrap=True)
     if with_draft:
         block = store.find_draft(path)
         said = (

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     ),
     Option(
         "--image",
-        "Picture, PDF file or video that goes before the prompt; may be repeated.",
+        "Image, PDF file or video that goes before the prompt; may be repeated.",
         list,
         metavar="FILE",
         section=ANSWER,

@@ -70,7 +70,7 @@ def show(
     else:
         with open_gguf(here or resolve(model)) as file:
             facts = _facts(file, ctx, kv_type, tensors)
-            facts |= _pictures(file.path, facts["memory"])
+            facts |= _images(file.path, facts["memory"])
     if identity:
         facts["identity"] = _identity(here or resolve(model))
     if as_json:
@@ -86,7 +86,7 @@ def _here(model: str) -> Path | None:
         return None
 
 
-def _pictures(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
+def _images(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
     """What the projector beside a model is, nothing if there is none; its tower is added to what the model takes."""
     from woolly.engine.multimodal import tower_backend, tower_bytes
     from woolly.llm.projector import describe_projector
@@ -104,9 +104,9 @@ def _pictures(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
     return {"pictures": seen | ({"cannot_run": projector.reason} if projector.reason else {})}
 
 
-def _told_of_pictures(pictures: dict[str, Any]) -> str:
-    place = "CPU" if pictures["runs_on"] == "cpu" else "GPU"
-    return f"{size(pictures['bytes'])}, {pictures['type']}, on the {place}"
+def _image_text(images: dict[str, Any]) -> str:
+    place = "CPU" if images["runs_on"] == "cpu" else "GPU"
+    return f"{size(images['bytes'])}, {images['type']}, on the {place}"
 
 
 def _identity(path: Path) -> dict[str, Any]:
@@ -254,9 +254,9 @@ def _print(facts: dict[str, Any]) -> None:
         console.print(f"parameters  {facts['parameters']:,}")
     if transcribes(facts["metadata"].get("general.architecture")):
         console.print("audio  hears, transcribes")
-    if pictures := facts.get("pictures"):
-        what = pictures.get("cannot_run") or _told_of_pictures(pictures)
-        console.print(f"pictures  {_printable(Path(pictures['projector']).name)} ({_printable(what)})")
+    if images := facts.get("pictures"):
+        what = images.get("cannot_run") or _image_text(images)
+        console.print(f"images  {_printable(Path(images['projector']).name)} ({_printable(what)})")
     if identity := facts.get("identity"):
         console.print(
             f"identity  {identity['id']} (arithmetic {identity['arithmetic']}, backend {identity['backend']},"
@@ -267,7 +267,7 @@ def _print(facts: dict[str, Any]) -> None:
         console.print(
             f"memory at {memory['ctx']} tokens  {size(memory['total'])}"
             f" (weights {size(memory['weights'])}, KV cache {size(memory['kv_cache'])}"
-            + (f", for pictures {size(memory['tower'])})" if "tower" in memory else ")")
+            + (f", for images {size(memory['tower'])})" if "tower" in memory else ")")
         )
         gpu, speed = facts["gpu"], facts["speed"]
         verdict = "fits" if memory["fits"] else "does NOT fit: a smaller type or --ctx takes less"

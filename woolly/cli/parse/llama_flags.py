@@ -138,8 +138,8 @@ _ROWS = (
     _harmless("--draft-p-split --spec-draft-p-split", _GUESSED),
     # What would change the answer.
     _F("-mmu --mmproj-url", reason="`woolly pull` fetches the projector of a model with it"),
-    _F("-mm --mmproj --image", reason="pictures belong to `woolly run`, `chat` and `serve`"),
-    _F("--media-path", reason="files of the server are not read for clients, which send pictures themselves"),
+    _F("-mm --mmproj --image", reason="images belong to `woolly run`, `chat` and `serve`"),
+    _F("--media-path", reason="files of the server are not read for clients, which send images themselves"),
     _F("--rope-freq-scale", reason="--rope-scale has its inverse"),
     _F("--yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast", reason=_KEYS),
     _F("-gan --grp-attn-n -gaw --grp-attn-w", reason=_FILE_SAYS),

@@ -1,4 +1,4 @@
-"""Senses: whether a model takes the pictures and audio that come with a prompt, before anything is opened."""
+"""Senses: whether a model takes the images and audio that come with a prompt, before anything is opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.store import WHEEL_MODELS, resolve
 
 def check_files(images: Sequence[str], audio: Sequence[str]) -> None:
     """RequestError, as the one who reads it would raise, for a file that is not there."""
-    for kind, files in (("picture", images), ("audio file", audio)):
+    for kind, files in (("image", images), ("audio file", audio)):
         for file in files:
             try:
                 Path(file).expanduser().stat()  # not open: a pipe can be opened once
@@ -25,7 +25,7 @@ def find_projector(
 ) -> str | Path | None:
     """Returns the projector to open with a model: the given one, or the one beside it; None if text is all it needs.
 
-    RequestError if no projector is known by which it would see the pictures or hear the audio. A model that is not
+    RequestError if no projector is known by which it would see the images or hear the audio. A model that is not
     here is left to those who fetch it, but for the default one, which only reads text.
     """
     from woolly.chat.media import without_projector

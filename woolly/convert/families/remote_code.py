@@ -53,7 +53,7 @@ def _baichuan(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]
     return _apart_in_pairs(c, name, block)
 
 
-# Matrices of tokens, and of rows of pictures.
+# Matrices of tokens, and of rows of images.
 _COGVLM = {
     **{f"self_attn.{x}_expert_query_key_value": f"{y}attn_qkv" for x, y in (("language", ""), ("vision", "vis_"))},
     **{f"self_attn.{x}_expert_dense": f"{y}attn_output" for x, y in (("language", ""), ("vision", "vis_"))},

@@ -1,4 +1,4 @@
-"""Pictures and audio of requests: a tower turns them into rows beside the answers, a bit of its work in each step."""
+"""Images and audio of requests: a tower turns them into rows beside the answers, a bit of its work in each step."""
 
 from typing import TYPE_CHECKING
 

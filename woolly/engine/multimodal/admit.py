@@ -1,4 +1,4 @@
-"""Which prompts with pictures a model takes."""
+"""Which prompts with images a model takes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def read_multimodal_prompt(
     prompt: Prompt, params: SamplingParams, tower: Tower | None, max_rows: int
 ) -> tuple[list[int], MultimodalInput]:
-    """A prompt with rows of pictures as tokens and its inputs; RequestError for pictures that cannot be seen here.
+    """A prompt with rows of images as tokens and its inputs; RequestError for images that cannot be seen here.
 
-    `max_rows` are the rows of one picture that see each other which a step has room for.
+    `max_rows` are the rows of one image that see each other which a step has room for.
     """
     if tower is None:
         raise RequestError(
@@ -42,7 +42,7 @@ def read_multimodal_prompt(
             raise RequestError(f"a piece has {n_rows} rows, but those up to {rows.first + rows.n} are asked for")
         if rows.sees_all and rows.n > max_rows:
             raise RequestError(
-                f"a picture has {rows.n} rows that see each other, but a step has room for {max_rows}; raise chunk",
+                f"an image has {rows.n} rows that see each other, but a step has room for {max_rows}; raise chunk",
                 names=("chunk",),
             )
     return tokens, inputs

@@ -1,4 +1,4 @@
-"""Encoders that a decoder reads, of texts and of audio: their rows come before its own, as those of pictures do."""
+"""Encoders that a decoder reads, of texts and of audio: their rows come before its own, as those of images do."""
 
 from __future__ import annotations
 

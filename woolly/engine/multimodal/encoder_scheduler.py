@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-# Rows that are kept for later requests: of some 100 pictures of 256 rows and 2,560 columns.
+# Rows that are kept for later requests: of some 100 images of 256 rows and 2,560 columns.
 _MAX_BYTES = 256 << 20
 
 
@@ -27,7 +27,7 @@ class EncoderRequest(Protocol):
 
     @property
     def multimodal(self) -> MultimodalInput | None:
-        """Its pictures."""
+        """Its images."""
 
     @property
     def n_computed(self) -> int:
@@ -121,7 +121,7 @@ class EncoderScheduler:
     def abandon(self) -> None:
         """Stops the tower's step under way if all that wait for it are cancelled. Any thread may call it.
 
-        One step of a large picture takes seconds on a small machine.
+        One step of a large image takes seconds on a small machine.
         """
         waiting = self._waiting
         if waiting and all(request.is_unwanted for request in waiting):

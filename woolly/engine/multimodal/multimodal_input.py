@@ -16,9 +16,9 @@ from woolly.multimodal import Placeholder, Prompt
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
-Key = tuple[bytes, int]  # a picture's digest, and which of its pieces
+Key = tuple[bytes, int]  # an image's digest, and which of its pieces
 
-FILLER = 0  # the token that stands where a row of a picture is
+FILLER = 0  # the token that stands where a row of an image is
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +41,12 @@ class PlaceholderRange:
 
 @dataclass(eq=False)
 class MultimodalInput:
-    """The pictures of one request. `embeddings` are those of its pieces that are made, as long as it needs them."""
+    """The images of one request. `embeddings` are those of its pieces that are made, as long as it needs them."""
 
     n_prompt: int
     placeholders: tuple[PlaceholderRange, ...]
     # [n_axes, n_prompt]: what each position turns by; None: all rows stand as tokens do. Axes are frame, line and
-    # column, or the position itself, column, line and number of the picture.
+    # column, or the position itself, column, line and number of the image.
     mrope_positions: Int32 | None
     identity: bytes  # of the tower
     n_source: int = 0  # first positions, of an encoder's rows, that the decoder's own read and do not go on from
@@ -58,7 +58,7 @@ class MultimodalInput:
 
     @property
     def mrope_delta(self) -> int:
-        """How far positions after the prompt turn from where they stand: a picture's rows stand close together."""
+        """How far positions after the prompt turn from where they stand: an image's rows stand close together."""
         return 0 if self.mrope_positions is None else int(self.mrope_positions[:, -1].max()) + 1 - self.n_prompt
 
     def overlapping(self, first: int, last: int) -> tuple[PlaceholderRange, ...]:
@@ -139,7 +139,7 @@ class MultimodalInput:
     def cache_tokens(self, tokens: Sequence[int], first: int) -> tuple[list[int], bytes]:
         """Tokens from a position on with other numbers in place of fillers, and what tells their rows apart.
 
-        The numbers are for reports: two pictures may share one. The digest of a page covers the bytes.
+        The numbers are for reports: two images may share one. The digest of a page covers the bytes.
         """
         out, extra = list(tokens), b""
         for place in self.overlapping(first, first + len(out)):
@@ -152,13 +152,13 @@ class MultimodalInput:
         return out, extra
 
     def _digest(self, place: PlaceholderRange) -> bytes:
-        """Names all rows of a piece: the picture, the piece, and the tower."""
+        """Names all rows of a piece: the image, the piece, and the tower."""
         digest, piece = place.key
         return hashlib.blake2b(digest + struct.pack("<I", piece) + self.identity, digest_size=20).digest()
 
 
 def has_placeholders(prompt: Sequence[int] | Prompt) -> TypeGuard[Prompt]:
-    """Whether rows of pictures are among the tokens."""
+    """Whether rows of images are among the tokens."""
     return any(isinstance(part, Placeholder) for part in prompt)
 
 
@@ -167,7 +167,7 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
     tokens: list[int] = []
     places: list[PlaceholderRange] = []
     turns: list[Int32] = []
-    at = begun = 0  # what the next token turns by, and the first rows of the latest picture
+    at = begun = 0  # what the next token turns by, and the first rows of the latest image
     n_axes = 4 if any(isinstance(part, Placeholder) and part.cell is not None for part in prompt) else 3
     for part in prompt:
         if not isinstance(part, Placeholder):
@@ -193,11 +193,11 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
 
 
 def _cells(rows: Placeholder, at: int) -> Int32:
-    """[4, n]: the position of each row, its column, its line, and the number of its picture."""
+    """[4, n]: the position of each row, its column, its line, and the number of its image."""
     assert rows.cell is not None
-    (line, column, picture), ones = rows.cell, np.ones(rows.n, np.int32)
+    (line, column, image), ones = rows.cell, np.ones(rows.n, np.int32)
     along = np.arange(rows.n, dtype=np.int32)
-    return np.stack([at + along, column + along, line * ones, picture * ones]).astype(np.int32)
+    return np.stack([at + along, column + along, line * ones, image * ones]).astype(np.int32)
 
 
 def _turns(rows: Placeholder, n_axes: int) -> Int32:

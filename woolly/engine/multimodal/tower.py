@@ -39,7 +39,7 @@ log = logging.getLogger("woolly.engine")
 
 # The most that a tower takes of the memory that a GPU has free: layers of the text model gain more by it.
 _GPU_SHARE = 0.25
-# Rows of a batch of several pictures that a GPU has room for: seven of CLIP's at 336 pixels.
+# Rows of a batch of several images that a GPU has room for: seven of CLIP's at 336 pixels.
 _GPU_ROWS = 4096
 
 Float32 = npt.NDArray[np.float32]
@@ -54,7 +54,7 @@ class _Half:
 
 
 class Tower:
-    """What makes rows of pictures, of audio or of both, and the file of their weights. Belongs to the engine's thread.
+    """What makes rows of images, of audio or of both, and the file of their weights. Belongs to the engine's thread.
 
     `kind` says for which of them a piece is; None is the first that the file has.
     """
@@ -67,12 +67,12 @@ class Tower:
 
     @property
     def settings(self) -> TowerSettings | AudioSettings:
-        """How pictures are prepared for it, or audio if it sees none."""
+        """How images are prepared for it, or audio if it sees none."""
         return self._half(None).traced.settings
 
     @property
     def vision(self) -> TowerSettings | None:
-        """How pictures are prepared for it; None if it sees none."""
+        """How images are prepared for it; None if it sees none."""
         settings = self._halves["image"].traced.settings if "image" in self._halves else None
         return settings if isinstance(settings, TowerSettings) else None
 
@@ -110,13 +110,13 @@ class Tower:
         """RequestError for a piece that the tower cannot read."""
         half = self._half(kind)
         settings, patch = half.traced.settings, half.traced.params.patch
-        what, part = ("audio", "frame") if isinstance(settings, AudioSettings) else ("picture", "patch")
+        what, part = ("audio", "frame") if isinstance(settings, AudioSettings) else ("image", "patch")
         if piece.values.shape[1] != patch:
             raise RequestError(f"a {part} has {piece.values.shape[1]} numbers, but the tower reads {patch}")
         most = half.stages[0].program.max_rows - 1 - (settings.n_queries if isinstance(settings, TowerSettings) else 0)
         if isinstance(settings, TowerSettings) and (n := piece.grid[1] * piece.grid[2]) > most:
             raise RequestError(
-                f"the picture has {n} patches of {settings.patch_size} x {settings.patch_size} pixels,"
+                f"the image has {n} patches of {settings.patch_size} x {settings.patch_size} pixels,"
                 f" but the tower takes {most}; send a smaller one"
             )
         try:
@@ -189,7 +189,7 @@ class Tower:
         if kind is None:
             return next(iter(self._halves.values()))
         if kind not in self._halves:
-            can = "does not support audio" if kind == "audio" else "sees no pictures"
+            can = "does not support audio" if kind == "audio" else "does not support images"
             raise RequestError(f"this model {can}: its projector (mmproj file) has no tower for them")
         return self._halves[kind]
 

@@ -16,7 +16,7 @@ _MOVED = 8
 
 
 def row_work(plan: Plan, n_rows: int) -> Sequence[float]:
-    """Returns the multiply-adds of one row of each step's result, if the picture has n rows; windows count as whole."""
+    """Returns the multiply-adds of one row of each step's result, if the image has n rows; windows count as whole."""
     load = Load(1, 0, n_rows)
     moved = (_MOVED * sum(plan.values[value].width for value in step.outputs) for step in plan.steps)
     return [more + step.cost(plan, load).products / n_rows for step, more in zip(plan.steps, moved, strict=True)]

@@ -66,7 +66,7 @@ class LoadedModel:
     program: Program
     adapters: tuple[Adapter, ...] = ()
     salt: bytes = b""  # of all pages: what the control vectors and the given metadata are
-    tower: multimodal.Tower | None = None  # what makes rows of pictures
+    tower: multimodal.Tower | None = None  # what makes rows of images
     source: multimodal.Source | None = None  # what reads prompts, if a decoder reads an encoder
     # The model compiled with other adapters; None: its state is on a device, which one program alone can use.
     compile: Callable[[Sequence[Adapter | None]], Program] | None = None
@@ -122,7 +122,7 @@ def load_model(
     takes one if the file has a block that guesses tokens. The block of a `draft_file` takes the place of the file's.
     `steered` explains the control vectors. With `stages` the program runs there. With `checks_memory`, RequestError for
     a model that the available memory cannot hold. With a `projector` (mmproj file) its tower is opened, too, and the
-    plan takes rows of pictures; one that cannot be used is left out with a line of the log unless `needs_projector`.
+    plan takes rows of images; one that cannot be used is left out with a line of the log unless `needs_projector`.
     `metadata` are values in place of the file's own.
     """
     check_ctx(ctx)
@@ -153,11 +153,11 @@ def load_model(
         prepared = weight_bytes(file, plan, backend, options)
         if projector is not None:
             if stages is not None:
-                raise RequestError("a model over stages sees no pictures yet; open it without a projector")
+                raise RequestError("a model over stages does not support images yet; open it without a projector")
             plan, tower = _with_tower(plan, projector, backend, options, is_needed=needs_projector)
         if plan.has_source:
             if stages is not None or tower is not None:
-                raise RequestError("a decoder that reads an encoder runs over no stages, and sees no pictures")
+                raise RequestError("a decoder that reads an encoder runs over no stages, and does not support images")
             most = min(max(ctx or 0, context_limit(file, plan)), MAX_TEXT)
             traced = trace_encoder(file, plan, ctx)
             its, options = _divided(options, traced.plans, plan)
@@ -249,7 +249,7 @@ def _compiled(
 def _with_tower(
     plan: Plan, projector: Path, backend: str, options: Options, *, is_needed: bool
 ) -> tuple[Plan, multimodal.Tower | None]:
-    """The plan that takes rows of pictures, and the tower that makes them; without both as `load_model` explains."""
+    """The plan that takes rows of images, and the tower that makes them; without both as `load_model` explains."""
     tower: multimodal.Tower | None = None
     try:
         tower = multimodal.open_tower(projector, backend, options)
@@ -259,7 +259,7 @@ def _with_tower(
             tower.close()
         if is_needed or not isinstance(error, (GGUFError, ModelError, PlanError, UnsupportedError)):
             raise
-        log.warning("%s is not used, so the model sees no pictures: %s", projector.name, error)
+        log.warning("%s is not used, so the model does not support images: %s", projector.name, error)
         return plan, None
 
 
@@ -323,7 +323,7 @@ def default_snapshots(program: Program) -> int:
 def default_batch_size(program: Program, kv_tokens: int, chunk: int | None, *, has_tower: bool) -> AdaptiveBatchSize:
     """How many requests run at once: at least 16, and as many more as the device may gain by and the memory holds.
 
-    Answers take at most a quarter of the `chunk` rows of a step, so that prompts advance beside them. Rows of a picture
+    Answers take at most a quarter of the `chunk` rows of a step, so that prompts advance beside them. Rows of an image
     that see each other must fit into a step beside all answers, so that models that see have 16.
     """
     first, most = _BATCH_SIZES_GPU if program.about.device else _BATCH_SIZES_CPU

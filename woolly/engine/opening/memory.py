@@ -32,7 +32,7 @@ class Estimate:
     n_ctx: int
     gpus: tuple[Gpu, ...] = ()  # that have it; none: the system's memory has
     may_split: bool = False  # whether the system's memory may have what the GPUs cannot hold
-    tower: int = 0  # what sees pictures: its weights and its working memory
+    tower: int = 0  # what sees images: its weights and its working memory
 
     @property
     def total(self) -> int:
@@ -60,7 +60,7 @@ def estimate(
 ) -> Estimate:
     """Returns what a model takes at least, with the draft of its plan and a cache of `kv_tokens`, or one context.
 
-    With a `projector` its tower counts, as it is while it reads the largest picture. A model on GPUs has none.
+    With a `projector` its tower counts, as it is while it reads the largest image. A model on GPUs has none.
     """
     gpus, kind = _gpus(backend, options), options.kv_type or "f16"
     weights = _all_weights(file, plan, backend)
@@ -140,7 +140,7 @@ def shortage(name: str, needed: Estimate, freed: int = 0) -> str | None:
         available += available_memory()
     if needed.total <= available:
         return None
-    tower = f", {_gb(needed.tower)} for pictures" if needed.tower else ""
+    tower = f", {_gb(needed.tower)} for images" if needed.tower else ""
     where = f" on {' and '.join(dict.fromkeys(gpu.name for gpu in needed.gpus))}" if needed.gpus else ""
     where += " and here" * needed.may_split
     return (

@@ -75,12 +75,12 @@ def assemble(work: Work, slots: Slots | None, windows: Callable[[Int32], Int32 |
         adapters=np.array(scales, np.float32) if scales[0] else None,
     )
     if any(span.request.multimodal is not None for span in work.spans):
-        batch = with_pictures(batch, work)
+        batch = with_multimodal(batch, work)
     return batch if slots is None else slots.put_into(batch)
 
 
-def with_pictures(batch: Batch, work: Work) -> Batch:
-    """The batch with rows of pictures in their places, and with what rows turn by and see."""
+def with_multimodal(batch: Batch, work: Work) -> Batch:
+    """The batch with rows of images in their places, and with what rows turn by and see."""
     at: list[int] = []
     rows: list[npt.NDArray[np.float32]] = []
     each = [span.request.multimodal for span in work.spans]
@@ -98,7 +98,7 @@ def with_pictures(batch: Batch, work: Work) -> Batch:
         rows += its
         places[begin:end, 0] = inputs.visual_mask(first, last)
         if inputs.mrope_positions is not None:
-            turns[:, begin:end] = inputs.rope_positions(first, last)  # a model's pictures have as many axes each
+            turns[:, begin:end] = inputs.rope_positions(first, last)  # a model's images have as many axes each
             has_turns = True
         if (seen := inputs.attention_ranges(first, last)) is not None:
             sees[begin:end] = seen

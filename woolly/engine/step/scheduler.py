@@ -210,7 +210,7 @@ class Scheduler:
     def forget(self, tokens: Sequence[int], salt: bytes, digests: Sequence[bytes] | None = None) -> int:
         """Removes the pages of a text from the index, but those in use, and from disk; returns their number.
 
-        Without `digests` they are computed from the tokens, which name no pictures.
+        Without `digests` they are computed from the tokens, which name no images.
         """
         if digests is None:
             made: list[bytes] = []
@@ -386,7 +386,7 @@ class Scheduler:
 
 
 def _fit(request: Request, n: int, most: int) -> int:
-    """N rows of a request; rows of a picture that see each other come whole: so fewer, or more, up to `most`."""
+    """N rows of a request; rows of an image that see each other come whole: so fewer, or more, up to `most`."""
     if request.multimodal is None:
         return n
     first = request.n_computed

@@ -1,4 +1,4 @@
-"""Towers: from patches of a picture, or frames of an audio clip, to rows of a prompt. One file for each family."""
+"""Towers: from patches of an image, or frames of an audio clip, to rows of a prompt. One file for each family."""
 
 from typing import TYPE_CHECKING
 

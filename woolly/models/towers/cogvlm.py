@@ -1,4 +1,4 @@
-"""CogVLM: EVA-CLIP, whose layers norm what they add, a gated network, and two rows of the file around a picture's."""
+"""CogVLM: EVA-CLIP, whose layers norm what they add, a gated network, and two rows of the file around an image's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.models.towers.vit import mlp, square, with_class
 from woolly.plan import Handle, Tracer
 
 PROJECTORS = ("cogvlm",)
-CONSTANTS = ("v.boi", "v.eoi")  # the rows before and after those of a picture
+CONSTANTS = ("v.boi", "v.eoi")  # the rows before and after those of an image
 
 _EPS = 1e-5  # of the projector's norm, which files do not say
 

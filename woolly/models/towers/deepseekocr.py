@@ -20,7 +20,7 @@ from woolly.models.towers.vit import layer
 from woolly.plan import Tracer
 
 PROJECTORS = ("deepseekocr",)
-CONSTANTS = ("v.image_newline", "v.view_seperator")  # the end of each line, and of the picture
+CONSTANTS = ("v.image_newline", "v.view_seperator")  # the end of each line, and of the image
 
 _CLIP_EPS = 1e-5  # files have SAM's
 # Each reads what the one before gives, of squares of as many places.
@@ -31,13 +31,13 @@ def _sam(hp: TowerParams) -> Sam:
     tile, patch = hp.settings.tile_size, hp.settings.patch_size
     if hp.side % 4 or tile % (4 * patch) or not 0 < tile < hp.settings.image_size:
         raise ModelError(
-            f"a tower for pictures of {hp.settings.image_size} pixels and tiles of {tile} cannot make one row of 4 x 4"
+            f"a tower for images of {hp.settings.image_size} pixels and tiles of {tile} cannot make one row of 4 x 4"
             f" patches of {patch}"
         )
     return read_sam(hp, (tile // patch,))
 
 
-def picture_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
+def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
     """SAM, three filters that mix channels of 3 x 3 places, and CLIP."""
     names = ("blk.", "patch_embd.", "pos_embd.", "ones.", "all.", "window.", "neck.0.", "neck.1.")
     return (
@@ -109,7 +109,7 @@ def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Places by windows; what filters cover; and the class row before the rows of CLIP."""
     sam, side = _sam(hp), grid[1]
     if grid != (1, side, side):
-        raise ValueError(f"the tower reads square pictures, not {grid[1]} x {grid[2]} patches")
+        raise ValueError(f"the tower reads square images, not {grid[1]} x {grid[2]} patches")
     n_rows = (side // 4) ** 2
     order = np.arange(-1, n_rows, dtype=np.int32)
     first = 1 + sum((one // 4) ** 2 for one in sam.sides[: sam.sides.index(side)]) if side in sam.sides else 0

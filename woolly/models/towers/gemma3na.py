@@ -106,7 +106,7 @@ def constants(hp: AudioParams) -> npt.NDArray[np.float32]:
 
 
 def hard_rows(tensors: Mapping[str, Tensor], begin: str, places: list[int]) -> npt.NDArray[np.float32]:
-    """[n, width]: what tokens of audio, or of pictures, are to the text model, by their places in their table."""
+    """[n, width]: what tokens of audio, or of images, are to the text model, by their places in their table."""
     table, norm, matrix = (
         np.asarray(_array(tensors, f"{begin}.{name}.weight"), np.float64)
         for name in ("embedding", "hard_emb_norm", "input_projection")

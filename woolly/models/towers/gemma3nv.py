@@ -1,6 +1,6 @@
 """Gemma 3n's eyes: MobileNet-V5, whose filters stride until a row is 32 x 32 pixels; rows of 16 and of 32 are fused.
 
-A row is a place of the picture with all its channels, so filters of one place are matrices, and norms are those of
+A row is a place of the image with all its channels, so filters of one place are matrices, and norms are those of
 rows. Filters over several places are matrices, too, if they mix channels: rows of the stage before stand side by side.
 Those of each channel alone read the rows that `Batch.places` names.
 """
@@ -26,8 +26,8 @@ from woolly.plan import Handle, Tracer
 PROJECTORS = ("gemma3nv",)
 
 _EPS = 1e-6
-_SIDE = 16  # rows of the prompt of each side of a picture, whatever its size
-_END = 0  # place in the table of tokens of pictures: the end of a picture
+_SIDE = 16  # rows of the prompt of each side of an image, whatever its size
+_END = 0  # place in the table of tokens of images: the end of an image
 # Columns of places: filters of 3 x 3 and 5 x 5 around each place, then those that stride.
 _FILTERS = ((3, 1), (5, 1), (3, 2), (5, 2))
 _FIRST = {one: sum(side**2 for side, _ in _FILTERS[:i]) for i, one in enumerate(_FILTERS)}
@@ -167,7 +167,7 @@ def _pooled(hp: TowerParams) -> int:
     return hp.settings.image_size // 16 // _SIDE
 
 
-def picture_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
+def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
     """The first filters, then a stage for each resolution, which makes the rows of the next."""
     _pooled(hp)
     edges, (one, *ones), (two, *twos), (last, *lasts) = (_blocks(hp, group) for group in range(4))
@@ -216,7 +216,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
-    """[1, width]: the row that ends a picture."""
+    """[1, width]: the row that ends an image."""
     return hard_rows(hp.tensors, "mm", [_END])
 
 
@@ -224,7 +224,7 @@ def arrange(hp: TowerParams, grid: Grid) -> tuple[Arrangement, ...]:
     """Places line by line of each resolution, up to where keys and values are of each second place."""
     size = hp.settings.image_size
     if grid != (1, _SIDE, _SIDE):
-        raise ValueError(f"the tower reads pictures of {_SIDE} x {_SIDE} patches, not {grid[1]} x {grid[2]}")
+        raise ValueError(f"the tower reads images of {_SIDE} x {_SIDE} patches, not {grid[1]} x {grid[2]}")
     edges = len(_blocks(hp, 0))
     filters = [_taps(size // 2, 3, 2), *[_taps(size // 4, 3, 1)] * (edges - 1)]
     return (

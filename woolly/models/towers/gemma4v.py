@@ -1,4 +1,4 @@
-"""Gemma 4: pictures of any size, a table for columns and one for lines, norms around all, the mean of 3 x 3 patches."""
+"""Gemma 4: images of any size, a table for columns and one for lines, norms around all, the mean of 3 x 3 patches."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
-    """[3, width]: the rows that end a line, that begin a picture, and that end it."""
+    """[3, width]: the rows that end a line, that begin an image, and that end it."""
     names = (*_ROWS, "mm.model.fc.weight", "mm.model.fc.bias", "mm.post_norm.weight")
     if missing := [name for name in names if name not in hp.tensors]:
         raise ModelError(f"tensor {missing[0]} is missing")

@@ -1,4 +1,4 @@
-"""Kimi-VL (MoonViT): a table of positions, stretched to the picture, and rope by column and line in turn."""
+"""Kimi-VL (MoonViT): a table of positions, stretched to the image, and rope by column and line in turn."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of the largest picture, with those that fill up a line and a column."""
+    """Patches of the largest image, with those that fill up a line and a column."""
     pixels = hp.settings.max_pixels
     n = pixels // hp.settings.patch_size**2 if pixels else MAX_PATCHES
     return n + 2 * hp.merge * (MAX_SIDE_PATCHES + 1) + 4

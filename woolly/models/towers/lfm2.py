@@ -1,4 +1,4 @@
-"""LFM2-VL: SigLIP 2, whose table of positions is stretched to the picture, 2 x 2 patches in a row, two matrices."""
+"""LFM2-VL: SigLIP 2, whose table of positions is stretched to the image, 2 x 2 patches in a row, two matrices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
 
 
 def _taps(hp: TowerParams) -> int:
-    """Places of the table that a patch of the thinnest picture is made of: a whole line or column, two wide."""
+    """Places of the table that a patch of the thinnest image is made of: a whole line or column, two wide."""
     return 2 * hp.table_side + 2
 
 

@@ -21,7 +21,7 @@ PROJECTORS = ("minicpmv4_6",)
 _BLOCK = 4  # patches that become one, twice
 
 
-def picture_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
+def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
     """What is before the first merger, and what is after it; or all."""
     if hp.merge not in (2, 4):
         raise ModelError(f"metadata key clip.vision.projector.scale_factor is {hp.merge}; 2 or 4 was expected")

@@ -1,4 +1,4 @@
-"""PaddleOCR-VL: SigLIP with rope over lines and columns, its table stretched to the picture; a norm, two matrices."""
+"""PaddleOCR-VL: SigLIP with rope over lines and columns, its table stretched to the image; a norm, two matrices."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class AudioParams:
 
 @dataclass(frozen=True)
 class TowerParams:
-    """Sizes of a vision transformer, and how its pictures are cut."""
+    """Sizes of a vision transformer, and how its images are cut."""
 
     settings: TowerSettings
     width: int
@@ -82,7 +82,7 @@ class TowerParams:
 
     @property
     def side(self) -> int:
-        """Patches of a side of the picture, or tile, that the tower was trained with."""
+        """Patches of a side of the image, or tile, that the tower was trained with."""
         return self.settings.image_size // self.settings.patch_size
 
     @property
@@ -98,7 +98,7 @@ class TowerParams:
 
 
 def read_tower(keys: Keys, settings: TowerSettings, tensors: Mapping[str, Tensor]) -> TowerParams:
-    """The parameters that all towers for pictures have."""
+    """The parameters that all towers for images have."""
     act: Act | None = None
     if keys.flag("use_gelu", False) or keys.flag("use_silu", False):
         act = "silu" if keys.flag("use_silu", False) else "gelu"

@@ -36,6 +36,6 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Patches of a picture within the longest side, whose sides are filled up to whole rows."""
+    """Patches of an image within the longest side, whose sides are filled up to whole rows."""
     longest = hp.settings.preproc_image_size or hp.settings.image_size
     return (longest // hp.settings.patch_size + hp.merge) ** 2

@@ -1,4 +1,4 @@
-"""Qwen 2 VL, 2.5 VL and 2.5 Omni: pictures of any size, rope over lines and columns, 2 x 2 patches in a row.
+"""Qwen 2 VL, 2.5 VL and 2.5 Omni: images of any size, rope over lines and columns, 2 x 2 patches in a row.
 
 2.5 has RMS norms, gates, and windows in all layers but each n-th.
 """
@@ -31,7 +31,7 @@ def build(p: Tracer, hp: TowerParams) -> None:
 
 
 def patches(p: Tracer, hp: TowerParams) -> Handle:
-    """Patches of two frames. If rows bring one alone, a picture that stands still, it counts for both."""
+    """Patches of two frames. If rows bring one alone, an image that stands still, it counts for both."""
     given = p.given(width=hp.patch * hp.settings.family.depth)
     first, second = p.split(given, hp.patch, hp.patch) if hp.settings.family.depth == 2 else (given, given)
     return p.linear(first, "v.patch_embd", width=hp.width) + p.linear(second, "v.patch_embd.weight.1", width=hp.width)
@@ -69,7 +69,7 @@ def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
 
 
 def both_frames(hp: TowerParams, grid: Grid, order: Int32) -> Int32:
-    """[n_rows, frames of a patch]: patches of both frames side by side; a picture's one frame stands for both."""
+    """[n_rows, frames of a patch]: patches of both frames side by side; an image's one frame stands for both."""
     frames, height, width = grid
     depth = hp.settings.family.depth
     if frames > depth:

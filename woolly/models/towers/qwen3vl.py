@@ -1,4 +1,4 @@
-"""Qwen 3 VL: Qwen 2 VL with a table of positions, stretched to the picture, and rows of layers for the decoder's."""
+"""Qwen 3 VL: Qwen 2 VL with a table of positions, stretched to the image, and rows of layers for the decoder's."""
 
 from __future__ import annotations
 

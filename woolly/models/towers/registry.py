@@ -1,9 +1,9 @@
 """The one way from a projector's file to the plans of its towers.
 
 Every module of this folder that has `PROJECTORS` is a family of towers; it lists the `clip.projector_type`s. `build`
-says the plan of a tower for pictures, or `picture_stages` several, `stages` those of an audio tower, and `arrange`
+says the plan of a tower for images, or `vision_stages` several, `stages` those of an audio tower, and `arrange`
 how patches, or frames, go through it. Both may have `remake`, tensors that steps read in another form, and
-`constants`, which computes rows of the prompt from the file alone. A tower for pictures may have `CONSTANTS`, names of
+`constants`, which computes rows of the prompt from the file alone. A tower for images may have `CONSTANTS`, names of
 rows that the file holds as they come into the prompt, and `max_patches`, its largest piece.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from woolly.models.towers.transducer import TracedTransducer
 
 _AUDIO = ("a.", "mm.a.")  # how the names of an audio tower begin
-_MAX_IMAGE_ROWS = 8 * MAX_PATCHES  # rows of one run for a picture
+_MAX_IMAGE_ROWS = 8 * MAX_PATCHES  # rows of one run for an image
 _MAX_ROWS = 2048  # of a run of a stage whose rows do not see each other: 35 MB for the widest filters
 
 
@@ -64,7 +64,7 @@ class TracedTower:
 
 
 def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
-    """The towers of a file that `general.architecture` calls clip: one for pictures, one for audio, or both."""
+    """The towers of a file that `general.architecture` calls clip: one for images, one for audio, or both."""
     try:
         halves = read_halves(file.metadata)
         keys = Keys(file.metadata, "clip")
@@ -78,17 +78,17 @@ def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
 
 
 def _trace_vision(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedTower:
-    module = _module(settings.projector, "build", "picture_stages")
+    module = _module(settings.projector, "build", "vision_stages")
     tensors = _shaped(file, getattr(module, "TRANSPOSED", ()))
     params = read_tower(keys, settings, tensors)
     if hasattr(module, "remake"):
         tensors |= module.remake(params)
     one = hasattr(module, "build")
-    builders = (StageBuilder(module.build, ("",)),) if one else module.picture_stages(params)
+    builders = (StageBuilder(module.build, ("",)),) if one else module.vision_stages(params)
     n_rows = _max_patches(module, params) + 1 + settings.n_queries
     if n_rows > _MAX_IMAGE_ROWS:
         raise ModelError(
-            f"the largest picture would have {n_rows} rows of the tower; at most {_MAX_IMAGE_ROWS} are taken"
+            f"the largest image would have {n_rows} rows of the tower; at most {_MAX_IMAGE_ROWS} are taken"
         )
     left, stages = dict(tensors), list[TowerStage]()
     for builder in builders:

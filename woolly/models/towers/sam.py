@@ -1,7 +1,7 @@
 """SAM's encoder: windows, or all places, whose scores know how many lines and columns two places are apart.
 
 As `relative.py` says it: waves of the distance are products of waves of two positions, here of lines and of columns.
-Windows reach beyond the picture. What they find there is keys and values of zeros, which have the biases; in layers
+Windows reach beyond the image. What they find there is keys and values of zeros, which have the biases; in layers
 that look at everything a place beyond is not seen.
 """
 
@@ -31,21 +31,21 @@ EPS = 1e-6
 _GLOBAL = (2, 5, 8, 11)  # layers that look at everything; files do not say
 _WINDOW = 14  # places of a side
 _MAX_LAYERS = 1024
-_UNSEEN = -1e9  # what the score of a place beyond the picture has added
-# Columns of places: the table of positions, whether a row is a place of the picture, which of the sizes it has, and
+_UNSEEN = -1e9  # what the score of a place beyond the image has added
+# Columns of places: the table of positions, whether a row is a place of the image, which of the sizes it has, and
 # what its key begins with.
 _POSITION, _IS_PLACE, _KEY, _SIZES = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Sam:
-    """Sizes of the encoder. Pictures have the side of its table, or another of `sides`."""
+    """Sizes of the encoder. Images have the side of its table, or another of `sides`."""
 
     width: int
     n_layers: int
     heads: int
     window: int
-    sides: tuple[int, ...]  # places of a side of each size of pictures, the trained one first
+    sides: tuple[int, ...]  # places of a side of each size of images, the trained one first
 
     @property
     def head_dim(self) -> int:
@@ -57,7 +57,7 @@ class Sam:
         return self.sides[0] if layer in _GLOBAL else self.window
 
     def padded(self, side: int) -> int:
-        """Places of a side with those beyond the picture that windows have."""
+        """Places of a side with those beyond the image that windows have."""
         return -(-side // self.window) * self.window
 
     def build(self, p: Tracer, hp: TowerParams) -> Handle:
@@ -80,7 +80,7 @@ class Sam:
         q, k, v = (p.linear(h, "attn.qkv", width=self.width, first=i * self.width) for i in range(3))
         p.skip("attn.pos_h", "attn.pos_w")  # read as waves
         read = q
-        if is_global:  # each size of pictures has distances of its own
+        if is_global:  # each size of images has distances of its own
             read = q * sizes[0]
             for one in sizes[1:]:
                 read = p.join(read, q * one, heads=heads)
@@ -124,10 +124,10 @@ class Sam:
         return out
 
     def _waves(self, by_axis: list[Float64], side: int, reach: int) -> Float64:
-        """[4 * reach, head_dim]: from q to what turns, for pictures of a side: lines then columns, twice."""
+        """[4 * reach, head_dim]: from q to what turns, for images of a side: lines then columns, twice."""
         halves = []
         for table in by_axis:
-            # Distances that such a picture does not have say nothing: zeros.
+            # Distances that such an image does not have say nothing: zeros.
             by_distance = np.zeros((2 * reach - 1, self.head_dim))
             by_distance[reach - side : reach + side - 1] = _stretched(table, 2 * side - 1)
             waves = waves_of("waves", by_distance[None], 1)["waves.weight"].dequantize()
@@ -136,7 +136,7 @@ class Sam:
         return np.concatenate(halves, axis=1).reshape(4 * reach, self.head_dim)
 
     def _keys(self, name: str, reach: int) -> dict[str, Tensor]:
-        """What keys begin with before they turn, the frequencies, and what makes places beyond the picture unseen."""
+        """What keys begin with before they turn, the frequencies, and what makes places beyond the image unseen."""
         given = turned_tensors(name, reach)
         divisors = np.tile(given[f"{name}.divisors"].dequantize(), 2)
         begun = np.repeat(np.array([1.0, 0.0]), 2 * reach)
@@ -153,10 +153,10 @@ class Sam:
         }
 
     def arrange(self, side: int) -> Arrangement:
-        """Places by windows, those beyond the picture among them; results line by line."""
+        """Places by windows, those beyond the image among them; results line by line."""
         if side not in self.sides:
             known = " or ".join(f"{one} x {one}" for one in self.sides)
-            raise ValueError(f"the tower reads pictures of {known} patches, not {side} x {side}")
+            raise ValueError(f"the tower reads images of {known} patches, not {side} x {side}")
         window, n = self.window, self.padded(side) // self.window
         lines, columns = (
             one.reshape(n, window, n, window).transpose(0, 2, 1, 3).reshape(-1)
@@ -185,13 +185,13 @@ class Sam:
 
 
 def read_sam(hp: TowerParams, others: Sequence[int]) -> Sam:
-    """The sizes that the file gives, for pictures of the trained side, and of some other sides in places."""
+    """The sizes that the file gives, for images of the trained side, and of some other sides in places."""
     width, heads = hp.keys.positive("vision.sam.embedding_length"), hp.keys.positive("vision.sam.head_count")
     n_layers, window = hp.keys.positive("vision.sam.block_count"), hp.keys.positive("vision.window_size", _WINDOW)
     if width % heads or n_layers > _MAX_LAYERS or window > hp.side:
         raise ModelError(
             f"the tower claims {n_layers} blocks of SAM, of at most {_MAX_LAYERS}, {heads} heads in a width of"
-            f" {width}, and windows of {window} in pictures of {hp.side} places"
+            f" {width}, and windows of {window} in images of {hp.side} places"
         )
     return Sam(width, n_layers, heads, window, (hp.side, *others))
 

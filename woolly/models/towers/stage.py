@@ -21,7 +21,7 @@ class StageBuilder:
 
     build: Callable[[Tracer, Any], None]
     names: tuple[str, ...]
-    patches: int = 1  # of a picture that are one row of the stage
+    patches: int = 1  # of an image that are one row of the stage
 
 
 @dataclass(frozen=True, eq=False)

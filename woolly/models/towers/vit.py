@@ -1,4 +1,4 @@
-"""The layer that all transformers of towers share, and where a square picture's patches stand."""
+"""The layer that all transformers of towers share, and where a square image's patches stand."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def max_patches(hp: TowerParams) -> int:
 
 
 def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> Arrangement:
-    """Patches of a picture of the trained size, by blocks that make one row; a class row may come first.
+    """Patches of an image of the trained size, by blocks that make one row; a class row may come first.
 
     Each row has a place in the table of positions, one in that of the class row, and one that takes the patches' bias
     off the class row, which has no patch.
     """
     if grid != (1, hp.side, hp.side):
-        raise ValueError(f"the tower reads pictures of {hp.side} x {hp.side} patches, not {grid[1]} x {grid[2]}")
+        raise ValueError(f"the tower reads images of {hp.side} x {hp.side} patches, not {grid[1]} x {grid[2]}")
     order = by_blocks(grid, hp.merge)
     n_patches = len(order)
     if has_class:

@@ -1,4 +1,4 @@
-"""PREPARING: what the processor of each family makes of a picture before its tower reads it, one file per family."""
+"""PREPARING: what the processor of each family makes of an image before its tower reads it, one file per family."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from woolly.multimodal.processing import (
 )
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.prepared import Prepared
     from woolly.multimodal.processing.cut import Cut
     from woolly.multimodal.settings import TowerSettings
@@ -34,10 +34,10 @@ class Preparing(Protocol):
     """A file of this folder."""
 
     def cut(self, height: int, width: int, settings: TowerSettings) -> Cut:
-        """Returns the pieces of a picture of this size; RequestError for a shape that the family does not take."""
+        """Returns the pieces of an image of this size; RequestError for a shape that the family does not take."""
 
-    def prepare(self, picture: Picture, settings: TowerSettings) -> Prepared:
-        """Returns the picture in these pieces."""
+    def prepare(self, image: Image, settings: TowerSettings) -> Prepared:
+        """Returns the image in these pieces."""
 
 
 # By `clip.projector_type`.
@@ -68,12 +68,12 @@ PREPARING: Mapping[str, Preparing] = {
 }
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
-    """Returns a picture as the tower reads it; RequestError if the family cannot take one of its shape."""
-    return PREPARING[settings.projector].prepare(picture, settings)
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
+    """Returns an image as the tower reads it; RequestError if the family cannot take one of its shape."""
+    return PREPARING[settings.projector].prepare(image, settings)
 
 
 def measure(size: tuple[int, int], settings: TowerSettings) -> Layout:
-    """Returns what a picture of this height and width becomes in a prompt; nothing of it is computed, nor held."""
+    """Returns what an image of this height and width becomes in a prompt; nothing of it is computed, nor held."""
     cut = PREPARING[settings.projector].cut(*size, settings)
     return lay_out(cut.emptied(size, settings), settings)

@@ -1,4 +1,4 @@
-"""The Cut: which pieces a picture becomes, known before any of its pixels is resized."""
+"""The Cut: which pieces an image becomes, known before any of its pixels is resized."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Cut:
         return cls(((size, size),) * (lines * columns + 1), (lines, columns))
 
     def emptied(self, size: tuple[int, int], settings: TowerSettings) -> Prepared:
-        """Returns what a picture of this height and width becomes, without its values: for counting its rows."""
+        """Returns what an image of this height and width becomes, without its values: for counting its rows."""
         patch = settings.patch_size
         pieces = []
         for height, width in self.sizes:

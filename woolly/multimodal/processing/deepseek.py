@@ -1,4 +1,4 @@
-"""DeepSeek-OCR: a large picture is stretched over tiles, then all of it stands in the middle of a grey square."""
+"""DeepSeek-OCR: a large image is stretched over tiles, then all of it stands in the middle of a grey square."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.multimodal.picture import Picture, check_pillow
+from woolly.multimodal.image import Image, check_pillow
 from woolly.multimodal.prepared import Prepared
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.internvl import choose_grid
@@ -19,7 +19,7 @@ _MIN_TILES, _MAX_TILES = 2, 9  # tiles, if the file does not say
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
-    """Returns tiles if the picture is larger than one, and an overview, which is larger than a tile."""
+    """Returns tiles if the image is larger than one, and an overview, which is larger than a tile."""
     tile, overview = settings.tile_size, (settings.image_size,) * 2
     if max(height, width) <= tile:
         return Cut((overview,))
@@ -29,20 +29,21 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut(((tile, tile),) * (lines * columns) + (overview,), (lines, columns))
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
     """Returns the pieces of `cut`."""
-    (lines, columns), tile = cut(picture.height, picture.width, settings).tiles, settings.tile_size
-    tiles = tiles_of(resize(picture.pixels, lines * tile, columns * tile, "bicubic"), tile) if lines else []
-    shown = [*tiles, _within(picture.pixels, settings)]
+    (lines, columns), tile = cut(image.height, image.width, settings).tiles, settings.tile_size
+    tiles = tiles_of(resize(image.pixels, lines * tile, columns * tile, "bicubic"), tile) if lines else []
+    shown = [*tiles, _within(image.pixels, settings)]
     pieces = [piece_of(one, settings) for one in shown]
-    return Prepared.of("image", pieces, tiles=(lines, columns), size=picture.size)
+    return Prepared.of("image", pieces, tiles=(lines, columns), size=image.size)
 
 
 def _within(pixels: Pixels, settings: TowerSettings) -> Pixels:
-    """Returns the picture in its own shape in the middle of a square, filled with the mean colour."""
+    """Returns the image in its own shape in the middle of a square, filled with the mean colour."""
     check_pillow()
-    from PIL import Image, ImageOps
+    import PIL.Image
+    from PIL import ImageOps
 
     side, colour = settings.image_size, tuple(int(one * 255) for one in settings.mean)
-    filled = ImageOps.pad(Image.fromarray(pixels), (side, side), Image.Resampling.BICUBIC, color=colour)
+    filled = ImageOps.pad(PIL.Image.fromarray(pixels), (side, side), PIL.Image.Resampling.BICUBIC, color=colour)
     return np.asarray(filled)

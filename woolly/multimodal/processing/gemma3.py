@@ -1,4 +1,4 @@
-"""Gemma 3 and CogVLM: a picture is squashed to a square.
+"""Gemma 3 and CogVLM: an image is squashed to a square.
 
 Pan and scan, which the processor of Gemma 3 leaves off, is left off here too.
 """
@@ -12,17 +12,17 @@ from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.settings import TowerSettings
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
-    """Returns one square, whatever the picture."""
+    """Returns one square, whatever the image."""
     return Cut(((settings.image_size, settings.image_size),))
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
-    """Returns the picture as one square piece."""
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
+    """Returns the image as one square piece."""
     side = settings.image_size
-    square = resize(picture.pixels, side, side, "bicubic" if settings.projector == "cogvlm" else "bilinear")
-    return Prepared.of("image", [piece_of(square, settings)], size=picture.size)
+    square = resize(image.pixels, side, side, "bicubic" if settings.projector == "cogvlm" else "bilinear")
+    return Prepared.of("image", [piece_of(square, settings)], size=image.size)

@@ -1,4 +1,4 @@
-"""Gemma 4: a picture keeps its shape and fills a number of rows; pixels go from 0 to 1, the tower does the rest."""
+"""Gemma 4: an image keeps its shape and fills a number of rows; pixels go from 0 to 1, the tower does the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.settings import TowerSettings
 
 _MAX_ROWS = 280  # as the processor has it; files do not say
@@ -24,7 +24,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     grow = math.sqrt(most / (height * width))
     high, wide = int(grow * height // side), int(grow * width // side)
     if high == wide == 0:
-        raise RequestError(f"the picture has {width} x {height} pixels, which give no row; send a larger one")
+        raise RequestError(f"the image has {width} x {height} pixels, which give no row; send a larger one")
     longest = most // side**2
     if high == 0:
         high, wide = 1, min(width // height, longest)
@@ -33,7 +33,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut(((high * side, wide * side),))
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
-    """Returns the picture as one piece."""
-    pixels = resize(picture.pixels, *cut(picture.height, picture.width, settings).sizes[0], "bicubic")
-    return Prepared.of("image", [piece_of(pixels, settings)], size=picture.size)
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
+    """Returns the image as one piece."""
+    pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
+    return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)

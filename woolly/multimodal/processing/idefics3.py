@@ -1,4 +1,4 @@
-"""Idefics 3 and SmolVLM: a picture is enlarged or shrunk to its longest side, then cut into tiles with an overview."""
+"""Idefics 3 and SmolVLM: an image is enlarged or shrunk to its longest side, then cut into tiles with an overview."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.settings import TowerSettings
 
 _MAX_SIDE = 4096  # as the processor has it
@@ -24,22 +24,22 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut.into_tiles(whole[0] // size, whole[1] // size, size)
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
-    """Returns tiles, then the whole picture as a tile; the latter alone if one tile holds all of it."""
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
+    """Returns tiles, then the whole image as a tile; the latter alone if one tile holds all of it."""
     size, longest = settings.image_size, _max_side(settings)
     # Each size is a resize of its own, as in the processor: two filters in a row are not one.
-    pixels = resize(picture.pixels, *_fit_longest(picture.height, picture.width, longest), "lanczos")
+    pixels = resize(image.pixels, *_fit_longest(image.height, image.width, longest), "lanczos")
     pixels = resize(pixels, *_whole_tiles(pixels.shape[0], pixels.shape[1], size), "lanczos")
     lines, columns = pixels.shape[0] // size, pixels.shape[1] // size
     if (lines, columns) == (1, 1):
-        return Prepared.of("image", [piece_of(pixels, settings)], size=picture.size)
+        return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)
     tiles = [*tiles_of(pixels, size), resize(pixels, size, size, "lanczos")]
     pieces = [piece_of(tile, settings) for tile in tiles]
-    return Prepared.of("image", pieces, tiles=(lines, columns), size=picture.size)
+    return Prepared.of("image", pieces, tiles=(lines, columns), size=image.size)
 
 
 def _max_side(settings: TowerSettings) -> int:
-    """Returns the longest side before the picture is cut."""
+    """Returns the longest side before the image is cut."""
     return settings.preproc_image_size or _TILES * settings.image_size
 
 

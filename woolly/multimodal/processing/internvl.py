@@ -1,4 +1,4 @@
-"""InternVL: a picture is stretched over the grid of tiles whose shape is nearest to its own, then an overview."""
+"""InternVL: an image is stretched over the grid of tiles whose shape is nearest to its own, then an overview."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.settings import TowerSettings
 
 _MIN_TILES, _MAX_TILES = 1, 12  # tiles, if the file does not say
@@ -22,22 +22,22 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut.into_tiles(lines, columns, settings.image_size)
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
-    """Returns tiles, then the whole picture as a tile; the latter alone if one tile holds all of it."""
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
+    """Returns tiles, then the whole image as a tile; the latter alone if one tile holds all of it."""
     size = settings.image_size
-    tiles = cut(picture.height, picture.width, settings).tiles
+    tiles = cut(image.height, image.width, settings).tiles
     lines, columns = tiles if any(tiles) else (1, 1)
-    pixels = resize(picture.pixels, lines * size, columns * size, "bicubic")
+    pixels = resize(image.pixels, lines * size, columns * size, "bicubic")
     if not any(tiles):
-        return Prepared.of("image", [piece_of(pixels, settings)], size=picture.size)
-    shown = [*tiles_of(pixels, size), resize(picture.pixels, size, size, "bicubic")]
-    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=tiles, size=picture.size)
+        return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)
+    shown = [*tiles_of(pixels, size), resize(image.pixels, size, size, "bicubic")]
+    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=tiles, size=image.size)
 
 
 def choose_grid(height: int, width: int, size: int, least: int, most: int) -> tuple[int, int]:
     """Returns columns and lines of the grid with the nearest ratio of sides.
 
-    If several are equally near, the largest counts that has less than twice the pixels of the picture.
+    If several are equally near, the largest counts that has less than twice the pixels of the image.
     """
     numbers = range(1, most + 1)
     grids = [(columns, lines) for columns in numbers for lines in numbers if least <= columns * lines <= most]

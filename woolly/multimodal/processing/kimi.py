@@ -1,4 +1,4 @@
-"""Kimi-VL: a picture keeps its shape and size within a number of patches; black fills its sides up to whole rows."""
+"""Kimi-VL: an image keeps its shape and size within a number of patches; black fills its sides up to whole rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.settings import TowerSettings
 
 MAX_PATCHES = 4096  # the processor's, if the file gives no pixels
@@ -26,23 +26,23 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     high, wide = (-(-one // row) * row for one in _shrunk(height, width, settings))
     if max(high, wide) > MAX_SIDE_PATCHES * settings.patch_size:
         raise RequestError(
-            f"the picture has {width} x {height} pixels, and this model takes sides of at most"
+            f"the image has {width} x {height} pixels, and this model takes sides of at most"
             f" {MAX_SIDE_PATCHES * settings.patch_size} of them; cut it"
         )
     return Cut(((high, wide),))
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
-    """Returns the picture as one piece, with black below and to its right."""
-    high, wide = cut(picture.height, picture.width, settings).sizes[0]
-    pixels = resize(picture.pixels, *_shrunk(picture.height, picture.width, settings), "bicubic")
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
+    """Returns the image as one piece, with black below and to its right."""
+    high, wide = cut(image.height, image.width, settings).sizes[0]
+    pixels = resize(image.pixels, *_shrunk(image.height, image.width, settings), "bicubic")
     filled = np.zeros((high, wide, 3), np.uint8)
     filled[: len(pixels), : pixels.shape[1]] = pixels
-    return Prepared.of("image", [piece_of(filled, settings)], size=picture.size)
+    return Prepared.of("image", [piece_of(filled, settings)], size=image.size)
 
 
 def _shrunk(height: int, width: int, settings: TowerSettings) -> tuple[int, int]:
-    """Returns the sides of a picture of no more than the most whole patches."""
+    """Returns the sides of an image of no more than the most whole patches."""
     patch = settings.patch_size
     most = (settings.max_pixels or MAX_PATCHES * patch**2) // patch**2
     if (n := (height // patch) * (width // patch)) <= most:

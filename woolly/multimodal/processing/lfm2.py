@@ -1,4 +1,4 @@
-"""LFM2-VL: a picture keeps its shape within some rows; a large one is cut into tiles of 512, then an overview."""
+"""LFM2-VL: an image keeps its shape within some rows; a large one is cut into tiles of 512, then an overview."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
 from woolly.multimodal.processing.qwen import fit_sides
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.settings import TowerSettings
 
-_MIN_ROWS, _MAX_ROWS = 64, 256  # of the whole picture; the processor's, files do not say
+_MIN_ROWS, _MAX_ROWS = 64, 256  # of the whole image; the processor's, files do not say
 _TILE, _MIN_TILES, _MAX_TILES = 512, 2, 10
-_TOLERANCE = 2.0  # a picture of as many times the most rows is still whole
+_TOLERANCE = 2.0  # an image of as many times the most rows is still whole
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
-    """Returns the picture whole, or tiles and an overview."""
+    """Returns the image whole, or tiles and an overview."""
     side = settings.patch_size * settings.merge
     least = settings.min_pixels or _MIN_ROWS * side**2
     most = settings.max_pixels or _MAX_ROWS * side**2
@@ -35,11 +35,11 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut(((_TILE, _TILE),) * (lines * columns) + (whole,), (lines, columns))
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
     """Returns the pieces of `cut`."""
-    found = cut(picture.height, picture.width, settings)
-    shown = [resize(picture.pixels, *found.sizes[-1], "bilinear")]
+    found = cut(image.height, image.width, settings)
+    shown = [resize(image.pixels, *found.sizes[-1], "bilinear")]
     if any(found.tiles):
         lines, columns = found.tiles
-        shown = [*tiles_of(resize(picture.pixels, lines * _TILE, columns * _TILE, "bilinear"), _TILE), *shown]
-    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=picture.size)
+        shown = [*tiles_of(resize(image.pixels, lines * _TILE, columns * _TILE, "bilinear"), _TILE), *shown]
+    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)

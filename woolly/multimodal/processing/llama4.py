@@ -1,4 +1,4 @@
-"""Llama 4: a picture is fitted into a grid of tiles without distortion, filled up in black, then an overview."""
+"""Llama 4: an image is fitted into a grid of tiles without distortion, filled up in black, then an overview."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.settings import TowerSettings
 
 _MAX_TILES = 16
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
-    """Returns tiles and an overview; the picture alone if one tile holds all of it."""
+    """Returns tiles and an overview; the image alone if one tile holds all of it."""
     lines, columns = _grid(height, width, settings.image_size, settings.max_tiles or _MAX_TILES)
     return Cut.into_tiles(lines, columns, settings.image_size)
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
     """Returns the pieces of `cut`."""
-    found, side = cut(picture.height, picture.width, settings), settings.image_size
+    found, side = cut(image.height, image.width, settings), settings.image_size
     lines, columns = found.tiles if any(found.tiles) else (1, 1)
-    room = [min(max(own, side), n * side) for own, n in zip(picture.size, (lines, columns), strict=True)]
-    fitted = resize(picture.pixels, *_fit(picture.height, picture.width, *room), "bilinear")
+    room = [min(max(own, side), n * side) for own, n in zip(image.size, (lines, columns), strict=True)]
+    fitted = resize(image.pixels, *_fit(image.height, image.width, *room), "bilinear")
     filled = np.zeros((lines * side, columns * side, 3), np.uint8)
     filled[: fitted.shape[0], : fitted.shape[1]] = fitted
     shown = tiles_of(filled, side)
     if any(found.tiles):
-        shown.append(resize(picture.pixels, side, side, "bilinear"))
+        shown.append(resize(image.pixels, side, side, "bilinear"))
     pieces = [piece_of(one, settings, in_bfloat16=True) for one in shown]
-    return Prepared.of("image", pieces, tiles=found.tiles, size=picture.size)
+    return Prepared.of("image", pieces, tiles=found.tiles, size=image.size)
 
 
 def _grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
-    """Returns lines and columns of the tiles that enlarge the picture least, else shrink it least; then the fewest."""
+    """Returns lines and columns of the tiles that enlarge the image least, else shrink it least; then the fewest."""
     numbers = range(1, most + 1)
     grids = [(lines, columns) for lines in numbers for columns in numbers if lines * columns <= most]
     # In float32, as the processor compares them.
@@ -54,7 +54,7 @@ def _grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
 
 
 def _fit(height: int, width: int, high: int, wide: int) -> tuple[int, int]:
-    """Returns height and width of the picture within a size, in its own shape."""
+    """Returns height and width of the image within a size, in its own shape."""
     if wide / width < high / height:
         return max(1, min(math.floor(height * (wide / width)), high)), wide
     return high, max(1, min(math.floor(width * (high / height)), wide))

@@ -1,4 +1,4 @@
-"""LLaVA 1.5 and 1.6: a picture is padded to a square, or laid over one of some sizes and cut into tiles.
+"""LLaVA 1.5 and 1.6: an image is padded to a square, or laid over one of some sizes and cut into tiles.
 
 1.5 pads in the mean colour, which its training did: transformers has this as `do_pad` of its processor; without it,
 CLIP's crops the middle. 1.6 pads in black, and its towers see a squashed overview first.
@@ -17,7 +17,7 @@ from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import Pixels, piece_of, resize, tiles_of
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.settings import TowerSettings
 
 _MAX_SIDE = 14_142  # of the square: 600 MB. 100 million pixels of 2 to 1 fit; a line of 65,535 would take 12.9 GB
@@ -31,27 +31,27 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
         return Cut.into_tiles(high // side, wide // side, side, is_overview_first=True)
     if max(height, width) > _MAX_SIDE and height != width:
         raise RequestError(
-            f"the picture has {width} x {height} pixels, and this model, which fills it up to a square,"
+            f"the image has {width} x {height} pixels, and this model, which fills it up to a square,"
             f" takes sides of at most {_MAX_SIDE}; send a smaller one"
         )
     return Cut(((side, side),))
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
     """Returns the pieces of `cut`."""
-    found, side = cut(picture.height, picture.width, settings), settings.image_size
+    found, side = cut(image.height, image.width, settings), settings.image_size
     if not settings.pinpoints:
-        high = max(picture.size)
-        filled = _centred(picture.pixels, high, high, [int(one * 255) for one in settings.mean])
-        return Prepared.of("image", [piece_of(resize(filled, side, side, "bicubic"), settings)], size=picture.size)
+        high = max(image.size)
+        filled = _centred(image.pixels, high, high, [int(one * 255) for one in settings.mean])
+        return Prepared.of("image", [piece_of(resize(filled, side, side, "bicubic"), settings)], size=image.size)
     high, wide = found.tiles[0] * side, found.tiles[1] * side
-    fitted = resize(picture.pixels, *_fit(picture.height, picture.width, high, wide), "bicubic")
-    shown = [resize(picture.pixels, side, side, "bicubic"), *tiles_of(_centred(fitted, high, wide, [0, 0, 0]), side)]
-    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=picture.size)
+    fitted = resize(image.pixels, *_fit(image.height, image.width, high, wide), "bicubic")
+    shown = [resize(image.pixels, side, side, "bicubic"), *tiles_of(_centred(fitted, high, wide, [0, 0, 0]), side)]
+    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)
 
 
 def best_size(height: int, width: int, settings: TowerSettings) -> tuple[int, int]:
-    """Returns the size of all tiles that shows most pixels of the picture, and of those the smallest."""
+    """Returns the size of all tiles that shows most pixels of the image, and of those the smallest."""
     best, shown, wasted = (0, 0), 0, math.inf
     for high, wide in settings.pinpoints:
         scale = min(wide / width, high / height)
@@ -62,14 +62,14 @@ def best_size(height: int, width: int, settings: TowerSettings) -> tuple[int, in
 
 
 def _fit(height: int, width: int, high: int, wide: int) -> tuple[int, int]:
-    """Returns height and width of the picture within a size, in its own shape."""
+    """Returns height and width of the image within a size, in its own shape."""
     if wide / width < high / height:
         return max(1, min(math.ceil(height * (wide / width)), high)), wide
     return high, max(1, min(math.ceil(width * (high / height)), wide))
 
 
 def _centred(pixels: Pixels, high: int, wide: int, colour: list[int]) -> Pixels:
-    """Returns the pixels in the middle of a larger picture."""
+    """Returns the pixels in the middle of a larger image."""
     height, width = pixels.shape[:2]
     if (height, width) == (high, wide):
         return pixels

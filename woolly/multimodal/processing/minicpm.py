@@ -1,4 +1,4 @@
-"""MiniCPM-V: an overview in the picture's shape, and for a large one slices of a grid whose shape is nearest to it."""
+"""MiniCPM-V: an overview in the image's shape, and for a large one slices of a grid whose shape is nearest to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.settings import TowerSettings
 
 _MAX_SLICES = 9
@@ -19,14 +19,14 @@ _MAX_AREAS = 2  # of a piece, in squares of the tower's side: what its table of 
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
-    """Returns the overview, then the slices, line by line; RequestError for a picture that is too long for its width.
+    """Returns the overview, then the slices, line by line; RequestError for an image that is too long for its width.
 
     Sides are rounded to whole rows, so that a long thin piece becomes larger than the tower takes.
     """
     found = _cut(height, width, settings)
     if any(high * wide > _MAX_AREAS * settings.image_size**2 for high, wide in found.sizes):
         raise RequestError(
-            f"the picture has {width} x {height} pixels, which is too long for its width; cut it into shorter ones"
+            f"the image has {width} x {height} pixels, which is too long for its width; cut it into shorter ones"
         )
     return found
 
@@ -43,21 +43,21 @@ def _cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut((overview, *([one] * (lines * columns))), (lines, columns))
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
     """Returns the pieces of `cut`."""
-    found = cut(picture.height, picture.width, settings)
-    shown = [resize(picture.pixels, *found.sizes[0], "bicubic")]
+    found = cut(image.height, image.width, settings)
+    shown = [resize(image.pixels, *found.sizes[0], "bicubic")]
     if any(found.tiles):
         (lines, columns), (high, wide) = found.tiles, found.sizes[1]
-        pixels = resize(picture.pixels, lines * high, columns * wide, "bicubic")
+        pixels = resize(image.pixels, lines * high, columns * wide, "bicubic")
         shown += [
             pixels[y * high : (y + 1) * high, x * wide : (x + 1) * wide] for y in range(lines) for x in range(columns)
         ]
-    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=picture.size)
+    return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)
 
 
 def _grid(height: int, width: int, n: int, most: int) -> tuple[int, int]:
-    """Returns lines and columns of n slices, one fewer or one more, in the shape that is nearest to the picture's."""
+    """Returns lines and columns of n slices, one fewer or one more, in the shape that is nearest to the image's."""
     counts = [i for i in (n - 1, n, n + 1) if 1 < i <= most]
     grids = [(i // columns, columns) for i in counts for columns in range(1, i + 1) if i % columns == 0]
     return min(grids, key=lambda grid: abs(math.log(width / height) - math.log(grid[1] / grid[0])), default=(1, 1))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from woolly.multimodal.picture import check_pillow
+from woolly.multimodal.image import check_pillow
 from woolly.multimodal.prepared import Piece
 
 if TYPE_CHECKING:

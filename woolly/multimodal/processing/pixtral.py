@@ -1,4 +1,4 @@
-"""Pixtral, Mistral 3, LightOnOCR: a picture keeps its shape within a longest side, filled up to whole rows."""
+"""Pixtral, Mistral 3, LightOnOCR: an image keeps its shape within a longest side, filled up to whole rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
     from woolly.multimodal.settings import TowerSettings
 
 
@@ -23,7 +23,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut(((max(1, math.ceil(height / side)) * side, max(1, math.ceil(width / side)) * side),))
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
-    """Returns the picture as one piece."""
-    pixels = resize(picture.pixels, *cut(picture.height, picture.width, settings).sizes[0], "bicubic")
-    return Prepared.of("image", [piece_of(pixels, settings)], size=picture.size)
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
+    """Returns the image as one piece."""
+    pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
+    return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)

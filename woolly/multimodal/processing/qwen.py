@@ -1,4 +1,4 @@
-"""Qwen 2 to 3 VL, GLM 4V, Hunyuan VL, PaddleOCR-VL, dots.ocr: a picture keeps its shape, in multiples of rows."""
+"""Qwen 2 to 3 VL, GLM 4V, Hunyuan VL, PaddleOCR-VL, dots.ocr: an image keeps its shape, in multiples of rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from woolly.multimodal.processing.pixels import piece_of, resize
 from woolly.multimodal.settings import MAX_PATCHES, TowerSettings
 
 if TYPE_CHECKING:
-    from woolly.multimodal.picture import Picture
+    from woolly.multimodal.image import Image
 
 MAX_RATIO = 200  # of the sides, as the processor has it
 
-# Rows of a picture if the file gives no pixels. The processors' own limits are up to 16,384 rows, of which a photo of
+# Rows of an image if the file gives no pixels. The processors' own limits are up to 16,384 rows, of which a photo of
 # 12 megapixels takes all but a few: more than most contexts.
 _MIN_ROWS = {"qwen3vl_merger": 64, "glm4v": 8, "hunyuanvl": 256}
 _MAX_ROWS = 4096
 
 
 def cut(height: int, width: int, settings: TowerSettings) -> Cut:
-    """Returns one piece in nearly the picture's shape; RequestError for one that is too thin."""
+    """Returns one piece in nearly the image's shape; RequestError for one that is too thin."""
     side = settings.patch_size * settings.merge
     least = settings.min_pixels or _MIN_ROWS.get(settings.projector, 4) * side**2
     most = max_pixels(settings)
@@ -35,19 +35,19 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
         height, width = (round(height * side / width), side) if width < side else (height, width)
     if max(height, width) > MAX_RATIO * min(height, width):
         raise RequestError(
-            f"the picture has {width} x {height} pixels, and this model takes sides of at most 1 to {MAX_RATIO}; cut it"
+            f"the image has {width} x {height} pixels, and this model takes sides of at most 1 to {MAX_RATIO}; cut it"
         )
     return Cut((fit_sides(height, width, side, least, most),))
 
 
-def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
-    """Returns the picture as one piece."""
-    pixels = resize(picture.pixels, *cut(picture.height, picture.width, settings).sizes[0], "bicubic")
-    return Prepared.of("image", [piece_of(pixels, settings)], size=picture.size)
+def prepare(image: Image, settings: TowerSettings) -> Prepared:
+    """Returns the image as one piece."""
+    pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
+    return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)
 
 
 def max_pixels(settings: TowerSettings) -> int:
-    """Returns the pixels of the largest picture."""
+    """Returns the pixels of the largest image."""
     side = settings.patch_size * settings.merge
     return min(settings.max_pixels or _MAX_ROWS * side**2, MAX_PATCHES * settings.patch_size**2)
 

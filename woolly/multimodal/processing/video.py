@@ -51,7 +51,7 @@ def showing_of(settings: TowerSettings, *, has_audio: bool = False) -> Showing:
     kind = f"{settings.projector} that also hear" if has_audio else settings.projector
     raise RequestError(
         f"videos are taken by SmolVLM and Qwen 2 to 3.6 VL, not by models with a projector of type {kind}; send"
-        " frames as pictures"
+        " frames as images"
     )
 
 
@@ -68,9 +68,9 @@ def _measured(frame: Frame, settings: TowerSettings) -> int:
 
 
 def prepare_frame(frame: Frame, settings: TowerSettings) -> Prepared:
-    """Returns frames as the tower reads them: one as a picture, two as both halves of one piece's patches."""
+    """Returns frames as the tower reads them: one as an image, two as both halves of one piece's patches."""
     if frame.depth == 1:
-        return prepare(frame.picture, _one_tile(settings))
+        return prepare(frame.image, _one_tile(settings))
     return Prepared.of("image", [_both(frame, settings)], size=(frame.height, frame.width))
 
 
@@ -89,7 +89,7 @@ def prepare_clip(clip: Clip, settings: TowerSettings) -> Prepared:
 
 
 def _both(frame: Frame, settings: TowerSettings) -> Piece:
-    pieces = [piece_of(one.pixels, settings) for one in frame.pictures]
+    pieces = [piece_of(one.pixels, settings) for one in frame.images]
     _, height, width = pieces[0].grid
     return Piece(np.concatenate([one.values for one in pieces]), (len(pieces), height, width))
 
@@ -125,7 +125,7 @@ SMOLVLM = Showing("smolvlm", _choose_smolvlm, _fit_smolvlm)
 def _choose_qwen(n_frames: int, rate: float) -> list[int]:
     """Returns two frames of a second, evenly from the first to the last."""
     if n_frames < 2:
-        raise RequestError("the video has one frame, and this model takes at least 2; send it as a picture")
+        raise RequestError("the video has one frame, and this model takes at least 2; send it as an image")
     n = min(max(int(n_frames / rate * _QWEN_FPS), _QWEN_MIN_FRAMES), _QWEN_MAX_FRAMES, n_frames)
     return [int(one) for one in np.linspace(0, n_frames - 1, n).round()]
 
@@ -133,7 +133,7 @@ def _choose_qwen(n_frames: int, rate: float) -> list[int]:
 def _choose_qwen2(n_frames: int, rate: float) -> list[int]:
     """Returns two frames of a second, evenly from the first on, in pairs."""
     if n_frames < 2:
-        raise RequestError("the video has one frame, and this model takes at least 2; send it as a picture")
+        raise RequestError("the video has one frame, and this model takes at least 2; send it as an image")
     n = min(max(n_frames / rate * _QWEN_FPS, _QWEN_MIN_FRAMES), _QWEN_MAX_FRAMES, n_frames)
     even = math.floor(n / 2) * 2
     step = n_frames / even

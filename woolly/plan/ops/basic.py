@@ -125,7 +125,7 @@ class BasicOps(Recorder):
     def linear_at(self, x: Handle, name: str, other: str, *, width: int) -> Handle:
         """X times one of two weights transposed: `Batch.places` names 0 or 1 for each row; without places, the first.
 
-        `width` is that of the result. The second is that of rows of pictures.
+        `width` is that of the result. The second is that of rows of images.
         """
         weights = self._matrix(name), self._matrix(other)
         for weight in weights:

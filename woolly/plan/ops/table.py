@@ -55,7 +55,7 @@ class Op:
     # whose roles do not follow from their number lists them in its attribute "roles".
     weights: tuple[str, ...] = ()
     matrices: tuple[str, ...] = ()  # roles that rows are multiplied with: they are packed, counted and bounded
-    rare: tuple[str, ...] = ()  # roles that tokens do not meet, but rows of pictures: they count for no cost
+    rare: tuple[str, ...] = ()  # roles that tokens do not meet, but rows of images: they count for no cost
     tables: tuple[str, ...] = ()  # roles whose rows are looked up; what is neither is a vector, whatever its shape
     attributes: tuple[str, ...] = ()  # "?" ends one of which 0 means none: it is not printed
     # State that outlives a run, and scratch memory that threads share during one: names, with attributes in braces.

@@ -1,4 +1,4 @@
-"""Ops of towers, which make rows of pictures, and of models that take such rows in place of tokens."""
+"""Ops of towers, which make rows of images, and of models that take such rows in place of tokens."""
 
 from __future__ import annotations
 

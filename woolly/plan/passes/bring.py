@@ -14,15 +14,15 @@ def bring(plan: Plan, width: int) -> Plan:
     A factor on the embedding is of tokens alone: rows come after it. If rows are a multiple of the embedding's width,
     the parts after the first are added to what the first layers leave.
     """
-    # The table of layers' own inputs stays: rows of pictures take those of token 0, which stands in their place.
+    # The table of layers' own inputs stays: rows of images take those of token 0, which stands in their place.
     inputs = "per_layer_token_embd.weight" if plan.architecture in ("gemma3n", "gemma4") else ""
     embeds = [step for step in plan.steps if step.op == "embed" and step.weights[0].tensor != inputs]
-    # Runs of tokens have rows of their own, and pictures no tokens.
+    # Runs of tokens have rows of their own, and images no tokens.
     if len(embeds) != 1 or plan.result != "logits" or any(step.op == "ngrams" for step in plan.steps):
-        raise UnsupportedError(f"{plan.architecture} models take no rows of pictures yet")
+        raise UnsupportedError(f"{plan.architecture} models take no rows of images yet")
     if any(dict(step.attributes).get("alibi") for step in plan.steps):
-        # Rows of a picture may see later ones, and tables of ALiBi end a few positions after a row's own.
-        raise UnsupportedError(f"{plan.architecture} models with ALiBi take no rows of pictures")
+        # Rows of an image may see later ones, and tables of ALiBi end a few positions after a row's own.
+        raise UnsupportedError(f"{plan.architecture} models with ALiBi take no rows of images")
     own = plan.values[embeds[0].output].width
     if width % own != 0:
         raise ModelError(
@@ -58,7 +58,7 @@ def bring(plan: Plan, width: int) -> Plan:
 
 
 def _masked(plan: Plan, step: Step) -> Step:
-    """The step of a model in which rows of a picture see each other in some layers alone.
+    """The step of a model in which rows of an image see each other in some layers alone.
 
     Gemma 4: in those with a window; if layers have inputs of their own (E2B, E4B), in none.
     """

@@ -181,7 +181,7 @@ class CpuProgram:
     def _optional(self, batch: Batch, turn_rows: npt.NDArray[np.int32] | None) -> dict[str, Any]:
         """Arrays of a batch that some plans have."""
         arrays: dict[str, Any] = {"window_pages": batch.window_pages, "adapters": batch.adapters}
-        if batch.has_pictures:
+        if batch.is_multimodal:
             arrays |= {name: getattr(batch, name) for name in ("brought", "brought_rows", "sees", "places", "shares")}
             arrays["turn_rows"] = turn_rows
         if batch.hidden is not None:

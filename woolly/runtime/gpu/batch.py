@@ -14,7 +14,7 @@ import numpy.typing as npt
 from woolly.plan import Plan
 from woolly.runtime.batch import Batch
 from woolly.runtime.gpu.device import Address, Device
-from woolly.runtime.gpu.pictures import PictureNeeds
+from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
 from woolly.runtime.state import PAGE_SIZE
 from woolly.runtime.turns import Turns
 
@@ -26,15 +26,15 @@ _POINTERS = (
     *("tokens", "positions", "sequences", "offsets", "output_rows", "slots_in", "slots_out", "keeps"),
     *("adapters", "hidden", "cosines", "sines", "slots", "entries"),
 )
-# What towers and rows in place of tokens need: PictureBatch of native/gpu/primitives/pictures.slang.
-_PICTURES = ("turn_rows", "sees", "brought", "brought_at", "places", "shares")
+# What towers and rows in place of tokens need: ImageBatch of native/gpu/primitives/images.slang.
+_MULTIMODAL = ("turn_rows", "sees", "brought", "brought_at", "places", "shares")
 BATCH = np.dtype(
     [
         *((name, np.int32) for name in _COUNTS),
         *((name, np.uint64) for name in _POINTERS),
         ("n_turns", np.int32),
         ("pad", np.int32),
-        *((name, np.uint64) for name in _PICTURES),
+        *((name, np.uint64) for name in _MULTIMODAL),
         ("brought_width", np.int32),
         ("n_places", np.int32),
     ]
@@ -42,7 +42,7 @@ BATCH = np.dtype(
 
 _ALIGNMENT = 16
 _TABLE = "pages of"  # all tokens (None), or a window
-_ARRAYS = (*_POINTERS[:10], *_PICTURES[1:])
+_ARRAYS = (*_POINTERS[:10], *_MULTIMODAL[1:])
 _TURNED = ("cosines", "sines", "turn_rows")  # of batches whose rows turn by more than their position
 _PICKS = "picks"  # how the tokens of the batch are taken
 _EMPTY, _BYTES = np.zeros(0, np.float32), np.zeros(0, np.uint8)
@@ -90,7 +90,7 @@ class BatchSlot:
         n_bytes = int(self._body) - int(self.address) + _BODY
         self._pinned = [device.pinned(n_bytes) for _ in range(_SIDES)]
         # Pinned, too: for bodies that do not fit behind the struct. Each side keeps as much as its largest batch of
-        # pictures took, for as long as the program lives.
+        # images took, for as long as the program lives.
         self._roomy = [_BYTES] * _SIDES
         self._layouts: list[_Layout | None] = [None] * _SIDES  # of the last batch on each side
         self._side = 0
@@ -175,7 +175,7 @@ class BatchSlot:
         struct["n_places"] = 0 if batch.places is None else batch.places.shape[1]
         struct["turn_rows"] = base + at["positions"]
         for name, place in at.items():
-            if name in (*_POINTERS, *_PICTURES) and (name not in arrays or arrays[name].size):
+            if name in (*_POINTERS, *_MULTIMODAL) and (name not in arrays or arrays[name].size):
                 struct[name] = base + place
         views = []
         for source, name in names.items():
@@ -200,7 +200,7 @@ class BatchSlot:
         return self._large
 
     def _roomy_body(self, n_bytes: int) -> npt.NDArray[np.uint8]:
-        """Pinned memory of this side, so that pictures, which are megabytes, are copied once on the host."""
+        """Pinned memory of this side, so that images, which are megabytes, are copied once on the host."""
         if len(self._roomy[self._side]) < n_bytes:
             self._roomy[self._side] = self._device.pinned(n_bytes)
         body = self._roomy[self._side][:n_bytes]
@@ -210,7 +210,7 @@ class BatchSlot:
     def _turned_rows(self, batch: Batch) -> Sequence[npt.NDArray[Any]]:
         """Cosines and sines of rows that turn by more than their position, and the row of both for each; else nothing.
 
-        A tower runs its batch again and again, some steps at a time, and pictures of one size turn alike.
+        A tower runs its batch again and again, some steps at a time, and images of one size turn alike.
         """
         if batch.turns is None:
             return ()
@@ -286,12 +286,12 @@ def check_batch(
     state: Places,
     max_rows: int,
     hidden_width: int | None = None,
-    needs: PictureNeeds | None = None,
+    needs: MultimodalChecks | None = None,
 ) -> None:
     """Raises ValueError if kernels would leave their memory: on a GPU that ends the whole program.
 
     `hidden_width` are the columns of the hidden states that the steps read, None if they read none. `needs` are those
-    of the plan as it runs; None: it takes no pictures.
+    of the plan as it runs; None: it takes no images.
     """
     n_rows, n_sequences = batch.n_rows, batch.n_sequences
     if len(batch.positions) != n_rows or n_sequences < 1 or len(batch.pages) != n_sequences:
@@ -337,7 +337,7 @@ def check_batch(
         raise ValueError("the scales of adapters do not fit the batch")
     if batch.hidden is not None and len(batch.hidden) != n_rows:
         raise ValueError("the hidden states do not fit the batch")
-    (needs or PictureNeeds(plan, can_see=False)).check(batch)
+    (needs or MultimodalChecks(plan, is_supported=False)).check(batch)
     if hidden_width is not None and (batch.hidden is None or batch.hidden.shape[1] != hidden_width):
         raise ValueError(f"the batch has no hidden states of {hidden_width} columns")
 

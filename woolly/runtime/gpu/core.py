@@ -23,7 +23,7 @@ from woolly.runtime.gpu.batch import BatchSlot, bucket, check_batch, is_apart
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.kernels import LogitRanker
 from woolly.runtime.gpu.measure import ALIGNMENT, USUAL_ROWS
-from woolly.runtime.gpu.pictures import PictureNeeds
+from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
 from woolly.runtime.gpu.state import GpuState
 from woolly.runtime.options import Options, check_kv_type
 from woolly.runtime.program import CancelledRun, WeightStats
@@ -39,7 +39,7 @@ _Kind = tuple[int, int, bool, bool, int]
 
 # Batches of up to this many rows run as graphs: there the host would be slower than the device.
 _MAX_GRAPH_ROWS = 64
-# Towers see pictures of one size again and again: more rows run as a graph, too, from the second time on.
+# Towers see images of one size again and again: more rows run as a graph, too, from the second time on.
 _SEEN = 16
 # A graph of a model of 40 layers takes about a megabyte.
 _MAX_GRAPHS = 32
@@ -78,7 +78,7 @@ class Core:
         self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps]
         self._is_tower = device.kernels.repeats and any(step.op == "given" for _, step in steps)
         self._seen: OrderedDict[tuple[_Kind, int, int], None] = OrderedDict()  # runs of towers
-        self._picture_needs = PictureNeeds(self.plan, device.kernels.sees)
+        self._multimodal_checks = MultimodalChecks(self.plan, device.kernels.sees)
         weakref.finalize(self, device.close)
         check_weights(self.plan, views)
         placement = place(self.plan, self.max_rows, ALIGNMENT, device.kernels.joined(self.plan, self.kv_type))
@@ -195,7 +195,7 @@ class Core:
         if not isinstance(state, GpuState):
             raise PlanError("the state is not one of this program; new_state makes one")
         hidden_width = next((width for at, width in self._hidden if first <= at < last), None)
-        check_batch(batch, plan, state, self.max_rows, hidden_width, self._picture_needs)
+        check_batch(batch, plan, state, self.max_rows, hidden_width, self._multimodal_checks)
         self.loader.wait(self._needs[last], lambda: self._is_cancelled)
 
     def _start(

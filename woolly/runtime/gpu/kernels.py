@@ -53,7 +53,7 @@ class Kernels:
     is_far: Callable[[Batch], bool]
     # Makes what ranks logits on a device, for a batch, a value, its width and the most rows; None if nothing does.
     ranker: Callable[[Device, Address, Address, int, int], LogitRanker] | None = None
-    sees: bool = False  # whether there are kernels for rows of pictures
+    sees: bool = False  # whether there are kernels for rows of images
     repeats: bool = False  # whether launches for many rows may be recorded, which a driver then gets at once
     n_front: Callable[[Batch], int] = lambda batch: 0  # rows in front that tiles of attention leave to other kernels
     centers: bool = False  # whether keys of 4 bits are kept without their bias

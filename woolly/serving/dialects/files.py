@@ -19,7 +19,7 @@ def file_part(data: str, name: str, where: str) -> Part:
 
 
 def seen_part(plain: str, where: str) -> Part:
-    """Returns a picture, a PDF file or a video that is sent in base64 without its type: its first bytes tell."""
+    """Returns an image, a PDF file or a video that is sent in base64 without its type: its first bytes tell."""
     try:
         first = base64.b64decode(plain[:16], validate=True)
     except (binascii.Error, ValueError):

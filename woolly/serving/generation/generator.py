@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from woolly.chat import ChatRequest, Layout, Modalities, ReasoningOptions, lay_out
-from woolly.chat.media import has_pictures
+from woolly.chat.media import has_media
 from woolly.engine import Hook, Request
 from woolly.engine.threads.chunk_queue import LoopNotifier
 from woolly.errors import RequestError, StoreError
@@ -47,8 +47,8 @@ urgency: ContextVar[int] = ContextVar("woolly_urgency", default=0)
 # Group of the requests of the current task (`Request.group`); None: each request has a turn of its own.
 turn: ContextVar[int | None] = ContextVar("woolly_turn", default=None)
 
-# Fields that hold pictures, audio and files in the bodies of dialects: their characters are no tokens.
-_PICTURES = frozenset(
+# Fields that hold images, audio and files in the bodies of dialects: their characters are no tokens.
+_MEDIA_KEYS = frozenset(
     {
         *("image_url", "source", "images", "inlineData", "inline_data", "input_audio", "audio_url"),
         *("file", "file_data", "video_url"),
@@ -57,7 +57,7 @@ _PICTURES = frozenset(
 
 _DEFAULT_CONCURRENT = 16  # concurrent answers before a model is loaded
 
-_DECODING = 4  # requests whose pictures are decoded at once
+_DECODING = 4  # requests whose images are decoded at once
 
 _TEXTS = 2  # requests that only tokenize or render, at once; they take no place among the answers
 
@@ -101,9 +101,9 @@ class Generator:
         self.slots = SlotTable(self.max_concurrent)
         self.admission = Admission(self.max_concurrent, settings.max_queue)
         self.turns = ReadingTurns(self.admission)
-        # Pictures are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
-        # with pictures would hold up the ones with text alone.
-        self.pictures = ThreadPoolExecutor(_DECODING, "woolly-pictures")
+        # Images are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
+        # with images would hold up the ones with text alone.
+        self.media_pool = ThreadPoolExecutor(_DECODING, "woolly-media")
         self.texts = asyncio.Semaphore(_TEXTS)  # held by requests that only tokenize or render
 
     def max_concurrent(self) -> int:
@@ -161,7 +161,7 @@ class Generator:
     async def lay_out(self, chat: ChatRequest, slot: LoadedModel) -> Layout:
         """Returns the conversation as the model's template lays it out, off the event loop."""
         llm, asked = slot.model, self.as_set(chat, slot)
-        pool = self.pictures if has_pictures(asked.messages) else None
+        pool = self.media_pool if has_media(asked.messages) else None
         return await run_held(lay_out, asked, llm.template, llm.tokenizer, self.modalities_of(llm), pool=pool)
 
     def modalities_of(self, llm: LLM) -> Modalities | None:
@@ -377,7 +377,7 @@ def _n_characters(values: Iterable[Any]) -> int:
         if isinstance(value, str):
             n += len(value)
         elif isinstance(value, Mapping):
-            stack += (one for key, one in value.items() if key not in _PICTURES)
+            stack += (one for key, one in value.items() if key not in _MEDIA_KEYS)
         elif isinstance(value, (list, tuple)):
             stack += value
     return n

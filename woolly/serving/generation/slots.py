@@ -20,7 +20,7 @@ class HeldSlot:
     owner: str = ""
     tokens: tuple[int, ...] = ()
     salt: bytes = b""  # of its request: the cache finds the tokens under it alone
-    digests: tuple[bytes, ...] | None = None  # of its pages if it had pictures, whose tokens are fillers
+    digests: tuple[bytes, ...] | None = None  # of its pages if it had images, whose tokens are fillers
     has_source: bool = False  # the fillers are of an encoder's rows
 
 
@@ -59,7 +59,7 @@ class SlotTable:
         *,
         has_source: bool = False,
     ) -> None:
-        """Remembers what a slot holds; `digests` of its pages are given if it had pictures, or an encoder's rows."""
+        """Remembers what a slot holds; `digests` of its pages are given if it had images, or an encoder's rows."""
         named = None if digests is None else tuple(digests)
         self._held[slot] = HeldSlot(model, owner, tuple(tokens), salt, named, has_source)
 

@@ -92,7 +92,7 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
             app.state.traces, end_traces = open_traces(endpoint, __version__)
         yield
         app.state.generator.stop()
-        app.state.generator.pictures.shutdown(wait=False, cancel_futures=True)
+        app.state.generator.media_pool.shutdown(wait=False, cancel_futures=True)
         await app.state.batches.stop()
         await app.state.streams.close()
         # A model that loads or computes cannot be interrupted; the session file must be closed in any case.

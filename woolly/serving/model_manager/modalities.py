@@ -1,4 +1,4 @@
-"""Sight: which models of the server see pictures and hear audio."""
+"""Sight: which models of the server see images and hear audio."""
 
 from __future__ import annotations
 

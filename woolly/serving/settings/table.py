@@ -182,7 +182,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
     allow_remote_images: bool = _setting(
         False,
         "--allow-remote-images",
-        "Fetch pictures, PDF files and videos that requests name by an http(s) address, of public servers alone.",
+        "Fetch images, PDF files and videos that requests name by an http(s) address, of public servers alone.",
     )
     pdf_pages: int = _setting(50, "--pdf-pages", "Pages that the PDF files of a conversation may have together.")
     allow_changes: bool = _setting(

@@ -24,7 +24,7 @@ from woolly.runtime.vulkan.archive import open_archive
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.linears import MAX_SPLIT_ROWS, is_plain_cache, merged_form, quantized_places
 
-# "causal": never later rows, which rows of a picture see with ""; "block": those alone that the batch says.
+# "causal": never later rows, which rows of an image see with ""; "block": those alone that the batch says.
 _MASKS = {"": 0, "all": 1, "chunked": 2, "causal": 3, "block": 4}
 _COLUMNS = (128, 256, 640)  # of V that kernels take
 # Positions of a split, groups that share the splits of a row (as in attend.slang), and splits that they may have.

@@ -91,7 +91,7 @@ def _assistant(blocks: Sequence[Block], where: str) -> chat.Message:
 
 
 def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
-    """Returns the results of calls, each a message of its own, and then the text, the pictures and the files."""
+    """Returns the results of calls, each a message of its own, and then the text, the images and the files."""
     results: list[chat.Message] = []
     said: list[chat.Part] = []
     for i, block in enumerate(blocks):
@@ -103,7 +103,7 @@ def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
         elif _is_of_a_server_tool(block):
             ignore(f"{where}.{block.type}")
         elif block.type == "image" and role == "user":
-            said.append(_picture(block, place))
+            said.append(_image(block, place))
         elif block.type == "document" and role == "user" and _source(block).get("type") in ("base64", "url", "file"):
             said.append(_file(block, place))
         else:
@@ -117,7 +117,7 @@ def _content(parts: Sequence[chat.Part]) -> str | tuple[chat.Part, ...]:
     return "\n".join(texts) if len(texts) == len(parts) else tuple(parts)
 
 
-def _picture(block: Block, where: str) -> chat.ImagePart:
+def _image(block: Block, where: str) -> chat.ImagePart:
     source, place = block.source, f"{where}.source"
     kind = source.get("type") if isinstance(source, dict) else None
     if isinstance(source, dict) and kind == "base64" and isinstance(data := source.get("data"), str):

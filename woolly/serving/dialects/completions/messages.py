@@ -137,7 +137,7 @@ def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
     if part.type == "refusal" and isinstance(text := (part.model_extra or {}).get("refusal"), str):
         return chat.TextPart(text)
     if part.type == "image_url":
-        return _picture(part, where)
+        return _image(part, where)
     if part.type in ("input_audio", "audio_url"):
         return _audio(part, where)
     if part.type == "video_url":
@@ -154,13 +154,13 @@ def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
     return chat.TextPart(part.text)
 
 
-def _picture(part: Part, where: str) -> chat.ImagePart:
+def _image(part: Part, where: str) -> chat.ImagePart:
     given = (part.model_extra or {}).get("image_url")
     url = given.get("url") if isinstance(given, dict) else given
     if not isinstance(url, str):
         raise refuse(f"{where}.image_url", "an object with a url was expected, such as data:image/png;base64,...")
     if isinstance(given, dict) and given.get("detail") not in (None, "auto"):
-        ignore("messages.content.image_url.detail (a picture is always prepared as the model's processor does)")
+        ignore("messages.content.image_url.detail (an image is always prepared as the model's processor does)")
     return chat.ImagePart(ImageInput(url=url, where=f"{where}.image_url"))
 
 

@@ -111,7 +111,7 @@ def _answer(content: Content, where: str) -> chat.Message:
 
 
 def _turn(content: Content, where: str, open_calls: list[chat.ToolCall]) -> list[chat.Message]:
-    """Returns the results of calls, each a message of its own, and then the text, the pictures and the audio."""
+    """Returns the results of calls, each a message of its own, and then the text, the images and the audio."""
     results: list[chat.Message] = []
     said: list[chat.Part] = []
     for i, part in enumerate(content.parts or ()):
@@ -140,7 +140,7 @@ def _result(response: dict[str, Any] | None) -> str:
 
 
 def _said(part: Part, where: str) -> chat.Part:
-    """Returns a part of the user: a picture, an audio clip, a file, or text."""
+    """Returns a part of the user: an image, an audio clip, a file, or text."""
     given = part.inline_data
     if given is None:
         return chat.TextPart(_text(part, where))
@@ -165,9 +165,9 @@ def _said(part: Part, where: str) -> chat.Part:
 
 def _text(part: Part, where: str) -> str:
     if part.file_data is not None:
-        raise refuse(f"{where}.fileData", "files are not kept here; send a picture as inlineData, or text")
+        raise refuse(f"{where}.fileData", "files are not kept here; send an image as inlineData, or text")
     if part.inline_data is not None:
-        raise refuse(f"{where}.inlineData", "a picture belongs into a message of the user; send text")
+        raise refuse(f"{where}.inlineData", "an image belongs into a message of the user; send text")
     if part.text is None:
         raise refuse(where, "a part of this kind is not supported here; send text")
     return part.text

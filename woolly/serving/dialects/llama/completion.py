@@ -81,7 +81,7 @@ async def _generation(
     elif isinstance(prompt, MarkedPrompt):
         generator: Generator = request.app.state.generator
         modalities = generator.modalities_of(slot.model)
-        whole = await run_held(marked_layout, prompt, params, modalities, pool=generator.pictures)
+        whole = await run_held(marked_layout, prompt, params, modalities, pool=generator.media_pool)
     elif not callable(prompt) and all(isinstance(part, int) for part in prompt):
         whole = tuple(part for part in prompt if isinstance(part, int))
     else:

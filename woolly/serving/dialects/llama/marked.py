@@ -1,4 +1,4 @@
-"""Marked prompts: texts with a mark for each picture and audio, as llama-server takes them."""
+"""Marked prompts: texts with a mark for each image and audio, as llama-server takes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from woolly.chat import Layout, Message, Modalities, ToolChoice
-from woolly.chat.media import SeenPicture, find_places, read_pictures
+from woolly.chat.media import MediaPlaceholder, find_placeholders, process_media
 from woolly.chat.message import AudioPart, ImagePart
 from woolly.errors import RequestError
 from woolly.multimodal.audio.format import sniff
@@ -24,14 +24,14 @@ _FIRST = 16  # characters of base64, whose 12 bytes tell the format of an audio 
 
 @dataclass(frozen=True)
 class MarkedPrompt:
-    """A text with a mark for each of its pictures and audio."""
+    """A text with a mark for each of its images and audio."""
 
     text: str
     parts: tuple[ImagePart | AudioPart, ...]
 
 
 def read_marked(text: str, data: Any) -> MarkedPrompt:
-    """Returns a prompt with its pictures and audio, none of them read. ApiError 400 unless each has a mark."""
+    """Returns a prompt with its images and audio, none of them read. ApiError 400 unless each has a mark."""
     where = "prompt.multimodal_data"
     if not isinstance(data, list) or not all(isinstance(one, str) for one in data):
         raise refuse(where, "a list of images and audio clips in base64 was expected")
@@ -44,7 +44,7 @@ def read_marked(text: str, data: Any) -> MarkedPrompt:
 
 
 def _part(data: str, where: str) -> ImagePart | AudioPart:
-    """Returns a picture, or an audio clip if the type of its data: URL or its first bytes are those of one."""
+    """Returns an image, or an audio clip if the type of its data: URL or its first bytes are those of one."""
     if data.startswith("data:"):
         if data.startswith(("data:audio/", "data:application/")):  # application/ogg is a name of OGG files
             return AudioPart(AudioInput(url=data, where=where))
@@ -56,21 +56,21 @@ def _part(data: str, where: str) -> ImagePart | AudioPart:
 
 
 def marked_layout(prompt: MarkedPrompt, params: SamplingParams, modalities: Modalities | None) -> Layout:
-    """Returns the prompt with its pictures and audio, which are decoded; RequestError if one cannot be."""
-    pictures = read_pictures([Message("user", prompt.parts)], modalities)
+    """Returns the prompt with its images and audio, which are decoded; RequestError if one cannot be."""
+    items = process_media([Message("user", prompt.parts)], modalities)
     places = (found.span() for found in re.finditer(re.escape(MARK), prompt.text))
-    seen = tuple(SeenPicture(one, *place) for one, place in zip(pictures, places, strict=True))
+    seen = tuple(MediaPlaceholder(one, *place) for one, place in zip(items, places, strict=True))
     return _layout(prompt.text, params, seen)
 
 
 def seen_prompt(
     text: str, messages: Sequence[Message], params: SamplingParams, modalities: Modalities | None
 ) -> Layout:
-    """Returns a conversation that a template has rendered, with its pictures, which are decoded."""
-    pictures = read_pictures(messages, modalities)
-    return _layout(text, params, find_places(text, pictures, modalities) if pictures and modalities is not None else ())
+    """Returns a conversation that a template has rendered, with its images, which are decoded."""
+    items = process_media(messages, modalities)
+    return _layout(text, params, find_placeholders(text, items, modalities) if items and modalities is not None else ())
 
 
-def _layout(text: str, params: SamplingParams, pictures: Sequence[SeenPicture]) -> Layout:
+def _layout(text: str, params: SamplingParams, images: Sequence[MediaPlaceholder]) -> Layout:
     """Returns a prompt whose answer is read as text."""
-    return Layout(text, params, ToolChoice(), None, None, frozenset(), pictures=tuple(pictures))
+    return Layout(text, params, ToolChoice(), None, None, frozenset(), media=tuple(images))

@@ -92,7 +92,7 @@ async def _save(id_slot: int, request: Request, body: SlotFile, path: Path) -> d
             "id_slot", f"an encoder read the last request of slot {id_slot}, which a restore cannot go on from"
         )
     if held.digests is not None:
-        raise refuse("id_slot", f"the last request of slot {id_slot} had a picture, which a file of tokens cannot hold")
+        raise refuse("id_slot", f"the last request of slot {id_slot} had an image, which a file of tokens cannot hold")
     info = await models.get(held.model or body.model)
     n_bytes = await asyncio.to_thread(write_slot, path, info, owner, held.tokens)
     return {

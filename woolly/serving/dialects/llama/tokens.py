@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.chat import ChatRequest, Modalities, render_prompt
 from woolly.chat.files import open_files
-from woolly.chat.media import has_pictures
+from woolly.chat.media import has_media
 from woolly.llm import LLM
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.messages import Message, read_messages
@@ -88,7 +88,7 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
                 continue_final=body.continue_final_message,
             )
             chat = generator.as_set(asked, slot)
-        pool = generator.pictures if chat is not None and has_pictures(chat.messages) else None
+        pool = generator.media_pool if chat is not None and has_media(chat.messages) else None
         check = partial(generator.check_text, slot.model)
         return await run_held(_counted, slot.model, body, chat, generator.modalities_of(slot.model), check, pool=pool)
 
@@ -120,7 +120,7 @@ async def apply_template(body: Template, request: Request) -> dict[str, str]:
         llm = slot.model
         render = partial(render_prompt, begins_answer=not is_open_end)
         shown, modalities = generator.as_set(chat, slot), generator.modalities_of(llm)
-        pool = generator.pictures if has_pictures(shown.messages) else None
+        pool = generator.media_pool if has_media(shown.messages) else None
         return {"prompt": await run_held(render, shown, llm.template, llm.tokenizer, modalities, pool=pool)}
 
 
@@ -132,7 +132,7 @@ def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
 def _counted(
     llm: LLM, body: Tokenize, chat: ChatRequest | None, modalities: Modalities | None, check: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Returns vLLM's reply. Pictures count with their rows, as in a prompt; `check` refuses a text that is too long."""
+    """Returns vLLM's reply. Images count with their rows, as in a prompt; `check` refuses a text that is too long."""
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     else:

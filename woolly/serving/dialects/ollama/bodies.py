@@ -189,13 +189,13 @@ def _message(message: Message, i: int) -> chat.Message:
 
 
 def _content(text: str, images: list[Any] | None, where: str) -> str | tuple[chat.Part, ...]:
-    """Returns the text, after its pictures, PDF files and videos if there are any."""
+    """Returns the text, after its images, PDF files and videos if there are any."""
     if not images:
         return text
     parts: list[chat.Part] = []
     for i, image in enumerate(images):
         if not isinstance(image, str):
-            raise refuse(f"{where}.{i}", "the bytes of a picture in base64 were expected")
+            raise refuse(f"{where}.{i}", "the bytes of an image in base64 were expected")
         plain = image.partition(",")[2] if image.startswith("data:") else image
         parts.append(seen_part(plain, f"{where}.{i}"))
     return (*parts, chat.TextPart(text)) if text else tuple(parts)

@@ -77,7 +77,7 @@ class Lines:
         waited, answer = (round(1e6 * timings[name]) for name in ("prompt_ms", "predicted_ms"))
         load = min(waited, round(1e9 * self._head.load_seconds))  # the time of the prompt begins before the load
         first = self._head.running.requests[0]
-        # The tokens of a picture are fillers, by which no later turn would see it.
+        # The tokens of an image are fillers, by which no later turn would see it.
         context = {"context": list(first.context)} if self._form.has_context and first.multimodal is None else {}
         return {
             **_line(self._form),

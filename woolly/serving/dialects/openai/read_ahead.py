@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 
 from woolly.chat import ChatRequest
-from woolly.chat.media import has_pictures
+from woolly.chat.media import has_media
 from woolly.chat.typed import ended_otherwise
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import asking
@@ -39,7 +39,7 @@ class ReadAheadReply(BaseModel):
     state: Literal["read", "busy", "replaced", "unloaded", "media", "full", "limit"] = Field(
         description="read: all that cannot change any more. Others say why it ended early: an answer was wanted or"
         " another message is being laid out, the same client sent a later message, the model is not loaded, the"
-        " conversation has pictures, audio, PDF files or videos, which are never read ahead, the cache has no more"
+        " conversation has images, audio, PDF files or videos, which are never read ahead, the cache has no more"
         " room for text that nobody sent, a limit of the key is reached."
     )
 
@@ -66,7 +66,7 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     with generator.turns.take(owner_of(request), address) as turn:
         try:
             other = ended_otherwise(chat)
-            if has_pictures(chat.messages):
+            if has_media(chat.messages):
                 turn.end("media")
             if models.ready(info.name) is None:
                 turn.end("unloaded")

@@ -36,7 +36,7 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
         place = held.enter_context(generator.place())
         slot = await held.enter_async_context(request.app.state.models.use(form.model))
         try:
-            audio = await run_held(AudioInput(form.file, where="file").read, pool=generator.pictures)
+            audio = await run_held(AudioInput(form.file, where="file").read, pool=generator.media_pool)
             transcriber = await run_held(_prepare, slot.model, audio, form)
         except RequestError as error:
             raise of_exception(error) from error

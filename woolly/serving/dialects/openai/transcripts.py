@@ -54,7 +54,7 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Response:
         return Response(text, media_type="text/plain; charset=utf-8")
     reply: dict[str, Any] = {"text": text, "finish_reason": reason, "usage": _usage(head)}
     if form.format == "verbose_json":
-        seconds = sum(one.picture.seconds for one in head.layout.pictures)
+        seconds = sum(one.prepared.seconds for one in head.layout.media)
         reply["usage"] |= {"type": "duration", "seconds": math.ceil(seconds)}
         reply |= {"task": "translate" if form.is_translation else "transcribe", "duration": seconds}
         # A model does not say which language it heard: the reply has one only if the form gave it.

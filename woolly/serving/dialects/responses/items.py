@@ -115,7 +115,7 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
 
 
 def _read_part(part: Any, where: str) -> Part:
-    """Returns a part: a picture, an audio clip, a file, or text."""
+    """Returns a part: an image, an audio clip, a file, or text."""
     if isinstance(part, Mapping) and part.get("type") == "input_audio":
         given = part.get("input_audio")
         data = given.get("data") if isinstance(given, Mapping) else None
@@ -137,7 +137,7 @@ def _read_part(part: Any, where: str) -> Part:
     if (url := _text(part, "image_url")) is None:
         raise refuse(f"{where}.image_url", "it is missing; data:image/png;base64,... was expected")
     if part.get("detail") not in (None, "auto"):
-        ignore("input.content.detail (a picture is always prepared as the model's processor does)")
+        ignore("input.content.detail (an image is always prepared as the model's processor does)")
     return ImagePart(ImageInput(url=url, where=f"{where}.image_url"))
 
 

@@ -36,7 +36,7 @@ function fill(node, attributes, children) {
 /** The element of the page with this id. */
 export const byId = (id) => document.getElementById(id);
 
-/** A button with a picture; `label` is its accessible name and its tooltip. */
+/** A button with an image; `label` is its accessible name and its tooltip. */
 export function iconButton(name, label, onClick, attributes = {}) {
   const { class: extra, ...rest } = attributes;
   return el(
@@ -81,7 +81,7 @@ const ICONS = {
   key: "M7 13a3.5 3.5 0 1 1 2.9-1.5L17 4.5M14 7.5l2 2",
 };
 
-/** One of the pictures; hidden from assistive technology, because its button has a name. */
+/** One of the images; hidden from assistive technology, because its button has a name. */
 export function icon(name) {
   return svg("svg", { viewBox: "0 0 20 20", class: "icon", "aria-hidden": "true", focusable: "false" }, svg("path", { d: ICONS[name] }));
 }

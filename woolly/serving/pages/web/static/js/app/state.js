@@ -53,7 +53,7 @@ export function modelState(model) {
   return model.state ?? (model.loaded ? "ready" : "unloaded");
 }
 
-/** Whether a model takes pictures. */
+/** Whether a model takes images. */
 export const sees = (model) => model.capabilities?.includes("vision") ?? false;
 
 /** Whether a model takes audio. */

@@ -17,7 +17,7 @@ import { canDrop, contextFill, dropTurns, isBare, isFull, sentPath } from "./win
 const noted = new Set(); // conversations whose next request begins with a note: that they are full is known
 const SAVE_EVERY = 1000; // milliseconds, while an answer is being written
 export const FULL = "context_length_exceeded";
-export const BLIND = "blind"; // the conversation has pictures, and the model sees none
+export const BLIND = "blind"; // the conversation has images, and the model sees none
 export const NO_AUDIO = "no_audio"; // it has audio files, and the model does not support audio
 // A structure would begin anew in the middle of an answer; it is left out.
 const CONTINUED = { continue_final_message: true, response_format: undefined, grammar: undefined, regex: undefined };
@@ -159,7 +159,7 @@ export function undoCompaction() {
   return keep(state.current);
 }
 
-/** Sends no more of this conversation's "pictures", or "audio", and asks again. */
+/** Sends no more of this conversation's "images", or "audio", and asks again. */
 export function leaveOut(which) {
   state.current.settings[which] = "off";
   emit("settings");
@@ -301,12 +301,12 @@ async function perform(run, path, more, again) {
   finish(run, error, { again, drop });
 }
 
-/** ApiError if the model does not take pictures or audio that it would get; the server's sentence is for programmers. */
+/** ApiError if the model does not take images or audio that it would get; the server's sentence is for programmers. */
 function checkModalities({ conversation, model: asked }, path) {
   const model = asked ?? chosenModel();
   if (!model) return;
   const has = (which, kind) => conversation.settings[which] !== "off" && sentPath(conversation, path).some((node) => node.files?.some((file) => file[kind]));
-  if (!sees(model) && has("pictures", "image")) throw new api.ApiError(BLIND, `${model.name} sees no pictures: choose a model that does, or go on without them.`);
+  if (!sees(model) && has("images", "image")) throw new api.ApiError(BLIND, `${model.name} does not support images: choose a model that does, or go on without them.`);
   if (!takesAudio(model) && has("audio", "audio")) throw new api.ApiError(NO_AUDIO, `${model.name} does not support audio: choose a model that does, or go on without it.`);
 }
 

@@ -1,4 +1,4 @@
-// Files: texts, pictures, audio, videos and PDF files that go with the next message. They are read in the browser; texts are sent
+// Files: texts, images, audio, videos and PDF files that go with the next message. They are read in the browser; texts are sent
 // fenced, with their names, the others in base64.
 
 import { announce, byId, el, iconButton, toast } from "../app/dom.js";
@@ -9,15 +9,15 @@ import { isAudio, readAudio, setUpRecording, showRecording } from "./audio.js";
 const MAX_FILE_BYTES = 256 * 1024; // bytes
 const MAX_TEXT_BYTES = 1024 * 1024;
 const MAX_IMAGE_BYTES = 6 * 1024 * 1024; // of a file
-const MAX_SENT_BYTES = 11 * 1024 * 1024; // of all pictures, audio files, videos and PDF files; as base64 they fit the server's usual limit of 16 MiB for a body
-const PICTURES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
+const MAX_SENT_BYTES = 11 * 1024 * 1024; // of all images, audio files, videos and PDF files; as base64 they fit the server's usual limit of 16 MiB for a body
+const IMAGES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
 const PDF = "application/pdf";
 const VIDEOS = ["video/mp4", "video/quicktime", "video/webm", "video/x-matroska"];
 const KINDS = "PNG, JPEG, WebP, GIF or BMP";
 
 const list = byId("files");
 const input = byId("attach-file");
-let held = []; // {name, text}, a picture also {image}, an audio file {audio}, a video {video} and a PDF file {pdf}: its data: URL, with an empty text
+let held = []; // {name, text}, an image also {image}, an audio file {audio}, a video {video} and a PDF file {pdf}: its data: URL, with an empty text
 let onChange = () => {};
 
 /** Begins to listen; `changed` is called when files come or go. */
@@ -31,7 +31,7 @@ export function setUpFiles(changed) {
     input.value = "";
   });
   byId("message").addEventListener("paste", (event) => {
-    // Spreadsheets and word processors copy a picture of their text beside the text.
+    // Spreadsheets and word processors copy an image of their text beside the text.
     if (!event.clipboardData?.files.length || event.clipboardData.types.includes("text/plain")) return;
     event.preventDefault();
     add([...event.clipboardData.files]);
@@ -47,16 +47,16 @@ export function setUpFiles(changed) {
   for (const kind of ["dragover", "dragleave", "drop"]) main.addEventListener(kind, drop);
 }
 
-/** Names what the chosen model takes, and tells of pictures and videos that it does not see, and of audio files if it does not support audio. */
+/** Names what the chosen model takes, and tells of images and videos that it does not see, and of audio files if it does not support audio. */
 function showKinds() {
-  const more = [isBlind() ? [] : ["pictures"], lacksAudio() ? [] : ["audio"], isUnwatching() ? [] : ["videos"]].flat().join(" or ");
+  const more = [isBlind() ? [] : ["images"], lacksAudio() ? [] : ["audio"], isUnwatching() ? [] : ["videos"]].flat().join(" or ");
   byId("attach").title = `Attach text files, ${bytes(MAX_FILE_BYTES)} each at most, or PDF files${more ? `, or ${more}` : ""}; or drop or paste them`;
   list.classList.toggle("unseen", isBlind());
   list.classList.toggle("no-audio", lacksAudio());
   list.classList.toggle("unwatched", isUnwatching());
   const note = byId("files-note");
   note.hidden = !isUnsent();
-  if (isUnseen()) note.textContent = `${chosenModel().name} sees no pictures: choose a model that does, or remove the picture.`;
+  if (isUnseen()) note.textContent = `${chosenModel().name} does not support images: choose a model that does, or remove the image.`;
   else if (isUnwatched()) note.textContent = `${chosenModel().name} takes no videos: choose a model that does, or remove the video.`;
   else if (isUnsent()) note.textContent = `${chosenModel().name} does not support audio: choose a model that does, or remove the audio file.`;
   showRecording(chosenModel() !== null && !lacksAudio());
@@ -70,7 +70,7 @@ const isUnseen = () => isBlind() && held.some((file) => file.image);
 const isUnwatching = () => chosenModel() !== null && !watches(chosenModel());
 const isUnwatched = () => isUnwatching() && held.some((file) => file.video);
 
-/** Whether a picture or a video waits that the chosen model does not see, or an audio file that it does not support. */
+/** Whether an image or a video waits that the chosen model does not see, or an audio file that it does not support. */
 export const isUnsent = () => isUnseen() || isUnwatched() || (lacksAudio() && held.some((file) => file.audio));
 
 /** Whether files wait for a message. */
@@ -100,7 +100,7 @@ async function add(files) {
 }
 
 async function readOne(file) {
-  if (PICTURES.includes(file.type)) return readPicture(file);
+  if (IMAGES.includes(file.type)) return readImage(file);
   if (isAudio(file)) return attachAudio(file);
   if (file.type === PDF) return readPdf(file);
   if (VIDEOS.includes(file.type)) return readVideo(file);
@@ -114,15 +114,15 @@ async function attachAudio(file) {
   return { name: file.name, text: "", audio: await dataUrl(file.name, wav) };
 }
 
-async function readPicture(file) {
-  if (isBlind()) throw new Error(`${chosenModel().name} sees no pictures; text files can be attached.`);
-  if (file.size > MAX_IMAGE_BYTES) throw new Error(`${file.name} has ${bytes(file.size)}; a picture may have ${bytes(MAX_IMAGE_BYTES)}.`);
+async function readImage(file) {
+  if (isBlind()) throw new Error(`${chosenModel().name} does not support images; text files can be attached.`);
+  if (file.size > MAX_IMAGE_BYTES) throw new Error(`${file.name} has ${bytes(file.size)}; an image may have ${bytes(MAX_IMAGE_BYTES)}.`);
   checkSum(file.name, file);
-  return { name: file.name || "picture", text: "", image: await dataUrl(file.name, file) };
+  return { name: file.name || "image", text: "", image: await dataUrl(file.name, file) };
 }
 
 async function readVideo(file) {
-  if (isUnwatching()) throw new Error(`${chosenModel().name} takes no videos; ${isBlind() ? "text files" : "pictures"} can be attached.`);
+  if (isUnwatching()) throw new Error(`${chosenModel().name} takes no videos; ${isBlind() ? "text files" : "images"} can be attached.`);
   checkSum(file.name, file);
   return { name: file.name, text: "", video: await dataUrl(file.name, file) };
 }
@@ -136,7 +136,7 @@ async function readPdf(file) {
 function checkSum(name, blob) {
   // Three bytes are four characters of base64.
   const sum = held.reduce((all, one) => all + (one.image ?? one.audio ?? one.video ?? one.pdf ?? "").length * 0.75, blob.size);
-  if (sum > MAX_SENT_BYTES) throw new Error(`${name} is too much: all pictures, audio files, videos and PDF files of a message may have ${bytes(MAX_SENT_BYTES)}.`);
+  if (sum > MAX_SENT_BYTES) throw new Error(`${name} is too much: all images, audio files, videos and PDF files of a message may have ${bytes(MAX_SENT_BYTES)}.`);
 }
 
 const dataUrl = (name, blob) =>
@@ -156,7 +156,7 @@ async function read(file) {
   } catch {
     text = "\0";
   }
-  if (text.includes("\0")) throw new Error(`${file.name} is neither UTF-8 text, nor a picture in ${KINDS}, nor audio, nor a video, nor a PDF file.`);
+  if (text.includes("\0")) throw new Error(`${file.name} is neither UTF-8 text, nor an image in ${KINDS}, nor audio, nor a video, nor a PDF file.`);
   return text;
 }
 
@@ -171,13 +171,13 @@ function render() {
   showKinds();
 }
 
-/** The name and the size of a file; of a picture, itself in small; of audio or a video, a player. */
-export const fileLabel = (file) => (file.image ? pictureLabel(file) : file.audio ? audioLabel(file) : file.video ? videoLabel(file) : textLabel(file));
+/** The name and the size of a file; of an image, itself in small; of audio or a video, a player. */
+export const fileLabel = (file) => (file.image ? imageLabel(file) : file.audio ? audioLabel(file) : file.video ? videoLabel(file) : textLabel(file));
 
 const videoLabel = (file) => el("span", { class: "file" }, el("video", { class: "preview", controls: true, muted: true, preload: "metadata", src: file.video, "aria-label": file.name }), file.name);
 
 const audioLabel = (file) => el("span", { class: "file" }, el("audio", { controls: true, preload: "metadata", src: file.audio, "aria-label": file.name }), file.name);
 
-const pictureLabel = (file) => el("span", { class: "file" }, el("img", { class: "preview", src: file.image, alt: file.name }), file.name);
+const imageLabel = (file) => el("span", { class: "file" }, el("img", { class: "preview", src: file.image, alt: file.name }), file.name);
 
 const textLabel = (file) => el("span", { class: "file" }, file.name, el("small", {}, ` ${bytes(file.pdf ? file.pdf.length * 0.75 : new Blob([file.text]).size)}`));

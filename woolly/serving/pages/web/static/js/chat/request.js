@@ -29,12 +29,12 @@ export function requestOf(conversation, path, more = {}) {
   return { ...modelField(), messages, ...fields, stream: true, stream_options: { include_usage: true }, return_progress: true, ...more };
 }
 
-/** A message as OpenAI's API has it; of pictures, videos and audio files that are left out, the names stand in the text. */
-export function messageOf(node, { pictures, audio } = {}) {
-  const isLeft = (file) => !file.pdf && (file.audio ? audio : pictures) === "off";
+/** A message as OpenAI's API has it; of images, videos and audio files that are left out, the names stand in the text. */
+export function messageOf(node, { images, audio } = {}) {
+  const isLeft = (file) => !file.pdf && (file.audio ? audio : images) === "off";
   const media = (node.files ?? []).filter(isSent);
   const parts = media.filter((file) => !isLeft(file)).map(partOf);
-  const names = media.filter(isLeft).map((file) => `[${file.image ? "Picture" : file.video ? "Video" : "Audio"} ${file.name}]`);
+  const names = media.filter(isLeft).map((file) => `[${file.image ? "Image" : file.video ? "Video" : "Audio"} ${file.name}]`);
   const text = [...names, fullText(node)].filter(Boolean).join("\n\n");
   const message = { role: node.role, content: parts.length ? [...parts, ...partsOf(text)] : text };
   if (node.calls?.length) message.tool_calls = node.calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));

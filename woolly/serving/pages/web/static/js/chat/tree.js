@@ -155,7 +155,8 @@ function readFigures(given) {
 
 function readSettings(given) {
   const settings = {};
-  for (const name of ["system", "form", "pattern", "reasoning", "overflow", "pictures", "audio", "beside", "tools", "mcp", "without", "probabilities"]) if (isText(given?.[name])) settings[name] = given[name];
+  for (const name of ["system", "form", "pattern", "reasoning", "overflow", "images", "audio", "beside", "tools", "mcp", "without", "probabilities"]) if (isText(given?.[name])) settings[name] = given[name];
+  if (isText(given?.pictures)) settings.images ??= given.pictures; // the name in older files
   if (isText(given?.sounds)) settings.audio ??= given.sounds; // the name in older files
   if (typeof given?.sampling === "object" && given.sampling !== null) {
     settings.sampling = Object.fromEntries(Object.entries(given.sampling).filter(([, value]) => isText(value)));

@@ -22,7 +22,7 @@ export class CodeView {
     );
   }
 
-  /** A button that shows a drawing below its code: as a picture, in which a browser runs no script and fetches nothing. */
+  /** A button that shows a drawing below its code: as an image, in which a browser runs no script and fetches nothing. */
   shower() {
     if (this.name !== "svg" && this.name !== "xml") return null;
     const show = () => {

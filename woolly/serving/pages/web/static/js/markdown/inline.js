@@ -103,7 +103,7 @@ function readLink(text, i) {
   const end = endOfTarget(text, close + 2);
   if (end < 0) return null;
   const target = text.slice(close + 2, end).trim().split(/\s/, 1)[0].replace(/^<|>$/g, "");
-  // A picture of another host is not fetched: what it shows becomes a link.
+  // An image of another host is not fetched: what it shows becomes a link.
   const label = text.slice(open + 1, close) || target;
   return linkTo(target, renderInline(label, true), end + 1);
 }

@@ -1,4 +1,4 @@
-"""Models that see: from a caller's picture to an answer, over the library, the server and the command line."""
+"""Models that see: from a caller's image to an answer, over the library, the server and the command line."""
 
 import base64
 import json
@@ -80,7 +80,7 @@ def test_mismatched_projector_is_rejected_with_both_names(folder, tmp_path):
 
 SHALLOW = replace(TINY["qwen3"], name="shallow", architecture="qwen3vl", head_dim=16, extra=M_ROPE, n_layers=1)
 UNFIT = {  # a model, a projector as wide as it, and why they do not go together
-    "distances": (FAMILIES["bloom"], "llava", UnsupportedError, "bloom models with ALiBi take no rows of pictures"),
+    "distances": (FAMILIES["bloom"], "llava", UnsupportedError, "bloom models with ALiBi take no rows of images"),
     "layers": (SHALLOW, "qwen3vl", ModelError, "makes rows for 2 layers, but the qwen3vl model has 1"),
 }
 
@@ -95,7 +95,7 @@ def test_unusable_projector_stops_a_model_only_if_requested(case, tmp_path, capl
     with LLM(model, backend="cpu", threads=1, ctx=64) as llm:
         assert llm.modalities is None
         assert len(llm.generate("hi", **GREEDY).token_ids) == 4
-    assert "mmproj-F16.gguf is not used, so the model sees no pictures" in caplog.text and reason in caplog.text
+    assert "mmproj-F16.gguf is not used, so the model does not support images" in caplog.text and reason in caplog.text
 
 
 def test_loaded_text_model_does_not_claim_vision(tmp_path):
@@ -173,7 +173,7 @@ def test_slot_with_an_image_can_be_erased_but_not_saved(folder, tmp_path):
         again = usage()
         assert again["prompt_tokens_details"]["cached_tokens"] > 0
         refused = client.post("/slots/0?action=save", json={"filename": "a"})
-        assert refused.status_code == 400 and "slot 0 had a picture" in refused.text
+        assert refused.status_code == 400 and "slot 0 had an image" in refused.text
         assert not list(tmp_path.iterdir())
         erased = client.post("/slots/0?action=erase").json()["n_erased"]
         assert erased == again["total_tokens"] - 1  # the last token was never computed
@@ -192,11 +192,11 @@ def test_completion_takes_images_at_its_markers(folder):
     with seeing(folder) as client:
         mark = client.get("/props").json()["media_marker"]
 
-        def ask(text, pictures):
-            prompt = {"prompt_string": text, "multimodal_data": pictures}
+        def ask(text, images):
+            prompt = {"prompt_string": text, "multimodal_data": images}
             return client.post("/completion", json={"prompt": prompt, **options})
 
-        one, other = (ask(f"See {mark}?", [picture]).json() for picture in data)
+        one, other = (ask(f"See {mark}?", [image]).json() for image in data)
         plain = client.post("/completion", json={"prompt": "See ?", **options}).json()
         assert one["tokens_evaluated"] == other["tokens_evaluated"] > plain["tokens_evaluated"] + 4
         assert one["tokens"] == ask(f"See {mark}?", [f"data:image/png;base64,{data[0]}"]).json()["tokens"]

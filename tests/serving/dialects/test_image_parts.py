@@ -1,4 +1,4 @@
-"""Pictures in the bodies of each dialect, read as neutral parts."""
+"""Images in the bodies of each dialect, read as neutral parts."""
 
 import base64
 
@@ -27,17 +27,17 @@ def said(messages):
 def test_openai_image_url():
     for url in ({"url": URL}, {"url": URL, "detail": "auto"}, URL):
         parts = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": url}]
-        picture = ImageInput(url=URL, where="messages.0.content.1.image_url")
+        image = ImageInput(url=URL, where="messages.0.content.1.image_url")
         read = openai.read_messages([openai.Message(role="user", content=parts)])
-        assert said(read) == (chat.TextPart("what?"), chat.ImagePart(picture))
+        assert said(read) == (chat.TextPart("what?"), chat.ImagePart(image))
     with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.image_url: an object with a url"):
         openai.read_messages([openai.Message(role="user", content=[{"type": "image_url", "image_url": 3}])])
 
 
 def test_responses_input_image():
     content = [{"type": "input_text", "text": "what?"}, {"type": "input_image", "image_url": URL}]
-    picture = ImageInput(url=URL, where="input.0.content.1.image_url")
-    assert said(read_items([{"role": "user", "content": content}])) == (chat.TextPart("what?"), chat.ImagePart(picture))
+    image = ImageInput(url=URL, where="input.0.content.1.image_url")
+    assert said(read_items([{"role": "user", "content": content}])) == (chat.TextPart("what?"), chat.ImagePart(image))
     with pytest.raises(ApiError, match=r"input\.0\.content\.0\.image_url: it is missing"):
         read_items([{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}])
     with pytest.raises(ApiError, match="an image belongs into a message of the user"):
@@ -47,13 +47,13 @@ def test_responses_input_image():
 def test_anthropic_image():
     source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
     blocks = [{"type": "image", "source": source}, {"type": "text", "text": "what?"}]
-    picture = ImageInput(base64="AAAA", media_type="image/png", where="messages.0.content.0.source")
+    image = ImageInput(base64="AAAA", media_type="image/png", where="messages.0.content.0.source")
     read = anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])
-    assert said(read) == (chat.ImagePart(picture), chat.TextPart("what?"))
+    assert said(read) == (chat.ImagePart(image), chat.TextPart("what?"))
     blocks = [{"type": "image", "source": {"type": "url", "url": "https://x/a.png"}}]
-    picture = ImageInput(url="https://x/a.png", where="messages.0.content.0.source")
+    image = ImageInput(url="https://x/a.png", where="messages.0.content.0.source")
     assert said(anthropic.read_messages(None, [anthropic.Message(role="user", content=blocks)])) == (
-        chat.ImagePart(picture),
+        chat.ImagePart(image),
     )
     with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.source: an image needs a source"):
         blocks = [{"type": "image", "source": {"type": "file", "file_id": "x"}}]
@@ -62,20 +62,20 @@ def test_anthropic_image():
 
 def test_gemini_inline_data():
     parts = [{"inlineData": {"mimeType": "image/png", "data": "-_AA"}}, {"text": "what?"}]
-    picture = ImageInput(base64="+/AA", media_type="image/png", where="contents.0.parts.0.inlineData")
+    image = ImageInput(base64="+/AA", media_type="image/png", where="contents.0.parts.0.inlineData")
     content = gemini.Content.model_validate({"role": "user", "parts": parts})
-    assert said(gemini.read_contents(None, [content])) == (chat.ImagePart(picture), chat.TextPart("what?"))
+    assert said(gemini.read_contents(None, [content])) == (chat.ImagePart(image), chat.TextPart("what?"))
     with pytest.raises(ApiError, match="files are not kept here"):
         gemini.read_contents(None, [gemini.Content.model_validate({"parts": [{"fileData": {"fileUri": "x"}}]})])
 
 
 def test_ollama_images():
     body = ChatBody.model_validate({"model": "m", "messages": [{"role": "user", "content": "a", "images": ["AAAA"]}]})
-    picture = ImageInput(base64="AAAA", where="messages.0.images.0")
-    assert said(body.to_chat(SamplingParams()).messages) == (chat.ImagePart(picture), chat.TextPart("a"))
+    image = ImageInput(base64="AAAA", where="messages.0.images.0")
+    assert said(body.to_chat(SamplingParams()).messages) == (chat.ImagePart(image), chat.TextPart("a"))
     body = GenerateBody.model_validate({"model": "m", "prompt": "a", "images": ["AAAA", URL]})
     parts = said(body.to_chat(SamplingParams()).messages)
-    assert [part.picture.base64 for part in parts[:2]] == ["AAAA", "AAAA"] and parts[1].picture.where == "images.1"
+    assert [part.image.base64 for part in parts[:2]] == ["AAAA", "AAAA"] and parts[1].image.where == "images.1"
     for data, of in ((b"%PDF-1.7 and so on", chat.FilePart), (b"\x00\x00\x00\x20ftypisom", chat.VideoPart)):
         plain = base64.b64encode(data).decode()
         body = GenerateBody.model_validate({"model": "m", "prompt": "a", "images": [plain, "no base64!"]})

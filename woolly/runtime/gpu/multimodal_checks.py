@@ -1,4 +1,4 @@
-"""What a plan asks of a batch with rows of pictures: checked before kernels read it."""
+"""What a plan asks of a batch with rows of images: checked before kernels read it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from woolly.plan import Plan, Step
 from woolly.runtime.batch import Batch
 
 
-class PictureNeeds:
+class MultimodalChecks:
     """Steps of a plan that read places, shares, rows in place of tokens, or what rows see."""
 
-    def __init__(self, plan: Plan, can_see: bool) -> None:
-        """`can_see`: whether the backend has kernels for such batches."""
-        self._can_see = can_see
+    def __init__(self, plan: Plan, is_supported: bool) -> None:
+        """`is_supported`: whether the backend has kernels for such batches."""
+        self._is_supported = is_supported
         self._blends = [step for step in plan.steps if step.op == "blend"]
         self._filters = [step for step in plan.steps if step.op == "conv_at"]
         self._has_two = any(step.op == "linear_at" for step in plan.steps)
@@ -32,10 +32,10 @@ class PictureNeeds:
 
     def check(self, batch: Batch) -> None:
         """Raises ValueError if kernels would leave their memory, or a row would see what is not there."""
-        if not (self._is_any or batch.has_pictures):
+        if not (self._is_any or batch.is_multimodal):
             return
-        if not self._can_see:
-            raise ValueError("this backend computes no batch with rows of pictures yet")
+        if not self._is_supported:
+            raise ValueError("this backend computes no batch with rows of images yet")
         if self._folded and len(batch.output_rows) and int(batch.output_rows.max()) + self._folded > batch.n_rows:
             raise ValueError("rows are folded beyond the batch")
         if batch.turns is not None and (batch.turns.ndim != 2 or batch.turns.shape[1] != batch.n_rows):
@@ -116,7 +116,7 @@ class PictureNeeds:
         if self._window and (batch.positions - first >= self._window).any():
             raise ValueError(f"rows that see each other are more than a window of {self._window}")
         if self._is_chunked and (end > batch.positions + 1).any():
-            raise ValueError("rows of a picture see each other, which attention in chunks does not")
+            raise ValueError("rows of an image see each other, which attention in chunks does not")
 
 
 def _end(plan: Plan, step: Step) -> int:

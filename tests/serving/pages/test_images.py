@@ -1,4 +1,4 @@
-"""Pictures on the page: attached, pasted, sent, kept, and refused in words if the model sees none."""
+"""Images on the page: attached, pasted, sent, kept, and refused in words if the model sees none."""
 
 from dataclasses import replace
 from io import BytesIO
@@ -44,7 +44,7 @@ DROP = """([size]) => {
 }"""
 
 
-def picture(name="red.png"):
+def image_file(name="red.png"):
     file = BytesIO()
     Image.new("RGB", (40, 30), "red").save(file, "PNG")
     return {"name": name, "mimeType": "image/png", "buffer": file.getvalue()}
@@ -80,7 +80,7 @@ def sent(page):
 def test_image_is_shown_sent_and_stored(open_page, seeing):
     page = open_page(seeing)
     files = page.locator("#files li")
-    page.locator("#attach-file").set_input_files([picture(), picture("other.png")])
+    page.locator("#attach-file").set_input_files([image_file(), image_file("other.png")])
     until(page, lambda: files.count() == 2)
     assert page.locator("#files img").first.evaluate("image => image.naturalWidth") == 40
     page.get_by_role("button", name="Remove other.png").click()
@@ -128,46 +128,47 @@ def test_too_large_or_invalid_image_is_rejected_with_a_message(open_page, seeing
     toast = page.locator(".toast")
     assert page.evaluate(OVER) == "dashed"
     page.evaluate(DROP, [8_000_000])
-    until(page, lambda: toast.all_inner_texts() == ["2.png has 8 MB; a picture may have 6.29 MB."])
+    until(page, lambda: toast.all_inner_texts() == ["2.png has 8 MB; an image may have 6.29 MB."])
     # Made in the page: twice 6 MB would take seconds to bring there.
     page.evaluate(DROP, [6_000_000])
-    words = "2.png is too much: all pictures, audio files, videos and PDF files of a message may have 11.5 MB."
+    words = "2.png is too much: all images, audio files, videos and PDF files of a message may have 11.5 MB."
     until(page, lambda: toast.all_inner_texts() == [words])
     page.locator("#attach-file").set_input_files({"name": "a.heic", "mimeType": "image/heic", "buffer": b"\0"})
-    kinds = "nor a picture in PNG, JPEG, WebP, GIF or BMP, nor audio, nor a video, nor a PDF file."
+    kinds = "nor an image in PNG, JPEG, WebP, GIF or BMP, nor audio, nor a video, nor a PDF file."
     words = f"a.heic is neither UTF-8 text, {kinds}"
     until(page, lambda: toast.all_inner_texts() == [words])
 
 
 def test_text_model_is_sent_no_image(open_page, seeing):
     page = open_page(seeing)
-    page.locator("#attach-file").set_input_files(picture())
+    page.locator("#attach-file").set_input_files(image_file())
     page.locator("#files li").wait_for()
     ask(page, "What is it?")
-    page.locator("#attach-file").set_input_files(picture())
+    page.locator("#attach-file").set_input_files(image_file())
     page.locator("#files li").wait_for()
     choose(page, "blind-Q8_0")
     note = page.locator("#files-note")
     until(page, lambda: note.is_visible())
-    assert note.inner_text() == "blind-Q8_0 sees no pictures: choose a model that does, or remove the picture."
+    assert note.inner_text() == "blind-Q8_0 does not support images: choose a model that does, or remove the image."
     page.locator("#message").fill("and?")
     assert page.locator("#send").is_disabled()
     page.get_by_role("button", name="Remove red.png").click()
     assert note.is_hidden() and page.locator("#send").is_enabled()
     n_asked = len(page.watch.asked("/v1/chat/completions"))
     ask(page, "and?")
-    assert page.locator(".problem p").inner_text().startswith("blind-Q8_0 sees no pictures: choose a model")
+    assert page.locator(".problem p").inner_text().startswith("blind-Q8_0 does not support images: choose a model")
     assert len(page.watch.asked("/v1/chat/completions")) == n_asked
-    page.get_by_role("button", name="Go on without the pictures").click()
+    page.get_by_role("button", name="Go on without the images").click()
     settled(page)
     assert page.locator(".problem").count() == 0
     first = page.watch.asked("/v1/chat/completions")[-1].post_data_json["messages"][0]["content"]
-    assert first == "[Picture red.png]\n\nWhat is it?"
-    page.locator("#attach-file").set_input_files(picture())
+    assert first == "[Image red.png]\n\nWhat is it?"
+    page.locator("#attach-file").set_input_files(image_file())
     until(
         page,
         lambda: (
-            page.locator(".toast").all_inner_texts() == ["blind-Q8_0 sees no pictures; text files can be attached."]
+            page.locator(".toast").all_inner_texts()
+            == ["blind-Q8_0 does not support images; text files can be attached."]
         ),
     )
     page.locator("#attach-file").set_input_files({"name": "a.mp4", "mimeType": "video/mp4", "buffer": b"\0"})

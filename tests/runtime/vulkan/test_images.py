@@ -1,4 +1,4 @@
-"""Pictures, audio and prompts with them on a device of Vulkan: the bits of the cpu backend."""
+"""Images, audio and prompts with them on a device of Vulkan: the bits of the cpu backend."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ from woolly.gguf import MemoryMap, Tensor
 from woolly.plan import Tracer
 from woolly.quant import GGMLType
 from woolly.runtime import BACKENDS, Batch, Options
-from woolly.runtime.gpu.pictures import PictureNeeds
+from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
 
 # The others fill 30 seconds, which the CPU in place of a GPU takes minutes for, or have the ops of these.
 SHORT_AUDIO_TOWERS = ("ultravox", "granite_speech", "gemma4a", "gemma3na", "lfm2a")
@@ -51,7 +51,7 @@ def test_prompt_with_images_matches_the_cpu_backend(name, vulkan, tmp_path, monk
         asked = [
             prompt(engine, "a sheep ", seen(name), "What?"),
             prompt(engine, "See ", seen(name, 1), "and ", seen(name, 2), "?"),
-            prompt(engine, "No picture."),
+            prompt(engine, "No image."),
         ]
         answers[backend] = finish(engine, *asked, params=replace(GREEDY, max_tokens=3))
         loaded.close()
@@ -106,7 +106,7 @@ def test_filter_rows_are_checked_before_a_gpu_reads_them():
     tensor = Tensor("f.weight", GGMLType.F32, (8, 2), 0, MemoryMap("f", np.ones((8, 2), np.float32)))
     tracer = Tracer("case", {"f.weight": tensor})
     tracer.output(tracer.output_rows(tracer.conv_at(tracer.given(width=8), "f", first=1, taps=2)))
-    needs = PictureNeeds(tracer.plan(), can_see=True)
+    needs = MultimodalChecks(tracer.plan(), is_supported=True)
     batch = Batch.of([([0] * 2, 0, [0]), ([0] * 3, 0, [1])], range(5))
     places = np.array([[9, 0, -1], [9, 1, 0], [9, 2, 1], [9, 0, 2], [9, -1, -1]], np.int32)
     batch = replace(batch, places=places, shares=np.ones((5, 3), np.float32), sees=np.zeros((5, 2), np.int32))

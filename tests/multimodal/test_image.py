@@ -1,4 +1,4 @@
-"""Pictures: what is decoded, and what is refused before it is."""
+"""Images: what is decoded, and what is refused before it is."""
 
 import resource
 import struct
@@ -13,7 +13,7 @@ import pytest
 
 from woolly.errors import RequestError
 from woolly.multimodal.format import MAX_BYTES
-from woolly.multimodal.picture import read_picture
+from woolly.multimodal.image import read_image
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -30,9 +30,9 @@ def saved(image, kind="PNG", **options):
     return file.getvalue()
 
 
-def refusal(source, name="the picture"):
+def refusal(source, name="the image"):
     with pytest.raises(RequestError) as error:
-        read_picture(source, name)
+        read_image(source, name)
     return str(error.value)
 
 
@@ -49,81 +49,81 @@ def png(width, height, body=b""):
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP"])
 def test_lossless_file_is_decoded_exactly(kind):
     options = {"lossless": True, "exact": True} if kind == "WEBP" else {}
-    picture = read_picture(saved(Image.fromarray(made()), kind, **options))
-    assert np.array_equal(picture.pixels, made())
-    assert (picture.width, picture.height, picture.note) == (5, 3, "")
+    image = read_image(saved(Image.fromarray(made()), kind, **options))
+    assert np.array_equal(image.pixels, made())
+    assert (image.width, image.height, image.note) == (5, 3, "")
 
 
 def test_path_bytes_image_and_array_give_one_image(tmp_path):
     image = Image.fromarray(made())
     path = tmp_path / "a.png"
     path.write_bytes(saved(image))
-    read = [read_picture(source) for source in (path, str(path), path.read_bytes(), image, made())]
-    assert len({picture.digest for picture in read}) == 1
+    read = [read_image(source) for source in (path, str(path), path.read_bytes(), image, made())]
+    assert len({image.digest for image in read}) == 1
     other = made()
     other[0, 0, 0] ^= 1
-    assert read_picture(other).digest != read[0].digest
-    assert read_picture(made().reshape(5, 3, 3)).digest != read[0].digest  # same bytes, other sides
+    assert read_image(other).digest != read[0].digest
+    assert read_image(made().reshape(5, 3, 3)).digest != read[0].digest  # same bytes, other sides
 
 
 def test_array_is_copied():
     given = made()
-    picture = read_picture(given)
+    image = read_image(given)
     given[:] = 0
-    assert np.array_equal(picture.pixels, made())
+    assert np.array_equal(image.pixels, made())
 
 
 def test_exif_orientation_is_applied():
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: the picture must be turned by 90 degrees to the right
+    exif[0x0112] = 6  # the camera was turned: the image must be turned by 90 degrees to the right
     pixels = np.zeros((16, 32, 3), np.uint8)
     pixels[:, :16] = 255
-    picture = read_picture(saved(Image.fromarray(pixels), "JPEG", exif=exif, quality=95))
-    assert (picture.width, picture.height) == (16, 32)
-    assert picture.pixels[:15].mean() > 250
-    assert picture.pixels[17:].mean() < 5
+    image = read_image(saved(Image.fromarray(pixels), "JPEG", exif=exif, quality=95))
+    assert (image.width, image.height) == (16, 32)
+    assert image.pixels[:15].mean() > 250
+    assert image.pixels[17:].mean() < 5
 
 
 def test_transparency_is_over_white():
     pixels = np.zeros((1, 3, 4), np.uint8)
     pixels[0, :, 3] = (0, 128, 255)
     for source in (saved(Image.fromarray(pixels)), Image.fromarray(pixels), pixels):
-        assert read_picture(source).pixels[0, :, 0].tolist() == [255, 127, 0]
+        assert read_image(source).pixels[0, :, 0].tolist() == [255, 127, 0]
 
 
 def test_palette_with_transparency_is_over_white():
     image = Image.new("P", (2, 1), 0)
     image.putpalette([10, 20, 30, 40, 50, 60])
     image.putpixel((1, 0), 1)
-    read = read_picture(saved(image, transparency=b"\x00\xff"))
+    read = read_image(saved(image, transparency=b"\x00\xff"))
     assert read.pixels.tolist() == [[[255, 255, 255], [40, 50, 60]]]
-    assert read_picture(saved(image)).pixels.tolist() == [[[10, 20, 30], [40, 50, 60]]]
+    assert read_image(saved(image)).pixels.tolist() == [[[10, 20, 30], [40, 50, 60]]]
 
 
 def test_16_bit_grey_keeps_its_upper_half():
     grey = np.array([[0, 255, 256, 0x8001, 0xFFFF]], np.uint16)
-    assert read_picture(saved(Image.fromarray(grey))).pixels[0, :, 1].tolist() == [0, 0, 1, 0x80, 255]
+    assert read_image(saved(Image.fromarray(grey))).pixels[0, :, 1].tolist() == [0, 0, 1, 0x80, 255]
 
 
 def test_cmyk_grey_and_one_bit_become_rgb():
-    assert read_picture(saved(Image.new("CMYK", (8, 8), (0, 0, 0, 0)), "JPEG")).pixels.min() >= 254
-    assert read_picture(saved(Image.new("L", (2, 2), 77))).pixels.tolist() == [[[77] * 3] * 2] * 2
-    assert read_picture(saved(Image.new("1", (1, 1), 1))).pixels.tolist() == [[[255] * 3]]
-    assert read_picture(np.full((2, 2), 7, np.uint8)).pixels.shape == (2, 2, 3)
+    assert read_image(saved(Image.new("CMYK", (8, 8), (0, 0, 0, 0)), "JPEG")).pixels.min() >= 254
+    assert read_image(saved(Image.new("L", (2, 2), 77))).pixels.tolist() == [[[77] * 3] * 2] * 2
+    assert read_image(saved(Image.new("1", (1, 1), 1))).pixels.tolist() == [[[255] * 3]]
+    assert read_image(np.full((2, 2), 7, np.uint8)).pixels.shape == (2, 2, 3)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_animation_is_its_first_frame_and_says_so(kind):
     frames = [Image.new("RGB", (4, 4), color) for color in ((255, 0, 0), (0, 0, 255))]
     options = {"lossless": True} if kind == "WEBP" else {}
-    picture = read_picture(saved(frames[0], kind, save_all=True, append_images=frames[1:], **options), "cat")
-    assert picture.pixels[0, 0].tolist() == [255, 0, 0]
-    assert picture.note == "cat is an animation: the model sees its first frame"
+    image = read_image(saved(frames[0], kind, save_all=True, append_images=frames[1:], **options), "cat")
+    assert image.pixels[0, 0].tolist() == [255, 0, 0]
+    assert image.note == "cat is an animation: the model sees its first frame"
 
 
 def test_sizes_are_checked_before_decoding():
     assert refusal(png(20_000, 20_000)) == (
-        "the picture has 20000 x 20000 pixels, and at most 100 million are taken; send a smaller one"
+        "the image has 20000 x 20000 pixels, and at most 100 million are taken; send a smaller one"
     )
     assert "a side of at most 65535" in refusal(png(100_000, 1))
     frames = [Image.new("RGB", (8, 8)), Image.new("RGB", (8, 8), "white")]
@@ -136,7 +136,7 @@ def test_sizes_are_checked_before_decoding():
 def test_jpeg_with_a_thousand_scans_is_rejected():
     data = saved(Image.new("RGB", (4000, 3000)), "JPEG")
     assert "1001 scans" in refusal(data[:-2] + b"\xff\xda" * 1000 + data[-2:])
-    read_picture(saved(Image.new("RGB", (40, 30)), "JPEG", progressive=True))
+    read_image(saved(Image.new("RGB", (40, 30)), "JPEG", progressive=True))
 
 
 @pytest.mark.parametrize("compression", [1, 2])
@@ -144,11 +144,11 @@ def test_run_length_bmp_is_rejected_by_name(compression):
     data = bytearray(saved(Image.new("P", (4, 4)), "BMP"))
     struct.pack_into("<I", data, 30, compression)
     assert refusal(bytes(data)) == (
-        "the picture is a BMP file with RLE compression, which is not taken; send it as PNG or JPEG"
+        "the image is a BMP file with RLE compression, which is not taken; send it as PNG or JPEG"
     )
     old = b"BM" + struct.pack("<IHHI", 34, 0, 0, 26) + struct.pack("<IHHHH", 12, 1, 2, 1, 24)  # OS/2, without the field
     pixels = struct.pack("<II", 0, compression)
-    assert read_picture(old + pixels).pixels[0, 0].tolist() == [0, 0, compression]
+    assert read_image(old + pixels).pixels[0, 0].tolist() == [0, 0, compression]
 
 
 def test_damaged_files_give_a_one_line_error():
@@ -161,12 +161,12 @@ def test_damaged_files_give_a_one_line_error():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "the picture is an SVG file"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "the image is an SVG file"),
         (b"\xef\xbb\xbf<?xml version='1.0'?>\n<svg/>", "is an SVG file"),
         (b"II*\0" + bytes(20), "is a TIFF file"),
         (b"\0\0\0\x18ftypheic" + bytes(20), "is a HEIC file"),
         (b"%PDF-1.7", "is a PDF file"),
-        (b"hello", "is no picture of a known format; PNG, JPEG, WebP, GIF or BMP was expected"),
+        (b"hello", "is not an image of a known format; PNG, JPEG, WebP, GIF or BMP was expected"),
         (b"", "is empty"),
     ],
 )
@@ -192,10 +192,10 @@ def test_mutated_images_are_decoded_or_rejected():
 
 
 def test_pillow_is_imported_lazily():
-    command = "import sys, woolly, woolly.multimodal.picture; sys.exit('PIL' in sys.modules)"
+    command = "import sys, woolly, woolly.multimodal.image; sys.exit('PIL' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", command], cwd=ROOT).returncode == 0
 
 
 def test_missing_pillow_gives_a_one_line_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert "pictures need the package pillow: " in refusal(png(1, 1))
+    assert "images need the package pillow: " in refusal(png(1, 1))

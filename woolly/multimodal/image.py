@@ -1,4 +1,4 @@
-"""The Picture: RGB pixels of what a caller gives; its bounds are checked before anything is decoded."""
+"""The Image: RGB pixels of what a caller gives; its bounds are checked before anything is decoded."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
 from woolly.multimodal.format import FORMATS, MAX_BYTES, MAX_PIXELS, MAX_SIDE, sniff, webp_size
 
-PictureSource = Any  # a path, the bytes of a file, a PIL image, or a uint8 array [height, width, 3]
+ImageSource = Any  # a path, the bytes of a file, a PIL image, or a uint8 array [height, width, 3]
 
-# A progressive JPEG may repeat scans of the whole picture: usual ones have ten. 2e9 pixels are decoded in some seconds.
+# A progressive JPEG may repeat scans of the whole image: usual ones have ten. 2e9 pixels are decoded in some seconds.
 _MAX_SCANS = 16
 _MAX_SCANNED = 2_000_000_000
 
-# Pictures that are decoded at once: the largest takes 700 MB until it is RGB.
+# Images that are decoded at once: the largest takes 700 MB until it is RGB.
 _DECODING = threading.BoundedSemaphore(2)
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
-    """A decoded picture."""
+class Image:
+    """A decoded image."""
 
     pixels: npt.NDArray[np.uint8] = field(repr=False)  # [height, width, 3]: red, green, blue
     note: str = ""  # what is not shown, such as the other frames of an animation
@@ -54,7 +54,7 @@ class Picture:
 
     @cached_property
     def digest(self) -> bytes:
-        """Digest of size and pixels: equal for equal pictures, whatever the file."""
+        """Digest of size and pixels: equal for equal images, whatever the file."""
         hashed = hashlib.blake2b(f"{self.width}x{self.height} RGB".encode(), digest_size=32, person=b"woolly picture")
         hashed.update(np.ascontiguousarray(self.pixels).data)
         return hashed.digest()
@@ -65,16 +65,16 @@ def check_pillow() -> None:
     try:
         import PIL  # noqa: F401
     except ImportError:
-        raise RequestError(f"pictures need the package pillow: {how_to_add('pictures')}") from None
+        raise RequestError(f"images need the package pillow: {how_to_add('images')}") from None
 
 
-def read_picture(source: PictureSource, name: str = "the picture") -> Picture:
-    """Returns the picture of a path, the bytes of a file, a PIL image or an array.
+def read_image(source: ImageSource, name: str = "the image") -> Image:
+    """Returns the image of a path, the bytes of a file, a PIL image or an array.
 
     As transformers reads it: turned as its EXIF data say, transparency over white, the first frame of an animation.
     RequestError if it is none, too large, damaged, or of a format that is not taken; `name` begins the sentence.
     """
-    if isinstance(source, Picture):
+    if isinstance(source, Image):
         return source
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
@@ -86,7 +86,7 @@ def read_picture(source: PictureSource, name: str = "the picture") -> Picture:
     images = sys.modules.get("PIL.Image")
     if images is not None and isinstance(source, images.Image):
         _check_size(source.width, source.height, name)
-        return _held(lambda: _guarded(lambda: _to_picture(source, name), "PIL", name))
+        return _held(lambda: _guarded(lambda: _convert(source, name), "PIL", name))
     kind = type(source).__name__
     raise RequestError(f"{name} is a {kind}; a path, bytes, a PIL image or an array of uint8 was expected")
 
@@ -97,33 +97,33 @@ def _read_file(path: Path) -> bytes:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
         reason = getattr(error, "strerror", None) or error
-        raise RequestError(f"the picture {path} cannot be read ({reason})") from None
+        raise RequestError(f"the image {path} cannot be read ({reason})") from None
     return data
 
 
-def _decode(data: bytes, name: str) -> Picture:
+def _decode(data: bytes, name: str) -> Image:
     kind = sniff(data, name)
     check_pillow()
     if kind == "WebP":  # its plugin allocates all pixels when it opens a file
         _check_size(*webp_size(data, name), name)
 
-    def decode() -> Picture:
-        # The plugin itself, not Image.open: that warns of pictures above 89 megapixels, and tries other formats.
+    def decode() -> Image:
+        # The plugin itself, not Image.open: that warns of images above 89 megapixels, and tries other formats.
         image = FORMATS[kind].plugin()(BytesIO(data))
         _check_size(image.width, image.height, name)
         if kind == "JPEG":
             _check_scans(data.count(b"\xff\xda"), image.width * image.height, name)
-        return _to_picture(image, name)
+        return _convert(image, name)
 
     return _held(lambda: _guarded(decode, kind, name))
 
 
-def _held(decode: Callable[[], Picture]) -> Picture:
+def _held(decode: Callable[[], Image]) -> Image:
     with _DECODING:
         return decode()
 
 
-def _guarded(decode: Callable[[], Picture], kind: str, name: str) -> Picture:
+def _guarded(decode: Callable[[], Image], kind: str, name: str) -> Image:
     try:
         return decode()
     except RequestError:
@@ -158,14 +158,14 @@ def _check_scans(n_scans: int, n_pixels: int, name: str) -> None:
         raise RequestError(f"{name} is a JPEG file of {n_scans} scans, which takes too long; save it again as PNG")
 
 
-def _to_picture(image: Any, name: str) -> Picture:
+def _convert(image: Any, name: str) -> Image:
     """Decodes a PIL image and returns it as RGB."""
     from PIL import ImageOps
 
     note = f"{name} is an animation: the model sees its first frame" if getattr(image, "is_animated", False) else ""
     image.load()
     turned = ImageOps.exif_transpose(image) if _is_turned(image) else image
-    return Picture(_rgb(turned), note)
+    return Image(_rgb(turned), note)
 
 
 def _is_turned(image: Any) -> bool:
@@ -177,7 +177,7 @@ def _is_turned(image: Any) -> bool:
 
 
 def _rgb(image: Any) -> npt.NDArray[np.uint8]:
-    from PIL import Image
+    import PIL.Image
 
     if image.mode.startswith("I"):  # 16 bits of grey: their upper half, as Pillow reads colours of 16 bits
         grey = np.asarray(image).astype(np.int64) >> 8
@@ -185,12 +185,12 @@ def _rgb(image: Any) -> npt.NDArray[np.uint8]:
     has_alpha = "A" in image.getbands() or "a" in image.getbands() or image.info.get("transparency") is not None
     if has_alpha:
         image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image)
+        white = PIL.Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = PIL.Image.alpha_composite(white, image)
     return np.asarray(image.convert("RGB"))
 
 
-def _from_array(array: npt.NDArray[Any], name: str) -> Picture:
+def _from_array(array: npt.NDArray[Any], name: str) -> Image:
     shape = " x ".join(map(str, array.shape))
     if array.dtype != np.uint8:
         raise RequestError(f"{name} is an array of {array.dtype}; uint8, from 0 to 255, was expected")
@@ -200,10 +200,10 @@ def _from_array(array: npt.NDArray[Any], name: str) -> Picture:
         raise RequestError(f"{name} is an array of {shape}; height x width x 3 was expected, channels last")
     _check_size(array.shape[1], array.shape[0], name)
     if array.shape[2] == 1:
-        return Picture(np.repeat(array, 3, axis=2))
+        return Image(np.repeat(array, 3, axis=2))
     if array.shape[2] == 4:
         check_pillow()
-        from PIL import Image
+        import PIL.Image
 
-        return Picture(_rgb(Image.fromarray(np.ascontiguousarray(array), "RGBA")))
-    return Picture(np.array(array))  # a copy: the caller may write to his
+        return Image(_rgb(PIL.Image.fromarray(np.ascontiguousarray(array), "RGBA")))
+    return Image(np.array(array))  # a copy: the caller may write to his

@@ -1,15 +1,15 @@
-"""Records what transformers' processors make of small pictures: `python -m tests.goldens.pictures` in its environment.
+"""Records what transformers' processors make of small images: `python -m tests.goldens.images` in its environment.
 
-Of each picture that a tower reads, pictures.npz has the size and sixty of its values.
+Of each image that a tower reads, images.npz has the size and sixty of its values.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-FILE = Path(__file__).with_name("pictures.npz")
+FILE = Path(__file__).with_name("images.npz")
 
-# Family, and (width, height) of the picture that is made.
+# Family, and (width, height) of the image that is made.
 CASES = [
     *(("gemma3", size) for size in ((40, 30), (300, 180), (64, 64))),
     *(("llava", size) for size in ((40, 30), (120, 200), (64, 64), (1, 1))),
@@ -34,7 +34,7 @@ MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.2757
 
 
 def made(width, height):
-    """Returns the pixels of a picture with edges, slopes and noise."""
+    """Returns the pixels of an image with edges, slopes and noise."""
     y, x = np.mgrid[:height, :width]
     noise = np.random.default_rng(width * 1000 + height).integers(0, 64, (height, width))
     red = (x * 255 // max(1, width - 1)) ^ noise
@@ -44,7 +44,7 @@ def made(width, height):
 
 
 def sampled(values):
-    """Returns some values of a picture [3, height, width], spread over all of it."""
+    """Returns some values of an image [3, height, width], spread over all of it."""
     flat = values.reshape(-1)
     return flat[:: max(1, len(flat) // 60)].astype(np.float32)
 
@@ -82,7 +82,7 @@ def _processors():
             size={"shortest_edge": 56}, crop_size=square, image_grid_pinpoints=PINPOINTS, **own
         ),
         "gemma4": Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70, pooling_kernel_size=3),
-        # Two frames count: half of these pixels are the picture's.
+        # Two frames count: half of these pixels are the image's.
         "glm4v": Glm4vImageProcessorPil(
             size={"shortest_edge": 2 * 28 * 28 * 8, "longest_edge": 2 * 28 * 28 * 40}, **own
         ),
@@ -97,8 +97,8 @@ def _processors():
     }
 
 
-def _pictures(name, processor, pixels):
-    """Returns the pictures [3, height, width] that a processor makes."""
+def _images(name, processor, pixels):
+    """Returns the images [3, height, width] that a processor makes."""
     from PIL import Image
 
     found = processor(images=[Image.fromarray(pixels)], return_tensors=None if "idefics" in name else "np")
@@ -138,15 +138,15 @@ def _pictures(name, processor, pixels):
 
 
 def main():
-    """Writes pictures.npz."""
+    """Writes images.npz."""
     processors = _processors()
     record = {}
     for name, (width, height) in CASES:
-        pictures = _pictures(name, processors[name], made(width, height))
-        for number, one in enumerate(pictures):
+        images = _images(name, processors[name], made(width, height))
+        for number, one in enumerate(images):
             assert one.shape[0] == 3, (name, one.shape)
             record[f"{name} {width}x{height} {number} {one.shape[1]}x{one.shape[2]}"] = sampled(one)
-        print(name, width, height, [one.shape for one in pictures])
+        print(name, width, height, [one.shape for one in images])
     np.savez_compressed(FILE, **record)
 
 
