@@ -15,10 +15,15 @@ from woolly.multimodal.inputs import AudioInput
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import open_chat, stream_reply
 from woolly.serving.dialects.openai.audio_model import check_takes_audio, find_audio_model
+from woolly.serving.dialects.openai.chat_transcripts import TranscriptReply, frames, whole
 from woolly.serving.dialects.openai.form import read_form
-from woolly.serving.dialects.openai.speech import answer_speech
-from woolly.serving.dialects.openai.transcript_form import FORMATS, TIMED, TranscriptForm, read_transcript_form
-from woolly.serving.dialects.openai.transcripts import TranscriptReply, frames, whole
+from woolly.serving.dialects.openai.speech_to_text import answer_transcription
+from woolly.serving.dialects.openai.transcript_form import (
+    FORMATS,
+    SUBTITLE_FORMATS,
+    TranscriptForm,
+    read_transcript_form,
+)
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.threads import run_held
@@ -36,7 +41,7 @@ _FORM = {
         "prompt": {**_TEXT, "description": "Text that comes before the audio, for spelling and style."},
         "language": {**_TEXT, "description": "That is spoken: a code such as de, or a name."},
         "temperature": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},
-        "response_format": {"type": "string", "enum": [*FORMATS, *TIMED], "default": "json"},
+        "response_format": {"type": "string", "enum": [*FORMATS, *SUBTITLE_FORMATS], "default": "json"},
         "timestamp_granularities": {"type": "array", "items": {"type": "string", "enum": ["word", "segment"]}},
         "stream": {"type": "boolean", "default": False},
     },
@@ -61,14 +66,14 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
     state = request.scope["state"]
     fields = await run_held(read_form, state.get("form_type", ""), await request.body(), "file and model")
     asked = fields.get("model", (None, b""))[1].decode("utf-8", "replace") or None
-    name, has_times = await find_audio_model(request, asked)
+    name, has_timestamps = await find_audio_model(request, asked)
     if "file" in fields:  # what a model cannot hear, it cannot give the times of, either
         await check_takes_audio(request, name)
-    form = read_transcript_form(fields, is_translation=is_translation, has_times=has_times)
+    form = read_transcript_form(fields, is_translation=is_translation, has_timestamps=has_timestamps)
     state["json"] = form.shown
     form = replace(form, model=name)
-    if has_times:
-        return await answer_speech(request, form)
+    if has_timestamps:
+        return await answer_transcription(request, form)
     dialect = dialect_of(request)
     generator: Generator = request.app.state.generator
     chat = await _chat(generator, form)

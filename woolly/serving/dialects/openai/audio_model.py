@@ -32,13 +32,13 @@ async def find_audio_model(request: Request, name: str | None) -> tuple[str | No
     if not able:
         return name, False
     used = {slot.info.name: slot.last_used for slot in models.loaded_models if slot.state == "ready"}
-    best = max(able, key=lambda one: (used.get(one.name, -1.0), one.name == models.main, *_worth(one)))
+    best = max(able, key=lambda one: (used.get(one.name, -1.0), one.name == models.main, *_rank(one)))
     if name is not None:
         ignore(f"model ({name[:60]} is not here; {best.name} answers)")
     return best.name, best.transcribes
 
 
-def _worth(info: ModelInfo) -> tuple[bool, bool]:
+def _rank(info: ModelInfo) -> tuple[bool, bool]:
     """One that transcribes goes before one that chats, and Whisper, which translates, too, before others."""
     return info.transcribes, info.architecture == "whisper"
 

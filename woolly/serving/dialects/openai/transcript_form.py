@@ -21,8 +21,8 @@ _TRANSLATE = "Translate what is said in this recording into English. Answer with
 _FIELDS = ("file", "model", "prompt", "language", "temperature", "response_format", "stream")
 
 FORMATS = ("json", "text", "verbose_json")
-TIMED = ("srt", "vtt")  # of models that give times
-_WITHOUT = {
+SUBTITLE_FORMATS = ("srt", "vtt")  # of models that give times
+_UNSUPPORTED_FORMATS = {
     "srt": "subtitles need timestamps, which this model does not give; Whisper and Parakeet models do",
     "vtt": "subtitles need timestamps, which this model does not give; Whisper and Parakeet models do",
     "diarized_json": "models here do not tell speakers apart",
@@ -30,7 +30,7 @@ _WITHOUT = {
 
 _SPEAKERS = "models here do not tell speakers apart; leave it out"
 _TIMES = "timestamp_granularities"
-_REFUSED = {
+_UNSUPPORTED = {
     "include": "log-probabilities are not part of a transcript; leave it out, or use POST /v1/chat/completions",
     "known_speaker_names": _SPEAKERS,
     "known_speaker_references": _SPEAKERS,
@@ -96,11 +96,11 @@ class TranscriptForm:
 
 
 def read_transcript_form(
-    fields: Mapping[str, tuple[str | None, bytes]], *, is_translation: bool = False, has_times: bool = False
+    fields: Mapping[str, tuple[str | None, bytes]], *, is_translation: bool = False, has_timestamps: bool = False
 ) -> TranscriptForm:
     """Returns the form. ApiError 400 names a field that is wrong, or that asks for what models here do not give.
 
-    `has_times`: the model says when words are spoken. The header x-woolly-ignored names fields that nobody knows.
+    `has_timestamps`: the model says when words are spoken. The header x-woolly-ignored names fields that nobody knows.
     """
     texts: dict[str, str] = {}
     times: tuple[str, ...] = ()
@@ -109,9 +109,9 @@ def read_transcript_form(
         if name in _FIELDS:
             texts[name] = "" if name == "file" else content.decode("utf-8", "replace")
         elif name == _TIMES and content:
-            times = _times(content.decode("utf-8", "replace"), fields, has_times=has_times)
-        elif name in _REFUSED and content:
-            raise refuse(name, _REFUSED[name])
+            times = _times(content.decode("utf-8", "replace"), fields, has_timestamps=has_timestamps)
+        elif name in _UNSUPPORTED and content:
+            raise refuse(name, _UNSUPPORTED[name])
         elif content:
             near = difflib.get_close_matches(name[:64], _FIELDS, 1, 0.75)
             ignore(f"{name} (did you mean {near[0]}?)" if near else name)
@@ -122,11 +122,11 @@ def read_transcript_form(
         raise refuse("file", "it is empty; an audio clip was expected")
     form = texts.get("response_format") or "json"
     is_stream = _switch("stream", texts.get("stream", ""))
-    known = (*FORMATS, *TIMED) if has_times else FORMATS
+    known = (*FORMATS, *SUBTITLE_FORMATS) if has_timestamps else FORMATS
     if form not in known:
-        why = _WITHOUT.get(form, f"it is {form[:40]!r}")
+        why = _UNSUPPORTED_FORMATS.get(form, f"it is {form[:40]!r}")
         raise refuse("response_format", f"{why}; one of {', '.join(known)} was expected")
-    if is_stream and form in ("verbose_json", *TIMED):
+    if is_stream and form in ("verbose_json", *SUBTITLE_FORMATS):
         raise refuse("response_format", f"a stream has no {form}; send json, or leave stream out")
     return TranscriptForm(
         file,
@@ -142,12 +142,12 @@ def read_transcript_form(
     )
 
 
-def _times(text: str, fields: Mapping[str, tuple[str | None, bytes]], *, has_times: bool) -> tuple[str, ...]:
+def _times(text: str, fields: Mapping[str, tuple[str | None, bytes]], *, has_timestamps: bool) -> tuple[str, ...]:
     """What is timed; ApiError 400 unless the model has times, and the format shows them."""
     wanted = tuple(dict.fromkeys(text.replace(",", " ").split()))
     if not wanted or not set(wanted) <= {"segment", "word"}:
         raise refuse(_TIMES, f"it is {text[:40]!r}; word or segment was expected, or both")
-    if not has_times:
+    if not has_timestamps:
         raise refuse(_TIMES, "this model gives no timestamps, Whisper and Parakeet models do; leave it out")
     if fields.get("response_format", (None, b""))[1] != b"verbose_json":
         raise refuse(_TIMES, "times are part of verbose_json; send that as response_format")

@@ -29,7 +29,7 @@ from woolly.serving.observability.logs import log
 _PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 
 
-async def answer_speech(request: Request, form: TranscriptForm) -> Response:
+async def answer_transcription(request: Request, form: TranscriptForm) -> Response:
     """Returns the reply of a model that transcribes, whole or as a stream of its segments."""
     generator: Generator = request.app.state.generator
     async with AsyncExitStack() as held:
@@ -50,7 +50,7 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
                 await running.completion()
                 return running.requests[0].output
 
-        segments = _told(stream_segments(transcriber, run), transcriber, slot.info.name, client_of(request))
+        segments = _logged(stream_segments(transcriber, run), transcriber, slot.info.name, client_of(request))
         if form.is_stream:
             return stream_reply(dialect_of(request), _frames(segments, transcriber), held.pop_all())
         try:
@@ -61,7 +61,7 @@ async def answer_speech(request: Request, form: TranscriptForm) -> Response:
         return _whole(transcriber.transcript, form)
 
 
-async def _told(
+async def _logged(
     segments: AsyncIterator[TranscriptSegment], transcriber: Transcriber, model: str, client: str
 ) -> AsyncIterator[TranscriptSegment]:
     """Yields the segments, and writes one line of the log for all requests that they took."""
