@@ -83,12 +83,12 @@ def test_replica_exits_with_the_error_of_its_failed_gpu(ending, tiny_model, monk
         tiny_model, ModelOptions(ctx=512, threads=1), [AddressLauncher(one.address, SECRET)], stall=60.0
     ) as llm:
         monkeypatch.setattr(CpuProgram, "run", fail)
-        asking = threading.Thread(target=lambda: list(llm.generate("hello", PARAMS, stream=True)), daemon=True)
-        asking.start()
+        current_account = threading.Thread(target=lambda: list(llm.generate("hello", PARAMS, stream=True)), daemon=True)
+        current_account.start()
         thread.join(60)
         assert not thread.is_alive() and raised == ["the GPU failed; start the process anew"]
-    asking.join(60)  # closing ended the answer, for which there is no replica
-    assert not asking.is_alive()
+    current_account.join(60)  # closing ended the answer, for which there is no replica
+    assert not current_account.is_alive()
 
 
 def test_leaving_replica_hands_its_answers_to_others(replica_server, tiny_model):

@@ -18,7 +18,7 @@ from woolly.errors import RequestError
 from woolly.multimodal import pdf
 from woolly.multimodal.inputs import FileInput
 from woolly.multimodal.pdf import is_pdf, read_file, read_pages
-from woolly.serving.errors import of_exception
+from woolly.serving.errors import to_api_error
 
 pytest.importorskip("pypdfium2")
 
@@ -190,7 +190,7 @@ def test_files_of_a_conversation_share_pages_characters_and_time(monkeypatch):
     monkeypatch.setattr(pdf, "_SLOTS", threading.BoundedSemaphore(1))
     with pdf._SLOTS, pytest.raises(RequestError, match="because other files are being read; try again") as error:
         read_pages(GOOD + b"  ", sees=False, deadline=time.monotonic() + 0.05)
-    assert error.value.code == "busy" and of_exception(error.value).status == 503
+    assert error.value.code == "busy" and to_api_error(error.value).status == 503
 
 
 def test_pages_are_rendered_up_to_a_total_of_pixels(monkeypatch):

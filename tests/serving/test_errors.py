@@ -2,16 +2,16 @@
 
 from woolly.errors import DeviceError
 from woolly.serving.dialects import ole, openai
-from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.errors import ApiError, to_api_error
 
 
 def test_internal_error_reveals_no_details():
-    told = of_exception(OSError("/secret/path is broken"))
+    told = to_api_error(OSError("/secret/path is broken"))
     assert told.status == 500 and "secret" not in str(openai.DIALECT.error(told))
 
 
 def test_failed_gpu_is_reported_with_its_own_message():
-    told = of_exception(DeviceError("the GPU failed", code="lost", remedy="load the model again"))
+    told = to_api_error(DeviceError("the GPU failed", code="lost", remedy="load the model again"))
     assert (told.status, told.code, told.retry_after) == (503, "device_failed", 5.0)
     assert told.message == "the GPU failed; try again later"
 

@@ -11,7 +11,7 @@ from woolly.errors import RequestError
 from woolly.serving import Settings
 from woolly.serving.accounts import keys_file
 from woolly.serving.accounts.keys_file import add_key
-from woolly.serving.gate.auth import Authority
+from woolly.serving.gate.auth import Authenticator
 from woolly.serving.lifecycle import lifecycle
 from woolly.serving.lifecycle.reloading import Reloader
 
@@ -60,7 +60,7 @@ def test_sighup_under_nohup_reloads_on_the_event_loop(monkeypatch):
 def test_files_are_reloaded_only_when_they_change(tmp_path):
     file, read = tmp_path / "cert.pem", []
     file.write_text("one")
-    reloader = Reloader(Settings(), Authority((), None, 60))
+    reloader = Reloader(Settings(), Authenticator((), None, 60))
     assert not reloader.is_needed
     reloader.add("certificate", [file], lambda: read.append(file.read_text()))
     reloader.check()
@@ -82,15 +82,15 @@ def test_plain_key_file_is_reloaded_too(tmp_path):
     file.touch(0o600)
     file.write_text("first-key\n")
     settings = Settings(api_key_file=file)
-    authority = Authority(settings.keys, None, 60)
-    reloader = Reloader(settings, authority)
+    authenticator = Authenticator(settings.keys, None, 60)
+    reloader = Reloader(settings, authenticator)
     file.write_text("second-key\n")
     os.utime(file, ns=(1, 1))  # a clock that stands still would hide a change of one second
     reloader.check()
-    assert authority.identify("first-key") is None and authority.identify("second-key") is not None
+    assert authenticator.identify("first-key") is None and authenticator.identify("second-key") is not None
     file.write_text("# nobody\n")
     reloader.check()
-    assert authority.identify("second-key") is not None
+    assert authenticator.identify("second-key") is not None
     with pytest.raises(RequestError, match="holds no key"):
         Settings(api_key_file=file)
 
@@ -98,13 +98,13 @@ def test_plain_key_file_is_reloaded_too(tmp_path):
 def test_emptied_key_file_opens_no_server(tmp_path, monkeypatch):
     key = add_key(tmp_path / "keys.toml", "anna", limits={})
     settings = Settings(keys_file=tmp_path / "keys.toml")
-    authority = Authority((), None, 60, (), settings.named_keys)
+    authenticator = Authenticator((), None, 60, (), settings.named_keys)
     reads = iter([settings.named_keys])
     monkeypatch.setattr(keys_file, "read_keys", lambda path: next(reads, ()))  # truncated after the first read
-    reloader = Reloader(settings, authority)
+    reloader = Reloader(settings, authenticator)
     for _ in range(2):
         reloader.reload()
-        assert authority.identify(key) is not None and not authority.is_open
+        assert authenticator.identify(key) is not None and not authenticator.is_open
     with pytest.raises(RequestError, match="there is no key left"):
-        authority.set_keys((), (), ())
-    assert not authority.is_open
+        authenticator.set_keys((), (), ())
+    assert not authenticator.is_open

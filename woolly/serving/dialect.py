@@ -52,7 +52,7 @@ class Dialect(Protocol):
 
 
 @dataclass(frozen=True)
-class Head:
+class ReplyContext:
     """What a reply says beside the chunks: the model, tokens, times, and the form that the body asks for."""
 
     running: Running  # gives the model, and tokens and times so far
@@ -70,11 +70,11 @@ class ChatDialect(Dialect, Protocol):
 
     fields: Mapping[str, str]  # the body's name for a field of ChatRequest or SamplingParams, if it differs
 
-    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
         """Yields the frames of a stream: server-sent events, lines of JSON, or messages of a WebSocket."""
         ...
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns the JSON of a whole reply."""
         ...
 

@@ -67,7 +67,7 @@ class ApiError(WoollyError):
         self.exceeds = exceeds
 
     @property
-    def shown(self) -> str:
+    def client_message(self) -> str:
         """The message as a client gets it: what is quoted may be long, or hold what UTF-8 cannot."""
         text = self.message if len(self.message) <= _MAX_MESSAGE else f"{self.message[:_MAX_MESSAGE]}..."
         return text.encode("utf-8", "replace").decode()
@@ -75,7 +75,7 @@ class ApiError(WoollyError):
     @property
     def reason(self) -> str:
         """The code and the beginning of the message, for the log."""
-        return f"{self.code}: {self.shown[:_MAX_REASON]}"
+        return f"{self.code}: {self.client_message[:_MAX_REASON]}"
 
     @property
     def headers(self) -> dict[str, str]:
@@ -113,24 +113,24 @@ def server_stopping() -> ApiError:
 def error_body(error: ApiError) -> dict[str, Any]:
     """Returns OpenAI's error object, which llama-server sends too."""
     kind = _TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
-    message = error.shown if error.suggestion is None else f"{error.shown}; {error.suggestion}"
+    message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
     if error.code == "context_length_exceeded" and error.exceeds is not None:
         # Agents compact a conversation if they read these words of OpenAI's.
         message = f"maximum context length is {error.exceeds[1]} tokens: {message}"
     return {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
 
 
-def switched_off(what: str, flag: str) -> ApiError:
+def feature_disabled(what: str, flag: str) -> ApiError:
     """Returns the error of a route that the operator has not switched on."""
     return ApiError(501, "not_supported", f"{what} is switched off; start the server with {flag}")
 
 
-def refuse(param: str, message: str) -> ApiError:
+def invalid_param(param: str, message: str) -> ApiError:
     """Returns a 400 that names a field."""
     return ApiError(400, "invalid_request", f"{param}: {message}", param=param)
 
 
-def of_exception(error: BaseException, params: Mapping[str, str] = _NO_NAMES) -> ApiError:
+def to_api_error(error: BaseException, params: Mapping[str, str] = _NO_NAMES) -> ApiError:
     """The ApiError that a client is sent for an exception: the sentence of a refusal, nothing about a fault of our own.
 
     `params` maps fields of the engine to those of the body that they came from, if the names differ.

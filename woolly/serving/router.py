@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from woolly.serving.errors import ApiError
-from woolly.serving.foreign_fields import fields_of, settle_foreign
+from woolly.serving.unknown_fields import body_fields, resolve_unknown_fields
 
 _MAX_ROUNDS = 8  # of validating one body whose lists hide unknown fields behind each other
 
@@ -33,7 +33,7 @@ class ParsedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Returns what answers a request."""
         handle = super().get_route_handler()
-        known = fields_of(None if self.body_field is None else self.body_field.field_info.annotation)
+        known = body_fields(None if self.body_field is None else self.body_field.field_info.annotation)
 
         async def handle_parsed(request: Request) -> Response:
             # The gate has decided what is JSON: in some dialects whatever its header says, because `curl -d` calls it a
@@ -50,7 +50,7 @@ class ParsedRoute(APIRoute):
                     # FastAPI's frame refers to the error, which has the body, and the traceback to the frame: a cycle,
                     # which would keep each body until the next full collection.
                     error.__traceback__ = None
-                    if not settle_foreign(await parsed.json(), error.errors(), known):
+                    if not resolve_unknown_fields(await parsed.json(), error.errors(), known):
                         raise error.with_traceback(None) from None
             return await handle(parsed)
 

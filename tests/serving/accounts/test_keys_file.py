@@ -10,7 +10,7 @@ from tests.cli.terminal import woolly
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account, KeyLimits
 from woolly.serving.accounts.keys_file import add_key, hash_key, read_keys, remove_key
-from woolly.serving.gate.auth import Authority
+from woolly.serving.gate.auth import Authenticator
 from woolly.serving.settings.configuration import read_settings
 
 HASH = f"sha256:{hash_key('a key').hex()}"
@@ -140,15 +140,15 @@ def test_keys_may_be_in_the_settings_file(tmp_path):
 
 def test_named_and_plain_keys_work_together(file):
     key = add_key(file, "anna", is_admin=True, limits={})
-    authority = Authority(("plain",), None, 60, (), read_keys(file))
-    anna, plain = authority.identify(key), authority.identify("plain")
+    authenticator = Authenticator(("plain",), None, 60, (), read_keys(file))
+    anna, plain = authenticator.identify(key), authenticator.identify("plain")
     assert (anna.name, anna.owner, anna.is_admin) == ("anna", "name:anna", True)
-    assert not plain.is_admin and plain.account.limits == KeyLimits() and authority.has_admins
-    token, _ = authority.issue("ole", key)
-    assert authority.identify(token).account == anna.account == authority.account_of("name:anna user:ole")
-    assert authority.identify(hash_key(key).hex()) is None
-    authority.set_keys(("plain",), (), ())
-    assert authority.identify(key) is authority.identify(token) is authority.account_of("name:anna") is None
+    assert not plain.is_admin and plain.account.limits == KeyLimits() and authenticator.has_admins
+    token, _ = authenticator.issue("ole", key)
+    assert authenticator.identify(token).account == anna.account == authenticator.account_of("name:anna user:ole")
+    assert authenticator.identify(hash_key(key).hex()) is None
+    authenticator.set_keys(("plain",), (), ())
+    assert authenticator.identify(key) is authenticator.identify(token) is authenticator.account_of("name:anna") is None
 
 
 def test_keys_command_adds_lists_and_removes(file):

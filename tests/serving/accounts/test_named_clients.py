@@ -153,7 +153,7 @@ def test_keys_can_change_while_the_server_runs(team, tmp_path):
     client, heads = team(anna={}, ole={})
     file = tmp_path / "keys.toml"
     with client:
-        reloader = Reloader(client.app.state.settings, client.app.state.authority)
+        reloader = Reloader(client.app.state.settings, client.app.state.authenticator)
 
         def status(name):
             return client.get("/v1/models", headers=heads[name]).status_code

@@ -17,7 +17,7 @@ from woolly.serving.accounts.account import Account, KeyLimits
 from woolly.serving.accounts.meter import ANYONE, Meter
 from woolly.serving.accounts.oidc import Issuer
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.auth import Authority
+from woolly.serving.gate.auth import Authenticator
 
 ISSUER = "https://id.example.org"
 KEYS = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("first", "second")}
@@ -56,14 +56,14 @@ def issuer(site):
 
 
 def test_token_of_the_issuer_identifies_its_user(issuer):
-    authority = Authority(("plain",), None, 60, issuer=issuer)
-    ole = authority.identify(token())
+    authenticator = Authenticator(("plain",), None, 60, issuer=issuer)
+    ole = authenticator.identify(token())
     assert (ole.name, ole.owner, ole.is_admin, ole.account.name) == ("oidc:ole", "oidc:ole", False, "oidc:ole")
-    assert authority.identify(token(groups=["users", "admins"])).is_admin
-    assert not authority.identify(token(groups="adminsandmore")).is_admin
-    assert authority.identify("plain") is not None and not authority.is_open
-    assert authority.account_of("oidc:ole").name == "oidc:ole"
-    assert not Authority((), None, 60, issuer=issuer).is_open
+    assert authenticator.identify(token(groups=["users", "admins"])).is_admin
+    assert not authenticator.identify(token(groups="adminsandmore")).is_admin
+    assert authenticator.identify("plain") is not None and not authenticator.is_open
+    assert authenticator.account_of("oidc:ole").name == "oidc:ole"
+    assert not Authenticator((), None, 60, issuer=issuer).is_open
 
 
 def test_user_is_not_the_key_of_the_same_name(issuer):

@@ -10,20 +10,20 @@ from starlette.testclient import TestClient
 from woolly.serving import Settings
 from woolly.serving.dialect import Dialects
 from woolly.serving.dialects import openai
-from woolly.serving.gate.access import Access
-from woolly.serving.gate.auth import Authority
-from woolly.serving.gate.bodies import Bodies, BodyBudget
-from woolly.serving.gate.disconnect import Disconnect
-from woolly.serving.gate.draining import Draining
-from woolly.serving.gate.identity import RequestIdentity
-from woolly.serving.gate.paths import Paths
-from woolly.serving.gate.rates import Guesses, RateLimiter, Rates
-from woolly.serving.gate.refusals import Refusals
+from woolly.serving.gate.access_control import AccessMiddleware
+from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.disconnect import DisconnectMiddleware
+from woolly.serving.gate.draining import DrainingMiddleware
+from woolly.serving.gate.error_handler import ErrorMiddleware
+from woolly.serving.gate.exempt_paths import ExemptPaths
+from woolly.serving.gate.identity import RequestIdMiddleware
+from woolly.serving.gate.rate_limits import KeyGuessLimiter, RateLimiter, RateLimitMiddleware
+from woolly.serving.gate.request_body import BodyBudget, BodyMiddleware
 from woolly.serving.observability.health import Health
 from woolly.serving.observability.metrics import Stats
 from woolly.serving.router import ParsedRequest
 
-PATHS = Paths(
+PATHS = ExemptPaths(
     frozenset({"/health"}), frozenset(), frozenset(), frozenset(), lambda _: None, lambda *_: False, lambda *_: False
 )
 KEY = {"x-api-key": "a-key"}
@@ -49,17 +49,24 @@ def health():
 @pytest.fixture
 def front(health):
     """What a front without models needs of the gate."""
-    stats, rates, guesses = Stats(), RateLimiter(6), Guesses()
-    authority = Authority(("a-key",), None, 60)
+    stats, rates, key_guesses = Stats(), RateLimiter(6), KeyGuessLimiter()
+    authenticator = Authenticator(("a-key",), None, 60)
     settings = Settings(host="0.0.0.0", api_key=("a-key",))
     layers = [
-        Middleware(RequestIdentity, stats=stats, paths=PATHS),
-        Middleware(Refusals, stats=stats, dialects=Dialects([openai.DIALECT])),
-        Middleware(Access, settings=settings, authority=authority, rates=rates, guesses=guesses, paths=PATHS),
-        Middleware(Rates, rates=rates, paths=PATHS),
-        Middleware(Draining, health=health, paths=PATHS),
-        Middleware(Bodies, budget=BodyBudget(1000), most=100, seconds=5),
-        Middleware(Disconnect, health=health),
+        Middleware(RequestIdMiddleware, stats=stats, paths=PATHS),
+        Middleware(ErrorMiddleware, stats=stats, dialects=Dialects([openai.DIALECT])),
+        Middleware(
+            AccessMiddleware,
+            settings=settings,
+            authenticator=authenticator,
+            rates=rates,
+            key_guesses=key_guesses,
+            paths=PATHS,
+        ),
+        Middleware(RateLimitMiddleware, rates=rates, paths=PATHS),
+        Middleware(DrainingMiddleware, health=health, paths=PATHS),
+        Middleware(BodyMiddleware, budget=BodyBudget(1000), most=100, seconds=5),
+        Middleware(DisconnectMiddleware, health=health),
     ]
     app = echo
     for layer, args, options in reversed(layers):
@@ -100,5 +107,5 @@ def test_no_client_is_an_admin_before_its_key_is_known():
         scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "client": ("127.0.0.1", 1)}
         await app(scope, None, None)
 
-    asyncio.run(ask(RequestIdentity(look, Stats(), PATHS)))
+    asyncio.run(ask(RequestIdMiddleware(look, Stats(), PATHS)))
     assert seen == [False]

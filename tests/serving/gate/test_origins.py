@@ -3,7 +3,7 @@
 import pytest
 
 from woolly.serving import Settings
-from woolly.serving.gate.origins import Origins
+from woolly.serving.gate.origins import AllowedOrigins
 
 ASK = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
 
@@ -28,7 +28,7 @@ def test_other_pages_may_not(client, origin):
 
 
 def test_list_replaces_the_default_and_a_public_server_has_none():
-    assert not Origins(Settings(cors_origins=("https://a.example",))).allow("http://localhost:3000")
-    assert Origins(Settings(cors_origins=("https://a.example",))).allow("https://a.example")
-    assert not Origins(Settings(host="0.0.0.0")).allow("http://localhost:3000")
-    assert Origins(Settings(host="0.0.0.0", cors_origins=("*",))).allow("http://localhost:3000")
+    assert not AllowedOrigins(Settings(cors_origins=("https://a.example",))).allow("http://localhost:3000")
+    assert AllowedOrigins(Settings(cors_origins=("https://a.example",))).allow("https://a.example")
+    assert not AllowedOrigins(Settings(host="0.0.0.0")).allow("http://localhost:3000")
+    assert AllowedOrigins(Settings(host="0.0.0.0", cors_origins=("*",))).allow("http://localhost:3000")

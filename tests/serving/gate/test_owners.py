@@ -42,8 +42,8 @@ def test_users_of_one_key_have_separate_prefixes(app_with):
 def test_slots_show_only_the_parameters_of_own_requests(app_with, brake):
     with app_with(api_key=("one", "two")) as client:
         body = {"prompt": "a", "n_predict": 300, "ignore_eos": True, "stop": ["SECRET"], "logit_bias": [[5, 1]]}
-        asking = threading.Thread(target=lambda: client.post("/completion", json=body, headers=ONE))
-        asking.start()
+        current_account = threading.Thread(target=lambda: client.post("/completion", json=body, headers=ONE))
+        current_account.start()
 
         def busy(headers):
             return [slot for slot in client.get("/slots", headers=headers).json() if slot["is_processing"]]
@@ -54,7 +54,7 @@ def test_slots_show_only_the_parameters_of_own_requests(app_with, brake):
             time.sleep(0.005)
         (own,), (other,) = busy(ONE), busy(TWO)
         brake.let_go()
-        asking.join()
+        current_account.join()
     assert own["params"]["stop"] == ["SECRET"]
     assert other["params"] == {} and "SECRET" not in str(other)
     assert other["next_token"][0]["n_decoded"] > 0

@@ -11,7 +11,7 @@ import pytest
 from woolly.chat.media import has_media
 from woolly.serving import Settings, create_app
 from woolly.serving.dialects.llama import tokens as tokens_module
-from woolly.serving.gate import json_guard
+from woolly.serving.gate import json_parser
 from woolly.serving.generation import generator
 from woolly.serving.generation.threads import Shared, run_held
 
@@ -82,8 +82,8 @@ def test_held_work_returns_and_raises():
 def test_json_is_held_during_validation(monkeypatch):
     async def story():
         gate = Gate()
-        monkeypatch.setattr(json_guard, "_parse", gate)
-        work = asyncio.create_task(json_guard.parse_json(b" " * 100_000))
+        monkeypatch.setattr(json_parser, "_parse", gate)
+        work = asyncio.create_task(json_parser.parse_json(b" " * 100_000))
         await leaves_when_its_thread_is_done(gate, work)
 
     asyncio.run(story())
@@ -107,17 +107,17 @@ def test_disconnected_client_holds_its_model_and_slot_until_the_thread_ends(
         gate = Gate()
         monkeypatch.setattr(where, gate)
         (slot,) = state.models.loaded_models
-        asking = asyncio.create_task(client.post(path, json=body))
+        current_account = asyncio.create_task(client.post(path, json=body))
         await until(gate.is_entered.is_set)
         n_open = state.generator.admission.n_open
-        asking.cancel()
+        current_account.cancel()
         await asyncio.sleep(0.05)
         try:
             assert slot.users == 1 and state.generator.admission.n_open == n_open
-            assert state.bodies.n_held > 0 and not asking.done()
+            assert state.bodies.n_held > 0 and not current_account.done()
         finally:
             gate.is_open.set()
-        await asyncio.wait([asking])
+        await asyncio.wait([current_account])
         assert slot.users == state.generator.admission.n_open == state.bodies.n_held == 0
 
     with_app(tiny_model, tmp_path, story)
@@ -204,12 +204,12 @@ def test_shared_work_is_done_once_and_outlives_its_waiters():
             return n
 
         shared = Shared(work)
-        asking = [asyncio.create_task(shared.get()) for _ in range(5)]
+        current_account = [asyncio.create_task(shared.get()) for _ in range(5)]
         await asyncio.sleep(0)
-        asking[0].cancel()
+        current_account[0].cancel()
         await asyncio.sleep(0)
         gate.set()
-        assert await asyncio.gather(*asking[1:]) == [1] * 4
+        assert await asyncio.gather(*current_account[1:]) == [1] * 4
         assert await shared.get() == 2
 
     asyncio.run(story())

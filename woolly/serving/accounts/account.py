@@ -45,10 +45,10 @@ class Account:
 
 
 # The account of the current task's request; None without keys, and outside of requests.
-asking: ContextVar[Account | None] = ContextVar("woolly_asking", default=None)
+current_account: ContextVar[Account | None] = ContextVar("woolly_asking", default=None)
 
 
-def may_use(names: Iterable[str]) -> bool:
+def is_model_allowed(names: Iterable[str]) -> bool:
     """Whether the account that asks may use a model that has these names."""
-    account = asking.get()
+    account = current_account.get()
     return account is None or account.allows(names)

@@ -12,9 +12,9 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import Message
 
-from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.account import current_account
 from woolly.serving.batches.rows import BatchRow
-from woolly.serving.errors import ApiError, error_body, of_exception
+from woolly.serving.errors import ApiError, error_body, to_api_error
 from woolly.serving.generation.generator import turn, urgency
 from woolly.serving.observability.kept_requests import answers
 from woolly.serving.observability.logs import ignored, log, request_id
@@ -66,11 +66,11 @@ async def ask(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = 
     turn.set(group)
     request_id.set(id)
     answers.set(None)
-    account = app.state.authority.account_of(owner)
-    if owner and account is None and not app.state.authority.is_open:
+    account = app.state.authenticator.account_of(owner)
+    if owner and account is None and not app.state.authenticator.is_open:
         gone = ApiError(401, "authentication_failed", "the key of this batch is not valid any more")
         return RowReply(gone.status, error_body(gone))
-    asking.set(account)
+    current_account.set(account)
     ignored.set(noted)
     state: dict[str, Any] = {"id": id, "client": "batch", "bucket": "batch", "owner": owner, "account": account}
     state |= {"is_admin": False, "json": row.body, "status": None, "reason": None, "ignored": noted}
@@ -107,8 +107,8 @@ async def ask(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = 
         await ExceptionMiddleware(routes, handlers=app.exception_handlers)(scope, receive, send)
     except Exception as error:
         log.error("row failed", exc_info=error)
-        refusal = of_exception(error)
-        return RowReply(refusal.status, error_body(refusal))
+        api_error = to_api_error(error)
+        return RowReply(api_error.status, error_body(api_error))
     body = json.loads(b"".join(parts))
     if status in _LATER:
         code = (state["reason"] or "").partition(":")[0]  # as ApiError.reason begins

@@ -13,7 +13,7 @@ from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
 from woolly.serving.batches.rows import BadRow, BatchRow, id_of, read_row
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.json_guard import parse_json
+from woolly.serving.gate.json_parser import parse_json
 from woolly.serving.generation.threads import run_held
 from woolly.store.safe_files import atomic_write
 

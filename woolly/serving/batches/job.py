@@ -81,7 +81,7 @@ class Job:
         self._models: dict[tuple[str | None, Capability], asyncio.Task[_Model]] = {}  # by the name that rows have
         self._adding = asyncio.Lock()
         self._group = -next(_groups)
-        self._refused_since: float | None = None  # by time.monotonic(), if no row has ended since
+        self._rejected_since: float | None = None  # by time.monotonic(), if no row has ended since
         self._spent: Busy | None = None  # the first refusal because the key has used its limit
         settings = app.state.settings
         self._max_concurrent: Callable[[], int] = app.state.generator.max_concurrent  # more once the model is loaded
@@ -197,10 +197,10 @@ class Job:
         """ApiError if rows have been refused for too long; a full queue is none of it: others get answers."""
         now = time.monotonic()
         if busy.is_full:
-            self._refused_since = None
+            self._rejected_since = None
             return
-        self._refused_since = self._refused_since or now
-        if now - self._refused_since > _PATIENCE:
+        self._rejected_since = self._rejected_since or now
+        if now - self._rejected_since > _PATIENCE:
             raise ApiError(503, "batch_refused", f"the server could answer no row for {_PATIENCE:g} seconds: {busy}")
 
     async def _facts(self, row: BatchRow) -> tuple[_Model, str]:
@@ -248,7 +248,7 @@ class Job:
     async def _add(self, number: int, key: str, is_good: bool, line: dict[str, Any]) -> None:
         async with self._adding:
             await run_held(self._journal.add, number, key, is_good, line)
-        self._refused_since = None
+        self._rejected_since = None
         self._on_row(self.tally)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 
 CHAT, TEXT, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 MESSAGES = "/v1/messages"
@@ -72,7 +72,7 @@ def read_row(number: int, value: Any) -> BatchRow:
         raise ApiError(400, "invalid_request", "a JSON object or a text was expected in this row")
     given = value.get("custom_id")
     if given is not None and not (isinstance(given, str) and 0 < len(given) <= _MAX_ID_LENGTH):
-        raise refuse("custom_id", f"a text of 1 to {_MAX_ID_LENGTH} characters was expected")
+        raise invalid_param("custom_id", f"a text of 1 to {_MAX_ID_LENGTH} characters was expected")
     if "body" in value:
         return BatchRow(number, id_of(number, value), _url(value), _checked(value["body"]))
     body = {name: one for name, one in value.items() if name != "custom_id"}
@@ -84,16 +84,16 @@ def read_row(number: int, value: Any) -> BatchRow:
 
 def _url(value: Mapping[str, Any]) -> str:
     if value.get("method", "POST") != "POST":
-        raise refuse("method", "POST was expected")
+        raise invalid_param("method", "POST was expected")
     url = value.get("url", CHAT)
     if url not in ENDPOINTS:
-        raise refuse("url", f"it is {str(url)[:80]!r}; one of {', '.join(ENDPOINTS)} was expected")
+        raise invalid_param("url", f"it is {str(url)[:80]!r}; one of {', '.join(ENDPOINTS)} was expected")
     return str(url)
 
 
 def _checked(body: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
-        raise refuse("body", "an object was expected")
+        raise invalid_param("body", "an object was expected")
     if body.get("stream"):
-        raise refuse("stream", "a batch takes whole answers; leave it out")
+        raise invalid_param("stream", "a batch takes whole answers; leave it out")
     return body

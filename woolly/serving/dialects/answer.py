@@ -15,8 +15,8 @@ from starlette.requests import HTTPConnection
 from woolly.chat import ChatRequest, Layout
 from woolly.errors import RequestError
 from woolly.llm import ChatChunk, ChatReader
-from woolly.serving.dialect import ChatDialect, Dialect, Head
-from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.dialect import ChatDialect, Dialect, ReplyContext
+from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.generation.admission import Admitted
 from woolly.serving.generation.events import EventStream
@@ -40,7 +40,7 @@ async def answer_chat(
     during: ExitStack | None = None,
     place: Admitted | None = None,
 ) -> Response:
-    """Returns the reply to a conversation, whole or as a stream. `form` is what the dialect finds in `Head.form`.
+    """Returns the reply to a conversation, complete or streamed. The dialect finds `form` in `ReplyContext.form`.
 
     `score_only` computes the prompt, which the cache then has, and no answer. What `during`
     holds is left when the answer has ended; if the answer does not begin, it stays with the caller. It holds `place`,
@@ -48,7 +48,7 @@ async def answer_chat(
     """
     generator: Generator = connection.app.state.generator
 
-    async def begin(held: AsyncExitStack) -> tuple[Head, AsyncIterator[ChatChunk]]:
+    async def begin(held: AsyncExitStack) -> tuple[ReplyContext, AsyncIterator[ChatChunk]]:
         if during is not None:
             held.enter_context(during.pop_all())
         room = held.enter_context(generator.place(chat.params.n)) if place is None else place
@@ -84,7 +84,7 @@ async def open_chat(
     form: Any,
     id_slot: int | None = None,
     score_only: bool = False,
-) -> tuple[Head, AsyncIterator[ChatChunk]]:
+) -> tuple[ReplyContext, AsyncIterator[ChatChunk]]:
     """Returns the head and the chunks of an answer under way, which ends when `held` is closed.
 
     ApiError names the field of the body that is at fault.
@@ -112,9 +112,9 @@ async def open_chat(
         )
         running = await held.enter_async_context(generator.open(generation, place, slot))
     except RequestError as error:
-        raise of_exception(error, names) from error
+        raise to_api_error(error, names) from error
     reader = ChatReader(layout, running.requests)
-    return Head(running, layout, form, load_seconds), (reader.read(chunk) async for chunk in running)
+    return ReplyContext(running, layout, form, load_seconds), (reader.read(chunk) async for chunk in running)
 
 
 async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: LoadedModel, model: str | None) -> Layout:
@@ -133,7 +133,7 @@ async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: LoadedMode
         return await generator.lay_out(plain, slot)
 
 
-def chat_frames(dialect: ChatDialect, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+def chat_frames(dialect: ChatDialect, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yields the frames of an answer; the last one is the error, if one comes."""
     return _guarded(dialect, dialect.frames(chunks, head))
 
@@ -153,10 +153,10 @@ async def _guarded(dialect: Dialect, frames: AsyncIterator[bytes]) -> AsyncItera
 
 def settle_error(error: Exception) -> ApiError:
     """Returns the error for the client of a stream that fails; logs a fault of the server's own."""
-    refusal = of_exception(error)
-    if refusal.status >= 500 and not isinstance(error, ApiError):
+    api_error = to_api_error(error)
+    if api_error.status >= 500 and not isinstance(error, ApiError):
         log.error("stream failed", exc_info=error)
-    return refusal
+    return api_error
 
 
 def json_reply(content: Any, headers: Mapping[str, str] | None = None) -> Response:

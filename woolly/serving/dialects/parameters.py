@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.checks import MAX_TOKEN_ID
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.observability.logs import ignore
 
 Item = TypeVar("Item")
@@ -81,7 +81,7 @@ class Sampling(_Options):
     def check_text(self) -> None:
         """Refuses what conversations alone have, in a body that is none."""
         if self.reasoning_budget is not None and self.reasoning_budget >= 0:
-            raise refuse("reasoning_budget", "it belongs to conversations: POST /v1/chat/completions")
+            raise invalid_param("reasoning_budget", "it belongs to conversations: POST /v1/chat/completions")
 
     def params(self, defaults: SamplingParams, **overrides: Any) -> SamplingParams:
         """What the engine takes. `Generator.defaults_for` gives `defaults`; `overrides` are fields of SamplingParams.

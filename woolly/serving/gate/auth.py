@@ -1,4 +1,4 @@
-"""The Authority: which API key or token stands for which client."""
+"""The Authenticator: which API key or token stands for which client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Client:
     account: Account | None = None  # whose limits it has; None without keys
 
 
-class Authority:
+class Authenticator:
     """Keeps digests of the keys, and compares them in constant time. Without keys, every client may ask."""
 
     def __init__(

@@ -129,7 +129,7 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) > most:
-                self._refuse(
+                self._send_error(
                     ApiError(
                         503,
                         "too_many_connections",
@@ -195,7 +195,7 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
             super().handle_websocket_upgrade(event)
 
         def send_400_response(self, msg: str) -> None:
-            self._refuse(ApiError(400, "invalid_http", "this is no HTTP/1.1 request"))
+            self._send_error(ApiError(400, "invalid_http", "this is no HTTP/1.1 request"))
 
         def _watch(self) -> None:
             """Runs the timer while the head of a request is incomplete."""
@@ -213,13 +213,13 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
         def _expire(self) -> None:
             self._timer = None
             if self.cycle is None:
-                self._refuse(
+                self._send_error(
                     ApiError(408, "request_too_slow", f"no request arrived within {seconds:g} seconds; send it faster")
                 )
             else:
                 self.transport.close()
 
-        def _refuse(self, error: ApiError) -> None:
+        def _send_error(self, error: ApiError) -> None:
             """Sends an error without the app, and closes."""
             if self.transport.is_closing():
                 return

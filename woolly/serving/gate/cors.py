@@ -6,20 +6,20 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from woolly.serving.gate.origins import Origins
+from woolly.serving.gate.origins import AllowedOrigins
 
 _METHODS = "GET, POST, DELETE, OPTIONS"
 _EXPOSED = "x-request-id, retry-after, x-woolly-ignored, x-woolly-cache"
 _SECONDS = "600"  # that a browser may remember the reply to its question
 
 
-class Cors:
+class CorsMiddleware:
     """Answers a browser's question (preflight) itself, and names the allowed origin in every other reply.
 
     An origin that is not allowed gets no header, by which the browser refuses it; Access refuses what it sends anyway.
     """
 
-    def __init__(self, app: ASGIApp, origins: Origins) -> None:
+    def __init__(self, app: ASGIApp, origins: AllowedOrigins) -> None:
         self._app = app
         self._origins = origins
 
@@ -31,7 +31,7 @@ class Cors:
             await self._app(scope, receive, send)
             return
         allowed = {"Vary": "Origin"}
-        if self._origins.allow(origin):
+        if self._origins.allows(origin):
             allowed |= {"Access-Control-Allow-Origin": origin, "Access-Control-Allow-Credentials": "true"}
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             if len(allowed) > 1:

@@ -11,8 +11,8 @@ from woolly.serving.observability.health import Health
 from woolly.serving.observability.logs import log
 
 
-class Disconnect:
-    """Expects the whole body as one message, as `Bodies` gives it; then watches for the client's end.
+class DisconnectMiddleware:
+    """Expects the whole body as one message, as `BodyMiddleware` gives it; then watches for the client's end.
 
     ApiError 503 if the server stops before the reply starts.
     """

@@ -5,14 +5,14 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from woolly.serving.errors import server_stopping
-from woolly.serving.gate.paths import Paths
+from woolly.serving.gate.exempt_paths import ExemptPaths
 from woolly.serving.observability.health import Health
 
 
-class Draining:
+class DrainingMiddleware:
     """ApiError 503 from the first signal on, except for health, the page's files, tokens and metrics."""
 
-    def __init__(self, app: ASGIApp, health: Health, paths: Paths) -> None:
+    def __init__(self, app: ASGIApp, health: Health, paths: ExemptPaths) -> None:
         self._app = app
         self._health = health
         self._paths = paths
@@ -21,6 +21,6 @@ class Draining:
         """Serves one request or WebSocket."""
         if self._health.state == "draining" and scope["type"] in ("http", "websocket"):
             method, path = scope.get("method", ""), scope["path"]
-            if not self._paths.is_unlimited(method, path) and not self._paths.is_served_to_the_end(path):
+            if not self._paths.is_unlimited(method, path) and not self._paths.is_served_while_draining(path):
                 raise server_stopping()
         await self._app(scope, receive, send)

@@ -12,10 +12,10 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.account import current_account
 from woolly.serving.accounts.quotas import Quotas
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.paths import Paths
+from woolly.serving.gate.exempt_paths import ExemptPaths
 from woolly.serving.observability.kept_requests import KeptRequests, answers
 from woolly.serving.observability.logs import ignored, log, request_id
 from woolly.serving.observability.metrics import Stats
@@ -46,14 +46,14 @@ def check_admin(connection: HTTPConnection) -> None:
         )
 
 
-class RequestIdentity:
+class RequestIdMiddleware:
     """Fills `scope["state"]`, and adds the id to the headers of the reply."""
 
     def __init__(
         self,
         app: ASGIApp,
         stats: Stats,
-        paths: Paths,
+        paths: ExemptPaths,
         quotas: Quotas | None = None,
         kept: KeptRequests | None = None,
         traces: Callable[[], Traces | None] = lambda: None,
@@ -115,8 +115,8 @@ def _enter(scope: Scope) -> MutableMapping[str, Any]:
     state["id"] = given if _SOUND_ID.fullmatch(given) else secrets.token_hex(8)
     state["client"] = state["bucket"] = f"ip:{scope['client'][0] if scope.get('client') else 'unknown'}"
     state["owner"] = ""
-    state["is_admin"], state["account"] = False, None  # until Access knows the client
-    asking.set(None)
+    state["is_admin"], state["account"] = False, None  # until AccessMiddleware knows the client
+    current_account.set(None)
     state["status"] = state["reason"] = None
     state["ignored"] = []
     state["answers"] = []

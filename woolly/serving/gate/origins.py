@@ -1,4 +1,4 @@
-"""Origins: the web pages that may call this server."""
+"""AllowedOrigins: the web pages that may call this server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from woolly.serving.settings.table import Settings
 _LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
 
 
-class Origins:
+class AllowedOrigins:
     """Those of --cors-origins, where localhost means pages that this machine serves.
 
     Without it, pages that this machine serves, if the server listens to it alone.
@@ -20,7 +20,7 @@ class Origins:
         is_local = settings.is_local and not settings.cors_origins
         self.pattern = _LOCAL if is_local or "localhost" in settings.cors_origins else None
 
-    def allow(self, origin: str) -> bool:
+    def allows(self, origin: str) -> bool:
         """Whether pages of an origin may call."""
         is_local = self.pattern is not None and re.fullmatch(self.pattern, origin) is not None
         return is_local or "*" in self.listed or origin in self.listed

@@ -6,7 +6,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
-class Prefix:
+class PrefixMiddleware:
     """Serves the routes below a prefix; every other path is a 404."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
@@ -20,8 +20,8 @@ class Prefix:
             return
         path, prefix = scope["path"], self._prefix
         if path != prefix and not path.startswith(f"{prefix}/"):
-            refusal = PlainTextResponse(f"all routes of this server begin with {prefix}\n", 404)
-            await refusal(scope, receive, send)
+            not_found = PlainTextResponse(f"all routes of this server begin with {prefix}\n", 404)
+            await not_found(scope, receive, send)
             return
         raw = scope.get("raw_path") or path.encode()
         inner = {"path": path.removeprefix(prefix) or "/", "raw_path": raw.removeprefix(prefix.encode()) or b"/"}

@@ -23,7 +23,7 @@ from woolly.llm.presets import defaults_of, with_system
 from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
 from woolly.multimodal import Prompt
 from woolly.sampling import SamplingParams
-from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.account import current_account
 from woolly.serving.accounts.meter import Meter
 from woolly.serving.errors import ApiError, answer_cancelled
 from woolly.serving.generation.admission import Admission, Admitted
@@ -132,7 +132,7 @@ class Generator:
         hold as many.
         """
         with self.admission.place(n, self._stats.seconds_per_answer, n_prompts=n_prompts) as admitted:
-            self.meter.admit(asking.get())
+            self.meter.admit(current_account.get())
             self.turns.give_way()
             yield admitted
 
@@ -228,7 +228,7 @@ class Generator:
 
     @asynccontextmanager
     async def _run(self, generation: Generation, place: Admitted, slot: LoadedModel) -> AsyncIterator[Running]:
-        llm, account, noted = slot.model, asking.get(), answers.get()
+        llm, account, noted = slot.model, current_account.get(), answers.get()
         requests = await self.prepare(generation, slot)
         requests[0].reports_progress = generation.reports_progress
         running = Running(

@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.generation.threads import start_task
 
 # Opens an answer: enters what it needs in the stack, such as its model, and returns its frames.
@@ -87,7 +87,7 @@ class KeptStream:
         while True:
             grown = self._grown
             if start < self.n_lost:
-                raise refuse("from", f"the first {self.n_lost} bytes of the stream are kept no longer")
+                raise invalid_param("from", f"the first {self.n_lost} bytes of the stream are kept no longer")
             if start < self.n_bytes:
                 piece = bytes(self._data[start - self.n_lost :])
                 start += len(piece)

@@ -14,7 +14,7 @@ from woolly.engine import Engine, Request
 from woolly.llm import LLM
 from woolly.runtime import PAGE_SIZE, pages_for
 from woolly.sampling import SamplingParams
-from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.account import current_account
 from woolly.serving.generation.generator import Generation, Generator, urgency
 from woolly.serving.generation.reading_turns import ReadingTurn
 from woolly.serving.generation.running import Running
@@ -70,7 +70,7 @@ async def read_ahead(generator: Generator, slot: LoadedModel, prompt: SettledPro
                 turn.end("full")
             if slot.state != "ready":
                 turn.end("unloaded")
-            if not generator.meter.has_left(account := asking.get()):
+            if not generator.meter.has_left(account := current_account.get()):
                 turn.end("limit")
             if turn.ended:
                 return

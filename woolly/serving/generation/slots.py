@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SlotTable:
     def assign(self, wanted: int = -1) -> int:
         """Returns the slot of a request: the one it wants, or the least recently used one. ApiError 400 beyond all."""
         if wanted >= len(self):
-            raise refuse("id_slot", f"it is {wanted}; this server has slots up to {len(self) - 1}")
+            raise invalid_param("id_slot", f"it is {wanted}; this server has slots up to {len(self) - 1}")
         slot = self._order[0] if wanted < 0 else wanted
         self._order.remove(slot)
         self._order.append(slot)
@@ -66,6 +66,6 @@ class SlotTable:
     def held(self, slot: int, owner: str) -> HeldSlot:
         """Returns what a slot holds; nothing if it is another client's. ApiError 400 for a slot that is not there."""
         if not 0 <= slot < len(self):
-            raise refuse("id_slot", f"it is {slot}; this server has slots 0 to {len(self) - 1}")
+            raise invalid_param("id_slot", f"it is {slot}; this server has slots 0 to {len(self) - 1}")
         held = self._held[slot]
         return held if held.owner == owner else HeldSlot()

@@ -17,8 +17,8 @@ from woolly.engine.reading.waiting import wait_for_reading
 from woolly.errors import ModelError, RequestError
 from woolly.llm import LLM
 from woolly.llm.texts import given_up
-from woolly.serving.accounts.account import asking
-from woolly.serving.errors import ApiError, answer_cancelled, model_changed, of_exception
+from woolly.serving.accounts.account import current_account
+from woolly.serving.errors import ApiError, answer_cancelled, model_changed, to_api_error
 from woolly.serving.gate.identity import client_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.threads import run_held, start_task
@@ -86,14 +86,14 @@ async def read_texts(
         except RequestError as error:
             if llm.is_closed:
                 raise answer_cancelled() from None
-            raise of_exception(error, {"prompt": field}) from error
+            raise to_api_error(error, {"prompt": field}) from error
         except ModelError as error:
             if error.code != "file_changed":
                 raise
             models.discard(slot)
             raise model_changed() from error
         seconds = time.monotonic() - place.arrived
-        generator.meter.charge(asking.get(), info.name, {"prompt_tokens": reading.n_tokens})
+        generator.meter.charge(current_account.get(), info.name, {"prompt_tokens": reading.n_tokens})
         state.stats.read(len(reading.texts), reading.n_tokens, reading.n_batches, seconds)
         log.info(
             "read",

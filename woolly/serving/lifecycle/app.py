@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 
 from woolly import __version__
 from woolly.llm.identity import device_bytes
-from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.account import current_account
 from woolly.serving.accounts.ledger import Ledger
 from woolly.serving.accounts.meter import Meter
 from woolly.serving.batches.store import BatchStore
@@ -27,19 +27,19 @@ from woolly.serving.batches.worker import BatchWorker
 from woolly.serving.dialect import Dialect, Dialects
 from woolly.serving.dialects import anthropic, cohere, gemini, llama, mcp, ole, ollama, openai, responses
 from woolly.serving.dialects.missing_routes import no_such_route, why_absent
-from woolly.serving.errors import ApiError, of_exception, release_frames, switched_off
-from woolly.serving.gate.access import Access
-from woolly.serving.gate.auth import Authority
-from woolly.serving.gate.bodies import Bodies, BodyBudget
-from woolly.serving.gate.cors import Cors
-from woolly.serving.gate.disconnect import Disconnect
-from woolly.serving.gate.draining import Draining
-from woolly.serving.gate.identity import RequestIdentity
-from woolly.serving.gate.origins import Origins
-from woolly.serving.gate.paths import Paths
-from woolly.serving.gate.prefix import Prefix
-from woolly.serving.gate.rates import Guesses, RateLimiter, Rates
-from woolly.serving.gate.refusals import Refusals
+from woolly.serving.errors import ApiError, feature_disabled, release_frames, to_api_error
+from woolly.serving.gate.access_control import AccessMiddleware
+from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.cors import CorsMiddleware
+from woolly.serving.gate.disconnect import DisconnectMiddleware
+from woolly.serving.gate.draining import DrainingMiddleware
+from woolly.serving.gate.error_handler import ErrorMiddleware
+from woolly.serving.gate.exempt_paths import ExemptPaths
+from woolly.serving.gate.identity import RequestIdMiddleware
+from woolly.serving.gate.origins import AllowedOrigins
+from woolly.serving.gate.prefix import PrefixMiddleware
+from woolly.serving.gate.rate_limits import KeyGuessLimiter, RateLimiter, RateLimitMiddleware
+from woolly.serving.gate.request_body import BodyBudget, BodyMiddleware
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.kept_streams import KeptStreams
 from woolly.serving.model_manager.manager import ModelManager
@@ -85,7 +85,7 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         ledger: Ledger | None = app.state.meter.ledger
-        works = [one.run() for one in (ledger, app.state.authority.issuer) if one is not None]
+        works = [one.run() for one in (ledger, app.state.authenticator.issuer) if one is not None]
         tasks = [asyncio.create_task(work) for work in works]
         end_traces: Callable[[], None] | None = None
         if (endpoint := settings.otlp_endpoint) is not None:
@@ -115,7 +115,7 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     app.state.stats = stats = Stats(has_vllm)
     app.state.kept = KeptRequests(settings.keep_requests, settings.keep_texts)
     plain, admins, named = check_keys(settings)
-    app.state.authority = Authority(
+    app.state.authenticator = Authenticator(
         plain, settings.signing_secret, settings.token_lifetime, admins, named, settings.issuer
     )
     usage = settings.usage_path
@@ -128,7 +128,7 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     app.state.health.find_fault = app.state.models.device_failures.first_message
     app.state.dialects = Dialects(dialects)
     app.state.rates = RateLimiter(settings.rate_limit)
-    app.state.guesses = Guesses()
+    app.state.key_guesses = KeyGuessLimiter()
     app.state.bodies = BodyBudget(settings.max_bodies_bytes)
     stats.watch("woolly_answers_open", "Answers that run or wait.", lambda: generator.admission.n_open)
     stats.watch("woolly_answers_waiting", "Answers that wait.", lambda: generator.admission.n_waiting)
@@ -195,7 +195,7 @@ def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middlewar
     """Returns what a request passes before its route, outermost first."""
     settings: Settings = state.settings
     dialects: Dialects = state.dialects
-    paths = Paths(
+    paths = ExemptPaths(
         health=frozenset(path for dialect in dialects for path in dialect.health),
         tokens=frozenset(path for dialect in dialects for path in dialect.tokens),
         metrics=frozenset(path for dialect in dialects for path in dialect.metrics),
@@ -206,36 +206,36 @@ def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middlewar
     )
     layers = [
         Middleware(
-            RequestIdentity,
+            RequestIdMiddleware,
             stats=state.stats,
             paths=paths,
             quotas=state.meter.quotas,
             kept=state.kept,
             traces=lambda: state.traces,
         ),
-        Middleware(Refusals, stats=state.stats, dialects=dialects),
+        Middleware(ErrorMiddleware, stats=state.stats, dialects=dialects),
         Middleware(
-            Access,
+            AccessMiddleware,
             settings=settings,
-            authority=state.authority,
+            authenticator=state.authenticator,
             rates=state.rates,
-            guesses=state.guesses,
+            key_guesses=state.key_guesses,
             paths=paths,
         ),
-        Middleware(Rates, rates=state.rates, paths=paths),
-        Middleware(Draining, health=state.health, paths=paths),
+        Middleware(RateLimitMiddleware, rates=state.rates, paths=paths),
+        Middleware(DrainingMiddleware, health=state.health, paths=paths),
         Middleware(
-            Bodies,
+            BodyMiddleware,
             budget=state.bodies,
             most=settings.max_body_bytes,
             seconds=settings.timeout,
             takes_any=lambda path: dialects.of(path).takes_any_type,
         ),
-        Middleware(Disconnect, health=state.health),
+        Middleware(DisconnectMiddleware, health=state.health),
     ]
-    layers.insert(0, Middleware(Cors, origins=Origins(settings)))
+    layers.insert(0, Middleware(CorsMiddleware, origins=AllowedOrigins(settings)))
     if settings.api_prefix:
-        layers.insert(0, Middleware(Prefix, prefix=settings.api_prefix))
+        layers.insert(0, Middleware(PrefixMiddleware, prefix=settings.api_prefix))
     return layers
 
 
@@ -249,9 +249,9 @@ def _metrics_router(dialects: Sequence[Dialect]) -> APIRouter:
 async def _prometheus(request: Request) -> Response:
     """Metrics since the start, in Prometheus' text format; a key of some models sees the lines of these."""
     if not request.app.state.settings.metrics:
-        raise switched_off("GET /metrics", "--metrics")
+        raise feature_disabled("GET /metrics", "--metrics")
     state = request.app.state
-    account = asking.get()
+    account = current_account.get()
     # A model that a key may not use is as one that is not there: its name and its load are not shown either.
     shown = {one.name for one in await state.models.list()} if account is not None and account.models else None
     text = state.stats.text(shown) + state.dialects.of(request.url.path).more_metrics(state).encode()
@@ -261,16 +261,16 @@ async def _prometheus(request: Request) -> Response:
 
 async def _reply(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, RequestValidationError):
-        refusal = _invalid(error)
+        api_error = _invalid(error)
     elif isinstance(error, HTTPException):
-        refusal = _of_status(request, error)
+        api_error = _of_status(request, error)
     else:
-        refusal = of_exception(error)
-    request.app.state.stats.refused(refusal.code)
-    request.state.reason = refusal.reason
+        api_error = to_api_error(error)
+    request.app.state.stats.count_error(api_error.code)
+    request.state.reason = api_error.reason
     release_frames(error)
-    headers = {**refusal.headers, **(getattr(error, "headers", None) or {})}
-    return JSONResponse(request.app.state.dialects.of(request.url.path).error(refusal), refusal.status, headers)
+    headers = {**api_error.headers, **(getattr(error, "headers", None) or {})}
+    return JSONResponse(request.app.state.dialects.of(request.url.path).error(api_error), api_error.status, headers)
 
 
 def _of_status(request: Request, error: HTTPException) -> ApiError:

@@ -52,8 +52,8 @@ def run(
     n_connections = _fit_connections(settings.max_connections)
     certificate = certificate_of(settings)
     app = create_app(settings)
-    if app.state.authority.issuer is not None:
-        app.state.authority.issuer.refresh()
+    if app.state.authenticator.issuer is not None:
+        app.state.authenticator.issuer.refresh()
     if prepare is not None:
         prepare(app)
     listener = _listen(settings.host, settings.port)
@@ -111,7 +111,7 @@ class _Server(uvicorn.Server):
         self._is_restarting = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failure: Exception | None = None
-        self.reloader = Reloader(settings, app.state.authority)
+        self.reloader = Reloader(settings, app.state.authenticator)
         self._had_terminal = sys.platform != "win32" and has_terminal()
         if end is not None:
             app.state.models.on_device_failure = self._begin_to_restart

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from woolly.errors import WoollyError
-from woolly.serving.gate.auth import Authority
+from woolly.serving.gate.auth import Authenticator
 from woolly.serving.observability.logs import log
 from woolly.serving.settings.checks import check_keys
 from woolly.serving.settings.table import Settings
@@ -24,9 +24,9 @@ def key_files(settings: Settings) -> tuple[Path, ...]:
 class Reloader:
     """Reads files again, at SIGHUP or when they change. Files that cannot be used leave everything as it was."""
 
-    def __init__(self, settings: Settings, authority: Authority) -> None:
+    def __init__(self, settings: Settings, authenticator: Authenticator) -> None:
         self._settings = settings
-        self._authority = authority
+        self._authenticator = authenticator
         self._parts: list[tuple[str, Sequence[Path], Callable[[], None]]] = []
         self._seen: dict[Path, Stamp] = {}
         if files := key_files(settings):
@@ -61,7 +61,7 @@ class Reloader:
                 log.error(f"{what} not reloaded: those of before stay", extra={"reason": str(error)})
 
     def _read_keys(self) -> None:
-        self._authority.set_keys(*check_keys(self._settings))
+        self._authenticator.set_keys(*check_keys(self._settings))
 
 
 def _stamp(file: Path) -> Stamp:

@@ -19,7 +19,7 @@ from woolly.gguf import GGUFFile, open_gguf
 from woolly.gguf.main_type import main_type
 from woolly.models import trace
 from woolly.plan import Plan
-from woolly.serving.accounts.account import may_use
+from woolly.serving.accounts.account import is_model_allowed
 from woolly.serving.errors import ApiError
 from woolly.serving.observability.logs import log
 from woolly.store import Preset, find_preset, is_companion, own_names, quant_of, resolve
@@ -148,7 +148,7 @@ class ModelCatalog:
                     suggestion="the operator can move the file into the folder, or start with --models-follow-links",
                 )
             names = ((name, *self._aliases(name, path)) for name, path in sorted(paths.items()))
-            known = ", ".join(" = ".join(one) for one in names if may_use(one)) or "none"
+            known = ", ".join(" = ".join(one) for one in names if is_model_allowed(one)) or "none"
             raise ApiError(
                 404,
                 "model_not_found",

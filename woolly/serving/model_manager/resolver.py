@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from woolly.errors import StoreError
-from woolly.serving.accounts.account import asking, may_use
+from woolly.serving.accounts.account import current_account, is_model_allowed
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.catalog import Capability, ModelCatalog, ModelInfo
 from woolly.serving.model_manager.loaded_model import LoadedModel
@@ -26,7 +26,7 @@ _LATEST = ":latest"  # Ollama's tag of a name without one
 
 def is_allowed(info: ModelInfo) -> bool:
     """Whether the account that asks may use a model."""
-    return may_use(_names(info))
+    return is_model_allowed(_names(info))
 
 
 def _names(info: ModelInfo) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def _names(info: ModelInfo) -> tuple[str, ...]:
 
 def _check(names: Sequence[str]) -> None:
     """ApiError 403 if the account that asks may not use the model with these names."""
-    account = asking.get()
+    account = current_account.get()
     if account is not None and not account.allows(names):
         raise ApiError(
             403,

@@ -54,7 +54,7 @@ async def health(request: Request, response: Response) -> dict[str, Any]:
     """200 if the server takes requests, 503 otherwise."""
     state: Health = request.app.state.health
     fault = state.fault
-    details = state.details() if request.app.state.authority.is_open else {}
+    details = state.details() if request.app.state.authenticator.is_open else {}
     if fault is None:
         return {**_head("ok"), **_identities(request), **_devices(request), **details}
     response.status_code = 503
@@ -65,13 +65,13 @@ async def health(request: Request, response: Response) -> dict[str, Any]:
 def _told(request: Request, fault: str) -> str:
     """Returns why the server cannot serve, without the name of a model if the server has keys."""
     state: Health = request.app.state.health
-    is_shown = request.app.state.authority.is_open or not state.is_ready
+    is_shown = request.app.state.authenticator.is_open or not state.is_ready
     return fault if is_shown else "what computes the answers has failed; the log has the reason"
 
 
 def _identities(request: Request) -> dict[str, Any]:
     """Returns the identity of the bits of each loaded model that is known, by name; nothing if the server has keys."""
-    if not request.app.state.authority.is_open:
+    if not request.app.state.authenticator.is_open:
         return {}
     loaded = {slot.info.name: slot.llm for slot in request.app.state.models.loaded_models}
     known = {name: llm.known_identity for name, llm in loaded.items() if llm is not None}
@@ -81,7 +81,7 @@ def _identities(request: Request) -> dict[str, Any]:
 
 def _devices(request: Request) -> dict[str, Any]:
     """Returns what computes each loaded model, by name; nothing if the server has keys."""
-    if not request.app.state.authority.is_open:
+    if not request.app.state.authenticator.is_open:
         return {}
     loaded = {slot.info.name: slot.llm for slot in request.app.state.models.loaded_models if slot.state == "ready"}
     found = {name: llm.place for name, llm in loaded.items() if llm is not None and not llm.is_closed}
@@ -103,7 +103,7 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
     models = request.app.state.models.loaded_models
     admission = request.app.state.generator.admission
     has_room = admission.n_open < admission.max_open
-    if request.app.state.authority.is_open:
+    if request.app.state.authenticator.is_open:
         loaded = ", ".join(f"{slot.info.name} {slot.state}" for slot in models)
         places = f"{admission.n_open} of {admission.max_open} places are taken"
     else:

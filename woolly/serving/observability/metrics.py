@@ -123,7 +123,7 @@ class Stats:
         if status >= 500:
             self.totals["errors"] += 1
 
-    def refused(self, code: str) -> None:
+    def count_error(self, code: str) -> None:
         """Counts a refused request."""
         self._refused.labels(code).inc()
 

@@ -205,7 +205,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
     cors_origins: tuple[str, ...] = _setting(
         (),
         "--cors-origins",
-        "Origins of web pages that may call, separated by commas; *: any; localhost: pages of this machine.",
+        "AllowedOrigins of web pages that may call, separated by commas; *: any; localhost: pages of this machine.",
         "pages of localhost, if --host is local",
     )
     allowed_hosts: tuple[str, ...] = _setting(

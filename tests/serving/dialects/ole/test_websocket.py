@@ -250,14 +250,14 @@ def test_socket_that_reads_nothing_is_closed_and_its_chat_ends(tiny_model, tmp_p
 
 def test_removed_key_ends_its_open_sockets_at_the_next_chat(app_with):
     with app_with(api_key=("first", "second")) as client:
-        authority = client.app.state.authority
-        token, _ = authority.issue("ole", "first")
+        authenticator = client.app.state.authenticator
+        token, _ = authenticator.issue("ole", "first")
         for credential in ("first", token):
-            authority.set_keys(("first", "second"), (), ())
+            authenticator.set_keys(("first", "second"), (), ())
             with client.websocket_connect("/api/v1/ws", headers={"x-api-key": credential}) as socket:
                 socket.send_json({"type": "chat", "messages": HI, "stream": False})
                 assert "stream is false" in json.dumps(socket.receive_json())  # the key is taken, the chat is not
-                authority.set_keys(("second",), (), ())
+                authenticator.set_keys(("second",), (), ())
                 socket.send_json({"type": "ping"})
                 assert socket.receive_json() == {"type": "pong"}
                 socket.send_json({"type": "chat", "messages": HI, "stream": False})

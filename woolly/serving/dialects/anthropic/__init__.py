@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.anthropic import batches, replies, routes
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.events import named_event
@@ -45,7 +45,7 @@ class Anthropic(ChatDialect):
     def error(self, error: ApiError) -> Mapping[str, Any]:
         """Returns Anthropic's error object. Claude Code compacts a conversation only if it reads this sentence."""
         kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-        message = error.shown if error.suggestion is None else f"{error.shown}; {error.suggestion}"
+        message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded" and error.exceeds is not None:
             n_tokens, most = error.exceeds
             message = f"prompt is too long: {n_tokens} tokens > {most} maximum"
@@ -55,11 +55,11 @@ class Anthropic(ChatDialect):
         """Returns the event that ends a stream with an error."""
         return named_event(self.error(error))
 
-    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
         """Yields server-sent events."""
         return replies.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns a message."""
         return await replies.whole(chunks, head)
 

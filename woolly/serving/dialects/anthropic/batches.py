@@ -18,7 +18,7 @@ from woolly.serving.batches.store import ENDED
 from woolly.serving.batches.worker import worker_of
 from woolly.serving.dialects.answer import json_bytes
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.generation.threads import run_held
 from woolly.serving.router import APIRouter
@@ -56,7 +56,7 @@ async def create_batch(body: MessageBatchBody, request: Request) -> Data:
     seen: set[str] = set()
     for i, one in enumerate(body.requests):
         if one.custom_id in seen:
-            raise refuse(f"requests.{i}.custom_id", f"{one.custom_id!r} is there twice; each must be unique")
+            raise invalid_param(f"requests.{i}.custom_id", f"{one.custom_id!r} is there twice; each must be unique")
         seen.add(one.custom_id)
     data = await run_held(_rows, body)
     batch = await worker_of(request).add_rows(owner_of(request), MESSAGES, data, len(seen))

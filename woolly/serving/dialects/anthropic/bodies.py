@@ -14,7 +14,7 @@ from woolly.serving.dialects.anthropic.context import ContextManagement
 from woolly.serving.dialects.anthropic.messages import Block, Message, read_messages
 from woolly.serving.dialects.anthropic.tools import ToolChoiceSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 
 # Anthropic's efforts, and the words that templates know.
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
@@ -79,14 +79,14 @@ class CountBody(BaseModel):
         if format is None:
             return None
         if format.get("type") != "json_schema" or not isinstance(format.get("schema"), dict):
-            raise refuse(name, "{'type': 'json_schema', 'schema': {...}} was expected")
+            raise invalid_param(name, "{'type': 'json_schema', 'schema': {...}} was expected")
         schema: dict[str, Any] = format["schema"]
         return schema
 
     def to_chat(self, params: SamplingParams, messages: Sequence[Message] | None = None) -> ChatRequest:
         """Returns the neutral conversation, of these messages or the body's own."""
         if self.mcp_servers:
-            raise refuse("mcp_servers", "the server calls no tools itself; leave it out, or offer its tools")
+            raise invalid_param("mcp_servers", "the server calls no tools itself; leave it out, or offer its tools")
         if self.is_thinking and self.thinking is not None and self.thinking.budget_tokens is not None:
             params = replace(params, reasoning_budget=self.thinking.budget_tokens)
         talk = read_messages(self.system, self.messages if messages is None else messages)
@@ -107,7 +107,9 @@ class CountBody(BaseModel):
     def _effort(self) -> str:
         effort = (self.output_config.effort if self.output_config is not None else None) or "medium"
         if effort not in _EFFORTS:
-            raise refuse("output_config.effort", f"it is {effort[:40]!r}; expected one of: {', '.join(_EFFORTS)}")
+            raise invalid_param(
+                "output_config.effort", f"it is {effort[:40]!r}; expected one of: {', '.join(_EFFORTS)}"
+            )
         return _EFFORTS[effort]
 
 

@@ -13,7 +13,7 @@ from woolly.multimodal.inputs import FileInput, ImageInput
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 # Claude Code's first block of the system prompt. It differs between conversations, whose prompts could then share no
@@ -78,7 +78,7 @@ def _assistant(blocks: Sequence[Block], where: str) -> chat.Message:
             thoughts.append(block.thinking or unseal(block.signature))
         elif block.type == "tool_use":
             if block.id is None or block.name is None:
-                raise refuse(place, "a tool_use needs an id and a name")
+                raise invalid_param(place, "a tool_use needs an id and a name")
             calls.append(chat.ToolCall(block.id, block.name, json.dumps(block.input or {}, ensure_ascii=False)))
         elif block.type == "redacted_thinking":
             ignore(f"{where}.redacted_thinking")
@@ -98,7 +98,7 @@ def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
         place = f"{where}.{i}"
         if block.type == "tool_result":
             if block.tool_use_id is None:
-                raise refuse(f"{place}.tool_use_id", "a tool_result names the call that it answers")
+                raise invalid_param(f"{place}.tool_use_id", "a tool_result names the call that it answers")
             results.append(chat.Message("tool", _result(block, place), call_id=block.tool_use_id))
         elif _is_of_a_server_tool(block):
             ignore(f"{where}.{block.type}")
@@ -125,7 +125,7 @@ def _image(block: Block, where: str) -> chat.ImagePart:
         return chat.ImagePart(ImageInput(base64=data, media_type=media if isinstance(media, str) else "", where=place))
     if isinstance(source, dict) and kind == "url" and isinstance(url := source.get("url"), str):
         return chat.ImagePart(ImageInput(url=url, where=place))
-    raise refuse(place, "an image needs a source of type 'base64' with data, or of type 'url'")
+    raise invalid_param(place, "an image needs a source of type 'base64' with data, or of type 'url'")
 
 
 def _file(block: Block, where: str) -> chat.FilePart:
@@ -133,9 +133,11 @@ def _file(block: Block, where: str) -> chat.FilePart:
     if source["type"] == "url" and isinstance(url := source.get("url"), str) and url[:4].lower() == "http":
         return chat.FilePart(FileInput(data=url, name=block.title or "", where=place))
     if source["type"] != "base64":
-        raise refuse(place, "files are not kept here; send a source of type 'base64', or 'url' with an http(s) address")
+        raise invalid_param(
+            place, "files are not kept here; send a source of type 'base64', or 'url' with an http(s) address"
+        )
     if not isinstance(data := source.get("data"), str) or not isinstance(media := source.get("media_type"), str):
-        raise refuse(place, "a document needs a source of type 'base64' with a media_type and data")
+        raise invalid_param(place, "a document needs a source of type 'base64' with a media_type and data")
     for name in ("citations", "context"):
         if (block.model_extra or {}).get(name):
             ignore(f"messages.content.document.{name}")
@@ -170,7 +172,7 @@ def _result(block: Block, where: str) -> str:
 def _text(block: Block, where: str) -> str:
     if block.type == "text":
         if block.text is None:
-            raise refuse(f"{where}.text", "a text block needs a text")
+            raise invalid_param(f"{where}.text", "a text block needs a text")
         return block.text
     source = _source(block)
     if block.type == "document" and source.get("type") == "text" and isinstance(source.get("data"), str):
@@ -179,7 +181,7 @@ def _text(block: Block, where: str) -> str:
         found = [_text(part, f"{where}.content.{i}") for i, part in enumerate(block.content)]
         return "\n".join(one for one in (block.title, *found) if one)
     what = "an image belongs into a message of the user" if block.type == "image" else ""
-    raise refuse(where, what or f"a block of type {block.type[:40]!r} is not supported here; send text")
+    raise invalid_param(where, what or f"a block of type {block.type[:40]!r} is not supported here; send text")
 
 
 def _is_of_a_server_tool(block: Block) -> bool:

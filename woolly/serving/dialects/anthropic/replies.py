@@ -10,7 +10,7 @@ from typing import Any
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import Head
+from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.arguments import Arguments
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.sealed import seal
@@ -45,7 +45,7 @@ class Form:
 class Blocks:
     """Turns the events of an answer into those of a stream: one block after another, each closed before the next."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ReplyContext) -> None:
         self._head = head
         self._form: Form = head.form
         self._index = -1
@@ -118,19 +118,19 @@ class Blocks:
         return {"stop_reason": "end_turn", "stop_sequence": None}
 
 
-def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yields server-sent events, and pings while there are none."""
     return with_heartbeats(_frames(chunks, head), lambda: named_event({"type": "ping"}))
 
 
-async def _frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     yield named_event({"type": "message_start", "message": _message(head)})
     async for data in _stream(chunks, head):
         yield named_event(data)
     yield named_event({"type": "message_stop"})
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
+async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
     """Returns the message that the events of the stream make."""
     message = _message(head)
     pieces: list[tuple[Data, dict[str, list[str]]]] = []
@@ -153,7 +153,7 @@ def _block(block: Data, parts: dict[str, list[str]]) -> Data:
     return {**block, **joined}
 
 
-async def _stream(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[Data]:
+async def _stream(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[Data]:
     blocks = Blocks(head)
     async for chunk in chunks:
         for event in chunk.events:
@@ -161,7 +161,7 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator
                 yield data
 
 
-def _message(head: Head) -> Data:
+def _message(head: ReplyContext) -> Data:
     """Returns the message before its first block. How much of the prompt was cached is known at the end."""
     return {
         "id": f"msg_{secrets.token_hex(12)}",

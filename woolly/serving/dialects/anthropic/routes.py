@@ -16,7 +16,7 @@ from woolly.serving.dialects.anthropic.bodies import CountBody, MessagesBody
 from woolly.serving.dialects.anthropic.context import Edited, edit_messages
 from woolly.serving.dialects.anthropic.messages import Message
 from woolly.serving.dialects.anthropic.replies import Form
-from woolly.serving.errors import of_exception
+from woolly.serving.errors import to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.logs import request_id
@@ -77,7 +77,7 @@ async def _count(body: CountBody, talk: Sequence[Message], request: Request) -> 
         try:
             layout = await lay_out_chat(generator, chat, slot, body.model)
         except RequestError as error:
-            raise of_exception(error, {"prompt": "messages", **dialect_of(request).fields}) from error
+            raise to_api_error(error, {"prompt": "messages", **dialect_of(request).fields}) from error
         return await generator.count_tokens(layout, slot)
 
 

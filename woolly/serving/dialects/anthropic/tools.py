@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.chat import Tool, ToolChoice
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -43,13 +43,13 @@ def read_choice(specs: Sequence[ToolSpec], choice: ToolChoiceSpec | None) -> Too
     kind = "auto" if choice is None else choice.type
     is_parallel = choice is None or not choice.disable_parallel_tool_use
     if kind in ("any", "tool") and not tools:
-        raise refuse("tool_choice", f"it is {kind!r}, but there are no tools")
+        raise invalid_param("tool_choice", f"it is {kind!r}, but there are no tools")
     if kind == "none" or not tools:
         return ToolChoice(tools, "none")
     if kind == "tool":
         name = choice.name if choice is not None and choice.name is not None else ""
         if all(tool.name != name for tool in tools):
-            raise refuse("tool_choice.name", f"it is {name[:80]!r}, which is not among the tools")
+            raise invalid_param("tool_choice.name", f"it is {name[:80]!r}, which is not among the tools")
         return ToolChoice(tools, "required", frozenset([name]), False)
     return ToolChoice(tools, "required" if kind == "any" else "auto", None, is_parallel)
 
@@ -60,14 +60,14 @@ def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
         where = f"tools.{i}"
         if spec.input_schema is None:
             if spec.type in (None, "custom"):
-                raise refuse(f"{where}.input_schema", "a tool needs the schema of its input")
+                raise invalid_param(f"{where}.input_schema", "a tool needs the schema of its input")
             ignore(f"tools ({spec.type[:40] if spec.type else ''} runs on Anthropic's servers only)")
             continue
         if not _NAME.fullmatch(spec.name):
-            raise refuse(f"{where}.name", f"{spec.name[:40]!r} is no name; up to 128 letters, digits, _ . - are")
+            raise invalid_param(f"{where}.name", f"{spec.name[:40]!r} is no name; up to 128 letters, digits, _ . - are")
         if any(tool.name == spec.name for tool in tools):
-            raise refuse(f"{where}.name", f"there are two tools named {spec.name!r}")
+            raise invalid_param(f"{where}.name", f"there are two tools named {spec.name!r}")
         if (kind := spec.input_schema.get("type", "object")) != "object":
-            raise refuse(f"{where}.input_schema", f"an input is an object, not {str(kind)[:40]!r}")
+            raise invalid_param(f"{where}.input_schema", f"an input is an object, not {str(kind)[:40]!r}")
         tools.append(Tool(spec.name, spec.description, spec.input_schema, bool(spec.strict)))
     return tuple(tools)

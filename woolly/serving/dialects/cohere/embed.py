@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.vectors.embeddings import embed_texts
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 from woolly.serving.router import APIRouter
 
@@ -52,11 +52,11 @@ async def embed(body: EmbedBody, request: Request) -> Response:
     types = body.embedding_types or ["float"]
     for name in types:
         if name not in ("float", "base64"):
-            raise refuse("embedding_types", f"it has {name[:40]!r}; float or base64 was expected")
+            raise invalid_param("embedding_types", f"it has {name[:40]!r}; float or base64 was expected")
     if body.truncate == "START":
-        raise refuse("truncate", "texts are cut at their end: END was expected, or NONE")
+        raise invalid_param("truncate", "texts are cut at their end: END was expected, or NONE")
     if body.max_tokens is not None:
-        raise refuse("max_tokens", "texts are cut at what the model takes; leave it out")
+        raise invalid_param("max_tokens", "texts are cut at what the model takes; leave it out")
     if body.input_type is not None:
         ignore("input_type (prefixes of a model are the client's business)")
 

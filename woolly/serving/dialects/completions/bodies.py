@@ -13,7 +13,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ChoiceSpec, FunctionName, FunctionSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.generation.token_constraints import TokenConstraints
 from woolly.serving.observability.logs import ignore
 
@@ -66,11 +66,13 @@ class ResponseFormat(BaseModel):
         if self.type == "text":
             return None
         if self.type == "json_schema" and self.json_schema is None and self.schema_ is None:
-            raise refuse("response_format.json_schema", "it is missing, but the type is 'json_schema'")
+            raise invalid_param("response_format.json_schema", "it is missing, but the type is 'json_schema'")
         if self.json_schema is not None and self.json_schema.schema_ is not None:
             return self.json_schema.schema_
         if self.json_schema is not None and self.schema_ is None:  # any JSON would not be what was asked for
-            raise refuse("response_format.json_schema.schema", "it is missing; put the JSON schema into `schema`")
+            raise invalid_param(
+                "response_format.json_schema.schema", "it is missing; put the JSON schema into `schema`"
+            )
         return {"type": "object"} if self.schema_ is None else self.schema_
 
 
@@ -147,14 +149,16 @@ class OpenAIBody(Sampling):
     def check(self) -> None:
         """Refuses values that contradict each other."""
         if self.n is not None and not 1 <= self.n <= MAX_CHOICES:
-            raise refuse("n", f"it is {self.n}; 1 to {MAX_CHOICES} were expected")
+            raise invalid_param("n", f"it is {self.n}; 1 to {MAX_CHOICES} were expected")
         if self.prompt_logprobs is not None and self.stream:
-            raise refuse("prompt_logprobs", "a stream does not carry them; leave stream out")
+            raise invalid_param("prompt_logprobs", "a stream does not carry them; leave stream out")
         if self.truncate_prompt_tokens == 0:
-            raise refuse("truncate_prompt_tokens", "it is 0; a number of tokens, or -1 for all that fit, was expected")
+            raise invalid_param(
+                "truncate_prompt_tokens", "it is 0; a number of tokens, or -1 for all that fit, was expected"
+            )
         if self.stream_options is not None:
             if not self.stream:
-                raise refuse("stream_options", "it is given, but stream is not true")
+                raise invalid_param("stream_options", "it is given, but stream is not true")
             if self.stream_options.include_obfuscation:
                 ignore("stream_options.include_obfuscation")
 
@@ -213,10 +217,10 @@ class ChatBody(OpenAIBody):
         super().check()
         for name in ("audio", "prediction", "web_search_options", "moderation"):
             if getattr(self, name) is not None:
-                raise refuse(name, "it is not supported; leave it out")
+                raise invalid_param(name, "it is not supported; leave it out")
         for old, new in (("functions", self.tools), ("function_call", self.tool_choice)):
             if getattr(self, old) is not None and new is not None:
-                raise refuse(
+                raise invalid_param(
                     old, "it is given together with tools or tool_choice, which mean the same; send one of them"
                 )
         if self.store:
@@ -224,16 +228,18 @@ class ChatBody(OpenAIBody):
         if self.service_tier not in (None, "auto", "default"):
             ignore("service_tier")
         if self.modalities is not None and self.modalities != ["text"]:
-            raise refuse("modalities", "only ['text'] is supported")
+            raise invalid_param("modalities", "only ['text'] is supported")
         if self.verbosity not in (None, "medium"):
             ignore("verbosity")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
-            raise refuse("max_completion_tokens", "it differs from max_tokens, which means the same; give one of them")
+            raise invalid_param(
+                "max_completion_tokens", "it differs from max_tokens, which means the same; give one of them"
+            )
         if self.top_logprobs is not None:
             if not self.wants_logprobs:
-                raise refuse("top_logprobs", "it is given, but logprobs is not true")
+                raise invalid_param("top_logprobs", "it is given, but logprobs is not true")
             if not 0 <= self.top_logprobs <= MAX_TOP:
-                raise refuse("top_logprobs", f"it is {self.top_logprobs}; 0 to {MAX_TOP} were expected")
+                raise invalid_param("top_logprobs", f"it is {self.top_logprobs}; 0 to {MAX_TOP} were expected")
 
     def to_chat(
         self, defaults: SamplingParams, messages: Sequence[Message] | None = None, **overrides: Any
@@ -243,10 +249,10 @@ class ChatBody(OpenAIBody):
         schema = None if self.response_format is None else self.response_format.wanted
         own = [name for name in _STRUCTURES if getattr(self, name) is not None]
         if own and schema is not None:
-            raise refuse(own[0], "it is given together with response_format; an answer can have one structure")
+            raise invalid_param(own[0], "it is given together with response_format; an answer can have one structure")
         for name in ("messages", "tools", "documents", "add_generation_prompt"):
             if name in (self.chat_template_kwargs or {}):
-                raise refuse(f"chat_template_kwargs.{name}", "it is not a switch of a template; leave it out")
+                raise invalid_param(f"chat_template_kwargs.{name}", "it is not a switch of a template; leave it out")
         logprobs = (self.top_logprobs or 0) if self.wants_logprobs else 0 if self.return_token_ids else None
         talk = read_messages(self.messages if messages is None else messages)
         choice = self._choice()
@@ -273,14 +279,14 @@ class ChatBody(OpenAIBody):
         """Returns what may be called and what must be; one call at a time in OpenAI's older words."""
         if self.functions is None:
             if self.function_call not in (None, "none", "auto"):
-                raise refuse("function_call", "it names a function, but there are no functions")
+                raise invalid_param("function_call", "it names a function, but there are no functions")
             return read_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
         tools = [ToolSpec(type="function", function=function) for function in self.functions]
         wanted: str | ChoiceSpec | None = None
         if isinstance(self.function_call, FunctionName):
             wanted = ChoiceSpec(type="function", function=self.function_call)
         elif self.function_call not in (None, "none", "auto"):
-            raise refuse("function_call", f"it is {self.function_call!r}; 'none', 'auto' or a name was expected")
+            raise invalid_param("function_call", f"it is {self.function_call!r}; 'none', 'auto' or a name was expected")
         else:
             wanted = self.function_call
         try:
@@ -288,7 +294,7 @@ class ChatBody(OpenAIBody):
         except ApiError as error:
             new = error.param or "tools"
             old = new.replace("tool_choice", "function_call").replace("tools", "functions").replace(".function.", ".")
-            raise refuse(old, error.message.removeprefix(f"{new}: ")) from None
+            raise invalid_param(old, error.message.removeprefix(f"{new}: ")) from None
 
     def _effort(self) -> str | None:
         """Returns how much the model thinks, under whichever name the client asks for it."""
@@ -321,7 +327,9 @@ class ChatBody(OpenAIBody):
         """Whether the answer continues the last message: if asked, or if it is an assistant's text, as llama-server."""
         wanted, begins = self.continue_final_message, self.add_generation_prompt
         if wanted is not None and wanted is begins:
-            raise refuse("continue_final_message", f"it and add_generation_prompt are both {str(begins).lower()}")
+            raise invalid_param(
+                "continue_final_message", f"it and add_generation_prompt are both {str(begins).lower()}"
+            )
         if wanted is None and begins is None:
             return last.role == "assistant" and not last.calls and bool(last.content or last.reasoning) and not is_bound
         return bool(wanted) or begins is False
@@ -367,14 +375,16 @@ class CompletionBody(OpenAIBody):
         """Refuses what cannot be done, by its name."""
         super().check()
         if self.n_predict is not None and self.max_tokens not in (None, self.n_predict):
-            raise refuse("n_predict", "it differs from max_tokens, which means the same; give one of them")
+            raise invalid_param("n_predict", "it differs from max_tokens, which means the same; give one of them")
         if self.suffix and (self.echo or not all(isinstance(prompt, str) for prompt in self.prompts)):
-            raise refuse("suffix", "what is between a prompt and a suffix is filled in for texts, and without echo")
+            raise invalid_param(
+                "suffix", "what is between a prompt and a suffix is filled in for texts, and without echo"
+            )
         if self.best_of not in (None, self.n or 1):
-            raise refuse("best_of", "the best of several answers is not chosen here; ask for them with n")
+            raise invalid_param("best_of", "the best of several answers is not chosen here; ask for them with n")
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_TOP:
-            raise refuse("logprobs", f"it is {self.logprobs}; 0 to {MAX_TOP} were expected")
+            raise invalid_param("logprobs", f"it is {self.logprobs}; 0 to {MAX_TOP} were expected")
         if not 1 <= len(self.prompts) <= MAX_PROMPTS:
-            raise refuse("prompt", f"there are {len(self.prompts)} prompts; 1 to {MAX_PROMPTS} were expected")
+            raise invalid_param("prompt", f"there are {len(self.prompts)} prompts; 1 to {MAX_PROMPTS} were expected")
         if self.is_empty and not self.echo:
-            raise refuse("max_tokens", "it is 0, which gives nothing without echo; at least 1 was expected")
+            raise invalid_param("max_tokens", "it is 0, which gives nothing without echo; at least 1 was expected")

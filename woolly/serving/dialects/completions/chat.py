@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text, ToolCall, gather
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import Head, dialect_of
+from woolly.serving.dialect import ReplyContext, dialect_of
 from woolly.serving.dialects.answer import answer_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
@@ -85,7 +85,7 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
 class Choice:
     """One of the n answers: its events and log-probabilities so far."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ReplyContext) -> None:
         self._tokenizer = head.running.tokenizer
         self._track: LogprobTrack | None = None
         if head.form.has_logprobs:
@@ -135,7 +135,7 @@ class Choice:
         return message
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> dict[str, Any]:
+async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> dict[str, Any]:
     """Returns the reply."""
     choices = _choices(head)
     async for chunk in _dressed(chunks, head.form):
@@ -168,7 +168,7 @@ async def _dressed(chunks: AsyncIterator[ChatChunk], form: Form) -> AsyncIterato
         yield chunk if events is chunk.events else replace(chunk, events=events)
 
 
-def _of_prompt(head: Head) -> dict[str, Any]:
+def _of_prompt(head: ReplyContext) -> dict[str, Any]:
     """Returns what a reply says about the tokens of the prompt."""
     form: Form = head.form
     found: dict[str, Any] = {}
@@ -180,7 +180,7 @@ def _of_prompt(head: Head) -> dict[str, Any]:
     return found
 
 
-def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yields server-sent events: the chunks, [DONE], and chunks that add nothing while there are none.
 
     Not comments, which break some clients and do not count as data for others.
@@ -191,14 +191,14 @@ def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]
     return with_heartbeats(_frames(chunks, head, envelope), lambda: beat)
 
 
-async def _frames(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelope) -> AsyncIterator[bytes]:
+async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext, envelope: Envelope) -> AsyncIterator[bytes]:
     async for chunk in _stream(chunks, head, envelope):
         yield chunk if isinstance(chunk, bytes) else event(chunk)
     yield event(DONE)
 
 
 async def _stream(
-    chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelope
+    chunks: AsyncIterator[ChatChunk], head: ReplyContext, envelope: Envelope
 ) -> AsyncIterator[dict[str, Any] | bytes]:
     """Yields the chunks; the last one of each answer has a finish reason, the last of all timings.
 
@@ -292,12 +292,12 @@ def message_of(events: Iterable[Event]) -> dict[str, Any]:
     return message
 
 
-def figures(head: Head) -> dict[str, Any]:
+def figures(head: ReplyContext) -> dict[str, Any]:
     """Returns tokens and times so far."""
     return {"usage": usage_of([head.running]), "timings": timings_of([head.running])}
 
 
-def _figures(head: Head, choices: Iterable[Choice]) -> dict[str, Any]:
+def _figures(head: ReplyContext, choices: Iterable[Choice]) -> dict[str, Any]:
     """Returns tokens and times of answers that have ended, with the tokens of their thoughts if there are any."""
     found = figures(head)
     if thoughts := [choice.thought for choice in choices if choice.thought]:
@@ -306,7 +306,7 @@ def _figures(head: Head, choices: Iterable[Choice]) -> dict[str, Any]:
     return found
 
 
-def _verbose(head: Head) -> dict[str, Any]:
+def _verbose(head: ReplyContext) -> dict[str, Any]:
     """Returns what llama-server adds to a reply for those who look into it."""
     if not head.form.is_verbose:
         return {}
@@ -314,7 +314,7 @@ def _verbose(head: Head) -> dict[str, Any]:
     return {"__verbose": {"prompt": running.prompt_pieces, "id_slot": running.id_slot, "timings": running.timings()}}
 
 
-def _choices(head: Head) -> list[Choice]:
+def _choices(head: ReplyContext) -> list[Choice]:
     return [Choice(head) for _ in head.running.requests]
 
 

@@ -13,7 +13,7 @@ from woolly.multimodal.inputs import AudioInput, ImageInput, VideoInput
 from woolly.serving.dialects.files import file_part
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 
@@ -76,7 +76,7 @@ def read_messages(messages: Sequence[Message]) -> tuple[chat.Message, ...]:
         where = f"messages.{i}"
         if message.role == "function":
             if not message.name:
-                raise refuse(f"{where}.name", "a message of role 'function' names the function that it answers")
+                raise invalid_param(f"{where}.name", "a message of role 'function' names the function that it answers")
             talk.append(chat.Message("tool", _content(message, where), message.name, call_id=called or f"call_{i}"))
             continue
         one = _one(message, where)
@@ -90,19 +90,23 @@ def read_messages(messages: Sequence[Message]) -> tuple[chat.Message, ...]:
 
 def _one(message: Message, where: str) -> chat.Message:
     if message.audio is not None:
-        raise refuse(f"{where}.audio", "audio in a message is not supported; leave it out")
+        raise invalid_param(f"{where}.audio", "audio in a message is not supported; leave it out")
     if message.role != "assistant":
         if message.function_call is not None:
-            raise refuse(f"{where}.function_call", f"a message of role {message.role[:40]!r} makes no calls")
+            raise invalid_param(f"{where}.function_call", f"a message of role {message.role[:40]!r} makes no calls")
         if message.tool_calls is not None:
-            raise refuse(f"{where}.tool_calls", f"a message of role {message.role!r} makes no calls; leave them out")
+            raise invalid_param(
+                f"{where}.tool_calls", f"a message of role {message.role!r} makes no calls; leave them out"
+            )
         for name in ("reasoning_content", "reasoning"):
             if getattr(message, name) is not None:
-                raise refuse(f"{where}.{name}", f"a message of role {message.role!r} has no reasoning")
+                raise invalid_param(f"{where}.{name}", f"a message of role {message.role!r} has no reasoning")
     if message.role == "tool" and message.tool_call_id is None:
-        raise refuse(f"{where}.tool_call_id", "a message of role 'tool' names the call that it answers")
+        raise invalid_param(f"{where}.tool_call_id", "a message of role 'tool' names the call that it answers")
     if message.role != "tool" and message.tool_call_id is not None:
-        raise refuse(f"{where}.tool_call_id", f"a message of role {message.role!r} answers no call; leave it out")
+        raise invalid_param(
+            f"{where}.tool_call_id", f"a message of role {message.role!r} answers no call; leave it out"
+        )
     return chat.Message(
         "system" if message.role == "developer" else message.role,
         _content(message, where),
@@ -118,7 +122,7 @@ def _content(message: Message, where: str) -> str | tuple[chat.Part, ...]:
     if content is None:
         # Templates add it to other text, so an answer of nothing but calls has an empty one.
         if message.role != "assistant":
-            raise refuse(f"{where}.content", f"a message of role {message.role!r} needs a content")
+            raise invalid_param(f"{where}.content", f"a message of role {message.role!r} needs a content")
         return message.refusal or ""
     if isinstance(content, str):
         return content
@@ -145,12 +149,12 @@ def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
     if part.type == "file":
         return _file(part, where)
     if part.type != "text":
-        raise refuse(
+        raise invalid_param(
             where,
             f"a part of type {part.type[:40]!r} is not supported; text, image_url, input_audio, video_url and file are",
         )
     if part.text is None:
-        raise refuse(f"{where}.text", "a text part needs a text")
+        raise invalid_param(f"{where}.text", "a text part needs a text")
     return chat.TextPart(part.text)
 
 
@@ -158,7 +162,9 @@ def _image(part: Part, where: str) -> chat.ImagePart:
     given = (part.model_extra or {}).get("image_url")
     url = given.get("url") if isinstance(given, dict) else given
     if not isinstance(url, str):
-        raise refuse(f"{where}.image_url", "an object with a url was expected, such as data:image/png;base64,...")
+        raise invalid_param(
+            f"{where}.image_url", "an object with a url was expected, such as data:image/png;base64,..."
+        )
     if isinstance(given, dict) and given.get("detail") not in (None, "auto"):
         ignore("messages.content.image_url.detail (an image is always prepared as the model's processor does)")
     return chat.ImagePart(ImageInput(url=url, where=f"{where}.image_url"))
@@ -171,11 +177,11 @@ def _audio(part: Part, where: str) -> chat.AudioPart:
     if part.type == "audio_url":
         url = given.get("url") if isinstance(given, dict) else given
         if not isinstance(url, str):
-            raise refuse(place, "an object with a url was expected, such as data:audio/wav;base64,...")
+            raise invalid_param(place, "an object with a url was expected, such as data:audio/wav;base64,...")
         return chat.AudioPart(AudioInput(url=url, where=place))
     data = given.get("data") if isinstance(given, dict) else None
     if not isinstance(data, str):
-        raise refuse(place, "an object with data in base64, and a format such as wav, was expected")
+        raise invalid_param(place, "an object with data in base64, and a format such as wav, was expected")
     return chat.AudioPart(AudioInput(base64=data, where=place))
 
 
@@ -184,7 +190,9 @@ def _video(part: Part, where: str) -> chat.VideoPart:
     given = (part.model_extra or {}).get("video_url")
     url = given.get("url") if isinstance(given, dict) else given
     if not isinstance(url, str):
-        raise refuse(f"{where}.video_url", "an object with a url was expected, such as data:video/mp4;base64,...")
+        raise invalid_param(
+            f"{where}.video_url", "an object with a url was expected, such as data:video/mp4;base64,..."
+        )
     return chat.VideoPart(VideoInput(data=url, where=f"{where}.video_url"))
 
 
@@ -192,14 +200,18 @@ def _file(part: Part, where: str) -> chat.Part:
     given = (part.model_extra or {}).get("file")
     data = given.get("file_data") if isinstance(given, dict) else None
     if isinstance(given, dict) and given.get("file_id") is not None:
-        raise refuse(f"{where}.file.file_id", "files are not kept for conversations; send its bytes as file_data")
+        raise invalid_param(
+            f"{where}.file.file_id", "files are not kept for conversations; send its bytes as file_data"
+        )
     if not isinstance(given, dict) or not isinstance(data, str):
-        raise refuse(f"{where}.file", "an object with file_data was expected, such as data:application/pdf;base64,...")
+        raise invalid_param(
+            f"{where}.file", "an object with file_data was expected, such as data:application/pdf;base64,..."
+        )
     name = given.get("filename")
     return file_part(data, name if isinstance(name, str) else "", f"{where}.file.file_data")
 
 
 def _call(call: MessageCall, where: str) -> chat.ToolCall:
     if call.type != "function" or call.function is None:
-        raise refuse(where, "only calls of type 'function', with a function, are supported")
+        raise invalid_param(where, "only calls of type 'function', with a function, are supported")
     return chat.ToolCall(call.id, call.function.name, call.function.arguments)

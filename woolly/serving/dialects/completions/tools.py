@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from woolly.chat.tools.tool import Tool, ToolChoice
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
@@ -83,9 +83,9 @@ def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | Non
         choice = "auto" if given else "none"
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
-            raise refuse("tool_choice", f"it is {choice!r}; 'none', 'auto', 'required' or a tool was expected")
+            raise invalid_param("tool_choice", f"it is {choice!r}; 'none', 'auto', 'required' or a tool was expected")
         if choice == "required" and not given:
-            raise refuse("tool_choice", "it is 'required', but there are no tools")
+            raise invalid_param("tool_choice", "it is 'required', but there are no tools")
         mode: Any = choice if given else "none"
         return ToolChoice(given, mode, None, is_parallel)
     if choice.type == "function" and choice.function is not None:
@@ -93,10 +93,10 @@ def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | Non
     if choice.type == "allowed_tools" and choice.allowed_tools is not None:
         allowed = choice.allowed_tools
         if not all(tool.type == "function" and tool.function is not None for tool in allowed.tools):
-            raise refuse("tool_choice", "only tools of type 'function' are supported")
+            raise invalid_param("tool_choice", "only tools of type 'function' are supported")
         only = _known([tool.function.name for tool in allowed.tools if tool.function is not None], names)
         return ToolChoice(given, allowed.mode, only, is_parallel)
-    raise refuse("tool_choice", f"the type {choice.type[:40]!r} is not supported; 'function' with its name is")
+    raise invalid_param("tool_choice", f"the type {choice.type[:40]!r} is not supported; 'function' with its name is")
 
 
 def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
@@ -104,19 +104,19 @@ def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
     for i, spec in enumerate(specs):
         where = f"tools.{i}"
         if spec.type != "function":
-            raise refuse(where, f"the type {spec.type[:40]!r} is not supported; 'function' with a function is")
+            raise invalid_param(where, f"the type {spec.type[:40]!r} is not supported; 'function' with a function is")
         if spec.function is None:
-            raise refuse(where, "it has no `function`; an object with a name was expected there")
+            raise invalid_param(where, "it has no `function`; an object with a name was expected there")
         function = spec.function
         if not _NAME.fullmatch(function.name):
-            raise refuse(
+            raise invalid_param(
                 f"{where}.function.name", f"{function.name[:40]!r} is no name; up to 128 letters, digits, _ . - are"
             )
         if any(tool.name == function.name for tool in tools):
-            raise refuse(f"{where}.function.name", f"there are two tools named {function.name!r}")
+            raise invalid_param(f"{where}.function.name", f"there are two tools named {function.name!r}")
         kind = (function.parameters or {}).get("type", "object")
         if kind != "object":
-            raise refuse(f"{where}.function.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
+            raise invalid_param(f"{where}.function.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
         tools.append(Tool(function.name, function.description, function.parameters, bool(function.strict)))
     return tuple(tools)
 
@@ -124,7 +124,7 @@ def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
 def _known(wanted: Sequence[str], names: set[str]) -> frozenset[str]:
     for name in wanted:
         if name not in names:
-            raise refuse("tool_choice", f"it names {name[:80]!r}, which is not among the tools")
+            raise invalid_param("tool_choice", f"it names {name[:80]!r}, which is not among the tools")
     if not wanted:
-        raise refuse("tool_choice", "it allows no tools; leave them out instead")
+        raise invalid_param("tool_choice", "it allows no tools; leave them out instead")
     return frozenset(wanted)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.gemini import replies, routes
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter
@@ -53,7 +53,7 @@ class Gemini(ChatDialect):
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
         """Returns Google's error object. Agents know a prompt that is too long by the sentence."""
-        message = error.shown if error.suggestion is None else f"{error.shown}; {error.suggestion}"
+        message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded" and error.exceeds is not None:
             n_tokens, most = error.exceeds
             message = (
@@ -62,11 +62,11 @@ class Gemini(ChatDialect):
         status = _STATUSES.get(error.status, "INTERNAL" if error.status >= 500 else "INVALID_ARGUMENT")
         return {"error": {"code": error.status, "message": message, "status": status}}
 
-    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
         """Yields server-sent events."""
         return replies.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns a response."""
         return await replies.whole(chunks, head)
 

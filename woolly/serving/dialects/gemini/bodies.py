@@ -13,7 +13,7 @@ from woolly.serving.dialects.gemini.contents import Camel, Content, read_content
 from woolly.serving.dialects.gemini.schema import json_schema
 from woolly.serving.dialects.gemini.tools import ToolConfig, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 MAX_CANDIDATES = 8  # as Google has it
@@ -64,19 +64,19 @@ class GenerationConfig(Camel):
         """Refuses what cannot be done, by its name."""
         for name, given in (("speechConfig", self.speech_config), ("imageConfig", self.image_config)):
             if given is not None:
-                raise refuse(f"generationConfig.{name}", "there are no images and no audio here; leave it out")
+                raise invalid_param(f"generationConfig.{name}", "there are no images and no audio here; leave it out")
         if self.response_modalities and [one.upper() for one in self.response_modalities] != ["TEXT"]:
-            raise refuse("generationConfig.responseModalities", "only ['TEXT'] is supported")
+            raise invalid_param("generationConfig.responseModalities", "only ['TEXT'] is supported")
         if self.candidate_count is not None and not 1 <= self.candidate_count <= MAX_CANDIDATES:
             message = f"it is {self.candidate_count}; 1 to {MAX_CANDIDATES} were expected"
-            raise refuse("generationConfig.candidateCount", message)
+            raise invalid_param("generationConfig.candidateCount", message)
         if self.logprobs is not None:
             if not self.response_logprobs:
-                raise refuse("generationConfig.logprobs", "it is given, but responseLogprobs is not true")
+                raise invalid_param("generationConfig.logprobs", "it is given, but responseLogprobs is not true")
             if not 0 <= self.logprobs <= MAX_TOP:
-                raise refuse("generationConfig.logprobs", f"it is {self.logprobs}; 0 to {MAX_TOP} were expected")
+                raise invalid_param("generationConfig.logprobs", f"it is {self.logprobs}; 0 to {MAX_TOP} were expected")
         if self.response_mime_type not in (None, _PLAIN, _JSON, _ENUM):
-            raise refuse(
+            raise invalid_param(
                 "generationConfig.responseMimeType",
                 f"it is {self.response_mime_type[:40]!r}; {_JSON}, {_ENUM} or {_PLAIN} was expected",
             )
@@ -86,7 +86,7 @@ class GenerationConfig(Camel):
         """The JSON schema that the answer must follow; None: any text."""
         json = self.response_json_schema or self.internal_json_schema
         if json is not None and self.response_schema is not None:
-            raise refuse("generationConfig.responseJsonSchema", "it is given together with responseSchema")
+            raise invalid_param("generationConfig.responseJsonSchema", "it is given together with responseSchema")
         wanted = json
         if self.response_schema is not None:
             wanted = json_schema(self.response_schema, "generationConfig.responseSchema")
@@ -95,7 +95,7 @@ class GenerationConfig(Camel):
         if self.response_mime_type == _ENUM:
             return None
         if wanted is not None:
-            raise refuse("generationConfig.responseMimeType", f"a schema needs {_JSON} or {_ENUM}")
+            raise invalid_param("generationConfig.responseMimeType", f"a schema needs {_JSON} or {_ENUM}")
         return None
 
     @property
@@ -106,7 +106,7 @@ class GenerationConfig(Camel):
         given = self.response_schema or self.response_json_schema or self.internal_json_schema or {}
         texts = given.get("enum")
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise refuse("generationConfig.responseSchema", f"{_ENUM} needs a schema with an enum of texts")
+            raise invalid_param("generationConfig.responseSchema", f"{_ENUM} needs a schema with an enum of texts")
         return tuple(texts)
 
     def params(self, defaults: SamplingParams) -> SamplingParams:
@@ -155,9 +155,9 @@ class CountBody(Camel):
         config = self.config
         config.check()
         if self.cached_content:
-            raise refuse("cachedContent", "contents are not kept here; send them, and prefixes are reused")
+            raise invalid_param("cachedContent", "contents are not kept here; send them, and prefixes are reused")
         if not self.contents:
-            raise refuse("contents", "it is missing; at least one message was expected")
+            raise invalid_param("contents", "it is missing; at least one message was expected")
         talk, schema = read_contents(self.system_instruction, self.contents), config.schema_wanted
         choice = read_choice(self.tools or (), self.tool_config)
         last = talk[-1]

@@ -13,7 +13,7 @@ from woolly import chat
 from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput, VideoInput
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 
 
 class Camel(BaseModel):
@@ -81,7 +81,7 @@ def read_contents(system: str | Content | None, contents: Sequence[Content]) -> 
         elif content.role == "system":
             talk.append(chat.Message("system", text_of(content, where)))
         else:
-            raise refuse(f"{where}.role", f"it is {content.role[:40]!r}; 'user' or 'model' was expected")
+            raise invalid_param(f"{where}.role", f"it is {content.role[:40]!r}; 'user' or 'model' was expected")
     return tuple(talk)
 
 
@@ -120,7 +120,7 @@ def _turn(content: Content, where: str, open_calls: list[chat.ToolCall]) -> list
             said.append(_said(part, f"{where}.parts.{i}"))
             continue
         if given.parts:
-            raise refuse(f"{where}.parts.{i}.functionResponse.parts", "files are not supported here; send text")
+            raise invalid_param(f"{where}.parts.{i}.functionResponse.parts", "files are not supported here; send text")
         call = next((one for one in open_calls if given.id in (None, one.id) and one.name == given.name), None)
         if call is not None:
             open_calls.remove(call)
@@ -148,7 +148,7 @@ def _said(part: Part, where: str) -> chat.Part:
     data = given.get("data") if isinstance(given, dict) else None
     media = (given.get("mimeType") or given.get("mime_type")) if isinstance(given, dict) else None
     if not isinstance(data, str) or not isinstance(media, str):
-        raise refuse(
+        raise invalid_param(
             place,
             "an object with a mimeType, such as image/png or application/pdf, and data in base64 was expected",
         )
@@ -165,9 +165,9 @@ def _said(part: Part, where: str) -> chat.Part:
 
 def _text(part: Part, where: str) -> str:
     if part.file_data is not None:
-        raise refuse(f"{where}.fileData", "files are not kept here; send an image as inlineData, or text")
+        raise invalid_param(f"{where}.fileData", "files are not kept here; send an image as inlineData, or text")
     if part.inline_data is not None:
-        raise refuse(f"{where}.inlineData", "an image belongs into a message of the user; send text")
+        raise invalid_param(f"{where}.inlineData", "an image belongs into a message of the user; send text")
     if part.text is None:
-        raise refuse(where, "a part of this kind is not supported here; send text")
+        raise invalid_param(where, "a part of this kind is not supported here; send text")
     return part.text

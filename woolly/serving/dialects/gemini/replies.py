@@ -9,7 +9,7 @@ from typing import Any
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import Head
+from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob
 from woolly.serving.dialects.heartbeat import with_heartbeats
@@ -31,7 +31,7 @@ class Form:
 class _Candidate:
     """One of the answers: turns its events into parts; a call comes whole, when its last character is there."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ReplyContext) -> None:
         self._form: Form = head.form
         self._tokenizer = head.running.tokenizer
         self._track = LogprobTrack(self._tokenizer, shown=head.layout.shown) if self._form.has_logprobs else None
@@ -94,14 +94,14 @@ class _Candidate:
         return {"token": text, "tokenId": token, "logProbability": max(_LOWEST, logprob or 0.0)}
 
 
-def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yields server-sent events, and responses without a candidate while there are none."""
     frame = _Frame(head)
     beat = event(frame.around([], {"promptTokenCount": head.running.n_prompt}))
     return with_heartbeats(_frames(chunks, head, frame), lambda: beat)
 
 
-async def _frames(chunks: AsyncIterator[ChatChunk], head: Head, frame: _Frame) -> AsyncIterator[bytes]:
+async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext, frame: _Frame) -> AsyncIterator[bytes]:
     candidates = [_Candidate(head) for _ in head.running.requests]
     async for chunk in chunks:
         one = candidates[chunk.index]
@@ -110,7 +110,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: Head, frame: _Frame) -
             yield event(frame.around([_candidate(chunk.index, one, parts)], _usage(head, candidates)))
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
+async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
     """Returns the response; neighbouring parts of one kind are one."""
     candidates = [_Candidate(head) for _ in head.running.requests]
     parts: list[list[Data]] = [[] for _ in candidates]
@@ -138,7 +138,7 @@ def _candidate(index: int, one: _Candidate, parts: list[Data]) -> Data:
 class _Frame:
     """What a response and each one of a stream share."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ReplyContext) -> None:
         self._fields = {"modelVersion": head.running.model.name, "responseId": secrets.token_urlsafe(16)}
 
     def around(self, candidates: list[Data], usage: Data) -> Data:
@@ -146,7 +146,7 @@ class _Frame:
         return {**listed, "usageMetadata": usage, **self._fields}
 
 
-def _usage(head: Head, candidates: list[_Candidate]) -> Data:
+def _usage(head: ReplyContext, candidates: list[_Candidate]) -> Data:
     """Returns Google's counts: thoughts are no part of the candidates'."""
     usage = head.running.usage()
     n_thought = sum(head.count_thoughts("".join(one.thoughts)) for one in candidates)

@@ -17,7 +17,7 @@ from woolly.serving.dialects.gemini.contents import text_of
 from woolly.serving.dialects.gemini.replies import Form
 from woolly.serving.dialects.google_models import google_model
 from woolly.serving.dialects.vectors.embeddings import embed_texts
-from woolly.serving.errors import of_exception, refuse
+from woolly.serving.errors import invalid_param, to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.logs import ignore
@@ -41,7 +41,7 @@ async def generate(model: str, body: GenerateBody, request: Request) -> Response
 async def stream(model: str, body: GenerateBody, request: Request) -> Response:
     """Answers a conversation by server-sent events; `alt=sse` asks for them."""
     if request.query_params.get("alt") != "sse":
-        raise refuse("alt", "streams are server-sent events here; ask with ?alt=sse")
+        raise invalid_param("alt", "streams are server-sent events here; ask with ?alt=sse")
     return await _answer(model, body, request, stream=True)
 
 
@@ -59,7 +59,7 @@ async def count(model: str, body: CountBody, request: Request) -> dict[str, Any]
         try:
             layout = await lay_out_chat(generator, chat, slot, model)
         except RequestError as error:
-            raise of_exception(error, {"prompt": "contents", **dialect_of(request).fields}) from error
+            raise to_api_error(error, {"prompt": "contents", **dialect_of(request).fields}) from error
         n_tokens = await generator.count_tokens(layout, slot)
     return {"totalTokens": n_tokens, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": n_tokens}]}
 
@@ -102,7 +102,7 @@ async def _answer(model: str, body: GenerateBody, request: Request, *, stream: b
 async def _vectors(model: str, bodies: list[EmbedBody], request: Request) -> list[Any]:
     sizes = {body.output_dimensionality for body in bodies}
     if len(sizes) > 1:
-        raise refuse("requests.outputDimensionality", "it differs between the requests; send them one by one")
+        raise invalid_param("requests.outputDimensionality", "it differs between the requests; send them one by one")
     for name in ("task_type", "title"):
         if any(getattr(body, name) for body in bodies):
             ignore({"task_type": "taskType"}.get(name, name))

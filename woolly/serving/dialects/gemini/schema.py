@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
@@ -19,7 +19,7 @@ def json_schema(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = str(given.get("type", "")).lower()
     if kind and kind != "type_unspecified":
         if kind not in _TYPES:
-            raise refuse(f"{where}.type", f"it is {kind[:40]!r}; expected one of: {', '.join(_TYPES).upper()}")
+            raise invalid_param(f"{where}.type", f"it is {kind[:40]!r}; expected one of: {', '.join(_TYPES).upper()}")
         found["type"] = kind
     for name in _COUNTS:
         if given.get(name) is not None:
@@ -43,4 +43,4 @@ def _whole(value: Any, where: str) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise refuse(where, f"it is {str(value)[:40]!r}; a whole number was expected") from None
+        raise invalid_param(where, f"it is {str(value)[:40]!r}; a whole number was expected") from None

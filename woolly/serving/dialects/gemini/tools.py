@@ -12,7 +12,7 @@ from woolly.chat import Tool, ToolChoice
 from woolly.serving.dialects.gemini.contents import Camel
 from woolly.serving.dialects.gemini.schema import json_schema
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 _NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
@@ -61,16 +61,18 @@ def read_choice(specs: Sequence[ToolSpec], config: ToolConfig | None) -> ToolCho
     mode = "AUTO" if mode == "MODE_UNSPECIFIED" else mode
     where = "toolConfig.functionCallingConfig"
     if mode not in _MODES:
-        raise refuse(f"{where}.mode", f"it is {mode[:40]!r}; expected one of: {', '.join(_MODES)}")
+        raise invalid_param(f"{where}.mode", f"it is {mode[:40]!r}; expected one of: {', '.join(_MODES)}")
     tools = _tools(specs, is_strict=mode == "VALIDATED")
     if mode == "ANY" and not tools:
-        raise refuse(f"{where}.mode", "it is 'ANY', but there are no functions")
+        raise invalid_param(f"{where}.mode", "it is 'ANY', but there are no functions")
     if mode == "NONE" or not tools:
         return ToolChoice(tools, "none")
     names = calling.allowed_function_names or []
     for name in names:
         if all(tool.name != name for tool in tools):
-            raise refuse(f"{where}.allowedFunctionNames", f"it names {name[:80]!r}, which is not among the functions")
+            raise invalid_param(
+                f"{where}.allowedFunctionNames", f"it names {name[:80]!r}, which is not among the functions"
+            )
     return ToolChoice(tools, "required" if mode == "ANY" else "auto", frozenset(names) or None)
 
 
@@ -83,13 +85,15 @@ def _tools(specs: Sequence[ToolSpec], *, is_strict: bool) -> tuple[Tool, ...]:
         for j, given in enumerate(spec.function_declarations or ()):
             where = f"tools.{i}.functionDeclarations.{j}"
             if not _NAME.fullmatch(given.name):
-                raise refuse(f"{where}.name", f"{given.name[:40]!r} is no name; up to 128 letters, digits, _ . : - are")
+                raise invalid_param(
+                    f"{where}.name", f"{given.name[:40]!r} is no name; up to 128 letters, digits, _ . : - are"
+                )
             if any(tool.name == given.name for tool in tools):
-                raise refuse(f"{where}.name", f"there are two functions named {given.name!r}")
+                raise invalid_param(f"{where}.name", f"there are two functions named {given.name!r}")
             schema = given.parameters_json_schema
             if schema is None and given.parameters is not None:
                 schema = json_schema(given.parameters, f"{where}.parameters")
             if schema is not None and (kind := schema.get("type", "object")) != "object":
-                raise refuse(f"{where}.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
+                raise invalid_param(f"{where}.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
             tools.append(Tool(given.name, given.description, schema, is_strict))
     return tuple(tools)

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.datastructures import State
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.completions import chat as completions
 from woolly.serving.dialects.llama import (
     chat,
@@ -70,11 +70,11 @@ class Llama(ChatDialect):
         """Returns llama-server's metrics."""
         return metrics.metrics_text(state)
 
-    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
         """Yields server-sent events."""
         return completions.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns a chat.completion."""
         return await completions.whole(chunks, head)
 

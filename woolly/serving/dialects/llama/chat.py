@@ -12,7 +12,7 @@ from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS, chat_completions
 from woolly.serving.dialects.completions.replies import ChatReply
-from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
@@ -42,7 +42,7 @@ async def control(body: Control, request: Request) -> dict[str, Any]:
             try:
                 return {"id": body.id, "success": await running.end_thoughts()}
             except RequestError as error:
-                raise of_exception(error, {}) from error
+                raise to_api_error(error, {}) from error
     raise ApiError(404, "not_found", f"no answer under way has the id {body.id[:80]!r}", param="id")
 
 
@@ -58,6 +58,6 @@ async def count_input(body: ChatBody, request: Request) -> dict[str, Any]:
         try:
             layout = await lay_out_chat(generator, chat, slot, body.model)
         except RequestError as error:
-            raise of_exception(error, {"prompt": "messages", **FIELDS}) from error
+            raise to_api_error(error, {"prompt": "messages", **FIELDS}) from error
         n_tokens = await generator.count_tokens(layout, slot)
     return {"object": "response.input_tokens", "input_tokens": n_tokens}

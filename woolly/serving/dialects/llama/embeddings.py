@@ -22,7 +22,7 @@ from woolly.serving.dialects.vectors.replies import (
     RerankReply,
     ScoreReply,
 )
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.generation.texts import read_texts
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
@@ -56,7 +56,7 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
     """Vectors of texts, as llama-server has them; of their tokens, if the model's file names no pooling."""
     given = body.content if body.content is not None else body.input
     if given is None:
-        raise refuse("content", "a text or a list of texts was expected")
+        raise invalid_param("content", "a text or a list of texts was expected")
     field = "content" if body.content is not None else "input"
     kind = 2 if body.embd_normalize is None else body.embd_normalize
     texts = as_texts(given)
@@ -66,7 +66,7 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
         if pooling is not None or llm.plan.pooling != "none":
             return llm.prepare_embedding(texts, dimensions=body.dimensions, pooling=pooling, truncate=body.cuts)
         if body.dimensions is not None:
-            raise refuse("dimensions", "the vectors of tokens are given whole; leave it out")
+            raise invalid_param("dimensions", "the vectors of tokens are given whole; leave it out")
         return llm.prepare_token_embedding(texts, truncate=body.cuts)
 
     def finish(llm: LLM, reading: Reading) -> list[Any]:
@@ -92,7 +92,7 @@ async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response
         return await embedding(body, request)
     fields = body.model_dump(exclude={"content", "embd_normalize"}, exclude_none=True)
     if body.encoding_format not in (None, "float", "base64"):
-        raise refuse("encoding_format", "float or base64 was expected")
+        raise invalid_param("encoding_format", "float or base64 was expected")
     return await embeddings(EmbeddingsBody(**fields), request)
 
 

@@ -16,7 +16,7 @@ from woolly.multimodal.audio.format import sniff
 from woolly.multimodal.inputs import AudioInput, ImageInput
 from woolly.multimodal.urls import read_base64
 from woolly.sampling import SamplingParams
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 
 MARK = "<__media__>"  # of llama-server, which tells it at /props
 _FIRST = 16  # characters of base64, whose 12 bytes tell the format of an audio clip
@@ -34,9 +34,9 @@ def read_marked(text: str, data: Any) -> MarkedPrompt:
     """Returns a prompt with its images and audio, none of them read. ApiError 400 unless each has a mark."""
     where = "prompt.multimodal_data"
     if not isinstance(data, list) or not all(isinstance(one, str) for one in data):
-        raise refuse(where, "a list of images and audio clips in base64 was expected")
+        raise invalid_param(where, "a list of images and audio clips in base64 was expected")
     if (n_marks := text.count(MARK)) != len(data):
-        raise refuse(
+        raise invalid_param(
             where,
             f"it has {len(data)} images and audio clips, but the text has {n_marks} marks ({MARK}), one for each",
         )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import chat_completions
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -34,7 +34,9 @@ class Predictions(BaseModel):
 async def predict(body: Predictions, request: Request) -> dict[str, Any]:
     """Answers every request of the envelope; `parameters` are fields that all of them share."""
     if not 1 <= len(body.instances) <= _MAX_REQUESTS:
-        raise refuse("instances", f"there are {len(body.instances)} requests; 1 to {_MAX_REQUESTS} were expected")
+        raise invalid_param(
+            "instances", f"there are {len(body.instances)} requests; 1 to {_MAX_REQUESTS} were expected"
+        )
     bodies = [_read(i, {**(body.parameters or {}), **one}) for i, one in enumerate(body.instances)]
     replies = await asyncio.gather(*(chat_completions(one, request) for one in bodies))
     return {"predictions": [json.loads(bytes(reply.body)) for reply in replies]}
@@ -44,12 +46,12 @@ def _read(index: int, fields: dict[str, Any]) -> ChatBody:
     where = f"instances.{index}"
     kind = fields.pop(_FORMAT, "chatCompletions")
     if kind != "chatCompletions":
-        raise refuse(f"{where}.{_FORMAT}", f"it is {str(kind)[:40]!r}; 'chatCompletions' was expected")
+        raise invalid_param(f"{where}.{_FORMAT}", f"it is {str(kind)[:40]!r}; 'chatCompletions' was expected")
     if fields.get("stream"):
-        raise refuse(f"{where}.stream", "an envelope is answered as a whole; leave it out")
+        raise invalid_param(f"{where}.stream", "an envelope is answered as a whole; leave it out")
     try:
         return ChatBody.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join([where, *map(str, first["loc"])])
-        raise refuse(place, first["msg"][:1].lower() + first["msg"][1:]) from None
+        raise invalid_param(place, first["msg"][:1].lower() + first["msg"][1:]) from None

@@ -11,7 +11,7 @@ from woolly.serving.dialects.completions.envelope import BUILD
 from woolly.serving.dialects.llama.marked import MARK
 from woolly.serving.dialects.llama.parameters import generation_settings
 from woolly.serving.dialects.llama.vocabulary import read_vocabulary
-from woolly.serving.errors import ApiError, switched_off
+from woolly.serving.errors import ApiError, feature_disabled
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
@@ -79,7 +79,7 @@ async def change_props(body: dict[str, Any], request: Request) -> dict[str, bool
     """Takes properties to change, of which llama-server has none; needs --props."""
     settings: Settings = request.app.state.settings
     if not settings.props:
-        raise switched_off("POST /props", "--props")
+        raise feature_disabled("POST /props", "--props")
     check_admin(request)
     for name in body:
         ignore(name)

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.store.safe_files import atomic_write, open_regular_file, read_regular_file
 
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f]{1,255}")
 def slot_path(folder: Path, name: str) -> Path:
     """Returns the path of a slot file. ApiError 400 for a name that leads out of the folder."""
     if not _NAME.fullmatch(name) or name.strip(". ") == "":
-        raise refuse("filename", f"{name[:80]!r} is no plain name of a file")
+        raise invalid_param("filename", f"{name[:80]!r} is no plain name of a file")
     return folder / name
 
 
@@ -64,20 +64,20 @@ def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[li
     try:
         data = read_regular_file(path, _MAX_BYTES)
     except ValueError:
-        raise refuse("filename", f"{path.name} is no slot file of Woolly") from None
+        raise invalid_param("filename", f"{path.name} is no slot file of Woolly") from None
     except OSError as error:
-        raise refuse("filename", f"{path.name} cannot be read: {error.strerror}") from None
+        raise invalid_param("filename", f"{path.name} cannot be read: {error.strerror}") from None
     _check_owner(path, data[: _HEAD.size], owner)
     *_, n_mark, n_tokens = _HEAD.unpack_from(data)
     end = _HEAD.size + n_mark
     if len(data) != end + 4 * n_tokens:
-        raise refuse("filename", f"{path.name} is no slot file of Woolly")
+        raise invalid_param("filename", f"{path.name} is no slot file of Woolly")
     if data[_HEAD.size : end] != _mark(info):
-        raise refuse("filename", f"{path.name} was saved with another model")
+        raise invalid_param("filename", f"{path.name} was saved with another model")
     tokens = array("i")
     tokens.frombytes(data[end:])
     if any(not 0 <= token < n_vocab for token in tokens):
-        raise refuse("filename", f"{path.name} holds tokens that the model does not have")
+        raise invalid_param("filename", f"{path.name} holds tokens that the model does not have")
     return tokens.tolist(), len(data)
 
 
@@ -105,9 +105,9 @@ def _check_number(folder: Path, owner: str) -> None:
 def _check_owner(path: Path, head: bytes, owner: str) -> None:
     """ApiError 400 unless the first bytes of a file are those of this owner's slot file."""
     if len(head) < _HEAD.size or _HEAD.unpack(head)[:2] != (_MAGIC, _VERSION):
-        raise refuse("filename", f"{path.name} is no slot file of Woolly")
+        raise invalid_param("filename", f"{path.name} is no slot file of Woolly")
     if _HEAD.unpack(head)[2] != _digest(owner):
-        raise refuse("filename", f"{path.name} belongs to another client; choose another name")
+        raise invalid_param("filename", f"{path.name} belongs to another client; choose another name")
 
 
 def _digest(owner: str) -> bytes:

@@ -17,7 +17,7 @@ from woolly.engine import Request as EngineRequest
 from woolly.runtime import PAGE_SIZE
 from woolly.serving.dialects.llama.parameters import generation_settings
 from woolly.serving.dialects.llama.slot_files import read_slot, slot_path, write_slot
-from woolly.serving.errors import ApiError, refuse, switched_off
+from woolly.serving.errors import ApiError, feature_disabled, invalid_param
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.generation.generator import Generation, Generator
 from woolly.serving.generation.slots import HeldSlot
@@ -37,7 +37,7 @@ async def slots(request: Request, fail_on_no_slot: int = Query(0, ge=0, le=1)) -
     settings: Settings = request.app.state.settings
     models: ModelManager = request.app.state.models
     if not settings.slots:
-        raise switched_off("GET /slots", "--slots")
+        raise feature_disabled("GET /slots", "--slots")
     generator: Generator = request.app.state.generator
     info = await models.get(None)
     owner = owner_of(request)
@@ -71,12 +71,12 @@ async def change_slot(id_slot: int, request: Request, action: str = "", body: Sl
     if action == "erase":
         return await _erase(id_slot, request, given)
     if action not in ("save", "restore"):
-        raise refuse("action", f"it is {action[:40]!r}; save, restore or erase was expected")
+        raise invalid_param("action", f"it is {action[:40]!r}; save, restore or erase was expected")
     settings: Settings = request.app.state.settings
     if settings.slot_save_path is None:
-        raise switched_off("saving and restoring slots", "--slot-save-path")
+        raise feature_disabled("saving and restoring slots", "--slot-save-path")
     if given.filename is None:
-        raise refuse("filename", "it is missing")
+        raise invalid_param("filename", "it is missing")
     path = slot_path(settings.slot_save_path, given.filename)
     return await (_save if action == "save" else _restore)(id_slot, request, given, path)
 
@@ -88,11 +88,13 @@ async def _save(id_slot: int, request: Request, body: SlotFile, path: Path) -> d
     owner = owner_of(request)
     held = generator.slots.held(id_slot, owner)
     if held.has_source:
-        raise refuse(
+        raise invalid_param(
             "id_slot", f"an encoder read the last request of slot {id_slot}, which a restore cannot go on from"
         )
     if held.digests is not None:
-        raise refuse("id_slot", f"the last request of slot {id_slot} had an image, which a file of tokens cannot hold")
+        raise invalid_param(
+            "id_slot", f"the last request of slot {id_slot} had an image, which a file of tokens cannot hold"
+        )
     info = await models.get(held.model or body.model)
     n_bytes = await asyncio.to_thread(write_slot, path, info, owner, held.tokens)
     return {

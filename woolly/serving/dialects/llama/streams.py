@@ -9,7 +9,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.generation.kept_streams import KeptStreams
 from woolly.serving.router import APIRouter
@@ -31,9 +31,9 @@ async def read_stream(request: Request, conv_id: str, start: int = Query(0, ge=0
     streams: KeptStreams = request.app.state.streams
     kept = streams.find(conv_id, owner_of(request))
     if start < kept.n_lost:
-        raise refuse("from", f"the first {kept.n_lost} bytes of the stream are kept no longer")
+        raise invalid_param("from", f"the first {kept.n_lost} bytes of the stream are kept no longer")
     if start > kept.n_bytes:
-        raise refuse("from", f"it is {start}; the stream has {kept.n_bytes} bytes so far")
+        raise invalid_param("from", f"it is {start}; the stream has {kept.n_bytes} bytes so far")
     return StreamingResponse(kept.read(start), media_type="text/event-stream")
 
 

@@ -19,7 +19,7 @@ from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ToolSpec, read_choice
 from woolly.serving.dialects.llama.marked import seen_prompt
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.threads import run_held
 from woolly.serving.model_manager.manager import ModelManager
@@ -68,7 +68,7 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
     """Text -> token ids. With `prompt` or `messages` the reply is vLLM's: count, max_model_len, tokens, token_strs."""
     given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
-        raise refuse(given[1] if given else "content", "one of content, prompt and messages was expected")
+        raise invalid_param(given[1] if given else "content", "one of content, prompt and messages was expected")
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     async with models.use(body.model) as slot, generator.texts:
@@ -80,7 +80,7 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
             choice = read_choice(body.tools, None, None)
             begins = body.add_generation_prompt and "add_generation_prompt" in body.model_fields_set
             if body.continue_final_message and begins:
-                raise refuse("continue_final_message", "it and add_generation_prompt are both true")
+                raise invalid_param("continue_final_message", "it and add_generation_prompt are both true")
             asked = ChatRequest(
                 read_messages(body.messages),
                 tools=choice,

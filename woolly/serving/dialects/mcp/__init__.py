@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.mcp import page_tools
 from woolly.serving.dialects.mcp.endpoint import Endpoint, McpRoute
 from woolly.serving.errors import ApiError, error_body
@@ -23,7 +23,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """The servers of --mcp begin to start with the app; they and the endpoint end with it."""
     app.state.mcp = Endpoint(app.state)
     file = app.state.settings.mcp
-    if file is not None and page_tools.is_off(app.state.authority):
+    if file is not None and page_tools.is_off(app.state.authenticator):
         log.warning("--mcp has no effect: if there are keys, tools need a key of --admin-key or --admin-key-file")
         file = None
     app.state.tools = page_tools.PageTools(file)
@@ -53,12 +53,12 @@ class Mcp(ChatDialect):
         """Returns OpenAI's error object, which the page reads."""
         return error_body(error)
 
-    async def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    async def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
         """Yields the text as it comes; the protocol itself answers a call as a whole."""
         async for chunk in chunks:
             yield chunk.text.encode()
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns the text of an answer."""
         texts = [chunk.text async for chunk in chunks]
         return {"text": "".join(texts)}

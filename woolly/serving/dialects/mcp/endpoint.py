@@ -16,7 +16,7 @@ from woolly import __version__
 from woolly.errors import WoollyError
 from woolly.machine.extra import how_to_add, requirement
 from woolly.serving.dialects.mcp.tools import TOOLS
-from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.observability.logs import log
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Endpoint:
         """Returns the manager. ApiError 501 if the package is missing or cannot be used."""
         if self._opened is None:
             if find_spec("mcp") is None:
-                raise ApiError(501, "not_supported", _refusal("/mcp needs a package on the server's machine"))
+                raise ApiError(501, "not_supported", _error_result("/mcp needs a package on the server's machine"))
             self._opened = asyncio.get_running_loop().create_future()
             self._task = asyncio.create_task(self._hold(self._opened))
         return await asyncio.shield(self._opened)
@@ -69,12 +69,12 @@ class Endpoint:
             if opened.done():
                 raise
             log.error("mcp", exc_info=error)
-            unusable = _refusal("/mcp cannot use the package mcp of the server's machine")
+            unusable = _error_result("/mcp cannot use the package mcp of the server's machine")
             opened.set_exception(ApiError(501, "not_supported", unusable))
             opened.exception()  # marks it as seen, if nobody waits any more
 
 
-def _refusal(what: str) -> str:
+def _error_result(what: str) -> str:
     """Logs how to get the package, and returns the sentence for clients, without the paths of this machine."""
     log.warning(f"{what}: {how_to_add('mcp')}")
     return f"{what}: its operator installs {requirement('mcp')}, and its log says how"
@@ -114,19 +114,19 @@ def _listed() -> ListToolsResult:
 
 
 async def _called(request: Request, name: str, arguments: dict[str, Any]) -> CallToolResult:
-    """Returns the result of a tool; a refusal is a result too, which the other program's model reads."""
+    """Returns the result of a tool; an error is a result too, which the other program's model reads."""
     try:
         if name not in TOOLS:
             raise ApiError(404, "not_found", f"there is no tool {name[:80]!r}; there are: {', '.join(TOOLS)}")
         body = _read(TOOLS[name].body, arguments)
         return _result(await TOOLS[name].run(request, body))
     except WoollyError as error:
-        refusal = of_exception(error)
-        request.app.state.stats.refused(refusal.code)
-        return _result(refusal.shown, is_error=True)
+        api_error = to_api_error(error)
+        request.app.state.stats.count_error(api_error.code)
+        return _result(api_error.client_message, is_error=True)
     except Exception as error:
         log.error("tool failed", exc_info=error)
-        return _result(of_exception(error).shown, is_error=True)
+        return _result(to_api_error(error).client_message, is_error=True)
 
 
 def _read(kind: type[BaseModel], arguments: dict[str, Any]) -> BaseModel:

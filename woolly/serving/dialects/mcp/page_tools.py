@@ -14,7 +14,7 @@ from woolly.chat import ToolCall
 from woolly.errors import ToolError
 from woolly.mcp import Toolbox, read_config
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.auth import Authority
+from woolly.serving.gate.auth import Authenticator
 from woolly.serving.generation.threads import start_task
 from woolly.serving.observability.logs import log
 from woolly.serving.router import APIRouter
@@ -118,9 +118,9 @@ async def call_tool(body: CallBody, request: Request) -> dict[str, Any]:
     return await request.app.state.tools.call(body)  # type: ignore[no-any-return]
 
 
-def is_off(authority: Authority) -> bool:
+def is_off(authenticator: Authenticator) -> bool:
     """Whether nobody may use tools: the server has keys, and none that may do more than ask."""
-    return not authority.is_open and not authority.has_admins
+    return not authenticator.is_open and not authenticator.has_admins
 
 
 def _check(request: Request) -> None:
@@ -130,10 +130,10 @@ def _check(request: Request) -> None:
         raise ApiError(
             403, "access_denied", "tools are for this server's own page; pages of this origin may not use them"
         )
-    authority: Authority = request.app.state.authority
-    if is_off(authority):
+    authenticator: Authenticator = request.app.state.authenticator
+    if is_off(authenticator):
         raise ApiError(
             403, "access_denied", "the tools of --mcp are off: they need a key of --admin-key, and there is none"
         )
-    if not authority.is_open and not request.state.is_admin:
+    if not authenticator.is_open and not request.state.is_admin:
         raise ApiError(403, "access_denied", "this key may not use the tools of --mcp; a key of --admin-key may")

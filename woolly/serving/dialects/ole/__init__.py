@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.completions import chat
 from woolly.serving.dialects.ole import (
     auth,
@@ -69,14 +69,19 @@ class Ole(ChatDialect):
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
         """Returns Ole's error object."""
-        told = {"code": error.code, "message": error.shown, "suggestion": error.suggestion, "details": error.details}
+        told = {
+            "code": error.code,
+            "message": error.client_message,
+            "suggestion": error.suggestion,
+            "details": error.details,
+        }
         return {"error": told}
 
-    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
         """Yields server-sent events in OpenAI's shape; websocket.py has the messages of a socket."""
         return chat.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns a chat.completion."""
         return await chat.whole(chunks, head)
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from woolly.serving.dialects.ole.sessions import timestamp
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.auth import Authority
-from woolly.serving.gate.rates import Guesses
+from woolly.serving.gate.auth import Authenticator
+from woolly.serving.gate.rate_limits import KeyGuessLimiter
 from woolly.serving.router import APIRouter
 
 router = APIRouter(prefix="/auth")
@@ -36,24 +36,24 @@ class ValidateBody(BaseModel):
 @router.post("/token", summary="Get a token for a key")
 async def issue_token(body: TokenBody, request: Request) -> dict[str, Any]:
     """The token stands for the user in `Authorization: Bearer TOKEN` until it expires."""
-    authority: Authority = request.app.state.authority
-    guesses: Guesses = request.app.state.guesses
+    authenticator: Authenticator = request.app.state.authenticator
+    key_guesses: KeyGuessLimiter = request.app.state.key_guesses
     try:
-        token, lifetime = authority.issue(body.user_id, body.api_key)
+        token, lifetime = authenticator.issue(body.user_id, body.api_key)
     except ApiError as error:
         if error.status == 401:
-            guesses.wrong(request.state.bucket)
+            key_guesses.record_failure(request.state.bucket)
         raise
-    if (client := authority.identify(body.api_key)) is not None:
-        guesses.right(request.state.bucket, client.key)
+    if (client := authenticator.identify(body.api_key)) is not None:
+        key_guesses.record_success(request.state.bucket, client.key)
     return {"token": token, "expires_in": lifetime, "token_type": "Bearer"}
 
 
 @router.post("/validate", summary="Read a token")
 async def validate_token(body: ValidateBody, request: Request) -> dict[str, Any]:
     """Whether this server signed it and it still holds."""
-    authority: Authority = request.app.state.authority
-    claims = authority.validate(body.token)
+    authenticator: Authenticator = request.app.state.authenticator
+    claims = authenticator.validate(body.token)
     if claims is None:
         return {"valid": False, "claims": None, "expires_at": None}
     told = {name: value for name, value in claims.items() if name != "key"}

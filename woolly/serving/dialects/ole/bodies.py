@@ -15,8 +15,8 @@ from woolly.serving.dialects.completions.bodies import ChatBody, CompletionBody
 from woolly.serving.dialects.completions.chat import Form
 from woolly.serving.dialects.completions.messages import Message
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.errors import refuse
-from woolly.serving.foreign_fields import fields_of, settle_foreign
+from woolly.serving.errors import invalid_param
+from woolly.serving.unknown_fields import body_fields, resolve_unknown_fields
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -38,7 +38,7 @@ class InferenceBody(ChatBody):
     def sent(self, *, chat: bool) -> list[Message] | None:
         """Returns the messages to answer, or None if a prompt is to be continued."""
         if (self.prompt is None) == (self.messages is None):
-            raise refuse("prompt", "send either a prompt or messages")
+            raise invalid_param("prompt", "send either a prompt or messages")
         if self.messages is not None:
             return self.messages
         if chat or self.session_id is not None:
@@ -55,8 +55,8 @@ class InferenceBody(ChatBody):
         """Returns the body of a text completion; fields of chats are refused by name."""
         own = {"messages", "session_id", *_ALIASES}
         fields = self.model_dump(exclude=own, exclude_none=True, by_alias=True)
-        for name in fields.keys() - fields_of(CompletionBody):
-            raise refuse(name, "it belongs to conversations; send messages instead of a prompt")
+        for name in fields.keys() - body_fields(CompletionBody):
+            raise invalid_param(name, "it belongs to conversations; send messages instead of a prompt")
         return validated(CompletionBody, {**fields, **self._renamed()})
 
     def form(self, session_id: str | None) -> Form:
@@ -69,7 +69,7 @@ class InferenceBody(ChatBody):
         for ours, theirs in _ALIASES.items():
             if (value := getattr(self, ours)) is not None:
                 if getattr(self, theirs) is not None:
-                    raise refuse(ours, f"it means the same as {theirs}; send one of them")
+                    raise invalid_param(ours, f"it means the same as {theirs}; send one of them")
                 found[theirs] = value
         return found
 
@@ -81,5 +81,5 @@ def validated(kind: type[Body], fields: Any) -> Body:
             return kind.model_validate(fields)
         except ValidationError as error:
             problems = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]
-            if not settle_foreign(fields, problems, fields_of(kind)):
+            if not resolve_unknown_fields(fields, problems, body_fields(kind)):
                 raise RequestValidationError(problems) from None

@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 
 from woolly.chat import Event
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import Head
+from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.completions.chat import message_of
 from woolly.serving.dialects.completions.messages import Message
 from woolly.serving.dialects.ole.store import Session, SessionStore
@@ -32,7 +32,7 @@ class Conversation:
         self._n_kept = len(kept)
         self._sent = sent
 
-    async def keep(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[ChatChunk]:
+    async def keep(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[ChatChunk]:
         """Yields the chunks; before the last one, the session gets what was sent and the answer, both or neither."""
         events: list[Event] = []
         async for chunk in chunks:

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.requests import HTTPConnection
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import Head, dialect_of
+from woolly.serving.dialect import ReplyContext, dialect_of
 from woolly.serving.dialects.answer import json_reply, open_chat, stream_reply
 from woolly.serving.dialects.completions.chat import chat_completions
 from woolly.serving.dialects.completions.messages import Message
@@ -19,7 +19,7 @@ from woolly.serving.dialects.completions.replies import ChatReply, CompletionRep
 from woolly.serving.dialects.completions.text import text_completions
 from woolly.serving.dialects.ole.bodies import InferenceBody
 from woolly.serving.dialects.ole.conversation import conversation
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -45,7 +45,7 @@ async def answer_chat(body: InferenceBody, request: Request) -> Response:
 async def answer_stream(body: InferenceBody, request: Request) -> Response:
     """A prompt is continued, messages are answered; always as a stream."""
     if body.stream is False:
-        raise refuse("stream", "it is false, but this route always streams")
+        raise invalid_param("stream", "it is false, but this route always streams")
     body = body.model_copy(update={"stream": True})
     return await _answer(body, request, body.sent(chat=False))
 
@@ -60,10 +60,10 @@ router.post("/optimized/completions", responses={200: {"model": CompletionReply}
 @asynccontextmanager
 async def open_reply(
     connection: HTTPConnection, body: InferenceBody, sent: list[Message]
-) -> AsyncIterator[tuple[Head, AsyncIterator[ChatChunk]]]:
+) -> AsyncIterator[tuple[ReplyContext, AsyncIterator[ChatChunk]]]:
     """Yields the head and the chunks of an answer under way, which ends with the block."""
     if body.session_id is not None and (body.n or 1) > 1:
-        raise refuse("n", "a session goes on with one answer")
+        raise invalid_param("n", "a session goes on with one answer")
     body.check()
     generator = connection.app.state.generator
     async with AsyncExitStack() as held:

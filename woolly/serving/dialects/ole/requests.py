@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request
 
-from woolly.serving.errors import ApiError, switched_off
+from woolly.serving.errors import ApiError, feature_disabled
 from woolly.serving.observability.kept_requests import KeptRequests
 from woolly.serving.router import APIRouter
 
@@ -34,5 +34,5 @@ def _kept(request: Request) -> KeptRequests:
         raise ApiError(403, "access_denied", message, suggestion="use an administrator's key")
     kept: KeptRequests = request.app.state.kept
     if not kept.is_on:
-        raise switched_off(f"GET {request.url.path[:60]}", "--keep-requests N")
+        raise feature_disabled(f"GET {request.url.path[:60]}", "--keep-requests N")
     return kept

@@ -9,7 +9,7 @@ from fastapi import Request
 from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account
 from woolly.serving.accounts.ledger import Ledger
-from woolly.serving.errors import of_exception, switched_off
+from woolly.serving.errors import feature_disabled, to_api_error
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -22,7 +22,7 @@ async def show_usage(
     """Sums by some of key, model and day (UTC); `since` and `until` are days that count."""
     ledger: Ledger | None = request.app.state.meter.ledger
     if ledger is None:
-        raise switched_off("GET /api/v1/usage", "--keys-file or --usage-file")
+        raise feature_disabled("GET /api/v1/usage", "--keys-file or --usage-file")
     account: Account | None = request.state.account
     if account is not None and not account.is_admin:
         key = account.name
@@ -30,4 +30,4 @@ async def show_usage(
     try:
         return {"by": groups, "usage": await ledger.read(groups, key=key, since=since, until=until)}
     except RequestError as error:
-        raise of_exception(error) from error
+        raise to_api_error(error) from error

@@ -29,20 +29,20 @@ from fastapi.exceptions import RequestValidationError
 
 from woolly.chat import Event, Finished
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import Head
+from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.completions.chat import delta, figures, message_of
 from woolly.serving.dialects.ole.bodies import InferenceBody, validated
 from woolly.serving.dialects.ole.inference import open_reply
-from woolly.serving.errors import ApiError, of_exception
-from woolly.serving.gate.access import identify_again
-from woolly.serving.gate.json_guard import parse_json
+from woolly.serving.errors import ApiError, to_api_error
+from woolly.serving.gate.access_control import revalidate
+from woolly.serving.gate.json_parser import parse_json
 from woolly.serving.observability.logs import ignored, log, request_id
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
 
 _MAX_CHATS = 16  # of one connection, at once
-_POLICY = 1008  # RFC 6455: a message that the server's rules refuse
+_POLICY = 1008  # RFC 6455: a message that the server's rules invalid_param
 _NO_KEY = "the key or token of this connection is no longer valid; connect again with a valid one"
 
 
@@ -108,7 +108,7 @@ class _Connection:
                 raise ApiError(400, "invalid_request", "id is not a text of at most 128 characters", param="id")
             if kind == "chat":
                 # A key may be removed, and a token may expire, while a connection is open.
-                if not identify_again(self._socket.app.state.authority, self._socket.scope["state"]):
+                if not revalidate(self._socket.app.state.authenticator, self._socket.scope["state"]):
                     log.info("socket without a valid key", extra={"client": self._socket.state.client})
                     await self.end(_NO_KEY, _POLICY)
                     return
@@ -170,7 +170,7 @@ class _Connection:
         except Exception as error:
             told = _told(error)
             status, reason = told.status, told.reason
-            state.stats.refused(told.code)
+            state.stats.count_error(told.code)
             await self._tell(id, told)
         finally:
             self._last_active = time.monotonic()
@@ -212,7 +212,7 @@ class _Connection:
                 await self._socket.send_text(json.dumps(message, ensure_ascii=False))
 
 
-async def _messages(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[dict[str, Any]]:
+async def _messages(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[dict[str, Any]]:
     """Yields a message for each event of the answers; the last one of an answer has all of it."""
     answers: list[list[Event]] = [[] for _ in head.running.requests]
     async for chunk in chunks:
@@ -240,7 +240,7 @@ def _told(error: Exception) -> ApiError:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])
         return ApiError(400, "invalid_request", f"{where or 'the message'}: {first['msg']}", param=where or None)
-    told = of_exception(error)
+    told = to_api_error(error)
     if told.status >= 500 and not isinstance(error, ApiError):
         log.error("websocket chat failed", exc_info=error)
     return told

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.ollama import absent, answers, derived, embed, models, pull, replies
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter
@@ -28,7 +28,7 @@ class Ollama(ChatDialect):
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
         """Returns Ollama's error, a text. Agents know a prompt that is too long by its first words."""
-        message = error.shown if error.suggestion is None else f"{error.shown}; {error.suggestion}"
+        message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded":
             message = f"input length exceeds the context length: {message}"
         return {"error": message}
@@ -37,11 +37,11 @@ class Ollama(ChatDialect):
         """Returns the line that ends a stream with an error."""
         return replies.line(dict(self.error(error)))
 
-    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
         """Yields lines of JSON."""
         return replies.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns one object."""
         return await replies.whole(chunks, head)
 

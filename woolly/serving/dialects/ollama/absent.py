@@ -18,14 +18,14 @@ _SENTENCES = {
 }
 
 
-async def _refuse(request: Request) -> None:
+async def _reject(request: Request) -> None:
     path = request.url.path
     sentence = _SENTENCES[request.method, request.scope["route"].path]
     raise ApiError(403, "not_supported", f"{request.method} {path[:200]}: {sentence}")
 
 
 for _method, _path in _SENTENCES:
-    router.add_api_route(_path, _refuse, methods=[_method])
+    router.add_api_route(_path, _reject, methods=[_method])
 
 
 @router.head("/api/blobs/{digest}")

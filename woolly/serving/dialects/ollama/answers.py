@@ -13,7 +13,7 @@ from woolly.chat import Layout, ToolChoice
 from woolly.errors import RequestError
 from woolly.llm import ChatReader
 from woolly.sampling import SamplingParams
-from woolly.serving.dialect import Head, dialect_of
+from woolly.serving.dialect import ReplyContext, dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, stream_reply
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.ollama.bodies import AnswerBody, ChatBody, GenerateBody
@@ -22,7 +22,7 @@ from woolly.serving.dialects.ollama.models import can_think
 from woolly.serving.dialects.ollama.names import find_model
 from woolly.serving.dialects.ollama.options import read_options
 from woolly.serving.dialects.ollama.replies import Form, load_reply
-from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.gate.identity import check_admin, client_of, owner_of
 from woolly.serving.generation.generator import Generation, Generator
 from woolly.serving.model_manager.catalog import ModelInfo
@@ -98,9 +98,12 @@ async def _continue(
             )
             running = await held.enter_async_context(generator.open(generation, place, slot))
         except RequestError as error:
-            raise of_exception(error, {"json_schema": "format", **dialect.fields}) from error
+            raise to_api_error(error, {"json_schema": "format", **dialect.fields}) from error
         reader = ChatReader(layout, running.requests)
-        head, chunks = Head(running, layout, form, load_seconds), (reader.read(chunk) async for chunk in running)
+        head, chunks = (
+            ReplyContext(running, layout, form, load_seconds),
+            (reader.read(chunk) async for chunk in running),
+        )
         if body.stream is not False:
             return stream_reply(dialect, dialect.frames(chunks, head), held.pop_all())
         return json_reply(await dialect.whole(chunks, head))

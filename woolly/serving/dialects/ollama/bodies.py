@@ -16,7 +16,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
 from woolly.serving.dialects.files import seen_part
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 _MAX_TOP_LOGPROBS = 20  # as Ollama has it
@@ -84,7 +84,9 @@ class AnswerBody(BaseModel):
         if isinstance(given, str):
             parts = _DURATION.findall(given)
             if not given or "".join(number + unit for number, unit in parts) != given.lstrip("-+"):
-                raise refuse("keep_alive", f"it is {given[:40]!r}; seconds or a duration such as '5m' was expected")
+                raise invalid_param(
+                    "keep_alive", f"it is {given[:40]!r}; seconds or a duration such as '5m' was expected"
+                )
             total = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
             given = -total if given[0] == "-" else total
         return math.inf if given is not None and given < 0 else given
@@ -97,11 +99,11 @@ class AnswerBody(BaseModel):
     def check(self) -> None:
         """Refuses what cannot be done, by its name."""
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MAX_TOP_LOGPROBS:
-            raise refuse("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MAX_TOP_LOGPROBS} were expected")
+            raise invalid_param("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MAX_TOP_LOGPROBS} were expected")
         if self.top_logprobs and not self.logprobs:
             ignore("top_logprobs (without logprobs)")
         if isinstance(self.format, str) and self.format not in ("", "json"):
-            raise refuse("format", f"it is {self.format[:40]!r}; 'json' or a JSON schema was expected")
+            raise invalid_param("format", f"it is {self.format[:40]!r}; 'json' or a JSON schema was expected")
 
     @property
     def schema_wanted(self) -> dict[str, Any] | None:
@@ -157,14 +159,14 @@ class GenerateBody(AnswerBody):
         super().check()
         for name in ("raw", "suffix", "context"):
             if self.images and getattr(self, name):
-                raise refuse("images", f"it is given together with {name}; leave one out")
+                raise invalid_param("images", f"it is given together with {name}; leave one out")
             if self.tell_schema and getattr(self, name):
-                raise refuse("tell_schema", f"it is given together with {name}, which has no system message")
+                raise invalid_param("tell_schema", f"it is given together with {name}, which has no system message")
         if self.template:
-            raise refuse("template", "the model's own template is used; leave it out, or set raw")
+            raise invalid_param("template", "the model's own template is used; leave it out, or set raw")
         for name in ("system", "context"):
             if (self.raw or (self.suffix and name == "context")) and getattr(self, name):
-                raise refuse(name, f"it is given together with {'raw' if self.raw else 'suffix'}; leave one out")
+                raise invalid_param(name, f"it is given together with {'raw' if self.raw else 'suffix'}; leave one out")
 
     def to_chat(self, params: SamplingParams) -> ChatRequest:
         """Returns the prompt as a conversation."""
@@ -175,9 +177,11 @@ class GenerateBody(AnswerBody):
 def _message(message: Message, i: int) -> chat.Message:
     where, role = f"messages.{i}", message.role.lower()
     if role not in ("system", "user", "assistant", "tool"):
-        raise refuse(f"{where}.role", f"it is {message.role[:40]!r}; system, user, assistant or tool was expected")
+        raise invalid_param(
+            f"{where}.role", f"it is {message.role[:40]!r}; system, user, assistant or tool was expected"
+        )
     if message.images and role != "user":
-        raise refuse(f"{where}.images", "images belong into messages of the user")
+        raise invalid_param(f"{where}.images", "images belong into messages of the user")
     return chat.Message(
         role,
         _content(message.content or "", message.images, f"{where}.images"),
@@ -195,7 +199,7 @@ def _content(text: str, images: list[Any] | None, where: str) -> str | tuple[cha
     parts: list[chat.Part] = []
     for i, image in enumerate(images):
         if not isinstance(image, str):
-            raise refuse(f"{where}.{i}", "the bytes of an image in base64 were expected")
+            raise invalid_param(f"{where}.{i}", "the bytes of an image in base64 were expected")
         plain = image.partition(",")[2] if image.startswith("data:") else image
         parts.append(seen_part(plain, f"{where}.{i}"))
     return (*parts, chat.TextPart(text)) if text else tuple(parts)

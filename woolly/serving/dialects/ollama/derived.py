@@ -19,7 +19,7 @@ from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.ollama.names import find_model
 from woolly.serving.dialects.ollama.options import read_derived_options
 from woolly.serving.dialects.ollama.replies import line
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.logs import ignore, log
@@ -31,7 +31,7 @@ router = APIRouter()
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,79}(:[A-Za-z0-9._-]{1,79})?")
 _MAX_SYSTEM_CHARS = 64 * 1024  # characters
-_REFUSED = {
+_REJECTED = {
     "template": "the model's own template is used; leave it out",
     "messages": "the name of a model begins no conversation; send them to /api/chat",
     "files": "requests bring no files; the operator puts a GGUF file into the models folder",
@@ -83,15 +83,17 @@ class DeleteBody(BaseModel):
 async def create(body: CreateBody, request: Request) -> Response:
     """Makes a name for a model with a system prompt and options, which requests can use at once."""
     _check_allowed(request)
-    for field, why in _REFUSED.items():
+    for field, why in _REJECTED.items():
         if getattr(body, field):
-            raise refuse(field, why)
+            raise invalid_param(field, why)
     if body.license:
         ignore("license")
     if not body.base:
-        raise refuse("from", "it is missing; the name of a model that is here was expected")
+        raise invalid_param("from", "it is missing; the name of a model that is here was expected")
     if len(body.system or "") > _MAX_SYSTEM_CHARS:
-        raise refuse("system", f"it has {len(body.system or '')} characters; at most {_MAX_SYSTEM_CHARS} are taken")
+        raise invalid_param(
+            "system", f"it has {len(body.system or '')} characters; at most {_MAX_SYSTEM_CHARS} are taken"
+        )
     options = body.parameters or {}
     await _make(request, body.model or body.name, body.base, body.system, options)
     if body.stream is False:
@@ -127,14 +129,16 @@ async def _make(request: Request, given: str | None, base: str, system: str | No
     models: ModelManager = request.app.state.models
     name = (given or "").removesuffix(":latest")
     if not _NAME.fullmatch(name):
-        raise refuse("model", f"it is {name[:80]!r}; letters, digits, . _ - / and a tag after a colon were expected")
+        raise invalid_param(
+            "model", f"it is {name[:80]!r}; letters, digits, . _ - / and a tag after a colon were expected"
+        )
     info = await find_model(request, base)
     inherited = await models.find_derived(base)
     sampling = {} if inherited is None else _settings_of(inherited)
     defaults = await request.app.state.generator.defaults_for(base)
     sampling |= read_derived_options(options, defaults, info.context_length)
     if any(one.has_name(name) for one in await models.list() if one.base is None):
-        raise refuse("model", f"{name!r} is the name of a file; take another one")
+        raise invalid_param("model", f"{name!r} is the name of a file; take another one")
     if system is None and inherited is not None:
         system = inherited.system
     model = info.base or info.name  # not a name with loading settings, which may be changed or removed later

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.parameters import Sampling
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 _WHOLE = ("top_k", "repeat_last_n", "seed", "mirostat")
@@ -45,11 +45,11 @@ def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_
         return Sampling.model_validate(fields).params(defaults, max_tokens=limit if limit >= 0 else None)
     except ValidationError as error:
         first = error.errors()[0]
-        raise refuse(f"options.{first['loc'][0]}", first["msg"][:1].lower() + first["msg"][1:]) from None
+        raise invalid_param(f"options.{first['loc'][0]}", first["msg"][:1].lower() + first["msg"][1:]) from None
 
 
 def _whole(name: str, value: Any) -> int:
     """Returns a whole number, which some clients send as 40.0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
-        raise refuse(f"options.{name}", f"it is {str(value)[:40]!r}; a whole number was expected")
+        raise invalid_param(f"options.{name}", f"it is {str(value)[:40]!r}; a whole number was expected")
     return int(value)

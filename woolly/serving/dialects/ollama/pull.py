@@ -15,7 +15,7 @@ from woolly.errors import StoreError
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.ollama.replies import line
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
@@ -75,7 +75,7 @@ def _allowed(request: Request, name: str) -> str:
     check_admin(request)
     name = name.removesuffix(":latest")
     if not _is_public(name):
-        raise refuse("model", f"it is {name[:200]!r}; a name of the catalogue or of the hub was expected")
+        raise invalid_param("model", f"it is {name[:200]!r}; a name of the catalogue or of the hub was expected")
     if settings.folder != models_folder():
         raise ApiError(400, "invalid_request", "downloads go to the default folder, but the server has --models-dir")
     return name

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import Head
+from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logprobs
 from woolly.serving.dialects.heartbeat import with_heartbeats
@@ -30,7 +30,7 @@ class Form:
 class Lines:
     """Turns the events of an answer into lines; a call comes whole, when its last character is there."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ReplyContext) -> None:
         self._head = head
         self._form: Form = head.form
         self._tokenizer = head.running.tokenizer
@@ -99,19 +99,19 @@ def line(data: Data) -> bytes:
     return (json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", "replace")
 
 
-def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yields the lines, and empty ones while there are none."""
     return with_heartbeats(_frames(chunks, head), lambda: line(_line(head.form)))
 
 
-async def _frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     lines = Lines(head)
     async for chunk in chunks:
         for data in lines.read(chunk):
             yield line(data)
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
+async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
     """Returns the last line with what all lines say."""
     lines = Lines(head)
     texts: list[str] = []

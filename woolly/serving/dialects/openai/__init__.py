@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.completions import chat
 from woolly.serving.dialects.openai import audio, batches, embeddings, files, models, read_ahead, routes
 from woolly.serving.errors import ApiError, error_body
@@ -29,11 +29,11 @@ class OpenAI(ChatDialect):
         """Returns OpenAI's error object."""
         return error_body(error)
 
-    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
         """Yields server-sent events."""
         return chat.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns a chat.completion."""
         return await chat.whole(chunks, head)
 

@@ -24,7 +24,7 @@ from woolly.serving.dialects.openai.transcript_form import (
     TranscriptForm,
     read_transcript_form,
 )
-from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.threads import run_held
 from woolly.serving.router import APIRouter
@@ -100,4 +100,4 @@ async def _chat(generator: Generator, form: TranscriptForm) -> ChatRequest:
         params = replace(defaults, temperature=form.temperature, n=1)
         return ChatRequest((Message("user", parts),), params, reasoning=ReasoningOptions(is_split=True))
     except RequestError as error:
-        raise of_exception(error) from error
+        raise to_api_error(error) from error

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from woolly.chat import Finished, Text
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import Head
+from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import Reply
 from woolly.serving.dialects.heartbeat import with_heartbeats
@@ -41,7 +41,7 @@ class TranscriptReply(Reply):
     words: list[dict[str, Any]] | None = None
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Response:
+async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Response:
     """Returns the reply in the format that the form asks for. Thoughts of a model are left out."""
     form: TranscriptForm = head.form
     texts: list[str] = []
@@ -63,13 +63,13 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Response:
     return json_reply(reply)
 
 
-def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yields server-sent events: the text piece by piece, then as a whole; empty pieces while there are none."""
     beat = event(_delta(""))
     return with_heartbeats(_frames(chunks, head), lambda: beat)
 
 
-async def _frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     texts: list[str] = []
     reason: str | None = None
     async for chunk in chunks:
@@ -91,7 +91,7 @@ def _reason(chunk: ChatChunk) -> str | None:
     return next((one.reason for one in chunk.events if isinstance(one, Finished)), None)
 
 
-def _usage(head: Head) -> dict[str, Any]:
+def _usage(head: ReplyContext) -> dict[str, Any]:
     usage = head.running.usage()
     return {
         "type": "tokens",

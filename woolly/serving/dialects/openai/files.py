@@ -10,7 +10,7 @@ from fastapi.responses import FileResponse
 
 from woolly.serving.batches.store import BatchStore
 from woolly.serving.dialects.openai.form import read_form
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.generation.threads import run_held
 from woolly.serving.router import APIRouter
@@ -26,9 +26,9 @@ async def create_file(request: Request) -> dict[str, Any]:
     form = await run_held(read_form, request.scope["state"].get("form_type", ""), await request.body())
     purpose = form.get("purpose", (None, b""))[1].decode("utf-8", "replace")
     if purpose != _PURPOSE:
-        raise refuse("purpose", f"it is {purpose[:40]!r}; this server keeps files of the purpose 'batch'")
+        raise invalid_param("purpose", f"it is {purpose[:40]!r}; this server keeps files of the purpose 'batch'")
     if "file" not in form:
-        raise refuse("file", "a file was expected in the form")
+        raise invalid_param("file", "a file was expected in the form")
     name, data = form["file"]
     async with request.app.state.batches.changing:
         file = await run_held(

@@ -11,11 +11,11 @@ from woolly.chat import ChatRequest
 from woolly.chat.media import has_media
 from woolly.chat.typed import ended_otherwise
 from woolly.errors import RequestError
-from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.account import current_account
 from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS
-from woolly.serving.errors import ApiError, of_exception, switched_off
+from woolly.serving.errors import ApiError, feature_disabled, to_api_error
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.reading_ahead import read_ahead, settled_prompt
@@ -54,12 +54,12 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     generator: Generator = state.generator
     models: ModelManager = state.models
     if not state.settings.read_ahead:
-        raise switched_off("reading ahead", "--read-ahead")
+        raise feature_disabled("reading ahead", "--read-ahead")
     if not reads_ahead(state.settings):
         raise ApiError(
             501, "not_supported", "nothing is read ahead behind replicas, each of which has a cache of its own"
         )
-    generator.meter.check(asking.get())
+    generator.meter.check(current_account.get())
     chat = body.to_chat(await generator.defaults_for(body.model))
     info = await models.resolve(body.model)
     address = "" if request.client is None else request.client.host
@@ -75,7 +75,7 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
                     generator.check_characters(slot.model, body.model_dump(include={"messages", "tools"}).values())
                     await _read(generator, slot, body.model, (chat, other), turn)
         except RequestError as error:
-            raise of_exception(error, {"prompt": "messages", **FIELDS}) from error
+            raise to_api_error(error, {"prompt": "messages", **FIELDS}) from error
     ended = turn.ended or "read"
     state.stats.ahead(ended, turn.n_read)
     return ReadAheadReply(model=info.name, read_tokens=turn.n_read, cached_tokens=turn.n_cached, state=ended)

@@ -9,7 +9,7 @@ from woolly.serving.dialects.completions.bodies import ChatBody, CompletionBody,
 from woolly.serving.dialects.completions.chat import chat_completions
 from woolly.serving.dialects.completions.replies import ChatReply, CompletionReply
 from woolly.serving.dialects.completions.text import text_completions
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -39,4 +39,6 @@ def _check_bias(body: OpenAIBody) -> None:
         return
     for key in body.logit_bias:
         if not (key.isascii() and key.isdigit()):
-            raise refuse("logit_bias", f"it has the key {key[:40]!r}; a token id was expected, as /tokenize gives it")
+            raise invalid_param(
+                "logit_bias", f"it has the key {key[:40]!r}; a token id was expected, as /tokenize gives it"
+            )

@@ -19,7 +19,7 @@ from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
-from woolly.serving.errors import of_exception
+from woolly.serving.errors import to_api_error
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.generation.events import event
 from woolly.serving.generation.generator import Generation, Generator
@@ -39,7 +39,7 @@ async def answer_transcription(request: Request, form: TranscriptForm) -> Respon
             audio = await run_held(AudioInput(form.file, where="file").read, pool=generator.media_pool)
             transcriber = await run_held(_prepare, slot.model, audio, form)
         except RequestError as error:
-            raise of_exception(error) from error
+            raise to_api_error(error) from error
 
         async def run(ask: DecodeRequest) -> Sequence[int]:
             client, owner = client_of(request), owner_of(request)
@@ -57,7 +57,7 @@ async def answer_transcription(request: Request, form: TranscriptForm) -> Respon
             async for _ in segments:
                 pass
         except RequestError as error:
-            raise of_exception(error) from error
+            raise to_api_error(error) from error
         return _whole(transcriber.transcript, form)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 # What a model is asked after the audio. One wording for all families: they are chat models, which follow it.
@@ -111,23 +111,23 @@ def read_transcript_form(
         elif name == _TIMES and content:
             times = _times(content.decode("utf-8", "replace"), fields, has_timestamps=has_timestamps)
         elif name in _UNSUPPORTED and content:
-            raise refuse(name, _UNSUPPORTED[name])
+            raise invalid_param(name, _UNSUPPORTED[name])
         elif content:
             near = difflib.get_close_matches(name[:64], _FIELDS, 1, 0.75)
             ignore(f"{name} (did you mean {near[0]}?)" if near else name)
     if "file" not in fields:
-        raise refuse("file", "a file was expected in the form, of an audio clip")
+        raise invalid_param("file", "a file was expected in the form, of an audio clip")
     name_of_file, file = fields["file"]
     if not file:
-        raise refuse("file", "it is empty; an audio clip was expected")
+        raise invalid_param("file", "it is empty; an audio clip was expected")
     form = texts.get("response_format") or "json"
     is_stream = _switch("stream", texts.get("stream", ""))
     known = (*FORMATS, *SUBTITLE_FORMATS) if has_timestamps else FORMATS
     if form not in known:
         why = _UNSUPPORTED_FORMATS.get(form, f"it is {form[:40]!r}")
-        raise refuse("response_format", f"{why}; one of {', '.join(known)} was expected")
+        raise invalid_param("response_format", f"{why}; one of {', '.join(known)} was expected")
     if is_stream and form in ("verbose_json", *SUBTITLE_FORMATS):
-        raise refuse("response_format", f"a stream has no {form}; send json, or leave stream out")
+        raise invalid_param("response_format", f"a stream has no {form}; send json, or leave stream out")
     return TranscriptForm(
         file,
         name_of_file,
@@ -146,11 +146,11 @@ def _times(text: str, fields: Mapping[str, tuple[str | None, bytes]], *, has_tim
     """What is timed; ApiError 400 unless the model has times, and the format shows them."""
     wanted = tuple(dict.fromkeys(text.replace(",", " ").split()))
     if not wanted or not set(wanted) <= {"segment", "word"}:
-        raise refuse(_TIMES, f"it is {text[:40]!r}; word or segment was expected, or both")
+        raise invalid_param(_TIMES, f"it is {text[:40]!r}; word or segment was expected, or both")
     if not has_timestamps:
-        raise refuse(_TIMES, "this model gives no timestamps, Whisper and Parakeet models do; leave it out")
+        raise invalid_param(_TIMES, "this model gives no timestamps, Whisper and Parakeet models do; leave it out")
     if fields.get("response_format", (None, b""))[1] != b"verbose_json":
-        raise refuse(_TIMES, "times are part of verbose_json; send that as response_format")
+        raise invalid_param(_TIMES, "times are part of verbose_json; send that as response_format")
     return wanted
 
 
@@ -158,7 +158,9 @@ def _language(text: str) -> str | None:
     if not text:
         return None
     if not _LANGUAGE.fullmatch(text):
-        raise refuse("language", f"it is {text[:40]!r}; a code such as 'de' was expected, or the name of a language")
+        raise invalid_param(
+            "language", f"it is {text[:40]!r}; a code such as 'de' was expected, or the name of a language"
+        )
     return text
 
 
@@ -168,12 +170,12 @@ def _temperature(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= 1:
-        raise refuse("temperature", f"it is {text[:40]!r}; a number from 0 to 1 was expected")
+        raise invalid_param("temperature", f"it is {text[:40]!r}; a number from 0 to 1 was expected")
     return value
 
 
 def _switch(name: str, text: str) -> bool:
     value = _SWITCHES.get(text.strip().lower())
     if value is None:
-        raise refuse(name, f"it is {text[:40]!r}; true or false was expected")
+        raise invalid_param(name, f"it is {text[:40]!r}; true or false was expected")
     return value

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.responses import conversation_routes, replies, routes
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.generation.events import named_event
@@ -46,11 +46,11 @@ class Responses(ChatDialect):
             {"type": "error", **{name: told[name] for name in ("code", "message", "param")}, "sequence_number": 0}
         )
 
-    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
         """Yields server-sent events."""
         return replies.frames(chunks, head)
 
-    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
         """Returns a response."""
         return await replies.whole(chunks, head)
 

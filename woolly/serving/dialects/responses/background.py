@@ -12,7 +12,7 @@ from woolly.chat import ChatRequest
 from woolly.serving.dialect import ChatDialect, dialect_of
 from woolly.serving.dialects.answer import chat_frames, json_reply, open_chat, settle_error
 from woolly.serving.dialects.responses.replies import Form, begun, failure
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.generation.events import EventStream
 from woolly.serving.generation.generator import Generator
@@ -70,9 +70,13 @@ async def stream_again(request: Request, id: str, starting_after: int | None) ->
     streams: KeptStreams = request.app.state.streams
     kept = streams.get(id, owner_of(request))
     if kept is None:
-        raise refuse("stream", "the events of this response are not kept: only those with background are, for a while")
+        raise invalid_param(
+            "stream", "the events of this response are not kept: only those with background are, for a while"
+        )
     await kept.opened()
     start = 0 if starting_after is None else kept.end_of(starting_after)
     if start < kept.n_lost:
-        raise refuse("starting_after", "the events behind it are kept no longer; fetch the response without stream")
+        raise invalid_param(
+            "starting_after", "the events behind it are kept no longer; fetch the response without stream"
+        )
     return EventStream(kept.read(start), AsyncExitStack(), dialect_of(request).media_type)

@@ -12,7 +12,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.dialects.responses.items import read_items
 from woolly.serving.dialects.responses.tools import RequestTools, read_choice, read_tools
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 _HARMLESS = "Accepted; nothing depends on it."
@@ -120,16 +120,18 @@ class ResponseBody(Sampling):
     def check(self) -> None:
         """Refuses what cannot be done, by its name; notes what has no effect."""
         if self.background and self.store is False:
-            raise refuse("background", "a response that nobody waits for must be stored; leave store out")
+            raise invalid_param("background", "a response that nobody waits for must be stored; leave store out")
         if self.conversation is not None and self.previous_response_id is not None:
-            raise refuse("conversation", "it holds what came before; leave previous_response_id out, or use it alone")
+            raise invalid_param(
+                "conversation", "it holds what came before; leave previous_response_id out, or use it alone"
+            )
         for name in ("prompt", "moderation", "context_management", "max_tool_calls"):
             if getattr(self, name) is not None:
-                raise refuse(name, "it is not supported; leave it out")
+                raise invalid_param(name, "it is not supported; leave it out")
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MAX_TOP:
-            raise refuse("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MAX_TOP} were expected")
+            raise invalid_param("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MAX_TOP} were expected")
         if self.max_output_tokens is not None and self.max_output_tokens < 1 and self.max_output_tokens != -1:
-            raise refuse("max_output_tokens", f"it is {self.max_output_tokens}; at least 1 was expected")
+            raise invalid_param("max_output_tokens", f"it is {self.max_output_tokens}; at least 1 was expected")
         for name in self.include or ():
             if name not in (_LOGPROBS, _SEALED):
                 ignore(f"include ({name[:60]})")
@@ -147,7 +149,7 @@ class ResponseBody(Sampling):
         if self.instructions:
             talk.insert(0, Message("system", self.instructions))
         if not talk:
-            raise refuse("input", "it is empty; a text or items were expected")
+            raise invalid_param("input", "it is empty; a text or items were expected")
         schema, choice = self._schema(), read_choice(toolbox, self.tool_choice, self.parallel_tool_calls)
         seed = None if self.seed is None or -1 <= self.seed < 2**32 else self.seed % (2**32 - 1)
         logprobs = (self.top_logprobs or 0) if self.has_logprobs else None
@@ -173,4 +175,4 @@ class ResponseBody(Sampling):
             return {"type": "object"}
         if kind == "json_schema" and isinstance(schema := format.get("schema"), dict):
             return schema
-        raise refuse("text.format", "'text', 'json_object', or 'json_schema' with its schema was expected")
+        raise invalid_param("text.format", "'text', 'json_object', or 'json_schema' with its schema was expected")

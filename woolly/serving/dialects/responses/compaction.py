@@ -16,11 +16,11 @@ from woolly.chat.compaction import compacting, note_room, shorter
 from woolly.errors import RequestError
 from woolly.llm import ChatChunk
 from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
-from woolly.serving.dialect import Head, dialect_of
+from woolly.serving.dialect import ReplyContext, dialect_of
 from woolly.serving.dialects.answer import lay_out_chat, open_chat
 from woolly.serving.dialects.responses.output import Output
 from woolly.serving.dialects.sealed import seal
-from woolly.serving.errors import ApiError, of_exception, refuse
+from woolly.serving.errors import ApiError, invalid_param, to_api_error
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.threads import run_held
 from woolly.serving.observability.logs import ignore
@@ -54,7 +54,7 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
             try:
                 layout = await lay_out_chat(generator, asked, slot, model)
             except RequestError as error:
-                raise of_exception(error, {"prompt": "input", **dialect_of(request).fields}) from error
+                raise to_api_error(error, {"prompt": "input", **dialect_of(request).fields}) from error
             n_tokens = len(layout.text) // CHARACTERS_PER_TOKEN  # at least; a long text of files is not tokenized
             if n_tokens <= ctx:
                 n_tokens = await run_held(slot.model.count_tokens, layout)
@@ -112,7 +112,7 @@ def kept_questions(items: Sequence[Data], ctx: int) -> list[Data]:
 class NoteOutput(Output):
     """The one item of a compaction; thoughts and calls are left out."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ReplyContext) -> None:
         super().__init__(head)
         self._note = ""
 
@@ -144,6 +144,6 @@ class NoteOutput(Output):
         return [self._event(f"response.output_item.{what}", item=item) for what in ("added", "done")]
 
 
-def refuse_with_trigger(name: str) -> ApiError:
+def reject_with_trigger(name: str) -> ApiError:
     """Returns the refusal of a field that a compaction cannot have."""
-    return refuse(name, "a compaction cannot have it; leave it out, and send the items themselves")
+    return invalid_param(name, "a compaction cannot have it; leave it out, and send the items themselves")

@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 from woolly.serving.dialects.answer import json_bytes
 from woolly.serving.dialects.responses.bounded_store import BoundedStore
 from woolly.serving.dialects.responses.items import read_items
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 
 Data = dict[str, Any]
 
@@ -149,10 +149,14 @@ class ConversationStore:
         seen = set(conversation.items)
         for i, item in enumerate(items):
             if item["id"] in seen:
-                raise refuse(f"items.{i}.id", "an item of this conversation has this id; leave it out for another")
+                raise invalid_param(
+                    f"items.{i}.id", "an item of this conversation has this id; leave it out for another"
+                )
             seen.add(item["id"])
         if len(seen) > _MAX_ITEMS:
-            raise refuse("items", f"the conversation would have {len(seen)} items; at most {_MAX_ITEMS} are kept")
+            raise invalid_param(
+                "items", f"the conversation would have {len(seen)} items; at most {_MAX_ITEMS} are kept"
+            )
         n_bytes = conversation.n_bytes + sum(map(_size, items))
         if n_bytes > self._max_conversation_bytes:
             message = f"the conversation would take {n_bytes} bytes; at most {self._max_conversation_bytes} are kept"

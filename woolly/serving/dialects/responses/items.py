@@ -12,7 +12,7 @@ from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput
 from woolly.serving.dialects.files import file_part, file_text
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_FILE, UNSEEN_IMAGE
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 Item = Mapping[str, Any]
@@ -82,32 +82,34 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
         talk.add(Message("tool", _result(item.get("output"), where), call_id=_needed(item, "call_id", where)))
     elif kind in ("compaction", "compaction_summary"):
         if not (note := unseal(_text(item, "encrypted_content"))):
-            raise refuse(
+            raise invalid_param(
                 f"{where}.encrypted_content", "another server wrote this note; send the items that it stands for"
             )
         talk.add(Message("user", note_text(note)))
     elif kind == "compaction_trigger":  # without the note that it asks for, the client would lose its conversation
-        raise refuse(where, "a compaction_trigger must be the last item of the input of a response")
+        raise invalid_param(where, "a compaction_trigger must be the last item of the input of a response")
     elif isinstance(kind, str):
         ignore(f"input ({kind[:40]} has no meaning here)")  # of a tool that OpenAI's servers run
     else:
-        raise refuse(f"{where}.type", "an item needs a type, such as 'message'")
+        raise invalid_param(f"{where}.type", "an item needs a type, such as 'message'")
 
 
 def _read_message(item: Item, where: str, talk: _Talk) -> None:
     role = _ROLES.get(str(item.get("role")))
     if role is None:
-        raise refuse(f"{where}.role", f"it is {str(item.get('role'))[:40]!r}; expected one of: {', '.join(_ROLES)}")
+        raise invalid_param(
+            f"{where}.role", f"it is {str(item.get('role'))[:40]!r}; expected one of: {', '.join(_ROLES)}"
+        )
     content = item.get("content")
     if isinstance(content, str):
         parts: list[Part] = [TextPart(content)]
     elif isinstance(content, list):
         parts = [_read_part(part, f"{where}.content.{j}") for j, part in enumerate(content)]
     else:
-        raise refuse(f"{where}.content", "a text or a list of parts was expected")
+        raise invalid_param(f"{where}.content", "a text or a list of parts was expected")
     for one, name in ((ImagePart, "an image"), (AudioPart, "an audio clip"), (FilePart, "a file")):
         if role != "user" and any(isinstance(part, one) for part in parts):
-            raise refuse(f"{where}.content", f"{name} belongs into a message of the user")
+            raise invalid_param(f"{where}.content", f"{name} belongs into a message of the user")
     if role == "assistant":
         talk.say("".join(part.text for part in parts if isinstance(part, TextPart)))
     else:
@@ -120,22 +122,22 @@ def _read_part(part: Any, where: str) -> Part:
         given = part.get("input_audio")
         data = given.get("data") if isinstance(given, Mapping) else None
         if not isinstance(data, str):
-            raise refuse(
+            raise invalid_param(
                 f"{where}.input_audio", "an object with data in base64, and a format such as wav, was expected"
             )
         return AudioPart(AudioInput(base64=data, where=f"{where}.input_audio"))
     if isinstance(part, Mapping) and part.get("type") == "input_file":
         if part.get("file_id") is not None:
-            raise refuse(f"{where}.file_id", "files are not kept for conversations; send its bytes as file_data")
+            raise invalid_param(f"{where}.file_id", "files are not kept for conversations; send its bytes as file_data")
         if (url := _text(part, "file_url")) is not None:
             return FilePart(FileInput(data=_remote(url, f"{where}.file_url"), where=f"{where}.file_url"))
         if (data := _text(part, "file_data")) is None:
-            raise refuse(f"{where}.file_data", "it is missing; data:application/pdf;base64,... was expected")
+            raise invalid_param(f"{where}.file_data", "it is missing; data:application/pdf;base64,... was expected")
         return file_part(data, _text(part, "filename") or "", f"{where}.file_data")
     if not isinstance(part, Mapping) or part.get("type") != "input_image":
         return TextPart(_part(part, where))
     if (url := _text(part, "image_url")) is None:
-        raise refuse(f"{where}.image_url", "it is missing; data:image/png;base64,... was expected")
+        raise invalid_param(f"{where}.image_url", "it is missing; data:image/png;base64,... was expected")
     if part.get("detail") not in (None, "auto"):
         ignore("input.content.detail (an image is always prepared as the model's processor does)")
     return ImagePart(ImageInput(url=url, where=f"{where}.image_url"))
@@ -143,7 +145,7 @@ def _read_part(part: Any, where: str) -> Part:
 
 def _remote(url: str, where: str) -> str:
     if url[:4].lower() != "http":
-        raise refuse(where, "an http(s) address was expected; bytes are sent as file_data")
+        raise invalid_param(where, "an http(s) address was expected; bytes are sent as file_data")
     return url
 
 
@@ -151,13 +153,13 @@ def _part(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in _TEXTS:
         if (text := _text(part, "text")) is None:
-            raise refuse(f"{where}.text", "a text part needs a text")
+            raise invalid_param(f"{where}.text", "a text part needs a text")
         return text
     if kind == "refusal":
         return _text(part, "refusal") or ""
     if kind == "input_file" and (text := file_text(_text(part, "file_data") or "")) is not None:
         return "\n".join(one for one in (_text(part, "filename"), text) if one)
-    raise refuse(where, f"a part of type {str(kind)[:40]!r} is not supported here; send text")
+    raise invalid_param(where, f"a part of type {str(kind)[:40]!r} is not supported here; send text")
 
 
 def _result(output: Any, where: str) -> str:
@@ -165,7 +167,7 @@ def _result(output: Any, where: str) -> str:
     if isinstance(output, str):
         return output
     if not isinstance(output, list):
-        raise refuse(f"{where}.output", "a text or a list of parts was expected")
+        raise invalid_param(f"{where}.output", "a text or a list of parts was expected")
     texts = []
     for j, part in enumerate(output):
         if isinstance(part, Mapping) and part.get("type") == "input_image":
@@ -191,7 +193,7 @@ def _thought(item: Item, where: str) -> str:
     for name in ("content", "summary"):
         parts = item.get(name)
         if parts is not None and not isinstance(parts, list):
-            raise refuse(f"{where}.{name}", "a list of parts was expected")
+            raise invalid_param(f"{where}.{name}", "a list of parts was expected")
         texts = [_text(part, "text") or "" for part in parts or () if isinstance(part, Mapping)]
         if any(texts):
             return "\n".join(texts)
@@ -205,5 +207,5 @@ def _text(item: Item, name: str) -> str | None:
 
 def _needed(item: Item, name: str, where: str) -> str:
     if not (value := _text(item, name)):
-        raise refuse(f"{where}.{name}", "it is missing; a text was expected")
+        raise invalid_param(f"{where}.{name}", "it is missing; a text was expected")
     return value

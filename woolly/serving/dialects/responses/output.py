@@ -8,7 +8,7 @@ from typing import Any
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import Head
+from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logprobs
 from woolly.serving.dialects.responses.tools import split_name
@@ -23,7 +23,7 @@ class Output:
     A whole reply holds the items that a stream of the same answer has built up.
     """
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ReplyContext) -> None:
         self._form = head.form
         self._tokenizer = head.running.tokenizer
         self._track: LogprobTrack | None = None

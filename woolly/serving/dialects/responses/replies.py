@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialect import Head
+from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.answer import settle_error
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.responses.bodies import ResponseBody
@@ -92,7 +92,7 @@ class _Numbers:
         return named_event(numbered)
 
 
-async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
+async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:
     """Returns the response."""
     output, response = _output(head), begun(head.form, head.running.model.name)
     with _shown(head, response) as is_cancelled:
@@ -107,7 +107,7 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
     return _keep(head, _ended(response, head, output))
 
 
-def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yields server-sent events: created, in progress, those of the items, and the end.
 
     While there are none, the response is in progress again: comments do not keep a client waiting.
@@ -118,7 +118,7 @@ def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]
 
 
 async def _frames(
-    chunks: AsyncIterator[ChatChunk], head: Head, numbers: _Numbers, response: Data
+    chunks: AsyncIterator[ChatChunk], head: ReplyContext, numbers: _Numbers, response: Data
 ) -> AsyncIterator[bytes]:
     output = _output(head)
     with _shown(head, response) as is_cancelled:
@@ -129,11 +129,11 @@ async def _frames(
                 for data in output.push(chunk):
                     yield numbers.frame(data)
         except Exception as error:
-            refusal = settle_error(error)
+            api_error = settle_error(error)
             for data in output.close("incomplete"):
                 yield numbers.frame(data)
             end = {**response, "output": output.items}
-            end |= {"status": "cancelled"} if is_cancelled() else failure(refusal)
+            end |= {"status": "cancelled"} if is_cancelled() else failure(api_error)
             yield numbers.frame({"type": "response.failed", "response": _keep(head, end)})
             return
     end = _keep(head, _ended(response, head, output))
@@ -148,16 +148,16 @@ async def failed_frames(form: Form, model: str, error: ApiError) -> AsyncIterato
     yield numbers.frame({"type": "response.failed", "response": {**response, **failure(error)}})
 
 
-def _output(head: Head) -> Output:
+def _output(head: ReplyContext) -> Output:
     return NoteOutput(head) if head.form.is_compaction else Output(head)
 
 
-def _shown(head: Head, response: Data) -> AbstractContextManager[Any]:
+def _shown(head: ReplyContext, response: Data) -> AbstractContextManager[Any]:
     form: Form = head.form
     return form.store.running(form.owner, response, form.items, head.running.cancel)
 
 
-def _keep(head: Head, response: Data) -> Data:
+def _keep(head: ReplyContext, response: Data) -> Data:
     form: Form = head.form
     if form.is_kept:
         form.store.keep(form.owner, response, form.items, form.previous)
@@ -208,7 +208,7 @@ def begun(form: Form, model: str) -> Data:
     }
 
 
-def _ended(response: Data, head: Head, output: Output) -> Data:
+def _ended(response: Data, head: ReplyContext, output: Output) -> Data:
     assert output.end is not None
     usage = output.end.usage
     ended = {
@@ -240,5 +240,5 @@ def _ended(response: Data, head: Head, output: Output) -> Data:
 
 def failure(error: ApiError) -> Data:
     """Returns the fields of a response that failed."""
-    message = error.shown if error.suggestion is None else f"{error.shown}; {error.suggestion}"
+    message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
     return {"status": "failed", "completed_at": None, "error": {"code": error.code, "message": message}}

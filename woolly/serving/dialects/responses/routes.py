@@ -15,11 +15,11 @@ from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat, stream_reply
 from woolly.serving.dialects.responses.background import answer_later, stream_again
 from woolly.serving.dialects.responses.bodies import ResponseBody
-from woolly.serving.dialects.responses.compaction import compacted, noting, refuse_with_trigger, without_trigger
+from woolly.serving.dialects.responses.compaction import compacted, noting, reject_with_trigger, without_trigger
 from woolly.serving.dialects.responses.conversations import conversations_of, new_items
 from woolly.serving.dialects.responses.replies import Form, failed_frames
 from woolly.serving.dialects.responses.store import store_of
-from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.manager import ModelManager
@@ -99,7 +99,7 @@ async def compact(body: ResponseBody, request: Request) -> Data:
 def _check_compaction(body: ResponseBody, names: Sequence[str]) -> None:
     for name in names:
         if getattr(body, name):
-            raise refuse_with_trigger(name)
+            raise reject_with_trigger(name)
 
 
 async def count(body: ResponseBody, request: Request) -> Data:
@@ -113,7 +113,7 @@ async def count(body: ResponseBody, request: Request) -> Data:
         try:
             layout = await lay_out_chat(generator, chat, slot, body.model)
         except RequestError as error:
-            raise of_exception(error, {"prompt": "input", **dialect_of(request).fields}) from error
+            raise to_api_error(error, {"prompt": "input", **dialect_of(request).fields}) from error
         return {"object": "response.input_tokens", "input_tokens": await generator.count_tokens(layout, slot)}
 
 

@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 
 from woolly.serving.dialects.answer import json_bytes
 from woolly.serving.dialects.responses.bounded_store import BoundedStore
-from woolly.serving.errors import ApiError, refuse
+from woolly.serving.errors import ApiError, invalid_param
 
 Data = dict[str, Any]
 
@@ -130,11 +130,13 @@ class ResponseStore:
         """
         ids = [str(item.get("id")) for item in items if item.get("type") == _REFERENCE]
         if len(ids) > _MAX_REFERENCES:
-            raise refuse("input", f"it has {len(ids)} references to items; at most {_MAX_REFERENCES} were expected")
+            raise invalid_param(
+                "input", f"it has {len(ids)} references to items; at most {_MAX_REFERENCES} were expected"
+            )
         found: dict[str, Data] = {}
         for id in ids:
             if id in found:
-                raise refuse("input", f"it refers to the item {id[:80]!r} twice; once was expected")
+                raise invalid_param("input", f"it refers to the item {id[:80]!r} twice; once was expected")
             found[id] = self._item(owner, id)
         return [found[str(item.get("id"))] if item.get("type") == _REFERENCE else item for item in items]
 
@@ -167,7 +169,7 @@ class ResponseStore:
     def _item(self, owner: str, id: str) -> Data:
         found = self._items.get((owner, id))
         if found is None:
-            raise refuse("input", f"there is no item {id[:80]!r} here; send the item itself")
+            raise invalid_param("input", f"there is no item {id[:80]!r} here; send the item itself")
         return found[next(reversed(found))]
 
     def _forget_items(self, id: str, kept: Kept) -> None:

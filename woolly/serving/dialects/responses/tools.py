@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from woolly.chat import Tool, ToolChoice
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -56,10 +56,10 @@ def read_tools(given: Sequence[Mapping[str, Any]]) -> RequestTools:
         elif isinstance(kind, str):
             ignore(f"{where} ({kind[:40]} runs on OpenAI's servers only)")
         else:
-            raise refuse(f"{where}.type", "a tool needs a type, such as 'function'")
+            raise invalid_param(f"{where}.type", "a tool needs a type, such as 'function'")
     names = [tool.name for tool in tools]
     if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
-        raise refuse("tools", f"there are two tools named {twice!r}")
+        raise invalid_param("tools", f"there are two tools named {twice!r}")
     return RequestTools(tuple(tools), frozenset(customs), namespaces)
 
 
@@ -68,9 +68,11 @@ def read_choice(toolbox: RequestTools, choice: str | Mapping[str, Any] | None, p
     tools, is_parallel = toolbox.tools, parallel is not False
     if choice is None or isinstance(choice, str):
         if choice not in (None, "none", "auto", "required"):
-            raise refuse("tool_choice", f"it is {choice[:40]!r}; 'none', 'auto', 'required' or a tool was expected")
+            raise invalid_param(
+                "tool_choice", f"it is {choice[:40]!r}; 'none', 'auto', 'required' or a tool was expected"
+            )
         if choice == "required" and not tools:
-            raise refuse("tool_choice", "it is 'required', but there are no tools that can be called here")
+            raise invalid_param("tool_choice", "it is 'required', but there are no tools that can be called here")
         mode: Any = (choice or "auto") if tools else "none"
         return ToolChoice(tools, mode, None, is_parallel)
     if choice.get("type") in ("function", "custom"):
@@ -79,7 +81,7 @@ def read_choice(toolbox: RequestTools, choice: str | Mapping[str, Any] | None, p
         allowed = _listed(choice.get("tools"), "tool_choice.tools")
         wanted: Literal["auto", "required"] = "required" if choice.get("mode") == "required" else "auto"
         return ToolChoice(tools, wanted, _known(allowed, toolbox), is_parallel)
-    raise refuse(
+    raise invalid_param(
         "tool_choice", f"the type {str(choice.get('type'))[:40]!r} is not supported; 'function' with a name is"
     )
 
@@ -87,9 +89,9 @@ def read_choice(toolbox: RequestTools, choice: str | Mapping[str, Any] | None, p
 def _function(spec: Mapping[str, Any], where: str) -> Tool:
     parameters, description = spec.get("parameters"), spec.get("description")
     if parameters is not None and not isinstance(parameters, Mapping):
-        raise refuse(f"{where}.parameters", "a JSON schema was expected")
+        raise invalid_param(f"{where}.parameters", "a JSON schema was expected")
     if (kind := (parameters or {}).get("type", "object")) != "object":
-        raise refuse(f"{where}.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
+        raise invalid_param(f"{where}.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
     text = description if isinstance(description, str) else None
     return Tool(_name(spec, where), text, dict(parameters) if parameters else None, spec.get("strict") is True)
 
@@ -116,13 +118,13 @@ def _custom(spec: Mapping[str, Any], where: str) -> Tool:
 def _name(spec: Mapping[str, Any], where: str) -> str:
     name = spec.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise refuse(f"{where}.name", f"{str(name)[:40]!r} is no name; up to 128 letters, digits, _ . - are")
+        raise invalid_param(f"{where}.name", f"{str(name)[:40]!r} is no name; up to 128 letters, digits, _ . - are")
     return name
 
 
 def _listed(value: Any, where: str) -> Sequence[Mapping[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise refuse(where, "a list of tools was expected")
+        raise invalid_param(where, "a list of tools was expected")
     return value
 
 
@@ -133,7 +135,7 @@ def _known(wanted: Sequence[Mapping[str, Any]], toolbox: RequestTools) -> frozen
         name, namespace = str(one.get("name", "")), one.get("namespace")
         names.append(f"{namespace}.{name}" if isinstance(namespace, str) else name)
         if names[-1] not in known:
-            raise refuse("tool_choice", f"it names {names[-1][:80]!r}, which is not among the tools")
+            raise invalid_param("tool_choice", f"it names {names[-1][:80]!r}, which is not among the tools")
     if not names:
-        raise refuse("tool_choice", "it allows no tools; leave them out instead")
+        raise invalid_param("tool_choice", "it allows no tools; leave them out instead")
     return frozenset(names)

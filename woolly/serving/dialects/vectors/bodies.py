@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.serving.dialects.parameters import Items
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Input = str | Items[str] | Ids | Annotated[list[str | Ids], Field(fail_fast=True)]
@@ -65,16 +65,18 @@ class RerankBody(TextBody):
     def listed(self) -> list[str]:
         """Returns the documents as texts; ApiError if there is no such field, or both."""
         if (self.documents is None) == (self.texts is None):
-            raise refuse("documents", "one of documents and texts was expected")
+            raise invalid_param("documents", "one of documents and texts was expected")
         listed = [one if isinstance(one, str) else one.text for one in self.documents or self.texts or ()]
         if not listed:
-            raise refuse("texts" if self.documents is None else "documents", "it is empty; a document was expected")
+            raise invalid_param(
+                "texts" if self.documents is None else "documents", "it is empty; a document was expected"
+            )
         return listed
 
     def best(self, n: int) -> int:
         """Returns how many results are wanted."""
         if self.top_n is not None and self.top_n < 1:
-            raise refuse("top_n", f"it is {self.top_n}; at least 1 was expected")
+            raise invalid_param("top_n", f"it is {self.top_n}; at least 1 was expected")
         return n if self.top_n is None else min(n, self.top_n)
 
 
@@ -93,11 +95,13 @@ class ScoreBody(TextBody):
             for one, other in ((self.text_1, self.queries), (self.text_2, self.documents))
         )
         if not first or not second:
-            raise refuse("text_1" if not first else "text_2", "a text or a list of texts was expected")
+            raise invalid_param("text_1" if not first else "text_2", "a text or a list of texts was expected")
         if len(first) == 1:
             first = first * len(second)
         if len(first) != len(second):
-            raise refuse("text_2", f"{len(first)} and {len(second)} texts cannot be paired; one with many, or as many")
+            raise invalid_param(
+                "text_2", f"{len(first)} and {len(second)} texts cannot be paired; one with many, or as many"
+            )
         return list(zip(first, second, strict=True))
 
 
@@ -119,5 +123,7 @@ def as_texts(given: Any) -> list[Any]:
 def read_truncate(truncate: bool | None, n_tokens: int | None) -> bool:
     """Returns whether texts are cut. ApiError for a length of its own: a text is cut at what the model takes."""
     if n_tokens is not None and n_tokens != -1:
-        raise refuse("truncate_prompt_tokens", f"it is {n_tokens}; -1 was expected, which cuts at what the model takes")
+        raise invalid_param(
+            "truncate_prompt_tokens", f"it is {n_tokens}; -1 was expected, which cuts at what the model takes"
+        )
     return bool(truncate) or n_tokens == -1

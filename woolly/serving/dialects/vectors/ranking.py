@@ -13,7 +13,7 @@ from woolly.llm import LLM
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.vectors.bodies import ClassifyBody, RerankBody, ScoreBody, as_texts
 from woolly.serving.dialects.vectors.envelope import enveloped
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.generation.texts import ReadTexts, read_texts
 
 
@@ -44,7 +44,7 @@ async def rank(
     """Returns the best documents with their scores; documents of one score keep their order."""
     n_best, limit = body.best(len(documents)), body.max_tokens_per_doc
     if limit is not None and limit < 1:
-        raise refuse("max_tokens_per_doc", f"it is {limit}; at least 1 was expected")
+        raise invalid_param("max_tokens_per_doc", f"it is {limit}; at least 1 was expected")
 
     def prepare(llm: LLM) -> Reading:
         return llm.prepare_ranking(body.query, documents, truncate=body.cuts, document_tokens=limit)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cases.clock import run_skipping
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.bodies import BodyBudget, read_body
+from woolly.serving.gate.request_body import BodyBudget, read_body
 
 
 def messages(*parts, delay=0.0):

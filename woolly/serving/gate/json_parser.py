@@ -25,7 +25,7 @@ def _parse(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ApiError(400, "invalid_json", f"the body is not UTF-8 (byte {error.start}); send UTF-8") from None
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float)
+        value = json.loads(text, parse_constant=_reject_constant, parse_int=_parse_int, parse_float=_parse_float)
     except RecursionError:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
@@ -89,7 +89,7 @@ def _check_text(value: Any) -> None:
                 ) from None
 
 
-def _refuse_constant(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ApiError(400, "invalid_json", f"{name} is no number of JSON; send a finite number")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from woolly import serving
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.json_guard import MAX_DEPTH, MAX_KEYS, MAX_VALUES, parse_json
+from woolly.serving.gate.json_parser import MAX_DEPTH, MAX_KEYS, MAX_VALUES, parse_json
 
 
 def check(body):

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from woolly.serving.errors import refuse
+from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
 # Tokens that a model may think: llama-server's and vLLM's names.
@@ -42,7 +42,7 @@ _CHATS = "it belongs to conversations: POST /v1/chat/completions"
 _BEAMS = "beams are not searched here; leave it out"
 
 
-_REFUSED = {
+_REJECTED = {
     "structured_outputs": "{'json' | 'regex' | 'choice' | 'grammar': ...} was expected, with one of them",
     "format": "use response_format or json_schema",
     "options": "send its fields beside the others, such as temperature, top_k or max_tokens",
@@ -79,12 +79,12 @@ _REFUSED = {
 }
 
 
-def _asks_nothing(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     """Returns whether a value is null, false or empty. 0 is a value: a temperature of 0 asks for something."""
     return value is None or value is False or value in ("", [], {})
 
 
-def fields_of(annotation: Any) -> frozenset[str]:
+def body_fields(annotation: Any) -> frozenset[str]:
     """Returns the names under which a body takes its fields; empty if the annotation is no body."""
     kinds = (annotation, *getattr(annotation, "__args__", ()))
     found: set[str] = set()
@@ -94,7 +94,7 @@ def fields_of(annotation: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def settle_foreign(body: Any, problems: Sequence[Mapping[str, Any]], known: Collection[str]) -> bool:
+def resolve_unknown_fields(body: Any, problems: Sequence[Mapping[str, Any]], known: Collection[str]) -> bool:
     """Renames or removes what a body does not know, in place; returns whether it is worth validating again.
 
     `problems` are pydantic's, `known` the names of the body's fields. ApiError 400 for a field that would change the
@@ -104,29 +104,29 @@ def settle_foreign(body: Any, problems: Sequence[Mapping[str, Any]], known: Coll
         return False
     for place in dict.fromkeys(tuple(problem["loc"][1:]) for problem in problems):
         if len(place) == 1:
-            _settle_one(body, str(place[0]), known)
+            _resolve_one(body, str(place[0]), known)
         else:
             removed = [value for holder in _holders(body, place) for value in [holder.pop(place[-1], None)]]
-            if not all(_asks_nothing(value) for value in removed):
+            if not all(_is_empty(value) for value in removed):
                 ignore(".".join(part for part in place if isinstance(part, str)))
     return True
 
 
-def _settle_one(body: dict[str, Any], name: str, known: Collection[str]) -> None:
+def _resolve_one(body: dict[str, Any], name: str, known: Collection[str]) -> None:
     value = body.pop(name)
-    if name in _STRUCTURES and not _asks_nothing(value):
+    if name in _STRUCTURES and not _is_empty(value):
         name, value = _structure(name, value, known)
     near = difflib.get_close_matches(name[:64], known, 1, 0.75)
     ours = _RENAMED.get(name, "")
-    if _asks_nothing(value) and (not near or ours or name in _REFUSED):
+    if _is_empty(value) and (not near or ours or name in _REJECTED):
         return
     if ours in known:
         if body.get(ours) not in (None, value):
-            raise refuse(name, f"it means the same as {ours}; send one of them")
+            raise invalid_param(name, f"it means the same as {ours}; send one of them")
         if not (ours == "max_tokens" and isinstance(value, int) and value < 0):  # llama-server's word for no limit
             body[ours] = value
-    elif name in _REFUSED:
-        raise refuse(name, _REFUSED[name])
+    elif name in _REJECTED:
+        raise invalid_param(name, _REJECTED[name])
     else:
         ignore(f"{name} (did you mean {near[0]}?)" if near else name)
 
@@ -137,7 +137,7 @@ def _structure(name: str, value: Any, known: Collection[str]) -> tuple[str, Any]
     A schema may come as JSON text.
     """
     if name == "structured_outputs":
-        given = {key: one for key, one in value.items() if not _asks_nothing(one)} if isinstance(value, dict) else {}
+        given = {key: one for key, one in value.items() if not _is_empty(one)} if isinstance(value, dict) else {}
         kinds = [key for key in given if key in ("json", "json_object", "regex", "choice", "grammar")]
         if len(kinds) != 1 or "json_schema" not in known:
             return name, value
@@ -149,7 +149,7 @@ def _structure(name: str, value: Any, known: Collection[str]) -> tuple[str, Any]
         try:
             value = json.loads(value)
         except ValueError:
-            raise refuse(name, "a JSON schema was expected, as an object or as its text") from None
+            raise invalid_param(name, "a JSON schema was expected, as an object or as its text") from None
     return name, value
 
 

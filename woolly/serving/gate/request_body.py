@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.json_guard import parse_json
+from woolly.serving.gate.json_parser import parse_json
 
 _COLLECTED_BYTES = 64 << 20  # of bodies, between two collections of young objects
 _RETRY = 1.0  # seconds after which other requests may have released their bodies
@@ -65,7 +65,7 @@ class BodyBudget:
                 gc.collect(1)
 
 
-class Bodies:
+class BodyMiddleware:
     """Gives the route its body as one message, and the value of its JSON as `scope["state"]["json"]`.
 
     An ApiError stands in for the value if the body is no JSON: a path without a route, or one that takes bytes, has a

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.paths import Paths
+from woolly.serving.gate.exempt_paths import ExemptPaths
 
 _WRONG_KEYS = 20  # per minute and address
 _AHEAD = "/chat/completions/read_ahead"
@@ -22,7 +22,7 @@ class RateLimiter:
     def __init__(
         self, per_minute: int, clock: Callable[[], float] = time.monotonic, may: str = "a client may ask"
     ) -> None:
-        """`per_minute` 0 sets no limit. `may` begins the sentence of a refusal."""
+        """`per_minute` 0 sets no limit. `may` begins the sentence of an error."""
         self._may = may
         self._per_minute = per_minute
         self._clock = clock
@@ -56,7 +56,7 @@ class RateLimiter:
         return min(float(self._per_minute), left + (now - when) * self._per_minute / 60)
 
 
-class Guesses:
+class KeyGuessLimiter:
     """Slows down the guessing of keys: an address that has sent too many wrong ones waits, whatever it sends next.
 
     A key that was right at the address before stays right, so that one bad client does not lock out its neighbours.
@@ -66,12 +66,12 @@ class Guesses:
         self._wrong = RateLimiter(_WRONG_KEYS, clock, "an address may send a wrong key")
         self._right: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def wrong(self, address: str) -> None:
+    def record_failure(self, address: str) -> None:
         """Counts a wrong key. ApiError 429 if the address has sent too many."""
         self._wrong.count(address)
 
-    def right(self, address: str, key: str) -> None:
-        """Lets a right key pass. ApiError 429 if it may be the hit of a long row of guesses."""
+    def record_success(self, address: str, key: str) -> None:
+        """Lets a right key pass. ApiError 429 if it may be the hit of a long row of key_guesses."""
         if (address, key) not in self._right and self._wrong.is_spent(address):
             self._wrong.count(address)
         self._right[address, key] = None
@@ -80,10 +80,10 @@ class Guesses:
             self._right.popitem(last=False)
 
 
-class Rates:
+class RateLimitMiddleware:
     """Counts each request and each WebSocket by the bucket of its client."""
 
-    def __init__(self, app: ASGIApp, rates: RateLimiter, paths: Paths) -> None:
+    def __init__(self, app: ASGIApp, rates: RateLimiter, paths: ExemptPaths) -> None:
         self._app = app
         self._rates = rates
         self._paths = paths

@@ -3,7 +3,7 @@
 import pytest
 
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.rates import Guesses, RateLimiter
+from woolly.serving.gate.rate_limits import KeyGuessLimiter, RateLimiter
 
 
 def test_client_gets_its_rate_and_then_waits_as_announced():
@@ -30,19 +30,19 @@ def test_at_most_ten_thousand_clients_are_tracked():
 
 def test_address_that_guesses_keys_waits_and_its_neighbours_do_not():
     now = 0.0
-    guesses = Guesses(lambda: now)
-    guesses.right("address", "a neighbour's key")
+    key_guesses = KeyGuessLimiter(lambda: now)
+    key_guesses.record_success("address", "a neighbour's key")
     for _ in range(20):
-        guesses.wrong("address")
+        key_guesses.record_failure("address")
     with pytest.raises(ApiError) as caught:
-        guesses.wrong("address")
+        key_guesses.record_failure("address")
     assert caught.value.status == 429 and "wrong key" in caught.value.message
     with pytest.raises(ApiError):
-        guesses.right("address", "the key that was guessed at last")
-    guesses.right("address", "a neighbour's key")
-    guesses.right("another address", "the key that was guessed at last")
+        key_guesses.record_success("address", "the key that was guessed at last")
+    key_guesses.record_success("address", "a neighbour's key")
+    key_guesses.record_success("another address", "the key that was guessed at last")
     now += 60.0
-    guesses.right("address", "the key that was guessed at last")
+    key_guesses.record_success("address", "the key that was guessed at last")
 
 
 def test_wrong_keys_are_slowed_down_without_a_rate_limit(app_with):

@@ -8,12 +8,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from woolly.serving.dialect import Dialects
-from woolly.serving.errors import ApiError, of_exception, release_frames
+from woolly.serving.errors import ApiError, release_frames, to_api_error
 from woolly.serving.observability.logs import log
 from woolly.serving.observability.metrics import Stats
 
 
-class Refusals:
+class ErrorMiddleware:
     """Sends an error in the shape of the dialect; closes a WebSocket. Logs what is not an ApiError."""
 
     def __init__(self, app: ASGIApp, stats: Stats, dialects: Dialects) -> None:
@@ -35,19 +35,19 @@ class Refusals:
             release_frames(error)
 
     async def _reply(self, scope: Scope, send: Send, error: Exception) -> None:
-        refusal = of_exception(error)
-        self._stats.refused(refusal.code)
-        scope["state"]["reason"] = refusal.reason
-        if refusal.status >= 500 and not isinstance(error, ApiError):
+        api_error = to_api_error(error)
+        self._stats.count_error(api_error.code)
+        scope["state"]["reason"] = api_error.reason
+        if api_error.status >= 500 and not isinstance(error, ApiError):
             log.error("request failed", exc_info=error)
         if scope["state"]["status"] is not None:
             return  # too late for a status: the reply stays without its end, and uvicorn closes the connection
-        response = JSONResponse(self._dialects.of(scope["path"]).error(refusal), refusal.status, refusal.headers)
+        response = JSONResponse(self._dialects.of(scope["path"]).error(api_error), api_error.status, api_error.headers)
         await response(scope, _no_more, send)
 
     async def _close(self, scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
         if isinstance(error, ApiError):  # raised by a layer: the route handles its own
-            self._stats.refused(error.code)
+            self._stats.count_error(error.code)
             scope["state"]["reason"] = error.reason
             scope["state"]["status"] = error.status
             await receive()  # the handshake

@@ -1,4 +1,4 @@
-"""Paths: which requests a layer of the gate lets pass unchecked."""
+"""ExemptPaths: which requests a layer of the gate lets pass unchecked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Paths:
+class ExemptPaths:
     """Exempt paths, exact matches, as the dialects name them."""
 
     health: frozenset[str]  # reports whether the server lives: no check at all
@@ -35,6 +35,6 @@ class Paths:
         """Whether a request is answered without a key; OPTIONS is a browser's question whether it may ask."""
         return method == "OPTIONS" or path in self.tokens or self.is_reference(method, path)
 
-    def is_served_to_the_end(self, path: str) -> bool:
+    def is_served_while_draining(self, path: str) -> bool:
         """Whether a path is served while the server drains."""
         return path in self.tokens or path in self.metrics

@@ -10,38 +10,38 @@ from urllib.parse import SplitResult, urlsplit
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.account import current_account
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.auth import Authority, Client
-from woolly.serving.gate.origins import Origins
-from woolly.serving.gate.paths import Paths
-from woolly.serving.gate.rates import Guesses, RateLimiter
+from woolly.serving.gate.auth import Authenticator, Client
+from woolly.serving.gate.exempt_paths import ExemptPaths
+from woolly.serving.gate.origins import AllowedOrigins
+from woolly.serving.gate.rate_limits import KeyGuessLimiter, RateLimiter
 from woolly.serving.settings.table import Settings
 
 _READING = ("GET", "HEAD", "OPTIONS")
 
 
-class Access:
+class AccessMiddleware:
     """ApiError 403 for a wrong Host or Origin, 401 without a valid key. Writes the client into `scope["state"]`."""
 
     def __init__(
         self,
         app: ASGIApp,
         settings: Settings,
-        authority: Authority,
+        authenticator: Authenticator,
         rates: RateLimiter,
-        guesses: Guesses,
-        paths: Paths,
+        key_guesses: KeyGuessLimiter,
+        paths: ExemptPaths,
     ) -> None:
         self._app = app
-        self._authority = authority
+        self._authenticator = authenticator
         self._rates = rates
-        self._guesses = guesses
+        self._key_guesses = key_guesses
         self._paths = paths
-        self._origins = Origins(settings)
+        self._origins = AllowedOrigins(settings)
         self._hosts = settings.allowed_hosts
         # A local server without keys is safe from web pages only if their host names cannot stand for it.
-        self._checks_host = settings.is_local and authority.is_open and not settings.trusted_proxies
+        self._checks_host = settings.is_local and authenticator.is_open and not settings.trusted_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request or WebSocket."""
@@ -61,7 +61,7 @@ class Access:
             self._check_host(scope, headers)
         if self._paths.is_unlimited(method, path):
             return
-        if self._authority.is_open:
+        if self._authenticator.is_open:
             scope["state"]["is_admin"] = True
             if not is_socket and method not in _READING:
                 self._check_origin(headers)  # a form of any page can post what needs no key
@@ -71,17 +71,17 @@ class Access:
     def _identify(self, scope: Scope, headers: Headers) -> None:
         state = scope["state"]
         credential = _credential(headers) or self._query_key(scope)
-        client = self._authority.identify(credential)
+        client = self._authenticator.identify(credential)
         if client is None:
             self._rates.count(state["bucket"])
-            self._guesses.wrong(state["bucket"])
+            self._key_guesses.record_failure(state["bucket"])
             raise ApiError(
                 401,
                 "authentication_failed",
                 "a valid API key is needed, as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
                 suggestion="ask the operator of this server for a key",
             )
-        self._guesses.right(state["bucket"], client.key)
+        self._key_guesses.record_success(state["bucket"], client.key)
         state["credential"] = credential
         _enter(state, client)
 
@@ -106,17 +106,17 @@ class Access:
     def _check_origin(self, headers: Headers) -> None:
         """Refuses pages of other origins: browsers let any page open a WebSocket or post a form."""
         origin = headers.get("origin")
-        if origin is None or self._origins.allow(origin):
+        if origin is None or self._origins.allows(origin):
             return
         if _split(origin).netloc != headers.get("host"):
             raise ApiError(403, "access_denied", "pages of this origin may not ask here; see --cors-origins")
 
 
-def identify_again(authority: Authority, state: MutableMapping[str, Any]) -> bool:
+def revalidate(authenticator: Authenticator, state: MutableMapping[str, Any]) -> bool:
     """Whether the credential of an open connection still holds; takes the limits and rights that it has by now."""
-    if authority.is_open:
+    if authenticator.is_open:
         return True
-    client = authority.identify(state.get("credential"))
+    client = authenticator.identify(state.get("credential"))
     if client is not None:
         _enter(state, client)
     return client is not None
@@ -125,7 +125,7 @@ def identify_again(authority: Authority, state: MutableMapping[str, Any]) -> boo
 def _enter(state: MutableMapping[str, Any], client: Client) -> None:
     state["client"], state["bucket"], state["owner"] = client.name, client.key, client.owner
     state["is_admin"], state["account"] = client.is_admin, client.account
-    asking.set(client.account)
+    current_account.set(client.account)
 
 
 def _split(address: str) -> SplitResult:
