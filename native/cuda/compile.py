@@ -39,13 +39,13 @@ ALL = tuple(target for target in KNOWN if target not in ("sm_86", "sm_89"))
 PORTABLE = "compute_80"
 # Sources that take long: each kind of tiles is compiled by itself, side by side, and a GPU loads those of a model.
 BY_KIND = (
-    "linear_chain",
-    "linear_few",
+    "linear_splitk",
+    "linear_rows8",
     "linear_heads",
-    "linear_many",
-    "linear_one",
-    "linear_some",
-    "linear_wide",
+    "linear_mma",
+    "linear_gemv",
+    "linear_rows32",
+    "linear_wgmma",
     "moe_few",
     "moe_many",
     "moe_one",
@@ -285,7 +285,7 @@ def main() -> int:
 
     jobs = [(target, file, kind) for target in targets for file in files for kind in parts(file)]
     # The longest first, so that no processor waits for one of them at the end.
-    jobs.sort(key=lambda job: job[1].stem not in (*BY_KIND, "linear_few"))
+    jobs.sort(key=lambda job: job[1].stem not in (*BY_KIND, "linear_rows8"))
     with ThreadPoolExecutor(options.jobs) as pool:
         done = list(pool.map(work, jobs))
     failed = [str(one) for one in done if isinstance(one, CompileError)]

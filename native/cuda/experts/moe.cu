@@ -132,10 +132,11 @@ KERNEL(moe_ready)
         for (int k = lane; k < n; k += 32) largest = fmaxf(largest, fabsf(__ldcg(row + k)));
     }
     for (int i = 16; i; i /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, i));
-    const Power power = power_for(largest);
+    const RowScale row_scale = row_scale_for(largest);
     for (int at = 8 * lane; at < n_padded; at += 256)
-        *reinterpret_cast<Words4*>(prepared + prepared_at(place, at, n_stride)) = eight_halves(row, at, n, power.times);
-    if (lane == 0) place_backs[place] = power.back;
+        *reinterpret_cast<Words4*>(prepared + prepared_at(place, at, n_stride)) =
+            eight_halves(row, at, n, row_scale.value);
+    if (lane == 0) place_backs[place] = row_scale.inverse;
 }
 
 // act(gate) * up or act(up) of each entry, as f32 and halved, and its largest magnitude: a block for each. In pairs,

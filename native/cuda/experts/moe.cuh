@@ -13,11 +13,11 @@ struct Bundle {
 // Matrices of experts, `step` times 16 bytes apart.
 struct Stack {
     const u8* tiles;
-    int step, n_strips, n_tiles;
+    int step, n_panels, n_tiles;
     __device__ __forceinline__ const u8* of(int expert) const { return tiles + u64(expert) * u32(step) * 16; }
 };
-#define STACK const u8 *tiles, int step, int n_strips, int n_tiles
-#define STACK_OF {tiles, step, n_strips, n_tiles}
+#define STACK const u8 *tiles, int step, int n_panels, int n_tiles
+#define STACK_OF {tiles, step, n_panels, n_tiles}
 
 // Halved rows: 64 bytes for two mma, of which lane t of a group of four has 16: eight columns that follow one another.
 __device__ __forceinline__ int halved_at(int k) {
@@ -41,7 +41,7 @@ struct Between {
     __device__ __forceinline__ float of(float gate, float up, int entry, int expert, int n, int column) const {
         const float share = shares == nullptr ? 1.0f : __ldcg(shares + entry);
         const u64 place = u64(expert) * n + column;
-        return gated_sum(act, limit, given(gate, share, expert, gate_scale, gate_bias, place),
+        return apply_glu(act, limit, given(gate, share, expert, gate_scale, gate_bias, place),
                          given(up, share, expert, up_scale, up_bias, place));
     }
 };

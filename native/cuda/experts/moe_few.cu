@@ -4,7 +4,7 @@
 // Entries of an expert go together, up to 8 in an item. Blocks have equal parts of the strips of all items, one after
 // another; a warp has one slice of each, whose columns of the item's rows stay in its registers.
 #include "experts/moe_items.cuh"
-#include "primitives/ring.cuh"
+#include "linears/tile_stream.cuh"
 
 namespace {
 
@@ -25,20 +25,20 @@ struct Work {
 // A warp's way over slices of the strips of its block: `n_active` slices on each time, so that a warp has the same
 // slice of all strips if a strip's slices divide that number.
 struct Place {
-    int strip, slice, item;  // strip: counted over all items
+    int panel, slice, item;  // strip: counted over all items
 
-    __device__ __forceinline__ void start(int begin, int unit, int n_slices, int n_strips) {
-        strip = begin + unit / n_slices, slice = unit % n_slices, item = strip / n_strips;
+    __device__ __forceinline__ void start(int begin, int unit, int n_slices, int n_panels) {
+        panel = begin + unit / n_slices, slice = unit % n_slices, item = panel / n_panels;
     }
-    __device__ __forceinline__ void go(int n_active, int n_slices, int n_strips) {
-        for (slice += n_active; slice >= n_slices; slice -= n_slices) strip++;
-        while (strip >= (item + 1) * n_strips) item++;
+    __device__ __forceinline__ void go(int n_active, int n_slices, int n_panels) {
+        for (slice += n_active; slice >= n_slices; slice -= n_slices) panel++;
+        while (panel >= (item + 1) * n_panels) item++;
     }
 };
 
 // Tiles of a warp from the strips of its block, as they come through a ring.
 template <class T>
-struct Strips {
+struct PanelStream {
     const Stack& stack;
     const Near* near;
     const int n_slices, n_active, lane;  // n_active: warps that share slices
@@ -48,7 +48,7 @@ struct Strips {
     const u8 *base, *next;
     int left, held, stage, phase;  // left: tiles of the slice; held: the item of `base`
 
-    __device__ __forceinline__ Strips(const Stack& stack, const Near* near, int n_warps, int lane)
+    __device__ __forceinline__ PanelStream(const Stack& stack, const Near* near, int n_warps, int lane)
         : stack(stack),
           near(near),
           n_slices(min(stack.n_tiles, N_SLICES)),
@@ -59,32 +59,32 @@ struct Strips {
           phase(0) {}
     __device__ __forceinline__ void start(int warp, const Own& own) {
         begin = own.begin, end = own.end, first = own.first;
-        ahead.start(begin, warp, n_slices, stack.n_strips);
-        if (warp >= n_active) ahead.strip = end;
+        ahead.start(begin, warp, n_slices, stack.n_panels);
+        if (warp >= n_active) ahead.panel = end;
         seek();
     }
     __device__ __forceinline__ void seek() {
         next = nullptr;
-        if (ahead.strip >= end) return;
+        if (ahead.panel >= end) return;
         if (ahead.item != held) held = ahead.item, base = stack.of(near[held - first].expert);
         const int tile = slice_start(ahead.slice, stack.n_tiles);
         left = slice_start(ahead.slice + 1, stack.n_tiles) - tile;
-        next = base + (u32(ahead.strip - ahead.item * stack.n_strips) * stack.n_tiles + tile) * u64(Tile<T>::bytes);
+        next = base + (u32(ahead.panel - ahead.item * stack.n_panels) * stack.n_tiles + tile) * u64(Tile<T>::bytes);
     }
     __device__ __forceinline__ void fetch(int to) {
         ring.fetch(to, next, Tile<T>::bytes, lane);
         if (next == nullptr) return;
         next += Tile<T>::bytes;
-        if (--left == 0) ahead.go(n_active, n_slices, stack.n_strips), seek();
+        if (--left == 0) ahead.go(n_active, n_slices, stack.n_panels), seek();
     }
     __device__ __forceinline__ void multiply(float (&acc)[4], const Words4 (&columns)[8]) {
-        const u8* opened = ring.memory + stage * Tile<T>::bytes;
+        const u8* packed = ring.memory + stage * Tile<T>::bytes;
         ring.wait(stage, phase);
-        const typename Tile<T>::Scales scales = Tile<T>::scales(opened, lane);
+        const typename Tile<T>::Scales scales = Tile<T>::scales(packed, lane);
 #pragma unroll
         for (int k16 = 0; k16 < 16; k16++) {
             u32 a[4];
-            Tile<T>::open(opened, scales, lane, k16, a);
+            Tile<T>::unpack(packed, scales, lane, k16, a);
             const Words4& two = columns[k16 >> 1];
             mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
         }
@@ -118,9 +118,9 @@ struct Hidden {
     __device__ __forceinline__ float at(const float* row, int k) const { return k < n ? __ldcg(row + k) : 0.0f; }
     __device__ __forceinline__ void load(Words4 (&to)[8], Near& item, int i, int tile, int, int t) const {
         const float* row = x + u64(item.entries[i]) * n;
-        const Power power = power_for(__uint_as_float(__ldcg(largests + item.entries[i])));
-        const float times = power.times;
-        if (t == 0) item.backs[i] = power.back;  // other warps write the same
+        const RowScale row_scale = row_scale_for(__uint_as_float(__ldcg(largests + item.entries[i])));
+        const float times = row_scale.value;
+        if (t == 0) item.backs[i] = row_scale.inverse;  // other warps write the same
         const bool is_even = (n & 7) == 0;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -149,9 +149,9 @@ struct Packed {
     int stride;
     static constexpr int EACH = 16;
     static constexpr bool MAY_CHOOSE = false;
-    __device__ __forceinline__ void finish(float low, float, int, int entry, int strip, int e, bool is_mine,
+    __device__ __forceinline__ void finish(float low, float, int, int entry, int panel, int e, bool is_mine,
                                            int) const {
-        if (is_mine) y[u64(entry) * stride + strip * 16 + e] = low;
+        if (is_mine) y[u64(entry) * stride + panel * 16 + e] = low;
     }
 };
 // ... or what stands between the products, of pairs.
@@ -162,9 +162,9 @@ struct Paired {
     u32* largests;
     static constexpr int EACH = 8;
     static constexpr bool MAY_CHOOSE = true;  // the experts of rows
-    __device__ __forceinline__ void finish(float gate, float up, int expert, int entry, int strip, int e, bool is_mine,
+    __device__ __forceinline__ void finish(float gate, float up, int expert, int entry, int panel, int e, bool is_mine,
                                            int lane) const {
-        const int column = strip * 8 + e;
+        const int column = panel * 8 + e;
         float v = 0.0f;
         is_mine = is_mine && column < n;
         if (is_mine) {
@@ -181,15 +181,15 @@ struct Paired {
 
 // Brings the factors of the rows of weights of a round's strips, while the block multiplies: they lie far behind tiles.
 template <class T>
-__device__ __forceinline__ void bring_factors(const Strips<T>& strips, int first, int end, float* to) {
-    const Stack& stack = strips.stack;
+__device__ __forceinline__ void bring_factors(const PanelStream<T>& panels, int first, int end, float* to) {
+    const Stack& stack = panels.stack;
 #pragma unroll 1
     for (int i = threadIdx.x; i < (end - first) * 4; i += int(blockDim.x)) {
-        const int strip = first + (i >> 2), item = strip / stack.n_strips;
-        const u8* tiles = stack.of(strips.near[item - strips.first].expert);
+        const int panel = first + (i >> 2), item = panel / stack.n_panels;
+        const u8* tiles = stack.of(panels.near[item - panels.first].expert);
         const float* factors =
-            reinterpret_cast<const float*>(tiles + u64(stack.n_strips) * stack.n_tiles * Tile<T>::bytes);
-        cp_async16(to + 4 * i, factors + (strip - item * stack.n_strips) * 16 + i % 4 * 4);
+            reinterpret_cast<const float*>(tiles + u64(stack.n_panels) * stack.n_tiles * Tile<T>::bytes);
+        cp_async16(to + 4 * i, factors + (panel - item * stack.n_panels) * 16 + i % 4 * 4);
     }
     cp_async_commit();
 }
@@ -205,25 +205,25 @@ __device__ __forceinline__ void await_factors(int n_stages, int n_done) {
 
 // What the threads of a block finish: elements of the strips of a round.
 template <class T, class Out>
-__device__ __forceinline__ void finish_round(const Strips<T>& strips, int group, int first, int end, const float* sums,
-                                             const float* factors, const Out& out) {
-    const Stack& stack = strips.stack;
+__device__ __forceinline__ void finish_round(const PanelStream<T>& panels, int group, int first, int end,
+                                             const float* sums, const float* factors, const Out& out) {
+    const Stack& stack = panels.stack;
     const int n_elements = ((end - first) * Out::EACH) << group, apart = APART << group, lane = threadIdx.x & 31;
 #pragma unroll 1
     for (int base = 0; base < n_elements; base += int(blockDim.x)) {
         const int at = base + int(threadIdx.x), row = (at / Out::EACH) & ((1 << group) - 1), e = at % Out::EACH;
-        const int place = (at / Out::EACH) >> group, strip = first + place, number = strip / stack.n_strips;
-        const Near& item = strips.near[number - strips.first];
+        const int place = (at / Out::EACH) >> group, panel = first + place, number = panel / stack.n_panels;
+        const Near& item = panels.near[number - panels.first];
         const bool is_mine = at < n_elements && row < item.n_rows;
         auto summed = [&](int element) {
-            const float* from = sums + place * strips.n_slices * apart + row * APART + element;
+            const float* from = sums + place * panels.n_slices * apart + row * APART + element;
             float sum = 0;
 #pragma unroll 4
-            for (int s = 0; s < strips.n_slices; s++) sum += from[s * apart];
+            for (int s = 0; s < panels.n_slices; s++) sum += from[s * apart];
             return __fmul_rn(__fmul_rn(sum, factors[place * 16 + element]), item.backs[row]);
         };
         const float a = is_mine ? summed(e) : 0.0f, b = Out::EACH == 8 && is_mine ? summed(e + 8) : 0.0f;
-        out.finish(a, b, item.expert, is_mine ? item.entries[row] : 0, strip - number * stack.n_strips, e, is_mine,
+        out.finish(a, b, item.expert, is_mine ? item.entries[row] : 0, panel - number * stack.n_panels, e, is_mine,
                    lane);
     }
 }
@@ -236,60 +236,60 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
     const int g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles, n_group = 1 << work.group;
     // Shared: barriers in the second KB, items, factors of two rounds, sums [place][strip][slice][row][APART], rings.
     Near* near = reinterpret_cast<Near*>(shared + 2048);
-    Strips<T> strips(stack, near, int(blockDim.x) >> 5, lane);
-    const int n_slices = strips.n_slices, apart = n_group * APART, n_place = work.n_held * n_slices * apart;
+    PanelStream<T> panels(stack, near, int(blockDim.x) >> 5, lane);
+    const int n_slices = panels.n_slices, apart = n_group * APART, n_place = work.n_held * n_slices * apart;
     float* factors = reinterpret_cast<float*>(near + work.n_near);
     float* sums = factors + 2 * work.n_held * 16;
     u8* space = reinterpret_cast<u8*>(sums);  // until there are sums
-    strips.ring.start(shared, space + work.n_space, warp, lane, work.n_stages, Tile<T>::bytes);
+    panels.ring.start(shared, space + work.n_space, warp, lane, work.n_stages, Tile<T>::bytes);
     const int n_early = Rows::IS_EARLY ? work.n_early : 0;
     if (!Rows::IS_EARLY) wait_for_previous_kernel();
     launch_dependents();
-    const Own own = bring_items<IS_ONE, Out::MAY_CHOOSE>(work.from, stack.n_strips, near, space, rows);
-    strips.start(warp, own);
-    bring_factors(strips, strips.begin, min(strips.begin + work.n_held, strips.end), factors);
+    const Own own = bring_items<IS_ONE, Out::MAY_CHOOSE>(work.from, stack.n_panels, near, space, rows);
+    panels.start(warp, own);
+    bring_factors(panels, panels.begin, min(panels.begin + work.n_held, panels.end), factors);
 #pragma unroll 1
-    for (int i = 0; i < n_early; i++) strips.fetch(i);
+    for (int i = 0; i < n_early; i++) panels.fetch(i);
     if (Rows::IS_EARLY) wait_for_previous_kernel();
     Words4 columns[8];
     int held = -1, place = 0;  // held: which columns are
     auto which = [&](int number, int tile) { return (IS_ONE && !Rows::IS_EARLY ? 0 : number) * n_tiles + tile; };
     auto load = [&](int number, int tile) {
         held = which(number, tile);
-        Near& item = near[number - strips.first];  // rows behind its last repeat it
+        Near& item = near[number - panels.first];  // rows behind its last repeat it
         rows.load(columns, item, min(g, item.n_rows - 1), tile, n_tiles, t);
     };
     Place mine;
-    mine.start(strips.begin, warp, n_slices, stack.n_strips);
-    if (warp >= strips.n_active) mine.strip = strips.end;
+    mine.start(panels.begin, warp, n_slices, stack.n_panels);
+    if (warp >= panels.n_active) mine.panel = panels.end;
     // What is small comes before tiles, behind which it would wait.
-    if (mine.strip < strips.end) load(mine.item, slice_start(mine.slice, n_tiles));
+    if (mine.panel < panels.end) load(mine.item, slice_start(mine.slice, n_tiles));
 #pragma unroll 1
-    for (int i = n_early; i < work.n_stages; i++) strips.fetch(i);
+    for (int i = n_early; i < work.n_stages; i++) panels.fetch(i);
 #pragma unroll 1
-    for (int first = strips.begin; first < strips.end; first += work.n_held, place ^= 1) {
+    for (int first = panels.begin; first < panels.end; first += work.n_held, place ^= 1) {
         float* of_round = sums + place * n_place;
-        const int end = min(first + work.n_held, strips.end);
+        const int end = min(first + work.n_held, panels.end);
         int n_done = 0;  // tiles of the round
 #pragma unroll 1
-        for (; mine.strip < end; mine.go(strips.n_active, n_slices, stack.n_strips)) {
+        for (; mine.panel < end; mine.go(panels.n_active, n_slices, stack.n_panels)) {
             float acc[4] = {0, 0, 0, 0};
 #pragma unroll 1
             for (int tile = slice_start(mine.slice, n_tiles); tile < slice_start(mine.slice + 1, n_tiles); tile++) {
                 if (which(mine.item, tile) != held) load(mine.item, tile);
-                strips.multiply(acc, columns);
+                panels.multiply(acc, columns);
                 n_done++;
             }
-            float* sum = of_round + ((mine.strip - first) * n_slices + mine.slice) * apart + 2 * t * APART + g;
+            float* sum = of_round + ((mine.panel - first) * n_slices + mine.slice) * apart + 2 * t * APART + g;
             if (2 * t < n_group) sum[0] = acc[0], sum[8] = acc[2];
             if (2 * t + 1 < n_group) sum[APART] = acc[1], sum[APART + 8] = acc[3];
         }
         await_factors(work.n_stages, n_done);
         __syncthreads();  // double-buffered sums: no barrier needed behind them
         const int n_factors = work.n_held * 16;
-        if (end < strips.end)
-            bring_factors(strips, end, min(end + work.n_held, strips.end), factors + (place ^ 1) * n_factors);
-        finish_round(strips, work.group, first, end, of_round, factors + place * n_factors, out);
+        if (end < panels.end)
+            bring_factors(panels, end, min(end + work.n_held, panels.end), factors + (place ^ 1) * n_factors);
+        finish_round(panels, work.group, first, end, of_round, factors + place * n_factors, out);
     }
 }
 
@@ -307,11 +307,11 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
     MOE_PAIRS(KERNEL_BOUNDS(512, FEW_BLOCKS, moe_few_pairs__##name), Type, false)                  \
     KERNEL_BOUNDS(512, FEW_BLOCKS, moe_few_rows__##name)                                           \
     (const Batch* b, WORK, STACK, const u8* halves, const float* backs, float* y) {                \
-        moe_few<false, Type>(WORK_OF, STACK_OF, Halved{halves, backs}, Packed{y, n_strips * 16});  \
+        moe_few<false, Type>(WORK_OF, STACK_OF, Halved{halves, backs}, Packed{y, n_panels * 16});  \
     }                                                                                              \
     KERNEL_BOUNDS(512, FEW_BLOCKS, moe_few_hidden__##name)                                         \
     (const Batch* b, WORK, STACK, const float* x, const u32* largests, int n, float* y) {          \
-        moe_few<false, Type>(WORK_OF, STACK_OF, Hidden{x, largests, n}, Packed{y, n_strips * 16}); \
+        moe_few<false, Type>(WORK_OF, STACK_OF, Hidden{x, largests, n}, Packed{y, n_panels * 16}); \
     }
 #define MOE_FEW_OF(name, Type) MOE_FEW(name, Type)
 #ifdef WOOLLY_TYPE

@@ -40,14 +40,14 @@ struct Near {
 // The strips of a block, counted over all items, and the first item that they belong to.
 struct Own {
     int n_all, begin, end, first;  // n_all: items
-    __device__ __forceinline__ Own(int n_items, int n_strips) : n_all(n_items) {
-        const int total = n_items * n_strips, block = blockIdx.x, each = total / int(gridDim.x);
+    __device__ __forceinline__ Own(int n_items, int n_panels) : n_all(n_items) {
+        const int total = n_items * n_panels, block = blockIdx.x, each = total / int(gridDim.x);
         const int more = total - each * int(gridDim.x);
         begin = each * block + min(block, more), end = begin + each + (block < more);
-        first = begin / n_strips;
+        first = begin / n_panels;
     }
-    __device__ __forceinline__ int n_items(int n_strips) const {
-        return begin < end ? (end - 1) / n_strips - first + 1 : 0;
+    __device__ __forceinline__ int n_items(int n_panels) const {
+        return begin < end ? (end - 1) / n_panels - first + 1 : 0;
     }
 };
 
@@ -102,7 +102,7 @@ __device__ __forceinline__ void copy_items(const Source& from, const Own& own, i
 // room_to_choose of mixtures.py. By the block, of which all see them then. IS_ONE: there is one row, and its entries
 // are the items.
 template <bool IS_ONE, class Rows>
-__device__ __forceinline__ Own choose_items(const Source& from, int n_strips, Near* near, u8* space,
+__device__ __forceinline__ Own choose_items(const Source& from, int n_panels, Near* near, u8* space,
                                             const Rows& of_batch) {
     const int tid = threadIdx.x, n_threads = blockDim.x, n_used = from.choice.n_used, n_entries = from.n_rows * n_used;
     const Chosen chosen(space, from.n_rows, n_used);
@@ -112,8 +112,8 @@ __device__ __forceinline__ Own choose_items(const Source& from, int n_strips, Ne
                     chosen.shares + row * n_used);
     for (int e = tid; !IS_ONE && e < from.choice.n_experts; e += n_threads) chosen.marks[e] = 0;
     __syncthreads();
-    const Own own(IS_ONE ? n_used : number_items(chosen, n_entries, from.choice.n_experts, n_used), n_strips);
-    const int n = own.n_items(n_strips);
+    const Own own(IS_ONE ? n_used : number_items(chosen, n_entries, from.choice.n_experts, n_used), n_panels);
+    const int n = own.n_items(n_panels);
     const bool is_first = blockIdx.x == 0;
 #pragma unroll 1
     for (int i = tid; i < n_entries; i += n_threads) {
@@ -138,11 +138,11 @@ __device__ __forceinline__ Own choose_items(const Source& from, int n_strips, Ne
 
 // Brings the items of the block's strips to shared memory, and gives these strips. Rows say what `backs` are.
 template <bool IS_ONE, bool MAY_CHOOSE, class Rows>
-__device__ __forceinline__ Own bring_items(const Source& from, int n_strips, Near* near, u8* space,
+__device__ __forceinline__ Own bring_items(const Source& from, int n_panels, Near* near, u8* space,
                                            const Rows& of_batch) {
-    if (MAY_CHOOSE && from.logits != nullptr) return choose_items<IS_ONE>(from, n_strips, near, space, of_batch);
+    if (MAY_CHOOSE && from.logits != nullptr) return choose_items<IS_ONE>(from, n_panels, near, space, of_batch);
     from.await();
-    const Own own(IS_ONE ? from.choice.n_used : __ldcg(&from.items[0].expert), n_strips);
-    copy_items(from, own, own.n_items(n_strips), near, of_batch);
+    const Own own(IS_ONE ? from.choice.n_used : __ldcg(&from.items[0].expert), n_panels);
+    copy_items(from, own, own.n_items(n_panels), near, of_batch);
     return own;
 }

@@ -14,13 +14,13 @@ constexpr int MANY_WARPS = 4, BUNDLE_ROWS = 64;
 template <class T>
 __device__ __forceinline__ void moe_many(const int* members, const Bundle* items, const u8* halves, const float* backs,
                                          int per, const Stack& stack, float* y) {
-    typedef Tile<T> Opener;
+    typedef Tile<T> Unpacker;
     constexpr int N = BUNDLE_ROWS / 8;
-    const int lane = threadIdx.x & 31, strip = int(blockIdx.y) * MANY_WARPS + int(threadIdx.x >> 5);
+    const int lane = threadIdx.x & 31, panel = int(blockIdx.y) * MANY_WARPS + int(threadIdx.x >> 5);
     const int g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles;
     wait_for_previous_kernel();
     launch_dependents();
-    if (int(blockIdx.x) >= items[0].expert || strip >= stack.n_strips) return;
+    if (int(blockIdx.x) >= items[0].expert || panel >= stack.n_panels) return;
     const Bundle item = items[1 + blockIdx.x];
     const u8* tiles = stack.of(item.expert);
     u32 offsets[N];  // of rows, in pieces of 16 bytes
@@ -36,13 +36,13 @@ __device__ __forceinline__ void moe_many(const int* members, const Bundle* items
         for (int i = 0; i < N; i++)
             for (int e = 0; e < 4; e++) acc[i][e] = 0;
         for (int k = slice_start(slice, n_tiles); k < slice_start(slice + 1, n_tiles); k++) {
-            const u8* tile = tiles + (u64(strip) * n_tiles + k) * Opener::bytes;
-            const typename Opener::Scales scales = Opener::scales(tile, lane);
+            const u8* tile = tiles + (u64(panel) * n_tiles + k) * Unpacker::bytes;
+            const typename Unpacker::Scales scales = Unpacker::scales(tile, lane);
 #pragma unroll
             for (int k32 = 0; k32 < 8; k32++) {
                 u32 a[4], c[4];
-                Opener::open(tile, scales, lane, 2 * k32, a);
-                Opener::open(tile, scales, lane, 2 * k32 + 1, c);
+                Unpacker::unpack(tile, scales, lane, 2 * k32, a);
+                Unpacker::unpack(tile, scales, lane, 2 * k32 + 1, c);
 #pragma unroll
                 for (int i = 0; i < N; i++) {
                     if (8 * i >= item.n_rows) break;
@@ -56,8 +56,8 @@ __device__ __forceinline__ void moe_many(const int* members, const Bundle* items
         for (int i = 0; i < N; i++)
             for (int e = 0; e < 4; e++) sum[i][e] += acc[i][e];
     }
-    const float* factors = reinterpret_cast<const float*>(tiles + u64(stack.n_strips) * n_tiles * Opener::bytes);
-    const float low = factors[strip * 16 + g], high = factors[strip * 16 + g + 8];
+    const float* factors = reinterpret_cast<const float*>(tiles + u64(stack.n_panels) * n_tiles * Unpacker::bytes);
+    const float low = factors[panel * 16 + g], high = factors[panel * 16 + g + 8];
 #pragma unroll
     for (int i = 0; i < N; i++)
 #pragma unroll
@@ -66,7 +66,7 @@ __device__ __forceinline__ void moe_many(const int* members, const Bundle* items
             if (which >= item.n_rows) continue;
             const int entry = members[item.first + which];
             const float back = backs[entry / per];
-            float* to = y + u64(entry) * stack.n_strips * 16 + strip * 16 + g;
+            float* to = y + u64(entry) * stack.n_panels * 16 + panel * 16 + g;
             to[0] = sum[i][e] * low * back;
             to[8] = sum[i][e + 2] * high * back;
         }

@@ -4,7 +4,7 @@
 // A block has one strip of the matrices of all experts of the row, which it asks for before it waits: what the experts
 // are chosen from was there before the kernel that it waits for.
 #include "experts/moe_items.cuh"
-#include "primitives/ring.cuh"
+#include "linears/tile_stream.cuh"
 
 namespace {
 
@@ -43,7 +43,7 @@ struct Columns {
         }
     }
     __device__ __forceinline__ void put(u8* halves, int lane) const {
-        const float times = power_for(__uint_as_float(largest)).times;
+        const float times = row_scale_for(__uint_as_float(largest)).value;
         __syncwarp();  // the tile before is multiplied
 #pragma unroll
         for (int j = 0; j < 2; j++)
@@ -80,7 +80,7 @@ struct Element {
     // What is known before the columns: of the weights, and of the choice.
     template <class T>
     __device__ __forceinline__ void ask_early(const Source& from, const Stack& stack, const int* experts, int at) {
-        const u8* factors = stack.of(experts[at >> 4]) + u64(stack.n_strips) * stack.n_tiles * Tile<T>::bytes;
+        const u8* factors = stack.of(experts[at >> 4]) + u64(stack.n_panels) * stack.n_tiles * Tile<T>::bytes;
         factor = reinterpret_cast<const float*>(factors)[int(blockIdx.x) * 16 + (at & 15)];
         share = __ldcg(from.shares + (at >> 4));
     }
@@ -89,7 +89,7 @@ struct Element {
 
 // Sums of slices of each entry, and of these the row's result. `first` is the thread's first element; `kept` is added.
 template <class T>
-__device__ __forceinline__ void finish_strip(const Source& from, const Stack& stack, const Summed& to,
+__device__ __forceinline__ void finish_panel(const Source& from, const Stack& stack, const Summed& to,
                                              const int* experts, const u32* largests, int n_slices, const float* sums,
                                              float* numbers, Element first, float kept) {
     const int n_used = from.choice.n_used, element = threadIdx.x & 15, column = int(blockIdx.x) * 16 + element;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void finish_strip(const Source& from, const Stack& st
         if (i != int(threadIdx.x)) first.ask_early<T>(from, stack, experts, i), first.ask(largests, i);
         float sum = 0;
         for (int slice = 0; slice < n_slices; slice++) sum += sums[(entry * n_slices + slice) * 16 + element];
-        const float y = __fmul_rn(__fmul_rn(sum, first.factor), power_for(__uint_as_float(first.largest)).back);
+        const float y = __fmul_rn(__fmul_rn(sum, first.factor), row_scale_for(__uint_as_float(first.largest)).inverse);
         if (column >= to.n) continue;
         const float v = given(y, 1.0f, expert, to.scale, to.bias, u64(expert) * to.n + column);
         numbers[i] = to.is_weighed ? first.share * v : v;
@@ -118,7 +118,7 @@ __device__ __forceinline__ void moe_one(const Source& from, const float* x, cons
                                         const Stack& stack, const Summed& to, int n_stages) {
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
-    const int n_threads = blockDim.x, n_warps = n_threads >> 5, g = lane >> 2, t = lane & 3, strip = blockIdx.x;
+    const int n_threads = blockDim.x, n_warps = n_threads >> 5, g = lane >> 2, t = lane & 3, panel = blockIdx.x;
     const int n_used = from.choice.n_used;
     const int n_tiles = stack.n_tiles, n_slices = min(n_tiles, N_SLICES), n_units = n_used * n_slices;
     int* experts = reinterpret_cast<int*>(shared + 3072);
@@ -136,7 +136,7 @@ __device__ __forceinline__ void moe_one(const Source& from, const float* x, cons
     auto fetch = [&](int place) {
         const u8* tiles = nullptr;
         if (ahead.is_there()) {
-            tiles = stack.of(experts[ahead.entry]) + (u64(strip) * n_tiles + ahead.tile) * Tile<T>::bytes;
+            tiles = stack.of(experts[ahead.entry]) + (u64(panel) * n_tiles + ahead.tile) * Tile<T>::bytes;
             ahead.go();
         }
         ring.fetch(place, tiles, Tile<T>::bytes, lane);
@@ -152,7 +152,7 @@ __device__ __forceinline__ void moe_one(const Source& from, const float* x, cons
     Columns columns{x, largests, n_columns, {}, 0};
     if (way.is_there()) columns.ask(way.entry, way.tile, lane);
     if (has_first) first.ask(largests, threadIdx.x);
-    const int column = strip * 16 + int(threadIdx.x);
+    const int column = panel * 16 + int(threadIdx.x);
     const float kept =
         threadIdx.x < 16 && column < to.n && to.residual != nullptr ? __ldcg(to.residual + column) : 0.0f;
     float acc[4] = {0, 0, 0, 0};
@@ -162,14 +162,14 @@ __device__ __forceinline__ void moe_one(const Source& from, const float* x, cons
         columns.put(halves, lane);
         way.go();
         if (way.is_there()) columns.ask(way.entry, way.tile, lane);
-        const u8 *opened = ring.memory + stage * Tile<T>::bytes, *b = halves + t * 16;
+        const u8 *packed = ring.memory + stage * Tile<T>::bytes, *b = halves + t * 16;
         ring.wait(stage, phase);
-        const typename Tile<T>::Scales scales = Tile<T>::scales(opened, lane);
+        const typename Tile<T>::Scales scales = Tile<T>::scales(packed, lane);
         Words4 two = {};
 #pragma unroll
         for (int k16 = 0; k16 < 16; k16++) {
             u32 a[4];
-            Tile<T>::open(opened, scales, lane, k16, a);
+            Tile<T>::unpack(packed, scales, lane, k16, a);
             if ((k16 & 1) == 0) two = *reinterpret_cast<const Words4*>(b + (k16 >> 1) * 64);
             mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
         }
@@ -181,7 +181,7 @@ __device__ __forceinline__ void moe_one(const Source& from, const float* x, cons
         acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
     }
     __syncthreads();
-    finish_strip<T>(from, stack, to, experts, largests, n_slices, sums, numbers, first, kept);
+    finish_panel<T>(from, stack, to, experts, largests, n_slices, sums, numbers, first, kept);
 }
 
 }  // namespace

@@ -19,11 +19,11 @@ __device__ inline float block_largest(float x) {
 // this thread's maximum. at(k) returns a number.
 template <class At>
 __device__ inline void halve(At&& at, float largest, int n, int n_padded, u8* halves, float* back) {
-    const Power power = power_for(block_largest(largest));
+    const RowScale row_scale = row_scale_for(block_largest(largest));
     for (int k = 2 * threadIdx.x; k < n_padded; k += 2 * blockDim.x)
         *reinterpret_cast<u32*>(halves + halved_at(k)) =
-            to_half2_saturated(k < n ? at(k) * power.times : 0.0f, k + 1 < n ? at(k + 1) * power.times : 0.0f);
-    if (threadIdx.x == 0) *back = power.back;
+            to_half2_saturated(k < n ? at(k) * row_scale.value : 0.0f, k + 1 < n ? at(k + 1) * row_scale.value : 0.0f);
+    if (threadIdx.x == 0) *back = row_scale.inverse;
 }
 
 // Norms rows, over 256 threads. Each holds up to HELD fours of the norm's weights, which may come before the row.

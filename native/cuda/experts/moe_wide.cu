@@ -1,11 +1,11 @@
-// Products of experts for many rows on Hopper, as linear_wide.cu computes those of one matrix, by the rings of
-// wide.cuh: 128 rows of weights by up to NT rows of an expert in a block. Where half as many are left, products are
-// half as wide.
+// Products of experts for many rows on Hopper, as linear_wgmma.cu computes those of one matrix, by the rings of
+// wgmma_pipeline.cuh: 128 rows of weights by up to NT rows of an expert in a block. Where half as many are left,
+// products are half as wide.
 //
 // Rows lie in the order of experts, prepared (linears.cuh), those of an item from a multiple of 8 on. Blocks work in
 // pairs, with other rows of weights and the same rows of activations: each copies half of these, for both.
 #include "experts/moe.cuh"
-#include "linears/wide.cuh"
+#include "linears/wgmma_pipeline.cuh"
 
 #if WOOLLY_HOPPER
 
@@ -42,8 +42,8 @@ struct Piece {
 struct WidePacked {
     float* y;
     int stride;
-    __device__ __forceinline__ void put(float a, float b, int entry, int, int strip, int g) const {
-        float* to = y + u64(entry) * stride + strip * 16 + g;
+    __device__ __forceinline__ void put(float a, float b, int entry, int, int panel, int g) const {
+        float* to = y + u64(entry) * stride + panel * 16 + g;
         to[0] = a, to[8] = b;
     }
 };
@@ -52,15 +52,15 @@ struct WidePaired {
     Between between;
     int n;
     float* hidden;
-    bool is_usual_gate;
-    __device__ __forceinline__ void put(float a, float b, int entry, int expert, int strip, int g) const {
-        const int column = strip * 8 + g;
+    bool has_silu_glu;
+    __device__ __forceinline__ void put(float a, float b, int entry, int expert, int panel, int g) const {
+        const int column = panel * 8 + g;
         if (column >= n) return;
         hidden[u64(entry) * n + column] =
-            is_usual_gate ? usual_gate(a, b) : unusual(between, a, b, entry, expert, n, column);
+            has_silu_glu ? silu_glu(a, b) : glu_general(between, a, b, entry, expert, n, column);
     }
-    static __device__ NEVER_INLINE float unusual(const Between& between, float a, float b, int entry, int expert, int n,
-                                                 int column) {
+    static __device__ NEVER_INLINE float glu_general(const Between& between, float a, float b, int entry, int expert,
+                                                     int n, int column) {
         return between.of(a, b, entry, expert, n, column);
     }
 };
@@ -82,7 +82,7 @@ struct MoeWide {
             const Piece piece(wide.items, number, n_high, rank);
             // Past the last strip: reload it; the results are discarded.
             const u8* from = stack.of(piece.item.expert) +
-                             u64(min(piece.high * 8 + (lane & 7), stack.n_strips - 1)) * n_tiles * Tile<T>::bytes;
+                             u64(min(piece.high * 8 + (lane & 7), stack.n_panels - 1)) * n_tiles * Tile<T>::bytes;
             for (int tile = 0; tile < n_tiles; tile++)
                 rings.copy_tiles(pipe, from + u64(tile) * Tile<T>::bytes, lane, policy);
         }
@@ -107,7 +107,7 @@ struct MoeWide {
         float acc[W / 2];
 #pragma unroll
         for (int i = 0; i < W / 2; i++) sum[i] = 0;
-        consumer.open_next_tile();
+        consumer.unpack_next_tile();
         for (int slice = 0; slice < min(n_tiles, N_SLICES); slice++) {
             int is_added = 0, before = -1;
             for (int tile = slice_start(slice, n_tiles); tile < slice_start(slice + 1, n_tiles); tile++) {
@@ -127,10 +127,10 @@ struct MoeWide {
                     consumer.row.advance();
                     // While this runs, what follows is opened.
                     if (k64 < 3) {
-                        consumer.open(k64 + 1);
+                        consumer.unpack(k64 + 1);
                     } else {
                         consumer.free_tile();
-                        if (tile + 1 < n_tiles) consumer.open_next_tile();
+                        if (tile + 1 < n_tiles) consumer.unpack_next_tile();
                     }
                 }
             }
@@ -146,18 +146,18 @@ struct MoeWide {
                                             const int* entry) const {
         float sum[W / 2];
         multiply<W>(consumer, sum);
-        const int strip = piece.high * 8 + warp, g = lane >> 2, t = lane & 3;
-        if (!piece.is_stored || strip >= stack.n_strips) return;
+        const int panel = piece.high * 8 + warp, g = lane >> 2, t = lane & 3;
+        if (!piece.is_stored || panel >= stack.n_panels) return;
         const float* factors = reinterpret_cast<const float*>(stack.of(piece.item.expert) +
-                                                              u64(stack.n_strips) * n_tiles * Tile<T>::bytes) +
-                               strip * 16 + g;
+                                                              u64(stack.n_panels) * n_tiles * Tile<T>::bytes) +
+                               panel * 16 + g;
         const float low = factors[0], high = factors[8];
 #pragma unroll
         for (int i = 0; i < W / 4; i++) {
             const int row = (i >> 1) * 8 + 2 * t + (i & 1), at = (i >> 1) * 4 + (i & 1);
             if (row < piece.item.n_rows)
                 out.put(__fmul_rn(__fmul_rn(sum[at], low), back[row]),
-                        __fmul_rn(__fmul_rn(sum[at + 2], high), back[row]), entry[row], piece.item.expert, strip, g);
+                        __fmul_rn(__fmul_rn(sum[at + 2], high), back[row]), entry[row], piece.item.expert, panel, g);
         }
     }
     // Consumers.
@@ -190,7 +190,7 @@ __device__ __forceinline__ void moe_wide(const Ordered& wide, const Stack& stack
     rings.start();
     launch_dependents();
     // Items were made before the kernel that this one waits for.
-    const int n_high = (stack.n_strips + 7) / 8, n_pieces = __ldcg(&wide.items[0].expert) * ((n_high + 1) / 2);
+    const int n_high = (stack.n_panels + 7) / 8, n_pieces = __ldcg(&wide.items[0].expert) * ((n_high + 1) / 2);
     const int first = blockIdx.x >> 1, step = gridDim.x >> 1;
     const MoeWide<T, NT, Out> roles = {rings,    wide,   stack,         out,  first, step,
                                        n_pieces, n_high, stack.n_tiles, lane, warp,  rank};
@@ -219,11 +219,11 @@ __device__ __forceinline__ void moe_wide(const Ordered& wide, const Stack& stack
     (const Batch*, ORDERED, STACK, BETWEEN, int n, float* hidden) {                                  \
         const Between between = BETWEEN_OF;                                                          \
         const bool is_plain = gate_bias == nullptr && gate_scale == nullptr && up_bias == nullptr && \
-                              up_scale == nullptr && shares == nullptr && is_usual(act, limit);      \
+                              up_scale == nullptr && shares == nullptr && is_silu_glu(act, limit);   \
         moe_wide<Type, NT>(ORDERED_OF, STACK_OF, WidePaired{between, n, hidden, is_plain});          \
     }                                                                                                \
     KERNEL_CLUSTER2(384, moe_wide_rows__##name##_##NT)(const Batch*, ORDERED, STACK, float* y) {     \
-        moe_wide<Type, NT>(ORDERED_OF, STACK_OF, WidePacked{y, n_strips * 16});                      \
+        moe_wide<Type, NT>(ORDERED_OF, STACK_OF, WidePacked{y, n_panels * 16});                      \
     }
 #define MOE_WIDE(name, Type) MOE_WIDE_AT(name, Type, 64) MOE_WIDE_AT(name, Type, 128)
 #define MOE_WIDE_OF(name, Type) MOE_WIDE(name, Type)

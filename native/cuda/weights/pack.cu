@@ -21,9 +21,9 @@ struct Source {
 
 // A warp for each packed row.
 template <class T>
-__device__ void measure(const Source<T>& source, int n_strips, float* factors, int packed_step) {
+__device__ void measure(const Source<T>& source, int n_panels, float* factors, int packed_step) {
     const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x & 31;
-    if (row >= n_strips * 16 || source.order == 2 - (row >> 3 & 1)) return;
+    if (row >= n_panels * 16 || source.order == 2 - (row >> 3 & 1)) return;
     const u8* at = source.row(row);
     int limit = NO_LIMIT;
     for (int i = lane; i < (at == nullptr ? 0 : source.n_blocks); i += 32)
@@ -35,11 +35,11 @@ __device__ void measure(const Source<T>& source, int n_strips, float* factors, i
 }
 
 template <class T>
-__device__ void pack(const Source<T>& source, const u8* points, int n_strips, int n_tiles, const float* factors,
+__device__ void pack(const Source<T>& source, const u8* points, int n_panels, int n_tiles, const float* factors,
                      u8* tiles, int packed_step) {
     typedef typename Block<T>::Kind Kind;
     const u64 id = u64(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-    if (id >= u64(n_strips) * n_tiles) return;
+    if (id >= u64(n_panels) * n_tiles) return;
     const Out out = {tiles + u64(blockIdx.y) * packed_step * 16 + id * Tile<Kind>::bytes, int(threadIdx.x & 31),
                      source.order == 2};
     const int row = int(id / n_tiles) * 16 + out.g(), first = int(id % n_tiles) * (256 / Block<T>::columns);
@@ -50,13 +50,13 @@ __device__ void pack(const Source<T>& source, const u8* points, int n_strips, in
 }
 
 #define PACKERS(name, T)                                                                                         \
-    KERNEL(measure_##name)(const u8* source, int source_rows, int n_rows, int n_blocks, int order, int n_strips, \
+    KERNEL(measure_##name)(const u8* source, int source_rows, int n_rows, int n_blocks, int order, int n_panels, \
                            float* factors, int packed_step) {                                                    \
-        measure<T>({source, source_rows, n_rows, n_blocks, order}, n_strips, factors, packed_step);              \
+        measure<T>({source, source_rows, n_rows, n_blocks, order}, n_panels, factors, packed_step);              \
     }                                                                                                            \
-    KERNEL(pack_##name)(const u8* source, int source_rows, int n_rows, int n_blocks, int order, int n_strips,    \
+    KERNEL(pack_##name)(const u8* source, int source_rows, int n_rows, int n_blocks, int order, int n_panels,    \
                         int n_tiles, const float* factors, u8* tiles, int packed_step, const u8* points) {       \
-        pack<T>({source, source_rows, n_rows, n_blocks, order}, points, n_strips, n_tiles, factors, tiles,       \
+        pack<T>({source, source_rows, n_rows, n_blocks, order}, points, n_panels, n_tiles, factors, tiles,       \
                 packed_step);                                                                                    \
     }
 ALL_BLOCKS(PACKERS)

@@ -107,13 +107,13 @@ struct Tile<F16> {
     static constexpr bool has_nibbles = false;
     struct Scales {};
     __device__ __forceinline__ static Scales scales(const u8*, int) { return {}; }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales&, int lane, int k16, u32 a[4]) {
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales&, int lane, int k16, u32 a[4]) {
         const Words4 v = *reinterpret_cast<const Words4*>(tile + k16 * 512 + lane * 16);
         a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
     }
 };
 // Weights of 8 bits plus 128; of two mma a lane has 16 bytes, four of row g and four of row g + 8 for each.
-__device__ __forceinline__ void open_bytes(const u8* tile, u32 pair, int lane, int k16, u32 a[4]) {
+__device__ __forceinline__ void unpack_bytes(const u8* tile, u32 pair, int lane, int k16, u32 a[4]) {
     const Words4 v = *reinterpret_cast<const Words4*>(tile + (k16 >> 1) * 512 + lane * 16);
     const u32 low = k16 & 1 ? v.z : v.x, high = k16 & 1 ? v.w : v.y;
     const u32 minus = half_mul(pair, 0x80808080u);  // -128 in units of the fields
@@ -133,8 +133,8 @@ struct Tile<Q8_0> {
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return *reinterpret_cast<const Words2*>(tile + 4096 + lane * 8);
     }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        open_bytes(tile, k16 & 8 ? s.y : s.x, lane, k16, a);
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+        unpack_bytes(tile, k16 & 8 ? s.y : s.x, lane, k16, a);
     }
 };
 
@@ -147,8 +147,8 @@ struct Tile<Wide> {
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return *reinterpret_cast<const Words4*>(tile + 4096 + lane * 16);
     }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        open_bytes(tile, select_word(s, k16 >> 2), lane, k16, a);
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+        unpack_bytes(tile, select_word(s, k16 >> 2), lane, k16, a);
     }
 };
 
@@ -161,21 +161,21 @@ template <class A>
 constexpr bool is_same<A, A> = true;
 // Operands A of four mma, number k64 (0 to 3) of a tile.
 template <class T>
-__device__ __forceinline__ void open_four(const u8* tile, const typename Tile<T>::Scales& s, int lane, int k64,
-                                          u32 (&a)[4][4]) {
+__device__ __forceinline__ void unpack_four(const u8* tile, const typename Tile<T>::Scales& s, int lane, int k64,
+                                            u32 (&a)[4][4]) {
     if constexpr (is_same<T, Q6_K>) {
         const Words4 v = nibble_words(tile, lane, k64);
         Words2 h = *reinterpret_cast<const Words2*>(tile + 2048 + (k64 >> 1) * 512 + lane * 16 + (k64 & 1) * 8);
         keep_in_registers(h.x, h.y);
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            Tile<Q6_K>::open_words(select_word(v, e), e < 2 ? h.x : h.y, s, lane, k64 * 4 + e, a[e]);
+            Tile<Q6_K>::unpack_words(select_word(v, e), e < 2 ? h.x : h.y, s, lane, k64 * 4 + e, a[e]);
     } else if constexpr (Tile<T>::has_nibbles) {
         const Words4 v = nibble_words(tile, lane, k64);
 #pragma unroll
-        for (int e = 0; e < 4; e++) Tile<T>::open_word(select_word(v, e), tile, s, lane, k64 * 4 + e, a[e]);
+        for (int e = 0; e < 4; e++) Tile<T>::unpack_word(select_word(v, e), tile, s, lane, k64 * 4 + e, a[e]);
     } else {
 #pragma unroll
-        for (int e = 0; e < 4; e++) Tile<T>::open(tile, s, lane, k64 * 4 + e, a[e]);
+        for (int e = 0; e < 4; e++) Tile<T>::unpack(tile, s, lane, k64 * 4 + e, a[e]);
     }
 }

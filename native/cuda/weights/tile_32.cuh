@@ -20,11 +20,11 @@ struct Nibbles32 {
         const Words2 w = *reinterpret_cast<const Words2*>(tile + quants + lane * 8);
         return {{w.x, w.y}, {0, 0}};
     }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+        unpack_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
     }
-    __device__ __forceinline__ static void open_word(u32 v, const u8* tile, const Scales& s, int lane, int k16,
-                                                     u32 a[4]) {
+    __device__ __forceinline__ static void unpack_word(u32 v, const u8* tile, const Scales& s, int lane, int k16,
+                                                       u32 a[4]) {
         const u32 u = v >> 8;
         const u32 pair = s.pairs[k16 >> 3], add = HAS_MINIMA ? s.minima[k16 >> 3] : half_mul(pair, MINUS);
         u32 fields[4] = {v & 0x000f000fu, v & 0x00f000f0u, u & 0x000f000fu, u & 0x00f000f0u};
@@ -59,10 +59,10 @@ struct Tile<IQ4_NL> {
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return *reinterpret_cast<const Words2*>(tile + 2048 + lane * 8);
     }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+        unpack_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
     }
-    __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
+    __device__ __forceinline__ static void unpack_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 pair = k16 & 8 ? s.y : s.x;
         const u32 minus = half_mul(pair, 0x80808080u);  // -128 in units of the fields
         const u32 early = iq4_values(v & 0xffffu), late = iq4_values(v >> 16);
@@ -91,10 +91,10 @@ struct E2M1Tile {
         }
         return s;
     }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+        unpack_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
     }
-    __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
+    __device__ __forceinline__ static void unpack_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 pair = s.pairs[k16 / (16 / n)];
         const u32 sign = 0x80008000u, rest = 0x0e000e00u;
         a[0] = half_mul(v & (sign | rest), half_low(pair));

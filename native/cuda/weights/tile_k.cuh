@@ -40,10 +40,10 @@ struct Tile<Q4_K> {
         s.b[1] = half_fma(and_or(second >> 6, 0x03f003f0u, 0x3c003c00u), unit_b, half_negated(unit_b));
         return s;
     }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+        unpack_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
     }
-    __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
+    __device__ __forceinline__ static void unpack_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 u = v >> 8;
         const u32 first = s.a[k16 >> 3], second = s.b[k16 >> 3];
         const u32 first_minus = half_negated(half_high(first)), second_minus = half_negated(half_high(second));
@@ -63,11 +63,11 @@ struct Tile<Q5_K> {
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return Tile<Q4_K>::scales_at(tile + 2560, lane);
     }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+        unpack_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
     }
-    __device__ __forceinline__ static void open_word(u32 v, const u8* tile, const Scales& s, int lane, int k16,
-                                                     u32 a[4]) {
+    __device__ __forceinline__ static void unpack_word(u32 v, const u8* tile, const Scales& s, int lane, int k16,
+                                                       u32 a[4]) {
         const u32 u = v >> 8;
         const u32 h = select_word(*reinterpret_cast<const Words4*>(tile + 2048 + lane * 16), k16 >> 2);
         const u32 h0 = fifth_bits(h, k16, 0), h1 = fifth_bits(h, k16, 1);
@@ -102,12 +102,12 @@ struct Tile<Q6_K> {
         s.pairs[3] = half_mul(half_add(pick_bytes(w.y, 0x64646464u, 0x4342), minus), d);
         return s;
     }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
         const u8* uppers = tile + 2048 + (k16 >> 3) * 512 + lane * 16;
         const u32 h = select_word(*reinterpret_cast<const Words4*>(uppers), k16 >> 1 & 3);
-        open_words(nibble_word(tile, lane, k16), h, s, lane, k16, a);
+        unpack_words(nibble_word(tile, lane, k16), h, s, lane, k16, a);
     }
-    __device__ __forceinline__ static void open_words(u32 v, u32 h, const Scales& s, int lane, int k16, u32 a[4]) {
+    __device__ __forceinline__ static void unpack_words(u32 v, u32 h, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 u = v >> 8;
         const u32 pair = s.pairs[k16 >> 2];
         const u32 minus = half_mul(pair, 0x82008020u);  // -32 in units of the fields: 2^-24, 2^-20
@@ -152,7 +152,7 @@ struct Tile<Q2_K> {
         }
         return s;
     }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 v = pair_word(tile, lane, k16);
         const u32 pair = s.pairs[k16 >> 2], minus = s.minus[k16 >> 2];
         const u32 later = half_mul(pair, SIXTEENTHS);
@@ -173,7 +173,7 @@ struct Tile<Q3_K> {
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return Tile<Q6_K>::scales_at(tile + 1536, lane);
     }
-    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+    __device__ __forceinline__ static void unpack(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 v = pair_word(tile, lane, k16);
         const u32 h = select_word(*reinterpret_cast<const Words4*>(tile + 1024 + lane * 16), k16 >> 2);
         const int e = k16 & 3;

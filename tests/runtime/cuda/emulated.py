@@ -299,7 +299,7 @@ class HopperDevice(EmulatedDevice):
     macros = ("WOOLLY_EMULATED=90", "WOOLLY_NAME=q4_k", "WOOLLY_TYPE=Q4_K")
     names = (
         *("embed", "rows", "pack"),
-        *(f"linear_{name}" for name in ("one", "few", "some", "wide", "chain", "parts")),
+        *(f"linear_{name}" for name in ("gemv", "rows8", "rows32", "wgmma", "splitk", "support")),
     )
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(
 # PTX, for machine code would take several times as long: of the generation with all instructions in use. The oldest is
 # rare, for the emulated GPU has its branches; but some sources have kernels for that one alone.
 TARGET = "compute_90a"
-OLDEST = [path for path in compiling.sources() if path.stem in ("linear_many", "moe_many")]
+OLDEST = [path for path in compiling.sources() if path.stem in ("linear_mma", "moe_many")]
 UNITS = [
     *((path, compiling.PORTABLE if path in OLDEST else TARGET) for path in compiling.sources()),
     *(

@@ -31,7 +31,7 @@ def test_hopper_kernels_are_launched():
     """Those that have been left out before, on a GPU with as many multiprocessors as an H100 or H200."""
     cases, device = all_cases(), DryDevice()
     launched = set().union(*(kernels_of(cases[name], device) for name in ("every-Q4_K-512", "every-Q4_K-4096")))
-    assert {"linear_some__q4_k_16_kept", "linear_some__q4_k_32_kept", "linear_wide__q4_k_160"} <= launched
+    assert {"linear_rows32__q4_k_16_regs", "linear_rows32__q4_k_32_regs", "linear_wgmma__q4_k_160"} <= launched
     launched = kernels_of(cases["every-moe-Q4_K"], device)
     assert {f"moe_wide_{kind}__q4_k_{n}" for kind in ("pairs", "rows") for n in (64, 128)} <= launched
     launched = kernels_of(cases["attend-every-128-f16"], device)
@@ -58,14 +58,14 @@ def test_kernels_excluded_for_hopper_are_exactly_those_never_launched_there():
     device = DryDevice()
     wide, some = (
         set(re.findall(rf"#define {name}_IS_TOO_LARGE_(\w+) 1", (compile.HERE / "linears" / file).read_text()))
-        for name, file in (("WIDE", "linear_wide.cu"), ("SOME", "linear_some.cu"))
+        for name, file in (("WGMMA", "linear_wgmma.cu"), ("ROWS32", "linear_rows32.cu"))
     )
     launched = set().union(*(kernels_of(case, device) for name, case in all_cases().items() if "every-" in name))
     assert wide and some
     for kind in compile.kinds():
-        assert (f"linear_wide__{kind}_160" in launched) == (kind not in wide), kind
-        assert (f"linear_some__{kind}_16_kept" in launched) == (kind not in some), kind
-        assert (f"linear_some__{kind}_32_kept" in launched) == (kind not in some), kind
+        assert (f"linear_wgmma__{kind}_160" in launched) == (kind not in wide), kind
+        assert (f"linear_rows32__{kind}_16_regs" in launched) == (kind not in some), kind
+        assert (f"linear_rows32__{kind}_32_regs" in launched) == (kind not in some), kind
     for type, wide_columns in (("f16", (64, 80, 96, 128)), ("q8_0", (64, 128))):
         for columns in wide_columns:
             assert f"attend_wide_{type}_{columns}" in launched

@@ -57,8 +57,8 @@ def run(device, made: Case, counts, folder) -> tuple[list[np.ndarray], set[str]]
 @pytest.mark.parametrize(
     ("n_columns", "kernels"),
     [
-        (4096, {"linear_few__q4_k_kept", "linear_some__q4_k_16_kept", "linear_some__q4_k_32_kept"}),
-        (4352, {"linear_few__q4_k", "linear_some__q4_k_16"}),
+        (4096, {"linear_rows8__q4_k_regs", "linear_rows32__q4_k_16_regs", "linear_rows32__q4_k_32_regs"}),
+        (4352, {"linear_rows8__q4_k", "linear_rows32__q4_k_16"}),
     ],
 )
 @pytest.mark.parametrize("is_glu", [False, pytest.param(True, marks=rare)])
@@ -74,26 +74,26 @@ def test_few_row_kernels_match_many_row_kernels(n_columns, kernels, is_glu, tmp_
 @pytest.mark.parametrize(
     ("n_columns", "n_processors", "counts", "kernels"),
     [
-        # Slices of one item are dealt to several pairs, and linear_sum adds them up.
-        (2304, 64, (33,), {"linear_wide__q4_k_64", "linear_sum"}),
+        # Slices of one item are dealt to several pairs, and linear_reduce adds them up.
+        (2304, 64, (33,), {"linear_wgmma__q4_k_64", "linear_reduce"}),
         # Pairs begin items that others end.
-        (768, 6, (65, 200), {"linear_wide__q4_k_128", "linear_wide__q4_k_160"}),
+        (768, 6, (65, 200), {"linear_wgmma__q4_k_128", "linear_wgmma__q4_k_160"}),
         # Four blocks hand the sum on.
-        (4352, 8, (21, 33), {"linear_chain__q4_k_32", "linear_chain__q4_k_64"}),
+        (4352, 8, (21, 33), {"linear_splitk__q4_k_32", "linear_splitk__q4_k_64"}),
     ],
 )
-@pytest.mark.parametrize("is_own", [pytest.param(False, marks=rare), True])
+@pytest.mark.parametrize("is_fused", [pytest.param(False, marks=rare), True])
 def test_many_row_kernels_match_those_of_all_generations(
-    n_columns, n_processors, counts, kernels, is_own, tmp_path, monkeypatch
+    n_columns, n_processors, counts, kernels, is_fused, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(linears, "_WIDEST_FROM", 161)
-    monkeypatch.setattr(linears, "_MIN_HIGH", 1 if is_own else 100)
+    monkeypatch.setattr(linears, "_MIN_W_BLOCKS", 1 if is_fused else 100)
     made, device = case(n_columns, 300 if n_columns == 768 else 140), HopperDevice()
     device.n_processors = n_processors
     ours, launched = run(device, made, counts, tmp_path)
     prepared = {name for name in launched if "prepare" in name}
     assert launched - prepared == kernels
-    assert bool(prepared) == (not is_own or max(counts) > 64)
+    assert bool(prepared) == (not is_fused or max(counts) > 64)
     (want,), _ = run(EmulatedDevice(), made, (N_TOKENS,), tmp_path)
     for values in ours:
         np.testing.assert_array_equal(values, want[np.arange(len(values)) % N_TOKENS])
@@ -102,7 +102,7 @@ def test_many_row_kernels_match_those_of_all_generations(
 @pytest.mark.parametrize("n_processors", [pytest.param(16, marks=rare), 8])
 def test_chain_of_blocks_takes_two_kinds_of_matrices(n_processors, tmp_path, monkeypatch):
     """One team has all matrices one after another, or two have them at once: the bits are those of one row."""
-    monkeypatch.setattr(linears, "_MIN_HIGH", 1)
+    monkeypatch.setattr(linears, "_MIN_W_BLOCKS", 1)
 
     def make(rng):
         kinds = {"q": (GGMLType.Q4_K, 140), "k": (GGMLType.Q4_K, 8), "v": (GGMLType.Q6_K, 24)}
@@ -117,7 +117,7 @@ def test_chain_of_blocks_takes_two_kinds_of_matrices(n_processors, tmp_path, mon
     device = HopperDevice()
     device.n_processors = n_processors
     (one, many), launched = run(device, Case("two kinds", "join", make, build, "linears"), (1, 60), tmp_path)
-    assert launched == {"linear_one__q4_k_q6_k_single", "linear_chain__q4_k_q6_k_64"}
+    assert launched == {"linear_gemv__q4_k_q6_k_k4096", "linear_splitk__q4_k_q6_k_64"}
     np.testing.assert_array_equal(many[0], one[0])
     np.testing.assert_array_equal(many[N_TOKENS:], many[: 60 - N_TOKENS])
 
@@ -129,31 +129,31 @@ PAIRS = """
 KERNEL_CLUSTER2(32, swap)(const int* x, int* y, int one) {
     DYNAMIC_SHARED(shared);
     const u32 barrier = shared_address(shared + 128);
-    if (threadIdx.x == 0) barrier_start(barrier, 1), barriers_started();
-    pair_sync();
-    if (threadIdx.x == 0) barrier_expect(barrier, 32);
+    if (threadIdx.x == 0) mbarrier_init(barrier, 1), mbarrier_init_fence();
+    cluster_sync();
+    if (threadIdx.x == 0) mbarrier_expect_tx(barrier, 32);
     if (threadIdx.x == 0)
-        bulk_copy_to_pair(shared_address(shared + 16 * (blockIdx.x & 1)), x + 4 * blockIdx.x, 16, barrier, 0);
-    barrier_wait(barrier, 0);
+        bulk_copy_multicast(shared_address(shared + 16 * (blockIdx.x & 1)), x + 4 * blockIdx.x, 16, barrier, 0);
+    mbarrier_wait(barrier, 0);
     const int other = (int(blockIdx.x) & 1) ^ 1, any = __syncthreads_or(32 * blockIdx.x + threadIdx.x == one);
     if (threadIdx.x < 4) y[4 * blockIdx.x + threadIdx.x] = reinterpret_cast<int*>(shared)[4 * other + threadIdx.x];
     if (threadIdx.x == 4) y[16 + blockIdx.x] = any;
-    pair_sync();
+    cluster_sync();
 }
 KERNEL(arrives_twice)(int*) {
     DYNAMIC_SHARED(shared);
-    if (threadIdx.x == 0) barrier_start(shared_address(shared), 2), barrier_arrive(shared_address(shared));
-    if (threadIdx.x == 0) barrier_expect(shared_address(shared), 16), barrier_arrive(shared_address(shared));
+    if (threadIdx.x == 0) mbarrier_init(shared_address(shared), 2), mbarrier_arrive(shared_address(shared));
+    if (threadIdx.x == 0) mbarrier_expect_tx(shared_address(shared), 16), mbarrier_arrive(shared_address(shared));
 }
 KERNEL(waits_for_ever)(int*) {
     DYNAMIC_SHARED(shared);
-    if (threadIdx.x == 0) barrier_start(shared_address(shared), 1);
+    if (threadIdx.x == 0) mbarrier_init(shared_address(shared), 1);
     __syncthreads();
-    barrier_wait(shared_address(shared), 0);
+    mbarrier_wait(shared_address(shared), 0);
 }
 KERNEL(waits_for_a_later_block)(u32* flag) {
-    if (blockIdx.x == 1) store_for_blocks(flag, 1);
-    while (!load_of_blocks(flag)) wait_for_blocks();
+    if (blockIdx.x == 1) store_release(flag, 1);
+    while (!load_acquire(flag)) spin_wait();
 }
 """
 

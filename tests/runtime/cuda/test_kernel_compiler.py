@@ -21,7 +21,7 @@ from woolly.runtime.gpu.device import Address
 
 SOURCES = {
     "rows.cu": "KERNEL(add)() {}\nKERNEL(scale)() {}\n",
-    "linear_one.cu": "#define ONE(name) KERNEL_THREADS(512, linear_one__##name)() {}\n",
+    "linear_gemv.cu": "#define ONE(name) KERNEL_THREADS(512, linear_gemv__##name)() {}\n",
     "rank.cu": "KERNEL(rank_parts)() {}\n",
     "pack.cu": "#define PACK(name) KERNEL(pack_##name)() {}\n",
     "weights/tile.cuh": "#define TILE_TYPES(X) \\\n    X(q8_0, Q8_0) \\\n    X(q4_k, Q4_K)\n",
@@ -77,27 +77,27 @@ def files(tmp_path):
 
 def test_kernels_of_a_model_are_compiled_once(kernel_compiler, tmp_path, caplog):
     jit = kernel_compiler.kernels_of("sm_90a")
-    jit.precompile(["add", "linear_one__q4_k", "linear_one__q4_k_long", "scale"])
-    assert sorted(FakeCompiler.all) == sorted([("linear_one", "q4_k"), ("rows", ""), *ALWAYS])
+    jit.precompile(["add", "linear_gemv__q4_k", "linear_gemv__q4_k_long", "scale"])
+    assert sorted(FakeCompiler.all) == sorted([("linear_gemv", "q4_k"), ("rows", ""), *ALWAYS])
     assert "compiling CUDA kernels of this model for sm_90a: 4 units" in caplog.text
-    assert files(tmp_path) == ["linear_one-q4_k.bin", "pack.bin", "rank.bin", "rows.bin"]
-    image = jit.find("linear_one__q4_k_long").data()
-    assert image.startswith(b"linear_one q4_k sm_90a")
+    assert files(tmp_path) == ["linear_gemv-q4_k.bin", "pack.bin", "rank.bin", "rows.bin"]
+    image = jit.find("linear_gemv__q4_k_long").data()
+    assert image.startswith(b"linear_gemv q4_k sm_90a")
     # The next process compiles nothing and says nothing; another kind of weights compiles that kind alone.
     caplog.clear()
     FakeCompiler.all.clear()
     later = kernel_compiler.kernels_of("sm_90a")
-    later.precompile(["add", "linear_one__q4_k"])
-    assert FakeCompiler.all == [] and caplog.text == "" and later.find("linear_one__q4_k").data() == image
-    later.precompile(["linear_one__q8_0", "add"])
-    assert FakeCompiler.all == [("linear_one", "q8_0")]
+    later.precompile(["add", "linear_gemv__q4_k"])
+    assert FakeCompiler.all == [] and caplog.text == "" and later.find("linear_gemv__q4_k").data() == image
+    later.precompile(["linear_gemv__q8_0", "add"])
+    assert FakeCompiler.all == [("linear_gemv", "q8_0")]
 
 
 def test_undeclared_kernel_is_compiled_on_demand(kernel_compiler):
     jit = kernel_compiler.kernels_of("sm_90a")
     assert jit.find("scale").kernels == ("add", "scale") and jit.find("add") is jit.find("scale")
     assert FakeCompiler.all == [("rows", "")]
-    assert jit.find("no_such_kernel") is None and jit.find("linear_one__none") is None
+    assert jit.find("no_such_kernel") is None and jit.find("linear_gemv__none") is None
 
 
 @pytest.mark.parametrize(
@@ -149,13 +149,13 @@ def test_recently_used_compilations_are_kept_and_others_removed(kernel_compiler,
 def test_concurrent_processes_leave_complete_files(kernel_compiler, tmp_path):
     jits = [kernel_compiler.kernels_of("sm_90a") for _ in range(4)]
     threads = [
-        threading.Thread(target=jit.precompile, args=(["add", "linear_one__q8_0"],)) for jit in jits for _ in range(2)
+        threading.Thread(target=jit.precompile, args=(["add", "linear_gemv__q8_0"],)) for jit in jits for _ in range(2)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert files(tmp_path) == ["linear_one-q8_0.bin", "pack.bin", "rank.bin", "rows.bin"]
+    assert files(tmp_path) == ["linear_gemv-q8_0.bin", "pack.bin", "rank.bin", "rows.bin"]
     FakeCompiler.all.clear()
     assert kernel_compiler.kernels_of("sm_90a").find("add").data().startswith(b"rows") and FakeCompiler.all == []
 

@@ -14,7 +14,7 @@ from tests.runtime.cuda.harness import CaseProgram
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch
-from woolly.runtime.cuda.ops import some
+from woolly.runtime.cuda.ops import rows32
 
 # A case for each kind of tiles, then each way to fuse.
 PLAIN = [
@@ -80,7 +80,7 @@ def test_gpu_with_little_shared_memory_gives_the_same_bits(name, has_few, tmp_pa
             state = program.new_state(N_PAGES, N_PAGES)
             values[kilobytes] = program.run(Batch.of([(np.arange(3), 0, [0])], range(3)), state).copy()
             alone = program.run(Batch.of([(np.arange(1), 0, [0])], [0]), state).copy()
-        few = [one for one in program.emitter.launches[-1] if one.kernel.startswith("linear_few")]
+        few = [one for one in program.emitter.launches[-1] if one.kernel.startswith("linear_rows8")]
         assert bool(few) == (has_few or kilobytes == 227)
         np.testing.assert_array_equal(alone[0], values[kilobytes][0])
         device.close()
@@ -136,14 +136,14 @@ def test_some_row_kernels_match_many_row_kernels(type, n_columns, is_glu, tmp_pa
         values = [p.linear(x, name) for name in names]
         return p.glu(*values) if is_glu else p.embed("r") + values[0] * 0.5
 
-    case, rows = Case("some", "linears", make, build, "linears"), []
+    case, rows = Case("rows32", "linears", make, build, "linears"), []
     for generations in ((), (80,)):
-        monkeypatch.setattr(some, "_GENERATIONS", generations)
+        monkeypatch.setattr(rows32, "_GENERATIONS", generations)
         device = EmulatedDevice()
         with case.open(tmp_path) as file:
             program = CaseProgram(device, fuse(case.plan(file)), file.tensors)
             kernels = {one.kernel.partition("__")[0] for one in program.emitter.launches[-1]}
-            assert ("linear_some" in kernels) == bool(generations)
+            assert ("linear_rows32" in kernels) == bool(generations)
             state = program.new_state(N_PAGES, N_PAGES)
             runs = [Batch.of([(np.arange(n), 0, [0])], range(n)) for n in (9, 16, 21)]
             rows.append(np.concatenate([program.run(run, state) for run in runs]))
@@ -163,14 +163,14 @@ def test_some_row_kernels_follow_few_row_kernels(n_processors, most, tmp_path):
         types = {"x": GGMLType.F32, "w": GGMLType.Q4_K}
         return {f"{name}.weight": random_weight(rng, types[name], n, 4096) for name, n in widths.items()}
 
-    case, device = Case("some", "linears", make, lambda p: p.linear(p.embed("x"), "w"), "linears"), EmulatedDevice()
+    case, device = Case("rows32", "linears", make, lambda p: p.linear(p.embed("x"), "w"), "linears"), EmulatedDevice()
     device.kernels_for, device.n_processors = 90, n_processors
     with case.open(tmp_path) as file:
         launches = CaseProgram(device, fuse(case.plan(file)), file.tensors).emitter.launches[-1]
     device.close()
     ranges = [(one.least, one.most, one.kernel) for one in launches if one.dimensions(one.most, one.most) is not None]
-    every = [(9, 16, "linear_some__q4_k_16_kept"), (17, 32, "linear_some__q4_k_32_kept")][: most // 16]
-    assert [one for one in ranges if "some" in one[2]] == every
+    every = [(9, 16, "linear_rows32__q4_k_16_regs"), (17, 32, "linear_rows32__q4_k_32_regs")][: most // 16]
+    assert [one for one in ranges if "rows32" in one[2]] == every
     for n in range(1, 100):
         found = [name for least, end, name in ranges if least <= n <= end and "__" in name]
         assert len(found) == 1, (n, found)
@@ -187,10 +187,10 @@ def test_every_row_count_has_one_kernel_for_each_matrix(name, generation, tmp_pa
     device.kernels_for, device.n_processors = generation, 132
     with case.open(tmp_path) as file:
         program = CaseProgram(device, fuse(case.plan(file)), file.tensors)
-    products = ("linear_one", "linear_few", "linear_wide", "linear_many")
+    products = ("linear_gemv", "linear_rows8", "linear_wgmma", "linear_mma")
     launches = [one for one in program.emitter.launches[-1] if one.kernel.startswith(products)]
     # The kernel of one row is there once for each kind of tiles.
-    n_kinds = len({one.kernel for one in launches if one.kernel.startswith("linear_few") and one.most == 8})
+    n_kinds = len({one.kernel for one in launches if one.kernel.startswith("linear_rows8") and one.most == 8})
     for n_rows in [*range(1, 300), 512, 528, 529, 1056, 2048]:
         found = [one.kernel for one in launches if one.dimensions(n_rows, n_rows) is not None]
         assert len(found) == n_kinds > 0, (n_rows, found)
@@ -204,24 +204,26 @@ def test_blocks_that_wait_for_others_are_launched_in_groups(generation, kind, fe
     with case.open(tmp_path) as file:
         program = CaseProgram(device, fuse(case.plan(file)), file.tensors)
     groups = {one.kernel.partition("__")[0]: one.group for one in program.emitter.launches[-1] if "__" in one.kernel}
-    assert groups.pop("linear_wide", 2) == 2 and groups.pop("linear_few") == few and set(groups.values()) <= {1}, groups
+    assert groups.pop("linear_wgmma", 2) == 2 and groups.pop("linear_rows8") == few and set(groups.values()) <= {1}, (
+        groups
+    )
     device.close()
 
 
-WALKS = """
-#include "primitives/stream_k.cuh"
+SCHEDULES = """
+#include "linears/stream_k.cuh"
 
 // How often each slice of each item is computed; a thread is a pair of blocks. What one begins, the next must end.
 KERNEL(count_slices)(u32* counts, int n_pairs, int n_items, int n_tiles, int n_splits, u32* n_begun, u32* n_ended) {
     const int pair = threadIdx.x;
     if (pair >= n_pairs) return;
-    Walk walk(pair, n_pairs, n_items, n_tiles, n_splits);
-    Part part;
+    StreamKScheduler scheduler(pair, n_pairs, n_items, n_tiles, n_splits);
+    WorkRange part;
     bool is_first = true;
-    while (walk.next(part)) {
+    while (scheduler.next(part)) {
         const int number = part.number / n_splits;
-        for (int i = part.first; i < part.end; i++) atomicAdd(counts + number * walk.n_slices + i, 1u);
-        if (n_splits == 1 && part.end < walk.n_slices) atomicAdd(n_begun + pair, is_first ? 1u : 100u);
+        for (int i = part.first; i < part.end; i++) atomicAdd(counts + number * scheduler.n_slices + i, 1u);
+        if (n_splits == 1 && part.end < scheduler.n_slices) atomicAdd(n_begun + pair, is_first ? 1u : 100u);
         if (n_splits == 1 && part.first > 0) atomicAdd(n_ended + pair, 1u);
         is_first = false;
     }
@@ -230,8 +232,8 @@ KERNEL(count_slices)(u32* counts, int n_pairs, int n_items, int n_tiles, int n_s
 
 
 def test_pairs_of_blocks_compute_each_slice_of_each_item_once(tmp_path):
-    (tmp_path / "walks.cu").write_text(WALKS)
-    device = EmulatedDevice(tmp_path / "walks.cu")
+    (tmp_path / "schedules.cu").write_text(SCHEDULES)
+    device = EmulatedDevice(tmp_path / "schedules.cu")
     for n_pairs, n_tiles, n_splits in ((66, 50, 1), (66, 5, 2), (57, 16, 1), (66, 5, 1), (8, 1, 1), (1, 3, 1)):
         n_slices = 16 if n_splits > 1 else min(n_tiles, 16)
         for n_items in range(n_splits, 5 * n_pairs + 1, n_splits):

@@ -59,12 +59,12 @@ def opened(device, *raws: Raw, chunk=1 << 20):
     assert tiles.n_matrices == (shape[0] if len(shape) == 3 else 1)
     if len(raws) == 1:
         assert packed_bytes(weights[0]) == tiles.n_bytes
-    values = np.empty((tiles.n_matrices, 16 * tiles.n_strips, 256 * tiles.n_tiles), np.float32)
-    factors = np.empty((tiles.n_matrices, 16 * tiles.n_strips, 1), np.float32)
+    values = np.empty((tiles.n_matrices, 16 * tiles.n_panels, 256 * tiles.n_tiles), np.float32)
+    factors = np.empty((tiles.n_matrices, 16 * tiles.n_panels, 1), np.float32)
     out = device.allocate(values[0].nbytes)
     for i in range(tiles.n_matrices):
         at = Address(tiles.address + i * tiles.stride)
-        device.launch(f"open_{tiles.kind}", (tiles.n_strips * tiles.n_tiles,), 32, 0, (at, tiles.n_tiles, out))
+        device.launch(f"unpack_{tiles.kind}", (tiles.n_panels * tiles.n_tiles,), 32, 0, (at, tiles.n_tiles, out))
         device.download(out, values[i])
         device.download(tiles.factors + i * tiles.stride, factors[i])
     device.free(out)

@@ -60,9 +60,9 @@ class Tiles:
     n_matrices: int = 1
 
     @property
-    def n_strips(self) -> int:
+    def n_panels(self) -> int:
         """Strips of 16 packed rows; the last is filled up with zeros."""
-        return _strips(self.n_rows, self.is_paired)
+        return _n_panels(self.n_rows, self.is_paired)
 
     @property
     def n_tiles(self) -> int:
@@ -72,12 +72,12 @@ class Tiles:
     @property
     def stride(self) -> int:
         """Bytes from one matrix to the next."""
-        return _matrix_bytes(self.kind, self.n_strips, self.n_tiles)
+        return _matrix_bytes(self.kind, self.n_panels, self.n_tiles)
 
     @property
     def factors(self) -> Address:
         """Where the factors of the first matrix are."""
-        return self.address + self.n_strips * self.n_tiles * _BYTES[self.kind]
+        return self.address + self.n_panels * self.n_tiles * _BYTES[self.kind]
 
     @property
     def n_bytes(self) -> int:
@@ -106,7 +106,7 @@ def packed_bytes(weight: Weight) -> int:
     """Bytes that a matrix, or a matrix for each expert, takes on the device. Pairs take no more but for padding."""
     *experts, rows, columns = weight.shape
     n_tiles = -(-columns // TILE_COLUMNS)
-    return math.prod(experts) * _matrix_bytes(kind_of(weight.type), _strips(rows, False), n_tiles)
+    return math.prod(experts) * _matrix_bytes(kind_of(weight.type), _n_panels(rows, False), n_tiles)
 
 
 def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> Tiles:
@@ -161,23 +161,23 @@ class _Packer:
         self, device: Device, matrix: Address, staged: Address, first: int, n_rows: int, n_matrices: int
     ) -> None:
         shape = self.shape
-        per_strip = TILE_ROWS // 2 if self.order else TILE_ROWS
-        strip, n_strips = first // per_strip, -(-n_rows // per_strip)
-        tiles = matrix + strip * shape.n_tiles * _BYTES[shape.kind]
-        factors = matrix + shape.n_strips * shape.n_tiles * _BYTES[shape.kind] + strip * TILE_ROWS * 4
+        rows_per_panel = TILE_ROWS // 2 if self.order else TILE_ROWS
+        panel, n_panels = first // rows_per_panel, -(-n_rows // rows_per_panel)
+        tiles = matrix + panel * shape.n_tiles * _BYTES[shape.kind]
+        factors = matrix + shape.n_panels * shape.n_tiles * _BYTES[shape.kind] + panel * TILE_ROWS * 4
         name, n_blocks = self.type.name.lower(), shape.n_columns // self.type.block_size
-        source = (staged, self.rows, n_rows, n_blocks, self.order, n_strips)
+        source = (staged, self.rows, n_rows, n_blocks, self.order, n_panels)
         threads, step = 32 * _WARPS, shape.stride // 16
-        rows, tiled = -(-n_strips * TILE_ROWS // _WARPS), -(-n_strips * shape.n_tiles // _WARPS)
+        rows, tiled = -(-n_panels * TILE_ROWS // _WARPS), -(-n_panels * shape.n_tiles // _WARPS)
         device.launch(f"measure_{name}", (rows, n_matrices), threads, 0, (*source, factors, step))
         last = (shape.n_tiles, factors, tiles, step, self.points)
         device.launch(f"pack_{name}", (tiled, n_matrices), threads, 0, (*source, *last))
 
 
-def _strips(n_rows: int, is_paired: bool) -> int:
+def _n_panels(n_rows: int, is_paired: bool) -> int:
     return -(-n_rows // 2 // (TILE_ROWS // 2)) if is_paired else -(-n_rows // TILE_ROWS)
 
 
-def _matrix_bytes(kind: str, n_strips: int, n_tiles: int) -> int:
-    n_bytes = n_strips * (n_tiles * _BYTES[kind] + TILE_ROWS * 4)
+def _matrix_bytes(kind: str, n_panels: int, n_tiles: int) -> int:
+    n_bytes = n_panels * (n_tiles * _BYTES[kind] + TILE_ROWS * 4)
     return -(-n_bytes // 128) * 128

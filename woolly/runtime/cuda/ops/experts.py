@@ -187,7 +187,7 @@ def _hidden(e: Emitter, m: Mixture, x: Mixed) -> Mixed:
         if m.is_wide:
             wide_pairs(e, m, tiles, between, out)
             return out
-        stride, is_paired, least = tiles.n_strips * TILE_ROWS, True, MAX_FEW_ROWS + 1
+        stride, is_paired, least = tiles.n_panels * TILE_ROWS, True, MAX_FEW_ROWS + 1
         gates = ups = e.scratch("moe gate", 4 * m.n_entries * stride)
         many_rows(e, m, x, tiles, gates)
     else:
@@ -223,7 +223,7 @@ def _given(e: Emitter, m: Mixture, role: str, x: Mixed, name: str, least: int = 
         )
         return _Given(y, bias, scale, stride)
     tiles = tiles_of(e, weight)
-    stride = tiles.n_strips * TILE_ROWS
+    stride = tiles.n_panels * TILE_ROWS
     y = e.scratch(name, 4 * m.n_entries * stride)
     if role == "down":
         few_hidden(e, m, x, tiles, y, least)

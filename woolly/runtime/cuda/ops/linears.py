@@ -15,10 +15,10 @@ import numpy as np
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.emitters import emits
-from woolly.runtime.cuda.ops.few import few_rows, heads_of_rows
-from woolly.runtime.cuda.ops.products import NULL, Finish, Input, Matrices, flat, prepared, tile_bytes
+from woolly.runtime.cuda.ops.products import NULL, EpilogueParams, Input, Matrices, flat, prepared, tile_bytes
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
-from woolly.runtime.cuda.ops.some import max_some_rows, some_rows
+from woolly.runtime.cuda.ops.rows8 import launch_heads, launch_rows8
+from woolly.runtime.cuda.ops.rows32 import launch_rows32, max_rows32
 from woolly.runtime.cuda.tiles import Tiles, tiles_of
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter, GridRows
@@ -26,14 +26,14 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 _EPILOGUES = {"none": 0, "residual": 1, "glu": 2}
 
 # Rows that the kernels of many rows take at once.
-_WIDE = (16, 32, 64, 128)
-_MANY = (16, 64)
+_WGMMA_ROWS = (16, 32, 64, 128)
+_MMA_ROWS = (16, 64)
 # Rows that wide kernels prepare themselves, if matrices have as many 128s of rows: else blocks would be too few.
-_MAX_OWN_ROWS, _MIN_HIGH, _MAX_OWN_COLUMNS = 64, 8, 14336
-# linear_chain.cu takes these rows at once; blocks of a team, and the most items that one computes in turn.
-_CHAINED, _CHAIN, _CHAIN_ROUNDS = (32, 64), 4, 2
+_MAX_OWN_ROWS, _MIN_W_BLOCKS, _MAX_FUSED_COLUMNS = 64, 8, 14336
+# linear_splitk.cu takes these rows at once; blocks of a team, and the most items that one computes in turn.
+_SPLITK_ROWS, _SPLITK_BLOCKS, _SPLITK_ROUNDS = (32, 64), 4, 2
 # From 1,793 rows on wide kernels take 160 at once, which opens tiles less often. Tiles of up to 3,456 bytes leave room.
-_WIDEST, _WIDEST_FROM, _WIDEST_BYTES = 160, 1793, 3456
+_WIDEST_ROWS, _WIDEST_FROM, _WIDEST_BYTES = 160, 1793, 3456
 
 
 @dataclass(frozen=True)
@@ -69,29 +69,31 @@ def _linears(e: Emitter, step: Step) -> None:
         elif role == "bias":
             pairs[-1] = (pairs[-1][0], e.vector(weight))
     if epilogue.startswith("glu:"):
-        _gated(e, rows, pairs, step, ACTIVATIONS.index(epilogue.removeprefix("glu:")), scale)
+        _launch_glu(e, rows, pairs, step, ACTIVATIONS.index(epilogue.removeprefix("glu:")), scale)
         return
     residual = e.value(step.inputs[1]) if epilogue == "residual" else NULL
-    finish = Finish(residual, _EPILOGUES[epilogue], scale=scale)
-    _products(e, rows, [_Product(w, b, e.value(y)) for (w, b), y in zip(pairs, step.outputs, strict=True)], finish)
+    epi = EpilogueParams(residual, _EPILOGUES[epilogue], scale=scale)
+    _products(e, rows, [_Product(w, b, e.value(y)) for (w, b), y in zip(pairs, step.outputs, strict=True)], epi)
 
 
-def _gated(e: Emitter, rows: Input, pairs: list[tuple[Weight, Address]], step: Step, gate: int, scale: float) -> None:
+def _launch_glu(
+    e: Emitter, rows: Input, pairs: list[tuple[Weight, Address]], step: Step, gate: int, scale: float
+) -> None:
     """Gate and up in one matrix of pairs if their types are alike, else each to scratch memory and then together."""
     (first, first_bias), (second, second_bias) = pairs
     y, limit, n = e.value(step.output), step.number("limit"), first.shape[0]
     if first.type == second.type != GGMLType.F32 and first.shape == second.shape:
         tiles = tiles_of(e, first, second)
-        finish = Finish(NULL, _EPILOGUES["glu"], gate, limit, scale)
+        epi = EpilogueParams(NULL, _EPILOGUES["glu"], gate, limit, scale)
         # The second matrix has no strips: it lends its bias.
-        matrices = ((tiles.address, first_bias, y, n, tiles.n_strips), (NULL, second_bias, NULL, 0, 0))
-        is_own = _prepare(e, rows, [(tiles, matrices)])
-        _tiled(e, rows, tiles, matrices, finish, is_own)
+        matrices = ((tiles.address, first_bias, y, n, tiles.n_panels), (NULL, second_bias, NULL, 0, 0))
+        is_fused = _prepare(e, rows, [(tiles, matrices)])
+        _launch_tiles(e, rows, tiles, matrices, epi, is_fused)
         return
     a, b = (e.scratch(f"linears {name}", 4 * n * e.max_rows) for name in ("gate", "up"))
-    _products(e, rows, [_Product(first, first_bias, a), _Product(second, second_bias, b)], Finish(scale=scale))
+    _products(e, rows, [_Product(first, first_bias, a), _Product(second, second_bias, b)], EpilogueParams(scale=scale))
     e.launch(
-        "linear_gate",
+        "linear_glu",
         (-(-n // 256), GridRows(rows.kind)),
         256,
         rows.kind,
@@ -111,32 +113,32 @@ def _per_head_linear(e: Emitter, step: Step) -> None:
     (weight,) = step.weights
     heads, _, columns = weight.shape
     rows = Input(e.value(step.inputs[0]), e.kind(step.inputs[0]), columns, heads=heads)
-    _products(e, rows, [_Product(weight, NULL, e.value(step.output))], Finish())
+    _products(e, rows, [_Product(weight, NULL, e.value(step.output))], EpilogueParams())
 
 
 _Groups = dict[str, list[tuple[Tiles, _Product]]]  # by the kind of tiles
 
 
-def _products(e: Emitter, rows: Input, products: Sequence[_Product], finish: Finish) -> None:
+def _products(e: Emitter, rows: Input, products: Sequence[_Product], epi: EpilogueParams) -> None:
     """Matrices of one type go together, three at most."""
     groups: _Groups = {}
     for product in products:
         if product.weight.type == GGMLType.F32:
-            _plain(e, rows, product, finish)
+            _launch_f32(e, rows, product, epi)
         else:
             tiles = tiles_of(e, product.weight)
             groups.setdefault(tiles.kind, []).append((tiles, product))
     parts = [
-        (group[0][0], tuple((t.address, p.bias, p.y, p.n_rows, t.n_strips) for t, p in group[i : i + 3]))
+        (group[0][0], tuple((t.address, p.bias, p.y, p.n_rows, t.n_panels) for t, p in group[i : i + 3]))
         for group in groups.values()
         for i in range(0, len(group), 3)
     ]
-    is_own = _prepare(e, rows, parts)
+    is_fused = _prepare(e, rows, parts)
     if rows.heads == 1 and _is_mixed(groups):
-        _mixed(e, rows, groups, finish, is_own)
+        _mixed(e, rows, groups, epi, is_fused)
         return
     for tiles, matrices in parts:
-        _tiled(e, rows, tiles, matrices, finish, is_own)
+        _launch_tiles(e, rows, tiles, matrices, epi, is_fused)
 
 
 def _is_mixed(groups: _Groups) -> bool:
@@ -145,47 +147,49 @@ def _is_mixed(groups: _Groups) -> bool:
     return sizes.pop("q6_k", 0) == 1 and sizes in ({"q4_k": 2}, {"q5_k": 2})
 
 
-def _mixed(e: Emitter, rows: Input, groups: _Groups, finish: Finish, is_own: bool) -> None:
+def _mixed(e: Emitter, rows: Input, groups: _Groups, epi: EpilogueParams, is_fused: bool) -> None:
     """Few rows by one kernel, whose last matrix is of the second kind; many rows kind by kind."""
     first = next(group for kind, group in groups.items() if kind != "q6_k")
     pairs = [*first, *groups["q6_k"]]
-    matrices = tuple((t.address, p.bias, p.y, p.n_rows, t.n_strips) for t, p in pairs)
+    matrices = tuple((t.address, p.bias, p.y, p.n_rows, t.n_panels) for t, p in pairs)
     largest = groups["q6_k"][0][0]
     both = f"{first[0][0].kind}_q6_k"
-    few_rows(e, rows, largest, matrices, finish, both)
-    some_rows(e, rows, largest, matrices, finish, both)
-    first_many = max_some_rows(e, rows, largest) + 1
-    width = _CHAINED[-1] if _CHAINED else 0
-    if first_many <= width and _is_chained(e, rows, matrices, finish):
-        _chained(e, rows, both, tile_bytes(largest), matrices, finish, width, (first_many, width), is_own)
+    launch_rows8(e, rows, largest, matrices, epi, both)
+    launch_rows32(e, rows, largest, matrices, epi, both)
+    first_many = max_rows32(e, rows, largest) + 1
+    width = _SPLITK_ROWS[-1] if _SPLITK_ROWS else 0
+    if first_many <= width and _uses_splitk(e, rows, matrices, epi):
+        _launch_splitk(e, rows, both, tile_bytes(largest), matrices, epi, width, (first_many, width), is_fused)
         first_many = width + 1
     for part in (matrices[:2], matrices[2:]):
         tiles = first[0][0] if len(part) == 2 else largest
         # The second finds the rows that the first prepared.
-        _many(e, rows, tiles, part, finish, first_many, is_own and len(part) == 2)
+        _launch_gemm(e, rows, tiles, part, epi, first_many, is_fused and len(part) == 2)
 
 
-def _plain(e: Emitter, rows: Input, product: _Product, finish: Finish) -> None:
+def _launch_f32(e: Emitter, rows: Input, product: _Product, epi: EpilogueParams) -> None:
     """A matrix of f32 numbers."""
     x, kind, n = rows.x, rows.kind, rows.n_columns
     if rows.norm:
         x = e.scratch("linears normed", 4 * n * e.max_rows)
-        e.launch("linear_normed", GridRows(kind), 512, kind, rows.x, rows.norm, rows.eps, n, x, kind=kind, early=True)
+        e.launch("linear_norm", GridRows(kind), 512, kind, rows.x, rows.norm, rows.eps, n, x, kind=kind, early=True)
     grid = (-(-product.n_rows // 8), GridRows(kind, 8), rows.heads)
     stride, width = n * rows.heads, product.n_rows * rows.heads
     w = e.raw(product.weight)
     out = (product.bias, product.y, width, product.n_rows)
-    e.launch("linear_f32", grid, 256, kind, x, stride, n, w, *out, *finish.args, kind=kind, early=True)
+    e.launch("linear_f32", grid, 256, kind, x, stride, n, w, *out, *epi.args, kind=kind, early=True)
 
 
-def _tiled(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, is_own: bool) -> None:
+def _launch_tiles(
+    e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, epi: EpilogueParams, is_fused: bool
+) -> None:
     """Matrices of tiles of one kind, by kernels for each number of rows."""
     if rows.heads > 1:
-        heads_of_rows(e, rows, tiles, matrices)
+        launch_heads(e, rows, tiles, matrices)
         return
-    few_rows(e, rows, tiles, matrices, finish)
-    some_rows(e, rows, tiles, matrices, finish)
-    _many(e, rows, tiles, matrices, finish, max_some_rows(e, rows, tiles) + 1, is_own)
+    launch_rows8(e, rows, tiles, matrices, epi)
+    launch_rows32(e, rows, tiles, matrices, epi)
+    _launch_gemm(e, rows, tiles, matrices, epi, max_rows32(e, rows, tiles) + 1, is_fused)
 
 
 def _prepare(e: Emitter, rows: Input, parts: Sequence[tuple[Tiles, Matrices]]) -> bool:
@@ -195,56 +199,73 @@ def _prepare(e: Emitter, rows: Input, parts: Sequence[tuple[Tiles, Matrices]]) -
     """
     if rows.heads > 1 or not parts:
         return False
-    memory, backs, stride = prepared(e, rows)
+    memory, inv_scales, stride = prepared(e, rows)
     n, kind = rows.n_columns, rows.kind
-    args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, memory, backs)
+    args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, memory, inv_scales)
     kernel, n_threads = ("linear_prepare", 128) if n <= 4096 else ("linear_prepare_long", 256)
-    least = min(max_some_rows(e, rows, tiles) for tiles, _ in parts) + 1
-    n_high = sum(_n_high(matrices) for _, matrices in parts)
-    is_own = e.device.kernels_for == 90 and n % 4 == 0 and n <= _MAX_OWN_COLUMNS and n_high >= _MIN_HIGH
-    if is_own:
+    least = min(max_rows32(e, rows, tiles) for tiles, _ in parts) + 1
+    n_w_blocks = sum(_n_w_blocks(matrices) for _, matrices in parts)
+    is_fused = e.device.kernels_for == 90 and n % 4 == 0 and n <= _MAX_FUSED_COLUMNS and n_w_blocks >= _MIN_W_BLOCKS
+    if is_fused:
         least = max(least, _MAX_OWN_ROWS + 1)
     e.launch(kernel, GridRows(kind), n_threads, *args, least=least, kind=kind, early=True)
-    return is_own
+    return is_fused
 
 
-def _n_high(matrices: Matrices) -> int:
+def _n_w_blocks(matrices: Matrices) -> int:
     """128s of rows of weights."""
     return sum(-(-m[4] // 8) for m in matrices)
 
 
-def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, first: int, is_own: bool) -> None:
+def _launch_gemm(
+    e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, epi: EpilogueParams, first: int, is_fused: bool
+) -> None:
     """Launches for many rows, `first` or more. `is_own`: they prepare up to _MAX_OWN_ROWS rows themselves."""
     kind, n, n_bytes = rows.kind, rows.n_columns, tile_bytes(tiles)
-    memory, backs, stride = prepared(e, rows)
+    memory, inv_scales, stride = prepared(e, rows)
     # Hopper's own instructions are in kernels of their own.
-    family, widths = ("wide", _WIDE) if e.device.kernels_for == 90 else ("many", _MANY)
-    is_wide, n_blocks = family == "wide", e.device.n_processors
-    n_high = _n_high(matrices)
-    n_pair = 2 if is_wide else 1  # blocks of wide kernels work in pairs
-    n_items, n_groups = -(-n_high // n_pair), n_blocks // n_pair
+    family, widths = ("wgmma", _WGMMA_ROWS) if e.device.kernels_for == 90 else ("mma", _MMA_ROWS)
+    is_wgmma, n_blocks = family == "wgmma", e.device.n_processors
+    n_w_blocks = _n_w_blocks(matrices)
+    n_pair = 2 if is_wgmma else 1  # blocks of wide kernels work in pairs
+    n_items, n_groups = -(-n_w_blocks // n_pair), n_blocks // n_pair
     variants = _variants(widths, n_items, n_groups)
-    if is_wide and n_bytes <= _WIDEST_BYTES:
-        variants[-1:] = [(widths[-1], _WIDEST_FROM - 1, 1), (_WIDEST, 1 << 30, 1)]
+    if is_wgmma and n_bytes <= _WIDEST_BYTES:
+        variants[-1:] = [(widths[-1], _WIDEST_FROM - 1, 1), (_WIDEST_ROWS, 1 << 30, 1)]
     for width, most, n_splits in variants:
         if most < first:
             continue
-        arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32)) if is_wide else NULL
-        own = (rows.x if is_own else NULL, rows.norm, rows.eps, arrivals) if is_wide else ()
-        stages, shared = _wide_stages(e, width, n_bytes) if is_wide else _many_stages(e, width, n_bytes)
-        if n_splits > 1 and width in _CHAINED and _is_chained(e, rows, matrices, finish):
-            _chained(e, rows, tiles.kind, n_bytes, matrices, finish, width, (first, most), is_own)
+        arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32)) if is_wgmma else NULL
+        fused = (rows.x if is_fused else NULL, rows.norm, rows.eps, arrivals) if is_wgmma else ()
+        stages, shared = _wgmma_stages(e, width, n_bytes) if is_wgmma else _mma_stages(e, width, n_bytes)
+        if n_splits > 1 and width in _SPLITK_ROWS and _uses_splitk(e, rows, matrices, epi):
+            _launch_splitk(e, rows, tiles.kind, n_bytes, matrices, epi, width, (first, most), is_fused)
             first = most + 1
             continue
         # Sums of slices, or of items that one pair of blocks begins and the next ends.
-        n_sums = 16 * n_high if n_splits > 1 else n_blocks if is_wide else 0
+        n_sums = 16 * n_w_blocks if n_splits > 1 else n_blocks if is_wgmma else 0
         parts = e.scratch("linears parts", 512 * width * n_sums) if n_sums else NULL
-        flags = (e.array("linears flags", 32 * n_blocks, lambda: np.zeros(8 * n_blocks, np.uint32)),) if is_wide else ()
+        flags = (
+            (e.array("linears flags", 32 * n_blocks, lambda: np.zeros(8 * n_blocks, np.uint32)),) if is_wgmma else ()
+        )
         e.launch(
             f"linear_{family}__{tiles.kind}_{width}",
             min(n_groups, n_items * n_splits * -(-min(most, stride) // width)) * n_pair,
-            384 if is_wide else 256,
-            *(kind, memory, backs, stride, n, *flat(matrices), *finish.args, parts, *flags, n_splits, *stages, *own),
+            384 if is_wgmma else 256,
+            *(
+                kind,
+                memory,
+                inv_scales,
+                stride,
+                n,
+                *flat(matrices),
+                *epi.args,
+                parts,
+                *flags,
+                n_splits,
+                *stages,
+                *fused,
+            ),
             shared=shared,
             least=first,
             most=most,
@@ -253,44 +274,44 @@ def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Fin
             group=n_pair,
         )
         if n_splits > 1:
-            args = (kind, parts, backs, width, rows.n_tiles * n_bytes, *flat(matrices), *finish.args)
-            grid = (n_high, GridRows(kind))
-            e.launch("linear_sum", grid, 128, *args, least=first, most=most, kind=kind, early=True)
+            args = (kind, parts, inv_scales, width, rows.n_tiles * n_bytes, *flat(matrices), *epi.args)
+            grid = (n_w_blocks, GridRows(kind))
+            e.launch("linear_reduce", grid, 128, *args, least=first, most=most, kind=kind, early=True)
         first = most + 1
 
 
-def _is_chained(e: Emitter, rows: Input, matrices: Matrices, finish: Finish) -> bool:
-    """Whether linear_chain.cu has these products: of slices with tiles, and of too few rows for all multiprocessors."""
-    if e.device.kernels_for != 90 or rows.n_tiles < 16 or finish.epilogue == _EPILOGUES["glu"]:
+def _uses_splitk(e: Emitter, rows: Input, matrices: Matrices, epi: EpilogueParams) -> bool:
+    """True if linear_splitk.cu computes these products: every slice has tiles, and items are fewer than blocks."""
+    if e.device.kernels_for != 90 or rows.n_tiles < 16 or epi.epilogue == _EPILOGUES["glu"]:
         return False
-    n_teams = e.device.n_processors // _CHAIN
-    return n_teams > 0 and _n_high(matrices) <= _CHAIN_ROUNDS * n_teams
+    n_teams = e.device.n_processors // _SPLITK_BLOCKS
+    return n_teams > 0 and _n_w_blocks(matrices) <= _SPLITK_ROUNDS * n_teams
 
 
-def _chained(
+def _launch_splitk(
     e: Emitter,
     rows: Input,
     kind: str,
     n_bytes: int,
     matrices: Matrices,
-    finish: Finish,
+    epi: EpilogueParams,
     width: int,
     counts: tuple[int, int],
-    is_own: bool,
+    is_fused: bool,
 ) -> None:
-    """One launch of linear_chain.cu, for the least to the most of `counts` rows. Tiles have up to n_bytes."""
-    memory, backs, stride = prepared(e, rows)
+    """One launch of linear_splitk.cu, for the least to the most of `counts` rows. Tiles have up to n_bytes."""
+    memory, inv_scales, stride = prepared(e, rows)
     arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32))
-    own = (rows.x if is_own else NULL, rows.norm, rows.eps, arrivals)
-    stages, shared = _wide_stages(e, width, n_bytes, 512 * width + 128)
+    fused = (rows.x if is_fused else NULL, rows.norm, rows.eps, arrivals)
+    stages, shared = _wgmma_stages(e, width, n_bytes, 512 * width + 128)
     # Sums that pairs leave for the next; the number in it says that there is none.
-    n_left = _CHAIN_ROUNDS * e.device.n_processors * _CHAINED[-1] * 128
-    left = e.array("linears left", 4 * n_left, lambda: np.full(n_left, 0xFFFFFFFF, np.uint32))
+    n_handoff = _SPLITK_ROUNDS * e.device.n_processors * _SPLITK_ROWS[-1] * 128
+    handoff = e.array("linears left", 4 * n_handoff, lambda: np.full(n_handoff, 0xFFFFFFFF, np.uint32))
     e.launch(
-        f"linear_chain__{kind}_{width}",
-        min(_n_high(matrices), e.device.n_processors // _CHAIN) * _CHAIN,
+        f"linear_splitk__{kind}_{width}",
+        min(_n_w_blocks(matrices), e.device.n_processors // _SPLITK_BLOCKS) * _SPLITK_BLOCKS,
         384,
-        *(rows.kind, memory, backs, stride, rows.n_columns, *flat(matrices), *finish.args, left, *stages, *own),
+        *(rows.kind, memory, inv_scales, stride, rows.n_columns, *flat(matrices), *epi.args, handoff, *stages, *fused),
         shared=shared,
         least=counts[0],
         most=counts[1],
@@ -300,7 +321,7 @@ def _chained(
     )
 
 
-def _wide_stages(e: Emitter, width: int, n_bytes: int, rest: int = 0) -> tuple[tuple[int, ...], int]:
+def _wgmma_stages(e: Emitter, width: int, n_bytes: int, rest: int = 0) -> tuple[tuple[int, ...], int]:
     """Stages of tiles and of rows, and the shared memory that they take, with `rest` bytes besides."""
     for row_stages in (8, 4) if width < 128 else (6 if n_bytes < 4608 else 5,):
         fixed = 1024 + 512 + 32 * width + row_stages * width * 128 + rest  # alignment, barriers, powers and rows
@@ -311,29 +332,29 @@ def _wide_stages(e: Emitter, width: int, n_bytes: int, rest: int = 0) -> tuple[t
     return (tile_stages, row_stages), fixed + tile_stages * 8 * n_bytes
 
 
-def _many_stages(e: Emitter, width: int, n_bytes: int) -> tuple[tuple[int, ...], int]:
+def _mma_stages(e: Emitter, width: int, n_bytes: int) -> tuple[tuple[int, ...], int]:
     stage = width * 512 + 8 * n_bytes
     n_stages = min(4, e.device.shared_bytes // stage)
     return (n_stages,), n_stages * stage
 
 
-def _variants(widths: Sequence[int], n_high: int, n_processors: int) -> list[tuple[int, int, int]]:
+def _variants(widths: Sequence[int], n_w_blocks: int, n_processors: int) -> list[tuple[int, int, int]]:
     """(width, most rows, parts of the slices) of each kernel of many rows, in the order of rows.
 
     Rows that one width holds, then as many as narrow ones hold with a block on each multiprocessor, then the rest.
     """
-    out = [(width, width, _splits(n_high, n_processors)) for width in widths[:-1]]
-    out += [(width, width * (n_processors // n_high), 1) for width in widths[1:-1]]
+    out = [(width, width, _splits(n_w_blocks, n_processors)) for width in widths[:-1]]
+    out += [(width, width * (n_processors // n_w_blocks), 1) for width in widths[1:-1]]
     out = [one for i, one in enumerate(out) if all(one[1] > before[1] for before in out[:i])]
     return [*out, (widths[-1], 1 << 30, 1)]
 
 
-def _splits(n_high: int, n_processors: int) -> int:
+def _splits(n_w_blocks: int, n_processors: int) -> int:
     """Parts of the slices that blocks share, if there are too few rows of weights for all multiprocessors.
 
     The fewest that leave the longest block the least. More rows than multiprocessors are not split: the sums of slices
     would have to be read once more.
     """
-    if n_high > n_processors:
+    if n_w_blocks > n_processors:
         return 1
-    return min((1, 2, 4, 8), key=lambda n: -(-n_high * n // n_processors) / n)
+    return min((1, 2, 4, 8), key=lambda n: -(-n_w_blocks * n // n_processors) / n)

@@ -25,7 +25,7 @@ _WARPS, _STAGES, _EARLY, _BLOCKS = (16, 12, 8, 6, 4, 2, 1), (3, 2), 2, 2
 _ONE_WARPS, _ONE_STAGES = 24, 4
 # Many rows, without wgmma: most rows of each launch, whose grid has blocks for as many items as there may be.
 _MANY = (512, 1 << 30)
-_MANY_STRIPS = 4  # of a block
+_MANY_PANELS = 4  # of a block
 ITEM_ROWS = 64
 # Hopper's kernels of many rows: rows of an item at most, and up to how many rows of an expert, on average, they serve.
 _WIDE = ((64, 48), (128, 1 << 30))
@@ -167,13 +167,13 @@ def _few(
 ) -> None:
     n_slices, n_bytes = min(tiles.n_tiles, 16), tile_bytes(tiles)
     group = m.item_rows(most).bit_length() - 1
-    n_strips = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, FEW_ITEM_ROWS) * tiles.n_strips
+    n_panels = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, FEW_ITEM_ROWS) * tiles.n_panels
     min_space = m.room_to_choose(most) if is_first and m.is_chosen_late(most) else 0
     n_blocks = 1 if most == 1 else _BLOCKS
     while True:
-        grid = min(n_blocks * e.device.n_processors, min(most, m.max_rows) * m.n_used * tiles.n_strips)
+        grid = min(n_blocks * e.device.n_processors, min(most, m.max_rows) * m.n_used * tiles.n_panels)
         # A block's strips may begin within an item, and end within another.
-        n_near = (-(-n_strips // grid) - 2) // tiles.n_strips + 2
+        n_near = (-(-n_panels // grid) - 2) // tiles.n_panels + 2
         room = (e.device.shared_bytes + 1024) // n_blocks - 1024 - 2048 - n_near * _NEAR_BYTES
         found = _form(n_slices, n_bytes, group, min_space, room)
         if found is not None:
@@ -185,7 +185,7 @@ def _few(
         grid,
         32 * n_warps,
         *(*m.source(most, is_first=is_first), group, n_near, n_space, n_held, n_stages, min(n_stages, _EARLY)),
-        *(tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, *args),
+        *(tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, *args),
         shared=2048 + n_near * _NEAR_BYTES + 128 * n_held + n_space + n_warps * n_stages * n_bytes,
         least=least,
         most=most,
@@ -221,10 +221,10 @@ def one_summed(e: Emitter, m: Mixture, x: Mixed, last: tuple[Argument, ...]) -> 
         return 0
     e.launch(
         f"moe_one__{tiles.kind}",
-        tiles.n_strips,
+        tiles.n_panels,
         32 * n_warps,
         *m.source(1),
-        *(tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, n_stages, x.numbers, m.largests, x.width),
+        *(tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, n_stages, x.numbers, m.largests, x.width),
         *(int(not m.weighs_input), vector(e, m, "down_bias"), vector(e, m, "down_scale"), *last),
         shared=fixed + n_warps * n_stages * n_bytes,
         least=1,
@@ -237,14 +237,14 @@ def one_summed(e: Emitter, m: Mixture, x: Mixed, last: tuple[Argument, ...]) -> 
 
 def many_rows(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address) -> None:
     """A matrix of many rows, without Hopper's kernels."""
-    last = (x.halves, x.backs, x.per, tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, y)
+    last = (x.halves, x.backs, x.per, tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, y)
     least = MAX_FEW_ROWS + 1
     for most in _MANY:
         if least > m.max_rows:
             break
         count = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, ITEM_ROWS)
         e.launch(
-            *(f"moe_many__{tiles.kind}", (count, -(-tiles.n_strips // _MANY_STRIPS)), 128),
+            *(f"moe_many__{tiles.kind}", (count, -(-tiles.n_panels // _MANY_PANELS)), 128),
             *(m.members, m.items, *last),
             least=least,
             most=most,
@@ -273,7 +273,7 @@ def _wide(e: Emitter, m: Mixture, name: str, tiles: Tiles, args: tuple[Argument,
         e.launch(
             *(f"{name}__{tiles.kind}_{width}", 2 * n_pairs, 384, m.items, m.members),
             *(prepared(e, m, tiles.n_tiles * TILE_COLUMNS), m.place_backs, m.n_places, tile_stages, row_stages),
-            *(tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, *args),
+            *(tiles.address, tiles.stride // 16, tiles.n_panels, tiles.n_tiles, *args),
             shared=fixed + tile_stages * 8 * n_bytes,
             least=least,
             most=most,

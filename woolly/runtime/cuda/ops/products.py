@@ -15,7 +15,7 @@ Matrices = tuple[tuple[Address, Address, Address, int, int], ...]
 
 
 @dataclass(frozen=True)
-class Finish:
+class EpilogueParams:
     """What follows the sums: arguments FINISH of the kernels."""
 
     residual: Address = NULL
@@ -49,7 +49,7 @@ class Input:
 
 def tile_bytes(tiles: Tiles) -> int:
     """Bytes of one tile."""
-    return (tiles.factors - tiles.address) // (tiles.n_strips * tiles.n_tiles)
+    return (tiles.factors - tiles.address) // (tiles.n_panels * tiles.n_tiles)
 
 
 def flat(matrices: Matrices) -> tuple[Address | int, ...]:

@@ -56,20 +56,20 @@ struct Ring {
 // Which tiles a warp takes: strip after strip of its block; of each, one slice. Slices that are one tile longer go
 // round the warps. With TEAM blocks that share strips, each has every TEAM-th slice, and its warps work on TEAM strips.
 template <int TEAM>
-struct CursorOf {
+struct PanelCursor {
     static constexpr int N = N_SLICES / TEAM;  // slices of a block
-    int strip, tile, end, slice;
+    int panel, tile, end, slice;
 
     __device__ __forceinline__ static int rank() { return TEAM == 1 ? 0 : int(blockIdx.x) % TEAM; }
     // Slices of this block that are longer.
     __device__ __forceinline__ static int longer(int n_tiles) {
         return TEAM == 1 ? n_tiles % N_SLICES : (n_tiles % N_SLICES + TEAM - 1 - rank()) / TEAM;
     }
-    __device__ __forceinline__ static int strip_at(int i) {
+    __device__ __forceinline__ static int panel_at(int i) {
         return int(blockIdx.x) / TEAM + i * (int(gridDim.x) / TEAM);
     }
     __device__ __forceinline__ void seek(int i, int warp, int n_tiles) {
-        strip = strip_at(TEAM == 1 ? i : i * TEAM + warp / N);
+        panel = panel_at(TEAM == 1 ? i : i * TEAM + warp / N);
         slice = (warp + longer(n_tiles) * i) % N * TEAM + rank();
         tile = slice_start(slice, n_tiles);
         end = slice_start(slice + 1, n_tiles);
@@ -79,7 +79,7 @@ struct CursorOf {
         return slice / TEAM * (n_tiles / N_SLICES) + min(slice / TEAM, longer(n_tiles));
     }
 };
-typedef CursorOf<1> Cursor;
+typedef PanelCursor<1> SliceCursor;
 
 // The tiles of a warp, from all strips of its block, as they come through a ring. Matrices follow one another; the
 // third may be of another kind, U. IS_SINGLE: slices are a tile each, and a warp has that of its number.
@@ -88,18 +88,18 @@ struct Stream {
     static constexpr bool IS_MIXED = Tile<T>::bytes != Tile<U>::bytes;
     static constexpr int STAGE_BYTES = Tile<T>::bytes > Tile<U>::bytes ? Tile<T>::bytes : Tile<U>::bytes;
     const Matrix (&all)[3];
-    const int n_tiles, n_first, n_two, n_strips, warp, lane;
+    const int n_tiles, n_first, n_two, n_panels, warp, lane;
     Ring ring;
-    CursorOf<TEAM> ahead;
+    PanelCursor<TEAM> ahead;
     const u8* next;
     int at, next_bytes, stage, phase;
 
     __device__ __forceinline__ Stream(const Matrix (&all)[3], int n_tiles, int warp, int lane)
         : all(all),
           n_tiles(n_tiles),
-          n_first(all[0].n_strips),
-          n_two(n_first + all[1].n_strips),
-          n_strips(n_two + all[2].n_strips),
+          n_first(all[0].n_panels),
+          n_two(n_first + all[1].n_panels),
+          n_panels(n_two + all[2].n_panels),
           warp(warp),
           lane(lane),
           at(0),
@@ -107,39 +107,39 @@ struct Stream {
           phase(0) {}
     __device__ __forceinline__ void start(u8* shared, u8* rings, int n_stages) {
         ring.start(shared, rings, warp, lane, n_stages, STAGE_BYTES);
-        ahead.strip = ahead.strip_at(0);
+        ahead.panel = ahead.panel_at(0);
         seek();
     }
     __device__ __forceinline__ static int bytes_of(int which) {
         return IS_MIXED && which == 2 ? Tile<U>::bytes : Tile<T>::bytes;
     }
     // The strip in its own matrix, and which that is.
-    __device__ __forceinline__ int strip_of(int strip, int& which) const {
-        which = strip < n_first ? 0 : strip < n_two ? 1 : 2;
-        return strip - (which == 0 ? 0 : which == 1 ? n_first : n_two);
+    __device__ __forceinline__ int panel_of(int panel, int& which) const {
+        which = panel < n_first ? 0 : panel < n_two ? 1 : 2;
+        return panel - (which == 0 ? 0 : which == 1 ? n_first : n_two);
     }
     // The first tile of the next slice that has any or, of single ones, of the next matrix.
     __device__ __forceinline__ void seek() {
         if (IS_SINGLE) {
             ahead.tile = warp;
         } else {
-            for (ahead.seek(at, warp, n_tiles); ahead.strip < n_strips && ahead.tile >= ahead.end;)
+            for (ahead.seek(at, warp, n_tiles); ahead.panel < n_panels && ahead.tile >= ahead.end;)
                 ahead.seek(++at, warp, n_tiles);
         }
         int which;
-        const int strip = strip_of(ahead.strip, which);
-        if (IS_SINGLE) ahead.end = which == 0 ? n_first : which == 1 ? n_two : n_strips;
+        const int panel = panel_of(ahead.panel, which);
+        if (IS_SINGLE) ahead.end = which == 0 ? n_first : which == 1 ? n_two : n_panels;
         const u8* tiles = which == 0 ? all[0].tiles : which == 1 ? all[1].tiles : all[2].tiles;
         next_bytes = bytes_of(which);
-        next = ahead.strip < n_strips ? tiles + (u64(strip) * n_tiles + ahead.tile) * next_bytes : nullptr;
+        next = ahead.panel < n_panels ? tiles + (u64(panel) * n_tiles + ahead.tile) * next_bytes : nullptr;
     }
     __device__ __forceinline__ void fetch(int to) {
         ring.fetch(to, next, next_bytes, lane);
         if (next == nullptr) return;
         if (IS_SINGLE) {
             next += u32(gridDim.x) * N_SLICES * next_bytes;
-            ahead.strip += int(gridDim.x);
-            if (ahead.strip >= ahead.end) seek();
+            ahead.panel += int(gridDim.x);
+            if (ahead.panel >= ahead.end) seek();
             return;
         }
         next += next_bytes;
@@ -147,16 +147,16 @@ struct Stream {
     }
     // The next tile, of the opener's kind, times rows, of which columns(k32) are what two mma want; then another is
     // asked for in its place.
-    template <class Opener, class Columns>
-    __device__ __forceinline__ void multiply(Opener, float (&acc)[4], Columns&& columns) {
+    template <class Unpacker, class Columns>
+    __device__ __forceinline__ void multiply(Unpacker, float (&acc)[4], Columns&& columns) {
         const u8* tile = ring.memory + stage * STAGE_BYTES;
         ring.wait(stage, phase);
-        const typename Opener::Scales scales = Opener::scales(tile, lane);
+        const typename Unpacker::Scales scales = Unpacker::scales(tile, lane);
         Words4 two = {};
 #pragma unroll
         for (int k16 = 0; k16 < 16; k16++) {
             u32 a[4];
-            Opener::open(tile, scales, lane, k16, a);
+            Unpacker::unpack(tile, scales, lane, k16, a);
             if ((k16 & 1) == 0) two = columns(k16 >> 1);
             mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
         }
@@ -168,44 +168,46 @@ struct Stream {
 
 // Where halves of a row are as lanes want them, eight bytes of columns k to k + 3 (k a multiple of 4). 16 bytes of lane
 // t are what two mma of 16 places want.
-__device__ __forceinline__ int half_at(int k, int row, int n_rows) {
+__device__ __forceinline__ int f16_row_offset(int k, int row, int n_rows) {
     return (((k >> 8) * 8 + (k >> 3 & 7)) * n_rows + row) * 64 + (k >> 6 & 3) * 16 + (k >> 2 & 1) * 8;
 }
 
 // An element of a value that a thread finishes, with what it needs beside the sum, which comes while tiles do.
-struct Element {
+struct EpilogueElement {
     Matrix m;
     u64 to;
     const float* other_bias;
     float factor[2], bias[2], residual;
-    bool is_mine;
+    bool is_active;
 
     // Row `e` of a strip of the matrix, of a row of activations. If it is not this thread's, nothing is read.
-    __device__ __forceinline__ Element(const Matrix (&all)[3], int which, int strip, int e, int row, int n_tiles,
-                                       int tile_bytes, bool is_mine_if_there, const Finish& finish)
-        : m(chosen(all, which)), other_bias(all[1].bias), factor{1, 1}, bias{0, 0}, residual(0) {
-        const bool is_glu = finish.epilogue == GLU;
-        const int out = strip * (is_glu ? 8 : 16) + e;
+    __device__ __forceinline__ EpilogueElement(const Matrix (&all)[3], int which, int panel, int e, int row,
+                                               int n_tiles, int tile_bytes, bool is_active_if_valid,
+                                               const EpilogueParams& epi)
+        : m(matrix_at(all, which)), other_bias(all[1].bias), factor{1, 1}, bias{0, 0}, residual(0) {
+        const bool is_glu = epi.epilogue == GLU;
+        const int out = panel * (is_glu ? 8 : 16) + e;
         to = u64(row) * m.n_rows + out;
-        is_mine = is_mine_if_there && out < m.n_rows;
-        if (!is_mine) return;
+        is_active = is_active_if_valid && out < m.n_rows;
+        if (!is_active) return;
         const float* factors =
-            reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * n_tiles * tile_bytes) + strip * 16 + e;
+            reinterpret_cast<const float*>(m.tiles + u64(m.n_panels) * n_tiles * tile_bytes) + panel * 16 + e;
         factor[0] = factors[0];
         if (m.bias != nullptr) bias[0] = m.bias[out];
         if (is_glu) {
             factor[1] = factors[8];
             if (other_bias != nullptr) bias[1] = other_bias[out];
         }
-        if (finish.epilogue == RESIDUAL) residual = __ldcg(finish.residual + to);
+        if (epi.epilogue == RESIDUAL) residual = __ldcg(epi.residual + to);
     }
     // summed(e) gives the sum of all slices of a row of the strip.
     template <class Summed>
-    __device__ __forceinline__ void store(Summed&& summed, int e, float back, const Finish& finish) const {
-        float y = finished(summed(e), factor[0], back, m.bias != nullptr, bias[0], finish.scale);
-        if (finish.epilogue == GLU)
-            y = gated_sum(finish.gate, finish.limit, y,
-                          finished(summed(e + 8), factor[1], back, other_bias != nullptr, bias[1], finish.scale));
-        m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(residual, y) : y;
+    __device__ __forceinline__ void store(Summed&& summed, int e, float inv_scale, const EpilogueParams& epi) const {
+        float y = scale_and_bias(summed(e), factor[0], inv_scale, m.bias != nullptr, bias[0], epi.scale);
+        if (epi.epilogue == GLU)
+            y = apply_glu(
+                epi.gate, epi.limit, y,
+                scale_and_bias(summed(e + 8), factor[1], inv_scale, other_bias != nullptr, bias[1], epi.scale));
+        m.y[to] = epi.epilogue == RESIDUAL ? __fadd_rn(residual, y) : y;
     }
 };

@@ -5,66 +5,66 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.errors import UnsupportedError
-from woolly.runtime.cuda.ops.products import Finish, Input, Matrices, flat, tile_bytes
+from woolly.runtime.cuda.ops.products import EpilogueParams, Input, Matrices, flat, tile_bytes
 from woolly.runtime.cuda.tiles import Tiles
 from woolly.runtime.gpu.device import Argument
 from woolly.runtime.gpu.emit import Emitter, GridRows
 
 _WARPS = 16
-# Barriers, reductions and sums of linear_one.cu, of linear_heads.cu, and of linear_few.cu.
-_ONE_FIXED = 2048 + 2 * 8 * 16 * 16 * 4
+# Barriers, reductions and sums of linear_gemv.cu, of linear_heads.cu, and of linear_rows8.cu.
+_GEMV_FIXED = 2048 + 2 * 8 * 16 * 16 * 4
 _FIXED = 2048 + 2 * 16 * 16 * 16 * 4
-_MAX_TILES = 112  # for which linear_few.cu has barriers
-_FEW_FIXED, _KEPT_SUMS, _SUMS = 2048, 2 * 32 * 16 * 20 * 4, 16 * 16 * 20 * 4
+_MAX_TILES = 112  # for which linear_rows8.cu has barriers
+_ROWS8_FIXED, _REGISTER_SUMS, _SUMS = 2048, 2 * 32 * 16 * 20 * 4, 16 * 16 * 20 * 4
 # Columns that the registers of a block hold, of the shorter kind of kernels and of the longer.
 _MAX_SHORT_COLUMNS, _MAX_COLUMNS = 4096, 14336
 # Tiles that a warp has under way, and those that it asks for before the rows, which wait behind them: of a single row,
 # and of several.
-_ONE_STAGES, _ONE_EARLY = 2, 1
+_GEMV_STAGES, _GEMV_EARLY = 2, 1
 # A single row has more under way in matrices of which each warp has at least _LONG_TILES.
 _LONG_STAGES, _LONG_TILES = 3, 6
-_FEW_STAGES, _FEW_EARLY = 2, 1
-# Rows that every block of linear_few.cu prepares for itself, if it keeps them in registers.
-_OWN = 2
+_ROWS8_STAGES, _ROWS8_EARLY = 2, 1
+# Rows that every block of linear_rows8.cu prepares for itself, if it keeps them in registers.
+_FUSED_ROWS = 2
 
 
-def _is_one(rows: Input) -> bool:
+def _is_gemv(rows: Input) -> bool:
     """Whether a single row has its own kernel: of aligned fours that the registers of a block hold."""
     return rows.n_columns % 4 == 0 and rows.n_columns <= _MAX_COLUMNS
 
 
-def _is_kept(e: Emitter, rows: Input) -> bool:
-    """Whether each warp of linear_few.cu keeps its columns of all rows in registers, with room for more sums."""
-    return rows.n_columns % 4 == 0 and rows.n_tiles in (1, 2, 4, 8, 16) and e.device.shared_bytes >= 2 * _KEPT_SUMS
+def _is_in_registers(e: Emitter, rows: Input) -> bool:
+    """Whether each warp of linear_rows8.cu keeps its columns of all rows in registers, with room for more sums."""
+    return rows.n_columns % 4 == 0 and rows.n_tiles in (1, 2, 4, 8, 16) and e.device.shared_bytes >= 2 * _REGISTER_SUMS
 
 
 def _team(e: Emitter, rows: Input) -> int:
-    """Blocks of linear_few.cu that share strips."""
-    return 2 if e.device.kernels_for == 90 and not _is_kept(e, rows) else 1
+    """Blocks of linear_rows8.cu that share strips."""
+    return 2 if e.device.kernels_for == 90 and not _is_in_registers(e, rows) else 1
 
 
 def _fixed(e: Emitter, rows: Input, n_group: int) -> int:
     """Shared memory beside the stream of tiles."""
-    if n_group == 1 and _is_one(rows):
-        return _ONE_FIXED + rows.n_tiles * 512
-    if _is_kept(e, rows):
-        return _FEW_FIXED + _KEPT_SUMS + (rows.n_tiles * 512 * n_group if n_group == _OWN else 0)
-    return _FEW_FIXED + _SUMS // _team(e, rows) + _tiles_of_block(e, rows) * 512 * n_group
+    if n_group == 1 and _is_gemv(rows):
+        return _GEMV_FIXED + rows.n_tiles * 512
+    if _is_in_registers(e, rows):
+        return _ROWS8_FIXED + _REGISTER_SUMS + (rows.n_tiles * 512 * n_group if n_group == _FUSED_ROWS else 0)
+    return _ROWS8_FIXED + _SUMS // _team(e, rows) + _tiles_of_block(e, rows) * 512 * n_group
 
 
 def _tiles_of_block(e: Emitter, rows: Input) -> int:
-    """Tiles of columns that a block of linear_few.cu has: every second slice in a team of two."""
+    """Tiles of columns that a block of linear_rows8.cu has: every second slice in a team of two."""
     team = _team(e, rows)
     return rows.n_tiles // 16 * (16 // team) + -(-(rows.n_tiles % 16) // team)
 
 
 def _stages(e: Emitter, rows: Input, tiles: Tiles, n_group: int) -> int:
     """Tiles that each warp has under way beside the rows of a group."""
-    is_one = n_group == 1 and _is_one(rows)
-    if not is_one and not _is_kept(e, rows) and _tiles_of_block(e, rows) > _MAX_TILES:
+    is_gemv = n_group == 1 and _is_gemv(rows)
+    if not is_gemv and not _is_in_registers(e, rows) and _tiles_of_block(e, rows) > _MAX_TILES:
         return 0
-    most = _ONE_STAGES if is_one else _FEW_STAGES
-    if is_one and tiles.n_strips * rows.n_tiles >= _LONG_TILES * _WARPS * e.device.n_processors:
+    most = _GEMV_STAGES if is_gemv else _ROWS8_STAGES
+    if is_gemv and tiles.n_panels * rows.n_tiles >= _LONG_TILES * _WARPS * e.device.n_processors:
         most = _LONG_STAGES
     return min(most, (e.device.shared_bytes - _fixed(e, rows, n_group)) // (_WARPS * tile_bytes(tiles)))
 
@@ -74,7 +74,7 @@ def _sizes(e: Emitter, rows: Input, tiles: Tiles) -> list[int]:
     return [n for n in (1, 2, 4, 8) if _stages(e, rows, tiles, n) > 0]
 
 
-def max_few_rows(e: Emitter, rows: Input, tiles: Tiles) -> int:
+def max_rows8(e: Emitter, rows: Input, tiles: Tiles) -> int:
     """The most rows that kernels of few rows take.
 
     None if a single row leaves no memory, on GPUs with little: then the kernels of many rows take all.
@@ -82,36 +82,38 @@ def max_few_rows(e: Emitter, rows: Input, tiles: Tiles) -> int:
     return max(_sizes(e, rows, tiles), default=0)
 
 
-def few_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, kind: str = "") -> None:
+def launch_rows8(
+    e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, epi: EpilogueParams, kind: str = ""
+) -> None:
     """Launches for few rows. `tiles` are the largest of all matrices, `kind` is that of all together."""
-    tile, bias, y, n_rows, strips = (flat(matrices)[i::5] for i in range(5))
+    tile, bias, y, n_rows, panels = (flat(matrices)[i::5] for i in range(5))
     kind, least = kind or tiles.kind, 1
     for n_group in _sizes(e, rows, tiles):
         n_stages = _stages(e, rows, tiles, n_group)
-        is_one = n_group == 1 and _is_one(rows)
-        team = 1 if is_one else _team(e, rows)
+        is_gemv = n_group == 1 and _is_gemv(rows)
+        team = 1 if is_gemv else _team(e, rows)
         # What the first fetches need comes first.
-        first = (tile[0], strips[0], rows.n_columns, tile[1], strips[1], n_stages, tile[2], strips[2])
-        if is_one:
-            suffix = "_single" if rows.n_tiles == 16 else "" if rows.n_columns <= _MAX_SHORT_COLUMNS else "_long"
-            name = f"linear_one__{kind}{suffix}"
-            middle: tuple[Argument, ...] = (_ONE_EARLY, rows.x, rows.norm, rows.eps)
+        first = (tile[0], panels[0], rows.n_columns, tile[1], panels[1], n_stages, tile[2], panels[2])
+        if is_gemv:
+            suffix = "_k4096" if rows.n_tiles == 16 else "" if rows.n_columns <= _MAX_SHORT_COLUMNS else "_long"
+            name = f"linear_gemv__{kind}{suffix}"
+            middle: tuple[Argument, ...] = (_GEMV_EARLY, rows.x, rows.norm, rows.eps)
         else:
-            name = f"linear_few__{kind}"
-            if _is_kept(e, rows):
-                name = f"{name}_two" if n_group == _OWN else f"{name}_kept"
-            halves, backs = e.scratch("linears halves", rows.n_tiles * 512 * 8), e.scratch("linears few backs", 32)
+            name = f"linear_rows8__{kind}"
+            if _is_in_registers(e, rows):
+                name = f"{name}_2rows" if n_group == _FUSED_ROWS else f"{name}_regs"
+            x_f16, inv_scales = e.scratch("linears halves", rows.n_tiles * 512 * 8), e.scratch("linears few backs", 32)
             arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32))
-            middle = (_FEW_EARLY, rows.kind, n_group, rows.x, rows.norm, rows.eps, halves, backs, arrivals)
+            middle = (_ROWS8_EARLY, rows.kind, n_group, rows.x, rows.norm, rows.eps, x_f16, inv_scales, arrivals)
         shared = _fixed(e, rows, n_group) + n_stages * _WARPS * tile_bytes(tiles)
-        if is_one:
+        if is_gemv:
             # More than half of a multiprocessor's, of which each block has 1 KB besides: two would leave others idle.
             shared = max(shared, (e.device.shared_bytes + 1024) // 2)
         e.launch(
             name,
             min(e.device.n_processors // team, sum(m[4] for m in matrices)) * team,
             512,
-            *(*first, *middle, *n_rows, *bias, *y, *finish.args),
+            *(*first, *middle, *n_rows, *bias, *y, *epi.args),
             shared=shared,
             least=least,
             most=n_group,
@@ -122,7 +124,7 @@ def few_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: 
         least = n_group + 1
 
 
-def heads_of_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices) -> None:
+def launch_heads(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices) -> None:
     """Launches for a matrix for each head. There is no kernel of many rows: groups of few follow one another."""
     n_bytes = tile_bytes(tiles)
 
@@ -133,16 +135,16 @@ def heads_of_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices) -> 
     if not sizes:
         raise UnsupportedError(f"heads of {rows.n_columns} columns need more shared memory than {e.device.name} has")
     n, kind = rows.n_columns, rows.kind
-    ((address, _, y, n_rows, n_strips),) = matrices
+    ((address, _, y, n_rows, n_panels),) = matrices
     least = 1
     for n_group in sizes:
         n_stages = 2 if shared(n_group, 2) <= e.device.shared_bytes else 1
         most = n_group if n_group < sizes[-1] else 1 << 30
         e.launch(
             f"linear_heads__{tiles.kind}",
-            (min(e.device.n_processors, n_strips), rows.heads, GridRows(kind, n_group)),
+            (min(e.device.n_processors, n_panels), rows.heads, GridRows(kind, n_group)),
             512,
-            *(kind, rows.x, n, address, y, n_rows, n_strips, tiles.stride, n_group, n_stages),
+            *(kind, rows.x, n, address, y, n_rows, n_panels, tiles.stride, n_group, n_stages),
             shared=shared(n_group, n_stages),
             least=least,
             most=most,

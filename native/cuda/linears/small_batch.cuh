@@ -2,7 +2,7 @@
 // clusters of blocks.
 #pragma once
 
-#include "primitives/ring.cuh"
+#include "linears/tile_stream.cuh"
 
 constexpr int PAIR = WOOLLY_HOPPER ? 2 : 1;
 
@@ -42,13 +42,13 @@ __device__ __forceinline__ T load_of(const T* p, int rank) {
     }
 }
 
-struct Few {
+struct SmallBatch {
     int n_columns, n_stages, n_early, n_group;  // n_early: stages that are fetched before the rows are there
     const float *x, *norm;
     float eps;
-    u8* halves;     // [n_tiles * 8][n_group][64 bytes]: 16 of each lane for two mma
-    float* backs;   // of each row
-    u32* arrivals;  // rows that are ready, and blocks that know it; zeros between kernels
+    u8* x_f16;          // [n_tiles * 8][n_group][64 bytes]: 16 of each lane for two mma
+    float* inv_scales;  // of each row
+    u32* arrivals;      // rows that are ready, and blocks that know it; zeros between kernels
 };
 
 // How often a block polls for the rows of other blocks before it prepares them itself. Other blocks need microseconds;
@@ -57,11 +57,11 @@ constexpr int MAX_POLLS = 128;
 
 // Returns whether n rows are ready, or become ready while one thread polls. All threads get the answer by a vote: so
 // the compiler knows that the warp stays converged, and needs a fifth fewer registers after it.
-__device__ __forceinline__ bool are_ready(const Few& few, int n_rows) {
+__device__ __forceinline__ bool wait_for_rows_ready(const SmallBatch& input, int n_rows) {
     bool is_so = false;
     if (threadIdx.x == 0) {
 #pragma unroll 1
-        for (int i = 0; i < MAX_POLLS && !is_so; i++) is_so = load_acquire(few.arrivals) >= u32(n_rows);
+        for (int i = 0; i < MAX_POLLS && !is_so; i++) is_so = load_acquire(input.arrivals) >= u32(n_rows);
     }
     return __any_sync(ALL_LANES, __syncthreads_or(is_so));
 }
@@ -70,27 +70,28 @@ __device__ __forceinline__ bool are_ready(const Few& few, int n_rows) {
 //
 // A block that waits too long prepares all rows itself: the same bits at the same addresses. This avoids a deadlock
 // between programs that share a GPU, of which each could hold the multiprocessors that the other's blocks need.
-template <int HELD, bool IS_WHOLE, int EACH = 1>
-__device__ __forceinline__ void prepare_rows(const Few& few, int n_rows, int n_tiles, float* reduced) {
+template <int FOURS_PER_THREAD, bool IS_ONE_PASS, int PER_THREAD = 1>
+__device__ __forceinline__ void prepare_rows(const SmallBatch& input, int n_rows, int n_tiles, float* reduced) {
     int first = blockIdx.x, step = gridDim.x;
-    bool is_alone = false;
+    bool prepares_all = false;
 #pragma unroll 1
     do {
 #pragma unroll 1
         for (int row = first; row < n_rows; row += step) {
-            RowHalver<HELD, IS_WHOLE, (HELD * EACH <= 7), EACH> halver(few.norm, few.n_columns, n_tiles * 256);
-            const float* x = few.x + u64(row) * few.n_columns;
-            const float back = halver.halve(x, few.eps, reduced, [&](int k, u32 low, u32 high) {
-                *reinterpret_cast<Words2*>(few.halves + half_at(k, row, few.n_group)) = {low, high};
+            RowToF16<FOURS_PER_THREAD, IS_ONE_PASS, (FOURS_PER_THREAD * PER_THREAD <= 7), PER_THREAD> to_f16(
+                input.norm, input.n_columns, n_tiles * 256);
+            const float* x = input.x + u64(row) * input.n_columns;
+            const float inv_scale = to_f16.convert(x, input.eps, reduced, [&](int k, u32 low, u32 high) {
+                *reinterpret_cast<Words2*>(input.x_f16 + f16_row_offset(k, row, input.n_group)) = {low, high};
             });
-            if (threadIdx.x == 0) few.backs[row] = back;
+            if (threadIdx.x == 0) input.inv_scales[row] = inv_scale;
             __syncthreads();
-            if (threadIdx.x == 0 && !is_alone) {
+            if (threadIdx.x == 0 && !prepares_all) {
                 __threadfence();
-                atomicAdd(few.arrivals, 1u);
+                atomicAdd(input.arrivals, 1u);
             }
         }
-        if (is_alone) return;
-        first = 0, step = 1, is_alone = true;
-    } while (!are_ready(few, n_rows));
+        if (prepares_all) return;
+        first = 0, step = 1, prepares_all = true;
+    } while (!wait_for_rows_ready(input, n_rows));
 }

@@ -1,22 +1,22 @@
 // Products of 17 to 64 rows on Hopper with matrices of too few rows for all multiprocessors: 128 rows of weights by NT
 // rows of activations in four blocks, of which each has four of the slices (split-K).
 //
-// The roles of a block are those of linear_wide.cu. Its consumers keep the sums of their slices in registers; then each
-// thread takes the sum of the slices before from the same thread of the block before, adds its own in order, and hands
-// it to the next block; the last one stores it. Within a pair that goes through shared memory. Between the pairs it
-// goes through memory, and says itself that it is there: no sum is NOTHING_LEFT, which is what a thread puts back. So
-// nothing waits for a fence, and no kernel has to add up slices.
-#include "linears/own.cuh"
+// The roles of a block are those of linear_wgmma.cu. Its consumers keep the sums of their slices in registers; then
+// each thread takes the sum of the slices before from the same thread of the block before, adds its own in order, and
+// hands it to the next block; the last one stores it. Within a pair that goes through shared memory. Between the pairs
+// it goes through memory, and says itself that it is there: no sum is NOTHING_LEFT, which is what a thread puts back.
+// So nothing waits for a fence, and no kernel has to add up slices.
+#include "linears/fused_prepare.cuh"
 
 #if WOOLLY_HOPPER
 
 namespace {
 
-constexpr int TEAM = 4, N_EACH = N_SLICES / TEAM;
-constexpr u32 NOTHING_LEFT = 0xFFFFFFFFu;  // a number that no sum is: those that are none are 0x7FFFFFFF
+constexpr int TEAM = 4, SLICES_PER_BLOCK = N_SLICES / TEAM;
+constexpr u32 NOT_WRITTEN = 0xFFFFFFFFu;  // a number that no sum is: those that are none are 0x7FFFFFFF
 
 // Four sums that a block before may leave at any time.
-__device__ __forceinline__ float4 left_now(const float4* from) {
+__device__ __forceinline__ float4 load_handoff(const float4* from) {
 #ifdef WOOLLY_EMULATED
     return *from;
 #else
@@ -28,44 +28,45 @@ __device__ __forceinline__ float4 left_now(const float4* from) {
     return v;
 #endif
 }
-__device__ __forceinline__ bool is_left(float4 v) {
-    return __float_as_uint(v.x) != NOTHING_LEFT && __float_as_uint(v.y) != NOTHING_LEFT &&
-           __float_as_uint(v.z) != NOTHING_LEFT && __float_as_uint(v.w) != NOTHING_LEFT;
+__device__ __forceinline__ bool is_written(float4 v) {
+    return __float_as_uint(v.x) != NOT_WRITTEN && __float_as_uint(v.y) != NOT_WRITTEN &&
+           __float_as_uint(v.z) != NOT_WRITTEN && __float_as_uint(v.w) != NOT_WRITTEN;
 }
 
 // The epilogue of an item: what it needs beside the sum is asked for before that is there.
 template <int NT>
-struct Last {
+struct ChainEpilogue {
     Matrix m;
-    Out o;
+    OutputRows o;
     float residual[NT / 2];
-    const float* back;  // of the warp
+    const float* inv_scale;  // of the warp
     bool is_there;
 
-    __device__ __forceinline__ Last(const Matrix (&all)[3], const Item& item, int warp, int lane, int strip_bytes,
-                                    int n_rows, const Finish& finish, const float* backs, float* back)
-        : m(chosen(all, item.which)), back(back) {
-        for (int i = lane; i < NT; i += 32) back[i] = __ldcg(backs + min(i, n_rows - 1));
+    __device__ __forceinline__ ChainEpilogue(const Matrix (&all)[3], const Item& item, int warp, int lane,
+                                             int panel_bytes, int n_rows, const EpilogueParams& epi,
+                                             const float* inv_scales, float* inv_scale)
+        : m(matrix_at(all, item.which)), inv_scale(inv_scale) {
+        for (int i = lane; i < NT; i += 32) inv_scale[i] = __ldcg(inv_scales + min(i, n_rows - 1));
         __syncwarp();
-        const int strip = item.high * 8 + warp;
-        is_there = strip < m.n_strips;
-        o = out_of<false>(all, m, min(strip, m.n_strips - 1), strip_bytes, finish);
-        if (finish.epilogue != RESIDUAL) return;
+        const int panel = item.w_block * 8 + warp;
+        is_there = panel < m.n_panels;
+        o = output_rows_of<false>(all, m, min(panel, m.n_panels - 1), panel_bytes, epi);
+        if (epi.epilogue != RESIDUAL) return;
 #pragma unroll
         for (int i = 0; i < NT / 4; i++) {
-            const float* from = finish.residual + u64(min(row_in_item(i), n_rows - 1)) * m.n_rows;
+            const float* from = epi.residual + u64(min(row_in_item(i), n_rows - 1)) * m.n_rows;
             residual[2 * i] = __ldcg(from + min(o.out, m.n_rows - 1));
             residual[2 * i + 1] = __ldcg(from + min(o.out + 8, m.n_rows - 1));
         }
     }
-    __device__ __forceinline__ void store(const float (&sum)[NT / 2], int n_rows, const Finish& finish) const {
+    __device__ __forceinline__ void store(const float (&sum)[NT / 2], int n_rows, const EpilogueParams& epi) const {
         if (!is_there) return;
-        const bool is_added = finish.epilogue == RESIDUAL;
+        const bool is_added = epi.epilogue == RESIDUAL;
 #pragma unroll
         for (int i = 0; i < NT / 4; i++) {
             const int row = row_in_item(i), at = (i >> 1) * 4 + (i & 1);
-            float a = finished(sum[at], o.factor_a, back[row], o.has_bias_a, o.bias_a, finish.scale);
-            float b = finished(sum[at + 2], o.factor_b, back[row], o.has_bias_b, o.bias_b, finish.scale);
+            float a = scale_and_bias(sum[at], o.factor_a, inv_scale[row], o.has_bias_a, o.bias_a, epi.scale);
+            float b = scale_and_bias(sum[at + 2], o.factor_b, inv_scale[row], o.has_bias_b, o.bias_b, epi.scale);
             if (is_added) a = __fadd_rn(residual[2 * i], a), b = __fadd_rn(residual[2 * i + 1], b);
             float* to = m.y + u64(row) * m.n_rows + o.out;
             if (row < n_rows && o.has_a) to[0] = a;
@@ -76,27 +77,27 @@ struct Last {
 
 // The larger of two kinds of tiles.
 template <class T, class U, bool = (Tile<T>::bytes >= Tile<U>::bytes)>
-struct Larger {
+struct LargerTile {
     typedef T Type;
 };
 template <class T, class U>
-struct Larger<T, U, false> {
+struct LargerTile<T, U, false> {
     typedef U Type;
 };
 
 // What all roles of a block know. The third matrix has tiles of U, the others of T.
 template <class T, class U, int NT>
-struct LinearChain {
-    typedef typename Larger<T, U>::Type L;
+struct SplitKRoles {
+    typedef typename LargerTile<T, U>::Type L;
     static constexpr bool IS_MIXED = Tile<T>::bytes != Tile<U>::bytes;
     const Rings<L, NT>& rings;
     const u16* x;
-    const float* backs;
+    const float* inv_scales;
     int x_stride, n_rows, n_tiles;
     const Matrix (&all)[3];
-    const Finish& finish;
+    const EpilogueParams& epi;
     const Items& items;
-    float4* left;  // [round][block][NT / 8][256]: what a second pair finds
+    float4* handoff;  // [round][block][NT / 8][256]: what a second pair finds
     int lane, warp, rank, first_tile, end_tile;
 
     // What comes from the other block of the pair, [NT / 8][256]; behind it a barrier of each warp that it is there,
@@ -104,13 +105,13 @@ struct LinearChain {
     __device__ __forceinline__ float4* inbox() const {
         return reinterpret_cast<float4*>(rings.rest() + 8 * NT) + threadIdx.x;
     }
-    __device__ __forceinline__ u32 came(int warp) const {
+    __device__ __forceinline__ u32 received(int warp) const {
         return shared_address(rings.rest() + 8 * NT) + NT * 512 + warp * 8;
     }
-    __device__ __forceinline__ u32 was_read(int warp) const { return came(warp) + 64; }
+    __device__ __forceinline__ u32 consumed(int warp) const { return received(warp) + 64; }
     __device__ __forceinline__ void start() const {
         if (threadIdx.x == 0)
-            for (int i = 0; i < 8; i++) mbarrier_init(came(i), 1), mbarrier_init(was_read(i), 1);
+            for (int i = 0; i < 8; i++) mbarrier_init(received(i), 1), mbarrier_init(consumed(i), 1);
         rings.start(8);
     }
 
@@ -118,23 +119,23 @@ struct LinearChain {
     template <class F>
     __device__ __forceinline__ void each_item(F&& f) const {
         const int team = int(blockIdx.x) / TEAM, n_teams = int(gridDim.x) / TEAM;
-        const int n_all = team < n_teams ? items.n_high : 0;  // none for a pair that is no whole team
+        const int n_all = team < n_teams ? items.n_w_blocks : 0;  // none for a pair that is no whole team
 #pragma unroll 1
         for (int i = team, round = 0; i < n_all; i += n_teams, round++) f(Item(items, i, 0), round);
     }
     // What a block finds, of this thread.
-    __device__ __forceinline__ float4* left_for(int round, int block) const {
-        return left + u64(round * int(gridDim.x) + block) * (NT * 32) + threadIdx.x;
+    __device__ __forceinline__ float4* handoff_at(int round, int block) const {
+        return handoff + u64(round * int(gridDim.x) + block) * (NT * 32) + threadIdx.x;
     }
     // Producer of tiles.
     __device__ __forceinline__ void copy_tiles() const {
         const u64 policy = evict_first_policy();
         PipelineState pipe = {rings.n_tile_stages, 0, 1};
         each_item([&](const Item& item, int) {
-            const Matrix m = chosen(all, item.which);
+            const Matrix m = matrix_at(all, item.which);
             const int n_bytes = IS_MIXED && item.which == 2 ? Tile<U>::bytes : Tile<T>::bytes;
             // Past the last strip: reload it; the results are discarded.
-            const u8* from = m.tiles + u64(min(item.high * 8 + (lane & 7), m.n_strips - 1)) * n_tiles * n_bytes;
+            const u8* from = m.tiles + u64(min(item.w_block * 8 + (lane & 7), m.n_panels - 1)) * n_tiles * n_bytes;
             for (int tile = first_tile; tile < end_tile; tile++)
                 rings.copy_tiles(pipe, from + u64(tile) * n_bytes, lane, policy, n_bytes);
         });
@@ -145,7 +146,7 @@ struct LinearChain {
         PipelineState pipe = {rings.n_row_stages, 0, 1};
         each_item([&](const Item&, int) {
             for (int block = first_tile * 4; block < end_tile * 4; block++)
-                rings.copy_own_rows(pipe, x + u64(block) * x_stride * 64, lane, policy);
+                rings.copy_all_rows(pipe, x + u64(block) * x_stride * 64, lane, policy);
         });
     }
 
@@ -172,10 +173,10 @@ struct LinearChain {
                 consumer.row.advance();
                 // While this runs, what follows is opened.
                 if (k64 < 3) {
-                    consumer.open(k64 + 1);
+                    consumer.unpack(k64 + 1);
                 } else {
                     consumer.free_tile();
-                    if (tile + 1 < end_tile) consumer.open_next_tile();
+                    if (tile + 1 < end_tile) consumer.unpack_next_tile();
                 }
             }
         }
@@ -200,51 +201,51 @@ struct LinearChain {
     template <class Type>
     __device__ __forceinline__ void consume_item(const Item& item, PipelineState& row, PipelineState& tile,
                                                  int round) const {
-        if (rank % 2 == 1 && lane == 0) mbarrier_expect_tx(came(warp), NT * 64);
+        if (rank % 2 == 1 && lane == 0) mbarrier_expect_tx(received(warp), NT * 64);
         Consumer<Type, NT, L> consumer(rings, lane, warp);
         consumer.row = row, consumer.tile = tile;
-        float kept[N_EACH - 1][NT / 2], acc[NT / 2], sum[NT / 2];
-        consumer.open_next_tile();
+        float kept[SLICES_PER_BLOCK - 1][NT / 2], acc[NT / 2], sum[NT / 2];
+        consumer.unpack_next_tile();
 #pragma unroll 1
-        for (int i = 0; i < N_EACH; i++) {
-            multiply(consumer, acc, rank * N_EACH + i);
+        for (int i = 0; i < SLICES_PER_BLOCK; i++) {
+            multiply(consumer, acc, rank * SLICES_PER_BLOCK + i);
 #pragma unroll
-            for (int j = 0; j < N_EACH - 1; j++) {
+            for (int j = 0; j < SLICES_PER_BLOCK - 1; j++) {
                 if (i != j) continue;
 #pragma unroll
                 for (int k = 0; k < NT / 2; k++) kept[j][k] = acc[k];
             }
         }
         row = consumer.row, tile = consumer.tile;
-        auto add_own = [&] {
+        auto add_slices = [&] {
 #pragma unroll
             for (int k = 0; k < NT / 2; k++) {
 #pragma unroll
-                for (int j = 0; j < N_EACH - 1; j++) sum[k] += kept[j][k];
+                for (int j = 0; j < SLICES_PER_BLOCK - 1; j++) sum[k] += kept[j][k];
                 sum[k] += acc[k];
             }
         };
         if (rank < TEAM - 1) {
-            take_sum(sum, round);
-            add_own();
-            hand_on(sum, round);
+            receive_sum(sum, round);
+            add_slices();
+            send_sum(sum, round);
             return;
         }
-        const Last<NT> last(all, item, warp, lane, n_tiles * Tile<Type>::bytes, n_rows, finish, backs,
-                            rings.rest() + warp * NT);
-        take_sum(sum, round);
-        add_own();
-        last.store(sum, n_rows, finish);
+        const ChainEpilogue<NT> tail(all, item, warp, lane, n_tiles * Tile<Type>::bytes, n_rows, epi, inv_scales,
+                                     rings.rest() + warp * NT);
+        receive_sum(sum, round);
+        add_slices();
+        tail.store(sum, n_rows, epi);
     }
     // Sums of the slices before, if there are any.
-    __device__ __forceinline__ void take_sum(float (&sum)[NT / 2], int round) const {
+    __device__ __forceinline__ void receive_sum(float (&sum)[NT / 2], int round) const {
         if (rank == 0) {
 #pragma unroll
             for (int i = 0; i < NT / 2; i++) sum[i] = 0;
             return;
         }
         if (rank % 2 == 1) {
-            mbarrier_wait(came(warp), round & 1);
+            mbarrier_wait(received(warp), round & 1);
             const float4* from = inbox();
 #pragma unroll
             for (int i = 0; i < NT / 2; i += 4) {
@@ -252,34 +253,34 @@ struct LinearChain {
                 sum[i] = v.x, sum[i + 1] = v.y, sum[i + 2] = v.z, sum[i + 3] = v.w;
             }
             __syncwarp();
-            if (lane == 0) mbarrier_arrive_remote(was_read(warp), 0);
+            if (lane == 0) mbarrier_arrive_remote(consumed(warp), 0);
             return;
         }
-        float4* const from = left_for(round, blockIdx.x);
-        while (!is_left(left_now(from + (NT / 8 - 1) * 256))) spin_wait();
+        float4* const from = handoff_at(round, blockIdx.x);
+        while (!is_written(load_handoff(from + (NT / 8 - 1) * 256))) spin_wait();
         bool is_there;
         do {
             is_there = true;
 #pragma unroll
             for (int i = 0; i < NT / 2; i += 4) {
-                const float4 v = left_now(from + i * 64);
-                is_there = is_there && is_left(v);
+                const float4 v = load_handoff(from + i * 64);
+                is_there = is_there && is_written(v);
                 sum[i] = v.x, sum[i + 1] = v.y, sum[i + 2] = v.z, sum[i + 3] = v.w;
             }
         } while (!is_there);
-        const float none = __uint_as_float(NOTHING_LEFT);
+        const float none = __uint_as_float(NOT_WRITTEN);
 #pragma unroll
         for (int i = 0; i < NT / 8; i++) __stcg(from + i * 256, make_float4(none, none, none, none));
     }
-    __device__ __forceinline__ void hand_on(const float (&sum)[NT / 2], int round) const {
-        if (rank % 2 == 0) mbarrier_wait(was_read(warp), round & 1 ^ 1);  // what it sent before
+    __device__ __forceinline__ void send_sum(const float (&sum)[NT / 2], int round) const {
+        if (rank % 2 == 0) mbarrier_wait(consumed(warp), round & 1 ^ 1);  // what it sent before
         const u32 there = shared_address(inbox());
-        float4* const to = left_for(round, int(blockIdx.x) + 1);
+        float4* const to = handoff_at(round, int(blockIdx.x) + 1);
 #pragma unroll
         for (int i = 0; i < NT / 2; i += 4) {
             const float4 v = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
             if (rank % 2 == 0)
-                st_async_float4(there + i * 1024, v, came(warp), 1);
+                st_async_float4(there + i * 1024, v, received(warp), 1);
             else
                 __stcg(to + i * 64, v);
         }
@@ -287,83 +288,84 @@ struct LinearChain {
 };
 
 template <class T, class U, int NT>
-__device__ __forceinline__ void linear_chain(const Batch* batch, int kind, const u16* x, const float* backs,
-                                             int x_stride, int n_columns, const Matrix (&all)[3], const Finish& finish,
-                                             float4* left, int n_tile_stages, int n_row_stages, const OwnRows& own) {
+__device__ __forceinline__ void linear_splitk(const Batch* batch, int kind, const u16* x, const float* inv_scales,
+                                              int x_stride, int n_columns, const Matrix (&all)[3],
+                                              const EpilogueParams& epi, float4* handoff, int n_tile_stages,
+                                              int n_row_stages, const FusedRows& fused) {
     DYNAMIC_SHARED(raw);
-    const Rings<typename Larger<T, U>::Type, NT> rings(raw, n_tile_stages, n_row_stages);
+    const Rings<typename LargerTile<T, U>::Type, NT> rings(raw, n_tile_stages, n_row_stages);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = int(blockIdx.x) % TEAM;
     const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256;
     const Items items(all, n_rows, NT, 1);
-    const LinearChain<T, U, NT> roles = {rings,
+    const SplitKRoles<T, U, NT> roles = {rings,
                                          x,
-                                         backs,
+                                         inv_scales,
                                          x_stride,
                                          n_rows,
                                          n_tiles,
                                          all,
-                                         finish,
+                                         epi,
                                          items,
-                                         left,
+                                         handoff,
                                          lane,
                                          warp,
                                          rank,
-                                         slice_start(rank * N_EACH, n_tiles),
-                                         slice_start((rank + 1) * N_EACH, n_tiles)};
+                                         slice_start(rank * SLICES_PER_BLOCK, n_tiles),
+                                         slice_start((rank + 1) * SLICES_PER_BLOCK, n_tiles)};
     roles.start();
     launch_dependents();
-    const bool is_own = own.x != nullptr;
+    const bool is_fused = fused.x != nullptr;
     if (warp >= 8) {
         setmaxnreg_dec<40>();
         if (warp == 8) {
             roles.copy_tiles();
         } else if (warp == 9) {
             wait_for_previous_kernel();
-            if (is_own) await_own_rows();
+            if (is_fused) await_fused_rows();
             roles.copy_rows();
         }
     } else {
         setmaxnreg_inc<232>();
         wait_for_previous_kernel();
-        if (is_own) own_rows(own, n_rows, rings.rest());
+        if (is_fused) prepare_fused_rows(fused, n_rows, rings.rest());
         roles.consume();
     }
     // The other block writes to the shared memory of this one.
     cluster_sync();
-    if (is_own) leave_own_rows(own);
+    if (is_fused) reset_arrivals(fused);
 }
 
 }  // namespace
 
 // grid: teams of two pairs of blocks. Up to NT rows, of at least 16 tiles of columns; `left`: NOTHING_LEFT between
-// kernels; other arguments as those of linear_wide.cu.
-#define LINEAR_CHAIN(name, Type, Other, NT)                                                                            \
-    KERNEL_CLUSTER2(384, linear_chain__##name##_##NT)                                                                  \
-    (const Batch* batch, int kind, u16* x, float* backs, int x_stride, int n_columns, MATRIX(0), MATRIX(1), MATRIX(2), \
-     FINISH, float4* left, int n_tile_stages, int n_row_stages, const float* own_x, const float* norm, float eps,      \
-     u32* arrivals) {                                                                                                  \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                              \
-        const Finish finish = FINISH_OF;                                                                               \
-        const OwnRows own = {own_x, norm, eps, x, backs, arrivals, n_columns, x_stride};                               \
-        linear_chain<Type, Other, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, left, n_tile_stages,    \
-                                      n_row_stages, own);                                                              \
+// kernels; other arguments as those of linear_wgmma.cu.
+#define LINEAR_SPLITK(name, Type, Other, NT)                                                                     \
+    KERNEL_CLUSTER2(384, linear_splitk__##name##_##NT)                                                           \
+    (const Batch* batch, int kind, u16* x, float* inv_scales, int x_stride, int n_columns, MATRIX(0), MATRIX(1), \
+     MATRIX(2), EPILOGUE_PARAMS, float4* handoff, int n_tile_stages, int n_row_stages, const float* fused_x,     \
+     const float* norm, float eps, u32* arrivals) {                                                              \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                        \
+        const EpilogueParams epi = EPILOGUE_ARGS;                                                                \
+        const FusedRows fused = {fused_x, norm, eps, x, inv_scales, arrivals, n_columns, x_stride};              \
+        linear_splitk<Type, Other, NT>(batch, kind, x, inv_scales, x_stride, n_columns, all, epi, handoff,       \
+                                       n_tile_stages, n_row_stages, fused);                                      \
     }
-#define LINEAR_CHAINS(name, Type) LINEAR_CHAIN(name, Type, Type, 32) LINEAR_CHAIN(name, Type, Type, 64)
-#define LINEAR_CHAINS_OF(name, Type) LINEAR_CHAINS(name, Type)
+#define LINEAR_SPLITKS(name, Type) LINEAR_SPLITK(name, Type, Type, 32) LINEAR_SPLITK(name, Type, Type, 64)
+#define LINEAR_SPLITKS_OF(name, Type) LINEAR_SPLITKS(name, Type)
 // Files of mixed types have q and k of one kind and v of the other.
-#define CHAIN_IS_MIXED_q4_k 1
-#define CHAIN_IS_MIXED_q5_k 1
+#define SPLITK_IS_MIXED_q4_k 1
+#define SPLITK_IS_MIXED_q5_k 1
 #ifdef WOOLLY_TYPE
-LINEAR_CHAINS_OF(WOOLLY_NAME, WOOLLY_TYPE)
-#define CHAINS_WITH_Q6_K(name, Type) LINEAR_CHAIN(name##_q6_k, Type, Q6_K, 64)
-#define CHAINS_NAMED_WITH_Q6_K(name, Type) CHAINS_WITH_Q6_K(name, Type)
-#if CONCAT(CHAIN_IS_MIXED_, WOOLLY_NAME)
-CHAINS_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
+LINEAR_SPLITKS_OF(WOOLLY_NAME, WOOLLY_TYPE)
+#define SPLITK_WITH_Q6_K(name, Type) LINEAR_SPLITK(name##_q6_k, Type, Q6_K, 64)
+#define SPLITK_NAMED_WITH_Q6_K(name, Type) SPLITK_WITH_Q6_K(name, Type)
+#if CONCAT(SPLITK_IS_MIXED_, WOOLLY_NAME)
+SPLITK_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
 #endif
 #else
-TILE_TYPES(LINEAR_CHAINS)
-LINEAR_CHAIN(q4_k_q6_k, Q4_K, Q6_K, 64)
-LINEAR_CHAIN(q5_k_q6_k, Q5_K, Q6_K, 64)
+TILE_TYPES(LINEAR_SPLITKS)
+LINEAR_SPLITK(q4_k_q6_k, Q4_K, Q6_K, 64)
+LINEAR_SPLITK(q5_k_q6_k, Q5_K, Q6_K, 64)
 #endif
 
 #endif

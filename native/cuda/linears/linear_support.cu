@@ -4,65 +4,65 @@
 // Rows as the kernels of many rows read them: normed, halved, in the order of prepared_at; `backs` has the inverse of
 // each row's power of two. One block for each row. A row that STAGED holds is put in order in shared memory: the
 // columns of a thread lie in pieces of four bytes.
-template <int HELD, int EACH>
+template <int FOURS_PER_THREAD, int PER_THREAD>
 __device__ __forceinline__ void prepare(const Batch* batch, int kind, const float* x, int x_width, const float* norm,
-                                        float eps, int n_columns, int n_stride, u16* prepared, float* backs) {
-    constexpr int STAGED = HELD * ROW_THREADS * 4;
+                                        float eps, int n_columns, int n_stride, u16* prepared, float* inv_scales) {
+    constexpr int MAX_STAGED = FOURS_PER_THREAD * ROW_THREADS * 4;
     __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
-    __shared__ __align__(16) u16 staged[STAGED];
+    __shared__ __align__(16) u16 row_f16[MAX_STAGED];
     const int row = blockIdx.x, n_padded = (n_columns + 255) / 256 * 256;
     launch_dependents();
-    RowHalver<HELD, false, false, EACH> halver(norm, n_columns, n_padded);
+    RowToF16<FOURS_PER_THREAD, false, false, PER_THREAD> to_f16(norm, n_columns, n_padded);
     const int n_rows = batch->rows(kind);
     wait_for_previous_kernel();
     if (row >= n_rows) return;
-    const bool is_staged = n_padded <= STAGED;
-    const float back = halver.halve(x + u64(row) * x_width, eps, reduced, [&](int k, u32 low, u32 high) {
+    const bool is_staged = n_padded <= MAX_STAGED;
+    const float inv_scale = to_f16.convert(x + u64(row) * x_width, eps, reduced, [&](int k, u32 low, u32 high) {
         const int at = place_of(k);
         if (is_staged) {
-            *reinterpret_cast<u32*>(staged + at) = low, *reinterpret_cast<u32*>(staged + at + 8) = high;
+            *reinterpret_cast<u32*>(row_f16 + at) = low, *reinterpret_cast<u32*>(row_f16 + at + 8) = high;
             return;
         }
         *reinterpret_cast<u32*>(prepared + prepared_at(row, at, n_stride)) = low;
         *reinterpret_cast<u32*>(prepared + prepared_at(row, at + 8, n_stride)) = high;
     });
-    if (threadIdx.x == 0) backs[row] = back;
+    if (threadIdx.x == 0) inv_scales[row] = inv_scale;
     if (!is_staged) return;
     __syncthreads();
     for (int at = 8 * int(threadIdx.x); at < n_padded; at += 8 * int(blockDim.x))
         *reinterpret_cast<Words4*>(prepared + prepared_at(row, at, n_stride)) =
-            *reinterpret_cast<const Words4*>(staged + at);
+            *reinterpret_cast<const Words4*>(row_f16 + at);
 }
 KERNEL_BOUNDS(128, 6, linear_prepare)
 (const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
- u16* prepared, float* backs) {
-    prepare<2, 4>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
+ u16* prepared, float* inv_scales) {
+    prepare<2, 4>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, inv_scales);
 }
 // The same of rows of more than 4096 columns.
 KERNEL_BOUNDS(256, 2, linear_prepare_long)
 (const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
- u16* prepared, float* backs) {
-    prepare<7, 2>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
+ u16* prepared, float* inv_scales) {
+    prepare<7, 2>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, inv_scales);
 }
 
 // Adds the slices that blocks left in `parts`: [slice][n_stride rows][n_packed], n_packed = strips in groups of 128
 // rows, matrix after matrix. grid: columns by 128, rows.
-KERNEL_THREADS(128, linear_sum)
-(const Batch* batch, int kind, const float* parts, const float* backs, int n_width, int strip_bytes, MATRIX(0),
- MATRIX(1), MATRIX(2), FINISH) {
+KERNEL_THREADS(128, linear_reduce)
+(const Batch* batch, int kind, const float* parts, const float* inv_scales, int n_width, int panel_bytes, MATRIX(0),
+ MATRIX(1), MATRIX(2), EPILOGUE_PARAMS) {
     const int n_rows = batch->rows(kind), row = blockIdx.y, column = int(blockIdx.x) * 128 + int(threadIdx.x);
     launch_dependents();
     wait_for_previous_kernel();
     if (row >= n_rows) return;
     const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};
     const Items items(all, n_rows, n_width, 1);
-    const Item item(items, int(blockIdx.x) * items.n_wide);
-    const Matrix m = chosen(all, item.which);
-    const int n_packed = items.n_high * 128;
-    const int strip = item.high * 8 + (column >> 4 & 7), e = column & 15;
-    const int out = epilogue == GLU ? strip * 8 + e : strip * 16 + e;
-    if (strip >= m.n_strips || out >= m.n_rows || (epilogue == GLU && e >= 8)) return;
-    const u64 n_all = u64(items.n_wide) * n_width * n_packed;
+    const Item item(items, int(blockIdx.x) * items.n_x_blocks);
+    const Matrix m = matrix_at(all, item.which);
+    const int n_packed = items.n_w_blocks * 128;
+    const int panel = item.w_block * 8 + (column >> 4 & 7), e = column & 15;
+    const int out = epilogue == GLU ? panel * 8 + e : panel * 16 + e;
+    if (panel >= m.n_panels || out >= m.n_rows || (epilogue == GLU && e >= 8)) return;
+    const u64 n_all = u64(items.n_x_blocks) * n_width * n_packed;
     auto summed = [&](const float* part) {
         float v[N_SLICES], sum = 0;
 #pragma unroll
@@ -72,20 +72,21 @@ KERNEL_THREADS(128, linear_sum)
         return sum;
     };
     const float* part = parts + u64(row) * n_packed + column;
-    const float* factors = reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * strip_bytes) + strip * 16 + e;
-    const float back = __ldcg(backs + row);
+    const float* factors = reinterpret_cast<const float*>(m.tiles + u64(m.n_panels) * panel_bytes) + panel * 16 + e;
+    const float inv_scale = __ldcg(inv_scales + row);
     const float* second = all[1].bias;
-    float y = finished(summed(part), factors[0], back, m.bias != nullptr, m.bias == nullptr ? 0.f : m.bias[out], scale);
+    float y = scale_and_bias(summed(part), factors[0], inv_scale, m.bias != nullptr,
+                             m.bias == nullptr ? 0.f : m.bias[out], scale);
     if (epilogue == GLU)
-        y = gated_sum(gate, limit, y,
-                      finished(summed(part + 8), factors[8], back, second != nullptr,
-                               second == nullptr ? 0.f : second[out], scale));
+        y = apply_glu(gate, limit, y,
+                      scale_and_bias(summed(part + 8), factors[8], inv_scale, second != nullptr,
+                                     second == nullptr ? 0.f : second[out], scale));
     const u64 to = u64(row) * m.n_rows + out;
     m.y[to] = epilogue == RESIDUAL ? __fadd_rn(__ldcg(residual + to), y) : y;
 }
 
 // Rows normed, as f32. One block for each row.
-KERNEL_THREADS(512, linear_normed)
+KERNEL_THREADS(512, linear_norm)
 (const Batch* batch, int kind, const float* x, const float* norm, float eps, int n_columns, float* y) {
     __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
     const int row = blockIdx.x;
@@ -106,7 +107,7 @@ KERNEL_THREADS(512, linear_normed)
 // ... grid: rows of the matrix by 8, rows by 8, heads.
 KERNEL_THREADS(256, linear_f32)
 (const Batch* batch, int kind, const float* x, int x_stride, int n_columns, const float* w, const float* bias, float* y,
- int y_stride, int n_out, FINISH) {
+ int y_stride, int n_out, EPILOGUE_PARAMS) {
     const int lane = threadIdx.x & 31, out = int(blockIdx.x) * 8 + int(threadIdx.x >> 5), head = blockIdx.z;
     const int first = int(blockIdx.y) * 8, n_rows = min(8, batch->rows(kind) - first);
     launch_dependents();
@@ -128,19 +129,19 @@ KERNEL_THREADS(256, linear_f32)
 #pragma unroll
         for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(ALL_LANES, sum, o);
         if (lane != 0) continue;
-        sum = finished(sum, 1.f, 1.f, bias != nullptr, bias == nullptr ? 0.f : bias[out], scale);
+        sum = scale_and_bias(sum, 1.f, 1.f, bias != nullptr, bias == nullptr ? 0.f : bias[out], scale);
         const u64 to = u64(first + r) * y_stride + u64(head) * n_out + out;
         y[to] = epilogue == RESIDUAL ? __fadd_rn(__ldcg(residual + to), sum) : sum;
     }
 }
 
 // act(a) * b of values that two kernels made. grid: columns by 256, rows.
-KERNEL(linear_gate)
+KERNEL(linear_glu)
 (const Batch* batch, int kind, const float* a, const float* b, float* y, int n_columns, int gate, float limit) {
     const int column = int(blockIdx.x) * 256 + int(threadIdx.x), row = blockIdx.y;
     launch_dependents();
     wait_for_previous_kernel();
     if (row >= batch->rows(kind) || column >= n_columns) return;
     const u64 at = u64(row) * n_columns + column;
-    y[at] = gated_sum(gate, limit, __ldcg(a + at), __ldcg(b + at));
+    y[at] = apply_glu(gate, limit, __ldcg(a + at), __ldcg(b + at));
 }

@@ -1,7 +1,7 @@
 // Products of many rows where there is no wgmma: 128 rows of weights by NT rows of activations in a block, by mma.
 //
 // Each of 8 warps opens the tiles of one strip; prepared rows and tiles of 256 columns come by copies that run some
-// stages ahead. Items, sums and what follows are those of linear_wide.cu, and so are the bits.
+// stages ahead. Items, sums and what follows are those of linear_wgmma.cu, and so are the bits.
 #include "linears/linears.cuh"
 
 #ifndef __CUDA_ARCH_FEAT_SM90_ALL
@@ -9,11 +9,11 @@
 namespace {
 
 template <class T, int NT>
-__device__ __forceinline__ void linear_many(const Batch* batch, int kind, const u16* x, const float* backs,
-                                            int x_stride, int n_columns, const Matrix (&all)[3], const Finish& finish,
-                                            float* parts, int n_splits, int n_stages) {
-    typedef Tile<T> Opener;
-    constexpr int ROW_BYTES = NT * 512, STAGE_BYTES = ROW_BYTES + 8 * Opener::bytes;
+__device__ __forceinline__ void linear_mma(const Batch* batch, int kind, const u16* x, const float* inv_scales,
+                                           int x_stride, int n_columns, const Matrix (&all)[3],
+                                           const EpilogueParams& epi, float* parts, int n_splits, int n_stages) {
+    typedef Tile<T> Unpacker;
+    constexpr int ROW_BYTES = NT * 512, STAGE_BYTES = ROW_BYTES + 8 * Unpacker::bytes;
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256, n_each = N_SLICES / n_splits;
@@ -22,20 +22,20 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
     wait_for_previous_kernel();
     for (int number = blockIdx.x; number < items.count(); number += gridDim.x) {
         const Item item(items, number);
-        const Matrix m = chosen(all, item.which);
+        const Matrix m = matrix_at(all, item.which);
         const int first = slice_start(item.split * n_each, n_tiles);
         const int end = slice_start((item.split + 1) * n_each, n_tiles);
         // Past the last strip: reload it; the results are discarded.
-        const u8* from = m.tiles + u64(min(item.high * 8 + warp, m.n_strips - 1)) * n_tiles * Opener::bytes;
+        const u8* from = m.tiles + u64(min(item.w_block * 8 + warp, m.n_panels - 1)) * n_tiles * Unpacker::bytes;
         auto fetch = [&](int tile) {
             u8* stage = shared + (tile - first) % n_stages * STAGE_BYTES;
             if (tile < end) {
                 for (int i = threadIdx.x * 16; i < ROW_BYTES; i += 256 * 16) {
                     const int block = i / (NT * 128), in = i % (NT * 128);
-                    cp_async16(stage + i, x + (u64(tile * 4 + block) * x_stride + item.wide * NT) * 64 + in / 2);
+                    cp_async16(stage + i, x + (u64(tile * 4 + block) * x_stride + item.x_block * NT) * 64 + in / 2);
                 }
-                for (int i = lane * 16; i < Opener::bytes; i += 512)
-                    cp_async16(stage + ROW_BYTES + warp * Opener::bytes + i, from + u64(tile) * Opener::bytes + i);
+                for (int i = lane * 16; i < Unpacker::bytes; i += 512)
+                    cp_async16(stage + ROW_BYTES + warp * Unpacker::bytes + i, from + u64(tile) * Unpacker::bytes + i);
             }
             cp_async_commit();
         };
@@ -50,12 +50,12 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
                 cp_async_wait_stage(n_stages);
                 __syncthreads();
                 const u8* rows = shared + (tile - first) % n_stages * STAGE_BYTES;
-                const u8* opened = rows + ROW_BYTES + warp * Opener::bytes;
-                const typename Opener::Scales scales = Opener::scales(opened, lane);
+                const u8* packed = rows + ROW_BYTES + warp * Unpacker::bytes;
+                const typename Unpacker::Scales scales = Unpacker::scales(packed, lane);
 #pragma unroll
                 for (int k16 = 0; k16 < 16; k16++) {
                     u32 a[4];
-                    Opener::open(opened, scales, lane, k16, a);
+                    Unpacker::unpack(packed, scales, lane, k16, a);
                     // Pieces of 16 bytes are swapped by the row's number, whose last bits are g.
                     const u8* b = rows + ((k16 >> 2) * NT + g) * 128 + t * 4;
                     const int low = ((k16 & 3) * 2 ^ g) * 16, high = (((k16 & 3) * 2 + 1) ^ g) * 16;
@@ -77,30 +77,30 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
         }
         if (n_splits > 1) continue;
         store_item<NT, NT / 4 < 8 ? NT / 4 : 8>(
-            sum, all, item, warp, n_tiles * Opener::bytes, n_rows, finish,
-            [&](int row) { return __ldcg(backs + min(item.wide * NT + row, n_rows - 1)); });
+            sum, all, item, warp, n_tiles * Unpacker::bytes, n_rows, epi,
+            [&](int row) { return __ldcg(inv_scales + min(item.x_block * NT + row, n_rows - 1)); });
     }
 }
 
 }  // namespace
 
 // grid: blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
-#define LINEAR_MANY(name, Type, NT)                                                                                \
-    KERNEL_THREADS(256, linear_many__##name##_##NT)                                                                \
-    (const Batch* batch, int kind, const u16* x, const float* backs, int x_stride, int n_columns, MATRIX(0),       \
-     MATRIX(1), MATRIX(2), FINISH, float* parts, int n_splits, int n_stages) {                                     \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                          \
-        const Finish finish = FINISH_OF;                                                                           \
-        linear_many<Type, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, parts, n_splits, n_stages); \
+#define LINEAR_MMA(name, Type, NT)                                                                                  \
+    KERNEL_THREADS(256, linear_mma__##name##_##NT)                                                                  \
+    (const Batch* batch, int kind, const u16* x, const float* inv_scales, int x_stride, int n_columns, MATRIX(0),   \
+     MATRIX(1), MATRIX(2), EPILOGUE_PARAMS, float* parts, int n_splits, int n_stages) {                             \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                           \
+        const EpilogueParams epi = EPILOGUE_ARGS;                                                                   \
+        linear_mma<Type, NT>(batch, kind, x, inv_scales, x_stride, n_columns, all, epi, parts, n_splits, n_stages); \
     }
-#define LINEAR_MANIES(name, Type) \
-    LINEAR_MANY(name, Type, 16)   \
-    LINEAR_MANY(name, Type, 64)
-#define LINEAR_MANIES_OF(name, Type) LINEAR_MANIES(name, Type)
+#define LINEAR_MMAS(name, Type) \
+    LINEAR_MMA(name, Type, 16)  \
+    LINEAR_MMA(name, Type, 64)
+#define LINEAR_MMAS_OF(name, Type) LINEAR_MMAS(name, Type)
 #ifdef WOOLLY_TYPE
-LINEAR_MANIES_OF(WOOLLY_NAME, WOOLLY_TYPE)
+LINEAR_MMAS_OF(WOOLLY_NAME, WOOLLY_TYPE)
 #else
-TILE_TYPES(LINEAR_MANIES)
+TILE_TYPES(LINEAR_MMAS)
 #endif
 
 #endif

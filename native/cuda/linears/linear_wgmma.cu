@@ -1,15 +1,15 @@
 // Products of many rows on Hopper: 128 rows of weights by NT rows of activations in a block.
 //
 // Two groups of four warps, the consumers, open tiles in registers, as the operand A of wgmma, over prepared rows in
-// shared memory; one warp copies tiles, another rows (wide.cuh). The sum of a slice and the sum of slices each have
-// their registers. Blocks work in pairs, with other rows of weights and the same rows of activations: each copies half
-// of these, for both.
+// shared memory; one warp copies tiles, another rows (wgmma_pipeline.cuh). The sum of a slice and the sum of slices
+// each have their registers. Blocks work in pairs, with other rows of weights and the same rows of activations: each
+// copies half of these, for both.
 //
 // If a matrix has too few rows for all multiprocessors, blocks take a part of the slices each and leave their sums in
-// `parts`, which linear_sum adds up (split-K). If it has more, but not for whole rounds of all, the last items are
+// `parts`, which linear_reduce adds up (split-K). If it has more, but not for whole rounds of all, the last items are
 // dealt by slices: a pair of blocks begins an item, leaves its sum, and the next pair goes on from there.
-#include "linears/own.cuh"
-#include "primitives/stream_k.cuh"
+#include "linears/fused_prepare.cuh"
+#include "linears/stream_k.cuh"
 
 #if WOOLLY_HOPPER
 
@@ -19,20 +19,21 @@ namespace {
 struct PairItem : Item {
     bool is_stored;
     __device__ __forceinline__ PairItem(const Items& items, int number, int n_in, int pair, int rank)
-        : Item(items, min(2 * pair + rank, items.n_high - 1), number - pair * n_in),
-          is_stored(2 * pair + rank < items.n_high) {}
+        : Item(items, min(2 * pair + rank, items.n_w_blocks - 1), number - pair * n_in),
+          is_stored(2 * pair + rank < items.n_w_blocks) {}
     __device__ __forceinline__ PairItem(const Items& items, int number, int rank)
-        : PairItem(items, number, items.n_wide * items.n_splits, number / (items.n_wide * items.n_splits), rank) {}
+        : PairItem(items, number, items.n_x_blocks * items.n_splits, number / (items.n_x_blocks * items.n_splits),
+                   rank) {}
 };
 
 // Where a warp of a block leaves the sum of an item that it began. Each has a flag, which is zero between kernels.
 template <int NT>
-__device__ __forceinline__ float4* left_by(float* parts, int block, int warp) {
+__device__ __forceinline__ float4* handoff_at(float* parts, int block, int warp) {
     return reinterpret_cast<float4*>(parts) + (block * 8 + warp) * (NT * 4) + (threadIdx.x & 31);
 }
 template <int NT>
-__device__ __forceinline__ void leave_sum(const float (&sum)[NT / 2], float* parts, u32* flags, int warp) {
-    float4* to = left_by<NT>(parts, blockIdx.x, warp);
+__device__ __forceinline__ void send_sum(const float (&sum)[NT / 2], float* parts, u32* flags, int warp) {
+    float4* to = handoff_at<NT>(parts, blockIdx.x, warp);
 #pragma unroll
     for (int i = 0; i < NT / 2; i += 4) __stcg(to + i * 8, make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
     __threadfence();
@@ -41,14 +42,14 @@ __device__ __forceinline__ void leave_sum(const float (&sum)[NT / 2], float* par
 }
 // Goes on from what the pair before left.
 template <int NT>
-__device__ __forceinline__ void take_sum(float (&sum)[NT / 2], float* parts, u32* flags, int warp) {
+__device__ __forceinline__ void receive_sum(float (&sum)[NT / 2], float* parts, u32* flags, int warp) {
     u32* flag = flags + (blockIdx.x - 2) * 8 + warp;
     if ((threadIdx.x & 31) == 0) {
         while (!load_acquire(flag)) spin_wait();
         *flag = 0;
     }
     __syncwarp();
-    const float4* from = left_by<NT>(parts, blockIdx.x - 2, warp);
+    const float4* from = handoff_at<NT>(parts, blockIdx.x - 2, warp);
 #pragma unroll
     for (int i = 0; i < NT / 2; i += 4) {
         const float4 v = __ldcg(from + i * 8);
@@ -58,13 +59,13 @@ __device__ __forceinline__ void take_sum(float (&sum)[NT / 2], float* parts, u32
 
 // What all roles of a block know.
 template <class T, int NT>
-struct LinearWide {
+struct WgmmaRoles {
     const Rings<T, NT>& rings;
     const u16* x;
-    const float* backs;
+    const float* inv_scales;
     int x_stride, n_rows, n_tiles, n_splits;
     const Matrix (&all)[3];
-    const Finish& finish;
+    const EpilogueParams& epi;
     float* parts;
     u32* flags;
     const Items& items;
@@ -72,14 +73,15 @@ struct LinearWide {
 
     // Producer of tiles.
     __device__ __forceinline__ void copy_tiles(StreamKScheduler& scheduler) const {
-        const u64 policy = items.n_wide > 1 ? evict_last_policy() : evict_first_policy();
+        const u64 policy = items.n_x_blocks > 1 ? evict_last_policy() : evict_first_policy();
         PipelineState pipe = {rings.n_tile_stages, 0, 1};
         WorkRange part;
         while (scheduler.next(part)) {
             const PairItem item(items, part.number, rank);
-            const Matrix m = chosen(all, item.which);
+            const Matrix m = matrix_at(all, item.which);
             // Past the last strip: reload it; the results are discarded.
-            const u8* from = m.tiles + u64(min(item.high * 8 + (lane & 7), m.n_strips - 1)) * n_tiles * Tile<T>::bytes;
+            const u8* from =
+                m.tiles + u64(min(item.w_block * 8 + (lane & 7), m.n_panels - 1)) * n_tiles * Tile<T>::bytes;
             const int end = slice_start(part.end, n_tiles);
             for (int tile = slice_start(part.first, n_tiles); tile < end; tile++)
                 rings.copy_tiles(pipe, from + u64(tile) * Tile<T>::bytes, lane, policy);
@@ -92,7 +94,7 @@ struct LinearWide {
         WorkRange part;
         while (scheduler.next(part)) {
             const PairItem item(items, part.number, rank);
-            const u16* from = x + u64(item.wide * NT + rank * (NT / 2)) * 64;
+            const u16* from = x + u64(item.x_block * NT + rank * (NT / 2)) * 64;
             const int end = slice_start(part.end, n_tiles) * 4;
             for (int block = slice_start(part.first, n_tiles) * 4; block < end; block++)
                 rings.copy_rows(pipe, from + u64(block) * x_stride * 64, rings.ROW_BYTES / 2, rank, lane, policy);
@@ -121,10 +123,10 @@ struct LinearWide {
                 consumer.row.advance();
                 // While this runs, what follows is opened.
                 if (k64 < 3) {
-                    consumer.open(k64 + 1);
+                    consumer.unpack(k64 + 1);
                 } else {
                     consumer.free_tile();
-                    if (tile < last) consumer.open_next_tile();
+                    if (tile < last) consumer.unpack_next_tile();
                 }
             }
         }
@@ -140,31 +142,31 @@ struct LinearWide {
         constexpr int CHUNK = NT / 4 < 8 ? NT / 4 : 8;
         Consumer<T, NT> consumer(rings, lane, warp);
         // Inverses of the powers of an item's rows, of each warp by itself.
-        float* back = rings.rest() + warp * NT;
+        float* inv_scale = rings.rest() + warp * NT;
         WorkRange part;
         while (scheduler.next(part)) {
             const PairItem item(items, part.number, rank);
             // Those of few rows wait in registers until they are needed.
-            constexpr bool IS_LATE = NT <= 64;
-            float late[IS_LATE ? (NT + 31) / 32 : 1];
+            constexpr bool SCALES_IN_REGISTERS = NT <= 64;
+            float scale_registers[SCALES_IN_REGISTERS ? (NT + 31) / 32 : 1];
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < NT; i += 32) {
-                const float one = __ldcg(backs + min(item.wide * NT + i + lane, n_rows - 1));
-                if (IS_LATE)
-                    late[i / 32] = one;
+                const float one = __ldcg(inv_scales + min(item.x_block * NT + i + lane, n_rows - 1));
+                if (SCALES_IN_REGISTERS)
+                    scale_registers[i / 32] = one;
                 else if (i + lane < NT)
-                    back[i + lane] = one;
+                    inv_scale[i + lane] = one;
             }
             float sum[NT / 2], acc[NT / 2];
             if (n_splits == 1 && part.first > 0) {
-                take_sum<NT>(sum, parts, flags, warp);
+                receive_sum<NT>(sum, parts, flags, warp);
             } else {
 #pragma unroll
                 for (int i = 0; i < NT / 2; i++) sum[i] = 0;
             }
             const int last = slice_start(part.end, n_tiles) - 1;
-            if (slice_start(part.first, n_tiles) <= last) consumer.open_next_tile();
+            if (slice_start(part.first, n_tiles) <= last) consumer.unpack_next_tile();
             for (int slice = part.first; slice < part.end; slice++) {
                 multiply(consumer, acc, slice, last);
                 if (n_splits == 1) {
@@ -176,26 +178,26 @@ struct LinearWide {
             }
             if (n_splits > 1) continue;
             if (part.end < scheduler.n_slices)
-                leave_sum<NT>(sum, parts, flags, warp);
+                send_sum<NT>(sum, parts, flags, warp);
             else if (item.is_stored) {
-                if constexpr (IS_LATE) {
+                if constexpr (SCALES_IN_REGISTERS) {
 #pragma unroll
                     for (int i = 0; i < NT; i += 32)
-                        if (i + lane < NT) back[i + lane] = late[i / 32];
+                        if (i + lane < NT) inv_scale[i + lane] = scale_registers[i / 32];
                     __syncwarp();
                 }
-                store_item<NT, CHUNK>(sum, all, item, warp, n_tiles * Tile<T>::bytes, n_rows, finish,
-                                      [&](int row) { return back[row]; });
+                store_item<NT, CHUNK>(sum, all, item, warp, n_tiles * Tile<T>::bytes, n_rows, epi,
+                                      [&](int row) { return inv_scale[row]; });
             }
         }
     }
 };
 
 template <class T, int NT>
-__device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const u16* x, const float* backs,
-                                            int x_stride, int n_columns, const Matrix (&all)[3], const Finish& finish,
-                                            float* parts, u32* flags, int n_splits, int n_tile_stages, int n_row_stages,
-                                            const OwnRows& own) {
+__device__ __forceinline__ void linear_wgmma(const Batch* batch, int kind, const u16* x, const float* inv_scales,
+                                             int x_stride, int n_columns, const Matrix (&all)[3],
+                                             const EpilogueParams& epi, float* parts, u32* flags, int n_splits,
+                                             int n_tile_stages, int n_row_stages, const FusedRows& fused) {
     DYNAMIC_SHARED(raw);
     const Rings<T, NT> rings(raw, n_tile_stages, n_row_stages);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = blockIdx.x & 1;
@@ -203,67 +205,67 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     launch_dependents();
     const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256;
     const Items items(all, n_rows, NT, n_splits);
-    StreamKScheduler scheduler(blockIdx.x >> 1, gridDim.x >> 1, (items.n_high + 1) / 2 * items.n_wide * n_splits,
-                               n_tiles, n_splits);
-    const LinearWide<T, NT> roles = {rings,  x,     backs, x_stride, n_rows, n_tiles, n_splits, all,
-                                     finish, parts, flags, items,    lane,   warp,    rank};
-    const bool is_own = NT <= MAX_OWN_ROWS && own.x != nullptr && n_rows <= MAX_OWN_ROWS;
+    StreamKScheduler scheduler(blockIdx.x >> 1, gridDim.x >> 1,
+                               (items.n_w_blocks + 1) / 2 * items.n_x_blocks * n_splits, n_tiles, n_splits);
+    const WgmmaRoles<T, NT> roles = {rings, x,     inv_scales, x_stride, n_rows, n_tiles, n_splits, all,
+                                     epi,   parts, flags,      items,    lane,   warp,    rank};
+    const bool is_fused = NT <= MAX_OWN_ROWS && fused.x != nullptr && n_rows <= MAX_OWN_ROWS;
     if (warp >= 8) {
         setmaxnreg_dec<40>();
         if (warp == 8) {
             roles.copy_tiles(scheduler);
         } else if (warp == 9) {
             wait_for_previous_kernel();
-            if (is_own) await_own_rows();
+            if (is_fused) await_fused_rows();
             roles.copy_rows(scheduler);
         }
     } else {
         setmaxnreg_inc<232>();
         wait_for_previous_kernel();
         if constexpr (NT <= MAX_OWN_ROWS) {
-            if (is_own) own_rows(own, n_rows, rings.rest());
+            if (is_fused) prepare_fused_rows(fused, n_rows, rings.rest());
         }
         roles.consume(scheduler);
     }
     // Copies of one block go to the other, too.
     cluster_sync();
-    if (is_own) leave_own_rows(own);
+    if (is_fused) reset_arrivals(fused);
 }
 
 }  // namespace
 
 // grid: pairs of blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
-#define LINEAR_WIDE(name, Type, NT)                                                                                    \
-    KERNEL_CLUSTER2(384, linear_wide__##name##_##NT)                                                                   \
-    (const Batch* batch, int kind, u16* x, float* backs, int x_stride, int n_columns, MATRIX(0), MATRIX(1), MATRIX(2), \
-     FINISH, float* parts, u32* flags, int n_splits, int n_tile_stages, int n_row_stages, const float* own_x,          \
-     const float* norm, float eps, u32* arrivals) {                                                                    \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                              \
-        const Finish finish = FINISH_OF;                                                                               \
-        const OwnRows own = {own_x, norm, eps, x, backs, arrivals, n_columns, x_stride};                               \
-        linear_wide<Type, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, parts, flags, n_splits,         \
-                              n_tile_stages, n_row_stages, own);                                                       \
+#define LINEAR_WGMMA(name, Type, NT)                                                                              \
+    KERNEL_CLUSTER2(384, linear_wgmma__##name##_##NT)                                                             \
+    (const Batch* batch, int kind, u16* x, float* inv_scales, int x_stride, int n_columns, MATRIX(0), MATRIX(1),  \
+     MATRIX(2), EPILOGUE_PARAMS, float* parts, u32* flags, int n_splits, int n_tile_stages, int n_row_stages,     \
+     const float* fused_x, const float* norm, float eps, u32* arrivals) {                                         \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                         \
+        const EpilogueParams epi = EPILOGUE_ARGS;                                                                 \
+        const FusedRows fused = {fused_x, norm, eps, x, inv_scales, arrivals, n_columns, x_stride};               \
+        linear_wgmma<Type, NT>(batch, kind, x, inv_scales, x_stride, n_columns, all, epi, parts, flags, n_splits, \
+                               n_tile_stages, n_row_stages, fused);                                               \
     }
-#define LINEAR_WIDES(name, Type) \
-    LINEAR_WIDE(name, Type, 16)  \
-    LINEAR_WIDE(name, Type, 32)  \
-    LINEAR_WIDE(name, Type, 64)  \
-    LINEAR_WIDE(name, Type, 128)
-#define LINEAR_WIDES_OF(name, Type) LINEAR_WIDES(name, Type)
-#define LINEAR_WIDEST(name, Type) LINEAR_WIDE(name, Type, 160)
-#define LINEAR_WIDEST_OF(name, Type) LINEAR_WIDEST(name, Type)
+#define LINEAR_WGMMAS(name, Type) \
+    LINEAR_WGMMA(name, Type, 16)  \
+    LINEAR_WGMMA(name, Type, 32)  \
+    LINEAR_WGMMA(name, Type, 64)  \
+    LINEAR_WGMMA(name, Type, 128)
+#define LINEAR_WGMMAS_OF(name, Type) LINEAR_WGMMAS(name, Type)
+#define LINEAR_WGMMA_160(name, Type) LINEAR_WGMMA(name, Type, 160)
+#define LINEAR_WGMMA_160_OF(name, Type) LINEAR_WGMMA_160(name, Type)
 // No GPU has shared memory for such tiles beside 160 rows.
-#define WIDE_IS_TOO_LARGE_f16 1
-#define WIDE_IS_TOO_LARGE_q8_0 1
-#define WIDE_IS_TOO_LARGE_wide 1
+#define WGMMA_IS_TOO_LARGE_f16 1
+#define WGMMA_IS_TOO_LARGE_q8_0 1
+#define WGMMA_IS_TOO_LARGE_wide 1
 #ifdef WOOLLY_TYPE
-LINEAR_WIDES_OF(WOOLLY_NAME, WOOLLY_TYPE)
-#if !CONCAT(WIDE_IS_TOO_LARGE_, WOOLLY_NAME)
-LINEAR_WIDEST_OF(WOOLLY_NAME, WOOLLY_TYPE)
+LINEAR_WGMMAS_OF(WOOLLY_NAME, WOOLLY_TYPE)
+#if !CONCAT(WGMMA_IS_TOO_LARGE_, WOOLLY_NAME)
+LINEAR_WGMMA_160_OF(WOOLLY_NAME, WOOLLY_TYPE)
 #endif
 #else
-TILE_TYPES(LINEAR_WIDES)
-TILE_TYPES(LINEAR_WIDEST)
+TILE_TYPES(LINEAR_WGMMAS)
+TILE_TYPES(LINEAR_WGMMA_160)
 #endif
 
 #endif

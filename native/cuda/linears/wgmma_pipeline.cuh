@@ -1,7 +1,7 @@
-// What kernels of many rows on Hopper share (linear_wide.cu, moe_wide.cu): two rings of stages in shared memory between
-// producers, a warp that copies tiles of weights and one that copies rows of activations, and consumers, eight warps
-// that open tiles in registers and multiply. Each kernel has its own loop of products: ptxas serializes wgmma of 16 and
-// 32 rows (C7515) if they share one that also zeroes the sum of an empty slice.
+// What kernels of many rows on Hopper share (linear_wgmma.cu, moe_wide.cu): two rings of stages in shared memory
+// between producers, a warp that copies tiles of weights and one that copies rows of activations, and consumers, eight
+// warps that open tiles in registers and multiply. Each kernel has its own loop of products: ptxas serializes wgmma of
+// 16 and 32 rows (C7515) if they share one that also zeroes the sum of an empty slice.
 #pragma once
 
 #include "linears/linears.cuh"
@@ -76,7 +76,7 @@ struct Rings {
         pipe.advance();
     }
     // ... all of them, for this block alone.
-    __device__ __forceinline__ void copy_own_rows(PipelineState& pipe, const u16* from, int lane, u64 policy) const {
+    __device__ __forceinline__ void copy_all_rows(PipelineState& pipe, const u16* from, int lane, u64 policy) const {
         mbarrier_wait(rows_free(pipe.stage), pipe.phase);
         if (lane == 0) {
             mbarrier_expect_tx(rows_full(pipe.stage), ROW_BYTES);
@@ -101,18 +101,18 @@ struct Consumer {
     const Rings<L, NT>& rings;
     int lane, warp;
     PipelineState row, tile;
-    const u8* opened;
+    const u8* packed;
     typename Tile<T>::Scales scales;
     u32 a[2][4][4];
 
     __device__ __forceinline__ Consumer(const Rings<L, NT>& rings, int lane, int warp)
         : rings(rings), lane(lane), warp(warp), row{rings.n_row_stages, 0, 0}, tile{rings.n_tile_stages, 0, 0} {}
-    __device__ __forceinline__ void open(int k64) { open_four<T>(opened, scales, lane, k64, a[k64 & 1]); }
-    __device__ __forceinline__ void open_next_tile() {
+    __device__ __forceinline__ void unpack(int k64) { unpack_four<T>(packed, scales, lane, k64, a[k64 & 1]); }
+    __device__ __forceinline__ void unpack_next_tile() {
         mbarrier_wait(rings.tiles_full(tile.stage), tile.phase);
-        opened = rings.tiles + (tile.stage * 8 + warp) * Tile<L>::bytes;
-        scales = Tile<T>::scales(opened, lane);
-        open(0);
+        packed = rings.tiles + (tile.stage * 8 + warp) * Tile<L>::bytes;
+        scales = Tile<T>::scales(packed, lane);
+        unpack(0);
     }
     __device__ __forceinline__ u64 wait_for_rows() const {
         mbarrier_wait(rings.rows_full(row.stage), row.phase);

@@ -1,4 +1,4 @@
-// Which parts of the items of many rows a pair of blocks of linear_wide.cu computes, and in which order.
+// Which parts of the items of many rows a pair of blocks of linear_wgmma.cu computes, and in which order.
 #pragma once
 
 #include "linears/linears.cuh"
