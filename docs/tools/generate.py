@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from docs.tools import api, cli, models, settings
+from docs.tools import api, cli, http, models, settings
 from woolly.models import architectures
 from woolly.quant import GGMLType, can_dequantize
 from woolly.store import read_catalogue
@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/api.md": api.reference,
     "docs/reference/cli.md": cli.reference,
+    "docs/reference/http.md": http.reference,
     "docs/reference/models.md": models.reference,
     "docs/reference/settings.md": settings.reference,
 }
@@ -51,7 +52,8 @@ def stale_files() -> Iterator[tuple[str, str]]:
         if name not in PAGES:
             texts[name] = _MARKS.sub(_filled, (ROOT / name).read_text())
     for name, text in texts.items():
-        if (ROOT / name).read_text() != text:
+        path = ROOT / name
+        if not path.exists() or path.read_text() != text:
             yield name, text
 
 

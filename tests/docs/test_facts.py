@@ -8,11 +8,10 @@ from inspect import signature
 import pytest
 
 from docs.tools import generate
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import PAGES, ROOT, prose_of
 from tests.test_house import LADDER
 from woolly import LLM, SamplingParams
 from woolly.quantize import MIXES
-from woolly.serving.lifecycle.app import DIALECTS
 
 LIBRARY = (ROOT / "docs" / "use" / "library.md").read_text()
 TROUBLESHOOTING = (ROOT / "docs" / "use" / "troubleshooting.md").read_text()
@@ -34,12 +33,6 @@ def test_generate_check_names_the_file_and_the_command(monkeypatch, capsys):
     assert "docs/reference/cli.md is not up to date: run `scripts/generate`" in capsys.readouterr().err
 
 
-def test_serving_page_lists_every_api():
-    section = (ROOT / "docs" / "use" / "serving.md").read_text().partition("## APIs")[2].partition("\n## ")[0]
-    listed = re.findall(r"^\| (?!API|-)(?:OpenAI's )?([\w-]+) \| `", section, flags=re.M)
-    assert sorted(name.lower() for name in listed) == sorted(dialect.name for dialect in DIALECTS)
-
-
 def test_library_page_has_every_llm_option():
     section = LIBRARY.partition("## Opening a model")[2].partition("## Asking")[0]
     named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.+?) \|", section, flags=re.M)))
@@ -59,17 +52,21 @@ def test_types_on_the_speed_page_can_be_written():
     assert types and types <= {*MIXES, "F16", "BF16", "Q8_0"}
 
 
+@pytest.fixture(scope="module")
+def paths():
+    """Files and folders of the project, each as text that ends with its path; folders end with a slash."""
+    found = [path for top in ROOT.iterdir() if not top.name.startswith(".") for path in (top, *top.rglob("*"))]
+    return [f"/{path.relative_to(ROOT).as_posix()}{'/' * path.is_dir()}" for path in found]
+
+
 @pytest.mark.parametrize(
-    "page", ["architecture", "engine", "kernels", "add-an-isa", "add-a-command", "add-a-backend", "releasing"]
+    "page", [page for page in PAGES if not page.startswith(("docs/reference/", "docs/benchmarks/"))]
 )
-def test_paths_in_the_docs_exist(page):
-    text = (ROOT / "docs" / "make" / f"{page}.md").read_text()
-    named = re.findall(r"`((?:[\w.-]+/)+(?:[\w-]+\.\w+)?)`", text)
-    homes = [ROOT, ROOT / "woolly", ROOT / "native", ROOT / "native" / "cpu" / "kernels"]
-    folders = {f"{p.name}/" for home in ("woolly", "native") for p in (ROOT / home).rglob("*") if p.is_dir()}
-    folders.add("cluster/")  # reserved
-    lost = [path for path in named if path not in folders and not any((home / path).exists() for home in homes)]
-    assert named and not [path for path in lost if "NAME" not in path]
+def test_paths_in_the_docs_exist(page, paths):
+    named = re.findall(r"`((?:[\w.-]+/)+(?:[\w-]+\.(?:py|h|cpp|cuh?|slang|md|json|sh|toml))?)`", prose_of(page))
+    if not page.startswith("docs/make/"):  # other pages name files of users, too
+        named = [path for path in named if re.match(r"(woolly|native|tests|scripts|deploy|benchmarks|docs)/", path)]
+    assert not [path for path in named if "NAME" not in path and not any(one.endswith(f"/{path}") for one in paths)]
 
 
 def test_architecture_page_lists_every_package_in_order():
