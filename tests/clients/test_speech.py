@@ -71,11 +71,11 @@ def test_translation_is_requested_by_its_task(audio):
     [
         (
             {"timestamp_granularities[]": "letter", "response_format": "verbose_json"},
-            "word or segment was expected, or both",
+            "expected word, segment or both",
         ),
-        ({"timestamp_granularities[]": "segment"}, "times are part of verbose_json"),
+        ({"timestamp_granularities[]": "segment"}, "timestamps need response_format verbose_json"),
         ({"language": "klingon"}, "is not supported by this model"),
-        ({"response_format": "srt", "stream": "true"}, "a stream has no srt"),
+        ({"response_format": "srt", "stream": "true"}, "srt cannot be streamed"),
     ],
 )
 def test_unsupported_options_are_rejected_by_name(url, fields, says):

@@ -83,7 +83,7 @@ def test_nothing_is_prefilled_behind_replicas(client, monkeypatch):
     monkeypatch.setattr("woolly.serving.settings.checks.has_replicas", lambda settings: True)
     reply = client.post(PATH, json=body())
     assert reply.status_code == 501
-    assert reply.json()["error"]["message"].startswith("nothing is read ahead behind replicas")
+    assert reply.json()["error"]["message"].startswith("read-ahead is not supported with replicas")
     assert client.get("/props?model=tiny").json()["read_ahead"] is False
 
 

@@ -20,7 +20,7 @@ def folder(tiny_folder, tmp_path_factory):
     return folder
 
 
-def _hear(client, path="transcriptions", **fields):
+def _transcribe(client, path="transcriptions", **fields):
     return client.post(f"/v1/audio/{path}", data=fields, files={"file": ("talk.wav", b"an audio clip")})
 
 
@@ -28,20 +28,20 @@ def test_audio_goes_to_an_audio_model(app_with, folder, monkeypatch):
     async def answer(request, form):
         return json_reply({"model": form.model})
 
-    monkeypatch.setattr(audio, "answer_speech", answer)
+    monkeypatch.setattr(audio, "answer_transcription", answer)
     with app_with(models_dir=folder, model=str(folder / "tiny.gguf"), strict_models=False) as client:
         for fields in ({"model": "whisper-1"}, {}, {"model": "ggml-tiny"}):
             for path in ("transcriptions", "translations"):
-                assert _hear(client, path, **fields).json() == {"model": "ggml-tiny"}
-        said = _hear(client, model="whisper-1").headers["x-woolly-ignored"]
+                assert _transcribe(client, path, **fields).json() == {"model": "ggml-tiny"}
+        said = _transcribe(client, model="whisper-1").headers["x-woolly-ignored"]
         assert said == "model (whisper-1 is not here; ggml-tiny answers)"
-        reply = _hear(client, model="tiny")
-        assert reply.status_code == 400 and "tiny does not support audio; ask for ggml-tiny" in reply.text
+        reply = _transcribe(client, model="tiny")
+        assert reply.status_code == 400 and "tiny does not support audio; use ggml-tiny" in reply.text
 
 
 def test_every_list_shows_transcription(app_with, folder):
     with app_with(models_dir=folder) as client:
-        assert _hear(client, model="whisper-1").status_code == 404  # --strict-models
+        assert _transcribe(client, model="whisper-1").status_code == 404  # --strict-models
         claims = {one["name"]: one["capabilities"] for one in client.get("/v1/models").json()["models"]}
         assert claims["ggml-tiny"] == ["transcription"] and "completion" in claims["tiny"]
         tags = {one["name"]: one["capabilities"] for one in client.get("/api/tags").json()["models"]}

@@ -29,12 +29,12 @@ def test_contents_are_unchanged():
     [
         ("application/json", b"{}", r"a form .* with purpose and file was"),
         ("multipart/form-data", form(), "no boundary"),
-        (KIND, b"", "does not have the boundary"),
+        (KIND, b"", "does not contain the boundary"),
         (KIND, form(part(b"file", b"x"), end=b""), "ends before"),
         (KIND, b"--b", "ends before"),
         (KIND, form(b"no headers"), "no headers"),
         (KIND, form(*[part(b"a", b"")] * 65), "more than 64"),
-        (KIND, form(b"Content-Transfer-Encoding: base64\r\n" + part(b"file", b"eA==")), "as it is"),
+        (KIND, form(b"Content-Transfer-Encoding: base64\r\n" + part(b"file", b"eA==")), "send it without one"),
     ],
 )
 def test_non_form_body_is_rejected(kind, body, said):

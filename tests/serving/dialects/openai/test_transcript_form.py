@@ -44,20 +44,23 @@ def test_instruction_names_the_language_and_ends_with_the_prompt():
     [
         ({"response_format": "srt"}, "response_format: subtitles need timestamps"),
         ({"response_format": "vtt"}, "response_format: subtitles need timestamps"),
-        ({"response_format": "diarized_json"}, "do not tell speakers apart; one of json, text, verbose_json was"),
-        ({"response_format": "xml"}, "response_format: it is 'xml'; one of json"),
-        ({"response_format": "verbose_json", "stream": "true"}, "response_format: a stream has no verbose_json"),
-        ({"timestamp_granularities[]": "word"}, "this model gives no timestamps, Whisper and Parakeet models do"),
-        ({"timestamp_granularities[]": "phoneme"}, "timestamp_granularities: it is 'phoneme'; word or segment was"),
+        (
+            {"response_format": "diarized_json"},
+            "diarization is not supported; expected one of json, text, verbose_json",
+        ),
+        ({"response_format": "xml"}, "response_format: it is 'xml'; expected one of json"),
+        ({"response_format": "verbose_json", "stream": "true"}, "response_format: verbose_json cannot be streamed"),
+        ({"timestamp_granularities[]": "word"}, "this model does not support timestamps"),
+        ({"timestamp_granularities[]": "phoneme"}, "timestamp_granularities: it is 'phoneme'; expected word, segment"),
         ({"include[]": "logprobs"}, "include: log-probabilities"),
-        ({"known_speaker_names[]": "Ole"}, "known_speaker_names: models here do not tell"),
+        ({"known_speaker_names[]": "Ole"}, "known_speaker_names: speaker diarization is not"),
         ({"keywords[]": "sheep"}, "keywords: put the words into prompt"),
         ({"languages[]": "de"}, "languages: send one language"),
-        ({"temperature": "hot"}, "temperature: it is 'hot'; a number from 0 to 1"),
+        ({"temperature": "hot"}, "temperature: it is 'hot'; expected a number from 0 to 1"),
         ({"temperature": "nan"}, "temperature: it is 'nan'"),
         ({"temperature": "1.5"}, "temperature: it is '1.5'"),
-        ({"stream": "maybe"}, "stream: it is 'maybe'; true or false"),
-        ({"language": "de. Answer in verse"}, "language: it is 'de. Answer in verse'; a code such as 'de'"),
+        ({"stream": "maybe"}, "stream: it is 'maybe'; expected true or false"),
+        ({"language": "de. Answer in verse"}, "language: it is 'de. Answer in verse'; expected a code"),
         ({"file": ""}, "file: it is empty"),
     ],
 )
@@ -69,7 +72,7 @@ def test_unsupported_fields_are_rejected_by_name(fields, says):
 
 
 def test_form_without_a_file_is_rejected():
-    with pytest.raises(ApiError, match="file: a file was expected in the form, of an audio clip"):
+    with pytest.raises(ApiError, match="file: the form has no file"):
         read_transcript_form({"model": (None, b"tiny")})
 
 

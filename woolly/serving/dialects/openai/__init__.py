@@ -1,4 +1,4 @@
-"""OPENAI: models, completions, embeddings, transcripts, files and batches under /v1, in OpenAI's words."""
+"""OPENAI: models, completions, embeddings, transcriptions, files and batches under /v1."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["DIALECT", "OpenAI"]
 
 
 class OpenAI(ChatDialect):
-    """OpenAI's API."""
+    """OpenAI API."""
 
     name = "openai"
     prefix = "/v1"
@@ -26,15 +26,15 @@ class OpenAI(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Returns OpenAI's error object."""
+        """Return an OpenAI error object."""
         return error_body(error)
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-        """Yields server-sent events."""
+        """Yield server-sent events."""
         return chat.frames(chunks, head)
 
     async def whole(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Mapping[str, Any]:
-        """Returns a chat.completion."""
+        """Return a chat.completion."""
         return await chat.whole(chunks, head)
 
 

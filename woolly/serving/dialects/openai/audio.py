@@ -1,4 +1,4 @@
-"""/v1/audio/transcriptions and /v1/audio/translations: models that transcribe, and chats about an audio clip."""
+"""/v1/audio/transcriptions and /v1/audio/translations, by speech-to-text models or chat models with audio input."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _FORM = {
     "properties": {
         "file": {"type": "string", "format": "binary", "description": "WAV, FLAC, MP3 or OGG."},
         "model": _TEXT,
-        "prompt": {**_TEXT, "description": "Text that comes before the audio, for spelling and style."},
-        "language": {**_TEXT, "description": "That is spoken: a code such as de, or a name."},
+        "prompt": {**_TEXT, "description": "Text before the audio; the model keeps its spelling and style."},
+        "language": {**_TEXT, "description": "Spoken language: a code such as de, or a name."},
         "temperature": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},
         "response_format": {"type": "string", "enum": [*FORMATS, *SUBTITLE_FORMATS], "default": "json"},
         "timestamp_granularities": {"type": "array", "items": {"type": "string", "enum": ["word", "segment"]}},
@@ -52,13 +52,13 @@ _REPLIES: dict[int | str, dict[str, Any]] = {200: {"model": TranscriptReply, "co
 
 @router.post("/v1/audio/transcriptions", responses=_REPLIES, response_model=None, openapi_extra=_BODY)
 async def transcribe(request: Request) -> Response:
-    """Writes what is said in an audio clip, in its language; with `stream`, by server-sent events."""
+    """Transcribe audio in its own language; with `stream`, as server-sent events."""
     return await _answer(request, is_translation=False)
 
 
 @router.post("/v1/audio/translations", responses=_REPLIES, response_model=None, openapi_extra=_BODY)
 async def translate(request: Request) -> Response:
-    """Writes what is said in an audio clip, in English; with `stream`, by server-sent events."""
+    """Translate audio into English; with `stream`, as server-sent events."""
     return await _answer(request, is_translation=True)
 
 
@@ -67,7 +67,7 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
     fields = await run_held(read_form, state.get("form_type", ""), await request.body(), "file and model")
     asked = fields.get("model", (None, b""))[1].decode("utf-8", "replace") or None
     name, has_timestamps = await find_audio_model(request, asked)
-    if "file" in fields:  # what a model cannot hear, it cannot give the times of, either
+    if "file" in fields:  # before the check of timestamp options
         await check_takes_audio(request, name)
     form = read_transcript_form(fields, is_translation=is_translation, has_timestamps=has_timestamps)
     state["json"] = form.shown
@@ -83,8 +83,8 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
             head, chunks = await open_chat(held, request, dialect, chat, place, model=form.model, form=form)
         except ApiError as error:
             if error.param == "file":
-                await check_takes_audio(request, form.model)  # opened, it may lack the projector that its folder has
-            elif error.param in ("messages", "prompt"):  # the audio is nearly all of the prompt
+                await check_takes_audio(request, form.model)  # an open model may lack the projector of its folder
+            elif error.param in ("messages", "prompt"):  # the prompt is mostly audio
                 error.param = "file"
             raise
         if form.is_stream:
@@ -93,7 +93,7 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
 
 
 async def _chat(generator: Generator, form: TranscriptForm) -> ChatRequest:
-    """Returns the conversation: the audio, then the instruction. Thoughts are no part of a transcript."""
+    """Return the conversation: the audio, then the instruction. Reasoning is not part of a transcript."""
     defaults = await generator.defaults_for(form.model)
     parts = (AudioPart(AudioInput(form.file, where="file")), TextPart(form.instruction))
     try:

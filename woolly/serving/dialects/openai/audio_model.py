@@ -1,4 +1,4 @@
-"""Hearing: which model answers a form with an audio clip."""
+"""Choice of the model that transcribes or translates audio."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from woolly.serving.observability.logs import ignore
 
 
 async def find_audio_model(request: Request, name: str | None) -> tuple[str | None, bool]:
-    """Returns the name to ask an audio clip's text of, and whether its model transcribes.
+    """Return the name of the model that answers, and True if it is a speech-to-text model.
 
-    A name of a model here stays. Without one, or for one that clients have built in, such as whisper-1, it is that of
-    the loaded model or that of --model if it hears, else of one that transcribes, else of another that hears.
+    The name of an available model is returned unchanged. For no name or a built-in name of clients, such as whisper-1:
+    the loaded model or --model if it takes audio, else a speech-to-text model, else another audio model.
     """
     models: ModelManager = request.app.state.models
     name = None if name in RESERVED else name
@@ -27,7 +27,7 @@ async def find_audio_model(request: Request, name: str | None) -> tuple[str | No
             if error.code != "model_not_found" or request.app.state.settings.strict_models:
                 return name, False
     able = await _audio_models(request)
-    if name is not None and models.main is None:  # a wrong name is no wish for a chat model that hears
+    if name is not None and models.main is None:  # for an unknown name, speech-to-text models only
         able = [one for one in able if one.transcribes]
     if not able:
         return name, False
@@ -39,7 +39,7 @@ async def find_audio_model(request: Request, name: str | None) -> tuple[str | No
 
 
 def _rank(info: ModelInfo) -> tuple[bool, bool]:
-    """One that transcribes goes before one that chats, and Whisper, which translates, too, before others."""
+    """Rank speech-to-text models above chat models, and Whisper, which also translates, above Parakeet."""
     return info.transcribes, info.architecture == "whisper"
 
 
@@ -52,20 +52,20 @@ async def check_takes_audio(request: Request, name: str | None) -> None:
         return
     able = [one.name for one in await _audio_models(request)]
     remedy = (
-        "no model here does: `woolly pull whisper:base` fetches one that transcribes, or give a projector (mmproj file)"
-        " for audio, beside the model or by --mmproj"
+        "no available model does: pull a speech-to-text model with `woolly pull whisper:base`, or put a projector"
+        " (mmproj file) for audio next to the model or name it with --mmproj"
     )
     raise ApiError(
         400,
         "wrong_model",
         f"{info.name} does not support audio",
         param="model",
-        suggestion=f"ask for {', '.join(able[:4])}" if able else remedy,
+        suggestion=f"use {', '.join(able[:4])}" if able else remedy,
     )
 
 
 async def _audio_models(request: Request) -> list[ModelInfo]:
-    """Returns the models that hear, and that the account may use."""
+    """Return the audio models that the account may use."""
     settings = request.app.state.settings
     models: ModelManager = request.app.state.models
     found = [one for one in await models.list() if one.unsupported is None]

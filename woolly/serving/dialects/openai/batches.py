@@ -1,4 +1,4 @@
-"""/v1/batches: files of requests that are answered while nobody waits."""
+"""/v1/batches: files of requests, answered in the background."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ router = APIRouter()
 
 
 class BatchBody(BaseModel):
-    """What a batch is made of."""
+    """Body of POST /v1/batches."""
 
     model_config = ConfigDict(extra="forbid")
 
     input_file_id: str = Field(max_length=64)
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
-    completion_window: str = Field("24h", max_length=16)  # this server starts at once and has no time to keep
+    completion_window: str = Field("24h", max_length=16)  # ignored: batches start immediately
     metadata: Metadata | None = None
 
 
 @router.post("/v1/batches", response_model=None)
 async def create_batch(body: BatchBody, request: Request) -> dict[str, Any]:
-    """Starts to answer the rows of a file."""
+    """Start a batch: answer the rows of a file."""
     batch = store_of(request).new_batch(
         owner_of(request),
         body.endpoint,
@@ -46,7 +46,7 @@ async def create_batch(body: BatchBody, request: Request) -> dict[str, Any]:
 
 @router.get("/v1/batches")
 async def list_batches(request: Request, limit: int = 20, after: str | None = None) -> dict[str, Any]:
-    """The client's batches, the latest first."""
+    """Return the client's batches, latest first."""
     found = await asyncio.to_thread(store_of(request).all_of, owner_of(request), "batch")
     batches = [worker_of(request).shown(batch) for batch in found if batch["endpoint"] != MESSAGES]
     ids = [batch["id"] for batch in batches]
@@ -58,14 +58,14 @@ async def list_batches(request: Request, limit: int = 20, after: str | None = No
 
 @router.get("/v1/batches/{id}")
 async def get_batch(id: str, request: Request) -> dict[str, Any]:
-    """A batch, with its counts so far."""
+    """Return a batch with its current counts."""
     batch = await asyncio.to_thread(store_of(request).get, owner_of(request), id, "batch")
     return shown(worker_of(request).shown(batch))
 
 
 @router.delete("/v1/batches/{id}")
 async def delete_batch(id: str, request: Request) -> dict[str, Any]:
-    """Removes a batch that has ended; its files stay."""
+    """Delete a batch that has ended; its files stay."""
     async with worker_of(request).changing:
         await run_held(store_of(request).delete_batch, owner_of(request), id)
     return {"id": id, "object": "batch", "deleted": True}
@@ -73,5 +73,5 @@ async def delete_batch(id: str, request: Request) -> dict[str, Any]:
 
 @router.post("/v1/batches/{id}/cancel", response_model=None)
 async def cancel_batch(id: str, request: Request) -> dict[str, Any]:
-    """Ends a batch; the answers so far become its output."""
+    """Cancel a batch; the answers so far become its output."""
     return shown(await worker_of(request).cancel(owner_of(request), id))

@@ -1,4 +1,4 @@
-"""Transcripts: what a model writes about an audio clip, as a whole reply and as the events of a stream."""
+"""Transcription by chat models with audio input: complete replies and event streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from woolly.serving.generation.events import event
 
 
 class TranscriptUsage(Reply):
-    """Tokens that were read and written; of verbose_json, the seconds that were heard, too."""
+    """Input and output tokens; with verbose_json also the duration of the audio."""
 
     type: Literal["tokens", "duration"]
     seconds: int | None = None
@@ -29,7 +29,7 @@ class TranscriptUsage(Reply):
 
 
 class TranscriptReply(Reply):
-    """What was said. The fields from `task` on are those of verbose_json."""
+    """Transcript. The fields from `task` on belong to verbose_json."""
 
     text: str
     finish_reason: str | None
@@ -37,12 +37,12 @@ class TranscriptReply(Reply):
     task: Literal["transcribe", "translate"] | None = None
     duration: float | None = None
     language: str | None = None
-    segments: list[dict[str, Any]] | None = None  # of a model that transcribes
+    segments: list[dict[str, Any]] | None = None  # speech-to-text models only
     words: list[dict[str, Any]] | None = None
 
 
 async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Response:
-    """Returns the reply in the format that the form asks for. Thoughts of a model are left out."""
+    """Return the reply in the format of the form, without reasoning."""
     form: TranscriptForm = head.form
     texts: list[str] = []
     reason: str | None = None
@@ -57,14 +57,14 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Respons
         seconds = sum(one.prepared.seconds for one in head.layout.media)
         reply["usage"] |= {"type": "duration", "seconds": math.ceil(seconds)}
         reply |= {"task": "translate" if form.is_translation else "transcribe", "duration": seconds}
-        # A model does not say which language it heard: the reply has one only if the form gave it.
+        # Chat models do not report the spoken language: the reply has it only if the form gave it.
         language = "english" if form.is_translation else form.language
         reply |= {} if language is None else {"language": language}
     return json_reply(reply)
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    """Yields server-sent events: the text piece by piece, then as a whole; empty pieces while there are none."""
+    """Yield server-sent events: text deltas, then the full text; empty deltas as heartbeats."""
     beat = event(_delta(""))
     return with_heartbeats(_frames(chunks, head), lambda: beat)
 
@@ -87,7 +87,7 @@ def _delta(text: str) -> dict[str, Any]:
 
 
 def _reason(chunk: ChatChunk) -> str | None:
-    """Returns why the answer ended, if this chunk is its last: "length" is a transcript that was cut."""
+    """Return the finish reason if this is the last chunk; "length" means a truncated transcript."""
     return next((one.reason for one in chunk.events if isinstance(one, Finished)), None)
 
 

@@ -1,4 +1,4 @@
-"""/v1/embeddings, and what others put beside it: /v1/rerank, /v1/score and /v1/classify."""
+"""/v1/embeddings, /v1/rerank, /v1/score and /v1/classify."""
 
 from __future__ import annotations
 

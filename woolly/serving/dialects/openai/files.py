@@ -1,4 +1,4 @@
-"""/v1/files: what batches read and write."""
+"""/v1/files: input and output files of batches."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _PURPOSE = "batch"
 
 @router.post("/v1/files", response_model=None)
 async def create_file(request: Request) -> dict[str, Any]:
-    """Keeps a file of rows; a form of `purpose` and `file`, as OpenAI's clients send it."""
+    """Store an uploaded file of rows; the form has `purpose` and `file`."""
     form = await run_held(read_form, request.scope["state"].get("form_type", ""), await request.body())
     purpose = form.get("purpose", (None, b""))[1].decode("utf-8", "replace")
     if purpose != _PURPOSE:
-        raise invalid_param("purpose", f"it is {purpose[:40]!r}; this server keeps files of the purpose 'batch'")
+        raise invalid_param("purpose", f"it is {purpose[:40]!r}; expected 'batch'")
     if "file" not in form:
-        raise invalid_param("file", "a file was expected in the form")
+        raise invalid_param("file", "the form has no file; add one")
     name, data = form["file"]
     async with request.app.state.batches.changing:
         file = await run_held(
@@ -39,7 +39,7 @@ async def create_file(request: Request) -> dict[str, Any]:
 
 @router.get("/v1/files")
 async def list_files(request: Request) -> dict[str, Any]:
-    """The client's files, the latest first."""
+    """Return the client's files, latest first."""
     found = await asyncio.to_thread(store_of(request).all_of, owner_of(request), "file")
     files = [shown(file) for file in found]
     return {"object": "list", "data": files, "has_more": False}
@@ -47,34 +47,34 @@ async def list_files(request: Request) -> dict[str, Any]:
 
 @router.get("/v1/files/{id}")
 async def get_file(id: str, request: Request) -> dict[str, Any]:
-    """What is known of a file."""
+    """Return the metadata of a file."""
     return shown(await asyncio.to_thread(store_of(request).get, owner_of(request), id, "file"))
 
 
 @router.get("/v1/files/{id}/content", response_class=Response)
 async def get_content(id: str, request: Request) -> Response:
-    """The bytes of a file."""
+    """Return the content of a file."""
     file = await asyncio.to_thread(store_of(request).get, owner_of(request), id, "file")
     path = store_of(request).content(id)
     if not path.is_file():
-        raise ApiError(404, "not_found", f"the content of {id} is not here any more")
+        raise ApiError(404, "not_found", f"the content of {id} was deleted")
     return FileResponse(path, media_type="application/jsonl", filename=file["filename"])
 
 
 @router.delete("/v1/files/{id}")
 async def delete_file(id: str, request: Request) -> dict[str, Any]:
-    """Removes a file."""
+    """Delete a file."""
     async with request.app.state.batches.changing:
         await run_held(store_of(request).delete_file, owner_of(request), id)
     return {"id": id, "object": "file", "deleted": True}
 
 
 def store_of(request: Request) -> BatchStore:
-    """Returns the store of the server."""
+    """Return the server's batch store."""
     store: BatchStore = request.app.state.batches.store
     return store
 
 
 def shown(found: dict[str, Any]) -> dict[str, Any]:
-    """Returns an object as a client sees it."""
+    """Return an object without its internal fields."""
     return {name: value for name, value in found.items() if name != "owner"}

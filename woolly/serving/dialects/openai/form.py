@@ -1,4 +1,4 @@
-"""The form (multipart/form-data) of an upload."""
+"""Parser of multipart/form-data bodies."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from woolly.serving.errors import ApiError
 
 _MAX_PARTS = 64
 _MAX_HEADER_BYTES = 8192  # bytes of the headers of a part
-_PLAIN = ("", "7bit", "8bit", "binary")  # encodings of a content that leave it as it is
+_PLAIN = ("", "7bit", "8bit", "binary")  # transfer encodings without effect
 
 
 def read_form(kind: str, body: bytes, wanted: str = "purpose and file") -> dict[str, tuple[str | None, bytes]]:
-    """Returns the file name and the content of each field. ApiError 400 if the body is no form.
+    """Return the file name and the content of each field. ApiError 400 if the body is not a valid form.
 
-    `kind` is the Content-Type, `wanted` names the fields that the route needs. Items of a list (`name[]`) are joined by
-    commas. Boundaries are found in one pass, whatever lines the contents have.
+    `kind` is the Content-Type, `wanted` names the fields that the route needs. List items (`name[]`) are joined with
+    commas. Boundaries are found in one pass.
     """
     if not kind.lower().startswith("multipart/form-data"):
         raise _wrong(f"a form (multipart/form-data) with {wanted} was expected")
@@ -34,7 +34,7 @@ def read_form(kind: str, body: bytes, wanted: str = "purpose and file") -> dict[
             raise _wrong("a field of the form has no headers")
         headers = _headers(part[: end + 4])
         if str(headers.get("content-transfer-encoding", "")).lower() not in _PLAIN:
-            raise _wrong("a field of the form has a Content-Transfer-Encoding; send it as it is")
+            raise _wrong("a field of the form has a Content-Transfer-Encoding; send it without one")
         name = headers.get_param("name", header="content-disposition")
         if isinstance(name, str):
             before = fields[name][1] + b"," if name.endswith("[]") and name in fields else b""
@@ -43,7 +43,7 @@ def read_form(kind: str, body: bytes, wanted: str = "purpose and file") -> dict[
 
 
 def _parts(body: bytes, boundary: bytes) -> Iterator[bytes]:
-    """Yields what is between two boundaries, from the line after the first on."""
+    """Yield the bytes between two boundaries, from the line after the first."""
     mark = b"\r\n--" + boundary
     at = len(mark) - 2 if body.startswith(mark[2:]) else _after(body, mark, 0)
     while not body.startswith(b"--", at):
@@ -58,7 +58,7 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[bytes]:
 def _after(body: bytes, mark: bytes, at: int) -> int:
     found = body.find(mark, at)
     if found < 0:
-        raise _wrong("the form does not have the boundary that its Content-Type names")
+        raise _wrong("the form does not contain the boundary of its Content-Type")
     return found + len(mark)
 
 

@@ -1,4 +1,4 @@
-"""/v1/models: which models there are."""
+"""/v1/models: list of models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter()
 
 @router.get("/v1/models", response_model=ReplyModels)
 async def list_models(request: Request) -> dict[str, Any] | Response:
-    """Every model that can be asked for."""
+    """Return all models."""
     if is_google(request):
         return json_reply({"models": [google_model(info) for info in await request.app.state.models.list()]})
     infos = await request.app.state.models.list()
@@ -32,7 +32,7 @@ async def list_models(request: Request) -> dict[str, Any] | Response:
 
 @router.get("/v1/models/{id:path}", response_model=ReplyModel)
 async def one_model(id: str, request: Request) -> dict[str, Any] | Response:
-    """One model by its name."""
+    """Return one model."""
     if is_google(request):
         return json_reply(google_model(await request.app.state.models.get(id)))
     return await _model(await request.app.state.models.get(id), request)
@@ -61,6 +61,6 @@ async def _model(info: ModelInfo, request: Request) -> dict[str, Any]:
             "size": info.size_bytes,
             "n_ctx": info.context_length,
             "loaded": info.loaded,
-            "unsupported": info.unsupported,  # Woolly's own: why it cannot be run
+            "unsupported": info.unsupported,  # Woolly only: reason why the model cannot run
         },
     }

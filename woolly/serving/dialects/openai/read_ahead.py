@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions/read_ahead: Woolly's own, for clients that know a message before it is sent."""
+"""POST /v1/chat/completions/read_ahead: prefill of a message while the user types (Woolly only)."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ router = APIRouter()
 
 
 class ReadAheadReply(BaseModel):
-    """What was read of a message that is being written."""
+    """Result of a read-ahead."""
 
     object: Literal["chat.completion.read_ahead"] = "chat.completion.read_ahead"
     model: str
-    read_tokens: int = Field(description="Tokens that are in the cache since.")
-    cached_tokens: int = Field(description="Tokens before them that were there.")
+    read_tokens: int = Field(description="Tokens computed and added to the cache.")
+    cached_tokens: int = Field(description="Tokens that were in the cache before.")
     state: Literal["read", "busy", "replaced", "unloaded", "media", "full", "limit"] = Field(
-        description="read: all that cannot change any more. Others say why it ended early: an answer was wanted or"
-        " another message is being laid out, the same client sent a later message, the model is not loaded, the"
-        " conversation has images, audio, PDF files or videos, which are never read ahead, the cache has no more"
-        " room for text that nobody sent, a limit of the key is reached."
+        description="read: the stable prefix was computed. Reasons for an early end: busy (an answer or another layout"
+        " runs), replaced (a later message of the same client), unloaded (the model is not loaded), media (images,"
+        " audio, PDF files and videos are never read ahead), full (no room in the cache for unsent text), limit (a"
+        " limit of the API key)."
     )
 
 
 @router.post("/v1/chat/completions/read_ahead", summary="Read Ahead")
 async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
-    """Computes the beginning of a prompt whose last message is still being written; writes no answer.
+    """Prefill the prompt of a message that the user is still typing; generate no answer.
 
-    It runs while no answer does, and loads no model. What it computes counts as tokens of a key, not as a request.
+    It runs only while no answer does, and never loads a model. Its tokens count for the API key; it is not a request.
     """
     state = request.app.state
     generator: Generator = state.generator
@@ -56,9 +56,7 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     if not state.settings.read_ahead:
         raise feature_disabled("reading ahead", "--read-ahead")
     if not reads_ahead(state.settings):
-        raise ApiError(
-            501, "not_supported", "nothing is read ahead behind replicas, each of which has a cache of its own"
-        )
+        raise ApiError(501, "not_supported", "read-ahead is not supported with replicas, which have separate caches")
     generator.meter.check(current_account.get())
     chat = body.to_chat(await generator.defaults_for(body.model))
     info = await models.resolve(body.model)
@@ -88,7 +86,7 @@ async def _read(
     chats: tuple[ChatRequest, ChatRequest],
     turn: ReadingTurn,
 ) -> None:
-    """Lays out both ends of a conversation and reads what they share. Stops between two threads if the turn ended."""
+    """Lay out the conversation with two endings and prefill their common prefix; stop if the turn has ended."""
     if generator.turns.layouts.locked():
         turn.end("busy")
     if turn.ended:

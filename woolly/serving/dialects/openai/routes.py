@@ -19,7 +19,7 @@ router = APIRouter()
     "/v1/chat/completions", responses={200: {"model": ChatReply}}, response_model=None, summary="Chat Completions"
 )
 async def answer(body: ChatBody, request: Request) -> Response:
-    """Answers a conversation; with `stream`, by server-sent events."""
+    """Answer a conversation; with `stream`, as server-sent events."""
     _check_bias(body)
     return await chat_completions(body, request)
 
@@ -28,17 +28,17 @@ async def answer(body: ChatBody, request: Request) -> Response:
     "/v1/completions", responses={200: {"model": CompletionReply}}, response_model=None, summary="Text Completions"
 )
 async def complete(body: CompletionBody, request: Request) -> Response:
-    """Continues one prompt or several; with `echo` and `logprobs`, scores them."""
+    """Complete one prompt or several; with `echo` and `logprobs`, score them."""
     _check_bias(body)
     return await text_completions(body, request)
 
 
 def _check_bias(body: OpenAIBody) -> None:
-    """Refuses texts as keys of logit_bias, as OpenAI does; llama-server's own form is a list of pairs."""
+    """Reject text keys in logit_bias, as OpenAI does; llama-server's form is a list of pairs."""
     if not isinstance(body.logit_bias, dict):
         return
     for key in body.logit_bias:
         if not (key.isascii() and key.isdigit()):
             raise invalid_param(
-                "logit_bias", f"it has the key {key[:40]!r}; a token id was expected, as /tokenize gives it"
+                "logit_bias", f"it has the key {key[:40]!r}; expected a token id, as returned by /tokenize"
             )

@@ -1,4 +1,4 @@
-"""Transcripts of models that only hear: one request for each window of the audio, and replies with times."""
+"""Transcription by Whisper and Parakeet: one engine request per window, replies with timestamps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"
 
 
 async def answer_transcription(request: Request, form: TranscriptForm) -> Response:
-    """Returns the reply of a model that transcribes, whole or as a stream of its segments."""
+    """Return the reply of a speech-to-text model, complete or as a stream of segments."""
     generator: Generator = request.app.state.generator
     async with AsyncExitStack() as held:
         place = held.enter_context(generator.place())
@@ -41,10 +41,10 @@ async def answer_transcription(request: Request, form: TranscriptForm) -> Respon
         except RequestError as error:
             raise to_api_error(error) from error
 
-        async def run(ask: DecodeRequest) -> Sequence[int]:
+        async def run(asked: DecodeRequest) -> Sequence[int]:
             client, owner = client_of(request), owner_of(request)
             its = Generation(
-                ask.params, ask.prompt, form.model, client=client, owner=owner, hooks=ask.hooks, is_part=True
+                asked.params, asked.prompt, form.model, client=client, owner=owner, hooks=asked.hooks, is_part=True
             )
             async with generator.open(its, place, slot) as running:
                 await running.completion()
@@ -64,7 +64,7 @@ async def answer_transcription(request: Request, form: TranscriptForm) -> Respon
 async def _logged(
     segments: AsyncIterator[TranscriptSegment], transcriber: Transcriber, model: str, client: str
 ) -> AsyncIterator[TranscriptSegment]:
-    """Yields the segments, and writes one line of the log for all requests that they took."""
+    """Yield the segments; at the end write one log line for all their engine requests."""
     try:
         async for one in segments:
             yield one
@@ -76,7 +76,7 @@ async def _logged(
 
 
 def _prepare(llm: Any, audio: Any, form: TranscriptForm) -> Transcriber:
-    temperature = form.temperature or None  # OpenAI's 0 rises, too, if a text is unlikely
+    temperature = form.temperature or None  # 0 means temperature fallback, as in OpenAI's API
     options = {"language": form.language, "translate": form.is_translation, "prompt": form.prompt}
     options["word_timestamps"] = form.has_words
     made: Transcriber = llm.new_transcriber(audio, temperature=temperature, **options)
@@ -106,7 +106,7 @@ def _segment(index: int, one: TranscriptSegment) -> dict[str, Any]:
 
 
 def _frames(segments: AsyncIterator[TranscriptSegment], transcriber: Transcriber) -> AsyncIterator[bytes]:
-    """Yields server-sent events: the text of each segment, then the whole; empty pieces while there are none."""
+    """Yield server-sent events: the text of each segment, then the full text; empty deltas as heartbeats."""
     beat = event({"type": "transcript.text.delta", "delta": ""})
     return with_heartbeats(_events(segments, transcriber), lambda: beat)
 

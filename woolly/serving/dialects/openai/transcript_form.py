@@ -1,4 +1,4 @@
-"""The TranscriptForm: what a client sends to have an audio clip transcribed or translated."""
+"""TranscriptForm: form of a transcription or translation request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
-# What a model is asked after the audio. One wording for all families: they are chat models, which follow it.
+# Instructions after the audio, for chat models of all families.
 _TRANSCRIBE = (
     "Transcribe this recording word for word, in the language that is spoken. Answer with the transcript alone."
 )
@@ -21,17 +21,17 @@ _TRANSLATE = "Translate what is said in this recording into English. Answer with
 _FIELDS = ("file", "model", "prompt", "language", "temperature", "response_format", "stream")
 
 FORMATS = ("json", "text", "verbose_json")
-SUBTITLE_FORMATS = ("srt", "vtt")  # of models that give times
+SUBTITLE_FORMATS = ("srt", "vtt")  # models with timestamps only
 _UNSUPPORTED_FORMATS = {
-    "srt": "subtitles need timestamps, which this model does not give; Whisper and Parakeet models do",
-    "vtt": "subtitles need timestamps, which this model does not give; Whisper and Parakeet models do",
-    "diarized_json": "models here do not tell speakers apart",
+    "srt": "subtitles need timestamps, which this model does not support; Whisper and Parakeet models do",
+    "vtt": "subtitles need timestamps, which this model does not support; Whisper and Parakeet models do",
+    "diarized_json": "speaker diarization is not supported",
 }
 
-_SPEAKERS = "models here do not tell speakers apart; leave it out"
+_SPEAKERS = "speaker diarization is not supported; leave it out"
 _TIMES = "timestamp_granularities"
 _UNSUPPORTED = {
-    "include": "log-probabilities are not part of a transcript; leave it out, or use POST /v1/chat/completions",
+    "include": "log-probabilities of transcripts are not supported; leave it out, or use POST /v1/chat/completions",
     "known_speaker_names": _SPEAKERS,
     "known_speaker_references": _SPEAKERS,
     "keywords": "put the words into prompt",
@@ -45,32 +45,32 @@ _SWITCHES = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 @dataclass(frozen=True)
 class TranscriptForm:
-    """An audio clip, the model that hears it, and how the text comes back."""
+    """Fields of the form."""
 
     file: bytes = field(repr=False)
-    name: str | None  # of the file
+    name: str | None  # file name
     is_translation: bool
-    model: str | None = None  # None: the loaded one
-    prompt: str = ""  # text that comes before the audio
-    language: str | None = None  # that is spoken
-    temperature: float = 0.0  # as OpenAI has it; a chat's default would be the model's
+    model: str | None = None  # None: the loaded model
+    prompt: str = ""  # text before the audio
+    language: str | None = None  # spoken language
+    temperature: float = 0.0  # OpenAI's default, not the model's
     format: str = "json"
     is_stream: bool = False
-    times: tuple[str, ...] = ()  # granularities that the form names; none: segments
+    times: tuple[str, ...] = ()  # timestamp_granularities; empty: segments
 
     @property
     def has_words(self) -> bool:
-        """Whether the reply has the times of words."""
+        """True if the reply has word timestamps."""
         return "word" in self.times
 
     @property
     def has_segments(self) -> bool:
-        """Whether the reply has the times of segments."""
+        """True if the reply has segment timestamps."""
         return not self.times or "segment" in self.times
 
     @property
     def instruction(self) -> str:
-        """The text after the audio."""
+        """Instruction after the audio, for chat models."""
         parts = [_TRANSLATE if self.is_translation else _TRANSCRIBE]
         if self.language is not None:
             is_code = _CODE.fullmatch(self.language) is not None
@@ -82,7 +82,7 @@ class TranscriptForm:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The form as an administrator may see it (--keep-requests), without the audio."""
+        """Form without the audio, as kept by --keep-requests."""
         return {
             "model": self.model,
             "prompt": self.prompt,
@@ -98,14 +98,14 @@ class TranscriptForm:
 def read_transcript_form(
     fields: Mapping[str, tuple[str | None, bytes]], *, is_translation: bool = False, has_timestamps: bool = False
 ) -> TranscriptForm:
-    """Returns the form. ApiError 400 names a field that is wrong, or that asks for what models here do not give.
+    """Return the form. ApiError 400 names an invalid or unsupported field.
 
-    `has_timestamps`: the model says when words are spoken. The header x-woolly-ignored names fields that nobody knows.
+    `has_timestamps`: the model returns timestamps. Unknown fields are listed in the header x-woolly-ignored.
     """
     texts: dict[str, str] = {}
     times: tuple[str, ...] = ()
     for given, (_, content) in fields.items():
-        name = given.removesuffix("[]")  # how OpenAI's clients send lists
+        name = given.removesuffix("[]")  # list syntax of OpenAI's clients
         if name in _FIELDS:
             texts[name] = "" if name == "file" else content.decode("utf-8", "replace")
         elif name == _TIMES and content:
@@ -116,18 +116,18 @@ def read_transcript_form(
             near = difflib.get_close_matches(name[:64], _FIELDS, 1, 0.75)
             ignore(f"{name} (did you mean {near[0]}?)" if near else name)
     if "file" not in fields:
-        raise invalid_param("file", "a file was expected in the form, of an audio clip")
+        raise invalid_param("file", "the form has no file; add an audio file")
     name_of_file, file = fields["file"]
     if not file:
-        raise invalid_param("file", "it is empty; an audio clip was expected")
+        raise invalid_param("file", "it is empty; expected an audio file")
     form = texts.get("response_format") or "json"
     is_stream = _switch("stream", texts.get("stream", ""))
     known = (*FORMATS, *SUBTITLE_FORMATS) if has_timestamps else FORMATS
     if form not in known:
         why = _UNSUPPORTED_FORMATS.get(form, f"it is {form[:40]!r}")
-        raise invalid_param("response_format", f"{why}; one of {', '.join(known)} was expected")
+        raise invalid_param("response_format", f"{why}; expected one of {', '.join(known)}")
     if is_stream and form in ("verbose_json", *SUBTITLE_FORMATS):
-        raise invalid_param("response_format", f"a stream has no {form}; send json, or leave stream out")
+        raise invalid_param("response_format", f"{form} cannot be streamed; use json, or leave stream out")
     return TranscriptForm(
         file,
         name_of_file,
@@ -143,14 +143,16 @@ def read_transcript_form(
 
 
 def _times(text: str, fields: Mapping[str, tuple[str | None, bytes]], *, has_timestamps: bool) -> tuple[str, ...]:
-    """What is timed; ApiError 400 unless the model has times, and the format shows them."""
+    """Return the granularities; ApiError 400 unless the model and the format support timestamps."""
     wanted = tuple(dict.fromkeys(text.replace(",", " ").split()))
     if not wanted or not set(wanted) <= {"segment", "word"}:
-        raise invalid_param(_TIMES, f"it is {text[:40]!r}; word or segment was expected, or both")
+        raise invalid_param(_TIMES, f"it is {text[:40]!r}; expected word, segment or both")
     if not has_timestamps:
-        raise invalid_param(_TIMES, "this model gives no timestamps, Whisper and Parakeet models do; leave it out")
+        raise invalid_param(
+            _TIMES, "this model does not support timestamps; leave it out, or use a Whisper or Parakeet model"
+        )
     if fields.get("response_format", (None, b""))[1] != b"verbose_json":
-        raise invalid_param(_TIMES, "times are part of verbose_json; send that as response_format")
+        raise invalid_param(_TIMES, "timestamps need response_format verbose_json")
     return wanted
 
 
@@ -158,9 +160,7 @@ def _language(text: str) -> str | None:
     if not text:
         return None
     if not _LANGUAGE.fullmatch(text):
-        raise invalid_param(
-            "language", f"it is {text[:40]!r}; a code such as 'de' was expected, or the name of a language"
-        )
+        raise invalid_param("language", f"it is {text[:40]!r}; expected a code such as 'de', or the name of a language")
     return text
 
 
@@ -170,12 +170,12 @@ def _temperature(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= 1:
-        raise invalid_param("temperature", f"it is {text[:40]!r}; a number from 0 to 1 was expected")
+        raise invalid_param("temperature", f"it is {text[:40]!r}; expected a number from 0 to 1")
     return value
 
 
 def _switch(name: str, text: str) -> bool:
     value = _SWITCHES.get(text.strip().lower())
     if value is None:
-        raise invalid_param(name, f"it is {text[:40]!r}; true or false was expected")
+        raise invalid_param(name, f"it is {text[:40]!r}; expected true or false")
     return value
