@@ -14,7 +14,7 @@ from woolly.chat import ChatRequest, ImagePart, Message, Modalities, TextPart, l
 from woolly.chat.compaction import compacting, shorter
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError, TemplateError
-from woolly.multimodal import TowerSettings
+from woolly.multimodal import VisionSettings
 from woolly.multimodal.inputs import ImageInput
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
@@ -25,8 +25,8 @@ PARTS = (
     "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
 )
 TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-VISION = Modalities(TowerSettings("image", "gemma3", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=4))
-QWEN = Modalities(TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
+VISION = Modalities(VisionSettings("image", "gemma3", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=4))
+QWEN = Modalities(VisionSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_image_marker_typed_by_a_user_is_no_image(tokenizer):
 
 
 def test_mismatched_sizes_of_a_file_give_a_one_line_error(tokenizer):
-    odd = Modalities(TowerSettings("image", "gemma3", 31, 4, (0.5,) * 3, (0.5,) * 3, merge=4))
+    odd = Modalities(VisionSettings("image", "gemma3", 31, 4, (0.5,) * 3, (0.5,) * 3, merge=4))
     with pytest.raises(RequestError, match=r"does not fit the tower, whose file may be damaged .a grid of 7 x 7"):
         lay_out(asked(image(1)), ChatTemplate(PARTS), tokenizer, odd)
 

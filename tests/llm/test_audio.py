@@ -15,7 +15,7 @@ from woolly.chat import AudioPart, Modalities, lay_out
 from woolly.chat.message import Message, TextPart
 from woolly.chat.request import ChatRequest
 from woolly.errors import RequestError, TemplateError
-from woolly.multimodal import Audio, TowerSettings, read_audio
+from woolly.multimodal import Audio, VisionSettings, read_audio
 from woolly.multimodal.inputs import AudioInput
 from woolly.multimodal.processing.audio import prepare_audio
 from woolly.sampling import SamplingParams
@@ -31,7 +31,7 @@ PARTS = (
 PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}"
 AUDIO_ONLY = Modalities(None, audio=AUDIO_TOWERS["qwen2a"].settings)
 BOTH = Modalities(
-    TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2),
+    VisionSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2),
     audio=AUDIO_TOWERS["qwen2a"].settings,
 )
 

@@ -8,13 +8,13 @@ from woolly import LLM
 from woolly.chat import Modalities, lay_out
 from woolly.errors import RequestError
 from woolly.llm.prompts import read_chat
-from woolly.multimodal import Placeholder, TowerSettings
+from woolly.multimodal import Placeholder, VisionSettings
 from woolly.multimodal.image import Image
 from woolly.sampling import SamplingParams
 from woolly.templates import ChatTemplate
 
 TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-VISION = Modalities(TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
+VISION = Modalities(VisionSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
 PIXELS = np.zeros((56, 84, 3), np.uint8)
 
 

@@ -13,7 +13,7 @@ from woolly.engine.multimodal.work import row_work
 from woolly.errors import ModelError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models.towers import trace_towers
-from woolly.multimodal import PROJECTORS
+from woolly.multimodal import VISION_PROJECTORS
 from woolly.quant import GGMLType
 from woolly.runtime import CancelledRun, Options
 from woolly.runtime.reference.ops import REFERENCE_OPS
@@ -42,7 +42,7 @@ def test_tower_matches_transformers(name, tmp_path):
 
 
 def test_every_family_has_a_golden_and_a_layout():
-    assert {tower.projector for tower in TOWERS.values()} == set(PROJECTORS)
+    assert {tower.projector for tower in TOWERS.values()} == set(VISION_PROJECTORS)
 
 
 def test_rows_do_not_depend_on_where_the_work_stops(tmp_path):

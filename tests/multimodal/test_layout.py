@@ -7,16 +7,16 @@ import pytest
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.multimodal import (
-    PROJECTORS,
+    VISION_PROJECTORS,
     AudioSettings,
     Piece,
     Placeholder,
     Prepared,
-    TowerSettings,
+    VisionSettings,
     encode_prompt,
     lay_out,
-    read_halves,
-    read_settings,
+    read_projector,
+    read_vision_settings,
 )
 from woolly.multimodal.processing import PREPARING
 
@@ -37,7 +37,7 @@ def image(*grids, tiles=(0, 0), fill=0.0):
 
 
 def settings(projector, merge):
-    return TowerSettings("image", projector, 28, 14, (0.5,) * 3, (0.5,) * 3, merge)
+    return VisionSettings("image", projector, 28, 14, (0.5,) * 3, (0.5,) * 3, merge)
 
 
 def shown(layout):
@@ -92,9 +92,9 @@ def test_digest_covers_all_tower_input():
 
 
 def test_settings_are_read_from_the_keys_of_the_file():
-    read = read_settings({**KEYS, "clip.vision.projector.scale_factor": 2, "clip.vision.image_max_pixels": 99})
+    read = read_vision_settings({**KEYS, "clip.vision.projector.scale_factor": 2, "clip.vision.image_max_pixels": 99})
     assert (read.projector, read.merge, read.max_pixels, read.min_pixels) == ("gemma3", 2, 99, None)
-    assert read_settings(KEYS).merge == PROJECTORS["gemma3"].merge == 4
+    assert read_vision_settings(KEYS).merge == VISION_PROJECTORS["gemma3"].merge == 4
     assert read.row_grid((1, 8, 8)) == (1, 4, 4)
 
 
@@ -122,7 +122,7 @@ def test_settings_are_read_from_the_keys_of_the_file():
     ],
 )
 def test_invalid_file_is_rejected_by_name(change, error, says):
-    for read in (read_settings, read_halves):
+    for read in (read_vision_settings, read_projector):
         with pytest.raises(error, match=says):
             read({**KEYS, **change})
 
@@ -130,7 +130,7 @@ def test_invalid_file_is_rejected_by_name(change, error, says):
 def test_llava_1_6_lists_tiles_line_by_line_without_padding():
     grid = (1, 2, 2)
     tiles = Prepared.of("image", [Piece(np.zeros((4, 12), np.float32), grid)] * 3, tiles=(1, 2), size=(10, 40))
-    tiled = TowerSettings("image", "mlp", 28, 14, (0.5,) * 3, (0.5,) * 3, pinpoints=((28, 56),))
+    tiled = VisionSettings("image", "mlp", 28, 14, (0.5,) * 3, (0.5,) * 3, pinpoints=((28, 56),))
     end = (0, 4, 1)  # the row of the file after the overview's own
     # 4 to 1 in 4 x 2 patches: one line of the middle is the image, and half a line is cut from neither side.
     assert shown(lay_out(tiles, tiled)) == [(0, 0, 4), (1, 0, 2), (2, 0, 2), end, (1, 2, 2), (2, 2, 2), end]
@@ -150,7 +150,7 @@ def test_deepseek_ocr_lists_tiles_line_by_line_then_the_overview():
 def test_deepseek_ocr_files_with_clip_sizes_use_those_of_sam():
     own = {"clip.projector_type": "deepseekocr", "clip.vision.projector.scale_factor": 1}
     sizes = {"clip.vision.image_size": 224, "clip.vision.patch_size": 14}
-    found = read_settings({**KEYS, **own, **sizes})
+    found = read_vision_settings({**KEYS, **own, **sizes})
     assert (found.image_size, found.patch_size, found.tile_size, found.merge) == (1024, 16, 640, 4)
     # A page of 1,700 x 2,200 pixels: six tiles, 20 lines of 20 rows and more, each line with its end, and an overview.
     cut = PREPARING["deepseekocr"].cut(2200, 1700, found)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.goldens.images import CASES, FILE, MEAN, PINPOINTS, STD, made, sampled
 from woolly.errors import RequestError
-from woolly.multimodal import MAX_PATCHES, PROJECTORS, TowerSettings, lay_out
+from woolly.multimodal import MAX_PATCHES, VISION_PROJECTORS, VisionSettings, lay_out
 from woolly.multimodal.image import Image
 from woolly.multimodal.processing import PREPARING, measure, prepare
 from woolly.multimodal.processing.qwen import fit_sides
@@ -17,35 +17,35 @@ pytest.importorskip("PIL.Image")
 HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
 OWN = {"mean": tuple(MEAN), "std": tuple(STD)}
 SETTINGS = {
-    "gemma3": TowerSettings("image", "gemma3", 56, 14, **HALF, merge=4),
-    "llava": TowerSettings("image", "mlp", 56, 14, **OWN),
-    "qwen2": TowerSettings(
+    "gemma3": VisionSettings("image", "gemma3", 56, 14, **HALF, merge=4),
+    "llava": VisionSettings("image", "mlp", 56, 14, **OWN),
+    "qwen2": VisionSettings(
         "image", "qwen2vl_merger", 56, 14, **OWN, merge=2, min_pixels=56 * 56, max_pixels=28 * 28 * 40
     ),
-    "qwen3": TowerSettings(
+    "qwen3": VisionSettings(
         "image", "qwen3vl_merger", 64, 16, **HALF, merge=2, min_pixels=64 * 64, max_pixels=32 * 32 * 30
     ),
-    "pixtral": TowerSettings("image", "pixtral", 128, 16, **OWN),
-    "mistral3": TowerSettings("image", "pixtral", 140, 14, **OWN, merge=2),
-    "idefics3": TowerSettings("image", "idefics3", 32, 16, **HALF, merge=2, preproc_image_size=128),
-    "smolvlm": TowerSettings("image", "idefics3", 32, 16, **HALF, merge=2),
-    "internvl": TowerSettings("image", "internvl", 56, 14, **OWN, merge=2, max_tiles=6),
-    "llava1.6": TowerSettings("image", "mlp", 56, 14, **OWN, pinpoints=tuple(map(tuple, PINPOINTS))),
-    "gemma4": TowerSettings("image", "gemma4v", 48, 4, (0.0,) * 3, (1.0,) * 3, merge=3, max_pixels=70 * 144),
-    "glm4v": TowerSettings("image", "glm4v", 56, 14, **OWN, merge=2, min_pixels=28 * 28 * 8, max_pixels=28 * 28 * 40),
-    "paddleocr": TowerSettings(
+    "pixtral": VisionSettings("image", "pixtral", 128, 16, **OWN),
+    "mistral3": VisionSettings("image", "pixtral", 140, 14, **OWN, merge=2),
+    "idefics3": VisionSettings("image", "idefics3", 32, 16, **HALF, merge=2, preproc_image_size=128),
+    "smolvlm": VisionSettings("image", "idefics3", 32, 16, **HALF, merge=2),
+    "internvl": VisionSettings("image", "internvl", 56, 14, **OWN, merge=2, max_tiles=6),
+    "llava1.6": VisionSettings("image", "mlp", 56, 14, **OWN, pinpoints=tuple(map(tuple, PINPOINTS))),
+    "gemma4": VisionSettings("image", "gemma4v", 48, 4, (0.0,) * 3, (1.0,) * 3, merge=3, max_pixels=70 * 144),
+    "glm4v": VisionSettings("image", "glm4v", 56, 14, **OWN, merge=2, min_pixels=28 * 28 * 8, max_pixels=28 * 28 * 40),
+    "paddleocr": VisionSettings(
         "image", "paddleocr", 56, 14, **OWN, merge=2, min_pixels=28 * 28 * 6, max_pixels=28 * 28 * 40
     ),
-    "lfm2": TowerSettings("image", "lfm2", 256, 16, **HALF, merge=2),
-    "llama4": TowerSettings("image", "llama4", 56, 14, **HALF, merge=2),
-    "minicpmv": TowerSettings("image", "resampler", 56, 14, **HALF, n_queries=64),
-    "minicpmv4.6": TowerSettings("image", "minicpmv4_6", 112, 14, **HALF, merge=4),
-    "dots_ocr": TowerSettings("image", "dots_ocr", 0, 14, **OWN, merge=2, max_pixels=28 * 28 * 40),
-    "hunyuanvl": TowerSettings(
+    "lfm2": VisionSettings("image", "lfm2", 256, 16, **HALF, merge=2),
+    "llama4": VisionSettings("image", "llama4", 56, 14, **HALF, merge=2),
+    "minicpmv": VisionSettings("image", "resampler", 56, 14, **HALF, n_queries=64),
+    "minicpmv4.6": VisionSettings("image", "minicpmv4_6", 112, 14, **HALF, merge=4),
+    "dots_ocr": VisionSettings("image", "dots_ocr", 0, 14, **OWN, merge=2, max_pixels=28 * 28 * 40),
+    "hunyuanvl": VisionSettings(
         "image", "hunyuanvl", 64, 16, **OWN, merge=2, min_pixels=32 * 32 * 6, max_pixels=32 * 32 * 40
     ),
-    "deepseekocr": TowerSettings("image", "deepseekocr", 128, 4, **HALF, merge=4, tile_size=80),
-    "kimivl": TowerSettings("image", "kimivl", 896, 14, **HALF, merge=2, max_pixels=60 * 14**2),
+    "deepseekocr": VisionSettings("image", "deepseekocr", 128, 4, **HALF, merge=4, tile_size=80),
+    "kimivl": VisionSettings("image", "kimivl", 896, 14, **HALF, merge=2, max_pixels=60 * 14**2),
 }
 
 
@@ -86,7 +86,7 @@ def test_preprocessing_matches_transformers(record, family, size):
 
 
 def test_every_supported_projector_is_preprocessed():
-    assert PREPARING.keys() == PROJECTORS.keys()
+    assert PREPARING.keys() == VISION_PROJECTORS.keys()
 
 
 def test_tiles_are_counted_in_lines_and_columns():
@@ -102,12 +102,12 @@ def test_one_image_has_one_digest():
 
 def test_photo_without_limits_of_the_file_takes_at_most_4096_rows():
     assert fit_sides(3024, 4032, 28, 4 * 28**2, 4096 * 28**2) == (1540, 2044)
-    bare = TowerSettings("image", "qwen2.5vl_merger", 560, 14, **OWN, merge=2)
+    bare = VisionSettings("image", "qwen2.5vl_merger", 560, 14, **OWN, merge=2)
     assert lay_out(prepare(Image(np.zeros((2000, 3000, 3), np.uint8)), bare), bare).n_rows <= 4096
 
 
 def test_file_that_allows_more_pixels_than_the_tower_is_capped():
-    wide = TowerSettings("image", "qwen2vl_merger", 64, 2, **OWN, merge=2, max_pixels=10**9)
+    wide = VisionSettings("image", "qwen2vl_merger", 64, 2, **OWN, merge=2, max_pixels=10**9)
     (piece,) = prepare(Image(made(300, 280)), wide).pieces
     assert 16_000 < len(piece.values) <= MAX_PATCHES
 

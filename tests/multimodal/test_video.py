@@ -33,7 +33,7 @@ from woolly.chat.media import process_media
 from woolly.chat.message import Message as ReadMessage
 from woolly.engine.multimodal.multimodal_input import read_prompt
 from woolly.errors import RequestError
-from woolly.multimodal import TowerSettings, lay_out, video
+from woolly.multimodal import VisionSettings, lay_out, video
 from woolly.multimodal.inputs import VideoInput
 from woolly.multimodal.processing.pixels import resize
 from woolly.multimodal.processing.video import SMOLVLM, measure_frames, prepare_clip, prepare_frame, showing_of
@@ -42,9 +42,9 @@ from woolly.multimodal.video import Clip, Frame, is_video
 pytest.importorskip("av")
 
 HALF = (0.5, 0.5, 0.5)
-SMOL = TowerSettings("image", "idefics3", 64, 16, HALF, HALF, 2, preproc_image_size=256)
-QWEN = TowerSettings("image", "qwen3vl_merger", 64, 16, HALF, HALF, 2)
-QWEN2 = {name: TowerSettings("image", f"{name}vl_merger", 56, 14, HALF, HALF, 2) for name in ("qwen2", "qwen2.5")}
+SMOL = VisionSettings("image", "idefics3", 64, 16, HALF, HALF, 2, preproc_image_size=256)
+QWEN = VisionSettings("image", "qwen3vl_merger", 64, 16, HALF, HALF, 2)
+QWEN2 = {name: VisionSettings("image", f"{name}vl_merger", 56, 14, HALF, HALF, 2) for name in ("qwen2", "qwen2.5")}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPa
 from woolly.errors import RequestError, TemplateError
 
 if TYPE_CHECKING:
-    from woolly.multimodal import AudioSettings, Kind, Prepared, TowerSettings
+    from woolly.multimodal import AudioSettings, Kind, Prepared, VisionSettings
     from woolly.templates import ChatTemplate
 
 _APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
@@ -36,13 +36,13 @@ _FETCHING = 30.0  # seconds for all that other servers give: a slow one would ho
 class Modalities:
     """Input modalities of a model: vision and audio settings, and limits of its media."""
 
-    vision: TowerSettings | None
+    vision: VisionSettings | None
     allows_remote: bool = False  # whether images may be fetched from other servers
     audio: AudioSettings | None = None
     ctx: int | None = None  # tokens that a prompt may have; None: any number
     transcribes: bool = False  # writes what it hears, and holds no conversations
 
-    def settings_of(self, kind: Kind) -> TowerSettings | AudioSettings:
+    def settings_of(self, kind: Kind) -> VisionSettings | AudioSettings:
         """How images, or audio, are prepared and laid out; RequestError if the model takes none."""
         settings = self.vision if kind == "image" else self.audio
         if settings is None:
@@ -70,7 +70,7 @@ class _CachedMedia:
     """An image, or an audio clip, that was read for a tower."""
 
     given: multimodal.ImageInput | multimodal.AudioInput
-    settings: TowerSettings | AudioSettings
+    settings: VisionSettings | AudioSettings
     prepared: Prepared
     n_rows: int
     seconds: float  # of an audio clip

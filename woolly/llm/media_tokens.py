@@ -9,7 +9,7 @@ from woolly import multimodal
 
 if TYPE_CHECKING:
     from woolly.chat import Layout, Modalities
-    from woolly.multimodal import Audio, AudioSettings, Image, Prompt, TowerSettings
+    from woolly.multimodal import Audio, AudioSettings, Image, Prompt, VisionSettings
 
 
 def encode_layout(layout: Layout, modalities: Modalities, encode: Callable[[str], Sequence[int]]) -> Prompt:
@@ -23,7 +23,7 @@ def encode_layout(layout: Layout, modalities: Modalities, encode: Callable[[str]
     return multimodal.encode_prompt([*parts, layout.text[end:]], encode)
 
 
-def image_tokens(image: Image, tower: TowerSettings, encode: Callable[[str], Sequence[int]]) -> int:
+def image_tokens(image: Image, tower: VisionSettings, encode: Callable[[str], Sequence[int]]) -> int:
     """Returns how many tokens of a context an image takes, with the marks around it."""
     return _count(multimodal.measure(image.size, tower), encode)
 

@@ -22,19 +22,19 @@ class ProjectorFile:
 
     path: Path
     n_bytes: int
-    halves: multimodal.Halves | None  # None: it cannot be used
+    settings: multimodal.ProjectorSettings | None  # None: it cannot be used
     reason: str = ""  # why not
 
     @property
     def kind(self) -> str:
         """The family, as `clip.projector_type` names it; "unknown" if it cannot be used."""
-        return "unknown" if self.halves is None else self.halves.kinds
+        return "unknown" if self.settings is None else self.settings.kinds
 
     @property
     def takes(self) -> list[str]:
         """What a model takes with it beside text: image, audio."""
-        halves = self.halves
-        own = () if halves is None else (("image", halves.vision), ("audio", halves.audio))
+        projector = self.settings
+        own = () if projector is None else (("image", projector.vision), ("audio", projector.audio))
         return [name for name, settings in own if settings is not None]
 
 
@@ -55,7 +55,7 @@ def describe_projector(model: Path, given: str | os.PathLike[str] | None = None)
         return None
     try:
         with open_gguf(path) as file:
-            return ProjectorFile(path, file.n_bytes, multimodal.read_halves(file.metadata))
+            return ProjectorFile(path, file.n_bytes, multimodal.read_projector(file.metadata))
     except (WoollyError, OSError) as error:
         return ProjectorFile(path, 0, None, str(error).removeprefix(f"{path}: "))
 

@@ -12,7 +12,6 @@ from woolly.later import later
 if TYPE_CHECKING:
     from woolly.multimodal.audio import Audio, read_audio
     from woolly.multimodal.audio.settings import AUDIO_PROJECTORS, AudioProjector, AudioSettings
-    from woolly.multimodal.halves import Halves, read_halves
     from woolly.multimodal.image import Image, read_image
     from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput, VideoInput
     from woolly.multimodal.layout import Layout, Placeholder, Prompt, encode_prompt, lay_out
@@ -21,14 +20,21 @@ if TYPE_CHECKING:
     from woolly.multimodal.processing import measure, prepare
     from woolly.multimodal.processing.audio import measure_audio, prepare_audio
     from woolly.multimodal.processing.video import measure_frames, prepare_clip, prepare_frame
-    from woolly.multimodal.settings import MAX_PATCHES, PROJECTORS, Projector, TowerSettings, read_settings
+    from woolly.multimodal.projector import ProjectorSettings, read_projector
     from woolly.multimodal.video import Clip, Frame, is_video
+    from woolly.multimodal.vision_settings import (
+        MAX_PATCHES,
+        VISION_PROJECTORS,
+        VisionProjector,
+        VisionSettings,
+        read_vision_settings,
+    )
 
 __all__ = [
     "AUDIO_PROJECTORS",
     "MAX_PAGES",
     "MAX_PATCHES",
-    "PROJECTORS",
+    "VISION_PROJECTORS",
     "Audio",
     "AudioInput",
     "AudioProjector",
@@ -36,7 +42,6 @@ __all__ = [
     "Clip",
     "FileInput",
     "Frame",
-    "Halves",
     "Image",
     "ImageInput",
     "Kind",
@@ -45,10 +50,11 @@ __all__ = [
     "Piece",
     "Placeholder",
     "Prepared",
-    "Projector",
+    "ProjectorSettings",
     "Prompt",
-    "TowerSettings",
     "VideoInput",
+    "VisionProjector",
+    "VisionSettings",
     "encode_prompt",
     "is_pdf",
     "is_video",
@@ -61,9 +67,9 @@ __all__ = [
     "prepare_clip",
     "prepare_frame",
     "read_audio",
-    "read_halves",
     "read_image",
-    "read_settings",
+    "read_projector",
+    "read_vision_settings",
 ]
 
 MAX_PAGES = 50  # of the PDF files of a conversation, unless the caller says otherwise
@@ -73,7 +79,7 @@ __getattr__ = later(
     {
         "audio.settings": "AUDIO_PROJECTORS AudioProjector AudioSettings",
         "inputs": "AudioInput FileInput ImageInput VideoInput",
-        "halves": "Halves read_halves",
+        "projector": "ProjectorSettings read_projector",
         "layout": "Layout Placeholder Prompt encode_prompt lay_out",
         "pdf": "Page is_pdf",
         "image": "Image read_image",
@@ -81,7 +87,7 @@ __getattr__ = later(
         "processing": "measure prepare",
         "processing.audio": "measure_audio prepare_audio",
         "processing.video": "measure_frames prepare_clip prepare_frame",
-        "settings": "MAX_PATCHES PROJECTORS Projector TowerSettings read_settings",
+        "vision_settings": "MAX_PATCHES VISION_PROJECTORS VisionProjector VisionSettings read_vision_settings",
         "audio": "Audio read_audio",
         "video": "Clip Frame is_video",
     },

@@ -11,7 +11,7 @@ from woolly import multimodal
 if TYPE_CHECKING:
     from woolly.multimodal.audio.settings import AudioSettings
     from woolly.multimodal.prepared import Prepared
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def encode_prompt(parts: Iterable[str | Placeholder], encode: Callable[[str], Se
     return tuple(out)
 
 
-def lay_out(prepared: Prepared, settings: TowerSettings | AudioSettings, index: int = 0) -> Layout:
+def lay_out(prepared: Prepared, settings: VisionSettings | AudioSettings, index: int = 0) -> Layout:
     """What an image or an audio clip becomes in a prompt; `index` counts the images before it."""
     if isinstance(settings, multimodal.AudioSettings) and settings.family.filled:
         return Layout(_joined(part for i in range(len(prepared.pieces)) for part in _filled(prepared, i, settings)))
@@ -91,7 +91,7 @@ def _filled(prepared: Prepared, piece: int, settings: AudioSettings) -> list[str
     return [family.begin, *own, Placeholder(prepared, piece, n + 1, 1), family.end]
 
 
-def _whole(prepared: Prepared, piece: int, settings: TowerSettings) -> Placeholder:
+def _whole(prepared: Prepared, piece: int, settings: VisionSettings) -> Placeholder:
     """All rows of a piece."""
     frames, height, width = grid = settings.row_grid(prepared.pieces[piece].grid)
     family = settings.family
@@ -100,14 +100,14 @@ def _whole(prepared: Prepared, piece: int, settings: TowerSettings) -> Placehold
     return Placeholder(prepared, piece, 0, n, grid if family.is_grid else None, family.sees_all, moment=moment)
 
 
-def _lines(prepared: Prepared, piece: int, settings: TowerSettings) -> list[str | Placeholder]:
+def _lines(prepared: Prepared, piece: int, settings: VisionSettings) -> list[str | Placeholder]:
     """Rows line by line, with a text after each line but the last."""
     _, height, width = settings.row_grid(prepared.pieces[piece].grid)
     lines = [Placeholder(prepared, piece, y * width, width) for y in range(height)]
     return [part for line in lines for part in (line, settings.family.line_end)][:-1]
 
 
-def _unpadded(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
+def _unpadded(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
     """LLaVA 1.6: the overview, then lines that go through all tiles, without those that show the padding.
 
     A row that the tower's file has ends each line: it comes after the rows of a piece.
@@ -131,7 +131,7 @@ def _unpadded(prepared: Prepared, settings: TowerSettings) -> list[str | Placeho
     return parts
 
 
-def _with_tile_marks(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
+def _with_tile_marks(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
     """Idefics 3: each tile after its line and column, the overview last, or a whole image as overview alone."""
     fence, overview = "<fake_token_around_image>", "<global-img>"
     lines, columns = prepared.tiles
@@ -144,7 +144,7 @@ def _with_tile_marks(prepared: Prepared, settings: TowerSettings) -> list[str | 
     return [*parts, "\n" * bool(lines), f"{fence}{overview}", last, fence]
 
 
-def _with_numbered_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
+def _with_numbered_tiles(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
     """LFM2-VL: each tile after its line and column, then the overview; a whole image has no mark."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
@@ -153,7 +153,7 @@ def _with_numbered_tiles(prepared: Prepared, settings: TowerSettings) -> list[st
     return [*parts, "<|img_thumbnail|>" * bool(lines), _whole(prepared, len(prepared.pieces) - 1, settings)]
 
 
-def _with_separators(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
+def _with_separators(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
     """Llama 4: tiles with a mark between columns and one after each line, then the overview after its own."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
@@ -163,7 +163,7 @@ def _with_separators(prepared: Prepared, settings: TowerSettings) -> list[str | 
     return [*parts, "<|image|>", _whole(prepared, len(prepared.pieces) - 1, settings)]
 
 
-def _sliced(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Placeholder]:
+def _sliced(prepared: Prepared, settings: VisionSettings, index: int) -> list[str | Placeholder]:
     """MiniCPM-V: the image's number, the overview, then slices with a line end after each line but the last."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = [f"<image_id>{index}</image_id><image>", _whole(prepared, 0, settings), "</image>"]
@@ -172,7 +172,7 @@ def _sliced(prepared: Prepared, settings: TowerSettings, index: int) -> list[str
     return parts
 
 
-def _with_cells(prepared: Prepared, settings: TowerSettings, index: int) -> list[str | Placeholder]:
+def _with_cells(prepared: Prepared, settings: VisionSettings, index: int) -> list[str | Placeholder]:
     """Hunyuan VL: rows of the tower's file before and after the image, and at each line's end."""
     _, height, width = settings.row_grid(prepared.pieces[0].grid)
     n = height * width
@@ -188,13 +188,13 @@ _NUMBERED = {"resampler": _sliced, "minicpmv4_6": _sliced, "hunyuanvl": _with_ce
 
 
 # Families whose tiles have marks of their own.
-def _with_end(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
+def _with_end(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
     """Gemma 3n: all rows, then the one of the tower's file that ends them."""
     rows = _whole(prepared, 0, settings)
     return [rows, Placeholder(prepared, 0, rows.n, 1)]
 
 
-def _with_lines_of_tiles(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
+def _with_lines_of_tiles(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
     """DeepSeek-OCR: lines through all tiles, then those of the overview, each with a row of the tower's file after it.
 
     A second row of that file ends the image. Both come after the rows of a piece.
@@ -214,7 +214,7 @@ def _with_lines_of_tiles(prepared: Prepared, settings: TowerSettings) -> list[st
     return [*parts, Placeholder(prepared, last, height * width + 1, 1)]
 
 
-def _between_ends(prepared: Prepared, settings: TowerSettings) -> list[str | Placeholder]:
+def _between_ends(prepared: Prepared, settings: VisionSettings) -> list[str | Placeholder]:
     """CogVLM: all rows between two of the tower's file. Those of patches have one position; the last is as a token."""
     rows = _whole(prepared, 0, settings)
     first, last = (Placeholder(prepared, 0, rows.n + i, 1, is_visual=i == 0) for i in range(2))

@@ -17,7 +17,7 @@ from woolly.engine.multimodal.work import GPU_SLICE, SLICE, row_work
 from woolly.errors import DeviceError, ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models.towers import TracedTower, trace_towers
-from woolly.multimodal import AudioSettings, Kind, Piece, TowerSettings, read_halves
+from woolly.multimodal import AudioSettings, Kind, Piece, VisionSettings, read_projector
 from woolly.runtime import (
     TOWER_KINDS,
     GpuBackend,
@@ -45,7 +45,7 @@ _GPU_ROWS = 4096
 Float32 = npt.NDArray[np.float32]
 
 
-class _Half:
+class _Encoder:
     """One tower of the file: what was traced, and the programs of its stages."""
 
     def __init__(self, traced: TracedTower, programs: list[Program]) -> None:
@@ -59,33 +59,33 @@ class Tower:
     `kind` says for which of them a piece is; None is the first that the file has.
     """
 
-    def __init__(self, file: GGUFFile, halves: list[tuple[TracedTower, list[Program]]]) -> None:
+    def __init__(self, file: GGUFFile, towers: list[tuple[TracedTower, list[Program]]]) -> None:
         self.file = file
-        self._halves: dict[Kind, _Half] = {traced.settings.kind: _Half(traced, own) for traced, own in halves}
+        self._encoders: dict[Kind, _Encoder] = {traced.settings.kind: _Encoder(traced, own) for traced, own in towers}
         self._identity: bytes | None = None
         self.n_runs = 0  # that were begun
 
     @property
-    def settings(self) -> TowerSettings | AudioSettings:
+    def settings(self) -> VisionSettings | AudioSettings:
         """How images are prepared for it, or audio if it sees none."""
-        return self._half(None).traced.settings
+        return self._encoder(None).traced.settings
 
     @property
-    def vision(self) -> TowerSettings | None:
+    def vision(self) -> VisionSettings | None:
         """How images are prepared for it; None if it sees none."""
-        settings = self._halves["image"].traced.settings if "image" in self._halves else None
-        return settings if isinstance(settings, TowerSettings) else None
+        settings = self._encoders["image"].traced.settings if "image" in self._encoders else None
+        return settings if isinstance(settings, VisionSettings) else None
 
     @property
     def audio(self) -> AudioSettings | None:
         """Audio settings of the tower; None without an audio encoder."""
-        settings = self._halves["audio"].traced.settings if "audio" in self._halves else None
+        settings = self._encoders["audio"].traced.settings if "audio" in self._encoders else None
         return settings if isinstance(settings, AudioSettings) else None
 
     @property
     def width(self) -> int:
         """Columns of a row: those of the wider tower, if there are two."""
-        return max(half.traced.width for half in self._halves.values())
+        return max(encoder.traced.width for encoder in self._encoders.values())
 
     @property
     def identity(self) -> bytes:
@@ -108,26 +108,28 @@ class Tower:
 
     def check(self, piece: Piece, kind: Kind | None = None) -> None:
         """RequestError for a piece that the tower cannot read."""
-        half = self._half(kind)
-        settings, patch = half.traced.settings, half.traced.params.patch
+        encoder = self._encoder(kind)
+        settings, patch = encoder.traced.settings, encoder.traced.params.patch
         what, part = ("audio", "frame") if isinstance(settings, AudioSettings) else ("image", "patch")
         if piece.values.shape[1] != patch:
             raise RequestError(f"a {part} has {piece.values.shape[1]} numbers, but the tower reads {patch}")
-        most = half.stages[0].program.max_rows - 1 - (settings.n_queries if isinstance(settings, TowerSettings) else 0)
-        if isinstance(settings, TowerSettings) and (n := piece.grid[1] * piece.grid[2]) > most:
+        most = (
+            encoder.stages[0].program.max_rows - 1 - (settings.n_queries if isinstance(settings, VisionSettings) else 0)
+        )
+        if isinstance(settings, VisionSettings) and (n := piece.grid[1] * piece.grid[2]) > most:
             raise RequestError(
                 f"the image has {n} patches of {settings.patch_size} x {settings.patch_size} pixels,"
                 f" but the tower takes {most}; send a smaller one"
             )
         try:
             settings.row_grid(piece.grid)
-            half.traced.arrange(piece.grid)
+            encoder.traced.arrange(piece.grid)
         except (ArithmeticError, LookupError, ValueError) as error:
             raise RequestError(f"the {what} does not fit the tower: {error}") from None
 
     def n_rows(self, piece: Piece, kind: Kind | None = None) -> int:
         """Rows of a piece, with those that the file holds after them."""
-        traced = self._half(kind).traced
+        traced = self._encoder(kind).traced
         return math.prod(traced.settings.row_grid(piece.grid)) + (
             0 if traced.constants is None else len(traced.constants)
         )
@@ -138,17 +140,17 @@ class Tower:
 
     def start_batch(self, pieces: Sequence[Piece], kind: Kind | None = None) -> EncoderRun:
         """Starts several pieces that `batch_work` has counted."""
-        half = self._half(kind)
+        encoder = self._encoder(kind)
         self.n_runs += len(pieces)
-        arranged = [(half.traced.arrange(piece.grid), piece.values) for piece in pieces]
-        return EncoderRun(half.stages, arranged, self.width, half.traced.constants)
+        arranged = [(encoder.traced.arrange(piece.grid), piece.values) for piece in pieces]
+        return EncoderRun(encoder.stages, arranged, self.width, encoder.traced.constants)
 
     def batch_work(self, pieces: Sequence[Piece], kind: Kind | None = None) -> float:
         """Multiply-adds of all rows of some pieces; infinite if they do not fit one batch."""
-        half = self._half(kind)
-        arranged = [half.traced.arrange(piece.grid) for piece in pieces]
+        encoder = self._encoder(kind)
+        arranged = [encoder.traced.arrange(piece.grid) for piece in pieces]
         work = 0.0
-        for stage, own in zip(half.stages, zip(*arranged, strict=True), strict=True):
+        for stage, own in zip(encoder.stages, zip(*arranged, strict=True), strict=True):
             lengths = [len(arrangement.order) for arrangement in own]
             if sum(lengths) > stage.program.max_rows:
                 return math.inf
@@ -183,15 +185,15 @@ class Tower:
     @property
     def programs(self) -> list[Program]:
         """The programs of all stages."""
-        return [stage.program for half in self._halves.values() for stage in half.stages]
+        return [stage.program for encoder in self._encoders.values() for stage in encoder.stages]
 
-    def _half(self, kind: Kind | None) -> _Half:
+    def _encoder(self, kind: Kind | None) -> _Encoder:
         if kind is None:
-            return next(iter(self._halves.values()))
-        if kind not in self._halves:
+            return next(iter(self._encoders.values()))
+        if kind not in self._encoders:
             can = "does not support audio" if kind == "audio" else "does not support images"
             raise RequestError(f"this model {can}: its projector (mmproj file) has no tower for them")
-        return self._halves[kind]
+        return self._encoders[kind]
 
 
 def open_tower(path: Path, backend: str, options: Options) -> Tower:
@@ -205,7 +207,7 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
         name = backend_for(options.device, backend)
         gpu = _find_gpu(name, path) if options.gpu_layers != 0 else None
         name = "cpu" if name == "auto" or is_gpu_backend(name) else name
-        halves = []
+        towers = []
         for traced in trace_towers(file):
             own: list[Program] = []
             if gpu is not None:
@@ -217,10 +219,10 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
                 own.append(programs[-1])
             for program in own:
                 program.load_weights()
-            halves.append((traced, own))
-        if reason := read_halves(file.metadata).reason:
+            towers.append((traced, own))
+        if reason := read_projector(file.metadata).reason:
             log.warning("one of the two towers of %s is not used: %s", path.name, reason)
-        return Tower(file, halves)
+        return Tower(file, towers)
     except BaseException:
         for program in programs:
             program.close()

@@ -12,7 +12,7 @@ from woolly.errors import ModelError
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
     from woolly.models.metadata import Keys
-    from woolly.multimodal import AudioSettings, TowerSettings
+    from woolly.multimodal import AudioSettings, VisionSettings
     from woolly.plan.ops.basic import Act
 
 _MAX_BLOCKS = 1024
@@ -61,7 +61,7 @@ class AudioParams:
 class TowerParams:
     """Sizes of a vision transformer, and how its images are cut."""
 
-    settings: TowerSettings
+    settings: VisionSettings
     width: int
     n_layers: int
     heads: int
@@ -97,7 +97,7 @@ class TowerParams:
         return self.settings.merge
 
 
-def read_tower(keys: Keys, settings: TowerSettings, tensors: Mapping[str, Tensor]) -> TowerParams:
+def read_tower(keys: Keys, settings: VisionSettings, tensors: Mapping[str, Tensor]) -> TowerParams:
     """The parameters that all towers for images have."""
     act: Act | None = None
     if keys.flag("use_gelu", False) or keys.flag("use_silu", False):

@@ -26,7 +26,7 @@ from woolly.models.metadata import Keys
 from woolly.models.towers.params import AudioParams, TowerParams, read_audio_params, read_tower
 from woolly.models.towers.stage import StageBuilder, TowerStage
 from woolly.models.towers.tensors import as_matrix, made, transposed
-from woolly.multimodal import MAX_PATCHES, AudioSettings, TowerSettings, read_halves
+from woolly.multimodal import MAX_PATCHES, AudioSettings, VisionSettings, read_projector
 from woolly.plan import Plan, Tracer
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TracedTower:
     """A tower's plans, with what its runs need besides."""
 
     stages: tuple[TowerStage, ...]
-    settings: TowerSettings | AudioSettings
+    settings: VisionSettings | AudioSettings
     tensors: Mapping[str, Tensor]  # those of the file, in the shapes that the plans read
     params: TowerParams | AudioParams
     arrange: Callable[[Grid], tuple[Arrangement, ...]]
@@ -66,10 +66,10 @@ class TracedTower:
 def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
     """The towers of a file that `general.architecture` calls clip: one for images, one for audio, or both."""
     try:
-        halves = read_halves(file.metadata)
+        projector = read_projector(file.metadata)
         keys = Keys(file.metadata, "clip")
-        vision = () if halves.vision is None else (_trace_vision(file, keys, halves.vision),)
-        audio = () if halves.audio is None else (_trace_audio(file, keys, halves.audio),)
+        vision = () if projector.vision is None else (_trace_vision(file, keys, projector.vision),)
+        audio = () if projector.audio is None else (_trace_audio(file, keys, projector.audio),)
         return vision + audio
     except (ModelError, UnsupportedError) as error:
         raise type(error)(f"{file.path}: {error}") from None
@@ -77,7 +77,7 @@ def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
         raise ModelError(f"{file.path}: the tower cannot be built from these keys: {error}") from error
 
 
-def _trace_vision(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedTower:
+def _trace_vision(file: GGUFFile, keys: Keys, settings: VisionSettings) -> TracedTower:
     module = _module(settings.projector, "build", "vision_stages")
     tensors = _shaped(file, getattr(module, "TRANSPOSED", ()))
     params = read_tower(keys, settings, tensors)

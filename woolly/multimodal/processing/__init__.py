@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.prepared import Prepared
     from woolly.multimodal.processing.cut import Cut
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 __all__ = ["PREPARING", "Preparing", "measure", "prepare"]
 
@@ -33,10 +33,10 @@ __all__ = ["PREPARING", "Preparing", "measure", "prepare"]
 class Preparing(Protocol):
     """A file of this folder."""
 
-    def cut(self, height: int, width: int, settings: TowerSettings) -> Cut:
+    def cut(self, height: int, width: int, settings: VisionSettings) -> Cut:
         """Returns the pieces of an image of this size; RequestError for a shape that the family does not take."""
 
-    def prepare(self, image: Image, settings: TowerSettings) -> Prepared:
+    def prepare(self, image: Image, settings: VisionSettings) -> Prepared:
         """Returns the image in these pieces."""
 
 
@@ -68,12 +68,12 @@ PREPARING: Mapping[str, Preparing] = {
 }
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns an image as the tower reads it; RequestError if the family cannot take one of its shape."""
     return PREPARING[settings.projector].prepare(image, settings)
 
 
-def measure(size: tuple[int, int], settings: TowerSettings) -> Layout:
+def measure(size: tuple[int, int], settings: VisionSettings) -> Layout:
     """Returns what an image of this height and width becomes in a prompt; nothing of it is computed, nor held."""
     cut = PREPARING[settings.projector].cut(*size, settings)
     return lay_out(cut.emptied(size, settings), settings)

@@ -10,7 +10,7 @@ import numpy as np
 from woolly.multimodal.prepared import Piece, Prepared
 
 if TYPE_CHECKING:
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Cut:
             return cls(((size, size),))
         return cls(((size, size),) * (lines * columns + 1), (lines, columns))
 
-    def emptied(self, size: tuple[int, int], settings: TowerSettings) -> Prepared:
+    def emptied(self, size: tuple[int, int], settings: VisionSettings) -> Prepared:
         """Returns what an image of this height and width becomes, without its values: for counting its rows."""
         patch = settings.patch_size
         pieces = []

@@ -13,12 +13,12 @@ from woolly.multimodal.processing.internvl import choose_grid
 from woolly.multimodal.processing.pixels import Pixels, piece_of, resize, tiles_of
 
 if TYPE_CHECKING:
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _MIN_TILES, _MAX_TILES = 2, 9  # tiles, if the file does not say
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns tiles if the image is larger than one, and an overview, which is larger than a tile."""
     tile, overview = settings.tile_size, (settings.image_size,) * 2
     if max(height, width) <= tile:
@@ -29,7 +29,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut(((tile, tile),) * (lines * columns) + (overview,), (lines, columns))
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns the pieces of `cut`."""
     (lines, columns), tile = cut(image.height, image.width, settings).tiles, settings.tile_size
     tiles = tiles_of(resize(image.pixels, lines * tile, columns * tile, "bicubic"), tile) if lines else []
@@ -38,7 +38,7 @@ def prepare(image: Image, settings: TowerSettings) -> Prepared:
     return Prepared.of("image", pieces, tiles=(lines, columns), size=image.size)
 
 
-def _within(pixels: Pixels, settings: TowerSettings) -> Pixels:
+def _within(pixels: Pixels, settings: VisionSettings) -> Pixels:
     """Returns the image in its own shape in the middle of a square, filled with the mean colour."""
     check_pillow()
     import PIL.Image

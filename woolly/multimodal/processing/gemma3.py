@@ -13,15 +13,15 @@ from woolly.multimodal.processing.pixels import piece_of, resize
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns one square, whatever the image."""
     return Cut(((settings.image_size, settings.image_size),))
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns the image as one square piece."""
     side = settings.image_size
     square = resize(image.pixels, side, side, "bicubic" if settings.projector == "cogvlm" else "bilinear")

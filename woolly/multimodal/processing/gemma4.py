@@ -12,12 +12,12 @@ from woolly.multimodal.processing.pixels import piece_of, resize
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _MAX_ROWS = 280  # as the processor has it; files do not say
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns one piece of the most rows that its shape allows."""
     side = settings.patch_size * settings.merge
     most = settings.max_pixels or _MAX_ROWS * side**2
@@ -33,7 +33,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut(((high * side, wide * side),))
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns the image as one piece."""
     pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
     return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)

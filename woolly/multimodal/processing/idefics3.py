@@ -11,20 +11,20 @@ from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _MAX_SIDE = 4096  # as the processor has it
 _TILES = 4  # of the longest side, if the file does not give its length
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns tiles and an overview."""
     size = settings.image_size
     whole = _whole_tiles(*_fit_longest(height, width, _max_side(settings)), size)
     return Cut.into_tiles(whole[0] // size, whole[1] // size, size)
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns tiles, then the whole image as a tile; the latter alone if one tile holds all of it."""
     size, longest = settings.image_size, _max_side(settings)
     # Each size is a resize of its own, as in the processor: two filters in a row are not one.
@@ -38,7 +38,7 @@ def prepare(image: Image, settings: TowerSettings) -> Prepared:
     return Prepared.of("image", pieces, tiles=(lines, columns), size=image.size)
 
 
-def _max_side(settings: TowerSettings) -> int:
+def _max_side(settings: VisionSettings) -> int:
     """Returns the longest side before the image is cut."""
     return settings.preproc_image_size or _TILES * settings.image_size
 

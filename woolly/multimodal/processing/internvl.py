@@ -10,19 +10,19 @@ from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _MIN_TILES, _MAX_TILES = 1, 12  # tiles, if the file does not say
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns tiles and an overview."""
     least, most = settings.min_tiles or _MIN_TILES, settings.max_tiles or _MAX_TILES
     columns, lines = choose_grid(height, width, settings.image_size, least, most)
     return Cut.into_tiles(lines, columns, settings.image_size)
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns tiles, then the whole image as a tile; the latter alone if one tile holds all of it."""
     size = settings.image_size
     tiles = cut(image.height, image.width, settings).tiles

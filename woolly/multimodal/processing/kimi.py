@@ -14,13 +14,13 @@ from woolly.multimodal.processing.pixels import piece_of, resize
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 MAX_PATCHES = 4096  # the processor's, if the file gives no pixels
 MAX_SIDE_PATCHES = 511  # patches of a line or column, as the processor has it
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns one piece; RequestError for one that is too long."""
     row = settings.patch_size * settings.merge
     high, wide = (-(-one // row) * row for one in _shrunk(height, width, settings))
@@ -32,7 +32,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut(((high, wide),))
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns the image as one piece, with black below and to its right."""
     high, wide = cut(image.height, image.width, settings).sizes[0]
     pixels = resize(image.pixels, *_shrunk(image.height, image.width, settings), "bicubic")
@@ -41,7 +41,7 @@ def prepare(image: Image, settings: TowerSettings) -> Prepared:
     return Prepared.of("image", [piece_of(filled, settings)], size=image.size)
 
 
-def _shrunk(height: int, width: int, settings: TowerSettings) -> tuple[int, int]:
+def _shrunk(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:
     """Returns the sides of an image of no more than the most whole patches."""
     patch = settings.patch_size
     most = (settings.max_pixels or MAX_PATCHES * patch**2) // patch**2

@@ -12,14 +12,14 @@ from woolly.multimodal.processing.qwen import fit_sides
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _MIN_ROWS, _MAX_ROWS = 64, 256  # of the whole image; the processor's, files do not say
 _TILE, _MIN_TILES, _MAX_TILES = 512, 2, 10
 _TOLERANCE = 2.0  # an image of as many times the most rows is still whole
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns the image whole, or tiles and an overview."""
     side = settings.patch_size * settings.merge
     least = settings.min_pixels or _MIN_ROWS * side**2
@@ -35,7 +35,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut(((_TILE, _TILE),) * (lines * columns) + (whole,), (lines, columns))
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns the pieces of `cut`."""
     found = cut(image.height, image.width, settings)
     shown = [resize(image.pixels, *found.sizes[-1], "bilinear")]

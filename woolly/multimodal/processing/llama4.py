@@ -13,18 +13,18 @@ from woolly.multimodal.processing.pixels import piece_of, resize, tiles_of
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _MAX_TILES = 16
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns tiles and an overview; the image alone if one tile holds all of it."""
     lines, columns = _grid(height, width, settings.image_size, settings.max_tiles or _MAX_TILES)
     return Cut.into_tiles(lines, columns, settings.image_size)
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns the pieces of `cut`."""
     found, side = cut(image.height, image.width, settings), settings.image_size
     lines, columns = found.tiles if any(found.tiles) else (1, 1)

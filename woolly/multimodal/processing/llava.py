@@ -18,12 +18,12 @@ from woolly.multimodal.processing.pixels import Pixels, piece_of, resize, tiles_
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _MAX_SIDE = 14_142  # of the square: 600 MB. 100 million pixels of 2 to 1 fit; a line of 65,535 would take 12.9 GB
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns one square; of 1.6, an overview, then tiles."""
     side = settings.image_size
     if settings.pinpoints:
@@ -37,7 +37,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut(((side, side),))
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns the pieces of `cut`."""
     found, side = cut(image.height, image.width, settings), settings.image_size
     if not settings.pinpoints:
@@ -50,7 +50,7 @@ def prepare(image: Image, settings: TowerSettings) -> Prepared:
     return Prepared.of("image", [piece_of(one, settings) for one in shown], tiles=found.tiles, size=image.size)
 
 
-def best_size(height: int, width: int, settings: TowerSettings) -> tuple[int, int]:
+def best_size(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:
     """Returns the size of all tiles that shows most pixels of the image, and of those the smallest."""
     best, shown, wasted = (0, 0), 0, math.inf
     for high, wide in settings.pinpoints:

@@ -12,13 +12,13 @@ from woolly.multimodal.processing.pixels import piece_of, resize
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _MAX_SLICES = 9
 _MAX_AREAS = 2  # of a piece, in squares of the tower's side: what its table of positions was made for
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns the overview, then the slices, line by line; RequestError for an image that is too long for its width.
 
     Sides are rounded to whole rows, so that a long thin piece becomes larger than the tower takes.
@@ -31,7 +31,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return found
 
 
-def _cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def _cut(height: int, width: int, settings: VisionSettings) -> Cut:
     size, patch = settings.image_size, settings.patch_size * settings.merge
     n = min(math.ceil(width * height / size**2), settings.max_tiles or _MAX_SLICES)
     if n <= 1:
@@ -43,7 +43,7 @@ def _cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut((overview, *([one] * (lines * columns))), (lines, columns))
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns the pieces of `cut`."""
     found = cut(image.height, image.width, settings)
     shown = [resize(image.pixels, *found.sizes[0], "bicubic")]

@@ -11,7 +11,7 @@ from woolly.multimodal.image import check_pillow
 from woolly.multimodal.prepared import Piece
 
 if TYPE_CHECKING:
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 Pixels = npt.NDArray[np.uint8]  # [height, width, 3]
 Filter = Literal["bilinear", "bicubic", "lanczos"]
@@ -33,7 +33,7 @@ def tiles_of(pixels: Pixels, size: int) -> list[Pixels]:
     return [pixels[y : y + size, x : x + size] for y in range(0, height, size) for x in range(0, width, size)]
 
 
-def piece_of(pixels: Pixels, settings: TowerSettings, *, in_bfloat16: bool = False) -> Piece:
+def piece_of(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = False) -> Piece:
     """Returns pixels from 0 to 1, less the mean, by the deviation, as patches line by line.
 
     In float32, and divided by 255 first: the order of transformers, so that the last bits are the same. `in_bfloat16`

@@ -11,10 +11,10 @@ from woolly.multimodal.processing.pixels import piece_of, resize
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns one piece within the longest side."""
     side = settings.patch_size * settings.merge
     shrink = max(height, width) / (settings.preproc_image_size or settings.image_size)
@@ -23,7 +23,7 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut(((max(1, math.ceil(height / side)) * side, max(1, math.ceil(width / side)) * side),))
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns the image as one piece."""
     pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
     return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)

@@ -9,7 +9,7 @@ from woolly.errors import RequestError
 from woolly.multimodal.prepared import Prepared
 from woolly.multimodal.processing.cut import Cut
 from woolly.multimodal.processing.pixels import piece_of, resize
-from woolly.multimodal.settings import MAX_PATCHES, TowerSettings
+from woolly.multimodal.vision_settings import MAX_PATCHES, VisionSettings
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
@@ -22,7 +22,7 @@ _MIN_ROWS = {"qwen3vl_merger": 64, "glm4v": 8, "hunyuanvl": 256}
 _MAX_ROWS = 4096
 
 
-def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+def cut(height: int, width: int, settings: VisionSettings) -> Cut:
     """Returns one piece in nearly the image's shape; RequestError for one that is too thin."""
     side = settings.patch_size * settings.merge
     least = settings.min_pixels or _MIN_ROWS.get(settings.projector, 4) * side**2
@@ -40,13 +40,13 @@ def cut(height: int, width: int, settings: TowerSettings) -> Cut:
     return Cut((fit_sides(height, width, side, least, most),))
 
 
-def prepare(image: Image, settings: TowerSettings) -> Prepared:
+def prepare(image: Image, settings: VisionSettings) -> Prepared:
     """Returns the image as one piece."""
     pixels = resize(image.pixels, *cut(image.height, image.width, settings).sizes[0], "bicubic")
     return Prepared.of("image", [piece_of(pixels, settings)], size=image.size)
 
 
-def max_pixels(settings: TowerSettings) -> int:
+def max_pixels(settings: VisionSettings) -> int:
     """Returns the pixels of the largest image."""
     side = settings.patch_size * settings.merge
     return min(settings.max_pixels or _MAX_ROWS * side**2, MAX_PATCHES * settings.patch_size**2)

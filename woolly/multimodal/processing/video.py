@@ -18,7 +18,7 @@ from woolly.multimodal.processing.qwen import MAX_RATIO, fit_sides, max_pixels
 from woolly.multimodal.video import Clip, Frame, Showing
 
 if TYPE_CHECKING:
-    from woolly.multimodal.settings import TowerSettings
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _SMOLVLM_FRAMES = 64  # at most, one of a second
 _SMOLVLM_SIDE = 1024  # of a frame as it is handed on: twice what SmolVLM reads
@@ -34,7 +34,7 @@ _QWEN2_MIN_ROWS, _QWEN2_MAX_ROWS = 128, int(128_000 * 0.9)
 _QWEN25_PER_SECOND = 2
 
 
-def showing_of(settings: TowerSettings, *, has_audio: bool = False) -> Showing:
+def showing_of(settings: VisionSettings, *, has_audio: bool = False) -> Showing:
     """Returns how a family sees videos; RequestError if it takes them in a form that is not known here, or not at all.
 
     Qwen 3 Omni has the tower of Qwen 3 VL, but lays audio among the frames: `has_audio` tells them apart.
@@ -55,26 +55,26 @@ def showing_of(settings: TowerSettings, *, has_audio: bool = False) -> Showing:
     )
 
 
-def measure_frames(frames: Sequence[Frame], settings: TowerSettings) -> int:
+def measure_frames(frames: Sequence[Frame], settings: VisionSettings) -> int:
     """Returns the rows that frames become."""
     return sum(_measured(frame, settings) for frame in frames)
 
 
-def _measured(frame: Frame, settings: TowerSettings) -> int:
+def _measured(frame: Frame, settings: VisionSettings) -> int:
     if frame.depth == 1:
         return measure((frame.height, frame.width), _one_tile(settings)).n_rows
     side = settings.patch_size * settings.merge
     return (frame.height // side) * (frame.width // side)
 
 
-def prepare_frame(frame: Frame, settings: TowerSettings) -> Prepared:
+def prepare_frame(frame: Frame, settings: VisionSettings) -> Prepared:
     """Returns frames as the tower reads them: one as an image, two as both halves of one piece's patches."""
     if frame.depth == 1:
         return prepare(frame.image, _one_tile(settings))
     return Prepared.of("image", [_both(frame, settings)], size=(frame.height, frame.width))
 
 
-def prepare_clip(clip: Clip, settings: TowerSettings) -> Prepared:
+def prepare_clip(clip: Clip, settings: VisionSettings) -> Prepared:
     """Returns all frames of a video: a piece for each two, and the moment of each.
 
     Those of Qwen 2.5 are seconds, whatever the rate of the chosen frames; Qwen 2 counts the pairs.
@@ -88,13 +88,13 @@ def prepare_clip(clip: Clip, settings: TowerSettings) -> Prepared:
     return Prepared.of("image", pieces, size=size, moments=moments)
 
 
-def _both(frame: Frame, settings: TowerSettings) -> Piece:
+def _both(frame: Frame, settings: VisionSettings) -> Piece:
     pieces = [piece_of(one.pixels, settings) for one in frame.images]
     _, height, width = pieces[0].grid
     return Piece(np.concatenate([one.values for one in pieces]), (len(pieces), height, width))
 
 
-def _one_tile(settings: TowerSettings) -> TowerSettings:
+def _one_tile(settings: VisionSettings) -> VisionSettings:
     return replace(settings, preproc_image_size=settings.image_size)
 
 

@@ -49,8 +49,8 @@ async def supports_video(info: ModelInfo, settings: Settings, slot: LoadedModel 
         tower, audio = (None, None) if modalities is None else (modalities.vision, modalities.audio)
     else:
         found = await asyncio.to_thread(describe_projector, info.path, configured_mmproj(info.path, settings))
-        halves = None if found is None else found.halves
-        tower, audio = (None, None) if halves is None else (halves.vision, halves.audio)
+        projector = None if found is None else found.settings
+        tower, audio = (None, None) if projector is None else (projector.vision, projector.audio)
     if tower is None:
         return False
     try:

@@ -1,4 +1,4 @@
-"""The TowerSettings: what a projector's file (`mmproj`) says of preparing and laying out, by the `clip.*` keys."""
+"""Vision settings of a projector (mmproj) file, read from its `clip.*` keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_INT = (1 << 31) - 1  # of any whole number: pixels, tiles, rows
 
 
 @dataclass(frozen=True)
-class Projector:
+class VisionProjector:
     """One family of towers: the marks around its rows, and how rows stand in the prompt."""
 
     begin: str = ""  # text before the rows of an image, as the model's processor writes it
@@ -36,7 +36,7 @@ class Projector:
     depth: int = 1  # frames of a video that a patch may show
 
 
-_QWEN = Projector(
+_QWEN = VisionProjector(
     "<|vision_start|>",
     "<|vision_end|>",
     ("<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"),
@@ -46,14 +46,16 @@ _QWEN = Projector(
 )
 
 # By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has a file for each.
-PROJECTORS: Mapping[str, Projector] = {
-    "gemma3": Projector("\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge=4, sees_all=True),
+VISION_PROJECTORS: Mapping[str, VisionProjector] = {
+    "gemma3": VisionProjector(
+        "\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge=4, sees_all=True
+    ),
     # The row that ends an image is of the tower's file.
-    "gemma3nv": Projector("\n\n<start_of_image>", "\n\n", ("<image_soft_token>",)),
-    "gemma4v": Projector("<|image>", "<image|>", ("<|image|>",), merge=3, sees_all=True),
-    "mlp": Projector(written=("<image>",)),
+    "gemma3nv": VisionProjector("\n\n<start_of_image>", "\n\n", ("<image_soft_token>",)),
+    "gemma4v": VisionProjector("<|image>", "<image|>", ("<|image|>",), merge=3, sees_all=True),
+    "mlp": VisionProjector(written=("<image>",)),
     # The rows before and after an image are of the tower's file.
-    "cogvlm": Projector(written=("<image>",)),
+    "cogvlm": VisionProjector(written=("<image>",)),
     "qwen2vl_merger": replace(_QWEN, depth=2),
     "qwen2.5vl_merger": replace(_QWEN, depth=2),
     "qwen2.5o": replace(
@@ -63,12 +65,12 @@ PROJECTORS: Mapping[str, Projector] = {
         written=("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
     ),
     "qwen3vl_merger": replace(_QWEN, depth=2),
-    "idefics3": Projector(written=("<image>",), merge=2),
-    "pixtral": Projector("", "[IMG_END]", ("[IMG]",), merge_key="spatial_merge_size", line_end="[IMG_BREAK]"),
-    "lightonocr": Projector(written=("<|image_pad|>",), merge_key="spatial_merge_size"),
-    "lfm2": Projector("<|image_start|>", "<|image_end|>", ("<image>",), merge=2),
-    "llama4": Projector("<|image_start|>", "<|image_end|>", ("<|image|>",), merge=2),
-    "glm4v": Projector(
+    "idefics3": VisionProjector(written=("<image>",), merge=2),
+    "pixtral": VisionProjector("", "[IMG_END]", ("[IMG]",), merge_key="spatial_merge_size", line_end="[IMG_BREAK]"),
+    "lightonocr": VisionProjector(written=("<|image_pad|>",), merge_key="spatial_merge_size"),
+    "lfm2": VisionProjector("<|image_start|>", "<|image_end|>", ("<image>",), merge=2),
+    "llama4": VisionProjector("<|image_start|>", "<|image_end|>", ("<|image|>",), merge=2),
+    "glm4v": VisionProjector(
         "<|begin_of_image|>",
         "<|end_of_image|>",
         ("<|begin_of_image|><|image|><|end_of_image|>", "<|image|>"),
@@ -76,7 +78,7 @@ PROJECTORS: Mapping[str, Projector] = {
         merge_key="spatial_merge_size",
         is_grid=True,
     ),
-    "paddleocr": Projector(
+    "paddleocr": VisionProjector(
         "<|IMAGE_START|>",
         "<|IMAGE_END|>",
         ("<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>", "<|IMAGE_PLACEHOLDER|>"),
@@ -84,17 +86,17 @@ PROJECTORS: Mapping[str, Projector] = {
         merge_key="spatial_merge_size",
         is_grid=True,
     ),
-    "resampler": Projector(written=("(<image>./</image>)",)),
-    "minicpmv4_6": Projector(written=("(<image>./</image>)", "<|image_pad|>"), merge=4),
-    "dots_ocr": Projector("<|img|>", "<|endofimg|>", ("<|img|><|imgpad|><|endofimg|>", "<|imgpad|>"), merge=2),
-    "kimivl": Projector(
+    "resampler": VisionProjector(written=("(<image>./</image>)",)),
+    "minicpmv4_6": VisionProjector(written=("(<image>./</image>)", "<|image_pad|>"), merge=4),
+    "dots_ocr": VisionProjector("<|img|>", "<|endofimg|>", ("<|img|><|imgpad|><|endofimg|>", "<|imgpad|>"), merge=2),
+    "kimivl": VisionProjector(
         "<|media_start|>image<|media_content|>",
         "<|media_end|>",
         ("<|media_start|>image<|media_content|><|media_pad|><|media_end|>", "<|media_pad|>"),
         merge=2,
     ),
-    "internvl": Projector("<img>", "</img>", ("<IMG_CONTEXT>", "<image>"), merge=2),
-    "hunyuanvl": Projector(
+    "internvl": VisionProjector("<img>", "</img>", ("<IMG_CONTEXT>", "<image>"), merge=2),
+    "hunyuanvl": VisionProjector(
         "<｜hy_place▁holder▁no▁100｜>",
         "<｜hy_place▁holder▁no▁101｜>",
         (
@@ -105,7 +107,7 @@ PROJECTORS: Mapping[str, Projector] = {
         merge_key="spatial_merge_size",
     ),
     # Rows that end lines and the image are of the tower's file.
-    "deepseekocr": Projector(written=("<image>",), merge=4),
+    "deepseekocr": VisionProjector(written=("<image>",), merge=4),
 }
 
 
@@ -116,11 +118,11 @@ _ANY_SIZE = ("dots_ocr",)  # files say 0: no size was trained with
 
 
 @dataclass(frozen=True)
-class TowerSettings:
+class VisionSettings:
     """How images are prepared for a tower. None: the file does not say, the family's usual value counts."""
 
     kind: Kind
-    projector: str  # `clip.projector_type`, a key of PROJECTORS
+    projector: str  # `clip.projector_type`, a key of VISION_PROJECTORS
     image_size: int  # of a side of an image, or of a tile, in pixels
     patch_size: int
     mean: tuple[float, ...]  # of red, green and blue
@@ -137,9 +139,9 @@ class TowerSettings:
     tile_size: int = 0  # of a side of a tile in pixels; 0: as an overview
 
     @property
-    def family(self) -> Projector:
+    def family(self) -> VisionProjector:
         """The row of the table of projectors."""
-        return PROJECTORS[self.projector]
+        return VISION_PROJECTORS[self.projector]
 
     def row_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         """Frames, height and width of the rows that a tower makes of a piece of this grid."""
@@ -157,19 +159,20 @@ def check_projector(metadata: Mapping[str, Any]) -> None:
         raise ModelError("the file holds no projector: it is a model of another kind; give an mmproj file")
 
 
-def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
+def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
     """The settings of the vision tower in a file's metadata; ModelError or UnsupportedError if there is none."""
     check_projector(metadata)
     if metadata.get("clip.has_vision_encoder") is not True:
         raise UnsupportedError("the file holds no image encoder (clip.has_vision_encoder)")
     projector = text_of(metadata, "clip.vision.projector_type") or text_of(metadata, "clip.projector_type")
-    if projector not in PROJECTORS:
+    if projector not in VISION_PROJECTORS:
         raise UnsupportedError(
-            f"the projector type {projector!r:.60} is not supported yet; these are: {', '.join(sorted(PROJECTORS))}"
+            f"the projector type {projector!r:.60} is not supported yet; these are:"
+            f" {', '.join(sorted(VISION_PROJECTORS))}"
         )
-    family = PROJECTORS[projector]
+    family = VISION_PROJECTORS[projector]
     pinpoints = [int(one) for one in _listed(metadata, "image_grid_pinpoints")]
-    settings = TowerSettings(
+    settings = VisionSettings(
         kind="image",
         projector=projector,
         image_size=_whole(metadata, "image_size", 0 if projector in _ANY_SIZE else 1),

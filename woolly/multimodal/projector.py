@@ -1,4 +1,4 @@
-"""The Halves: the towers that a projector's file holds, one for images, one for audio, or both."""
+"""Vision and audio settings of a projector (mmproj) file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from woolly.errors import UnsupportedError
 from woolly.multimodal.audio.settings import AudioSettings, read_audio_settings
-from woolly.multimodal.settings import TowerSettings, check_projector, read_settings
+from woolly.multimodal.vision_settings import VisionSettings, check_projector, read_vision_settings
 
 
 @dataclass(frozen=True)
-class Halves:
-    """What a file's towers read. At least one is there."""
+class ProjectorSettings:
+    """Vision settings, audio settings or both."""
 
-    vision: TowerSettings | None
+    vision: VisionSettings | None
     audio: AudioSettings | None
     reason: str = ""  # why the other of two is not used
 
@@ -25,15 +25,15 @@ class Halves:
         return " + ".join(one.projector for one in (self.vision, self.audio) if one is not None)
 
 
-def read_halves(metadata: Mapping[str, Any]) -> Halves:
+def read_projector(metadata: Mapping[str, Any]) -> ProjectorSettings:
     """The towers in a file's metadata; a family that is not supported leaves the other. ModelError if there is none."""
     check_projector(metadata)
-    vision: TowerSettings | None = None
+    vision: VisionSettings | None = None
     audio: AudioSettings | None = None
     refused: list[UnsupportedError] = []
     if metadata.get("clip.has_vision_encoder") is True:
         try:
-            vision = read_settings(metadata)
+            vision = read_vision_settings(metadata)
         except UnsupportedError as error:
             refused.append(error)
     if metadata.get("clip.has_audio_encoder") is True:
@@ -49,4 +49,4 @@ def read_halves(metadata: Mapping[str, Any]) -> Halves:
                 "the file holds no image or audio encoder (clip.has_vision_encoder, clip.has_audio_encoder)"
             )
         )
-    return Halves(vision, audio, str(refused[0]) if refused else "")
+    return ProjectorSettings(vision, audio, str(refused[0]) if refused else "")
