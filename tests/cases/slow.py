@@ -65,7 +65,7 @@ SLOW = (
     "tests/engine/test_heads.py::test_emulated_gpu_ranks_for_the_engine",
     "tests/engine/test_audio.py::test_audio_has_the_same_bits_alone_batched_chunked_and_cached",
     "tests/engine/test_hostile_files.py",
-    "tests/engine/test_meaning.py::test_job_of_10000_texts_delays_a_chat_by_one_batch_at_a_time",
+    "tests/engine/test_pooling.py::test_job_of_10000_texts_delays_a_chat_by_one_batch_at_a_time",
     "tests/engine/test_mtp.py",
     "tests/engine/test_replay.py::test_many_requests_with_drafts_in_a_small_chunk_all_finish",
     "tests/engine/test_replay.py::test_text_is_the_same_with_and_without_drafts",

@@ -13,8 +13,8 @@ from tests.cases.heads import Ranking256
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine import Engine, PromptLookup, RequestOptions
-from woolly.engine.reading import Reading
-from woolly.engine.reading.source import find_rows
+from woolly.engine.pooling import PoolingJob
+from woolly.engine.pooling.make_pooler import make_pooler
 from woolly.engine.step.async_runner import AsyncRunner
 from woolly.engine.step.runner import Runner
 from woolly.engine.threads.driver import EngineDriver
@@ -275,10 +275,10 @@ def test_no_step_is_wasted_next_to_embeddings(file, cpu, new_engine):
     program = AsyncProgram(cpu)
     engine = new_engine(program, chunk=8)
     request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=12)))
-    engine.reader.add(reading := Reading([list(range(3, 11))] * 15, find_rows(program, file.tensors, "mean")))
+    engine.pooling.add(job := PoolingJob([list(range(3, 11))] * 15, make_pooler(program, file.tensors, "mean")))
     while not engine.is_idle:
         engine.step()
-    assert reading.n_done == 15 and program.n_runs == 12 and program.n_taken == 0
+    assert job.n_done == 15 and program.n_runs == 12 and program.n_taken == 0
     assert len(request.output) == 12
 
 

@@ -12,7 +12,7 @@ from tests.cases.tiny import write_tiny
 from woolly import LLM
 from woolly.engine.multimodal import source_backend
 from woolly.engine.opening.load import load_model
-from woolly.engine.reading.source import find_rows
+from woolly.engine.pooling.make_pooler import make_pooler
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_encoder
@@ -142,7 +142,7 @@ def test_options_that_need_a_decoder_only_model_are_rejected_by_name(llm, path):
     with pytest.raises(RequestError, match="context_shift cannot be used with this model"):
         llm.generate("a", context_shift=True)
     with pytest.raises(RequestError, match="answers what its encoder reads"):
-        find_rows(llm.engine.program, {}, "mean")
+        make_pooler(llm.engine.program, {}, "mean")
     with pytest.raises(UnsupportedError, match="a GPU computes no decoder that reads an encoder yet"):
         source_backend("cuda", Options())
     with pytest.raises(RequestError, match="guesses no tokens for another"):

@@ -16,9 +16,9 @@ from typing import Any
 
 from woolly.cluster.fleet import Fleet
 from woolly.cluster.launchers import ReplicaLauncher
-from woolly.cluster.pending_requests import ForwardedOptions, PendingAnswer, PendingReading, PendingRequest
+from woolly.cluster.pending_requests import ForwardedOptions, PendingAnswer, PendingPooling, PendingRequest
 from woolly.engine import Engine, EngineDriver, Request, RequestOptions
-from woolly.engine.reading import Reading
+from woolly.engine.pooling import PoolingJob
 from woolly.engine.threads.driver import Listener
 from woolly.errors import RequestError
 from woolly.llm import LLM
@@ -95,7 +95,7 @@ class FleetLLM(LLM):
 
 
 class _FleetDriver(EngineDriver):
-    """Hands requests and readings to a fleet. `call` reaches the front's own engine, which computes nothing."""
+    """Hands requests and jobs to a fleet. `call` reaches the front's own engine, which computes nothing."""
 
     def __init__(
         self, engine: Engine, fleet: Fleet, forwarded: weakref.WeakKeyDictionary[Request, ForwardedOptions]
@@ -103,7 +103,7 @@ class _FleetDriver(EngineDriver):
         super().__init__(engine)
         self._fleet = fleet
         self._forwarded = forwarded
-        self._pending: weakref.WeakKeyDictionary[Request | Reading, PendingRequest] = weakref.WeakKeyDictionary()
+        self._pending: weakref.WeakKeyDictionary[Request | PoolingJob, PendingRequest] = weakref.WeakKeyDictionary()
 
     def add(self, requests: Iterable[Request], listener: Listener) -> None:
         """Gives requests to replicas; the listener is called by a thread of the fleet."""
@@ -141,18 +141,18 @@ class _FleetDriver(EngineDriver):
         message = pending.end_thought_message()  # made first: a replica that takes over later does not know its id
         return not pending.is_repeating and self._fleet.send(pending, message)
 
-    def start_reading(self, reading: Reading, on_end: Callable[[], None]) -> None:
-        """Gives a reading to a replica; a thread of the fleet calls `on_end`."""
+    def start_pooling(self, job: PoolingJob, on_end: Callable[[], None]) -> None:
+        """Gives a job to a replica; a thread of the fleet calls `on_end`."""
         plan = self.engine.program.plan
-        reading.on_end = on_end
+        job.on_end = on_end
         is_given = plan.result == "logits" or plan.pooling == "none"  # else the plan says how to pool
-        pending = self._pending[reading] = PendingReading(reading, reading.source.pooling if is_given else None)
+        pending = self._pending[job] = PendingPooling(job, job.pooler.pooling if is_given else None)
         self._fleet.add(pending)
 
-    def cancel_reading(self, reading: Reading) -> None:
-        """Ends a reading that is not over."""
-        reading.is_unwanted = True
-        if (pending := self._pending.get(reading)) is not None:
+    def cancel_pooling(self, job: PoolingJob) -> None:
+        """Ends a job that is not over."""
+        job.is_unwanted = True
+        if (pending := self._pending.get(job)) is not None:
             self._fleet.cancel(pending)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from woolly.cluster.replies import AnswerEnd, StepReply, read_progress, read_row
 from woolly.cluster.routing import Ticket
 from woolly.cluster.wire import write_marks, write_params
 from woolly.engine import Chunk, Request
-from woolly.engine.reading import Reading
+from woolly.engine.pooling import PoolingJob
 from woolly.engine.threads.driver import Listener
 from woolly.errors import ModelError
 from woolly.plan import Pooling
@@ -216,46 +216,46 @@ class PendingAnswer(PendingRequest):
             self._listener(self.request, chunk)
 
 
-class PendingReading(PendingRequest):
+class PendingPooling(PendingRequest):
     """Embedding or scoring call in flight."""
 
-    def __init__(self, reading: Reading, pooling: Pooling | None) -> None:
+    def __init__(self, job: PoolingJob, pooling: Pooling | None) -> None:
         super().__init__()
-        self.reading = reading
+        self.job = job
         self._pooling = pooling
-        self.n_tokens = max(1, reading.n_tokens)
+        self.n_tokens = max(1, job.n_tokens)
 
     def message(self) -> WireMessage:
         """Return all texts: the call restarts from the beginning on another replica."""
-        return WireMessage("read", {"id": self.id, "texts": self.reading.texts, "pooling": self._pooling})
+        return WireMessage("pool", {"id": self.id, "texts": self.job.texts, "pooling": self._pooling})
 
     @property
     def stop_message(self) -> WireMessage:
         """Message that cancels the call."""
-        return WireMessage("stop_reading", {"id": self.id})
+        return WireMessage("cancel_pooling", {"id": self.id})
 
     def take(self, message: WireMessage) -> bool:
         """Apply a progress report or the result rows."""
-        reading = self.reading
+        job = self.job
         if message.kind == "progress":
-            n_done = read_progress(message, len(reading.texts))
-            reading.n_batches += 1
-            if reading.on_progress is not None:
-                reading.on_progress(n_done)
+            n_done = read_progress(message, len(job.texts))
+            job.n_batches += 1
+            if job.on_progress is not None:
+                job.on_progress(n_done)
             return False
         if message.kind != "rows":
             raise BadMessage(f"it says {message.kind[:20]!r} of texts")
-        read = read_rows(message, reading.texts, reading.source.width, reading.source.pooling == "none")
+        read = read_rows(message, job.texts, job.pooler.width, job.pooler.pooling == "none")
         self.is_over = True
         if read.error is not None:
-            reading.end(read.error)
+            job.end(read.error)
         else:
-            reading.rows, reading.tables = read.rows, read.tables
-            reading.n_done = len(reading.texts)
-            reading.end()
+            job.rows, job.tables = read.rows, read.tables
+            job.n_done = len(job.texts)
+            job.end()
         return True
 
     def fail(self, error: Exception | None) -> None:
         """End the call."""
         self.is_over = True
-        self.reading.end(error)
+        self.job.end(error)

@@ -4,7 +4,7 @@
     open model, options, cpus, stall     ready, with the identity of its bits; or failed, with the reason
     add id, prompt, params, ...          step id, with new tokens, text and log-probabilities, until it has an end
     cancel ids
-    read id, texts                       rows id; stop_reading id
+    pool id, texts                       rows id; cancel_pooling id
     ping                                 pong, with figures
     close                                (it ends)
                                          leaving: it wants to end, and waits for close
@@ -31,8 +31,8 @@ from typing import Any
 from woolly import __version__
 from woolly.cluster.wire import PROTOCOL, read_marks, read_params, write_error, write_logprobs
 from woolly.engine import Chunk, Request, RequestOptions
-from woolly.engine.reading import Reading
-from woolly.engine.reading.source import find_rows
+from woolly.engine.pooling import PoolingJob
+from woolly.engine.pooling.make_pooler import make_pooler
 from woolly.errors import DeviceError, RequestError, WoollyError
 from woolly.llm import LLM
 from woolly.wire import Connection, Link, WireMessage
@@ -56,7 +56,7 @@ class Replica:
         self.fault: DeviceError | None = None  # why this process can compute nothing more
         self._llm: LLM | None = None
         self._requests: dict[int, Request] = {}
-        self._readings: dict[int, Reading] = {}
+        self._jobs: dict[int, PoolingJob] = {}
         self._unwanted: set[int] = set()  # cancelled before they were prepared
         self._preparing: set[int] = set()
         self._opening: threading.Thread | None = None
@@ -71,8 +71,8 @@ class Replica:
             "add": self._do_add,
             "cancel": self._do_cancel,
             "end_thought": self._do_end_thought,
-            "read": self._do_read,
-            "stop_reading": self._do_stop_reading,
+            "pool": self._do_pool,
+            "cancel_pooling": self._do_cancel_pooling,
         }
 
     def serve(self) -> None:
@@ -271,37 +271,37 @@ class Replica:
                 self._link.close()
         return end
 
-    def _do_read(self, message: Mapping[str, Any]) -> None:
+    def _do_pool(self, message: Mapping[str, Any]) -> None:
         id = message["id"]
         try:
             llm = self._model()
             loaded = llm._loaded[0]
-            rows = find_rows(loaded.program, loaded.file.tensors, message["pooling"])
-            if rows is None:
+            pooler = make_pooler(loaded.program, loaded.file.tensors, message["pooling"])
+            if pooler is None:
                 raise RequestError("this model makes nothing of whole texts", code="wrong_model", field="model")
-            reading = Reading(message["texts"], rows)
-            reading.on_progress = lambda n_done: self._link.send(WireMessage("progress", {"id": id, "done": n_done}))
-            self._readings[id] = reading
-            llm.driver.start_reading(reading, partial(self._read, id, reading))
+            job = PoolingJob(message["texts"], pooler)
+            job.on_progress = lambda n_done: self._link.send(WireMessage("progress", {"id": id, "done": n_done}))
+            self._jobs[id] = job
+            llm.driver.start_pooling(job, partial(self._pooled, id, job))
         except BaseException as error:
-            self._readings.pop(id, None)
+            self._jobs.pop(id, None)
             self._link.send(WireMessage("rows", {"id": id, "error": write_error(error)}))
 
-    def _read(self, id: int, reading: Reading) -> None:
-        self._readings.pop(id, None)
-        if self._is_lost(reading.error):
+    def _pooled(self, id: int, job: PoolingJob) -> None:
+        self._jobs.pop(id, None)
+        if self._is_lost(job.error):
             return
         try:
-            rows = reading.result()
-            tables = {str(index): table for index, table in reading.tables.items()}
+            rows = job.result()
+            tables = {str(index): table for index, table in job.tables.items()}
             self._link.send(WireMessage("rows", {"id": id}, {"rows": rows, **tables}))
         except BaseException as error:
             self._link.send(WireMessage("rows", {"id": id, "error": write_error(error)}))
 
-    def _do_stop_reading(self, message: Mapping[str, Any]) -> None:
-        reading = self._readings.get(message["id"])
-        if reading is not None and self._llm is not None:
-            self._llm.driver.cancel_reading(reading)
+    def _do_cancel_pooling(self, message: Mapping[str, Any]) -> None:
+        job = self._jobs.get(message["id"])
+        if job is not None and self._llm is not None:
+            self._llm.driver.cancel_pooling(job)
 
     def _model(self) -> LLM:
         if self._llm is None:

@@ -16,7 +16,7 @@ from woolly.engine.drafts.forced_tokens import add_forced_tokens
 from woolly.engine.drafts.speculation import Speculation
 from woolly.engine.opening.adapters import AdapterSet
 from woolly.engine.opening.step_names import find_step
-from woolly.engine.reading import ReadingRunner
+from woolly.engine.pooling import PoolingRunner
 from woolly.engine.request_options import RequestOptions
 from woolly.engine.state.sizes import CacheSizes
 from woolly.engine.step.async_runner import new_runner
@@ -106,8 +106,8 @@ class Engine:
             from woolly.cache.tier import DiskTier
 
             self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate, visible_pages.pools)
-        self.reader = ReadingRunner(program, ctx, chunk, check_file)
-        self.runner = new_runner(program, state, self.scheduler, self.reader, ctx, draft, check_file)
+        self.pooling = PoolingRunner(program, ctx, chunk, check_file)
+        self.runner = new_runner(program, state, self.scheduler, self.pooling, ctx, draft, check_file)
         self._checks = RequestChecks(
             tokenizer,
             program,
@@ -173,7 +173,7 @@ class Engine:
             self._speculation.ran(work)
         if self.scheduler.tier is not None:
             self.scheduler.tier.work()
-        self.reader.turn()
+        self.pooling.turn()
         self._run_encoder()
 
     def _run_encoder(self) -> None:
@@ -228,7 +228,7 @@ class Engine:
         """
         kept, own = adapters.adapters, self.adapters.adapters
         used = {i for i in self.used_adapters() if i >= len(kept) or kept[i] is not own[i]}
-        if used or not self.reader.is_idle or any(request.hooks for request in self.scheduler.requests):
+        if used or not self.pooling.is_idle or any(request.hooks for request in self.scheduler.requests):
             raise RequestError(
                 "requests run that need the adapters as they are: try again when they have ended", code="busy"
             )
@@ -236,7 +236,7 @@ class Engine:
             request.adapters = adapters.fitted(request.adapters)
         self.program = program
         self.runner.swap(program)
-        self.reader.swap(program)
+        self.pooling.swap(program)
         if self.draft is not None and isinstance(self.draft, drafts.MtpDraft):
             self.draft.swap(program)
         self._checks.swap(program, adapters)
@@ -257,7 +257,7 @@ class Engine:
 
     def abort(self) -> None:
         """Stops the run under way and prevents later ones. Any thread may call it."""
-        self.reader.abort()
+        self.pooling.abort()
         if self.encoder_scheduler is not None:
             self.encoder_scheduler.abort()
         self.runner.abort()
@@ -275,7 +275,7 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """Whether a step would do nothing."""
-        return not self.scheduler.running and not self.scheduler.waiting and self.reader.is_idle
+        return not self.scheduler.running and not self.scheduler.waiting and self.pooling.is_idle
 
     def forget(self, tokens: Sequence[int], salt: bytes = b"", digests: Sequence[bytes] | None = None) -> int:
         """Removes the pages of a text from the prefix index, but those in use, and from disk; returns their number.

@@ -10,22 +10,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from woolly.engine import Chunk, Completion, EngineDriver, Request, Score
-from woolly.engine.reading.waiting import wait_for_reading
+from woolly.engine.pooling.wait import wait_for_pooling
 from woolly.engine.threads.chunk_queue import AsyncChunkQueue, LoopNotifier
 from woolly.errors import KeywordError, RequestError
 from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, read_note
 from woolly.llm.llm import LLM
 from woolly.llm.peers import PeerCalls
+from woolly.llm.pooling import Classification, Float32, Text, listed
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.speech.async_segments import stream_segments
-from woolly.llm.texts import Classification, Float32, Text, listed
 from woolly.multimodal import read_audio
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from woolly.chat import Layout
-    from woolly.engine.reading import Reading
+    from woolly.engine.pooling import PoolingJob
     from woolly.llm.options import ChatOptions, GenerateOptions
     from woolly.llm.requests import Params, Prompt, Prompts
     from woolly.llm.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment
@@ -178,10 +178,10 @@ class AsyncLLM(PeerCalls):
         pooling: Pooling | None = None,
         truncate: bool = False,
     ) -> Float32:
-        """As `LLM.embed`; cancelling the task ends the reading."""
+        """As `LLM.embed`; cancelling the task ends the job."""
         prepare = partial(self.llm.prepare_embedding, dimensions=dimensions, pooling=pooling, truncate=truncate)
-        reading = await self.read(prepare, listed(texts))
-        return self.llm.vectors(reading, normalize=normalize, dimensions=dimensions)
+        job = await self.pool(prepare, listed(texts))
+        return self.llm.vectors(job, normalize=normalize, dimensions=dimensions)
 
     async def rerank(
         self,
@@ -194,19 +194,19 @@ class AsyncLLM(PeerCalls):
     ) -> Float32:
         """As `LLM.rerank`."""
         prepare = partial(self.llm.prepare_ranking, truncate=truncate, document_tokens=document_tokens)
-        reading = await self.read(prepare, query, documents)
-        return self.llm.ranks(reading, raw=raw)
+        job = await self.pool(prepare, query, documents)
+        return self.llm.ranks(job, raw=raw)
 
     async def classify(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Classification]:
         """As `LLM.classify`."""
         prepare = partial(self.llm.prepare_classification, truncate=truncate)
-        return self.llm.classes(await self.read(prepare, listed(texts)))
+        return self.llm.classes(await self.pool(prepare, listed(texts)))
 
-    async def read(self, prepare: Callable[..., Reading], *args: Any) -> Reading:
-        """Returns the reading that `prepare` makes off the event loop, when it is over."""
-        reading = await asyncio.to_thread(prepare, *args)
-        await wait_for_reading(self.llm.driver, reading)
-        return reading
+    async def pool(self, prepare: Callable[..., PoolingJob], *args: Any) -> PoolingJob:
+        """Returns the job that `prepare` makes off the event loop, when it is over."""
+        job = await asyncio.to_thread(prepare, *args)
+        await wait_for_pooling(self.llm.driver, job)
+        return job
 
     async def close(self) -> None:
         """Ends the thread and frees everything; open requests end cancelled."""

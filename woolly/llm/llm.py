@@ -32,10 +32,12 @@ from woolly.errors import RequestError
 from woolly.gguf.overlay import Overlay
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream, written_note
 from woolly.llm.disk import OnDisk, open_disk
+from woolly.llm.embeddings import rms_normed
 from woolly.llm.model_options import ModelOptions, OpeningOptions, takes_options
 from woolly.llm.opening import check_opening, modalities_of, overrides_of, template_of
 from woolly.llm.over_stages import parse_stages
 from woolly.llm.peers import PeerCalls
+from woolly.llm.pooling import PoolingMixin
 from woolly.llm.presets import defaults_of, with_load
 from woolly.llm.progress import check_progress, progress_bar
 from woolly.llm.projector import usable_projector
@@ -43,8 +45,6 @@ from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_pro
 from woolly.llm.requests import Params, Prompt, Prompts, RequestMaker
 from woolly.llm.speculation import guess_source, open_draft, own_draft
 from woolly.llm.speech.transcribe import TranscriptionMixin
-from woolly.llm.texts import TextReader
-from woolly.llm.vectors import rms_normed
 from woolly.runtime import Options, parse_max_running, parse_size
 from woolly.sampling import SamplingParams
 from woolly.sampling.keywords import with_near_names
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 @with_near_names
-class LLM(RequestMaker, TextReader, TranscriptionMixin, OnDisk, PeerCalls, Adapting):
+class LLM(RequestMaker, PoolingMixin, TranscriptionMixin, OnDisk, PeerCalls, Adapting):
     """A model that is ready to answer. Several threads may use it at once; their requests share its steps.
 
     `path`, `tokenizer`, `template` and `ctx` tell what was opened.

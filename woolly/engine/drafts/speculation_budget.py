@@ -60,7 +60,7 @@ class SpeculationBudget:
         """Whether a request has time for guesses."""
         if self.is_trial(request):
             return True
-        # Reading the context is paid back over many steps: a request whose drafts are mostly accepted may owe some.
+        # PoolingJob the context is paid back over many steps: a request whose drafts are mostly accepted may owe some.
         budget = self._of(request)
         is_trusted = budget.n_accepted > 0 and budget.n_accepted >= self._worth * budget.n_checked
         credit = _CREDIT_STEPS * self.plain_seconds if is_trusted else 0.0

@@ -35,7 +35,7 @@ from woolly.sampling.choosers import Greedy
 
 if TYPE_CHECKING:
     from woolly.engine.drafts.draft import Draft
-    from woolly.engine.reading import ReadingRunner
+    from woolly.engine.pooling import PoolingRunner
     from woolly.engine.step.scheduler import Scheduler
     from woolly.engine.step.work import Span, Work
     from woolly.sampling.usual import UsualChain
@@ -49,7 +49,7 @@ def new_runner(
     program: Program,
     state: State,
     scheduler: Scheduler,
-    reader: ReadingRunner,
+    pooling: PoolingRunner,
     ctx: int,
     draft: Draft | None,
     check_file: Callable[[], None] | None,
@@ -62,7 +62,7 @@ def new_runner(
     if device is None or draft is not None or scheduler.snapshots is not None or scheduler.visible_pages.is_bounded:
         own = draft if draft is not None and isinstance(draft, drafts.MtpDraft) else None
         return Runner(program, state, scheduler, check_file, own)
-    return AsyncRunner(program, state, scheduler, check_file, device=device, reader=reader, ctx=ctx)
+    return AsyncRunner(program, state, scheduler, check_file, device=device, pooling=pooling, ctx=ctx)
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ class AsyncRunner(Runner):
         check_file: Callable[[], None] | None,
         *,
         device: AsyncRanks,
-        reader: ReadingRunner,
+        pooling: PoolingRunner,
         ctx: int,
     ) -> None:
-        """`device` is the program. While `reader` has work, no step is queued: it would be discarded."""
+        """`device` is the program. While `pooling` has work, no step is queued: it would be discarded."""
         super().__init__(program, state, scheduler, check_file)
         self._device = device
-        self._reader = reader
+        self._pooling = pooling
         self._ctx = ctx
         self._step: _QueuedStep | None = None  # queued on the device
 
@@ -150,7 +150,7 @@ class AsyncRunner(Runner):
         """Return the next step if the batch cannot change before it, else None."""
         requests, picks = [], []
         # Running requests outside this step, such as a mispredicted one, must be in the next.
-        if len(work.spans) < len(self._scheduler.running) or not self._reader.is_idle:
+        if len(work.spans) < len(self._scheduler.running) or not self._pooling.is_idle:
             return None
         for span, row in zip(work.spans, rows, strict=True):
             request = span.request

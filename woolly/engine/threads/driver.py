@@ -15,7 +15,7 @@ from woolly.runtime import CancelledRun
 
 if TYPE_CHECKING:
     from woolly.engine.engine import Engine
-    from woolly.engine.reading import Reading
+    from woolly.engine.pooling import PoolingJob
 
 # Receives each chunk of a request after the step that made it. Called by the engine thread, so it must be quick.
 Listener = Callable[[Request, Chunk], None]
@@ -28,7 +28,7 @@ _AGAIN = 0.02  # seconds; `close` repeats cancel() at this interval: a run that 
 class EngineDriver:
     """Owns the engine until it is closed.
 
-    Every call is a job that the engine thread does between two steps. Callers only wait, so a signal or an exception
+    Every call is a task that the engine thread does between two steps. Callers only wait, so a signal or an exception
     in a caller leaves nothing half done.
     """
 
@@ -64,7 +64,7 @@ class EngineDriver:
         """Queues requests; the listener receives their chunks until they end."""
         added = tuple(requests)
 
-        def job(engine: Engine | None) -> None:
+        def task(engine: Engine | None) -> None:
             for request in added:
                 self._listeners[request] = listener
                 if engine is None:
@@ -74,7 +74,7 @@ class EngineDriver:
             if ended := [request for request in added if request.finish_reason is not None]:
                 self._deliver(ended)
 
-        if not self._post(job):
+        if not self._post(task):
             raise _closed()
 
     def cancel(self, requests: Sequence[Request], *, wait: bool = False) -> None:
@@ -87,14 +87,14 @@ class EngineDriver:
         for request in requests:
             request.is_unwanted = True
 
-        def job(engine: Engine | None) -> None:
+        def task(engine: Engine | None) -> None:
             if engine is not None:
                 for request in requests:
                     engine.cancel(request)
             self._deliver(requests)
 
-        # No lock: an open request keeps the worker running, so it sees the job.
-        self._worker.post_unlocked(lambda: self._do(job))
+        # No lock: an open request keeps the worker running, so it sees the task.
+        self._worker.post_unlocked(lambda: self._do(task))
         if (engine := self._engine) is not None:
             engine.abandon()
         if wait and not self._is_inside():
@@ -129,50 +129,50 @@ class EngineDriver:
             raise
         return [Completion.of(group) for group in groups]
 
-    def read(self, reading: Reading) -> None:
-        """Runs a reading to its end; the caller then asks for its result."""
+    def run_pooling(self, job: PoolingJob) -> None:
+        """Runs a job to its end; the caller then asks for its result."""
         self.check_outside()
         over = threading.Event()
         try:
-            self.start_reading(reading, over.set)
+            self.start_pooling(job, over.set)
             over.wait()
         except BaseException:
-            self.cancel_reading(reading)
+            self.cancel_pooling(job)
             raise
 
-    def start_reading(self, reading: Reading, on_end: Callable[[], None]) -> None:
-        """Queues a reading. The engine's thread calls `on_end` once, when it is over."""
+    def start_pooling(self, job: PoolingJob, on_end: Callable[[], None]) -> None:
+        """Queues a job. The engine's thread calls `on_end` once, when it is over."""
 
         def end() -> None:
-            self._notice(reading.error)
+            self._notice(job.error)
             on_end()
 
-        reading.on_end = end
+        job.on_end = end
 
-        def job(engine: Engine | None) -> None:
-            if engine is None or reading.is_unwanted:
-                reading.end()
+        def task(engine: Engine | None) -> None:
+            if engine is None or job.is_unwanted:
+                job.end()
             else:
-                engine.reader.add(reading)
+                engine.pooling.add(job)
 
-        if not self._post(job):
+        if not self._post(task):
             raise _closed()
 
-    def cancel_reading(self, reading: Reading) -> None:
-        """Ends a reading that is not over, after the batch under way, which is stopped. Any thread may call it."""
+    def cancel_pooling(self, job: PoolingJob) -> None:
+        """Ends a job that is not over, after the batch under way, which is stopped. Any thread may call it."""
         if self.is_foreign:
             return
-        reading.is_unwanted = True
+        job.is_unwanted = True
 
-        def job(engine: Engine | None) -> None:
+        def task(engine: Engine | None) -> None:
             if engine is None:
-                reading.end()
+                job.end()
             else:
-                engine.reader.cancel(reading)
+                engine.pooling.cancel(job)
 
-        self._worker.post_unlocked(lambda: self._do(job))
+        self._worker.post_unlocked(lambda: self._do(task))
         if (engine := self._engine) is not None:
-            engine.reader.abandon()
+            engine.pooling.abandon()
 
     def call(self, function: Callable[[Engine], Result]) -> Result:
         """Result of a function that the engine thread calls with the engine, between two steps."""
@@ -180,7 +180,7 @@ class EngineDriver:
         answer: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
         is_wanted = True
 
-        def job(engine: Engine | None) -> None:
+        def task(engine: Engine | None) -> None:
             try:
                 while True:
                     if engine is None or self._worker.is_ended:
@@ -196,7 +196,7 @@ class EngineDriver:
                 self._notice(error)
                 answer.put((None, error))
 
-        if not self._post(job):
+        if not self._post(task):
             raise _closed()
         try:
             result, error = answer.get()
@@ -216,13 +216,13 @@ class EngineDriver:
             return
         done = threading.Event()
 
-        def job(engine: Engine | None) -> None:
+        def task(engine: Engine | None) -> None:
             self._engine = None
             try:
                 if engine is not None:
                     for request in engine.scheduler.requests:
                         engine.cancel(request)
-                    engine.reader.end_all()
+                    engine.pooling.end_all()
                 self._deliver(tuple(self._listeners))
                 if engine is not None:
                     engine.close()
@@ -230,7 +230,7 @@ class EngineDriver:
                 done.set()
 
         engine = self._engine
-        if self._post(job, last=True):
+        if self._post(task, last=True):
             while not done.wait(_AGAIN) and engine is not None:
                 engine.abort()
         del engine
@@ -250,14 +250,14 @@ class EngineDriver:
                 "this LLM belongs to the process that this one was forked from; open the model in each process"
             )
 
-    def _post(self, job: Callable[[Engine | None], None], *, last: bool = False) -> bool:
+    def _post(self, task: Callable[[Engine | None], None], *, last: bool = False) -> bool:
         self._check_process()
-        return self._worker.post(lambda: self._do(job), last=last)
+        return self._worker.post(lambda: self._do(task), last=last)
 
-    def _do(self, job: Callable[[Engine | None], None]) -> None:
+    def _do(self, task: Callable[[Engine | None], None]) -> None:
         try:
             self._deliver_changed()
-            job(self._engine)
+            task(self._engine)
         except BaseException as error:
             self._fail_all(error)
 
@@ -290,7 +290,7 @@ class EngineDriver:
                     self._give_up()
                 request.error, request.finish_reason = shown, "error"
         if engine is not None:
-            engine.reader.end_all(shown)
+            engine.pooling.end_all(shown)
         if engine is not None and not engine.is_idle:
             self._give_up()
         self._notice(shown)

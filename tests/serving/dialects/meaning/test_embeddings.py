@@ -11,8 +11,8 @@ import pytest
 from tests.cases.encoders import ENCODERS
 from tests.cases.tiny import write_tiny
 from woolly import LLM
-from woolly.engine.reading.reader import ReadingRunner
-from woolly.serving.generation import texts
+from woolly.engine.pooling.runner import PoolingRunner
+from woolly.serving.generation import pooling
 from woolly.store import models_for
 
 TEXTS = ["sheep", "a goat on the hill"]
@@ -175,7 +175,7 @@ def test_invalid_input_is_a_400_with_a_one_line_error(client, path, body, param)
 
 
 def test_timeout_ends_the_embedding_job(app_with, readers, monkeypatch):
-    plain, clock, passed = texts.wait_for_reading, time.monotonic, []
+    plain, clock, passed = pooling.wait_for_pooling, time.monotonic, []
     is_held, is_waited_for, go_on = threading.Event(), threading.Event(), threading.Event()
 
     def hold(engine):
@@ -196,9 +196,9 @@ def test_timeout_ends_the_embedding_job(app_with, readers, monkeypatch):
     with app_with(models_dir=readers, model=str(readers / "embedder.gguf"), request_timeout=600) as client:
         client.post("/v1/embeddings", json={"input": "a"})
         driver = client.app.state.models.ready("embedder").model.driver
-        cancel = driver.cancel_reading  # which may wait for the engine's thread
-        monkeypatch.setattr(driver, "cancel_reading", lambda reading: (go_on.set(), cancel(reading)))
-        monkeypatch.setattr(texts, "wait_for_reading", waiting)
+        cancel = driver.cancel_pooling  # which may wait for the engine's thread
+        monkeypatch.setattr(driver, "cancel_pooling", lambda job: (go_on.set(), cancel(job)))
+        monkeypatch.setattr(pooling, "wait_for_pooling", waiting)
         monkeypatch.setattr("time.monotonic", lambda: clock() + sum(passed))
         threads = [threading.Thread(target=driver.call, args=(hold,)), threading.Thread(target=pass_time)]
         threads[0].start()
@@ -209,11 +209,11 @@ def test_timeout_ends_the_embedding_job(app_with, readers, monkeypatch):
             thread.join()
         assert reply.status_code == 504 and reply.json()["error"]["code"] == "request_timeout"
         assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
-        assert client.app.state.models.ready("embedder").model.engine.reader.is_idle
+        assert client.app.state.models.ready("embedder").model.engine.pooling.is_idle
 
 
 def test_progressing_job_may_take_longer_than_the_timeout(app_with, readers, monkeypatch):
-    plain, clock, passed = ReadingRunner._run, time.monotonic, []
+    plain, clock, passed = PoolingRunner._run, time.monotonic, []
 
     def run(*given):
         passed.append(given)
@@ -223,7 +223,7 @@ def test_progressing_job_may_take_longer_than_the_timeout(app_with, readers, mon
 
     with app_with(models_dir=readers, model=str(readers / "embedder.gguf"), request_timeout=60) as client:
         monkeypatch.setattr("time.monotonic", lambda: clock() + 20 * len(passed))  # as if each batch took that long
-        monkeypatch.setattr(ReadingRunner, "_run", run)
+        monkeypatch.setattr(PoolingRunner, "_run", run)
         reply = client.post("/v1/embeddings", json={"input": ["b" * 400] * 16})
         assert reply.status_code == 200 and len(reply.json()["data"]) == 16
         assert len(passed) > 3

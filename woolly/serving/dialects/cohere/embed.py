@@ -67,7 +67,7 @@ async def embed(body: EmbedBody, request: Request) -> Response:
         }
         return {name: made[name] for name in types}
 
-    read = await embed_texts(
+    pooled = await embed_texts(
         request,
         body.model,
         body.texts,
@@ -79,8 +79,8 @@ async def embed(body: EmbedBody, request: Request) -> Response:
     reply = {
         "id": secrets.token_hex(16),
         "response_type": "embeddings_by_type",
-        "embeddings": read.result,
+        "embeddings": pooled.result,
         "texts": body.texts,
-        "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": read.n_tokens}},
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": pooled.n_tokens}},
     }
-    return json_reply(reply, read.headers)
+    return json_reply(reply, pooled.headers)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
-from woolly.engine.reading import Reading
+from woolly.engine.pooling import PoolingJob
 from woolly.llm import LLM
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.vectors.bodies import EmbeddingsBody, Input, TextBody, as_texts
@@ -23,7 +23,7 @@ from woolly.serving.dialects.vectors.replies import (
     ScoreReply,
 )
 from woolly.serving.errors import invalid_param
-from woolly.serving.generation.texts import read_texts
+from woolly.serving.generation.pooling import run_pooling
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 
@@ -62,21 +62,21 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
     texts = as_texts(given)
     pooling = request.app.state.settings.pooling
 
-    def prepare(llm: LLM) -> Reading:
+    def prepare(llm: LLM) -> PoolingJob:
         if pooling is not None or llm.plan.pooling != "none":
             return llm.prepare_embedding(texts, dimensions=body.dimensions, pooling=pooling, truncate=body.cuts)
         if body.dimensions is not None:
             raise invalid_param("dimensions", "the vectors of tokens are given whole; leave it out")
         return llm.prepare_token_embedding(texts, truncate=body.cuts)
 
-    def finish(llm: LLM, reading: Reading) -> list[Any]:
+    def finish(llm: LLM, job: PoolingJob) -> list[Any]:
         if pooling is None and llm.plan.pooling == "none":
-            return [rows.tolist() for rows in reading.all_rows()]  # as they are: llama-server does not normalize them
-        rows = llm.vectors(reading, normalize=False, dimensions=body.dimensions)
+            return [rows.tolist() for rows in job.all_rows()]  # as they are: llama-server does not normalize them
+        rows = llm.vectors(job, normalize=False, dimensions=body.dimensions)
         return [[row] for row in _rows(rows, kind=kind)]
 
-    read = await read_texts(request, body.model, ("embedding", "token_embedding"), prepare, finish, field=field)
-    return json_reply([{"index": i, "embedding": rows} for i, rows in enumerate(read.result)], read.headers)
+    pooled = await run_pooling(request, body.model, ("embedding", "token_embedding"), prepare, finish, field=field)
+    return json_reply([{"index": i, "embedding": rows} for i, rows in enumerate(pooled.result)], pooled.headers)
 
 
 async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response:

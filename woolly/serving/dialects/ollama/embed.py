@@ -76,19 +76,19 @@ async def embed(body: EmbedBody, request: Request) -> Response:
     body.note()
     await find_model(request, body.model, "embedding")
     texts = [body.input] if isinstance(body.input, str) else body.input
-    read = await embed_texts(
+    pooled = await embed_texts(
         request, body.model, texts, _lists, dimensions=body.dimensions or None, truncate=bool(body.truncate)
     )
     return json_reply(
         {
             "model": body.model,
-            "embeddings": read.result,
-            "total_duration": int(1e9 * read.seconds),
-            "load_duration": int(1e9 * read.load_seconds),
-            "prompt_eval_count": read.n_tokens,
-            **({"truncated": list(read.cut)} if read.cut else {}),
+            "embeddings": pooled.result,
+            "total_duration": int(1e9 * pooled.seconds),
+            "load_duration": int(1e9 * pooled.load_seconds),
+            "prompt_eval_count": pooled.n_tokens,
+            **({"truncated": list(pooled.cut)} if pooled.cut else {}),
         },
-        read.headers,
+        pooled.headers,
     )
 
 
@@ -103,8 +103,8 @@ async def embed_prompt(body: EmbeddingBody, request: Request) -> Response:
     body.note()
     await find_model(request, body.model, "embedding")
     texts = [body.prompt] if body.prompt else []
-    read = await embed_texts(request, body.model, texts, _lists, field="prompt", normalize=False)
-    return json_reply({"embedding": read.result[0] if read.result else []})
+    pooled = await embed_texts(request, body.model, texts, _lists, field="prompt", normalize=False)
+    return json_reply({"embedding": pooled.result[0] if pooled.result else []})
 
 
 def _lists(rows: npt.NDArray[np.float32]) -> list[Any]:

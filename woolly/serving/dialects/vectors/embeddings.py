@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from fastapi import Request, Response
 
-from woolly.engine.reading import Reading
+from woolly.engine.pooling import PoolingJob
 from woolly.llm import LLM
 from woolly.serving.dialects.answer import json_bytes
 from woolly.serving.dialects.vectors.bodies import EmbeddingsBody, as_texts
 from woolly.serving.dialects.vectors.envelope import told
-from woolly.serving.generation.texts import ReadTexts, read_texts
+from woolly.serving.generation.pooling import PoolingResult, run_pooling
 
 Float32 = npt.NDArray[np.float32]
 
@@ -31,31 +31,31 @@ async def embed_texts(
     dimensions: int | None = None,
     normalize: bool = True,
     truncate: bool = False,
-) -> ReadTexts:
+) -> PoolingResult:
     """Returns what `write` makes of the vectors, on a thread: numbers as text take longer than most requests."""
 
-    def prepare(llm: LLM) -> Reading:
+    def prepare(llm: LLM) -> PoolingJob:
         pooling = request.app.state.settings.pooling
         return llm.prepare_embedding(texts, dimensions=dimensions, pooling=pooling, truncate=truncate)
 
-    def finish(llm: LLM, reading: Reading) -> Any:
-        return write(llm.vectors(reading, normalize=normalize, dimensions=dimensions))
+    def finish(llm: LLM, job: PoolingJob) -> Any:
+        return write(llm.vectors(job, normalize=normalize, dimensions=dimensions))
 
-    return await read_texts(request, model, ("embedding",), prepare, finish, field=field)
+    return await run_pooling(request, model, ("embedding",), prepare, finish, field=field)
 
 
 async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     """Vectors of texts, as OpenAI has them."""
     write = partial(vectors_of, as_base64=body.encoding_format == "base64")
-    read = await embed_texts(
+    pooled = await embed_texts(
         request, body.model, as_texts(body.input), write, dimensions=body.dimensions, truncate=body.cuts
     )
-    head = {"object": "list", "model": read.model.name, **told(read)}
+    head = {"object": "list", "model": pooled.model.name, **told(pooled)}
     # The vectors are JSON already.
     return Response(
-        json_bytes(head)[:-1] + b',"data":[' + b",".join(read.result) + b"]}",
+        json_bytes(head)[:-1] + b',"data":[' + b",".join(pooled.result) + b"]}",
         media_type="application/json",
-        headers=read.headers,
+        headers=pooled.headers,
     )
 
 

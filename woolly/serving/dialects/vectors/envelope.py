@@ -6,21 +6,21 @@ import secrets
 import time
 from typing import Any
 
-from woolly.serving.generation.texts import ReadTexts
+from woolly.serving.generation.pooling import PoolingResult
 
 
-def told(read: ReadTexts) -> dict[str, Any]:
+def told(pooled: PoolingResult) -> dict[str, Any]:
     """Returns the usage, and which texts were cut if some were."""
-    usage = {"prompt_tokens": read.n_tokens, "total_tokens": read.n_tokens}
-    return {"usage": usage, **({"truncated": list(read.cut)} if read.cut else {})}
+    usage = {"prompt_tokens": pooled.n_tokens, "total_tokens": pooled.n_tokens}
+    return {"usage": usage, **({"truncated": list(pooled.cut)} if pooled.cut else {})}
 
 
-def enveloped(read: ReadTexts, kind: str) -> dict[str, Any]:
+def enveloped(pooled: PoolingResult, kind: str) -> dict[str, Any]:
     """Returns the fields around the result."""
     return {
         "id": f"{kind}-{secrets.token_hex(12)}",
         "object": "list",
         "created": int(time.time()),
-        "model": read.model.name,
-        **told(read),
+        "model": pooled.model.name,
+        **told(pooled),
     }

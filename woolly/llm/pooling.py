@@ -1,4 +1,4 @@
-"""TextReader: the part of LLM that turns texts into vectors, ranks and labels."""
+"""PoolingMixin: the part of LLM that turns texts into vectors, ranks and labels."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.reading import Reading, TextRows
-from woolly.engine.reading.source import find_rows
+from woolly.engine.pooling import Pooler, PoolingJob
+from woolly.engine.pooling.make_pooler import make_pooler
 from woolly.errors import RequestError
+from woolly.llm.embeddings import check_dimensions, cut_vectors, sigmoid, softmax
 from woolly.llm.progress import texts_bar
-from woolly.llm.vectors import check_dimensions, cut_vectors, sigmoid, softmax
 from woolly.store import Purpose, models_for
 
 if TYPE_CHECKING:
     from woolly.engine import EngineDriver, LoadedModel
-    from woolly.llm.text_ids import TextIds, TextMaker
+    from woolly.llm.text_ids import TextEncoder, TextIds
     from woolly.plan import Pooling
     from woolly.tokens import Tokenizer
 
@@ -42,7 +42,7 @@ class Classification:
         return self.label
 
 
-class TextReader:
+class PoolingMixin:
     """Prepares texts (any thread may), reads them beside the answers, and finishes what the model makes of them."""
 
     tokenizer: Tokenizer
@@ -67,16 +67,16 @@ class TextReader:
         last; by default as the file says, and a model whose file says nothing is refused. A text of more tokens than
         the model takes is refused, or cut with `truncate`. `progress` shows a bar on standard error.
         """
-        reading = self.prepare_embedding(listed(texts), dimensions=dimensions, pooling=pooling, truncate=truncate)
-        return self.vectors(self._read(reading, progress), normalize=normalize, dimensions=dimensions)
+        job = self.prepare_embedding(listed(texts), dimensions=dimensions, pooling=pooling, truncate=truncate)
+        return self.vectors(self._run(job, progress), normalize=normalize, dimensions=dimensions)
 
     def embed_tokens(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Float32]:
         """Returns a vector for each token of each text, float32 [n tokens, width], as the model leaves them.
 
         For models whose file names no pooling; one that pools is refused.
         """
-        reading = self.prepare_token_embedding(listed(texts), truncate=truncate)
-        return self._read(reading, False).all_rows()
+        job = self.prepare_token_embedding(listed(texts), truncate=truncate)
+        return self._run(job, False).all_rows()
 
     def rerank(
         self,
@@ -93,15 +93,15 @@ class TextReader:
         The order of the scores is that of the documents. `truncate` cuts documents that are too long for the model,
         `document_tokens` those that have more tokens than that.
         """
-        reading = self.prepare_ranking(query, documents, truncate=truncate, document_tokens=document_tokens)
-        return self.ranks(self._read(reading, progress), raw=raw)
+        job = self.prepare_ranking(query, documents, truncate=truncate, document_tokens=document_tokens)
+        return self.ranks(self._run(job, progress), raw=raw)
 
     def classify(
         self, texts: Text | Sequence[Text], *, truncate: bool = False, progress: bool = False
     ) -> list[Classification]:
         """Returns how likely each of the model's labels is for each text."""
-        reading = self.prepare_classification(listed(texts), truncate=truncate)
-        return self.classes(self._read(reading, progress))
+        job = self.prepare_classification(listed(texts), truncate=truncate)
+        return self.classes(self._run(job, progress))
 
     def prepare_embedding(
         self,
@@ -110,72 +110,72 @@ class TextReader:
         dimensions: int | None = None,
         pooling: Pooling | None = None,
         truncate: bool = False,
-    ) -> Reading:
-        """Returns a reading for `vectors`. RequestError if the model makes none, or for a text that is too long."""
+    ) -> PoolingJob:
+        """Returns a job for `vectors`. RequestError if the model makes none, or for a text that is too long."""
         if pooling == "none":
             message = "pooling is 'none', which gives no vector of a text; mean, cls or last was expected"
             raise RequestError(message, field="pooling")
-        rows = self._rows(pooling)
-        if rows is None or rows.kind != "vectors":
-            raise self._cannot("embed", "make vectors of texts", rows)
-        check_dimensions(dimensions, rows.width)
-        return self._reading(self._ids_of(texts, rows, truncate), rows, truncate, "text")
+        pooler = self._pooler(pooling)
+        if pooler is None or pooler.kind != "vectors":
+            raise self._cannot("embed", "make vectors of texts", pooler)
+        check_dimensions(dimensions, pooler.width)
+        return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
 
-    def prepare_token_embedding(self, texts: Sequence[Text], *, truncate: bool = False) -> Reading:
-        """Returns a reading for `Reading.all_rows`; refused as by `prepare_embedding`."""
-        rows = self._rows("none")
-        assert rows is not None
-        return self._reading(self._ids_of(texts, rows, truncate), rows, truncate, "text")
+    def prepare_token_embedding(self, texts: Sequence[Text], *, truncate: bool = False) -> PoolingJob:
+        """Returns a job for `PoolingJob.all_rows`; refused as by `prepare_embedding`."""
+        pooler = self._pooler("none")
+        assert pooler is not None
+        return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
 
     def prepare_ranking(
         self, query: str, documents: Sequence[str], *, truncate: bool = False, document_tokens: int | None = None
-    ) -> Reading:
-        """Returns a reading for `ranks`; refused as by `prepare_embedding`."""
+    ) -> PoolingJob:
+        """Returns a job for `ranks`; refused as by `prepare_embedding`."""
         pairs = [(query, document) for document in documents]
         return self.prepare_pairs(pairs, truncate=truncate, document_tokens=document_tokens)
 
     def prepare_pairs(
         self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False, document_tokens: int | None = None
-    ) -> Reading:
-        """Returns a reading for `ranks` of queries that have a document each."""
+    ) -> PoolingJob:
+        """Returns a job for `ranks` of queries that have a document each."""
         if document_tokens is not None and document_tokens < 1:
             raise RequestError(
                 f"document_tokens is {document_tokens}; at least 1 was expected", names=("document_tokens",)
             )
-        rows = self._rows(None)
-        if rows is None or rows.kind != "scores":
-            raise self._cannot("rerank", "rank documents", rows)
-        if rows.width != 1 and _yes(self._labels) is None:
+        pooler = self._pooler(None)
+        if pooler is None or pooler.kind != "scores":
+            raise self._cannot("rerank", "rank documents", pooler)
+        if pooler.width != 1 and _yes(self._labels) is None:
             raise RequestError(
-                f"{self._name} scores {rows.width} labels of one text ({', '.join(self._labels)}), it does not rank;"
+                f"{self._name} scores {pooler.width} labels of one text ({', '.join(self._labels)}), it does not rank;"
                 " ask it to classify"
             )
-        maker = self._maker(rows, truncate or document_tokens is not None)
+        maker = self._maker(pooler, truncate or document_tokens is not None)
         ids = _each(pairs, "document", lambda pair: maker.pair(*pair))
-        return self._reading(ids, rows, truncate, "document", document_tokens)
+        return self._job(ids, pooler, truncate, "document", document_tokens)
 
-    def prepare_classification(self, texts: Sequence[Text], *, truncate: bool = False) -> Reading:
-        """Returns a reading for `classes`; refused as by `prepare_embedding`."""
-        rows = self._rows(None)
-        if rows is None or rows.kind != "scores":
-            raise self._cannot("rerank", "classify texts", rows)
-        return self._reading(self._ids_of(texts, rows, truncate), rows, truncate, "text")
+    def prepare_classification(self, texts: Sequence[Text], *, truncate: bool = False) -> PoolingJob:
+        """Returns a job for `classes`; refused as by `prepare_embedding`."""
+        pooler = self._pooler(None)
+        if pooler is None or pooler.kind != "scores":
+            raise self._cannot("rerank", "classify texts", pooler)
+        return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
 
-    def vectors(self, reading: Reading, *, normalize: bool = True, dimensions: int | None = None) -> Float32:
-        """Returns the vectors of a reading that is over, or raises its error."""
-        return cut_vectors(reading.result(), dimensions, normalize)
+    def vectors(self, job: PoolingJob, *, normalize: bool = True, dimensions: int | None = None) -> Float32:
+        """Returns the vectors of a job that is over, or raises its error."""
+        return cut_vectors(job.result(), dimensions, normalize)
 
-    def ranks(self, reading: Reading, *, raw: bool = False) -> Float32:
-        """Returns the scores of a reading that is over, or raises its error."""
-        rows = reading.result()
+    def ranks(self, job: PoolingJob, *, raw: bool = False) -> Float32:
+        """Returns the scores of a job that is over, or raises its error."""
+        rows = job.result()
         yes = _yes(self._labels) if rows.shape[1] > 1 else None
         if raw:
             return np.ascontiguousarray(rows[:, yes or 0])
         return sigmoid(rows[:, 0]) if yes is None else np.ascontiguousarray(softmax(rows)[:, yes])
 
-    def classes(self, reading: Reading) -> list[Classification]:
-        """Returns the labels of a reading that is over, or raises its error."""
-        rows = reading.result()
+    def classes(self, job: PoolingJob) -> list[Classification]:
+        """Returns the labels of a job that is over, or raises its error."""
+        rows = job.result()
         scores = sigmoid(rows) if rows.shape[1] == 1 else softmax(rows)
         labels = self._labels or tuple(f"LABEL_{i}" for i in range(rows.shape[1]))
         return [
@@ -190,56 +190,56 @@ class TextReader:
     def _labels(self) -> tuple[str, ...]:
         return self._loaded[0].program.plan.labels
 
-    def _read(self, reading: Reading, progress: bool) -> Reading:
-        bar = texts_bar(len(reading.texts)) if progress else nullcontext(None)
+    def _run(self, job: PoolingJob, progress: bool) -> PoolingJob:
+        bar = texts_bar(len(job.texts)) if progress else nullcontext(None)
         with bar as report:
-            reading.on_progress = report
-            self.driver.read(reading)
-        return reading
+            job.on_progress = report
+            self.driver.run_pooling(job)
+        return job
 
-    def _rows(self, pooling: Pooling | None) -> TextRows | None:
+    def _pooler(self, pooling: Pooling | None) -> Pooler | None:
         _ = self.driver.engine  # raises if this was closed
         loaded = self._loaded[0]
-        return find_rows(loaded.program, loaded.file.tensors, pooling)
+        return make_pooler(loaded.program, loaded.file.tensors, pooling)
 
-    def _cannot(self, purpose: Purpose, verb: str, rows: TextRows | None) -> RequestError:
+    def _cannot(self, purpose: Purpose, verb: str, pooler: Pooler | None) -> RequestError:
         """The refusal of a model that was made for something else, with the names of models that can."""
         transcribes = self._loaded[0].program.plan.transcribes
         if transcribes:
             why = "it writes what it hears, and reads no texts"
-        elif rows is None:
+        elif pooler is None:
             why = f"it is a chat model, not {'an embedder' if purpose == 'embed' else 'a reranker'}"
         else:
-            why = "it scores texts" if rows.kind == "scores" else "its file has no head that scores texts"
+            why = "it scores texts" if pooler.kind == "scores" else "its file has no head that scores texts"
         choice = ", or set pooling to mean or last"
         return RequestError(
             f"{self._name} cannot {verb}: {why}; take a model that can, such as {' or '.join(models_for(purpose)[:2])}"
-            f"{choice if rows is None and purpose == 'embed' and not transcribes else ''}",
+            f"{choice if pooler is None and purpose == 'embed' and not transcribes else ''}",
             code="wrong_model",
             field="model",
             names=("pooling",),
         )
 
-    def _ids_of(self, texts: Sequence[Text], rows: TextRows, truncate: bool) -> list[TextIds]:
-        return _each(texts, "text", self._maker(rows, truncate).text)
+    def _ids_of(self, texts: Sequence[Text], pooler: Pooler, truncate: bool) -> list[TextIds]:
+        return _each(texts, "text", self._maker(pooler, truncate).text)
 
-    def _maker(self, rows: TextRows, truncate: bool) -> TextMaker:
-        from woolly.llm.text_ids import TextMaker  # most models answer
+    def _maker(self, pooler: Pooler, truncate: bool) -> TextEncoder:
+        from woolly.llm.text_ids import TextEncoder  # most models answer
 
-        return TextMaker(self.tokenizer, self._loaded[0].file.metadata, self._max_tokens(rows), truncate)
+        return TextEncoder(self.tokenizer, self._loaded[0].file.metadata, self._max_tokens(pooler), truncate)
 
-    def _max_tokens(self, rows: TextRows) -> int:
+    def _max_tokens(self, pooler: Pooler) -> int:
         """Returns the most tokens of a text."""
-        return min(self.ctx, self.driver.engine.program.max_rows) if rows.is_whole else self.ctx
+        return min(self.ctx, self.driver.engine.program.max_rows) if pooler.is_whole else self.ctx
 
-    def _reading(
-        self, texts: Sequence[TextIds], rows: TextRows, truncate: bool, what: str, inner: int | None = None
-    ) -> Reading:
-        """Returns a reading of texts that are cut or refused if the model cannot take them whole.
+    def _job(
+        self, texts: Sequence[TextIds], pooler: Pooler, truncate: bool, what: str, inner: int | None = None
+    ) -> PoolingJob:
+        """Returns a job of texts that are cut or refused if the model cannot take them whole.
 
         With `inner`, each is cut to that number of tokens between its head and its tail.
         """
-        most = self._max_tokens(rows)
+        most = self._max_tokens(pooler)
         kept, n_cut = [], []
         for index, text in enumerate(texts):
             n = len(text.ids)
@@ -258,7 +258,7 @@ class TextReader:
                 )
             kept.append(short.ids)
             n_cut.append(n - len(short.ids))
-        return Reading(kept, rows, n_cut=n_cut)
+        return PoolingJob(kept, pooler, n_cut=n_cut)
 
 
 def _each(texts: Sequence[Any], what: str, make: Callable[[Any], TextIds]) -> list[TextIds]:

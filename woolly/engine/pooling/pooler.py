@@ -1,4 +1,4 @@
-"""TextRows: where in a program the rows of a text come from, and how they become one."""
+"""Pooler: where in a program the rows of a text come from, and how they become one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class TextRows:
+class Pooler:
     """The last step to run, and the pooling of its rows; "none" keeps them all."""
 
     pooling: Pooling

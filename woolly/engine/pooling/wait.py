@@ -1,4 +1,4 @@
-"""Waiting for a reading on an event loop."""
+"""Waiting for a job on an event loop."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from woolly.engine.reading.reading import Reading
+    from woolly.engine.pooling.job import PoolingJob
     from woolly.engine.threads.driver import EngineDriver
 
 
-async def wait_for_reading(driver: EngineDriver, reading: Reading) -> None:
-    """Runs a reading to its end; cancelling the task ends the reading, and stops its batch."""
+async def wait_for_pooling(driver: EngineDriver, job: PoolingJob) -> None:
+    """Runs a job to its end; cancelling the task ends the job, and stops its batch."""
     import asyncio  # not with the engine: most who import it have no event loop
 
     loop = asyncio.get_running_loop()
@@ -22,8 +22,8 @@ async def wait_for_reading(driver: EngineDriver, reading: Reading) -> None:
             loop.call_soon_threadsafe(over.set)
 
     try:
-        driver.start_reading(reading, wake)
+        driver.start_pooling(job, wake)
         await over.wait()
     except BaseException:
-        driver.cancel_reading(reading)
+        driver.cancel_pooling(job)
         raise

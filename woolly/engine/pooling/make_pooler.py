@@ -9,7 +9,7 @@ import numpy as np
 
 from woolly.engine.checks import check_continues
 from woolly.engine.opening.step_names import find_norm, find_step
-from woolly.engine.reading.rows import Float32, TextRows
+from woolly.engine.pooling.pooler import Float32, Pooler
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _NORM = "output_norm"  # what a model of logits makes of a token before it score
 _CHOICES = ("mean", "cls", "last")
 
 
-def find_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling | None) -> TextRows | None:
+def make_pooler(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling | None) -> Pooler | None:
     """Returns where the rows of texts come from; None if neither the plan nor the caller says how to pool them."""
     if pooling is not None and pooling not in (*_CHOICES, "none"):
         raise RequestError(
@@ -36,22 +36,22 @@ def find_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling 
     if plan.pooling == "none":
         if pooling is None:
             return None
-        return TextRows(pooling, plan.width, is_whole=not plan.is_causal)
+        return Pooler(pooling, plan.width, is_whole=not plan.is_causal)
     if pooling not in (None, plan.pooling):
         raise RequestError(
             f"pooling is {pooling!r}, but this model makes its vectors by {plan.pooling!r}", field="pooling"
         )
     # The plan pools: its result has one row for each text, made of rows that must be in one batch, but for the last.
     is_whole = not plan.is_causal or plan.pooling in ("mean", "cls")
-    return TextRows("last", plan.width, plan.result, is_whole=is_whole)
+    return Pooler("last", plan.width, plan.result, is_whole=is_whole)
 
 
-def _hidden_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling) -> TextRows:
+def _hidden_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling) -> Pooler:
     """Returns the final states of a model of logits; no logits are computed."""
     plan = program.running_plan
     if (found := find_norm(program, _NORM)) is None:
         step = find_step(program, _NORM)
-        return TextRows(pooling, plan.values[plan.steps[step].output].width, last=step + 1, plan=plan)
+        return Pooler(pooling, plan.values[plan.steps[step].output].width, last=step + 1, plan=plan)
     # The backend norms while it reads its input: that input is read, and normed here.
     step, norm = found
     weight = tensors[norm.weights[0].name].dequantize()
@@ -62,4 +62,4 @@ def _hidden_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooli
         out: Float32 = rows * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
         return out * weight
 
-    return TextRows(pooling, len(weight), last=step + 1, finish=normed, plan=plan)
+    return Pooler(pooling, len(weight), last=step + 1, finish=normed, plan=plan)

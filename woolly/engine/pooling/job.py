@@ -1,4 +1,4 @@
-"""The Reading: the texts of one call, and the row that each of them becomes."""
+"""The PoolingJob: the texts of one call, and the row that each of them becomes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
-    from woolly.engine.reading.rows import TextRows
+    from woolly.engine.pooling.pooler import Pooler
 
 Float32 = npt.NDArray[np.float32]
 
 
-class Reading:
+class PoolingJob:
     """Texts on their way through the engine. The engine's thread fills `rows` and calls the listeners.
 
     Texts are taken by length, the longest first: then a batch holds texts of about one length, and the last batches
@@ -26,7 +26,7 @@ class Reading:
     def __init__(
         self,
         texts: Sequence[Sequence[int]],
-        source: TextRows,
+        pooler: Pooler,
         *,
         on_progress: Callable[[int], None] | None = None,
         n_cut: Sequence[int] = (),
@@ -36,8 +36,8 @@ class Reading:
         A text that was cut before it was tokenized lost more than that.
         """
         self.texts = [tuple(map(int, text)) for text in texts]
-        self.source = source
-        self.rows: Float32 = np.zeros((len(texts), source.width), np.float32)
+        self.pooler = pooler
+        self.rows: Float32 = np.zeros((len(texts), pooler.width), np.float32)
         self.tables: dict[int, Float32] = {}  # of texts that keep all rows (pooling "none"), by their index
         self.n_cut = tuple(n_cut) or (0,) * len(texts)
         self.n_done = 0

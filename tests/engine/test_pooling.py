@@ -9,7 +9,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, AsyncLLM, RequestError, SamplingParams
 from woolly.engine import Engine
-from woolly.engine.reading import ReadingRunner
+from woolly.engine.pooling import PoolingRunner
 
 TEXTS = ["hello world", "a", "b" * 200, "hello", "zebra crossing " * 12, "?"]
 ENDLESS = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
@@ -51,15 +51,15 @@ def test_both_backends_give_the_same_embeddings(path, llm):
 def test_job_of_10000_texts_delays_a_chat_by_one_batch_at_a_time(llm, monkeypatch):
     """Each step gives the chat its token, and the job at most one batch of at most a step's rows."""
     log, rows = [], []
-    step, run = Engine.step, ReadingRunner._run
+    step, run = Engine.step, PoolingRunner._run
     monkeypatch.setattr(
-        ReadingRunner, "_run", lambda self, job, batch: rows.append(batch.n_rows) or run(self, job, batch)
+        PoolingRunner, "_run", lambda self, job, batch: rows.append(batch.n_rows) or run(self, job, batch)
     )
 
     def watched(engine):
-        before = engine.reader.n_batches
+        before = engine.pooling.n_batches
         touched = step(engine)
-        log.append((len(touched), engine.reader.n_batches - before, bool(engine.scheduler.running)))
+        log.append((len(touched), engine.pooling.n_batches - before, bool(engine.scheduler.running)))
         return touched
 
     monkeypatch.setattr(Engine, "step", watched)
@@ -90,7 +90,7 @@ def test_two_jobs_take_turns(llm):
     jobs = [watch("a"), watch("b")]
     over = [threading.Event(), threading.Event()]
     for job, event in zip(jobs, over, strict=True):
-        llm.driver.start_reading(job, event.set)
+        llm.driver.start_pooling(job, event.set)
     are_two.set()
     assert all(event.wait(60) for event in over)
     assert all(len(job.result()) == 600 for job in jobs)
@@ -104,7 +104,7 @@ def test_cancelled_task_ends_its_embedding_job_and_leaves_nothing(path):
             started, goes_on = threading.Event(), threading.Event()
             job = llm.llm.prepare_embedding(["x" * 400] * 2000, pooling="mean")
             job.on_progress = lambda _: (started.set(), goes_on.wait(60))
-            task = asyncio.ensure_future(llm.read(lambda: job))
+            task = asyncio.ensure_future(llm.pool(lambda: job))
             while not started.is_set():
                 await asyncio.sleep(0.001)
             task.cancel()
@@ -113,7 +113,7 @@ def test_cancelled_task_ends_its_embedding_job_and_leaves_nothing(path):
                 await task
             vectors = await llm.embed(TEXTS, pooling="mean")
             assert len(vectors) == len(TEXTS) and job.is_over and job.n_done < 2000
-            assert llm.llm.engine.is_idle and llm.llm.engine.reader.is_idle
+            assert llm.llm.engine.is_idle and llm.llm.engine.pooling.is_idle
             with pytest.raises(RequestError, match="cancelled, or the LLM was closed"):
                 job.result()
 
@@ -125,7 +125,7 @@ def test_close_ends_an_embedding_job(path):
     job = llm.prepare_embedding(["x" * 400] * 800, pooling="mean")
     over, started = threading.Event(), threading.Event()
     job.on_progress = lambda _: started.set()
-    llm.driver.start_reading(job, over.set)
+    llm.driver.start_pooling(job, over.set)
     assert started.wait(60)
     llm.close()
     assert over.wait(60)
@@ -136,14 +136,14 @@ def test_close_ends_an_embedding_job(path):
 
 
 def test_error_ends_only_its_embedding_job(llm, monkeypatch):
-    run = ReadingRunner._run
+    run = PoolingRunner._run
 
     def failing(self, job, batch):
         if 7 in batch.tokens:
             raise MemoryError("no room")
         return run(self, job, batch)
 
-    monkeypatch.setattr(ReadingRunner, "_run", failing)
+    monkeypatch.setattr(PoolingRunner, "_run", failing)
     with pytest.raises(MemoryError):
         llm.embed([[7, 8]], pooling="last")
     assert llm.embed([[5, 8]], pooling="last").shape == (1, 64)
@@ -152,7 +152,7 @@ def test_error_ends_only_its_embedding_job(llm, monkeypatch):
 def test_exception_in_a_progress_callback_fails_only_its_job(llm):
     job = llm.prepare_embedding(["a"], pooling="last")
     job.on_progress = lambda _: 1 / 0
-    llm.driver.read(job)
+    llm.driver.run_pooling(job)
     with pytest.raises(ZeroDivisionError):
         job.result()
     assert llm.engine.is_idle

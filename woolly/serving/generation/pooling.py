@@ -12,11 +12,11 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from woolly.engine.reading import Reading
-from woolly.engine.reading.waiting import wait_for_reading
+from woolly.engine.pooling import PoolingJob
+from woolly.engine.pooling.wait import wait_for_pooling
 from woolly.errors import ModelError, RequestError
 from woolly.llm import LLM
-from woolly.llm.texts import given_up
+from woolly.llm.pooling import given_up
 from woolly.serving.accounts.account import current_account
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed, to_api_error
 from woolly.serving.gate.identity import client_of
@@ -37,7 +37,7 @@ _VERBS: dict[Capability, tuple[str, Purpose]] = {
 
 
 @dataclass(frozen=True)
-class ReadTexts:
+class PoolingResult:
     """Texts that a model has read, and what a reply says beside the result."""
 
     result: Any  # of `finish`
@@ -53,15 +53,15 @@ class ReadTexts:
         return {"x-woolly-truncated": ",".join(map(str, self.cut))[:1000]} if self.cut else {}
 
 
-async def read_texts(
+async def run_pooling(
     connection: HTTPConnection,
     model: str | None,
     can: Sequence[Capability],
-    prepare: Callable[[LLM], Reading],
-    finish: Callable[[LLM, Reading], Any],
+    prepare: Callable[[LLM], PoolingJob],
+    finish: Callable[[LLM, PoolingJob], Any],
     *,
     field: str,
-) -> ReadTexts:
+) -> PoolingResult:
     """Returns what a model that can do one of `can` makes of texts; `field` is their name in the body.
 
     `prepare` and `finish` run on a thread. ApiError 400 if the model cannot, with the names of models here that can.
@@ -80,9 +80,9 @@ async def read_texts(
         try:
             gone = threading.Event()
             given_up.set(gone.is_set)
-            reading = await run_held(prepare, llm, give_up=gone.set)
-            await _wait(llm, reading, state.settings.request_timeout)
-            result = await run_held(finish, llm, reading)
+            job = await run_held(prepare, llm, give_up=gone.set)
+            await _wait(llm, job, state.settings.request_timeout)
+            result = await run_held(finish, llm, job)
         except RequestError as error:
             if llm.is_closed:
                 raise answer_cancelled() from None
@@ -93,20 +93,20 @@ async def read_texts(
             models.discard(slot)
             raise model_changed() from error
         seconds = time.monotonic() - place.arrived
-        generator.meter.charge(current_account.get(), info.name, {"prompt_tokens": reading.n_tokens})
-        state.stats.read(len(reading.texts), reading.n_tokens, reading.n_batches, seconds)
+        generator.meter.charge(current_account.get(), info.name, {"prompt_tokens": job.n_tokens})
+        state.stats.read(len(job.texts), job.n_tokens, job.n_batches, seconds)
         log.info(
             "read",
             extra={
                 "client": client_of(connection) or None,
                 "model": info.name,
-                "texts": len(reading.texts),
-                "prompt_tokens": reading.n_tokens,
+                "texts": len(job.texts),
+                "prompt_tokens": job.n_tokens,
                 "seconds": seconds,
             },
         )
-        cut = tuple(index for index, n in enumerate(reading.n_cut) if n)
-        return ReadTexts(result, slot.info, reading.n_tokens, cut, loaded - place.arrived, seconds)
+        cut = tuple(index for index, n in enumerate(job.n_cut) if n)
+        return PoolingResult(result, slot.info, job.n_tokens, cut, loaded - place.arrived, seconds)
 
 
 async def _find(models: ModelManager, name: str | None, can: Sequence[Capability]) -> ModelInfo:
@@ -126,20 +126,20 @@ async def _find(models: ModelManager, name: str | None, can: Sequence[Capability
     return info
 
 
-async def _wait(llm: LLM, reading: Reading, seconds: float) -> None:
-    """Waits for a reading. ApiError 504 if no batch of it is computed for that long; waiting for a turn counts."""
-    waiting = start_task(wait_for_reading(llm.driver, reading))
+async def _wait(llm: LLM, job: PoolingJob, seconds: float) -> None:
+    """Waits for a job. ApiError 504 if no batch of it is computed for that long; waiting for a turn counts."""
+    waiting = start_task(wait_for_pooling(llm.driver, job))
     try:
-        before, since = reading.n_batches, time.monotonic()
+        before, since = job.n_batches, time.monotonic()
         while not (await asyncio.wait([waiting], timeout=seconds / 8 or None))[0]:
-            if (now := reading.n_batches) != before:
+            if (now := job.n_batches) != before:
                 before, since = now, time.monotonic()
             elif time.monotonic() - since >= seconds:
                 message = "the texts made no progress for longer than this server allows; try again later"
                 raise ApiError(504, "request_timeout", message)
         await waiting
     finally:
-        if waiting.cancel():  # it then ends the reading
+        if waiting.cancel():  # it then ends the job
             await asyncio.wait([waiting])
 
 
