@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from tests.clients.test_responses import FIELDS, connect, events_of
-from woolly.serving.generation import kept_streams
+from woolly.serving.generation import resumable_streams
 
 LATER = {**FIELDS, "background": True}
 
@@ -124,7 +124,7 @@ def test_only_background_responses_can_be_streamed_again(client, scripted):
 
 
 def test_lost_events_are_reported(client, scripted, monkeypatch):
-    monkeypatch.setattr(kept_streams, "_MAX_BYTES", 1024)  # fewer than its last event has
+    monkeypatch.setattr(resumable_streams, "_MAX_BYTES", 1024)  # fewer than its last event has
     scripted.says("one two three four five six seven eight nine ten")
     id = client.responses.create(**LATER).id
     last = polled(client, id)
@@ -135,7 +135,7 @@ def test_lost_events_are_reported(client, scripted, monkeypatch):
 
 def test_too_many_responses_are_rejected_and_leave_no_slot_taken(client, scripted, monkeypatch):
     scripted.says("x" * 5000)
-    monkeypatch.setattr(kept_streams, "_MAX_STREAMS", 2)
+    monkeypatch.setattr(resumable_streams, "_MAX_STREAMS", 2)
     scripted.app.state.streams._streams.clear()
     ids = [client.responses.create(**LATER).id for _ in range(2)]
     with pytest.raises(openai.InternalServerError, match="2 kept streams"):

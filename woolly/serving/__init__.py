@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from woolly.serving.errors import ApiError
-    from woolly.serving.generation.generator import Generation, Generator
-    from woolly.serving.generation.running import Running
+    from woolly.serving.generation.generator import GenerationRequest, Generator
+    from woolly.serving.generation.running_request import RunningRequest
     from woolly.serving.lifecycle.app import create_app
     from woolly.serving.model_manager.catalog import ModelInfo
     from woolly.serving.model_manager.manager import ModelManager
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApiError",
-    "Generation",
+    "GenerationRequest",
     "Generator",
     "ModelInfo",
     "ModelManager",
-    "Running",
+    "RunningRequest",
     "Settings",
     "create_app",
     "read_settings",
@@ -28,11 +28,11 @@ __all__ = [
 # Imported when first asked for: the command line reads the settings without FastAPI.
 _LAZY = {
     "ApiError": "errors",
-    "Generation": "generation.generator",
+    "GenerationRequest": "generation.generator",
     "Generator": "generation.generator",
     "ModelInfo": "model_manager.manager",
     "ModelManager": "model_manager.manager",
-    "Running": "generation.generator",
+    "RunningRequest": "generation.generator",
     "Settings": "settings.table",
     "create_app": "lifecycle.app",
     "read_settings": "settings.configuration",

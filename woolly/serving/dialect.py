@@ -14,8 +14,8 @@ from starlette.requests import HTTPConnection
 from woolly.chat import Layout
 from woolly.llm import ChatChunk
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.events import event
-from woolly.serving.generation.running import Running
+from woolly.serving.generation.running_request import RunningRequest
+from woolly.serving.generation.sse import sse_event
 
 HealthReport = Literal[
     "health", "status", "ready", "live"
@@ -48,14 +48,14 @@ class Dialect(Protocol):
 
     def error_frame(self, error: ApiError) -> bytes:
         """Returns the last frame of a stream that fails."""
-        return event(self.error(error))
+        return sse_event(self.error(error))
 
 
 @dataclass(frozen=True)
 class ReplyContext:
     """What a reply says beside the chunks: the model, tokens, times, and the form that the body asks for."""
 
-    running: Running  # gives the model, and tokens and times so far
+    running: RunningRequest  # gives the model, and tokens and times so far
     layout: Layout
     form: Any = None  # the dialect's own
     load_seconds: float = 0.0  # that the request waited for its model

@@ -21,7 +21,7 @@ from woolly.serving.batches.journal import Journal
 from woolly.serving.batches.store import BatchStore
 from woolly.serving.dialects.openai import files
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.running import Running
+from woolly.serving.generation.running_request import RunningRequest
 
 
 def create(client, values=None, headers=None):
@@ -308,7 +308,7 @@ def test_another_server_of_the_folder_may_cancel(app, monkeypatch):  # noqa: F81
 
 def test_interactive_answer_takes_the_slot_of_a_row(app, monkeypatch):  # noqa: F811
     posted, is_full, displaced = [threading.Semaphore(0), threading.Semaphore(0)], threading.Event(), []
-    start, admit, preempt = Running.start, Scheduler._admit, Scheduler._preempt
+    start, admit, preempt = RunningRequest.start, Scheduler._admit, Scheduler._preempt
     passed = set()
     n_started = itertools.count()
 
@@ -330,7 +330,7 @@ def test_interactive_answer_takes_the_slot_of_a_row(app, monkeypatch):  # noqa: 
         displaced.append(request)
         preempt(scheduler, request)
 
-    monkeypatch.setattr(Running, "start", starts)
+    monkeypatch.setattr(RunningRequest, "start", starts)
     monkeypatch.setattr(Scheduler, "_admit", admits)
     monkeypatch.setattr(Scheduler, "_preempt", preempts)
     values = rows(3, max_tokens=40, ignore_eos=True, temperature=0)

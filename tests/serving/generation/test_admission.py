@@ -7,10 +7,10 @@ import pytest
 
 from woolly import SamplingParams
 from woolly.llm import LLM
-from woolly.serving import Generation
+from woolly.serving import GenerationRequest
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.admission import Admission
-from woolly.serving.generation.running import Running
+from woolly.serving.generation.running_request import RunningRequest
 
 HI = [{"role": "user", "content": "hi"}]
 ROUTES = {
@@ -134,7 +134,7 @@ def test_request_rejected_by_the_engine_leaves_nothing_behind(client, monkeypatc
     def fails(_):
         raise RuntimeError("no more")
 
-    monkeypatch.setattr(Running, "start", fails)
+    monkeypatch.setattr(RunningRequest, "start", fails)
     with contextlib.suppress(RuntimeError):
         assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 500
     state = client.app.state
@@ -144,8 +144,8 @@ def test_request_rejected_by_the_engine_leaves_nothing_behind(client, monkeypatc
 
 def test_time_to_first_token_counts_from_the_arrival(client):
     async def story(generator):
-        with generator.place() as place:
-            async with generator.open(Generation(SamplingParams(max_tokens=1), prompt="a"), place) as running:
+        with generator.admit() as place:
+            async with generator.open(GenerationRequest(SamplingParams(max_tokens=1), prompt="a"), place) as running:
                 assert running._arrived == place.arrived
 
     client.portal.call(story, client.app.state.generator)
@@ -154,12 +154,12 @@ def test_time_to_first_token_counts_from_the_arrival(client):
 def test_stream_keeps_its_slot_until_its_end(client):
     admission, seen = client.app.state.generator.admission, []
 
-    async def counted(self, real=Running.__anext__):
+    async def counted(self, real=RunningRequest.__anext__):
         seen.append(admission.n_open)
         return await real(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Running, "__anext__", counted)
+        patch.setattr(RunningRequest, "__anext__", counted)
         body = {"messages": HI, "max_tokens": 4, "stream": True, "ignore_eos": True, "n": 2}
         text = client.post("/v1/chat/completions", json=body).text
     assert json.loads(text.split("data: ")[1])["object"] == "chat.completion.chunk"
@@ -168,15 +168,15 @@ def test_stream_keeps_its_slot_until_its_end(client):
 
 def test_full_queue_rejects_immediately_with_retry_after():
     admission = Admission(lambda: 2, 1)
-    with admission.place(1, 4.0), admission.place(2, 4.0):
+    with admission.admit(1, 4.0), admission.admit(2, 4.0):
         assert (admission.n_open, admission.n_waiting) == (3, 1)
-        with pytest.raises(ApiError) as caught, admission.place(1, 4.0):
+        with pytest.raises(ApiError) as caught, admission.admit(1, 4.0):
             pass
         assert (caught.value.status, caught.value.code, caught.value.retry_after) == (429, "queue_full", 4.0)
     assert admission.n_open == 0
-    with pytest.raises(ApiError, match="at most 3 answers"), admission.place(4, 1.0):
+    with pytest.raises(ApiError, match="at most 3 answers"), admission.admit(4, 1.0):
         pass
     admission.is_draining = True
-    with pytest.raises(ApiError) as caught, admission.place(1, 1.0):
+    with pytest.raises(ApiError) as caught, admission.admit(1, 1.0):
         pass
     assert caught.value.status == 503 and caught.value.retry_after

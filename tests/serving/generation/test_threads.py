@@ -13,7 +13,7 @@ from woolly.serving import Settings, create_app
 from woolly.serving.dialects.llama import tokens as tokens_module
 from woolly.serving.gate import json_parser
 from woolly.serving.generation import generator
-from woolly.serving.generation.threads import Shared, run_held
+from woolly.serving.generation.threads import SharedTask, run_in_thread
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -68,15 +68,15 @@ async def leaves_when_its_thread_is_done(gate, work, times=1):
 def test_cancelled_waiter_leaves_after_the_thread_even_if_cancelled_again():
     async def story():
         gate = Gate()
-        await leaves_when_its_thread_is_done(gate, asyncio.create_task(run_held(gate)), times=3)
+        await leaves_when_its_thread_is_done(gate, asyncio.create_task(run_in_thread(gate)), times=3)
 
     asyncio.run(story())
 
 
 def test_held_work_returns_and_raises():
-    assert asyncio.run(run_held(divmod, 7, 2)) == (3, 1)
+    assert asyncio.run(run_in_thread(divmod, 7, 2)) == (3, 1)
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(run_held(divmod, 7, 0))
+        asyncio.run(run_in_thread(divmod, 7, 0))
 
 
 def test_json_is_held_during_validation(monkeypatch):
@@ -203,7 +203,7 @@ def test_shared_work_is_done_once_and_outlives_its_waiters():
             await gate.wait()
             return n
 
-        shared = Shared(work)
+        shared = SharedTask(work)
         current_account = [asyncio.create_task(shared.get()) for _ in range(5)]
         await asyncio.sleep(0)
         current_account[0].cancel()

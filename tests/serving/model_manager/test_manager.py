@@ -10,7 +10,7 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine.opening import memory as memory_module
 from woolly.llm import LLM
-from woolly.serving import Generation, Generator, ModelManager, Settings
+from woolly.serving import GenerationRequest, Generator, ModelManager, Settings
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager import manager as models_module
 from woolly.serving.observability.metrics import Stats
@@ -48,7 +48,7 @@ def test_concurrent_requests_load_a_model_once_and_share_it(folder, monkeypatch)
 
         async def ask():
             params = SamplingParams(max_tokens=4, temperature=0)
-            async with generator.open(Generation(params, model="one", prompt="sheep")) as running:
+            async with generator.open(GenerationRequest(params, model="one", prompt="sheep")) as running:
                 return (await running.completion()).token_ids
 
         answers = await asyncio.gather(*(ask() for _ in range(8)))
@@ -308,7 +308,7 @@ def test_reference_backend_answers_the_same(folder):
         models = manager(folder, **settings)
         generator = Generator(Settings(), models, Stats())
         params = SamplingParams(max_tokens=6, temperature=0)
-        async with generator.open(Generation(params, model="one", prompt="sheep")) as running:
+        async with generator.open(GenerationRequest(params, model="one", prompt="sheep")) as running:
             answer = (await running.completion()).token_ids
         await models.close()
         return answer

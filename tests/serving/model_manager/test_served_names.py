@@ -216,10 +216,10 @@ def test_name_may_set_thinking(folder):
     chat = ChatRequest(messages=(Message("user", "Hi"),))
 
     async def story():
-        named = await generator.as_named(chat, "cold", slot)
+        named = await generator.with_derived_defaults(chat, "cold", slot)
         assert named.reasoning.effort == "none" and named.messages[0].content == "Be brief."
-        assert generator._as_thinking(chat, slot, "on").variables == {"enable_thinking": True}
-        assert await generator.as_named(chat, "plain", slot) == chat
+        assert generator._with_reasoning(chat, slot, "on").variables == {"enable_thinking": True}
+        assert await generator.with_derived_defaults(chat, "plain", slot) == chat
 
     asyncio.run(story())
 

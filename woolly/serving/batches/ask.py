@@ -15,7 +15,7 @@ from starlette.types import Message
 from woolly.serving.accounts.account import current_account
 from woolly.serving.batches.rows import BatchRow
 from woolly.serving.errors import ApiError, error_body, to_api_error
-from woolly.serving.generation.generator import turn, urgency
+from woolly.serving.generation.generator import fairness_group, request_priority
 from woolly.serving.observability.kept_requests import answers
 from woolly.serving.observability.logs import ignored, log, request_id
 
@@ -62,8 +62,8 @@ async def ask(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = 
     """
     id = secrets.token_hex(8)
     noted: list[str] = []
-    urgency.set(_BEHIND)
-    turn.set(group)
+    request_priority.set(_BEHIND)
+    fairness_group.set(group)
     request_id.set(id)
     answers.set(None)
     account = app.state.authenticator.account_of(owner)

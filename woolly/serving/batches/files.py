@@ -14,7 +14,7 @@ from woolly.machine.extra import how_to_add
 from woolly.serving.batches.rows import BadRow, BatchRow, id_of, read_row
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.json_parser import parse_json
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.threads import run_in_thread
 from woolly.store.safe_files import atomic_write
 
 _LINES = (".jsonl", ".ndjson")
@@ -55,7 +55,7 @@ async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[B
     with closing(_table_rows(path) if path.suffix.lower() == _TABLE else _lines(path)) as values:
         number = 0
         # Held: a reader that is cancelled closes the file when the thread is done with it.
-        while (given := await run_held(next, values, None)) is not None:
+        while (given := await run_in_thread(next, values, None)) is not None:
             value: Any = None
             try:
                 if isinstance(given, bytes):

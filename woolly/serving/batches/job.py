@@ -20,7 +20,7 @@ from woolly.serving.batches.ask import Busy, RowReply, ask
 from woolly.serving.batches.journal import Journal
 from woolly.serving.batches.rows import EMBEDDINGS, BadRow, BatchRow
 from woolly.serving.errors import ApiError, error_body
-from woolly.serving.generation.threads import run_held, start_task
+from woolly.serving.generation.threads import run_in_thread, start_task
 from woolly.serving.model_manager.catalog import Capability
 from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.settings.table import Settings
@@ -124,7 +124,7 @@ class Job:
             await asyncio.gather(*left, return_exceptions=True)
         if not self._is_over:
             self._journal.keep(n_rows)
-        await run_held(self._journal.sync)
+        await run_in_thread(self._journal.sync)
         if self._spent is not None and not self.is_cancelled:
             raise self._spent
         return self.tally
@@ -228,7 +228,7 @@ class Job:
         info = await models.resolve(name, can)
         async with models.use(info.name) as slot:
             llm = slot.model
-            identity = await run_held(llm.identity)
+            identity = await run_in_thread(llm.identity)
             return _Model(
                 info.name, weakref.ref(slot), identity.id, str(llm.preset), llm.ctx, has_adapters=bool(llm.adapters)
             )
@@ -247,7 +247,7 @@ class Job:
 
     async def _add(self, number: int, key: str, is_good: bool, line: dict[str, Any]) -> None:
         async with self._adding:
-            await run_held(self._journal.add, number, key, is_good, line)
+            await run_in_thread(self._journal.add, number, key, is_good, line)
         self._rejected_since = None
         self._on_row(self.tally)
 

@@ -55,12 +55,12 @@ class Journal:
         self._lock = path.with_name(f"{path.name}.lock")  # of its own: Windows lets nobody read a locked file
         self.notes: dict[int, Note] = {}
         self.n_good = 0
-        self._held = ExitStack()
-        self._is_held = False
+        self._stack = ExitStack()
+        self._is_stack = False
         try:
             self._take()
             opened = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)  # private as prompts
-            self._file = self._held.enter_context(open(opened, "r+b", buffering=0))  # noqa: PTH123, SIM115
+            self._file = self._stack.enter_context(open(opened, "r+b", buffering=0))  # noqa: PTH123, SIM115
             self._end = self._read()
             self._file.truncate(self._end)
         except BaseException:
@@ -113,11 +113,11 @@ class Journal:
 
     def close(self) -> None:
         """Closes the file, which stays."""
-        was_held, self._is_held = self._is_held, False
-        if was_held and sys.platform != "win32":
+        was_stack, self._is_stack = self._is_stack, False
+        if was_stack and sys.platform != "win32":
             self._lock.unlink(missing_ok=True)  # while it is held: a later owner's is never removed
-        self._held.close()
-        if was_held and sys.platform == "win32":
+        self._stack.close()
+        if was_stack and sys.platform == "win32":
             with suppress(OSError):  # another process has it open
                 self._lock.unlink()
 
@@ -127,12 +127,12 @@ class Journal:
         def taken() -> None:
             raise JournalTaken(f"{self.path} is being written by another process; wait for it, or name another output")
 
-        while not self._is_held:
-            file = self._held.enter_context(file_lock(self._lock, taken))
+        while not self._is_stack:
+            file = self._stack.enter_context(file_lock(self._lock, taken))
             with suppress(FileNotFoundError):
-                self._is_held = os.path.samestat(os.fstat(file.fileno()), self._lock.stat())
-            if not self._is_held:
-                self._held.close()
+                self._is_stack = os.path.samestat(os.fstat(file.fileno()), self._lock.stat())
+            if not self._is_stack:
+                self._stack.close()
 
     def _note(self, number: int, note: Note) -> None:
         before = self.notes.get(number)

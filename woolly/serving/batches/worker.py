@@ -20,7 +20,7 @@ from woolly.serving.batches.journal import Journal, JournalTaken
 from woolly.serving.batches.room import JournalRoom
 from woolly.serving.batches.store import ENDED, BatchStore
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.threads import run_held, start_task
+from woolly.serving.generation.threads import run_in_thread, start_task
 from woolly.serving.observability.logs import log
 
 _EVERY = 1.0  # seconds between two writes of a batch's counts
@@ -74,20 +74,20 @@ class BatchWorker:
     async def add(self, batch: Data) -> None:
         """Keeps a batch and starts to run it. ApiError if the store refuses it."""
         async with self.changing:
-            await run_held(self.store.add_batch, batch)
+            await run_in_thread(self.store.add_batch, batch)
         self.wake()
 
     async def add_rows(self, owner: str, endpoint: str, data: bytes, n_rows: int) -> Data:
         """Keeps a batch whose rows the client sent with it, and starts to run it. ApiError if the store refuses it."""
         store = self.store
         async with self.changing:
-            file = await run_held(store.add_file, owner, "requests.jsonl", "batch", data)
+            file = await run_in_thread(store.add_file, owner, "requests.jsonl", "batch", data)
             counts = {"total": n_rows, "completed": 0, "failed": 0}
             batch = store.new_batch(owner, endpoint, file["id"], request_counts=counts, owns_files=True)
             try:
-                await run_held(store.add_batch, batch)
+                await run_in_thread(store.add_batch, batch)
             except ApiError:
-                await run_held(store.delete_file, owner, file["id"])
+                await run_in_thread(store.delete_file, owner, file["id"])
                 raise
         self.wake()
         return batch
@@ -95,12 +95,12 @@ class BatchWorker:
     async def cancel(self, owner: str, id: str) -> Data:
         """Ends a batch: rows under way finish, the answers so far become its output. ApiError 409 if it has ended."""
         async with self.changing:
-            batch = self.shown(await run_held(self.store.get, owner, id, "batch"))
+            batch = self.shown(await run_in_thread(self.store.get, owner, id, "batch"))
             if batch["status"] in ENDED:
                 message = f"the batch is {batch['status']}; one that runs or waits can be cancelled"
                 raise ApiError(409, "batch_ended", message)
             batch |= {"status": "cancelling", "cancelling_at": batch["cancelling_at"] or int(time.time())}
-            await run_held(self.store.save, batch)
+            await run_in_thread(self.store.save, batch)
         running = self._running.get(id)
         if running is not None and running.job is not None:
             running.job.is_cancelled = True
@@ -110,11 +110,11 @@ class BatchWorker:
 
     async def _run(self) -> None:
         with suppress(OSError):
-            await run_held(self.store.sweep)
+            await run_in_thread(self.store.sweep)
         while True:
             self._woken.clear()
             try:
-                waiting = await run_held(self.store.unfinished)
+                waiting = await run_in_thread(self.store.unfinished)
             except OSError as error:
                 log.warning("batches not read", extra={"reason": str(error)})
                 await asyncio.sleep(_PAUSE)
@@ -150,10 +150,10 @@ class BatchWorker:
 
     async def _run_one(self, running: _Running) -> None:
         """Takes the journal of a batch and runs it. OSError or ApiError 507 if the disk has no room; Busy as `Job`."""
-        # The stack, not the result, holds the journal: a cancelled `run_held` returns nothing, but has opened the file.
-        with ExitStack() as held:
+        # The stack owns the journal: a cancelled `run_in_thread` opens the file but returns nothing.
+        with ExitStack() as stack:
             try:
-                journal = await run_held(self._open, running.batch, held)
+                journal = await run_in_thread(self._open, running.batch, stack)
             except JournalTaken:
                 raise
             except RequestError as error:  # the file is no journal
@@ -162,20 +162,20 @@ class BatchWorker:
             else:
                 await self._run_over(running, journal)
 
-    def _open(self, batch: Data, held: ExitStack) -> Journal:
+    def _open(self, batch: Data, stack: ExitStack) -> Journal:
         room = JournalRoom(self.store, batch["owner"])
-        return held.enter_context(closing(Journal(self.store.journal(batch["id"]), room.take)))
+        return stack.enter_context(closing(Journal(self.store.journal(batch["id"]), room.take)))
 
     async def _run_over(self, running: _Running, journal: Journal) -> None:
         store, batch = self.store, running.batch
         async with self.changing:  # another server may have ended it before the journal was free
-            running.batch = batch = await run_held(store.get, batch["owner"], batch["id"], "batch")
+            running.batch = batch = await run_in_thread(store.get, batch["owner"], batch["id"], "batch")
             if batch["status"] in ENDED:
-                await run_held(journal.remove)
+                await run_in_thread(journal.remove)
                 return
             if batch["status"] != "cancelling":
                 batch |= {"status": "in_progress", "in_progress_at": batch["in_progress_at"] or int(time.time())}
-                await run_held(store.save, batch)
+                await run_in_thread(store.save, batch)
         try:
             status = await self._answer(running, journal)
         except Exception as error:
@@ -189,11 +189,11 @@ class BatchWorker:
     async def _answer(self, running: _Running, journal: Journal) -> str:
         """Answers the rows of a batch, and returns the status in which it ends."""
         store, batch = self.store, running.batch
-        file = await run_held(store.get, batch["owner"], batch["input_file_id"], "file")
+        file = await run_in_thread(store.get, batch["owner"], batch["input_file_id"], "file")
         path = store.content(file["id"])
         if not path.is_file():
             raise ApiError(404, "not_found", f"the content of {file['id']} is not here any more")
-        total = await run_held(count_rows, path)
+        total = await run_in_thread(count_rows, path)
 
         def on_row(tally: Tally) -> None:
             batch["request_counts"] = {"total": total, "completed": tally.n_good, "failed": tally.n_bad}
@@ -221,21 +221,23 @@ class BatchWorker:
         for kind, _ in kinds:
             batch[f"{kind}_file_id"] = batch[f"{kind}_file_id"] or store.new_id("file")
         async with self.changing:  # the names first: a run that is killed here writes the same files again
-            await run_held(store.save, batch)
+            await run_in_thread(store.save, batch)
         for kind, is_good in kinds:
             made = batch[f"{kind}_file_id"]
-            await run_held(write_lines, store.content(made), journal.lines(is_good))
+            await run_in_thread(write_lines, store.content(made), journal.lines(is_good))
             store.content(made).chmod(0o600)
-            await run_held(store.describe_file, batch["owner"], made, f"{batch['id']}_{kind}.jsonl", "batch_output")
+            await run_in_thread(
+                store.describe_file, batch["owner"], made, f"{batch['id']}_{kind}.jsonl", "batch_output"
+            )
         await self._save_end(batch, status)
-        await run_held(journal.remove)
+        await run_in_thread(journal.remove)
         counts = batch["request_counts"]
         log.info("batch ended", extra={"batch": batch["id"], "good": counts["completed"], "bad": counts["failed"]})
 
     async def _save_end(self, batch: Data, status: str) -> None:
         async with self.changing:
             ended = {**batch, "status": status, f"{status}_at": int(time.time())}
-            await run_held(self.store.save, ended)
+            await run_in_thread(self.store.save, ended)
             batch |= ended  # clients see the end when it is on disk
 
     @asynccontextmanager
@@ -254,12 +256,12 @@ class BatchWorker:
             await asyncio.sleep(_EVERY)
             with suppress(ApiError, OSError):  # the next write may have room
                 async with self.changing:
-                    found = await run_held(self.store.get, batch["owner"], batch["id"], "batch")
+                    found = await run_in_thread(self.store.get, batch["owner"], batch["id"], "batch")
                     if found["status"] == "cancelling":
                         batch |= {"status": "cancelling", "cancelling_at": found["cancelling_at"]}
                         job.is_cancelled = True
                     elif found["request_counts"] != batch["request_counts"]:
-                        await run_held(self.store.save, batch)
+                        await run_in_thread(self.store.save, batch)
 
 
 def worker_of(connection: HTTPConnection) -> BatchWorker:

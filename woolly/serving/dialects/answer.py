@@ -19,9 +19,9 @@ from woolly.serving.dialect import ChatDialect, Dialect, ReplyContext
 from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.generation.admission import Admitted
-from woolly.serving.generation.events import EventStream
-from woolly.serving.generation.generator import Generation, Generator
-from woolly.serving.generation.kept_streams import KeptStreams
+from woolly.serving.generation.generator import GenerationRequest, Generator
+from woolly.serving.generation.resumable_streams import ResumableStreams
+from woolly.serving.generation.sse import EventStreamResponse
 from woolly.serving.generation.token_constraints import UNCONSTRAINED
 from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.observability.logs import ignore, log
@@ -38,68 +38,68 @@ async def answer_chat(
     id_slot: int | None = None,
     score_only: bool = False,
     during: ExitStack | None = None,
-    place: Admitted | None = None,
+    admitted: Admitted | None = None,
 ) -> Response:
     """Returns the reply to a conversation, complete or streamed. The dialect finds `form` in `ReplyContext.form`.
 
     `score_only` computes the prompt, which the cache then has, and no answer. What `during`
-    holds is left when the answer has ended; if the answer does not begin, it stays with the caller. It holds `place`,
-    if that was taken before.
+    holds is left when the answer has ended; if the answer does not begin, it stays with the caller. It holds
+    `admitted` if the caller took it.
     """
     generator: Generator = connection.app.state.generator
 
-    async def begin(held: AsyncExitStack) -> tuple[ReplyContext, AsyncIterator[ChatChunk]]:
+    async def begin(stack: AsyncExitStack) -> tuple[ReplyContext, AsyncIterator[ChatChunk]]:
         if during is not None:
-            held.enter_context(during.pop_all())
-        room = held.enter_context(generator.place(chat.params.n)) if place is None else place
+            stack.enter_context(during.pop_all())
+        room = stack.enter_context(generator.admit(chat.params.n)) if admitted is None else admitted
         return await open_chat(
-            held, connection, dialect, chat, room, model=model, form=form, id_slot=id_slot, score_only=score_only
+            stack, connection, dialect, chat, room, model=model, form=form, id_slot=id_slot, score_only=score_only
         )
 
-    async def begin_frames(held: AsyncExitStack) -> AsyncIterator[bytes]:
-        head, chunks = await begin(held)
+    async def begin_frames(stack: AsyncExitStack) -> AsyncIterator[bytes]:
+        head, chunks = await begin(stack)
         return chat_frames(dialect, chunks, head)
 
     if stream and (conversation := connection.headers.get("x-conversation-id")):
-        streams: KeptStreams = connection.app.state.streams
+        streams: ResumableStreams = connection.app.state.streams
         kept = await streams.open(conversation, owner_of(connection), begin_frames)
-        return EventStream(kept.read(), AsyncExitStack(), dialect.media_type)
-    async with AsyncExitStack() as held:
+        return EventStreamResponse(kept.read(), AsyncExitStack(), dialect.media_type)
+    async with AsyncExitStack() as stack:
         if stream:
-            return EventStream(await begin_frames(held), held.pop_all(), dialect.media_type)
-        head, chunks = await begin(held)
+            return EventStreamResponse(await begin_frames(stack), stack.pop_all(), dialect.media_type)
+        head, chunks = await begin(stack)
         reply = await dialect.whole(chunks, head)
         note = head.running.cache_note()
         return json_reply(reply, {"x-woolly-cache": note} if note else None)
 
 
 async def open_chat(
-    held: AsyncExitStack,
+    stack: AsyncExitStack,
     connection: HTTPConnection,
     dialect: ChatDialect,
     chat: ChatRequest,
-    place: Admitted,
+    admitted: Admitted,
     *,
     model: str | None,
     form: Any,
     id_slot: int | None = None,
     score_only: bool = False,
 ) -> tuple[ReplyContext, AsyncIterator[ChatChunk]]:
-    """Returns the head and the chunks of an answer under way, which ends when `held` is closed.
+    """Returns the head and the chunks of an answer under way, which ends when `stack` is closed.
 
     ApiError names the field of the body that is at fault.
     """
     state = connection.app.state
     generator: Generator = state.generator
     started = time.monotonic()
-    slot = await held.enter_async_context(state.models.use(model))
+    slot = await stack.enter_async_context(state.models.use(model))
     load_seconds = time.monotonic() - started
     names = {"prompt": "messages", **dialect.fields}
     try:
         layout = await lay_out_chat(generator, chat, slot, model)
         if layout.made_of is not None:  # the client never saw the grammar
             names |= dict.fromkeys(("json_schema", "lark"), names.get(layout.made_of, layout.made_of))
-        generation = Generation(
+        generation = GenerationRequest(
             layout.params,
             layout,
             model,
@@ -110,7 +110,7 @@ async def open_chat(
             reports_progress=getattr(form, "has_progress", False),
             token_constraints=getattr(form, "token_constraints", UNCONSTRAINED),
         )
-        running = await held.enter_async_context(generator.open(generation, place, slot))
+        running = await stack.enter_async_context(generator.open(generation, admitted, slot))
     except RequestError as error:
         raise to_api_error(error, names) from error
     reader = ChatReader(layout, running.requests)
@@ -122,7 +122,7 @@ async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: LoadedMode
 
     Not if the effort is "none" and thoughts cannot be kept out. `model` is the name that the client asked for.
     """
-    chat = await generator.as_named(chat, model, slot)
+    chat = await generator.with_derived_defaults(chat, model, slot)
     try:
         return await generator.lay_out(chat, slot)
     except RequestError as error:
@@ -138,9 +138,9 @@ def chat_frames(dialect: ChatDialect, chunks: AsyncIterator[ChatChunk], head: Re
     return _guarded(dialect, dialect.frames(chunks, head))
 
 
-def stream_reply(dialect: Dialect, frames: AsyncIterator[bytes], held: AsyncExitStack) -> EventStream:
-    """Returns a stream whose last frame is the error, if one comes; `held` is closed when the stream ends."""
-    return EventStream(_guarded(dialect, frames), held, dialect.media_type)
+def stream_reply(dialect: Dialect, frames: AsyncIterator[bytes], stack: AsyncExitStack) -> EventStreamResponse:
+    """Returns a stream whose last frame is the error, if one comes; `stack` is closed when the stream ends."""
+    return EventStreamResponse(_guarded(dialect, frames), stack, dialect.media_type)
 
 
 async def _guarded(dialect: Dialect, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.threads import run_in_thread
 
 MAX_DEPTH = 64
 MAX_VALUES = 200_000  # of a body in all; a prompt of as many token ids fits no model
@@ -16,7 +16,7 @@ _LARGE = 1 << 16  # bytes from which a thread of the pool parses
 
 async def parse_json(body: bytes) -> Any:
     """Returns the value of a body. ApiError 400 for what is not plain JSON, 413 for too many values."""
-    return await run_held(_parse, body) if len(body) > _LARGE else _parse(body)
+    return await run_in_thread(_parse, body) if len(body) > _LARGE else _parse(body)
 
 
 def _parse(body: bytes) -> Any:

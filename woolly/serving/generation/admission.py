@@ -40,7 +40,7 @@ class Admission:
         return max(0, self.n_open - self._n_running())
 
     @contextmanager
-    def place(self, n: int, seconds_each: float, *, n_prompts: int = 1) -> Iterator[Admitted]:
+    def admit(self, n: int, seconds_each: float, *, n_prompts: int = 1) -> Iterator[Admitted]:
         """Holds room for n answers to each prompt; an answer takes about `seconds_each`, for Retry-After.
 
         ApiError 503 while the server stops, 429 if the queue is full, 400 if it could never hold as many.

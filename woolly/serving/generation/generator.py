@@ -27,10 +27,10 @@ from woolly.serving.accounts.account import current_account
 from woolly.serving.accounts.meter import Meter
 from woolly.serving.errors import ApiError, answer_cancelled
 from woolly.serving.generation.admission import Admission, Admitted
-from woolly.serving.generation.reading_turns import ReadingTurns
-from woolly.serving.generation.running import Running
+from woolly.serving.generation.read_ahead_tasks import ReadAheadTasks
+from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.generation.slots import SlotTable
-from woolly.serving.generation.threads import run_held, start_task
+from woolly.serving.generation.threads import run_in_thread, start_task
 from woolly.serving.generation.token_constraints import UNCONSTRAINED, TokenConstraints
 from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.model_manager.manager import ModelManager
@@ -42,10 +42,10 @@ from woolly.serving.settings.table import Settings
 from woolly.store import find_preset
 
 # Priority of the requests of the current task: rows of a batch go behind what people wait for.
-urgency: ContextVar[int] = ContextVar("woolly_urgency", default=0)
+request_priority: ContextVar[int] = ContextVar("woolly_urgency", default=0)
 
 # Group of the requests of the current task (`Request.group`); None: each request has a turn of its own.
-turn: ContextVar[int | None] = ContextVar("woolly_turn", default=None)
+fairness_group: ContextVar[int | None] = ContextVar("woolly_fairness_group", default=None)
 
 # Fields that hold images, audio and files in the bodies of dialects: their characters are no tokens.
 _MEDIA_KEYS = frozenset(
@@ -63,7 +63,7 @@ _TEXTS = 2  # requests that only tokenize or render, at once; they take no place
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationRequest:
     """A request in no dialect's words: a prompt as text, as ids or laid out from a conversation, and how to answer."""
 
     params: SamplingParams  # a layout's own, if the prompt is one
@@ -75,7 +75,7 @@ class Generation:
     reports_progress: bool = False  # chunks tell how much of the prompt is computed
     id_slot: int = -1  # the slot that remembers its tokens; -1: any
     token_constraints: TokenConstraints = UNCONSTRAINED
-    before: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows
+    context_ids: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows
     hooks: Mapping[str | int, Hook] | None = None  # what reads values of steps; not of a layout
     is_part: bool = False  # one of several for a reply that has a line of the log itself
 
@@ -83,10 +83,10 @@ class Generation:
 class Generator:
     """Admits requests, prepares them off the event loop, and hands them to the engine's thread.
 
-    A request holds what it needs in a fixed order, and releases it in reverse: its bytes (gate/bodies.py), its place
-    (`place`), its model's slot (`ModelManager.use`), its running answers (`open`). One request takes one slot, however
-    many prompts it has: unloading a model waits for the users of its slot, and a second `use` waits for the unload to
-    end, so that a request with a slot per prompt would wait for itself (deadlock).
+    A request acquires its resources in a fixed order and releases them in reverse: body bytes (gate/request_body.py),
+    admission (`admit`), the model's slot (`ModelManager.use`), running answers (`open`). One request takes one slot for
+    all its prompts. Unloading a model waits for the users of its slot, and a second `use` waits for the unload: with
+    one slot per prompt, a request would deadlock.
     """
 
     def __init__(self, settings: Settings, models: ModelManager, stats: Stats, meter: Meter | None = None) -> None:
@@ -95,12 +95,12 @@ class Generator:
         self._models = models
         self._stats = stats
         self._notifier: LoopNotifier | None = None
-        self._running: set[Running] = set()
+        self._running: set[RunningRequest] = set()
         self._defaults = settings.defaults()  # of models without a preset
         self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # of requests that name none
         self.slots = SlotTable(self.max_concurrent)
         self.admission = Admission(self.max_concurrent, settings.max_queue)
-        self.turns = ReadingTurns(self.admission)
+        self.read_ahead_tasks = ReadAheadTasks(self.admission)
         # Images are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
         # with images would hold up the ones with text alone.
         self.media_pool = ThreadPoolExecutor(_DECODING, "woolly-media")
@@ -114,69 +114,69 @@ class Generator:
         return max((llm.engine.scheduler.max_running for llm in loaded), default=_DEFAULT_CONCURRENT)
 
     @property
-    def running(self) -> tuple[Running, ...]:
+    def running(self) -> tuple[RunningRequest, ...]:
         """Returns the requests that the engine has at present."""
         return tuple(self._running)
 
     def stop(self) -> None:
         """Cancels all running requests; their readers get a 503."""
-        self.turns.give_way()
+        self.read_ahead_tasks.cancel_all()
         for running in self.running:
             running.cancel()
 
     @contextmanager
-    def place(self, n: int = 1, *, n_prompts: int = 1) -> Iterator[Admitted]:
+    def admit(self, n: int = 1, *, n_prompts: int = 1) -> Iterator[Admitted]:
         """Holds room for n answers to each prompt; taken before any work is done for them.
 
         ApiError 429 or 503 at once if there is none, or the account has reached a limit; 400 if the server could never
         hold as many.
         """
-        with self.admission.place(n, self._stats.seconds_per_answer, n_prompts=n_prompts) as admitted:
+        with self.admission.admit(n, self._stats.seconds_per_answer, n_prompts=n_prompts) as admitted:
             self.meter.admit(current_account.get())
-            self.turns.give_way()
+            self.read_ahead_tasks.cancel_all()
             yield admitted
 
     @asynccontextmanager
     async def open(
-        self, generation: Generation, place: Admitted | None = None, slot: LoadedModel | None = None
-    ) -> AsyncIterator[Running]:
+        self, generation: GenerationRequest, admitted: Admitted | None = None, slot: LoadedModel | None = None
+    ) -> AsyncIterator[RunningRequest]:
         """Runs a request while the block runs; cancels what has not finished at its end.
 
-        The caller holds `place` and `slot` until then; if None, `open` takes them. Pass the same slot when opening
+        The caller holds `admitted` and `slot` until then; if None, `open` takes them. Pass the same slot when opening
         several: with one slot each, unloading waits for the first while the second waits for the unload (deadlock).
         ApiError 400 for a request that cannot be served.
         """
-        async with AsyncExitStack() as held:
-            if place is None:
-                place = held.enter_context(self.place(generation.params.n))
+        async with AsyncExitStack() as stack:
+            if admitted is None:
+                admitted = stack.enter_context(self.admit(generation.params.n))
             if slot is None:
-                slot = await held.enter_async_context(self._models.use(generation.model))
-            yield await held.enter_async_context(self._run(generation, place, slot))
+                slot = await stack.enter_async_context(self._models.use(generation.model))
+            yield await stack.enter_async_context(self._run(generation, admitted, slot))
 
-    async def as_named(self, chat: ChatRequest, model: str | None, slot: LoadedModel) -> ChatRequest:
+    async def with_derived_defaults(self, chat: ChatRequest, model: str | None, slot: LoadedModel) -> ChatRequest:
         """Returns the conversation with the defaults of a derived model: system prompt, reasoning."""
         made = await self._models.find_derived(model)
-        return with_system(made, self._as_thinking(chat, slot, reasoning_of(made)))
+        return with_system(made, self._with_reasoning(chat, slot, reasoning_of(made)))
 
     async def lay_out(self, chat: ChatRequest, slot: LoadedModel) -> Layout:
         """Returns the conversation as the model's template lays it out, off the event loop."""
-        llm, asked = slot.model, self.as_set(chat, slot)
+        llm, asked = slot.model, self.with_server_defaults(chat, slot)
         pool = self.media_pool if has_media(asked.messages) else None
-        return await run_held(lay_out, asked, llm.template, llm.tokenizer, self.modalities_of(llm), pool=pool)
+        return await run_in_thread(lay_out, asked, llm.template, llm.tokenizer, self.modalities_of(llm), pool=pool)
 
     def modalities_of(self, llm: LLM) -> Modalities | None:
         """Returns by what a model sees, with the server's rule of addresses; None if it sees nothing."""
         modalities = llm.modalities
         return None if modalities is None else replace(modalities, allows_remote=self._settings.allow_remote_images)
 
-    def as_set(self, chat: ChatRequest, slot: LoadedModel) -> ChatRequest:
+    def with_server_defaults(self, chat: ChatRequest, slot: LoadedModel) -> ChatRequest:
         """Returns the conversation with what the server's settings and the model's preset say if the request does not.
 
         A switch of --chat-template-kwargs that the template does not read is left out: models have different ones.
         """
         settings, llm, wanted = self._settings, slot.model, chat.reasoning
         template = llm.template.for_tools if chat.tools.mode != "none" else llm.template
-        chat = self._as_thinking(chat, slot, settings.reasoning)
+        chat = self._with_reasoning(chat, slot, settings.reasoning)
         effort, is_split, variables = chat.reasoning.effort, wanted.is_split, dict(chat.variables)
         if is_split is None:
             is_split = settings.reasoning_format != "none"
@@ -192,7 +192,7 @@ class Generator:
         )
         return with_system(llm.preset, asked)
 
-    def _as_thinking(self, chat: ChatRequest, slot: LoadedModel, reasoning: str) -> ChatRequest:
+    def _with_reasoning(self, chat: ChatRequest, slot: LoadedModel, reasoning: str) -> ChatRequest:
         """Returns the conversation with reasoning on or off, unless it says so itself or the word is auto."""
         if reasoning == "auto" or chat.reasoning.effort is not None or "enable_thinking" in chat.variables:
             return chat
@@ -221,18 +221,20 @@ class Generator:
             self._notifier = LoopNotifier()
         return self._notifier
 
-    async def prepare(self, generation: Generation, slot: LoadedModel) -> list[Request]:
+    async def prepare(self, generation: GenerationRequest, slot: LoadedModel) -> list[Request]:
         """Returns the engine's requests, which are not queued yet; prepared off the event loop."""
         with _cancelled_if_closed(slot.model):
-            return await run_held(self._prepare, slot.model, self._scaled(generation, slot))
+            return await run_in_thread(self._prepare, slot.model, self._scaled(generation, slot))
 
     @asynccontextmanager
-    async def _run(self, generation: Generation, place: Admitted, slot: LoadedModel) -> AsyncIterator[Running]:
+    async def _run(
+        self, generation: GenerationRequest, admitted: Admitted, slot: LoadedModel
+    ) -> AsyncIterator[RunningRequest]:
         llm, account, noted = slot.model, current_account.get(), answers.get()
         requests = await self.prepare(generation, slot)
         requests[0].reports_progress = generation.reports_progress
-        running = Running(
-            llm.driver, llm.tokenizer, slot.info, requests, self.notifier, place.arrived, generation.owner
+        running = RunningRequest(
+            llm.driver, llm.tokenizer, slot.info, requests, self.notifier, admitted.arrived, generation.owner
         )
         running.id_slot = self.slots.assign(generation.id_slot)
         self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
@@ -248,12 +250,12 @@ class Generator:
                 watch.cancel()
             self._running.discard(running)
             running.cancel()
-            self._settle(generation, running)
+            self._finish(generation, running)
             usage = running.usage()
-            self.meter.charge(account, running.model.name, usage, n_requests=0 if place.is_counted else 1)
-            place.is_counted = True
+            self.meter.charge(account, running.model.name, usage, n_requests=0 if admitted.is_counted else 1)
+            admitted.is_counted = True
             note_answer(noted, model=running.model.name, reasons=running.reasons(), **usage, **running.timings())
-            if running.lost_its_file:
+            if running.is_file_changed:
                 self._models.discard(slot)
 
     def check_characters(self, llm: LLM, values: Iterable[Any]) -> None:
@@ -271,13 +273,13 @@ class Generator:
     async def count_tokens(self, layout: Layout, slot: LoadedModel) -> int:
         """Returns the tokens of a layout, counted off the event loop; errors as `check_text`."""
         self.check_text(slot.model, layout.text)
-        return await run_held(slot.model.count_tokens, layout)
+        return await run_in_thread(slot.model.count_tokens, layout)
 
     def _max_prompt(self, llm: LLM) -> int:
         """Returns the most tokens that a prompt may have."""
         return min(self._settings.max_prompt or llm.ctx, llm.ctx)
 
-    def _settle(self, generation: Generation, running: Running) -> None:
+    def _finish(self, generation: GenerationRequest, running: RunningRequest) -> None:
         usage, timings = running.usage(), running.timings()
         first = running.requests[0]
         kept = first.context[: max(len(first.prompt), len(first.context) - 1)]  # the last token was never computed
@@ -286,7 +288,7 @@ class Generator:
             (None, False) if first.multimodal is None else (first.digests, first.multimodal.n_source > 0)
         )
         name, owner = running.model.name, generation.owner
-        self.slots.keep(running.id_slot, name, owner, kept, first.salt, digests, has_source=has_source)
+        self.slots.record(running.id_slot, name, owner, kept, first.salt, digests, has_source=has_source)
         longest = max(len(request.output) for request in running.requests)
         self._stats.answered(running.model.name, running.reasons(), usage, timings, running.queue_seconds, longest)
         drafted = [(request.n_drafted, request.n_accepted) for request in running.requests]
@@ -309,17 +311,17 @@ class Generator:
             for request in running.requests:
                 self._log_text(generation, "answer", request.text)
 
-    def _log_text(self, generation: Generation, what: str, text: str) -> None:
+    def _log_text(self, generation: GenerationRequest, what: str, text: str) -> None:
         if self._settings.log_prompts:
             log.info(what, extra={"client": generation.client or None, "text": text})
 
-    def salt_of(self, owner: str) -> bytes:
+    def cache_salt(self, owner: str) -> bytes:
         """Returns what separates the prefixes of clients: how much of a prompt was cached tells what others sent."""
         if self._settings.shares_prefixes or not owner:
             return b""
         return hashlib.blake2b(owner.encode(), digest_size=20, person=b"woolly prefixes").digest()
 
-    def _scaled(self, generation: Generation, slot: LoadedModel) -> Generation:
+    def _scaled(self, generation: GenerationRequest, slot: LoadedModel) -> GenerationRequest:
         """Returns a request with the server's scales of the adapters, if it says nothing about them."""
         layout = generation.prompt if isinstance(generation.prompt, Layout) else None
         params = generation.params if layout is None else layout.params
@@ -329,21 +331,23 @@ class Generator:
         prompt = generation.prompt if layout is None else replace(layout, params=params)
         return replace(generation, params=params, prompt=prompt)
 
-    def _prepare(self, llm: LLM, generation: Generation) -> list[Request]:
+    def _prepare(self, llm: LLM, generation: GenerationRequest) -> list[Request]:
         """Tokenizes and checks; on a thread of the pool, because a long prompt takes a while."""
         prompt, most, constraints = generation.prompt, self._max_prompt(llm), generation.token_constraints
         options = {
             "score_only": generation.score_only,
-            "salt": self.salt_of(generation.owner),
-            "priority": urgency.get(),  # the thread has the context of its task
-            "group": turn.get(),
+            "salt": self.cache_salt(generation.owner),
+            "priority": request_priority.get(),  # the thread has the context of its task
+            "group": fairness_group.get(),
         }
         if not isinstance(prompt, tuple):
             self.check_text(llm, prompt if isinstance(prompt, str) else prompt.text)
         if isinstance(prompt, Layout):
             layout = replace(prompt, params=constraints.bind(prompt.params, llm.tokenizer))
-            _check_length(f"has {len(generation.before)} tokens", len(generation.before), most)
-            requests = llm.prepare_layout(layout, generation.before, partial(constraints.cut, most=most), **options)
+            _check_length(f"has {len(generation.context_ids)} tokens", len(generation.context_ids), most)
+            requests = llm.prepare_layout(
+                layout, generation.context_ids, partial(constraints.cut, most=most), **options
+            )
         else:
             if isinstance(prompt, str):
                 prompt = tuple(llm.tokenize(prompt))

@@ -21,7 +21,7 @@ from woolly.serving.accounts.account import current_account
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed, to_api_error
 from woolly.serving.gate.identity import client_of
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.threads import run_held, start_task
+from woolly.serving.generation.threads import run_in_thread, start_task
 from woolly.serving.model_manager.catalog import Capability, ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.logs import log
@@ -71,18 +71,18 @@ async def run_pooling(
     models: ModelManager = state.models
     if "embedding" in can and state.settings.pooling is not None:
         can = (*can, "completion")  # with a pooling, a model that writes makes vectors, too
-    async with AsyncExitStack() as held:
-        place = held.enter_context(generator.place())
+    async with AsyncExitStack() as stack:
+        admitted = stack.enter_context(generator.admit())
         info = await _find(models, model, can)
-        slot = await held.enter_async_context(models.use(info))
+        slot = await stack.enter_async_context(models.use(info))
         loaded = time.monotonic()
         llm = slot.model
         try:
             gone = threading.Event()
             given_up.set(gone.is_set)
-            job = await run_held(prepare, llm, give_up=gone.set)
+            job = await run_in_thread(prepare, llm, on_cancel=gone.set)
             await _wait(llm, job, state.settings.request_timeout)
-            result = await run_held(finish, llm, job)
+            result = await run_in_thread(finish, llm, job)
         except RequestError as error:
             if llm.is_closed:
                 raise answer_cancelled() from None
@@ -92,7 +92,7 @@ async def run_pooling(
                 raise
             models.discard(slot)
             raise model_changed() from error
-        seconds = time.monotonic() - place.arrived
+        seconds = time.monotonic() - admitted.arrived
         generator.meter.charge(current_account.get(), info.name, {"prompt_tokens": job.n_tokens})
         state.stats.read(len(job.texts), job.n_tokens, job.n_batches, seconds)
         log.info(
@@ -106,7 +106,7 @@ async def run_pooling(
             },
         )
         cut = tuple(index for index, n in enumerate(job.n_cut) if n)
-        return PoolingResult(result, slot.info, job.n_tokens, cut, loaded - place.arrived, seconds)
+        return PoolingResult(result, slot.info, job.n_tokens, cut, loaded - admitted.arrived, seconds)
 
 
 async def _find(models: ModelManager, name: str | None, can: Sequence[Capability]) -> ModelInfo:

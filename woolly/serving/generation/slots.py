@@ -1,4 +1,4 @@
-"""The SlotTable: what each slot last held, for clients that keep to a slot as llama-server's do.
+"""The SlotTable: what each slot last contents, for clients that keep to a slot as llama-server's do.
 
 A slot is a number that a request names or is given. The cache itself belongs to all requests: a slot only remembers the
 tokens of its last request, which is what saving, restoring and erasing are about.
@@ -13,8 +13,8 @@ from woolly.serving.errors import invalid_param
 
 
 @dataclass(frozen=True)
-class HeldSlot:
-    """The tokens that a slot last held."""
+class SlotContents:
+    """The tokens that a slot last contents."""
 
     model: str = ""
     owner: str = ""
@@ -29,15 +29,15 @@ class SlotTable:
 
     def __init__(self, n_slots: Callable[[], int]) -> None:
         self._n_slots = n_slots
-        self._held: list[HeldSlot] = []
+        self._contents: list[SlotContents] = []
         self._order: list[int] = []  # least recently used first
 
     def __len__(self) -> int:
         """Returns the number of slots; one that was there stays."""
-        while len(self._held) < self._n_slots():
-            self._order.insert(0, len(self._held))
-            self._held.append(HeldSlot())
-        return len(self._held)
+        while len(self._contents) < self._n_slots():
+            self._order.insert(0, len(self._contents))
+            self._contents.append(SlotContents())
+        return len(self._contents)
 
     def assign(self, wanted: int = -1) -> int:
         """Returns the slot of a request: the one it wants, or the least recently used one. ApiError 400 beyond all."""
@@ -48,7 +48,7 @@ class SlotTable:
         self._order.append(slot)
         return slot
 
-    def keep(
+    def record(
         self,
         slot: int,
         model: str,
@@ -61,11 +61,11 @@ class SlotTable:
     ) -> None:
         """Remembers what a slot holds; `digests` of its pages are given if it had images, or an encoder's rows."""
         named = None if digests is None else tuple(digests)
-        self._held[slot] = HeldSlot(model, owner, tuple(tokens), salt, named, has_source)
+        self._contents[slot] = SlotContents(model, owner, tuple(tokens), salt, named, has_source)
 
-    def held(self, slot: int, owner: str) -> HeldSlot:
+    def contents(self, slot: int, owner: str) -> SlotContents:
         """Returns what a slot holds; nothing if it is another client's. ApiError 400 for a slot that is not there."""
         if not 0 <= slot < len(self):
             raise invalid_param("id_slot", f"it is {slot}; this server has slots 0 to {len(self) - 1}")
-        held = self._held[slot]
-        return held if held.owner == owner else HeldSlot()
+        contents = self._contents[slot]
+        return contents if contents.owner == owner else SlotContents()

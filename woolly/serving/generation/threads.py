@@ -15,13 +15,13 @@ from woolly.machine.child import abandoned
 T = TypeVar("T")
 
 
-async def run_held(
-    function: Callable[..., T], *args: Any, give_up: Callable[[], None] | None = None, pool: Executor | None = None
+async def run_in_thread(
+    function: Callable[..., T], *args: Any, on_cancel: Callable[[], None] | None = None, pool: Executor | None = None
 ) -> T:
     """Returns what a function returns, run on a thread of the pool; by default that of all requests.
 
     A thread cannot be cancelled. If the caller is, it still waits for the thread, so that its place, its bytes and its
-    model stay taken as long as the thread uses them. `give_up` is called then: the function may look whether it was.
+    model stay taken as long as the thread uses them. `on_cancel` is called then: the function may look whether it was.
     Children that the thread waits for are killed then.
     """
     # With the context of the task, as asyncio.to_thread runs it, which knows no other pool.
@@ -33,8 +33,8 @@ async def run_held(
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         left.set()
-        if give_up is not None:
-            give_up()
+        if on_cancel is not None:
+            on_cancel()
         while not work.done():
             try:
                 await asyncio.wait([work])
@@ -49,7 +49,7 @@ async def run_held(
         del work, run
 
 
-class Shared(Generic[T]):
+class SharedTask(Generic[T]):
     """Work that runs once for all callers that ask while it runs, and continues if one of them is cancelled.
 
     For work on a thread of the pool: it holds one thread, however many callers there are.

@@ -41,7 +41,7 @@ from woolly.serving.gate.prefix import PrefixMiddleware
 from woolly.serving.gate.rate_limits import KeyGuessLimiter, RateLimiter, RateLimitMiddleware
 from woolly.serving.gate.request_body import BodyBudget, BodyMiddleware
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.kept_streams import KeptStreams
+from woolly.serving.generation.resumable_streams import ResumableStreams
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.health import Health, health_router
 from woolly.serving.observability.kept_requests import KeptRequests
@@ -122,7 +122,7 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     app.state.meter = meter = Meter(ledger=None if usage is None else Ledger(usage))
     app.state.models = ModelManager(settings)
     app.state.generator = generator = Generator(settings, app.state.models, stats, meter)
-    app.state.streams = KeptStreams()
+    app.state.streams = ResumableStreams()
     app.state.batches = BatchWorker(app, BatchStore(settings.batches_path, settings.max_files_bytes))
     app.state.health = Health()
     app.state.health.find_fault = app.state.models.device_failures.first_message

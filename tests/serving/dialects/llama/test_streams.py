@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
-from woolly.serving.generation import kept_streams
+from woolly.serving.generation import resumable_streams
 from woolly.serving.model_manager import manager
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 12, "stream": True, "temperature": 0}
@@ -51,7 +51,7 @@ def test_stream_belongs_to_the_client_that_requested_it(app_with):
 
 
 def test_client_cannot_evict_the_stream_of_another(app_with, monkeypatch):
-    monkeypatch.setattr(kept_streams, "_MAX_STREAMS", 4)
+    monkeypatch.setattr(resumable_streams, "_MAX_STREAMS", 4)
     place = {"conv_id": "talk::org/model"}
     with app_with(api_key=("one", "two")) as client:
         one, two = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
@@ -68,12 +68,12 @@ def test_clock_change_drops_no_stream(app_with, monkeypatch):
     with app_with() as client:
         client.post("/v1/chat/completions", json=ASKED, headers=NAMED)
         ahead = time.time() + 10**6
-        monkeypatch.setattr(kept_streams.time, "time", lambda: ahead)
+        monkeypatch.setattr(resumable_streams.time, "time", lambda: ahead)
         assert client.get("/v1/stream", params={"conv_id": "talk::org/model"}).status_code == 200
 
 
 def test_failed_stream_creation_leaves_nothing_behind(app_with, monkeypatch):
-    monkeypatch.setattr(kept_streams, "_MAX_STREAMS", 0)
+    monkeypatch.setattr(resumable_streams, "_MAX_STREAMS", 0)
     pop_all, popped = AsyncExitStack.pop_all, []
     # A stack that nobody closes stays alive, so that the garbage collector does not close it.
     monkeypatch.setattr(AsyncExitStack, "pop_all", lambda self: popped.append(pop_all(self)) or popped[-1])

@@ -7,7 +7,7 @@ import pytest
 
 from woolly.llm.pooling import given_up
 from woolly.llm.text_ids import TextEncoder
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.threads import run_in_thread
 from woolly.tokens.tokenizer import Tokenizer
 
 LONG = "a " * 400_000  # characters; the models take 512 tokens
@@ -137,7 +137,7 @@ def test_preparation_stops_when_the_client_leaves(readers):
 
         async def leave():
             given_up.set(gone.is_set)
-            work = asyncio.ensure_future(run_held(llm.prepare_embedding, ["a"] * 100, give_up=gone.set))
+            work = asyncio.ensure_future(run_in_thread(llm.prepare_embedding, ["a"] * 100, on_cancel=gone.set))
             while not is_begun.is_set():
                 await asyncio.sleep(0.01)
             work.cancel()

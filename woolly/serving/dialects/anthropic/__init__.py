@@ -7,7 +7,7 @@ from woolly.llm import ChatChunk
 from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.anthropic import batches, replies, routes
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.events import named_event
+from woolly.serving.generation.sse import named_sse_event
 from woolly.serving.observability.logs import request_id
 from woolly.serving.router import APIRouter
 
@@ -53,7 +53,7 @@ class Anthropic(ChatDialect):
 
     def error_frame(self, error: ApiError) -> bytes:
         """Returns the event that ends a stream with an error."""
-        return named_event(self.error(error))
+        return named_sse_event(self.error(error))
 
     def frames(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
         """Yields server-sent events."""

@@ -20,7 +20,7 @@ from woolly.serving.dialects.answer import json_bytes
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.gate.identity import owner_of
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -58,7 +58,7 @@ async def create_batch(body: MessageBatchBody, request: Request) -> Data:
         if one.custom_id in seen:
             raise invalid_param(f"requests.{i}.custom_id", f"{one.custom_id!r} is there twice; each must be unique")
         seen.add(one.custom_id)
-    data = await run_held(_rows, body)
+    data = await run_in_thread(_rows, body)
     batch = await worker_of(request).add_rows(owner_of(request), MESSAGES, data, len(seen))
     return _shown(batch, request)
 
@@ -124,7 +124,7 @@ async def delete_batch(id: str, request: Request) -> Data:
     worker = worker_of(request)
     batch = await _found(id, request)
     async with worker.changing:
-        await run_held(worker.store.delete_batch, owner_of(request), batch["id"])
+        await run_in_thread(worker.store.delete_batch, owner_of(request), batch["id"])
     return {"id": id, "type": "message_batch_deleted"}
 
 

@@ -14,7 +14,7 @@ from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.arguments import Arguments
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.sealed import seal
-from woolly.serving.generation.events import named_event
+from woolly.serving.generation.sse import named_sse_event
 
 Data = dict[str, Any]
 
@@ -120,14 +120,14 @@ class Blocks:
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yields server-sent events, and pings while there are none."""
-    return with_heartbeats(_frames(chunks, head), lambda: named_event({"type": "ping"}))
+    return with_heartbeats(_frames(chunks, head), lambda: named_sse_event({"type": "ping"}))
 
 
 async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
-    yield named_event({"type": "message_start", "message": _message(head)})
+    yield named_sse_event({"type": "message_start", "message": _message(head)})
     async for data in _stream(chunks, head):
-        yield named_event(data)
-    yield named_event({"type": "message_stop"})
+        yield named_sse_event(data)
+    yield named_sse_event({"type": "message_stop"})
 
 
 async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:

@@ -32,7 +32,7 @@ async def messages(body: MessagesBody, request: Request) -> Response:
     defaults = await generator.defaults_for(body.model)
     params = body.params(defaults)
     with ExitStack() as during:
-        place = during.enter_context(generator.place(params.n))
+        admitted = during.enter_context(generator.admit(params.n))
         edited = await _edited(body, request)
         chat = body.to_chat(params, None if edited is None else edited.messages)
         thinking = body.thinking
@@ -51,7 +51,7 @@ async def messages(body: MessagesBody, request: Request) -> Response:
             form=form,
             score_only=body.max_tokens == 0,
             during=during,
-            place=place,
+            admitted=admitted,
         )
     reply.headers["request-id"] = request_id.get()
     return reply

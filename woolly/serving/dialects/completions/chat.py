@@ -18,7 +18,7 @@ from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, chat_logprobs, prompt_logprobs
 from woolly.serving.dialects.heartbeat import with_heartbeats
-from woolly.serving.generation.events import TextFrame, event
+from woolly.serving.generation.sse import TextFrame, sse_event
 from woolly.serving.generation.token_constraints import UNCONSTRAINED, TokenConstraints
 
 DONE = "[DONE]"
@@ -187,14 +187,14 @@ def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterato
     """
     envelope = Envelope("chatcmpl", "chat.completion.chunk", head.running)
     empty = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
-    beat = event(envelope.around([empty], **head.form.more))
+    beat = sse_event(envelope.around([empty], **head.form.more))
     return with_heartbeats(_frames(chunks, head, envelope), lambda: beat)
 
 
 async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext, envelope: Envelope) -> AsyncIterator[bytes]:
     async for chunk in _stream(chunks, head, envelope):
-        yield chunk if isinstance(chunk, bytes) else event(chunk)
-    yield event(DONE)
+        yield chunk if isinstance(chunk, bytes) else sse_event(chunk)
+    yield sse_event(DONE)
 
 
 async def _stream(
@@ -219,7 +219,7 @@ async def _stream(
         return envelope.around([choice], **{**always, **timed, **used})
 
     def text_frame(index: int, text: str) -> bytes:
-        return event(chunk_of(index, {"content": text}))
+        return sse_event(chunk_of(index, {"content": text}))
 
     for index in range(len(choices)):
         ids = _of_prompt(head) if index == 0 and form.has_token_ids else {}

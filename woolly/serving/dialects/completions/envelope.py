@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from woolly import __version__
-from woolly.serving.generation.running import Running
+from woolly.serving.generation.running_request import RunningRequest
 
 BUILD = f"b{__version__}-woolly"  # clients of llama-server read a build number after the b
 
@@ -16,7 +16,7 @@ BUILD = f"b{__version__}-woolly"  # clients of llama-server read a build number 
 class Envelope:
     """The id, kind, time and model of one reply."""
 
-    def __init__(self, prefix: str, kind: str, running: Running) -> None:
+    def __init__(self, prefix: str, kind: str, running: RunningRequest) -> None:
         """`prefix` is of the id, `kind` the `object`. The request is known by the id as long as it runs."""
         running.reply_id = f"{prefix}-{secrets.token_urlsafe(22)}"
         self._fields: dict[str, Any] = {
@@ -32,7 +32,7 @@ class Envelope:
         return {**self._fields, "choices": list(choices), **more}
 
 
-def usage_of(runnings: Sequence[Running]) -> dict[str, Any]:
+def usage_of(runnings: Sequence[RunningRequest]) -> dict[str, Any]:
     """Returns the tokens of one request or of several."""
     each = [running.usage() for running in runnings]
     n_prompt = sum(usage["prompt_tokens"] for usage in each)
@@ -45,6 +45,6 @@ def usage_of(runnings: Sequence[Running]) -> dict[str, Any]:
     }
 
 
-def timings_of(runnings: Sequence[Running]) -> dict[str, float]:
+def timings_of(runnings: Sequence[RunningRequest]) -> dict[str, float]:
     """Returns the timings of one request; of several, those of the last to end."""
     return max((running.timings() for running in runnings), key=lambda timings: timings.get("predicted_ms", 0.0))

@@ -28,10 +28,10 @@ from woolly.serving.dialects.completions.logprobs import (
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.gate.identity import client_of, owner_of
-from woolly.serving.generation.events import TextFrame, event
-from woolly.serving.generation.generator import Generation, Generator
-from woolly.serving.generation.running import Running
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.generator import GenerationRequest, Generator
+from woolly.serving.generation.running_request import RunningRequest
+from woolly.serving.generation.sse import TextFrame, sse_event
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.model_manager.loaded_model import LoadedModel
 
 
@@ -39,18 +39,18 @@ async def text_completions(body: CompletionBody, request: Request) -> Response:
     """Continues one prompt or several; with `echo` and `logprobs`, scores them."""
     body.check()
     generator: Generator = request.app.state.generator
-    async with AsyncExitStack() as held:
+    async with AsyncExitStack() as stack:
         params = _params(body, await generator.defaults_for(body.model))
-        place = held.enter_context(generator.place(body.n or 1, n_prompts=len(body.prompts)))
-        slot = await held.enter_async_context(request.app.state.models.use(body.model))
+        admitted = stack.enter_context(generator.admit(body.n or 1, n_prompts=len(body.prompts)))
+        slot = await stack.enter_async_context(request.app.state.models.use(body.model))
         generations = [_generation(prompt, body, params, request) for prompt in await _prompts(body, generator, slot)]
-        runnings = [await held.enter_async_context(generator.open(one, place, slot)) for one in generations]
+        runnings = [await stack.enter_async_context(generator.open(one, admitted, slot)) for one in generations]
         if body.stream:
             dialect = request.app.state.dialects.of(request.url.path)
             envelope = Envelope("cmpl", "text_completion", runnings[0])
-            beat = event(envelope.around([_choice(0, "", None, None)]))
+            beat = sse_event(envelope.around([_choice(0, "", None, None)]))
             return stream_reply(
-                dialect, with_heartbeats(_frames(body, runnings, envelope), lambda: beat), held.pop_all()
+                dialect, with_heartbeats(_frames(body, runnings, envelope), lambda: beat), stack.pop_all()
             )
         return json_reply(await _reply(body, runnings))
 
@@ -73,13 +73,13 @@ async def _prompts(body: CompletionBody, generator: Generator, slot: LoadedModel
     tokenizer = slot.model.tokenizer
     generator.check_characters(slot.model, [*body.prompts, suffix])
     texts = [prompt for prompt in body.prompts if isinstance(prompt, str)]
-    return await run_held(lambda: [tuple(fill_in(tokenizer, text, suffix)) for text in texts])
+    return await run_in_thread(lambda: [tuple(fill_in(tokenizer, text, suffix)) for text in texts])
 
 
 def _generation(
     prompt: str | tuple[int, ...], body: CompletionBody, params: SamplingParams, request: Request
-) -> Generation:
-    return Generation(
+) -> GenerationRequest:
+    return GenerationRequest(
         params,
         prompt,
         body.model,
@@ -93,7 +93,9 @@ def _generation(
 class _Text:
     """One text in progress: its prompt if that is echoed, and the continuation."""
 
-    def __init__(self, body: CompletionBody, running: Running, prompt: str | tuple[int, ...], index: int) -> None:
+    def __init__(
+        self, body: CompletionBody, running: RunningRequest, prompt: str | tuple[int, ...], index: int
+    ) -> None:
         """`index` is that among the n texts of the prompt."""
         self._tokenizer = running.tokenizer
         self._request = running.requests[index]
@@ -150,7 +152,7 @@ class _Text:
         return place_prompt(self._tokenizer, ids, (None, *self._request.prompt_logprobs), skips_first=is_added)
 
 
-def _texts(body: CompletionBody, runnings: Sequence[Running]) -> list[_Text]:
+def _texts(body: CompletionBody, runnings: Sequence[RunningRequest]) -> list[_Text]:
     """Returns the n texts of the first prompt, then those of the second, and so on."""
     return [
         _Text(body, running, prompt, index)
@@ -159,7 +161,7 @@ def _texts(body: CompletionBody, runnings: Sequence[Running]) -> list[_Text]:
     ]
 
 
-async def _reply(body: CompletionBody, runnings: Sequence[Running]) -> dict[str, Any]:
+async def _reply(body: CompletionBody, runnings: Sequence[RunningRequest]) -> dict[str, Any]:
     texts = _texts(body, runnings)
     ended = await asyncio.gather(*(running.completion() for running in runnings))
     choices: list[dict[str, Any]] = []
@@ -173,14 +175,14 @@ async def _reply(body: CompletionBody, runnings: Sequence[Running]) -> dict[str,
     return envelope.around(choices, usage=usage_of(runnings), timings=timings_of(runnings))
 
 
-async def _frames(body: CompletionBody, runnings: Sequence[Running], envelope: Envelope) -> AsyncIterator[bytes]:
+async def _frames(body: CompletionBody, runnings: Sequence[RunningRequest], envelope: Envelope) -> AsyncIterator[bytes]:
     async for chunk in _chunks(body, runnings, envelope):
-        yield chunk if isinstance(chunk, bytes) else event(chunk)
-    yield event(DONE)
+        yield chunk if isinstance(chunk, bytes) else sse_event(chunk)
+    yield sse_event(DONE)
 
 
 async def _chunks(
-    body: CompletionBody, runnings: Sequence[Running], envelope: Envelope
+    body: CompletionBody, runnings: Sequence[RunningRequest], envelope: Envelope
 ) -> AsyncIterator[dict[str, Any] | bytes]:
     """Yields the chunks; those that differ in their text alone, as most do, as bytes."""
     always: dict[str, Any] = {"usage": None} if body.includes_usage else {}
@@ -192,7 +194,7 @@ async def _chunks(
     plain: dict[int, TextFrame] = {}
 
     def frame(index: int, text: str) -> bytes:
-        return event(envelope.around([_choice(index, text, None, None)], **always))
+        return sse_event(envelope.around([_choice(index, text, None, None)], **always))
 
     async for number, chunk in _merged(runnings):
         index = number * n_each + chunk.index
@@ -215,7 +217,7 @@ async def _chunks(
         yield envelope.around([], usage=usage_of(runnings), timings=timings_of(runnings))
 
 
-async def _merged(runnings: Sequence[Running]) -> AsyncIterator[tuple[int, Chunk]]:
+async def _merged(runnings: Sequence[RunningRequest]) -> AsyncIterator[tuple[int, Chunk]]:
     """Yields the chunks of all as they arrive; an exception of one ends all."""
     if len(runnings) == 1:
         async for chunk in runnings[0]:
@@ -223,7 +225,7 @@ async def _merged(runnings: Sequence[Running]) -> AsyncIterator[tuple[int, Chunk
         return
     arrived: asyncio.Queue[tuple[int, Chunk | Exception | None]] = asyncio.Queue()
 
-    async def read(number: int, running: Running) -> None:
+    async def read(number: int, running: RunningRequest) -> None:
         try:
             async for chunk in running:
                 arrived.put_nowait((number, chunk))

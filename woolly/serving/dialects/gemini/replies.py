@@ -14,7 +14,7 @@ from woolly.serving.dialects.arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.sealed import seal
-from woolly.serving.generation.events import event
+from woolly.serving.generation.sse import sse_event
 
 Data = dict[str, Any]
 _LOWEST = -9999.0  # of tokens that cannot come; JSON has no infinity
@@ -97,7 +97,7 @@ class _Candidate:
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yields server-sent events, and responses without a candidate while there are none."""
     frame = _Frame(head)
-    beat = event(frame.around([], {"promptTokenCount": head.running.n_prompt}))
+    beat = sse_event(frame.around([], {"promptTokenCount": head.running.n_prompt}))
     return with_heartbeats(_frames(chunks, head, frame), lambda: beat)
 
 
@@ -107,7 +107,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext, frame: _
         one = candidates[chunk.index]
         parts = one.push(chunk)
         if parts or one.finish is not None:
-            yield event(frame.around([_candidate(chunk.index, one, parts)], _usage(head, candidates)))
+            yield sse_event(frame.around([_candidate(chunk.index, one, parts)], _usage(head, candidates)))
 
 
 async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:

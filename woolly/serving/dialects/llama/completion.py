@@ -22,10 +22,10 @@ from woolly.serving.dialects.llama.parameters import CompletionBody, generation_
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.generation.admission import Admitted
-from woolly.serving.generation.events import event
-from woolly.serving.generation.generator import Generation, Generator
-from woolly.serving.generation.running import Running
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.generator import GenerationRequest, Generator
+from woolly.serving.generation.running_request import RunningRequest
+from woolly.serving.generation.sse import sse_event
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
@@ -55,15 +55,15 @@ async def answer(
         raise ApiError(
             400, "invalid_request", "several prompts cannot be streamed; send them one by one", param="stream"
         )
-    async with AsyncExitStack() as held:
-        place = held.enter_context(generator.place(params.n, n_prompts=len(prompts)))
-        slot = await held.enter_async_context(models.use(body.model))
+    async with AsyncExitStack() as stack:
+        admitted = stack.enter_context(generator.admit(params.n, n_prompts=len(prompts)))
+        slot = await stack.enter_async_context(models.use(body.model))
         generations = [await _generation(prompt, body, params, request, slot) for prompt in prompts]
         if body.stream:
             dialect = request.app.state.dialects.of(request.url.path)
-            running = await held.enter_async_context(generator.open(generations[0], place, slot))
-            return stream_reply(dialect, _events(running, body, params, request), held.pop_all())
-        replies = await _gather(request, generations, (place, slot), body, params)
+            running = await stack.enter_async_context(generator.open(generations[0], admitted, slot))
+            return stream_reply(dialect, _events(running, body, params, request), stack.pop_all())
+        replies = await _gather(request, generations, (admitted, slot), body, params)
     return JSONResponse(replies if many or params.n > 1 else replies[0])
 
 
@@ -73,7 +73,7 @@ async def _generation(
     params: SamplingParams,
     request: Request,
     slot: LoadedModel,
-) -> Generation:
+) -> GenerationRequest:
     """Returns the request for one prompt. Texts of a mixed prompt become ids; only the first part may get BOS."""
     whole: str | tuple[int, ...] | Layout
     if isinstance(prompt, str):
@@ -81,7 +81,7 @@ async def _generation(
     elif isinstance(prompt, MarkedPrompt):
         generator: Generator = request.app.state.generator
         modalities = generator.modalities_of(slot.model)
-        whole = await run_held(marked_layout, prompt, params, modalities, pool=generator.media_pool)
+        whole = await run_in_thread(marked_layout, prompt, params, modalities, pool=generator.media_pool)
     elif not callable(prompt) and all(isinstance(part, int) for part in prompt):
         whole = tuple(part for part in prompt if isinstance(part, int))
     else:
@@ -89,8 +89,8 @@ async def _generation(
         make = prompt if callable(prompt) else partial(_ids, prompt)
         llm = slot.model
         generator.check_characters(llm, body.model_dump(include=_TEXTS).values() if callable(prompt) else prompt)
-        whole = tuple(await run_held(make, llm.tokenizer))
-    return Generation(
+        whole = tuple(await run_in_thread(make, llm.tokenizer))
+    return GenerationRequest(
         model=body.model,
         prompt=whole,
         params=params,
@@ -111,7 +111,7 @@ def _ids(parts: Sequence[int | str], tokenizer: Tokenizer) -> tuple[int, ...]:
 
 async def _gather(
     request: Request,
-    generations: Sequence[Generation],
+    generations: Sequence[GenerationRequest],
     held: tuple[Admitted, LoadedModel],
     body: CompletionBody,
     params: SamplingParams,
@@ -119,7 +119,7 @@ async def _gather(
     """Runs all at once; the first that fails ends the others."""
     generator: Generator = request.app.state.generator
 
-    async def one(index: int, generation: Generation) -> list[dict[str, Any]]:
+    async def one(index: int, generation: GenerationRequest) -> list[dict[str, Any]]:
         async with generator.open(generation, *held) as running:
             completion = await running.completion()
             n_ctx = await _context(request, running)
@@ -138,7 +138,7 @@ async def _gather(
 
 
 async def _events(
-    running: Running, body: CompletionBody, params: SamplingParams, request: Request
+    running: RunningRequest, body: CompletionBody, params: SamplingParams, request: Request
 ) -> AsyncIterator[bytes]:
     n_predicted = [0] * params.n
     async for chunk in running:
@@ -146,22 +146,22 @@ async def _events(
         if chunk.n_computed is not None:
             for done, timings in running.advance(chunk.n_computed):
                 timed = {"timings": timings} if body.timings_per_token else {}
-                yield event({**_part(running, Chunk("", index=chunk.index), 0), "prompt_progress": done, **timed})
+                yield sse_event({**_part(running, Chunk("", index=chunk.index), 0), "prompt_progress": done, **timed})
         if chunk.text or chunk.logprobs:
             part = _part(running, chunk, n_predicted[chunk.index])
             if body.timings_per_token:
                 part["timings"] = running.timings()
             if body.n_probs:
                 part["completion_probabilities"] = _probabilities(chunk.logprobs, running.tokenizer, params)
-            yield event(part)
+            yield sse_event(part)
     completion = await running.completion()
     n_ctx = await _context(request, running)
     for i, choice in enumerate(completion.choices):
         # The text has been sent, piece by piece.
-        yield event({**_final(running, choice, body, params, i, n_ctx), "content": "", "tokens": []})
+        yield sse_event({**_final(running, choice, body, params, i, n_ctx), "content": "", "tokens": []})
 
 
-def _part(running: Running, chunk: Chunk, n_predicted: int) -> dict[str, Any]:
+def _part(running: RunningRequest, chunk: Chunk, n_predicted: int) -> dict[str, Any]:
     """Returns what a chunk of a stream says."""
     return {
         "index": chunk.index,
@@ -174,14 +174,14 @@ def _part(running: Running, chunk: Chunk, n_predicted: int) -> dict[str, Any]:
     }
 
 
-async def _context(request: Request, running: Running) -> int:
+async def _context(request: Request, running: RunningRequest) -> int:
     """Returns the context of the loaded model, in tokens."""
     models: ModelManager = request.app.state.models
     return (await models.get(running.model.name)).context_length
 
 
 def _final(
-    running: Running, choice: Completion, body: CompletionBody, params: SamplingParams, index: int, n_ctx: int
+    running: RunningRequest, choice: Completion, body: CompletionBody, params: SamplingParams, index: int, n_ctx: int
 ) -> dict[str, Any]:
     usage = running.usage()
     n_total = choice.n_prompt_tokens + len(choice.token_ids)
@@ -217,7 +217,7 @@ def _final(
     return _fields(reply, body.response_fields) if body.response_fields else reply
 
 
-def _never(running: Running, params: SamplingParams) -> dict[str, Any]:
+def _never(running: RunningRequest, params: SamplingParams) -> dict[str, Any]:
     """Returns the biases with those of the tokens that end an answer, if they are ruled out, as llama-server shows."""
     if not params.ignore_eos:
         return {}

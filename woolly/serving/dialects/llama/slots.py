@@ -19,8 +19,8 @@ from woolly.serving.dialects.llama.parameters import generation_settings
 from woolly.serving.dialects.llama.slot_files import read_slot, slot_path, write_slot
 from woolly.serving.errors import ApiError, feature_disabled, invalid_param
 from woolly.serving.gate.identity import client_of, owner_of
-from woolly.serving.generation.generator import Generation, Generator
-from woolly.serving.generation.slots import HeldSlot
+from woolly.serving.generation.generator import GenerationRequest, Generator
+from woolly.serving.generation.slots import SlotContents
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
@@ -86,7 +86,7 @@ async def _save(id_slot: int, request: Request, body: SlotFile, path: Path) -> d
     generator: Generator = request.app.state.generator
     started = time.monotonic()
     owner = owner_of(request)
-    held = generator.slots.held(id_slot, owner)
+    held = generator.slots.contents(id_slot, owner)
     if held.has_source:
         raise invalid_param(
             "id_slot", f"an encoder read the last request of slot {id_slot}, which a restore cannot go on from"
@@ -111,21 +111,21 @@ async def _restore(id_slot: int, request: Request, body: SlotFile, path: Path) -
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     owner = owner_of(request)
-    generator.slots.held(id_slot, owner)  # refuses a slot that is not there
+    generator.slots.contents(id_slot, owner)  # refuses a slot that is not there
     started = time.monotonic()
     salt = b""
     async with models.use(body.model) as slot:
         tokens, n_bytes = await asyncio.to_thread(read_slot, path, slot.info, owner, slot.model.tokenizer.n_vocab)
         if tokens:
             params = replace(await generator.defaults_for(slot.info.name), max_tokens=1, n=1)
-            generation = Generation(
+            generation = GenerationRequest(
                 params, tuple(tokens), slot.info.name, True, client=client_of(request), owner=owner, id_slot=id_slot
             )
-            with generator.place() as place:
-                async with generator.open(generation, place, slot) as running:
+            with generator.admit() as admitted:
+                async with generator.open(generation, admitted, slot) as running:
                     await running.completion()
                     salt = running.requests[0].salt
-    generator.slots.keep(id_slot, slot.info.name, owner, tokens, salt)
+    generator.slots.record(id_slot, slot.info.name, owner, tokens, salt)
     return {
         "id_slot": id_slot,
         "filename": body.filename,
@@ -140,15 +140,15 @@ async def _erase(id_slot: int, request: Request, body: SlotFile) -> dict[str, An
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     owner = owner_of(request)
-    held = generator.slots.held(id_slot, owner)
+    held = generator.slots.contents(id_slot, owner)
     n_erased = 0
     if held.tokens and (slot := models.ready(held.model)) is not None:
         n_erased = await asyncio.to_thread(slot.model.driver.call, partial(_forget, held))
-    generator.slots.keep(id_slot, "", owner, ())
+    generator.slots.record(id_slot, "", owner, ())
     return {"id_slot": id_slot, "n_erased": n_erased}
 
 
-def _forget(held: HeldSlot, engine: Engine) -> int:
+def _forget(held: SlotContents, engine: Engine) -> int:
     """Returns the number of tokens that left the cache; those after the last full page leave with all pages."""
     n_pages = engine.forget(held.tokens, held.salt, held.digests)
     return len(held.tokens) if n_pages == len(held.tokens) // PAGE_SIZE else n_pages * PAGE_SIZE

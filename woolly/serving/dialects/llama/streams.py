@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.gate.identity import owner_of
-from woolly.serving.generation.kept_streams import KeptStreams
+from woolly.serving.generation.resumable_streams import ResumableStreams
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -28,19 +28,19 @@ class Conversations(BaseModel):
 @router.get("/v1/stream", response_class=Response)
 async def read_stream(request: Request, conv_id: str, start: int = Query(0, ge=0, alias="from")) -> Response:
     """The stream of a conversation that was asked for with X-Conversation-Id, from a byte on, until it ends."""
-    streams: KeptStreams = request.app.state.streams
-    kept = streams.find(conv_id, owner_of(request))
-    if start < kept.n_lost:
-        raise invalid_param("from", f"the first {kept.n_lost} bytes of the stream are kept no longer")
-    if start > kept.n_bytes:
-        raise invalid_param("from", f"it is {start}; the stream has {kept.n_bytes} bytes so far")
-    return StreamingResponse(kept.read(start), media_type="text/event-stream")
+    streams: ResumableStreams = request.app.state.streams
+    stream = streams.find(conv_id, owner_of(request))
+    if start < stream.n_lost:
+        raise invalid_param("from", f"the first {stream.n_lost} bytes of the stream are kept no longer")
+    if start > stream.n_bytes:
+        raise invalid_param("from", f"it is {start}; the stream has {stream.n_bytes} bytes so far")
+    return StreamingResponse(stream.read(start), media_type="text/event-stream")
 
 
 @router.delete("/v1/stream", status_code=204, response_class=Response)
 async def stop_stream(request: Request, conv_id: str) -> Response:
     """Ends the stream of a conversation and forgets it; does nothing if there is none."""
-    streams: KeptStreams = request.app.state.streams
+    streams: ResumableStreams = request.app.state.streams
     streams.drop(conv_id, owner_of(request))
     return Response(status_code=204)
 
@@ -48,14 +48,14 @@ async def stop_stream(request: Request, conv_id: str) -> Response:
 @router.post("/v1/streams/lookup")
 async def look_up(body: Conversations, request: Request) -> list[dict[str, Any]]:
     """Which of these conversations have a stream that is kept."""
-    streams: KeptStreams = request.app.state.streams
+    streams: ResumableStreams = request.app.state.streams
     return [
         {
-            "conversation_id": kept.name,
-            "is_done": kept.ended is not None,
-            "total_bytes": kept.n_bytes,
-            "started_at": int(kept.started),
-            "completed_at": int(kept.ended or 0),
+            "conversation_id": stream.name,
+            "is_done": stream.ended is not None,
+            "total_bytes": stream.n_bytes,
+            "started_at": int(stream.started),
+            "completed_at": int(stream.ended or 0),
         }
-        for kept in streams.known(body.conversation_ids, owner_of(request))
+        for stream in streams.matching(body.conversation_ids, owner_of(request))
     ]

@@ -21,7 +21,7 @@ from woolly.serving.dialects.llama.marked import seen_prompt
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
 
@@ -74,7 +74,7 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, body.model_dump(include={*given, "tools"}).values())
         if given == ["content"]:
-            return await run_held(_tokens, slot.model, body)
+            return await run_in_thread(_tokens, slot.model, body)
         chat = None
         if body.messages is not None:
             choice = read_choice(body.tools, None, None)
@@ -87,10 +87,12 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
                 variables=body.chat_template_kwargs or {},
                 continue_final=body.continue_final_message,
             )
-            chat = generator.as_set(asked, slot)
+            chat = generator.with_server_defaults(asked, slot)
         pool = generator.media_pool if chat is not None and has_media(chat.messages) else None
         check = partial(generator.check_text, slot.model)
-        return await run_held(_counted, slot.model, body, chat, generator.modalities_of(slot.model), check, pool=pool)
+        return await run_in_thread(
+            _counted, slot.model, body, chat, generator.modalities_of(slot.model), check, pool=pool
+        )
 
 
 @router.post("/detokenize")
@@ -99,7 +101,7 @@ async def detokenize(body: Detokenize, request: Request) -> dict[str, str]:
     models: ModelManager = request.app.state.models
     generator: Generator = request.app.state.generator
     async with models.use(body.model) as slot, generator.texts:
-        text = await run_held(slot.model.detokenize, body.tokens)
+        text = await run_in_thread(slot.model.detokenize, body.tokens)
         return {"content": text, "prompt": text}
 
 
@@ -119,9 +121,9 @@ async def apply_template(body: Template, request: Request) -> dict[str, str]:
         generator.check_characters(slot.model, given.values())
         llm = slot.model
         render = partial(render_prompt, begins_answer=not is_open_end)
-        shown, modalities = generator.as_set(chat, slot), generator.modalities_of(llm)
+        shown, modalities = generator.with_server_defaults(chat, slot), generator.modalities_of(llm)
         pool = generator.media_pool if has_media(shown.messages) else None
-        return {"prompt": await run_held(render, shown, llm.template, llm.tokenizer, modalities, pool=pool)}
+        return {"prompt": await run_in_thread(render, shown, llm.template, llm.tokenizer, modalities, pool=pool)}
 
 
 def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from woolly.serving.dialects.vectors.bodies import RerankBody
 from woolly.serving.dialects.vectors.embeddings import embed_texts
 from woolly.serving.dialects.vectors.ranking import rank
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.model_manager.manager import ModelManager
 
 _Model = Annotated[
@@ -113,10 +113,10 @@ async def _answer(request: Request, body: _Answer, messages: tuple[Message, ...]
     if body.temperature is not None:
         params = replace(params, temperature=body.temperature)
     dialect = dialect_of(request)
-    async with AsyncExitStack() as held:
-        place = held.enter_context(generator.place())
+    async with AsyncExitStack() as stack:
+        admitted = stack.enter_context(generator.admit())
         chat = ChatRequest(messages, params, schema=body.json_schema)
-        head, chunks = await open_chat(held, request, dialect, chat, place, model=body.model, form=None)
+        head, chunks = await open_chat(stack, request, dialect, chat, admitted, model=body.model, form=None)
         return str((await dialect.whole(chunks, head))["text"])
 
 
@@ -142,7 +142,7 @@ async def _count(request: Request, body: CountBody) -> Mapping[str, Any]:
         chat = ChatRequest((Message("user", body.text),))
         async with generator.texts:
             layout = await lay_out_chat(generator, chat, slot, body.model)
-            n_message, n_text = await run_held(_lengths, slot.model, layout.text, body.text)
+            n_message, n_text = await run_in_thread(_lengths, slot.model, layout.text, body.text)
     return {"text_tokens": n_text, "message_tokens": n_message, "context": slot.model.ctx, "model": slot.info.name}
 
 

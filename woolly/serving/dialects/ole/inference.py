@@ -66,15 +66,15 @@ async def open_reply(
         raise invalid_param("n", "a session goes on with one answer")
     body.check()
     generator = connection.app.state.generator
-    async with AsyncExitStack() as held:
-        place = held.enter_context(generator.place(body.n or 1))
-        talk = await held.enter_async_context(conversation(connection, body.session_id, sent))
+    async with AsyncExitStack() as stack:
+        admitted = stack.enter_context(generator.admit(body.n or 1))
+        talk = await stack.enter_async_context(conversation(connection, body.session_id, sent))
         head, chunks = await open_chat(
-            held,
+            stack,
             connection,
             dialect_of(connection),
             body.to_chat(await generator.defaults_for(body.model or talk.model), talk.messages),
-            place,
+            admitted,
             model=body.model or talk.model,
             form=body.form(talk.session_id),
         )
@@ -85,8 +85,8 @@ async def _answer(body: InferenceBody, request: Request, sent: list[Message] | N
     if sent is None:
         return await text_completions(body.to_completion(), request)
     dialect = dialect_of(request)
-    async with AsyncExitStack() as held:
-        head, chunks = await held.enter_async_context(open_reply(request, body, sent))
+    async with AsyncExitStack() as stack:
+        head, chunks = await stack.enter_async_context(open_reply(request, body, sent))
         if body.stream:
-            return stream_reply(dialect, dialect.frames(chunks, head), held.pop_all())
+            return stream_reply(dialect, dialect.frames(chunks, head), stack.pop_all())
         return json_reply(await dialect.whole(chunks, head))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly.measure.live import Benchmarked, TestType, run_benchmark
 from woolly.serving.dialects.ole.figures import Bandwidth, engine_figures, memory_mb, optimizations
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.threads import Shared, run_held
+from woolly.serving.generation.threads import SharedTask, run_in_thread
 from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.metrics import Stats
@@ -46,12 +46,12 @@ async def stats(request: Request, model: str | None = None) -> dict[str, Any]:
     counted: Stats = state.stats
     models: ModelManager = state.models
     slot = models.ready(model, only_allowed=True)
-    looks: dict[str | None, Shared[Look]] = state.looks
+    looks: dict[str | None, SharedTask[Look]] = state.looks
     key = None if slot is None else slot.info.name
     if key not in looks:
         for gone in looks.keys() - {one.info.name for one in models.loaded_models}:
             del looks[gone]
-        looks[key] = Shared(partial(look_at, state, key))
+        looks[key] = SharedTask(partial(look_at, state, key))
     info, names, figures = await looks[key].get()
     shot = counted.snapshot(key)
     return {
@@ -102,7 +102,7 @@ async def look_at(state: Any, name: str | None) -> Look:
     rate = state.stats.snapshot(name)["predicted_tokens_per_second"]
     async with models.use(slot.info.name) as used:
         llm = used.model
-        figures = await run_held(lambda: engine_figures(llm, bandwidth.measured(llm), rate))
+        figures = await run_in_thread(lambda: engine_figures(llm, bandwidth.measured(llm), rate))
         return slot.info, optimizations(llm, settings), figures
 
 

@@ -24,7 +24,7 @@ from woolly.serving.dialects.ollama.options import read_options
 from woolly.serving.dialects.ollama.replies import Form, load_reply
 from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.gate.identity import check_admin, client_of, owner_of
-from woolly.serving.generation.generator import Generation, Generator
+from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.model_manager.catalog import ModelInfo
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.observability.logs import ignore
@@ -73,10 +73,10 @@ async def _continue(
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     dialect = dialect_of(request)
-    async with AsyncExitStack() as held:
-        place = held.enter_context(generator.place())
+    async with AsyncExitStack() as stack:
+        admitted = stack.enter_context(generator.admit())
         started = time.monotonic()
-        slot = await held.enter_async_context(models.use(info))
+        slot = await stack.enter_async_context(models.use(info))
         load_seconds = time.monotonic() - started
         bound = params if body.schema_wanted is None else replace(params, json_schema=body.schema_wanted)
         layout = Layout(body.prompt, bound, ToolChoice(), None, None, frozenset())
@@ -88,15 +88,15 @@ async def _continue(
         try:
             if body.context:
                 layout, before = await lay_out_turn(generator, body.to_chat(params), body.context, slot)
-            generation = Generation(
+            generation = GenerationRequest(
                 layout.params,
                 gap or layout,
                 info.name,
                 client=client_of(request),
                 owner=owner_of(request),
-                before=before,
+                context_ids=before,
             )
-            running = await held.enter_async_context(generator.open(generation, place, slot))
+            running = await stack.enter_async_context(generator.open(generation, admitted, slot))
         except RequestError as error:
             raise to_api_error(error, {"json_schema": "format", **dialect.fields}) from error
         reader = ChatReader(layout, running.requests)
@@ -105,7 +105,7 @@ async def _continue(
             (reader.read(chunk) async for chunk in running),
         )
         if body.stream is not False:
-            return stream_reply(dialect, dialect.frames(chunks, head), held.pop_all())
+            return stream_reply(dialect, dialect.frames(chunks, head), stack.pop_all())
         return json_reply(await dialect.whole(chunks, head))
 
 

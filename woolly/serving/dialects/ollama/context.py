@@ -16,7 +16,7 @@ from woolly.serving.model_manager.loaded_model import LoadedModel
 async def lay_out_turn(
     generator: Generator, chat: ChatRequest, context: Sequence[int], slot: LoadedModel
 ) -> tuple[Layout, tuple[int, ...]]:
-    """Returns the layout of the next turn alone, and the ids that come before it.
+    """Returns the layout of the next turn alone, and the ids that come context_ids it.
 
     A turn that stood alone would begin with the template's own system prompt. So it is laid out behind a marked answer,
     and what follows the mark is taken: the end of the earlier turn, then the new one.

@@ -26,7 +26,7 @@ from woolly.serving.dialects.openai.transcript_form import (
 )
 from woolly.serving.errors import ApiError, to_api_error
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -64,7 +64,7 @@ async def translate(request: Request) -> Response:
 
 async def _answer(request: Request, *, is_translation: bool) -> Response:
     state = request.scope["state"]
-    fields = await run_held(read_form, state.get("form_type", ""), await request.body(), "file and model")
+    fields = await run_in_thread(read_form, state.get("form_type", ""), await request.body(), "file and model")
     asked = fields.get("model", (None, b""))[1].decode("utf-8", "replace") or None
     name, has_timestamps = await find_audio_model(request, asked)
     if "file" in fields:  # before the check of timestamp options
@@ -77,10 +77,10 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
     dialect = dialect_of(request)
     generator: Generator = request.app.state.generator
     chat = await _chat(generator, form)
-    async with AsyncExitStack() as held:
-        place = held.enter_context(generator.place())
+    async with AsyncExitStack() as stack:
+        admitted = stack.enter_context(generator.admit())
         try:
-            head, chunks = await open_chat(held, request, dialect, chat, place, model=form.model, form=form)
+            head, chunks = await open_chat(stack, request, dialect, chat, admitted, model=form.model, form=form)
         except ApiError as error:
             if error.param == "file":
                 await check_takes_audio(request, form.model)  # an open model may lack the projector of its folder
@@ -88,7 +88,7 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
                 error.param = "file"
             raise
         if form.is_stream:
-            return stream_reply(dialect, frames(chunks, head), held.pop_all())
+            return stream_reply(dialect, frames(chunks, head), stack.pop_all())
         return await whole(chunks, head)
 
 

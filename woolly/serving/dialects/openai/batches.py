@@ -13,7 +13,7 @@ from woolly.serving.batches.worker import worker_of
 from woolly.serving.dialects.openai.files import shown, store_of
 from woolly.serving.dialects.parameters import Metadata
 from woolly.serving.gate.identity import owner_of
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -67,7 +67,7 @@ async def get_batch(id: str, request: Request) -> dict[str, Any]:
 async def delete_batch(id: str, request: Request) -> dict[str, Any]:
     """Delete a batch that has ended; its files stay."""
     async with worker_of(request).changing:
-        await run_held(store_of(request).delete_batch, owner_of(request), id)
+        await run_in_thread(store_of(request).delete_batch, owner_of(request), id)
     return {"id": id, "object": "batch", "deleted": True}
 
 

@@ -15,7 +15,7 @@ from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import Reply
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
-from woolly.serving.generation.events import event
+from woolly.serving.generation.sse import sse_event
 
 
 class TranscriptUsage(Reply):
@@ -65,7 +65,7 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Respons
 
 def frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[bytes]:
     """Yield server-sent events: text deltas, then the full text; empty deltas as heartbeats."""
-    beat = event(_delta(""))
+    beat = sse_event(_delta(""))
     return with_heartbeats(_frames(chunks, head), lambda: beat)
 
 
@@ -76,10 +76,10 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Async
         for one in chunk.events:
             if isinstance(one, Text):
                 texts.append(one.text)
-                yield event(_delta(one.text))
+                yield sse_event(_delta(one.text))
         reason = _reason(chunk) or reason
     text = "".join(texts)
-    yield event({"type": "transcript.text.done", "text": text, "finish_reason": reason, "usage": _usage(head)})
+    yield sse_event({"type": "transcript.text.done", "text": text, "finish_reason": reason, "usage": _usage(head)})
 
 
 def _delta(text: str) -> dict[str, Any]:

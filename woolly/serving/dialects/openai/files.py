@@ -12,7 +12,7 @@ from woolly.serving.batches.store import BatchStore
 from woolly.serving.dialects.openai.form import read_form
 from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.gate.identity import owner_of
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.router import APIRouter
 
 router = APIRouter()
@@ -23,7 +23,7 @@ _PURPOSE = "batch"
 @router.post("/v1/files", response_model=None)
 async def create_file(request: Request) -> dict[str, Any]:
     """Store an uploaded file of rows; the form has `purpose` and `file`."""
-    form = await run_held(read_form, request.scope["state"].get("form_type", ""), await request.body())
+    form = await run_in_thread(read_form, request.scope["state"].get("form_type", ""), await request.body())
     purpose = form.get("purpose", (None, b""))[1].decode("utf-8", "replace")
     if purpose != _PURPOSE:
         raise invalid_param("purpose", f"it is {purpose[:40]!r}; expected 'batch'")
@@ -31,7 +31,7 @@ async def create_file(request: Request) -> dict[str, Any]:
         raise invalid_param("file", "the form has no file; add one")
     name, data = form["file"]
     async with request.app.state.batches.changing:
-        file = await run_held(
+        file = await run_in_thread(
             store_of(request).add_file, owner_of(request), (name or "rows.jsonl")[:200], purpose, data
         )
     return shown(file)
@@ -65,7 +65,7 @@ async def get_content(id: str, request: Request) -> Response:
 async def delete_file(id: str, request: Request) -> dict[str, Any]:
     """Delete a file."""
     async with request.app.state.batches.changing:
-        await run_held(store_of(request).delete_file, owner_of(request), id)
+        await run_in_thread(store_of(request).delete_file, owner_of(request), id)
     return {"id": id, "object": "file", "deleted": True}
 
 

@@ -18,9 +18,9 @@ from woolly.serving.dialects.completions.chat import FIELDS
 from woolly.serving.errors import ApiError, feature_disabled, to_api_error
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.reading_ahead import read_ahead, settled_prompt
-from woolly.serving.generation.reading_turns import ReadingTurn
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.read_ahead import read_ahead, settled_prompt
+from woolly.serving.generation.read_ahead_tasks import ReadAheadTask
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.model_manager.loaded_model import LoadedModel
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
@@ -61,22 +61,22 @@ async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     chat = body.to_chat(await generator.defaults_for(body.model))
     info = await models.resolve(body.model)
     address = "" if request.client is None else request.client.host
-    with generator.turns.take(owner_of(request), address) as turn:
+    with generator.read_ahead_tasks.take(owner_of(request), address) as task:
         try:
             other = ended_otherwise(chat)
             if has_media(chat.messages):
-                turn.end("media")
+                task.end("media")
             if models.ready(info.name) is None:
-                turn.end("unloaded")
-            if not turn.ended:
+                task.end("unloaded")
+            if not task.ended:
                 async with models.use(info) as slot:
                     generator.check_characters(slot.model, body.model_dump(include={"messages", "tools"}).values())
-                    await _read(generator, slot, body.model, (chat, other), turn)
+                    await _read(generator, slot, body.model, (chat, other), task)
         except RequestError as error:
             raise to_api_error(error, {"prompt": "messages", **FIELDS}) from error
-    ended = turn.ended or "read"
-    state.stats.ahead(ended, turn.n_read)
-    return ReadAheadReply(model=info.name, read_tokens=turn.n_read, cached_tokens=turn.n_cached, state=ended)
+    ended = task.ended or "read"
+    state.stats.ahead(ended, task.n_read)
+    return ReadAheadReply(model=info.name, read_tokens=task.n_read, cached_tokens=task.n_cached, state=ended)
 
 
 async def _read(
@@ -84,20 +84,20 @@ async def _read(
     slot: LoadedModel,
     model: str | None,
     chats: tuple[ChatRequest, ChatRequest],
-    turn: ReadingTurn,
+    task: ReadAheadTask,
 ) -> None:
-    """Lay out the conversation with two endings and prefill their common prefix; stop if the turn has ended."""
-    if generator.turns.layouts.locked():
-        turn.end("busy")
-    if turn.ended:
+    """Lay out the conversation with two endings and prefill their common prefix; stop if the task has ended."""
+    if generator.read_ahead_tasks.layouts.locked():
+        task.end("busy")
+    if task.ended:
         return
     layouts = []
-    async with generator.turns.layouts:
+    async with generator.read_ahead_tasks.layouts:
         for chat in chats:
             layout = await lay_out_chat(generator, chat, slot, model)
             generator.check_text(slot.model, layout.text)
-            if turn.ended:
+            if task.ended:
                 return
             layouts.append(layout)
-        prompt = await run_held(settled_prompt, slot.model, *layouts)
-    await read_ahead(generator, slot, prompt, turn)
+        prompt = await run_in_thread(settled_prompt, slot.model, *layouts)
+    await read_ahead(generator, slot, prompt, task)

@@ -21,9 +21,9 @@ from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
 from woolly.serving.errors import to_api_error
 from woolly.serving.gate.identity import client_of, owner_of
-from woolly.serving.generation.events import event
-from woolly.serving.generation.generator import Generation, Generator
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.generator import GenerationRequest, Generator
+from woolly.serving.generation.sse import sse_event
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.observability.logs import log
 
 _PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
@@ -32,27 +32,27 @@ _PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"
 async def answer_transcription(request: Request, form: TranscriptForm) -> Response:
     """Return the reply of a speech-to-text model, complete or as a stream of segments."""
     generator: Generator = request.app.state.generator
-    async with AsyncExitStack() as held:
-        place = held.enter_context(generator.place())
-        slot = await held.enter_async_context(request.app.state.models.use(form.model))
+    async with AsyncExitStack() as stack:
+        admitted = stack.enter_context(generator.admit())
+        slot = await stack.enter_async_context(request.app.state.models.use(form.model))
         try:
-            audio = await run_held(AudioInput(form.file, where="file").read, pool=generator.media_pool)
-            transcriber = await run_held(_prepare, slot.model, audio, form)
+            audio = await run_in_thread(AudioInput(form.file, where="file").read, pool=generator.media_pool)
+            transcriber = await run_in_thread(_prepare, slot.model, audio, form)
         except RequestError as error:
             raise to_api_error(error) from error
 
         async def run(asked: DecodeRequest) -> Sequence[int]:
             client, owner = client_of(request), owner_of(request)
-            its = Generation(
+            its = GenerationRequest(
                 asked.params, asked.prompt, form.model, client=client, owner=owner, hooks=asked.hooks, is_part=True
             )
-            async with generator.open(its, place, slot) as running:
+            async with generator.open(its, admitted, slot) as running:
                 await running.completion()
                 return running.requests[0].output
 
         segments = _logged(stream_segments(transcriber, run), transcriber, slot.info.name, client_of(request))
         if form.is_stream:
-            return stream_reply(dialect_of(request), _frames(segments, transcriber), held.pop_all())
+            return stream_reply(dialect_of(request), _frames(segments, transcriber), stack.pop_all())
         try:
             async for _ in segments:
                 pass
@@ -107,17 +107,17 @@ def _segment(index: int, one: TranscriptSegment) -> dict[str, Any]:
 
 def _frames(segments: AsyncIterator[TranscriptSegment], transcriber: Transcriber) -> AsyncIterator[bytes]:
     """Yield server-sent events: the text of each segment, then the full text; empty deltas as heartbeats."""
-    beat = event({"type": "transcript.text.delta", "delta": ""})
+    beat = sse_event({"type": "transcript.text.delta", "delta": ""})
     return with_heartbeats(_events(segments, transcriber), lambda: beat)
 
 
 async def _events(segments: AsyncIterator[TranscriptSegment], transcriber: Transcriber) -> AsyncIterator[bytes]:
     is_first = True
     async for one in segments:
-        yield event({"type": "transcript.text.delta", "delta": one.text.lstrip() if is_first else one.text})
+        yield sse_event({"type": "transcript.text.delta", "delta": one.text.lstrip() if is_first else one.text})
         is_first = False
     made = transcriber.transcript
-    yield event({"type": "transcript.text.done", "text": made.text, "finish_reason": "stop", "usage": _usage(made)})
+    yield sse_event({"type": "transcript.text.done", "text": made.text, "finish_reason": "stop", "usage": _usage(made)})
 
 
 def _usage(made: Transcript) -> dict[str, Any]:

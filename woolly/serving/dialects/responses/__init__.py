@@ -7,7 +7,7 @@ from woolly.llm import ChatChunk
 from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.responses import conversation_routes, replies, routes
 from woolly.serving.errors import ApiError, error_body
-from woolly.serving.generation.events import named_event
+from woolly.serving.generation.sse import named_sse_event
 from woolly.serving.router import APIRouter
 
 __all__ = ["DIALECT", "Responses"]
@@ -42,7 +42,7 @@ class Responses(ChatDialect):
     def error_frame(self, error: ApiError) -> bytes:
         """Returns the event of a stream that fails where no response can say so."""
         told = self.error(error)["error"]
-        return named_event(
+        return named_sse_event(
             {"type": "error", **{name: told[name] for name in ("code", "message", "param")}, "sequence_number": 0}
         )
 

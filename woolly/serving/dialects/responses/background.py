@@ -14,9 +14,9 @@ from woolly.serving.dialects.answer import chat_frames, json_reply, open_chat, s
 from woolly.serving.dialects.responses.replies import Form, begun, failure
 from woolly.serving.errors import invalid_param
 from woolly.serving.gate.identity import owner_of
-from woolly.serving.generation.events import EventStream
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.kept_streams import KeptStreams
+from woolly.serving.generation.resumable_streams import ResumableStreams
+from woolly.serving.generation.sse import EventStreamResponse
 
 
 async def answer_later(
@@ -34,22 +34,22 @@ async def answer_later(
     ApiError 429 or 503 at once if there is no room.
     """
     generator: Generator = request.app.state.generator
-    streams: KeptStreams = request.app.state.streams
+    streams: ResumableStreams = request.app.state.streams
     store, owner = form.store, form.owner
     queued = {**begun(form, model), "status": "queued"}
     end = {**queued, "status": "cancelled"}  # unless the answer says how it ended
-    place = during.enter_context(generator.place(chat.params.n))
+    admitted = during.enter_context(generator.admit(chat.params.n))
 
     def settle() -> None:
         if not store.has_ended(form.id):
             store.keep(owner, end, form.items, form.previous)
 
-    async def begin(held: AsyncExitStack) -> AsyncIterator[bytes]:
-        held.callback(settle)
-        held.enter_context(during.pop_all())
-        held.enter_context(store.running(owner, queued, form.items, lambda: streams.drop(form.id, owner)))
+    async def begin(stack: AsyncExitStack) -> AsyncIterator[bytes]:
+        stack.callback(settle)
+        stack.enter_context(during.pop_all())
+        stack.enter_context(store.running(owner, queued, form.items, lambda: streams.drop(form.id, owner)))
         try:
-            head, chunks = await open_chat(held, request, dialect, chat, place, model=asked_for, form=form)
+            head, chunks = await open_chat(stack, request, dialect, chat, admitted, model=asked_for, form=form)
         except Exception as error:
             end.update(failure(settle_error(error)))
             raise
@@ -59,7 +59,7 @@ async def answer_later(
     if not form.is_stream:
         return json_reply(queued)
     await kept.opened()
-    return EventStream(kept.read(), AsyncExitStack(), dialect.media_type)
+    return EventStreamResponse(kept.read(), AsyncExitStack(), dialect.media_type)
 
 
 async def stream_again(request: Request, id: str, starting_after: int | None) -> Response:
@@ -67,16 +67,16 @@ async def stream_again(request: Request, id: str, starting_after: int | None) ->
 
     ApiError 400 if they are not kept: those of other responses never are.
     """
-    streams: KeptStreams = request.app.state.streams
+    streams: ResumableStreams = request.app.state.streams
     kept = streams.get(id, owner_of(request))
     if kept is None:
         raise invalid_param(
             "stream", "the events of this response are not kept: only those with background are, for a while"
         )
     await kept.opened()
-    start = 0 if starting_after is None else kept.end_of(starting_after)
+    start = 0 if starting_after is None else kept.frame_end(starting_after)
     if start < kept.n_lost:
         raise invalid_param(
             "starting_after", "the events behind it are kept no longer; fetch the response without stream"
         )
-    return EventStream(kept.read(start), AsyncExitStack(), dialect_of(request).media_type)
+    return EventStreamResponse(kept.read(start), AsyncExitStack(), dialect_of(request).media_type)

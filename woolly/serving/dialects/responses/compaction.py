@@ -22,7 +22,7 @@ from woolly.serving.dialects.responses.output import Output
 from woolly.serving.dialects.sealed import seal
 from woolly.serving.errors import ApiError, invalid_param, to_api_error
 from woolly.serving.generation.generator import Generator
-from woolly.serving.generation.threads import run_held
+from woolly.serving.generation.threads import run_in_thread
 from woolly.serving.observability.logs import ignore
 
 Data = dict[str, Any]
@@ -57,7 +57,7 @@ async def noting(request: Request, chat: ChatRequest, model: str | None) -> tupl
                 raise to_api_error(error, {"prompt": "input", **dialect_of(request).fields}) from error
             n_tokens = len(layout.text) // CHARACTERS_PER_TOKEN  # at least; a long text of files is not tokenized
             if n_tokens <= ctx:
-                n_tokens = await run_held(slot.model.count_tokens, layout)
+                n_tokens = await run_in_thread(slot.model.count_tokens, layout)
             left = shorter(asked.messages) if n_tokens + (asked.params.max_tokens or room) > ctx else None
             if left is None:
                 break  # it fits, or the reply says by how much it does not
@@ -73,9 +73,9 @@ async def compacted(
 ) -> Data:
     """Returns what stands for a conversation: its latest questions, and a note of the rest."""
     generator: Generator = request.app.state.generator
-    async with AsyncExitStack() as held:
-        place = held.enter_context(generator.place(1))
-        head, chunks = await open_chat(held, request, dialect_of(request), chat, place, model=model, form=form)
+    async with AsyncExitStack() as stack:
+        admitted = stack.enter_context(generator.admit(1))
+        head, chunks = await open_chat(stack, request, dialect_of(request), chat, admitted, model=model, form=form)
         output = NoteOutput(head)
         async for chunk in chunks:
             output.push(chunk)

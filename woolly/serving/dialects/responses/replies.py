@@ -20,7 +20,7 @@ from woolly.serving.dialects.responses.output import Output
 from woolly.serving.dialects.responses.store import ResponseStore
 from woolly.serving.dialects.responses.tools import RequestTools
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.events import named_event
+from woolly.serving.generation.sse import named_sse_event
 
 Data = dict[str, Any]
 
@@ -89,7 +89,7 @@ class _Numbers:
         """Returns an event with its number, as bytes."""
         numbered = {**data, "sequence_number": self._next}
         self._next += 1
-        return named_event(numbered)
+        return named_sse_event(numbered)
 
 
 async def whole(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Data:

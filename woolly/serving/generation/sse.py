@@ -1,4 +1,4 @@
-"""The EventStream: a reply of server-sent events that releases its request however it ends."""
+"""The EventStreamResponse: a reply of server-sent events that releases its request however it ends."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _MARK = "\ue000text\ue000"  # of the private use area: in no name and no id
 _HEADERS = {"Cache-Control": "private, no-cache"}
 
 
-def event(data: Any) -> bytes:
+def sse_event(data: Any) -> bytes:
     """Returns the bytes of one event: text as it is, other values as JSON."""
     text = data if isinstance(data, str) else _ENCODER.encode(data)
     return f"data: {text}\n\n".encode("utf-8", "replace")
 
 
-def named_event(data: Mapping[str, Any]) -> bytes:
+def named_sse_event(data: Mapping[str, Any]) -> bytes:
     """Returns the bytes of one event with its type as its name: some SDKs skip an event without."""
     text = _ENCODER.encode(data)
     return f"event: {data['type']}\ndata: {text}\n\n".encode("utf-8", "replace")
@@ -41,17 +41,17 @@ class TextFrame:
         return self._before + _ENCODER.encode(text).encode("utf-8", "replace") + self._after
 
 
-class EventStream(StreamingResponse):
-    """Events of a running request; closes `held` when the last one is sent or the client is gone.
+class EventStreamResponse(StreamingResponse):
+    """Events of a running request; closes `stack` when the last one is sent or the client is gone.
 
-    The iterator cannot close `held` itself: if the client leaves before the first event, its code never starts.
+    The iterator cannot close `stack` itself: if the client leaves before the first event, its code never starts.
     """
 
-    def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack, media_type: str) -> None:
+    def __init__(self, events: AsyncIterator[bytes], stack: AsyncExitStack, media_type: str) -> None:
         super().__init__(events, media_type=media_type, headers=_HEADERS)
-        self._held = held
+        self._stack = stack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the events. The gate watches for a client that leaves (disconnect.py): no second task does it here."""
-        async with self._held:
+        async with self._stack:
             await self.stream_response(send)

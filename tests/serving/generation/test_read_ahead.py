@@ -311,10 +311,10 @@ def test_cached_answers_are_not_evicted_by_prefill(family, app_with, tmp_path):
 
 def test_addresses_take_turns_and_all_yield_to_answers(client):
     load(client)
-    turns = client.app.state.generator.turns
+    turns = client.app.state.generator.read_ahead_tasks
     with turns.take("", "a") as turn, turns.take("", "b") as other:
         assert turn.ended is None and other.ended is None
-        turns.give_way()
+        turns.cancel_all()
         assert turn.ended == other.ended == "busy"
     with turns.take("", "a") as turn:
         assert turn.ended is None

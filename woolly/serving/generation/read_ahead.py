@@ -15,9 +15,9 @@ from woolly.llm import LLM
 from woolly.runtime import PAGE_SIZE, pages_for
 from woolly.sampling import SamplingParams
 from woolly.serving.accounts.account import current_account
-from woolly.serving.generation.generator import Generation, Generator, urgency
-from woolly.serving.generation.reading_turns import ReadingTurn
-from woolly.serving.generation.running import Running
+from woolly.serving.generation.generator import GenerationRequest, Generator, request_priority
+from woolly.serving.generation.read_ahead_tasks import ReadAheadTask
+from woolly.serving.generation.running_request import RunningRequest
 from woolly.serving.model_manager.loaded_model import LoadedModel
 
 _LOWEST = -(1 << 30)  # behind rows of batches
@@ -45,42 +45,44 @@ def settled_prompt(llm: LLM, layout: Layout, other: Layout) -> SettledPrompt:
     return SettledPrompt(ids, n_settled, layout.params)
 
 
-async def read_ahead(generator: Generator, slot: LoadedModel, prompt: SettledPrompt, turn: ReadingTurn) -> None:
-    """Reads the pages of a prompt that no further typing changes, as far as the turn lasts, which notes them."""
+async def read_ahead(generator: Generator, slot: LoadedModel, prompt: SettledPrompt, task: ReadAheadTask) -> None:
+    """Reads the pages of a prompt that no further typing changes, as far as the task lasts, which notes them."""
     llm = slot.model
     if llm.engine.program.plan.has_source:
         return  # an encoder reads a prompt at once, and its rows depend on all of it
-    urgency.set(_LOWEST)
+    request_priority.set(_LOWEST)
     n_pages = prompt.n_settled // PAGE_SIZE
     end = min(prompt.n_settled, n_pages * PAGE_SIZE + _TAIL)
-    if not n_pages or turn.ended:
+    if not n_pages or task.ended:
         return
     params = SamplingParams(adapters=prompt.params.adapters)
-    generation = Generation(params, tuple(prompt.ids[:end]), slot.info.name, score_only=True, owner=turn.owner)
+    generation = GenerationRequest(params, tuple(prompt.ids[:end]), slot.info.name, score_only=True, owner=task.owner)
     last = await generator.prepare(generation, slot)
     n_found = await asyncio.to_thread(llm.driver.call, partial(_count_found, last[0], n_pages))
-    turn.found(n_found * PAGE_SIZE)
-    n_before = turn.n_cached
+    task.found(n_found * PAGE_SIZE)
+    n_before = task.n_cached
     for piece in _ends(llm, n_found, end) if n_found < n_pages else ():
         ids = tuple(prompt.ids[:piece])
         requests = last if piece == end else await generator.prepare(replace(generation, prompt=ids), slot)
         requests[0].is_early = True
-        async with generator.turns.reading:
+        async with generator.read_ahead_tasks.reading:
             if not await asyncio.to_thread(llm.driver.call, partial(_has_room, requests[0])):
-                turn.end("full")
+                task.end("full")
             if slot.state != "ready":
-                turn.end("unloaded")
+                task.end("unloaded")
             if not generator.meter.has_left(account := current_account.get()):
-                turn.end("limit")
-            if turn.ended:
+                task.end("limit")
+            if task.ended:
                 return
             # Before it is computed: a client that goes away would otherwise have it for nothing.
             generator.meter.charge(account, slot.info.name, {"prompt_tokens": piece - n_before}, n_requests=0)
             n_before = piece
             arrived = time.monotonic()
-            running = Running(llm.driver, llm.tokenizer, slot.info, requests, generator.notifier, arrived, turn.owner)
-            if await turn.run(running):
-                turn.read(piece // PAGE_SIZE * PAGE_SIZE)
+            running = RunningRequest(
+                llm.driver, llm.tokenizer, slot.info, requests, generator.notifier, arrived, task.owner
+            )
+            if await task.run(running):
+                task.read(piece // PAGE_SIZE * PAGE_SIZE)
 
 
 def _count_found(request: Request, n_pages: int, engine: Engine) -> int:

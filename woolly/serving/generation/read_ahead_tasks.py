@@ -1,4 +1,4 @@
-"""ReadingTurns: one reading ahead for each client, none beside an answer."""
+"""ReadAheadTasks: one reading ahead for each client, none beside an answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.admission import Admission
-from woolly.serving.generation.running import Running
+from woolly.serving.generation.running_request import RunningRequest
 
 End = Literal["busy", "replaced", "unloaded", "media", "full", "limit"]
 
 
-class ReadingTurn:
+class ReadAheadTask:
     """The reading of one client, until something more important comes."""
 
     def __init__(self, owner: str) -> None:
@@ -22,7 +22,7 @@ class ReadingTurn:
         self.ended: End | None = None  # why it ended early
         self.n_cached = 0  # tokens that the cache had
         self.n_read = 0  # tokens that it has since
-        self._running: Running | None = None
+        self._running: RunningRequest | None = None
 
     def end(self, why: End) -> None:
         """Ends the reading; the engine stops the step that has nothing else."""
@@ -38,7 +38,7 @@ class ReadingTurn:
         """Notes that the cache has all of the first tokens."""
         self.n_read = max(0, n_tokens - self.n_cached)
 
-    async def run(self, running: Running) -> bool:
+    async def run(self, running: RunningRequest) -> bool:
         """Runs a request that writes nothing; whether it came to its end."""
         self._running = running
         try:
@@ -54,31 +54,31 @@ class ReadingTurn:
         return True
 
 
-class ReadingTurns:
-    """The turns that last. Belongs to the event loop's thread."""
+class ReadAheadTasks:
+    """The tasks that last. Belongs to the event loop's thread."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self.layouts = asyncio.Semaphore(1)  # held while a message is laid out and tokenized; nobody waits for it
         self.reading = asyncio.Lock()  # held while a piece is read: the room that the cache has for it stays
-        self._turns: dict[tuple[str, str], ReadingTurn] = {}  # by the owner and the address of a client
+        self._tasks: dict[tuple[str, str], ReadAheadTask] = {}  # by the owner and the address of a client
 
     @contextmanager
-    def take(self, owner: str, address: str) -> Iterator[ReadingTurn]:
-        """Holds the turn of a client, in place of the one that it has. Beside an answer it has ended at once."""
-        client, turn = (owner, address), ReadingTurn(owner)
-        if (before := self._turns.get(client)) is not None:
+    def take(self, owner: str, address: str) -> Iterator[ReadAheadTask]:
+        """Holds the task of a client, in place of the one that it has. Beside an answer it has ended at once."""
+        client, task = (owner, address), ReadAheadTask(owner)
+        if (before := self._tasks.get(client)) is not None:
             before.end("replaced")
-        self._turns[client] = turn
+        self._tasks[client] = task
         if self._admission.n_open or self._admission.is_draining:
-            turn.end("busy")
+            task.end("busy")
         try:
-            yield turn
+            yield task
         finally:
-            if self._turns.get(client) is turn:
-                del self._turns[client]
+            if self._tasks.get(client) is task:
+                del self._tasks[client]
 
-    def give_way(self) -> None:
-        """Ends all turns: an answer is wanted."""
-        for turn in tuple(self._turns.values()):
-            turn.end("busy")
+    def cancel_all(self) -> None:
+        """Ends all tasks: an answer is wanted."""
+        for task in tuple(self._tasks.values()):
+            task.end("busy")

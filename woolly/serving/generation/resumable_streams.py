@@ -1,7 +1,7 @@
 """Kept streams: answers that go on when their client leaves, and can be read again from any byte.
 
 A client names its conversation in the header X-Conversation-Id. The answer then runs to its end with or without a
-reader, and is kept for a while, for the same client only.
+reader, and is stream for a while, for the same client only.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from woolly.serving.generation.threads import start_task
 # Opens an answer: enters what it needs in the stack, such as its model, and returns its frames.
 Begin = Callable[[AsyncExitStack], Awaitable[AsyncIterator[bytes]]]
 
-_SECONDS = 600.0  # that an ended stream is kept
+_SECONDS = 600.0  # that an ended stream is stream
 _RETRY = 1.0  # seconds after which a client may ask again for a stream that waits for its model
 _MAX_STREAMS = 64  # streams
 _MAX_BYTES = 8 << 20  # of one stream; a longer one loses its beginning
 
 
-class KeptStream:
+class ResumableStream:
     """The bytes of one stream so far."""
 
     def __init__(self, name: str, owner: str) -> None:
@@ -34,10 +34,10 @@ class KeptStream:
         self.owner = owner
         self.started = time.time()
         self.ended: float | None = None
-        self.kept_until = math.inf  # by time.monotonic(): a clock that is set drops nothing
+        self.expires = math.inf  # by time.monotonic(): a clock that is set drops nothing
         self.task: asyncio.Task[None] | None = None
         self.is_open = False  # whether its model is loaded and the answer has begun
-        self.n_lost = 0  # bytes of its beginning that are kept no longer
+        self.n_lost = 0  # bytes of its beginning that are stream no longer
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened.add_done_callback(lambda done: done.cancelled() or done.exception())  # its client may be gone
         self._data = bytearray()
@@ -49,7 +49,7 @@ class KeptStream:
         """Returns how many bytes there were so far."""
         return self.n_lost + len(self._data)
 
-    def end_of(self, frame: int) -> int:
+    def frame_end(self, frame: int) -> int:
         """Returns the byte behind a frame, counted from 0; that behind the last one if there are not as many yet."""
         return self._ends[frame] if frame < len(self._ends) else self.n_bytes
 
@@ -57,11 +57,11 @@ class KeptStream:
         """Waits until the answer begins. Raises why it does not; goes on if the caller is cancelled."""
         await asyncio.shield(self._opened)
 
-    async def fill(self, begin: Begin) -> None:
+    async def run(self, begin: Begin) -> None:
         """Opens the answer and runs it to its end."""
         try:
-            async with AsyncExitStack() as held:
-                frames = await begin(held)
+            async with AsyncExitStack() as stack:
+                frames = await begin(stack)
                 self.is_open = True
                 self._opened.set_result(None)
                 async for frame in frames:
@@ -79,7 +79,7 @@ class KeptStream:
             raise
         finally:
             self.ended = time.time()
-            self.kept_until = time.monotonic() + _SECONDS
+            self.expires = time.monotonic() + _SECONDS
             self._tell()
 
     async def read(self, start: int = 0) -> AsyncIterator[bytes]:
@@ -87,7 +87,7 @@ class KeptStream:
         while True:
             grown = self._grown
             if start < self.n_lost:
-                raise invalid_param("from", f"the first {self.n_lost} bytes of the stream are kept no longer")
+                raise invalid_param("from", f"the first {self.n_lost} bytes of the stream are stream no longer")
             if start < self.n_bytes:
                 piece = bytes(self._data[start - self.n_lost :])
                 start += len(piece)
@@ -106,85 +106,87 @@ class KeptStream:
         grown.set()
 
 
-class KeptStreams:
+class ResumableStreams:
     """The streams of all conversations, the oldest first. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
-        self._streams: OrderedDict[tuple[str, str], KeptStream] = OrderedDict()
+        self._streams: OrderedDict[tuple[str, str], ResumableStream] = OrderedDict()
 
-    async def open(self, name: str, owner: str, begin: Begin) -> KeptStream:
-        """Returns a stream that is kept, when its answer begins; an earlier one of the conversation is given up.
+    async def open(self, name: str, owner: str, begin: Begin) -> ResumableStream:
+        """Returns a stream that is stream, when its answer begins; an earlier one of the conversation is given up.
 
         It goes on if the caller is cancelled, also while it waits for its model. Raises why the answer does not begin;
         ApiError 503 if too many run.
         """
-        kept = self.start(name, owner, begin)
-        await kept.opened()
-        return kept
+        stream = self.start(name, owner, begin)
+        await stream.opened()
+        return stream
 
-    def start(self, name: str, owner: str, begin: Begin) -> KeptStream:
-        """Returns a stream that is kept, whose answer has still to begin. ApiError 503 if too many run."""
+    def start(self, name: str, owner: str, begin: Begin) -> ResumableStream:
+        """Returns a stream that is stream, whose answer has still to begin. ApiError 503 if too many run."""
         self.drop(name, owner)
-        self._forget_old()
-        self._make_room(owner)
+        self._drop_expired()
+        self._evict_oldest(owner)
         if len(self._streams) >= _MAX_STREAMS:
-            raise ApiError(503, "too_many_streams", f"{_MAX_STREAMS} kept streams run already", retry_after=5.0)
-        kept = self._streams[owner, name] = KeptStream(name, owner)
-        kept.task = start_task(kept.fill(begin))
-        kept.task.add_done_callback(lambda _: self._forget_unopened(kept))
-        return kept
+            raise ApiError(503, "too_many_streams", f"{_MAX_STREAMS} stream streams run already", retry_after=5.0)
+        stream = self._streams[owner, name] = ResumableStream(name, owner)
+        stream.task = start_task(stream.run(begin))
+        stream.task.add_done_callback(lambda _: self._drop_unopened(stream))
+        return stream
 
-    def get(self, name: str, owner: str) -> KeptStream | None:
-        """Returns the stream of a conversation, also one that waits for its model; None if it is not kept."""
-        self._forget_old()
+    def get(self, name: str, owner: str) -> ResumableStream | None:
+        """Returns the stream of a conversation, also one that waits for its model; None if it is not stream."""
+        self._drop_expired()
         return self._streams.get((owner, name))
 
-    def find(self, name: str, owner: str) -> KeptStream:
-        """Returns the stream of a conversation. ApiError 404 if it is not kept, or is another client's.
+    def find(self, name: str, owner: str) -> ResumableStream:
+        """Returns the stream of a conversation. ApiError 404 if it is not stream, or is another client's.
 
         ApiError 503 while it waits for its model.
         """
-        kept = self.get(name, owner)
-        if kept is None:
-            raise ApiError(404, "not_found", "no stream of this conversation is kept", param="conv_id")
-        if not kept.is_open:
+        stream = self.get(name, owner)
+        if stream is None:
+            raise ApiError(404, "not_found", "no stream of this conversation is stream", param="conv_id")
+        if not stream.is_open:
             raise ApiError(503, "model_loading", "the stream waits for its model; try again", retry_after=_RETRY)
-        return kept
+        return stream
 
-    def known(self, names: list[str], owner: str) -> list[KeptStream]:
+    def matching(self, names: list[str], owner: str) -> list[ResumableStream]:
         """Returns the streams of conversations, also those whose name has a model's behind it (`name::model`)."""
-        self._forget_old()
-        own = [kept for kept in self._streams.values() if kept.owner == owner]
-        return [kept for name in names for kept in own if kept.name == name or kept.name.startswith(f"{name}::")]
+        self._drop_expired()
+        own = [stream for stream in self._streams.values() if stream.owner == owner]
+        return [
+            stream for name in names for stream in own if stream.name == name or stream.name.startswith(f"{name}::")
+        ]
 
     def drop(self, name: str, owner: str) -> None:
         """Ends and forgets the stream of a conversation, if there is one."""
-        kept = self._streams.pop((owner, name), None)
-        if kept is not None and kept.task is not None:
-            kept.task.cancel()
+        stream = self._streams.pop((owner, name), None)
+        if stream is not None and stream.task is not None:
+            stream.task.cancel()
 
     async def close(self) -> None:
         """Ends all streams."""
-        for kept in list(self._streams.values()):
-            self.drop(kept.name, kept.owner)
-            if kept.task is not None:
+        for stream in list(self._streams.values()):
+            self.drop(stream.name, stream.owner)
+            if stream.task is not None:
                 with suppress(asyncio.CancelledError):
-                    await kept.task
+                    await stream.task
 
-    def _forget_unopened(self, kept: KeptStream) -> None:
-        if not kept.is_open and self._streams.get((kept.owner, kept.name)) is kept:
-            del self._streams[kept.owner, kept.name]
+    def _drop_unopened(self, stream: ResumableStream) -> None:
+        if not stream.is_open and self._streams.get((stream.owner, stream.name)) is stream:
+            del self._streams[stream.owner, stream.name]
 
-    def _forget_old(self) -> None:
+    def _drop_expired(self) -> None:
         now = time.monotonic()
-        for key in [key for key, kept in self._streams.items() if kept.kept_until < now]:
+        for key in [key for key, stream in self._streams.items() if stream.expires < now]:
             del self._streams[key]
 
-    def _make_room(self, owner: str) -> None:
+    def _evict_oldest(self, owner: str) -> None:
         """Forgets the oldest that ended of the owner who has most: nobody can push out the stream of another."""
         while len(self._streams) >= _MAX_STREAMS:
             n_of = Counter(one for one, _ in self._streams)
-            ended = [key for key, kept in self._streams.items() if kept.ended is not None]
+            ended = [key for key, stream in self._streams.items() if stream.ended is not None]
             if not ended:
                 return
             del self._streams[max(ended, key=lambda key: (n_of[key[0]], key[0] == owner))]

@@ -8,7 +8,7 @@ import pytest
 
 from woolly import SamplingParams
 from woolly.errors import RequestError
-from woolly.serving import Generation, Generator, ModelManager, Settings
+from woolly.serving import GenerationRequest, Generator, ModelManager, Settings
 from woolly.serving.dialects.parameters import Sampling
 from woolly.serving.errors import ApiError
 from woolly.serving.observability.metrics import Stats
@@ -34,7 +34,7 @@ def test_leaving_early_frees_the_pages_within_one_step(tiny_model, brake):
         async with models.use(None) as slot:
             pages = slot.model.engine.scheduler.pages
             free = pages.n_free
-            async with generator.open(Generation(LONG, prompt="sheep")) as running:
+            async with generator.open(GenerationRequest(LONG, prompt="sheep")) as running:
                 await anext(running)
                 assert pages.n_free < free
             # `call` waits for the step under way.
@@ -49,8 +49,8 @@ def test_leaving_early_frees_the_pages_within_one_step(tiny_model, brake):
 
 def test_late_reader_finds_all_chunks_and_delays_nobody(tiny_model):
     async def story(generator, models):
-        async with generator.open(Generation(LONG, prompt="sheep")) as slow:
-            async with generator.open(Generation(LONG, prompt="sheep")) as quick:
+        async with generator.open(GenerationRequest(LONG, prompt="sheep")) as slow:
+            async with generator.open(GenerationRequest(LONG, prompt="sheep")) as quick:
                 whole = (await quick.completion()).text
             await asyncio.sleep(0.1)
             assert "".join([chunk.text async for chunk in slow]) == whole
@@ -61,7 +61,7 @@ def test_late_reader_finds_all_chunks_and_delays_nobody(tiny_model):
 def test_n_answers_are_interleaved_and_counted(tiny_model):
     async def story(generator, models):
         params = SamplingParams(max_tokens=5, n=3, seed=1, ignore_eos=True)
-        async with generator.open(Generation(params, prompt="sheep")) as running:
+        async with generator.open(GenerationRequest(params, prompt="sheep")) as running:
             completion = await running.completion()
             usage, timings = running.usage(), running.timings()
         assert len(completion.choices) == 3
@@ -88,10 +88,10 @@ def test_stalled_answer_is_a_504(tiny_model, monkeypatch):
     async def story(generator, models):
         await models.load(models.main)
         slowly = replace(LONG, logits_processors=(slow,))
-        async with generator.open(Generation(replace(slowly, max_tokens=20), prompt="sheep")) as running:
+        async with generator.open(GenerationRequest(replace(slowly, max_tokens=20), prompt="sheep")) as running:
             assert (await running.completion()).finish_reason == "length"
         with pytest.raises(ApiError) as caught:
-            async with generator.open(Generation(slowly, prompt="sheep")) as running:
+            async with generator.open(GenerationRequest(slowly, prompt="sheep")) as running:
                 await running.completion()
         assert (caught.value.status, caught.value.code) == (504, "request_timeout")
 
@@ -104,9 +104,9 @@ def test_engine_error_fails_only_one_request(tiny_model):
 
     async def story(generator, models):
         fault = SamplingParams(max_tokens=5, logits_processors=(broken,))
-        async with generator.open(Generation(LONG, prompt="sheep")) as sound:
+        async with generator.open(GenerationRequest(LONG, prompt="sheep")) as sound:
             with pytest.raises(Exception, match="ZeroDivisionError"):
-                async with generator.open(Generation(fault, prompt="sheep")) as running:
+                async with generator.open(GenerationRequest(fault, prompt="sheep")) as running:
                     await running.completion()
             assert len((await sound.completion()).token_ids) == 400
 
@@ -119,10 +119,10 @@ def test_step_error_fails_its_requests_and_the_server_continues(tiny_model):
             run = slot.model.engine.program.run
             slot.model.engine.program.run = None  # what native code that breaks looks like from here
             with pytest.raises(TypeError):
-                async with generator.open(Generation(LONG, prompt="sheep")) as running:
+                async with generator.open(GenerationRequest(LONG, prompt="sheep")) as running:
                     await running.completion()
             slot.model.engine.program.run = run
-        async with generator.open(Generation(LONG, prompt="sheep")) as running:
+        async with generator.open(GenerationRequest(LONG, prompt="sheep")) as running:
             assert len((await running.completion()).token_ids) == 400
 
     with_generator(tiny_model, story)
@@ -130,7 +130,7 @@ def test_step_error_fails_its_requests_and_the_server_continues(tiny_model):
 
 def test_stopping_notifies_the_readers(tiny_model, brake):
     async def story(generator, models):
-        async with generator.open(Generation(LONG, prompt="sheep")) as running:
+        async with generator.open(GenerationRequest(LONG, prompt="sheep")) as running:
             await anext(running)
             generator.stop()
             with pytest.raises(ApiError) as caught:
@@ -143,7 +143,7 @@ def test_stopping_notifies_the_readers(tiny_model, brake):
 
 def test_unloading_waits_for_answers_and_then_cancels_them(tiny_model, brake):
     async def story(generator, models):
-        async with generator.open(Generation(LONG, prompt="sheep")) as running:
+        async with generator.open(GenerationRequest(LONG, prompt="sheep")) as running:
             await anext(running)
             await asyncio.wait_for(models.unload(models.main), 60)  # the answer alone would take longer
             with pytest.raises(ApiError):
@@ -166,7 +166,7 @@ def test_model_unloaded_during_prompt_layout_is_a_503_with_retry_after(tiny_mode
         async with models.use(None) as slot:
             for _ in range(2):  # the second finds it gone before anything is laid out
                 with pytest.raises(ApiError) as caught:
-                    async with generator.open(Generation(LONG, prompt="sheep"), slot=slot):
+                    async with generator.open(GenerationRequest(LONG, prompt="sheep"), slot=slot):
                         pass
                 assert (caught.value.status, caught.value.code) == (503, "answer_cancelled")
                 assert caught.value.headers["Retry-After"] == "5"
@@ -177,7 +177,7 @@ def test_model_unloaded_during_prompt_layout_is_a_503_with_retry_after(tiny_mode
 def test_invalid_request_is_rejected_while_its_model_loads(tiny_model):
     async def story(generator, models):
         with pytest.raises(RequestError, match="token"):
-            async with generator.open(Generation(LONG, prompt=(10**6,))):
+            async with generator.open(GenerationRequest(LONG, prompt=(10**6,))):
                 pass
 
     with_generator(tiny_model, story)

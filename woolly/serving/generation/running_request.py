@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
 
-class Running(AsyncIterator[Chunk]):
+class RunningRequest(AsyncIterator[Chunk]):
     """A request in the engine. Chunks of n answers come interleaved; `Chunk.index` says which answer.
 
     Chunks wait in the queue until they are read, at most one per token, so that a slow reader delays nobody.
@@ -79,7 +79,7 @@ class Running(AsyncIterator[Chunk]):
         return self._requests
 
     @property
-    def lost_its_file(self) -> bool:
+    def is_file_changed(self) -> bool:
         """Whether an answer failed because the model's file became shorter: no later one can succeed."""
         return any(_is_file_changed(request.error) for request in self._requests)
 
