@@ -82,7 +82,7 @@ def test_missing_soundfile_error_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(
-        RequestError, match=r"FLAC files need the package soundfile: .*soundfile.*; WAV is read without"
+        RequestError, match=r"FLAC files need the package soundfile: .*soundfile.*; WAV needs no package"
     ):
         read_audio(b"fLaC" + b"\0" * 60)
 
@@ -125,29 +125,29 @@ def test_arrays_need_a_rate_and_may_have_channels():
     ("source", "message"),
     [
         (b"", "the audio is empty"),
-        (b"\0\0\0\x20ftypM4A ....", "is an M4A file, which is not taken; send it as WAV, FLAC or MP3"),
+        (b"\0\0\0\x20ftypM4A ....", "is an M4A file, which is not supported; convert it to WAV, FLAC or MP3"),
         (b"\x1a\x45\xdf\xa3....", "is a WebM file"),
         (b"\xff\xf1\x50\x80....", "is an AAC file"),
         (b"FORM....AIFF", "is an AIFF file"),
         (b"RIFF\0\0\0\0AVI ", "is a RIFF file"),
-        (b"plain words", "not in a supported audio format; WAV, FLAC, MP3 or OGG"),
-        (b"\0" * (64 * 2**20 + 1), "has more than 64 MiB"),
-        (b"RIFF\0\0\0\0WAVE", r"damaged WAV file \(no format\)"),
-        (b"RIFF\0\0\0\0WAVEfmt \4\0\0\0abcd", r"damaged WAV file \(its format is cut off\)"),
-        (wav(tone())[:3000], r"damaged WAV file \(it says 6400 bytes of samples, and has 2956\)"),
-        (wav(tone(), coding=7, bits=8), "WAV file with mu-law, which is not taken; save it as PCM of 16 bits"),
+        (b"plain words", "not in a supported audio format; expected WAV, FLAC, MP3 or OGG"),
+        (b"\0" * (64 * 2**20 + 1), "is larger than 64 MiB"),
+        (b"RIFF\0\0\0\0WAVE", r"damaged WAV file \(no fmt chunk\)"),
+        (b"RIFF\0\0\0\0WAVEfmt \4\0\0\0abcd", r"damaged WAV file \(truncated fmt chunk\)"),
+        (wav(tone())[:3000], r"damaged WAV file \(truncated: expected 6400 bytes of samples, got 2956\)"),
+        (wav(tone(), coding=7, bits=8), "WAV file with mu-law, which is not supported; save it as 16-bit PCM"),
         (wav(tone(), coding=1, bits=64), "WAV file with samples of 64 bits"),
-        (wav(tone(), rate=100), "has 100 samples per second; 4000 to 384000 are taken"),
-        (wav(np.zeros((10, 40))), "has 40 channels; 1 to 16 are taken"),
+        (wav(tone(), rate=100), "has a sampling rate of 100 Hz; supported are 4000 to 384000 Hz"),
+        (wav(np.zeros((10, 40))), "has 40 channels; supported are 1 to 16"),
         (wav(tone(0)), "has no samples"),
-        (wav(np.full(900, np.nan), coding=3, bits=32), "samples that are no numbers from -1 to 1"),
+        (wav(np.full(900, np.nan), coding=3, bits=32), "samples that are not numbers from -1 to 1"),
         (b"fLaC" + b"\0" * 90, r"is a damaged FLAC file \((?!.* at 0x)"),  # no address in this process' memory
         ("no/such/file.wav", "file.wav cannot be read"),
-        (np.zeros(9), "is a ndarray; a path, bytes, or an array with its rate"),
-        ((np.zeros(9), "16000"), "the rate of the audio is '16000'"),
-        ((np.zeros(9, np.uint8), 16000), "array of uint8; float32 from -1 to 1, or int16"),
-        ((np.zeros((2, 2, 2)), 16000), "array of 2 x 2 x 2"),
-        ((np.zeros(4000 * 1801, np.float32), 4000), "has 1801 s of 4000 samples, and at most 30 minutes are taken"),
+        (np.zeros(9), "is a ndarray; expected a path, bytes, or an array"),
+        ((np.zeros(9), "16000"), "the sampling rate of the audio is '16000'"),
+        ((np.zeros(9, np.uint8), 16000), "array of uint8; expected float32 from -1 to 1, or int16"),
+        ((np.zeros((2, 2, 2)), 16000), "array of shape 2 x 2 x 2"),
+        ((np.zeros(4000 * 1801, np.float32), 4000), "has 1801 s at 4000 Hz; the limit is 30 minutes"),
     ],
 )
 def test_invalid_audio_gives_a_one_line_error(source, message):
@@ -162,7 +162,7 @@ def test_header_that_claims_hours_is_rejected_before_decoding():
     soundfile.write(file, tone(9000), 16000, format="FLAC")
     data = bytearray(file.getvalue())
     data[21] |= 0x0F  # the upper bits of the number of samples
-    with pytest.raises(RequestError, match="at most 30 minutes are taken"):
+    with pytest.raises(RequestError, match="the limit is 30 minutes"):
         read_audio(bytes(data))
     with pytest.raises(RequestError, match="is a damaged FLAC file"):
         read_audio(bytes(file.getvalue()[:-2000]))
@@ -207,7 +207,7 @@ def test_audio_is_laid_out_between_its_markers(name):
 
 
 def test_too_short_audio_is_rejected():
-    with pytest.raises(RequestError, match=r"has 0\.049 s; at least 0\.05 s"):
+    with pytest.raises(RequestError, match=r"has 0\.049 s; the minimum is 0\.05 s"):
         prepare_audio(Audio(samples(790)), AUDIO_TOWERS["qwen2a"].settings)
     for tiny in AUDIO_TOWERS.values():
         prepared = prepare_audio(Audio(samples(800)), tiny.settings)
@@ -236,7 +236,7 @@ def test_rows_are_counted_from_the_length_alone(name, monkeypatch):
         measured = [part for part in parts if part.first == 0]  # Gemma 3n has others of its file after them
         assert [one.source.pieces[one.piece].grid for one in measured] == grids, n
         assert [one.n for one in measured] == [tiny.row_grid(grid)[2] for grid in grids], n
-    with pytest.raises(RequestError, match=r"at least 0\.05 s"):
+    with pytest.raises(RequestError, match=r"the minimum is 0\.05 s"):
         measure_audio(Audio(samples(790)), tiny)
 
 

@@ -22,12 +22,12 @@ from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.transducer import DecoderType, trace_transducer
 from woolly.multimodal import AudioSettings
 from woolly.multimodal.audio.mel import MAX_MELS, mel_filters, nemo_window
-from woolly.multimodal.audio.settings import AudioProjector, after_conv
+from woolly.multimodal.audio.settings import AudioProjector, conv_length
 from woolly.plan import Tracer
 
 _FILTERS, _WINDOW = "a.mel_filters", "a.mel_window"
 _MAX_FRAMES = 12000  # of a window of two minutes
-_FAMILY = AudioProjector(rows=lambda n, its: after_conv(n, 3), max_frames=_MAX_FRAMES)
+_FAMILY = AudioProjector(rows=lambda n, its: conv_length(n, 3), max_frames=_MAX_FRAMES)
 _MAX_LAYERS = 1024
 _MAX_DURATION = 64
 

@@ -18,7 +18,7 @@ from woolly.llm.speech.transcriber import DecodeRequest, DecodeSteps
 from woolly.llm.speech.transcript import Transcript, TranscriptSegment, TranscriptWord
 from woolly.multimodal import Audio, Piece, Placeholder, Prepared
 from woolly.multimodal.audio import DECODE_SEMAPHORE, log_mel_nemo
-from woolly.multimodal.audio.settings import after_conv
+from woolly.multimodal.audio.settings import conv_length
 from woolly.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ParakeetTranscriber:
         decoding = GreedyDecoding(self._decoder)
         for first, last, begin, end in _windows(len(frames)):
             rows = yield from self._encode(np.ascontiguousarray(frames[first:last]))
-            kept = rows[(begin - first) // _SUBSAMPLING : after_conv(end - first, 3)]
+            kept = rows[(begin - first) // _SUBSAMPLING : conv_length(end - first, 3)]
             if not self._options.condition_on_previous_text and begin:
                 decoding.reset()
             for token in decoding.decode(kept, is_end=end == len(frames)):
@@ -94,7 +94,7 @@ class ParakeetTranscriber:
 
     def _encode(self, frames: Float32) -> Generator[DecodeRequest, Sequence[int] | None, Float32]:
         """Request the encoder rows of a window; the output token of the request is ignored."""
-        n = after_conv(len(frames), 3)
+        n = conv_length(len(frames), 3)
         rows: list[Float32] = []
 
         def keep(positions: npt.NDArray[np.int32], values: Float32) -> None:

@@ -17,7 +17,7 @@ from woolly.models.towers.gemma4a import halving_filters
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import made
-from woolly.multimodal.audio.settings import after_conv
+from woolly.multimodal.audio.settings import conv_length
 from woolly.plan import Handle, Rope, Tracer
 
 _TAPS = 9
@@ -158,6 +158,6 @@ def arrange_halved(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     for number in range(3):
         taps = halving_filters(times, pitches)
         out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
-        times, pitches = after_conv(times), after_conv(pitches)
+        times, pitches = conv_length(times), conv_length(pitches)
     order = np.arange(times * pitches, dtype=np.int32).reshape(times, pitches)
     return *out, Arrangement(order, np.arange(times, dtype=np.int32))

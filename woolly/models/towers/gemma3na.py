@@ -17,7 +17,7 @@ from woolly.models.towers.params import AudioParams
 from woolly.models.towers.relative import Turned
 from woolly.models.towers.stage import StageBuilder
 from woolly.models.towers.tensors import as_matrix, made
-from woolly.multimodal.audio.settings import after_conv
+from woolly.multimodal.audio.settings import conv_length
 from woolly.plan import Handle, Tracer
 from woolly.plan.exact import exact_log, exact_softplus
 
@@ -41,7 +41,7 @@ def _conv(p: Tracer, hp: AudioParams, number: int) -> None:
 def _normed(p: Tracer, hp: AudioParams) -> None:
     """All pitches of a time side by side."""
     n_channels = hp.tensors["a.conv1d.0.norm.weight"].shape[0]
-    x = _by_the_past(p, p.given(width=after_conv(hp.settings.n_mels) * n_channels), 0)
+    x = _by_the_past(p, p.given(width=conv_length(hp.settings.n_mels) * n_channels), 0)
     p.output(p.output_rows(x), "vectors", "none")
 
 
@@ -136,7 +136,7 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     for unit in (1, hp.tensors["a.conv1d.0.weight"].shape[0]):  # numbers of a place that filters read
         taps = halving_filters(times, pitches, ahead=1)
         out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=unit))
-        times, pitches = after_conv(times), after_conv(pitches)
+        times, pitches = conv_length(times), conv_length(pitches)
         rows = np.arange(times, dtype=np.int32)
         order = np.arange(times * pitches, dtype=np.int32).reshape(times, pitches)
         out.append(Arrangement(order, rows))

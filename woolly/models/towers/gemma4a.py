@@ -17,7 +17,7 @@ from woolly.models.towers.gemma4v import clipped
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.relative import Turned, turned_tensors, waves_of
 from woolly.models.towers.stage import StageBuilder, filter_rows
-from woolly.multimodal.audio.settings import after_conv
+from woolly.multimodal.audio.settings import conv_length
 from woolly.plan import Handle, Tracer
 from woolly.plan.exact import exact_log
 
@@ -123,7 +123,7 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
     for number in range(2):
         taps = halving_filters(times, pitches)
         out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
-        times, pitches = after_conv(times), after_conv(pitches)
+        times, pitches = conv_length(times), conv_length(pitches)
     rows = np.arange(times, dtype=np.int32)
     order = np.arange(times * pitches, dtype=np.int32).reshape(times, pitches)
     sees = np.stack([np.maximum(rows - _REACH + 1, 0), rows + 1], axis=1)

@@ -12,7 +12,7 @@ from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.models.towers.vit import layer, mlp
-from woolly.multimodal.audio.settings import after_conv
+from woolly.multimodal.audio.settings import conv_length
 from woolly.plan import Tracer
 
 PROJECTORS = ("qwen3a",)
@@ -72,9 +72,9 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
         if number == 0:
             taps[taps >= n * n_mels] = -1
         out.append(Arrangement(taps, np.arange(len(taps), dtype=np.int32), unit=1 if number == 0 else 0))
-        times, pitches = after_conv(times), after_conv(pitches)
+        times, pitches = conv_length(times), conv_length(pitches)
     chunk, time = np.divmod(np.arange(n_chunks * times), times)
-    is_own = time < np.array([after_conv(min(_CHUNK, n - _CHUNK * i), 3) for i in range(n_chunks)])[chunk]
+    is_own = time < np.array([conv_length(min(_CHUNK, n - _CHUNK * i), 3) for i in range(n_chunks)])[chunk]
     order = np.arange(n_chunks * times * pitches, dtype=np.int32).reshape(-1, pitches)[is_own]
     places = time[is_own].astype(np.int32)[:, None]
     ones = np.ones((len(order), 1), np.float32)

@@ -13,7 +13,7 @@ from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.stage import StageBuilder, filter_rows
 from woolly.models.towers.vit import layer, mlp
-from woolly.multimodal.audio.settings import after_conv
+from woolly.multimodal.audio.settings import conv_length
 from woolly.plan import Tracer
 
 PROJECTORS = ("ultravox", "qwen2a", "voxtral", "qwen2.5o")
@@ -32,7 +32,7 @@ def _first_conv(p: Tracer, hp: AudioParams) -> None:
 def _encoder(p: Tracer, hp: AudioParams) -> None:
     """Each second row with its neighbours, and all layers; then what makes rows of the prompt, but Ultravox'."""
     kind = hp.settings.projector
-    n_places = after_conv(_CHUNK if kind == "qwen2.5o" else hp.settings.family.max_frames)
+    n_places = conv_length(_CHUNK if kind == "qwen2.5o" else hp.settings.family.max_frames)
     if p.rows("a.position_embd") < n_places:
         raise ModelError(f"a.position_embd has {p.rows('a.position_embd')} rows; {n_places} were expected")
     x = p.act(p.linear(p.given(width=_TAPS * hp.width), "a.conv1d.2", width=hp.width), "gelu_erf")
@@ -83,7 +83,7 @@ def arrange(hp: AudioParams, grid: Grid) -> tuple[Arrangement, ...]:
         # The last of an odd number of frames is seen by the first filter alone: silence after the audio.
         own = (end - first) // 2 * 2 if kind in ("qwen2a", "voxtral") else end - first
         filters.append(filter_rows(range(first, first + own), first, end))
-        rows = after_conv(own)
+        rows = conv_length(own)
         halved.append(filter_rows(n_filtered + 2 * np.arange(rows), n_filtered, n_filtered + own))
         places.append(np.arange(rows, dtype=np.int32))
         sees.append(np.tile(np.array([n_rows, n_rows + rows], np.int32), (rows, 1)))

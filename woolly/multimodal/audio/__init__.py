@@ -1,4 +1,4 @@
-"""SOUNDS: from the bytes of a file to samples of one channel, and from samples to a spectrogram."""
+"""AUDIO: decoding of audio files to mono samples, resampling, log-mel spectrograms."""
 
 from typing import TYPE_CHECKING
 

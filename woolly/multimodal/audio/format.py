@@ -1,10 +1,10 @@
-"""Formats of audio: which are taken, known by their first bytes, and the bounds that hold before one is decoded."""
+"""Audio formats, detected by magic bytes, and limits that are checked before decoding."""
 
 from __future__ import annotations
 
 from woolly.errors import RequestError
 
-MAX_BYTES = 64 * 2**20  # of a file
+MAX_BYTES = 64 * 2**20  # per file
 MAX_SECONDS = 30 * 60
 MAX_FRAMES = 90_000_000  # samples of one channel: half an hour of 48 kHz, 360 MB
 MAX_CHANNELS = 16
@@ -12,7 +12,7 @@ MIN_RATE, MAX_RATE = 4_000, 384_000  # samples per second
 
 SUPPORTED = "WAV, FLAC, MP3 or OGG"
 _FORMATS = ("WAV", "FLAC", "MP3", "OGG")
-_WITH_AN = ("AAC", "AIFF", "AMR", "AU", "M4A", "MP4", "RF64")  # said as letters that begin with a vowel
+_WITH_AN = ("AAC", "AIFF", "AMR", "AU", "M4A", "MP4", "RF64")  # take the article "an"
 
 _FIRST_BYTES = (
     (b"fLaC", "FLAC"),
@@ -37,20 +37,20 @@ _FIRST_BYTES = (
 
 
 def sniff(data: bytes, name: str) -> str:
-    """Returns the format of a file by its first bytes: WAV, FLAC, MP3 or OGG; RequestError if it is not taken."""
+    """Return the format of a file by its first bytes: WAV, FLAC, MP3 or OGG; RequestError if not supported."""
     if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MAX_BYTES >> 20} MiB, which is the most that is taken; send a shorter one",
+            f"{name} is larger than {MAX_BYTES >> 20} MiB; send a shorter file",
             limit=MAX_BYTES,
         )
     if not data:
-        raise RequestError(f"{name} is empty; a file in {SUPPORTED} format was expected")
+        raise RequestError(f"{name} is empty; expected a {SUPPORTED} file")
     kind = _kind(data)
     if kind is None:
-        raise RequestError(f"{name} is not in a supported audio format; {SUPPORTED} was expected")
+        raise RequestError(f"{name} is not in a supported audio format; expected {SUPPORTED}")
     if kind not in _FORMATS:
         article = "an" if kind in _WITH_AN else "a"
-        raise RequestError(f"{name} is {article} {kind} file, which is not taken; send it as WAV, FLAC or MP3")
+        raise RequestError(f"{name} is {article} {kind} file, which is not supported; convert it to WAV, FLAC or MP3")
     return kind
 
 
@@ -62,25 +62,27 @@ def _kind(data: bytes) -> str | None:
     for first, kind in _FIRST_BYTES:
         if data.startswith(first):
             return kind
-    if len(data) > 2 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0:  # the sync bits of a frame; layer 0 is AAC's
+    if len(data) > 2 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0:  # frame sync; layer 0 is AAC
         return "MP3" if data[1] & 0x06 else "AAC"
     return None
 
 
 def check_bounds(n_frames: int, rate: int, n_channels: int, name: str) -> None:
-    """RequestError for an audio clip that is too long, or whose rate or channels are not those of an audio clip."""
+    """Raise RequestError if the duration, the sampling rate or the number of channels exceeds its limit."""
     if not MIN_RATE <= rate <= MAX_RATE:
         raise RequestError(
-            f"{name} has {rate} samples per second; {MIN_RATE} to {MAX_RATE} are taken", limit=MAX_RATE, given=rate
+            f"{name} has a sampling rate of {rate} Hz; supported are {MIN_RATE} to {MAX_RATE} Hz",
+            limit=MAX_RATE,
+            given=rate,
         )
     if not 1 <= n_channels <= MAX_CHANNELS:
-        raise RequestError(f"{name} has {n_channels} channels; 1 to {MAX_CHANNELS} are taken")
+        raise RequestError(f"{name} has {n_channels} channels; supported are 1 to {MAX_CHANNELS}")
     if n_frames < 1:
-        raise RequestError(f"{name} has no samples; send a longer one")
+        raise RequestError(f"{name} has no samples; send a longer clip")
     if n_frames > min(MAX_SECONDS * rate, MAX_FRAMES):
         most = min(MAX_SECONDS, MAX_FRAMES // rate) // 60
         raise RequestError(
-            f"{name} has {n_frames / rate:.0f} s of {rate} samples, and at most {most} minutes are taken; cut it",
+            f"{name} has {n_frames / rate:.0f} s at {rate} Hz; the limit is {most} minutes; split it",
             limit=min(MAX_SECONDS * rate, MAX_FRAMES),
             given=n_frames,
         )

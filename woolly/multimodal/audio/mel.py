@@ -1,4 +1,4 @@
-"""Spectrograms in mel: what encoders of speech read. In float64, as transformers' feature extractors without torch."""
+"""Log-mel spectrograms of the audio encoders, in float64 like the NumPy feature extractors of transformers."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ Float64 = npt.NDArray[np.float64]
 
 Scale = Literal["slaney", "htk"]
 
-MAX_MELS = 512  # triangles of a spectrogram: published models have 80 or 128
-_WINDOW = 400  # samples that a frame hears: 25 ms
-_BLOCK = 4096  # frames that are computed at once: 13 MB of complex numbers
+MAX_MELS = 512  # mel bins: published models have 80 or 128
+_WINDOW = 400  # samples per frame: 25 ms
+_BLOCK = 4096  # frames per FFT call: 13 MB of complex numbers
 
-# Slaney's scale: linear up to 1,000 Hz (15 mel), then 27 steps for each factor of 6.4.
+# Slaney mel scale: linear up to 1,000 Hz (15 mel), then 27 steps per factor of 6.4.
 _LINEAR, _KNEE, _STEP = 200 / 3, 15.0, np.log(6.4) / 27.0
 
 
 def log_mel_whisper(samples: Float32, n_mels: int) -> Float32:
-    """Returns [frames, n_mels] as Whisper reads them: log10 of power, at most 8 below the loudest, by 4, plus 1.
+    """Return [frames, n_mels] of Whisper: log10 of power, clamped to 8 below the maximum, then (x + 4) / 4.
 
-    Windows of 25 ms each 10 ms at 16 kHz; the audio is mirrored at both ends, and its last frame is left out.
+    Hann windows of 25 ms every 10 ms at 16 kHz, reflect padding at both ends; the last frame is dropped.
     """
-    return _eased(log_mel(samples, n_mels)[:-1])
+    return _normalize_whisper(log_mel(samples, n_mels)[:-1])
 
 
 def log_mel_granite(samples: Float32, n_mels: int) -> Float32:
-    """Returns [frames, n_mels] as Granite Speech reads them: as Whisper, on another scale, with the last frame.
+    """Return [frames, n_mels] of Granite Speech: as Whisper, with the HTK scale and the last frame.
 
-    Windows stand in the middle of 512 samples; triangles are as high as wide ones, as torchaudio's are.
+    FFT of 512 samples with the window centered; filters have unit height, as in torchaudio.
     """
-    return _eased(log_mel(samples, n_mels, n_fft=512, scale="htk"))
+    return _normalize_whisper(log_mel(samples, n_mels, n_fft=512, scale="htk"))
 
 
 def log_mel_gemma(samples: Float32, n_mels: int) -> Float32:
-    """Returns [frames, n_mels] as Gemma 4 reads them: the logarithm of amplitudes, each 10 ms, of windows of 20 ms.
+    """Return [frames, n_mels] of Gemma 4: log amplitudes of 20 ms windows, every 10 ms.
 
-    Silence of 10 ms stands before the audio; frames end a sample before it does.
+    10 ms of silence are prepended; the last sample is dropped.
     """
     padded = np.pad(samples, (160, 0))
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(320) / 320)
@@ -54,9 +54,9 @@ def log_mel_gemma(samples: Float32, n_mels: int) -> Float32:
 
 
 def log_mel_usm(samples: Float32, n_mels: int) -> Float32:
-    """Returns [frames, n_mels] as Gemma 3n reads them: the logarithm of amplitudes of windows of 32 ms, each 10 ms.
+    """Return [frames, n_mels] of Gemma 3n (USM): log amplitudes of 32 ms windows, every 10 ms.
 
-    Higher tones are raised window by window; silence fills the audio up to whole 128 samples, of which one is left.
+    Pre-emphasis per window; the audio is padded to a multiple of 128 samples, and the last sample is dropped.
     """
     padded = np.pad(samples, (0, -len(samples) % 128))
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(512) / 512)
@@ -64,23 +64,23 @@ def log_mel_usm(samples: Float32, n_mels: int) -> Float32:
     filters = mel_filters(n_mels, 1024, 16000, "htk", 125.0, 7600.0)
     out = np.empty((len(frames), n_mels), np.float32)
     for first in range(0, len(frames), _BLOCK):
-        raised = frames[first : first + _BLOCK].astype(np.float64)
-        raised[:, 1:] -= 0.97 * frames[first : first + _BLOCK, :-1]
-        raised[:, 0] *= 1 - 0.97
-        amplitudes = np.abs(np.fft.rfft(raised * window, n=1024, axis=1))
+        emphasized = frames[first : first + _BLOCK].astype(np.float64)
+        emphasized[:, 1:] -= 0.97 * frames[first : first + _BLOCK, :-1]
+        emphasized[:, 0] *= 1 - 0.97
+        amplitudes = np.abs(np.fft.rfft(emphasized * window, n=1024, axis=1))
         out[first : first + _BLOCK] = np.log(np.maximum(amplitudes @ filters, 1e-5))
     return out
 
 
 def log_mel_nemo(samples: Float32, n_mels: int) -> Float32:
-    """Returns [frames, n_mels] as NeMo's conformers read them: logarithms of power, of mean 0 and deviation 1 each.
+    """Return [frames, n_mels] of NeMo: log power, normalized per mel bin to mean 0 and standard deviation 1.
 
-    Higher tones are raised before; windows stand in the middle of 512 samples, and silence is around the audio.
+    Pre-emphasis of the audio; FFT of 512 samples with the window centered, zero padding at both ends.
     """
-    raised = samples.astype(np.float64)
-    raised[1:] -= 0.97 * samples[:-1]
+    emphasized = samples.astype(np.float64)
+    emphasized[1:] -= 0.97 * samples[:-1]
     window = np.pad(nemo_window(), 56)
-    frames = np.lib.stride_tricks.sliding_window_view(np.pad(raised, 256), 512)[::160][: len(samples) // 160]
+    frames = np.lib.stride_tricks.sliding_window_view(np.pad(emphasized, 256), 512)[::160][: len(samples) // 160]
     filters = mel_filters(n_mels, 512, 16000)
     out = np.empty((len(frames), n_mels))
     for first in range(0, len(frames), _BLOCK):
@@ -92,13 +92,13 @@ def log_mel_nemo(samples: Float32, n_mels: int) -> Float32:
 
 
 def nemo_window() -> Float64:
-    """Returns the 400 numbers of NeMo's window, which is 0 at both ends."""
+    """Return the symmetric Hann window of NeMo, [400]."""
     window: Float64 = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / (_WINDOW - 1))
     return window
 
 
-def _eased(spectrum: Float64) -> Float32:
-    np.maximum(spectrum, spectrum.max() - 8.0, out=spectrum)  # in place: that of half an hour has 184 MB
+def _normalize_whisper(spectrum: Float64) -> Float32:
+    np.maximum(spectrum, spectrum.max() - 8.0, out=spectrum)  # in place: half an hour takes 184 MB
     spectrum += 4.0
     spectrum /= 4.0
     return spectrum.astype(np.float32)
@@ -107,8 +107,8 @@ def _eased(spectrum: Float64) -> Float32:
 def log_mel(
     samples: Float32, n_mels: int, *, n_fft: int = 400, hop: int = 160, rate: int = 16000, scale: Scale = "slaney"
 ) -> Float64:
-    """Returns [1 + n // hop, n_mels]: log10 of the power in each of the mel's triangles, at least -10."""
-    padded = np.pad(samples, n_fft // 2, mode="reflect")  # float64 block by block, times the window
+    """Return [1 + n // hop, n_mels]: log10 of mel power, at least -10."""
+    padded = np.pad(samples, n_fft // 2, mode="reflect")  # float64 per block, times the window
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / _WINDOW)
     window = np.pad(window, (n_fft - _WINDOW) // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, n_fft)[::hop]
@@ -125,9 +125,9 @@ def log_mel(
 def mel_filters(
     n_mels: int, n_fft: int, rate: int, scale: Scale = "slaney", low: float = 0.0, high: float = 0.0
 ) -> Float64:
-    """Returns [1 + n_fft // 2, n_mels]: triangles that overlap by half, from 0 to half the rate.
+    """Return the mel filter bank [1 + n_fft // 2, n_mels], from 0 to the Nyquist frequency.
 
-    Slaney's have one area each, those of HTK one height, and may begin and end elsewhere.
+    Slaney filters have unit area. HTK filters have unit height, and limits `low` and `high` in Hz.
     """
     if scale == "htk":
         bottom, top = (2595.0 * np.log10(1.0 + hertz / 700.0) for hertz in (low, high or rate / 2))

@@ -1,4 +1,4 @@
-"""The AudioSettings: what a projector's file (`mmproj`) says of audio, by the `clip.audio.*` keys, and each family."""
+"""AudioSettings: the `clip.audio.*` keys of a projector file (`mmproj`), and the table of audio projectors."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AudioProjector:
-    """One family of audio towers: the marks around its rows, and how many rows frames become."""
+    """Family of audio encoders: text around its embeddings, and rows per chunk of mel frames."""
 
-    begin: str = ""  # text before the rows of an audio clip, as the model's processor writes it
+    begin: str = ""  # text before the embeddings, as in the model's processor
     end: str = ""
-    # What chat templates write in place of an audio clip, longest first. The layout replaces it, marks and all.
+    # Placeholders in chat templates, longest first. The layout replaces them, with their begin and end.
     written: tuple[str, ...] = ()
-    # By frames of a piece and what the file says.
+    # Rows per chunk, from its mel frames and the settings.
     rows: Callable[[int, AudioSettings], int] = lambda n_frames, settings: n_frames // 4
-    max_frames: int = 3000  # of a piece: 30 s
-    # Rows of each piece, of which the last are the row of the tower's file that stands for none; then comes the one
-    # that ends an audio clip, and each piece has marks of its own. 0: as many as there are.
+    max_frames: int = 3000  # mel frames per chunk: 30 s
+    # Fixed number of rows per chunk: padded with the padding embedding of the file, followed by the end-of-audio
+    # embedding; each chunk has its own begin and end text. 0: no padding.
     filled: int = 0
-    needs_stack: bool = False  # the file must say how many rows of the encoder stand side by side
-    needs_window: bool = False  # and how many are looked at together, by how many queries
+    needs_stack: bool = False  # the file must have projector.stack_factor
+    needs_window: bool = False  # and projector.window_size, projector.downsample_rate
 
 
-def after_conv(n: int, times: int = 1) -> int:
-    """Returns what convolutions of stride 2 leave of a number of frames."""
+def conv_length(n: int, times: int = 1) -> int:
+    """Return the output length of `times` convolutions of stride 2."""
     for _ in range(times):
         n = (n + 1) // 2
     return n
@@ -40,10 +40,10 @@ def after_conv(n: int, times: int = 1) -> int:
 
 _QWEN = ("<|audio_bos|>", "<|audio_eos|>", ("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>"))
 
-# By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has their files.
+# By `clip.projector_type`. `woolly/models/towers/` has the encoders.
 AUDIO_PROJECTORS: Mapping[str, AudioProjector] = {
     "ultravox": AudioProjector(
-        written=("<|audio|>",), rows=lambda n, its: -(-after_conv(n) // its.stack), needs_stack=True
+        written=("<|audio|>",), rows=lambda n, its: -(-conv_length(n) // its.stack), needs_stack=True
     ),
     "qwen2a": AudioProjector(*_QWEN),
     "voxtral": AudioProjector(
@@ -53,25 +53,27 @@ AUDIO_PROJECTORS: Mapping[str, AudioProjector] = {
         lambda n, its: n // 2 // its.stack,
         needs_stack=True,
     ),
-    "qwen2.5o": AudioProjector(*_QWEN, lambda n, its: after_conv(n) // 2),
+    "qwen2.5o": AudioProjector(*_QWEN, lambda n, its: conv_length(n) // 2),
     "qwen3a": AudioProjector(
         "<|audio_start|>",
         "<|audio_end|>",
         ("<|audio_start|><|audio_pad|><|audio_end|>", "<|audio_pad|>"),
-        lambda n, its: n // 100 * 13 + after_conv(n % 100, 3),
+        lambda n, its: n // 100 * 13 + conv_length(n % 100, 3),
         max_frames=800,
     ),
-    "gemma4a": AudioProjector("<|audio>", "<audio|>", ("<|audio|>",), lambda n, its: after_conv(n, 2), max_frames=2999),
+    "gemma4a": AudioProjector(
+        "<|audio>", "<audio|>", ("<|audio|>",), lambda n, its: conv_length(n, 2), max_frames=2999
+    ),
     "gemma3na": AudioProjector(
         "\n\n<start_of_audio>",
         "\n\n",
         ("<audio_soft_token>",),
-        lambda n, its: after_conv(n, 4),
+        lambda n, its: conv_length(n, 4),
         max_frames=2997,
         filled=188,
     ),
-    "lfm2a": AudioProjector(written=("<|audio|>",), rows=lambda n, its: after_conv(n, 3)),
-    # Its frames are two of 10 ms side by side.
+    "lfm2a": AudioProjector(written=("<|audio|>",), rows=lambda n, its: conv_length(n, 3)),
+    # Frames are pairs of 10 ms frames.
     "granite_speech": AudioProjector(
         written=("<|audio|>",), rows=lambda n, its: -(-n // its.window) * its.n_queries, needs_window=True
     ),
@@ -84,47 +86,45 @@ class AudioSettings:
 
     kind: Kind
     projector: str  # `clip.projector_type`, a key of AUDIO_PROJECTORS
-    n_mels: int  # numbers of a frame
-    stack: int = 1  # rows of the encoder that make one
-    window: int = 1  # rows of the encoder that are looked at together
-    n_queries: int = 1  # that look at a window
+    n_mels: int  # mel bins
+    stack: int = 1  # encoder rows per embedding
+    window: int = 1  # encoder rows per Q-Former window
+    n_queries: int = 1  # per window
 
     @property
     def family(self) -> AudioProjector:
-        """The row of the table of listeners."""
+        """Row of AUDIO_PROJECTORS."""
         return AUDIO_PROJECTORS[self.projector]
 
     def row_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Frames, height and width of the rows that a tower makes of a piece of this grid: they are a line."""
+        """Return (1, 1, rows) of the encoder output for a chunk of this grid."""
         return 1, 1, self.family.rows(grid[2], self)
 
 
 def read_audio_settings(metadata: Mapping[str, Any]) -> AudioSettings:
-    """The settings of the audio tower in a file's metadata; ModelError or UnsupportedError if there is none."""
+    """Read the audio settings of a file's metadata; ModelError or UnsupportedError if there are none."""
     if metadata.get("clip.has_audio_encoder") is not True:
         raise UnsupportedError("the file holds no audio encoder (clip.has_audio_encoder)")
     projector = text_of(metadata, "clip.audio.projector_type") or text_of(metadata, "clip.projector_type")
     if projector not in AUDIO_PROJECTORS:
         raise UnsupportedError(
-            f"the projector type {projector!r:.60} for audio is not supported yet; these are:"
+            f"audio projector type {projector!r:.60} is not supported; supported are:"
             f" {', '.join(sorted(AUDIO_PROJECTORS))}"
         )
     family = AUDIO_PROJECTORS[projector]
-    window = _whole(metadata, "projector.window_size", 1, 512) if family.needs_window else 1
+    window = _integer(metadata, "projector.window_size", 1, 512) if family.needs_window else 1
     return AudioSettings(
         kind="audio",
         projector=projector,
-        n_mels=_whole(metadata, "num_mel_bins", 8, 512),
-        stack=_whole(metadata, "projector.stack_factor", 1, 64) if family.needs_stack else 1,
+        n_mels=_integer(metadata, "num_mel_bins", 8, 512),
+        stack=_integer(metadata, "projector.stack_factor", 1, 64) if family.needs_stack else 1,
         window=window,
-        n_queries=window // (_whole(metadata, "projector.downsample_rate", 1, window) if family.needs_window else 1),
+        n_queries=window // (_integer(metadata, "projector.downsample_rate", 1, window) if family.needs_window else 1),
     )
 
 
-def _whole(metadata: Mapping[str, Any], name: str, least: int, most: int) -> int:
+def _integer(metadata: Mapping[str, Any], name: str, least: int, most: int) -> int:
     value = metadata.get(f"clip.audio.{name}")
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ModelError(
-            f"metadata key clip.audio.{name} is {value!r:.60}; a whole number from {least} to {most} was expected"
-        )
+        raise ModelError(f"metadata key clip.audio.{name} is {value!r:.60}; expected an integer from {least} to {most}")
     return value

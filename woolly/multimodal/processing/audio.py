@@ -19,16 +19,16 @@ from woolly.multimodal.audio import (
     log_mel_whisper,
 )
 from woolly.multimodal.audio.decode import RATE
-from woolly.multimodal.audio.settings import AudioSettings, after_conv
+from woolly.multimodal.audio.settings import AudioSettings, conv_length
 from woolly.multimodal.layout import Layout, lay_out
 from woolly.multimodal.prepared import Piece, Prepared
 
 Float32 = npt.NDArray[np.float32]
 
-_HOP = 160  # samples from one frame to the next
-_MIN_SECONDS = 0.05  # below, some families make no row
+_HOP = 160  # samples per mel frame
+_MIN_SECONDS = 0.05  # shorter audio has no rows in some families
 _MIN_SAMPLES = int(_MIN_SECONDS * RATE)
-_PIECE = 30 * RATE  # samples of a piece of 30 s
+_CHUNK = 30 * RATE  # samples of 30 s
 
 
 def prepare_audio(audio: Audio, settings: AudioSettings) -> Prepared:
@@ -40,94 +40,94 @@ def prepare_audio(audio: Audio, settings: AudioSettings) -> Prepared:
             pieces = [Piece(one, (1, 1, len(one))) for one in frames]
             return replace(Prepared.of("audio", pieces), seconds=audio.seconds)
         except MemoryError:
-            raise RequestError("the audio does not fit into the memory; send a shorter one") from None
+            raise RequestError("the audio does not fit into memory; send a shorter clip") from None
 
 
 def measure_audio(audio: Audio, settings: AudioSettings) -> Layout:
-    """Returns what an audio clip becomes in a prompt, by its length alone; RequestError if it is too short."""
+    """Return the layout of an audio clip from its length alone; RequestError if it is too short."""
     _check_length(audio)
     pieces = [
-        Piece(np.broadcast_to(np.float32(0), (n, settings.n_mels)), (1, 1, n))  # takes no memory
-        for n in _LENGTHS[settings.projector](len(audio.samples), settings)
+        Piece(np.broadcast_to(np.float32(0), (n, settings.n_mels)), (1, 1, n))  # no memory
+        for n in _CHUNK_FRAMES[settings.projector](len(audio.samples), settings)
     ]
     return lay_out(Prepared("audio", tuple(pieces), b""), settings)
 
 
 def _check_length(audio: Audio) -> None:
     if audio.seconds < _MIN_SECONDS:
-        raise RequestError(f"the audio has {audio.seconds:.3f} s; at least {_MIN_SECONDS} s were expected")
+        raise RequestError(f"the audio has {audio.seconds:.3f} s; the minimum is {_MIN_SECONDS} s")
 
 
 def _ultravox(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """No padding, but the last chunk of a long clip gets a zero frame if its length is odd."""
+    """Yield chunks without padding; the last chunk of a long clip gets a zero frame if its length is odd."""
     frames = log_mel_whisper(audio.samples, settings.n_mels)
-    yield from _cut(frames, settings, is_filled=len(frames) > settings.family.max_frames)
+    yield from _chunks(frames, settings, pads_last=len(frames) > settings.family.max_frames)
 
 
-def _cut(frames: Float32, settings: AudioSettings, *, is_filled: bool = False) -> Iterator[Float32]:
+def _chunks(frames: Float32, settings: AudioSettings, *, pads_last: bool = False) -> Iterator[Float32]:
     most = settings.family.max_frames
     for first in range(0, len(frames), most):
         part = frames[first : first + most]
-        yield np.pad(part, ((0, 1), (0, 0))) if is_filled and len(part) % 2 else part
+        yield np.pad(part, ((0, 1), (0, 0))) if pads_last and len(part) % 2 else part
 
 
 def _qwen2a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Pieces of 30 s, each an audio clip of its own that silence follows; the last row sees a frame of that."""
+    """Yield chunks of 30 s, extracted separately with trailing silence; the last row covers one silent frame."""
     most = settings.family.max_frames
     for first in range(0, len(audio.samples), most * _HOP):
         part = audio.samples[first : first + most * _HOP]
         part = np.pad(part, (0, max(0, int(_MIN_SECONDS * audio.rate) - len(part))))
         frames = log_mel_whisper(_silence_after(part)[: most * _HOP], settings.n_mels)
-        yield frames[: min(most, 2 * after_conv(-(-len(part) // _HOP)) + 1)]
+        yield frames[: min(most, 2 * conv_length(-(-len(part) // _HOP)) + 1)]
 
 
 def _voxtral(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """The audio with silence up to whole pieces of 30 s, which are heard, too."""
+    """Yield chunks of 30 s, the last padded with silence."""
     n = settings.family.max_frames * _HOP
-    filled = np.pad(audio.samples, (0, -len(audio.samples) % n))
-    yield from _cut(log_mel_whisper(filled, settings.n_mels), settings)
+    padded = np.pad(audio.samples, (0, -len(audio.samples) % n))
+    yield from _chunks(log_mel_whisper(padded, settings.n_mels), settings)
 
 
 def _qwen25o(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Frames of the audio as if silence followed. A tail of one row alone would leave no pair."""
+    """Yield chunks with trailing silence; a chunk of a single row is dropped, as rows are averaged in pairs."""
     frames = log_mel_whisper(_silence_after(audio.samples), settings.n_mels)[: -(-len(audio.samples) // _HOP)]
-    yield from (part for part in _cut(frames, settings) if settings.family.rows(len(part), settings))
+    yield from (part for part in _chunks(frames, settings) if settings.family.rows(len(part), settings))
 
 
 def _qwen3a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Frames of the audio without padding, in pieces whose rows see each other."""
-    yield from _cut(log_mel_whisper(audio.samples, settings.n_mels), settings)
+    """Yield chunks without padding; attention stays within a chunk."""
+    yield from _chunks(log_mel_whisper(audio.samples, settings.n_mels), settings)
 
 
 def _gemma4a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Pieces of 30 s, each an audio clip of its own."""
-    for first in range(0, len(audio.samples), _PIECE):
-        part = audio.samples[first : first + _PIECE]
+    """Yield chunks of 30 s, extracted separately."""
+    for first in range(0, len(audio.samples), _CHUNK):
+        part = audio.samples[first : first + _CHUNK]
         yield log_mel_gemma(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
 def _gemma3na(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Pieces of 30 s, each an audio clip of its own."""
-    for first in range(0, len(audio.samples), _PIECE):
-        part = audio.samples[first : first + _PIECE]
+    """Yield chunks of 30 s, extracted separately."""
+    for first in range(0, len(audio.samples), _CHUNK):
+        part = audio.samples[first : first + _CHUNK]
         yield log_mel_usm(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
 def _lfm2a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Pieces of 30 s, each an audio clip of its own."""
-    for first in range(0, len(audio.samples), _PIECE):
-        part = audio.samples[first : first + _PIECE]
+    """Yield chunks of 30 s, extracted separately."""
+    for first in range(0, len(audio.samples), _CHUNK):
+        part = audio.samples[first : first + _CHUNK]
         yield log_mel_nemo(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
 def _granite(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Two frames side by side, of the whole audio."""
+    """Yield pairs of frames as one, of the complete audio."""
     frames = log_mel_granite(audio.samples, settings.n_mels // 2)
-    yield from _cut(frames[: len(frames) // 2 * 2].reshape(-1, settings.n_mels), settings)
+    yield from _chunks(frames[: len(frames) // 2 * 2].reshape(-1, settings.n_mels), settings)
 
 
 def _silence_after(samples: Float32) -> Float32:
-    """Returns the samples with silence, as far as windows of their last frames reach."""
+    """Append silence up to the end of the last frame's window."""
     return np.pad(samples, (0, 4 * _HOP + -len(samples) % _HOP))
 
 
@@ -145,21 +145,21 @@ AUDIO_PROCESSORS: Mapping[str, Callable[[Audio, AudioSettings], Iterator[Float32
 }
 
 
-def _pieces(n: int, settings: AudioSettings) -> list[int]:
-    """Returns how many frames each piece of `n` frames has."""
+def _chunk_frames(n: int, settings: AudioSettings) -> list[int]:
+    """Return the mel frames of each chunk of `n` frames."""
     most = settings.family.max_frames
     return [min(most, n - first) for first in range(0, n, most)]
 
 
 def _ultravox_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
-    own = _pieces(n_samples // _HOP, settings)
+    own = _chunk_frames(n_samples // _HOP, settings)
     return own if len(own) == 1 else [n + n % 2 for n in own]
 
 
 def _qwen2a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     most = settings.family.max_frames
     least = int(_MIN_SECONDS * RATE) // _HOP
-    return [min(most, 2 * after_conv(max(n, least)) + 1) for n in _pieces(-(-n_samples // _HOP), settings)]
+    return [min(most, 2 * conv_length(max(n, least)) + 1) for n in _chunk_frames(-(-n_samples // _HOP), settings)]
 
 
 def _voxtral_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
@@ -168,33 +168,33 @@ def _voxtral_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
 
 
 def _qwen25o_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
-    return [n for n in _pieces(-(-n_samples // _HOP), settings) if settings.family.rows(n, settings)]
+    return [n for n in _chunk_frames(-(-n_samples // _HOP), settings) if settings.family.rows(n, settings)]
 
 
 def _gemma3na_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
-    parts = (max(min(_PIECE, n_samples - first), _MIN_SAMPLES) for first in range(0, n_samples, _PIECE))
+    parts = (max(min(_CHUNK, n_samples - first), _MIN_SAMPLES) for first in range(0, n_samples, _CHUNK))
     return [(n + -n % 128 - 513) // _HOP + 1 for n in parts]
 
 
 def _gemma4a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
-    parts = (min(_PIECE, n_samples - first) for first in range(0, n_samples, _PIECE))
+    parts = (min(_CHUNK, n_samples - first) for first in range(0, n_samples, _CHUNK))
     return [(max(n, _MIN_SAMPLES) - 1) // _HOP for n in parts]
 
 
 def _lfm2a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
-    parts = (min(_PIECE, n_samples - first) for first in range(0, n_samples, _PIECE))
+    parts = (min(_CHUNK, n_samples - first) for first in range(0, n_samples, _CHUNK))
     return [max(n, _MIN_SAMPLES) // _HOP for n in parts]
 
 
-# Frames of each piece by the samples of an audio clip: what the functions of AUDIO_PROCESSORS yield.
-_LENGTHS: Mapping[str, Callable[[int, AudioSettings], list[int]]] = {
+# Mel frames per chunk from the number of samples, consistent with AUDIO_PROCESSORS.
+_CHUNK_FRAMES: Mapping[str, Callable[[int, AudioSettings], list[int]]] = {
     "ultravox": _ultravox_lengths,
     "qwen2a": _qwen2a_lengths,
     "voxtral": _voxtral_lengths,
     "qwen2.5o": _qwen25o_lengths,
-    "qwen3a": lambda n_samples, settings: _pieces(n_samples // _HOP, settings),
+    "qwen3a": lambda n_samples, settings: _chunk_frames(n_samples // _HOP, settings),
     "gemma3na": _gemma3na_lengths,
     "gemma4a": _gemma4a_lengths,
     "lfm2a": _lfm2a_lengths,
-    "granite_speech": lambda n_samples, settings: _pieces((n_samples // _HOP + 1) // 2, settings),
+    "granite_speech": lambda n_samples, settings: _chunk_frames((n_samples // _HOP + 1) // 2, settings),
 }
