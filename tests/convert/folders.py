@@ -222,6 +222,9 @@ def published(file, arrays, config):
     if arch in CLASSES:
         name, more = CLASSES[arch]
         config = config | {"architectures": [name]} | (more(file, config) if more else {})
+    if arch == "minicpm":  # transformers computes it as Granite, whose settings its own class lacks
+        granites = ("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")
+        config = {name: value for name, value in config.items() if name not in granites}
     if arch == "exaone":
         arrays = {_renamed(name, EXAONE): value for name, value in arrays.items()}
     if arch == "internlm2":

@@ -94,7 +94,8 @@ def test_tied_embedding_gives_the_output_matrix_its_own_factor(name, tmp_path):
         for path, value in arrays.items()
         if path.endswith(("wte.weight", "embeddings.weight", "embed_tokens.weight"))
     ]
-    config = {"architectures": [kind], "norm_head": True} | config | {"tie_word_embeddings": True}
+    own = {"norm_head": True} if name == "bailingmoe" else {}  # an error in others, which have no such setting
+    config = {"architectures": [kind]} | own | config | {"tie_word_embeddings": True}
     draft = make_draft(open_checkpoint(write_folder(tmp_path / "folder", arrays, config)))
     (piece,) = draft.targets["output.weight"].pieces
     normed = table / np.linalg.norm(table, axis=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from woolly.convert.checkpoint import Checkpoint
 from woolly.convert.families import FAMILIES, find_family
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
+from woolly.convert.ledger import check_settings
 from woolly.convert.quantized import sources_of
 from woolly.convert.reading import dense_sources, reading_keys
 from woolly.convert.rope import rope_tensors
@@ -39,14 +40,17 @@ class FileDraft:
     n_lines: int  # of text on which the vocabulary gave the tokens of its original; 0: there is none to compare with
 
 
-def make_draft(checkpoint: Checkpoint, about: Mapping[str, Any] | None = None) -> FileDraft:
+def make_draft(
+    checkpoint: Checkpoint, about: Mapping[str, Any] | None = None, *, ignored: Collection[str] = ()
+) -> FileDraft:
     """Describe the file that a checkpoint becomes; WoollyError in one sentence if it cannot become one.
 
-    `about` has further values of `general.*`. The vocabulary is compared with its original, and the model is traced.
+    `about` has further values of `general.*`; `ignored` names settings of config.json that may be lost. The vocabulary
+    is compared with its original, and the model is traced.
     """
     family, config = family_of(checkpoint.raw, checkpoint.folder)
     try:
-        return _make(checkpoint, family, config, about or {})
+        return _make(checkpoint, family, config, about or {}, ignored)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ModelError(
             f"{checkpoint.folder}: config.json and the tensors do not make a {family.architecture} model"
@@ -55,7 +59,11 @@ def make_draft(checkpoint: Checkpoint, about: Mapping[str, Any] | None = None) -
 
 
 def _make(
-    checkpoint: Checkpoint, family: CheckpointFamily, config: Hyperparameters, about: Mapping[str, Any]
+    checkpoint: Checkpoint,
+    family: CheckpointFamily,
+    config: Hyperparameters,
+    about: Mapping[str, Any],
+    ignored: Collection[str],
 ) -> FileDraft:
     name, keys = family.name_for(config), family.all_keys(config)
     layout = lay_out([*sources_of(checkpoint), *dense_sources(checkpoint)], family, config, keys)
@@ -71,7 +79,9 @@ def _make(
     keys["vocab_size"] = targets["token_embd.weight"].shape[0]
     keys |= reading_keys(checkpoint)
     computed = rope_tensors(config, keys) if "rope.dimension_count" in keys else {}
-    for tensor, values in (computed | family.computed(config, keys)).items():
+    computed |= family.computed(config, keys)
+    check_settings(config, family.settings, keys, ignored)
+    for tensor, values in computed.items():
         source = Computed(tensor, values.shape, GGMLType.F32, lambda values=values: values)  # type: ignore[misc]
         targets[tensor] = Target(tensor, (Fragment(source),))
     metadata = {"general.architecture": name, "general.type": "model", "general.name": _name(checkpoint), **about}

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.keys import transformer_keys
+from woolly.convert.ledger import Allowed
 from woolly.convert.ops import TensorOp
+from woolly.convert.rope import yarn_magnitude
 
 Keys = dict[str, Any]
 # Changes of one tensor by its GGUF name without the block; the number is that of the block.
@@ -43,6 +45,8 @@ class CheckpointFamily:
     norm: str = "rms"
     pairs: bool = False  # rows of q and k go from rotary halves to pairs
     plus_one: bool = False  # norms of the checkpoint are 1 lower
+    # Values of settings that no key says, where they differ from the usual ones: `ledger.py`.
+    settings: Mapping[str, Allowed] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)  # values that config.json may leave to its class
     base: Callable[[Hyperparameters, str], Keys] = transformer_keys
     ties: bool = (
@@ -62,4 +66,7 @@ class CheckpointFamily:
         """The hyperparameters, without the architecture's name before them."""
         keys = self.base(config, self.norm)
         keys |= self.keys(config, keys)
+        # Families with a multiplier of the logarithm compute both factors by themselves.
+        if keys.get("rope.scaling.type") == "yarn" and "rope.scaling.yarn_log_multiplier" not in keys:
+            keys["rope.scaling.yarn_attn_factor"] = yarn_magnitude(config) or keys.get("rope.scaling.yarn_attn_factor")
         return {name: value for name, value in keys.items() if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,31 +13,43 @@ from woolly.errors import ModelError
 class Hyperparameters:
     """Typed access to config.json; the part for text if the model also sees or hears, the encoder's if it has one."""
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        where: str,
-        defaults: Mapping[str, Any] | None = None,
-        outer: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.outer = values if outer is None else outer  # as the file has them, also those that the part hides
+    def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
+        self.outer = values  # as the file has them, also those that the part hides
         parts = ("text_config", "llm_config", "language_config", "encoder_config")
         inner: dict[str, Any] = next((values[x] for x in parts if isinstance(values.get(x), dict)), {})
         self._values = {**(defaults or {}), **values, **inner}
+        self._own = inner or values  # what the file gives for this part
+        self._read: set[str] = set()
         self.where = where
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Hyperparameters:
-        """The same with values for what the file leaves to its class."""
-        return Hyperparameters(
-            {**defaults, **{k: v for k, v in self._values.items() if v is not None}}, self.where, outer=self.outer
-        )
+        """Return the same with values for what the file leaves to its class."""
+        return self._with({**defaults, **{k: v for k, v in self._values.items() if v is not None}})
 
     def replaced(self, **values: Any) -> Hyperparameters:
-        """The same with other values."""
-        return Hyperparameters({**self._values, **values}, self.where, outer=self.outer)
+        """Return the same with other values."""
+        return self._with({**self._values, **values})
+
+    def _with(self, values: dict[str, Any]) -> Hyperparameters:
+        other = copy.copy(self)  # reads count for both
+        other._values = values
+        return other
+
+    def unread(self) -> dict[str, Any]:
+        """Return the settings of the file that nothing has read, without those that are null."""
+        return {name: value for name, value in self._own.items() if value is not None and name not in self._read}
+
+    def is_null(self, name: str) -> bool:
+        """True if the file gives null, which is not the same as leaving the setting to its class."""
+        return name in self._own and self._own[name] is None
+
+    def peek(self, name: str) -> Any:
+        """Return a setting without counting it as read."""
+        return self._values.get(name)
 
     def get(self, *names: str, default: Any = None) -> Any:
         """The first of these that is given and not null."""
+        self._read.update(names)
         for name in names:
             if (value := self._values.get(name)) is not None:
                 return value
@@ -44,6 +57,7 @@ class Hyperparameters:
 
     def has(self, *names: str) -> bool:
         """Whether one of these is given, and is not null, false or 0."""
+        self._read.update(names)
         return any(self._values.get(name) for name in names)
 
     def integer(self, *names: str, default: int | None = None) -> int:
@@ -104,6 +118,7 @@ class Hyperparameters:
 
     def refuse(self, name: str, *, unless: tuple[Any, ...] = (None, False, 0)) -> None:
         """ModelError if the file gives a value that would change the answer and that no key of GGUF can say."""
+        self._read.add(name)
         if (value := self._values.get(name)) not in unless:
             raise ModelError(
                 f"{self.where}: {name} is {value!r:.60}, which a GGUF file of this architecture cannot say"

@@ -62,6 +62,26 @@ def window_keys(c: Hyperparameters, period: int | None = None) -> Keys:
     return {"attention.sliding_window": size, "attention.sliding_window_pattern": flags}
 
 
+def own_window_keys(c: Hyperparameters) -> Keys:
+    """The window of models whose `use_sliding_window` puts one on the layers from `max_window_layers` on."""
+    if not c.flag("use_sliding_window"):
+        return {}
+    size, first = c.positive("sliding_window", default=4096), c.integer("max_window_layers", default=28)
+    kinds = c.get("layer_types")
+    flags = [kind in _WINDOWS for kind in kinds] if kinds else [i >= first for i in range(c.n_layers)]
+    if not any(flags):
+        return {}
+    if not all(flags):
+        c.refuse("max_window_layers", unless=())  # readers know one window for all layers
+    return {"attention.sliding_window": size}
+
+
+def every_window_keys(c: Hyperparameters) -> Keys:
+    """The window of models that have the same one in all layers; none if it is as long as the context."""
+    size = c.integer("sliding_window", default=0)
+    return {"attention.sliding_window": size} if 0 < size < c.positive("max_position_embeddings") else {}
+
+
 def expert_keys(c: Hyperparameters, *, scoring: str | None = None, normalize: bool | None = None) -> Keys:
     """The mixture of experts; nothing if there is none."""
     count = c.integer("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", default=0)

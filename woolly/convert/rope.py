@@ -62,10 +62,23 @@ def _yarn(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
         "rope.scaling.factor": rope.number("factor"),
         "rope.scaling.original_context_length": original,
     }
+    if not config.text("model_type").startswith("gpt_oss"):  # whose reader never rounds
+        rope.refuse("truncate", unless=(None, True))
+    if rope.has("attention_factor"):
+        out["rope.scaling.yarn_attn_factor"] = rope.number("attention_factor")
     for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
         if rope.has(name):
             out[f"rope.scaling.{key}"] = rope.number(name)
     return out
+
+
+def yarn_magnitude(config: Hyperparameters) -> float | None:
+    """Return the factor of attention that `mscale` and `mscale_all_dim` of YaRN make together; None without both."""
+    rope = rope_of(config)
+    if rope.has("attention_factor") or not (rope.has("mscale") and rope.has("mscale_all_dim")):
+        return None
+    log = 0.1 * math.log(max(rope.number("factor"), 1.0))
+    return (rope.number("mscale") * log + 1.0) / (rope.number("mscale_all_dim") * log + 1.0)
 
 
 def _longrope(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:

@@ -18,13 +18,15 @@ class MambaParams:
 
     common: TransformerParams
     second: bool
-    normed: bool  # Falcon's: dt, B and C are normed
+    mixer_eps: float | None  # of Falcon's norms of dt, B and C, which have no weights; None: there are none
 
 
 def read(keys: Keys) -> MambaParams:
     """Parameters of the file."""
     hp = read_recurrent(keys, recurrence=read_recurrence(keys))
-    return MambaParams(hp, keys.architecture == "mamba2", keys.flag("ssm.dt_b_c_rms", False))
+    eps = keys.number("ssm.dt_b_c_rms_epsilon", hp.eps)
+    is_falcon = keys.flag("ssm.dt_b_c_rms", False)
+    return MambaParams(hp, keys.architecture == "mamba2", eps if is_falcon else None)
 
 
 def build(p: Tracer, hp: MambaParams) -> None:
@@ -34,5 +36,5 @@ def build(p: Tracer, hp: MambaParams) -> None:
     for i in range(common.n_layers):
         with p.scope(f"blk.{i}"):
             h = p.rms_norm(x, "attn_norm", eps=common.eps)
-            x = x + (parts.mamba2(p, h, common) if hp.second else parts.mamba(p, h, common, normed=hp.normed))
+            x = x + (parts.mamba2(p, h, common) if hp.second else parts.mamba(p, h, common, mixer_eps=hp.mixer_eps))
     p.output(parts.logits(p, x, common))

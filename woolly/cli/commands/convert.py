@@ -49,6 +49,13 @@ _LIMIT = 1024  # threads
     ),
     Option("--lora", "FOLDER is a LoRA adapter as PEFT saves it: write a GGUF adapter.", bool, default=False),
     Option("--base", "With --lora: the folder of the checkpoint that it was trained on.", Path, metavar="FOLDER"),
+    Option(
+        "--ignore-setting",
+        "A setting of config.json that may be lost, for it does not change the logits; may be repeated.",
+        list,
+        to="ignored",
+        metavar="NAME",
+    ),
     Option("--dry-run", "Only say what would be written.", bool, default=False),
     Option("--force -f", "Write over a file that exists.", bool, default=False),
     AS_JSON,
@@ -61,6 +68,7 @@ def convert(
     imatrix_path: Path | None,
     lora: bool,
     base: Path | None,
+    ignored: list[str] | None,
     dry_run: bool,
     force: bool,
     as_json: bool,
@@ -98,7 +106,7 @@ def convert(
         raise UsageError("--base goes with --lora alone")
     imatrix = None if imatrix_path is None else read_imatrix(imatrix_path)
     folder, about = _folder(source)
-    draft = make_draft(open_checkpoint(folder), about)
+    draft = make_draft(open_checkpoint(folder), about, ignored=ignored or ())
     recipe = choose_types(draft, type_name, has_imatrix=imatrix is not None)
     tell_missing(imatrix, recipe)
     written = None if dry_run else _write(draft, recipe, target, threads, imatrix)

@@ -9,7 +9,8 @@ import numpy as np
 
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import expert_keys, window_keys
+from woolly.convert.keys import every_window_keys, expert_keys, own_window_keys, window_keys
+from woolly.convert.ledger import GELU_TANH, RELU2, activation
 from woolly.convert.ops import TensorOp, in_pairs, picked
 from woolly.convert.rope import rope_of
 
@@ -46,7 +47,21 @@ def _minicpm(c: Hyperparameters, keys: Keys) -> Keys:
 def _mistral3(c: Hyperparameters, keys: Keys) -> Keys:
     rope = rope_of(c)
     out: Keys = {"attention.temperature_scale": rope.number("llama_4_scaling_beta", default=0.0) or None}
+    out |= every_window_keys(c)
     return out | {"rope.scaling.yarn_log_multiplier": rope.number("mscale_all_dim", default=0.0) or None}
+
+
+def _qwen(c: Hyperparameters, keys: Keys) -> Keys:
+    return own_window_keys(c)
+
+
+def _starcoder2(c: Hyperparameters, keys: Keys) -> Keys:
+    return every_window_keys(c)
+
+
+def _bitnet(c: Hyperparameters, keys: Keys) -> Keys:
+    c.refuse("hidden_act", unless=("silu",))  # the class leaves it at relu2
+    return {}
 
 
 def _smollm3(c: Hyperparameters, keys: Keys) -> Keys:
@@ -122,9 +137,9 @@ FAMILIES = (
         _llama,
         pairs=True,
     ),
-    CheckpointFamily("arcee", "ArceeForCausalLM", pairs=True),
-    CheckpointFamily("apertus", "ApertusForCausalLM"),
-    CheckpointFamily("bitnet", "BitNetForCausalLM BitnetForCausalLM"),
+    CheckpointFamily("arcee", "ArceeForCausalLM", pairs=True, settings=activation(RELU2)),
+    CheckpointFamily("apertus", "ApertusForCausalLM", settings=activation(("xielu",))),
+    CheckpointFamily("bitnet", "BitNetForCausalLM BitnetForCausalLM", _bitnet),
     CheckpointFamily(
         "chatglm",
         "GlmForCausalLM",
@@ -153,20 +168,20 @@ FAMILIES = (
     ),
     CheckpointFamily("minicpm", "MiniCPMForCausalLM", _minicpm, pairs=True),
     CheckpointFamily("mistral3", "Ministral3ForCausalLM Mistral3ForConditionalGeneration", _mistral3, pairs=True),
-    CheckpointFamily("nemotron", "NemotronForCausalLM", norm="layer", plus_one=True),
+    CheckpointFamily("nemotron", "NemotronForCausalLM", norm="layer", plus_one=True, settings=activation(RELU2)),
     CheckpointFamily(
         "olmo2", "Olmo2ForCausalLM Olmo3ForCausalLM", lambda c, keys: window_keys(c), names=POST_ATTENTION
     ),
     CheckpointFamily("paddleocr", "PaddleOCRVLForConditionalGeneration"),
     CheckpointFamily("pangu-embedded", "PanguEmbeddedForCausalLM"),
     CheckpointFamily("phi3", "Phi3ForCausalLM", _phi3),
-    CheckpointFamily("qwen2", "Qwen2ForCausalLM Qwen2Model"),
-    CheckpointFamily("qwen2vl", "Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration"),
-    CheckpointFamily("qwen3", "Qwen3ForCausalLM Qwen3Model"),
+    CheckpointFamily("qwen2", "Qwen2ForCausalLM Qwen2Model", _qwen),
+    CheckpointFamily("qwen2vl", "Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration", _qwen),
+    CheckpointFamily("qwen3", "Qwen3ForCausalLM Qwen3Model", _qwen),
     CheckpointFamily("qwen3vl", "Qwen3VLForConditionalGeneration"),
     CheckpointFamily("seed_oss", "SeedOssForCausalLM", names=POST_ATTENTION),
     CheckpointFamily("smollm3", "SmolLM3ForCausalLM", _smollm3, pairs=True),
     CheckpointFamily("stablelm", "StableLmForCausalLM StableLMEpochForCausalLM", _stablelm, norm="layer"),
-    CheckpointFamily("starcoder2", "Starcoder2ForCausalLM", norm="layer"),
+    CheckpointFamily("starcoder2", "Starcoder2ForCausalLM", _starcoder2, norm="layer", settings=activation(GELU_TANH)),
     CheckpointFamily("xverse", "XverseForCausalLM", pairs=True),
 )

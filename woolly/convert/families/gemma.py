@@ -7,6 +7,7 @@ from typing import Any
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.keys import expert_keys, layer_kinds, window_keys
+from woolly.convert.ledger import GELU_TANH, activation
 from woolly.convert.ops import TensorOp, reshaped
 from woolly.convert.rope import rope_of
 
@@ -34,8 +35,8 @@ def _local_base(c: Hyperparameters) -> float:
 
 def _softcaps(c: Hyperparameters) -> Keys:
     return {
-        "attn_logit_softcapping": c.number("attn_logit_softcapping", default=0.0) or None,
-        "final_logit_softcapping": c.number("final_logit_softcapping", default=0.0) or None,
+        name: 0.0 if c.is_null(name) else c.number(name, default=0.0) or None  # without the key: the class's usual one
+        for name in ("attn_logit_softcapping", "final_logit_softcapping")
     }
 
 
@@ -92,7 +93,7 @@ def _gemma4(c: Hyperparameters, keys: Keys) -> Keys:
             "embedding_length_per_layer_input": c.integer("hidden_size_per_layer_input", default=0),
             "attention.shared_kv_layers": c.integer("num_kv_shared_layers", default=0),
         }
-        | _softcaps(c)
+        | {"final_logit_softcapping": c.number("final_logit_softcapping", default=0.0)}
         | window_keys(c)
         | expert_keys(c)
     )
@@ -102,9 +103,18 @@ def _gemma3n_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorO
     return (reshaped(-1),) if name == "altup_correct_scale.weight" else ()
 
 
+_ACT = activation(GELU_TANH)
+
+
+def _is_usual_sparsity(value: Any, c: Hyperparameters) -> bool:
+    """True if the first ten layers are sparse by 0.95 and no other is, which is what the architecture computes."""
+    listed = value if isinstance(value, list) else [value]
+    return listed == [0.95 if i < 10 else 0.0 for i in range(len(listed))]
+
+
 FAMILIES = (
-    CheckpointFamily("gemma", "GemmaForCausalLM", plus_one=True),
-    CheckpointFamily("gemma2", "Gemma2ForCausalLM", _gemma2, names=_NORMS, plus_one=True),
+    CheckpointFamily("gemma", "GemmaForCausalLM", plus_one=True, settings=_ACT),
+    CheckpointFamily("gemma2", "Gemma2ForCausalLM", _gemma2, names=_NORMS, plus_one=True, settings=_ACT),
     CheckpointFamily(
         "gemma3",
         "Gemma3ForCausalLM Gemma3ForConditionalGeneration",
@@ -112,6 +122,7 @@ FAMILIES = (
         names=_NORMS,
         plus_one=True,
         defaults=_GEMMA3,
+        settings=_ACT,
     ),
     CheckpointFamily(
         "gemma3n",
@@ -134,6 +145,7 @@ FAMILIES = (
         top={f"altup_projections.{i}": f"altup_proj#{i}" for i in range(16)}
         | {f"altup_unembed_projections.{i}": f"altup_unembd_proj#{i}" for i in range(16)},
         changes=_gemma3n_changes,
+        settings=_ACT | {"altup_correct_scale": (True,), "activation_sparsity_pattern": _is_usual_sparsity},
     ),
     CheckpointFamily(
         "gemma4",
@@ -153,5 +165,6 @@ FAMILIES = (
             "router.per_expert_scale": "ffn_down_exps.scale",
             "experts.gate_up_proj": "ffn_gate_up_exps.weight",
         },
+        settings=_ACT,
     ),
 )

@@ -10,6 +10,7 @@ from woolly.convert.families.decoders import granite_keys
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.keys import expert_keys, layer_kinds
+from woolly.convert.ledger import RELU2, activation
 from woolly.convert.ops import MINUS_EXP, SQUEEZED, TensorOp, columns_of_heads, picked, reshaped, rows_of_heads, scaled
 
 Keys = dict[str, Any]
@@ -46,7 +47,7 @@ def _qwen(c: Hyperparameters, keys: Keys) -> Keys:
     c.refuse("mlp_only_layers", unless=(None, []))
     return (
         _ssm(c.positive("linear_conv_kernel_dim"), heads * head, state, heads, groups)
-        | expert_keys(c)
+        | expert_keys(c, normalize=c.flag("norm_topk_prob", default=True))
         | {"full_attention_interval": period, "expert_shared_feed_forward_length": shared or None}
         | {"feed_forward_length": c.integer("intermediate_size", default=0)}
     )
@@ -100,7 +101,7 @@ def _lfm2(c: Hyperparameters, keys: Keys) -> Keys:
         multiple = c.positive("block_multiple_of", default=256)
         out["feed_forward_length"] = -(-width // multiple) * multiple
     if c.has("num_experts"):
-        out |= expert_keys(c, scoring="sigmoid")
+        out |= expert_keys(c, scoring="sigmoid", normalize=c.flag("norm_topk_prob", default=True))
         out["leading_dense_block_count"] = c.integer("num_dense_layers", default=0)
     return out
 
@@ -219,7 +220,8 @@ def _mamba(c: Hyperparameters, keys: Keys) -> Keys:
     rank = -(-width // 16) if rank == "auto" else int(rank)
     falcon = c.text("model_type") == "falcon_mamba"
     kernel, state = c.positive("conv_kernel", "d_conv", default=4), c.positive("state_size", "d_state", default=16)
-    return _ssm(kernel, inner, state, rank) | {"ssm.dt_b_c_rms": falcon}
+    eps = c.number("mixer_rms_eps", default=1e-6) if falcon else None
+    return _ssm(kernel, inner, state, rank) | {"ssm.dt_b_c_rms": falcon, "ssm.dt_b_c_rms_epsilon": eps}
 
 
 def _mamba_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
@@ -316,6 +318,7 @@ FAMILIES = (
         names={"fc1_latent_proj": "ffn_latent_down", "fc2_latent_proj": "ffn_latent_up"},
         changes=lambda c, name, block: _mamba2_ops(c.positive("n_groups"), name),
         rename=lambda c: "nemotron_h_moe" if "moe" in _nemotron_kinds(c) else "nemotron_h",
+        settings=activation(RELU2),
     ),
     CheckpointFamily(
         "mamba",

@@ -7,7 +7,7 @@ from typing import Any
 from woolly.convert.families.decoders import POST_ATTENTION, granite_keys
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.keys import dense_first, expert_keys, layer_kinds, window_keys
+from woolly.convert.keys import dense_first, expert_keys, layer_kinds, own_window_keys, window_keys
 from woolly.convert.ops import SWAPPED, TensorOp, one_of, reshaped
 from woolly.convert.rope import rope_of
 
@@ -15,14 +15,19 @@ Keys = dict[str, Any]
 
 
 def _experts(c: Hyperparameters, keys: Keys) -> Keys:
-    return expert_keys(c)
+    return expert_keys(c, normalize=c.flag("norm_topk_prob", default=True)) | own_window_keys(c)
+
+
+def _qwen3moe(c: Hyperparameters, keys: Keys) -> Keys:
+    return expert_keys(c, normalize=c.flag("norm_topk_prob")) | own_window_keys(c)
 
 
 def _qwen2moe(c: Hyperparameters, keys: Keys) -> Keys:
     shared = c.integer("shared_expert_intermediate_size", default=0)
     c.refuse("decoder_sparse_step", unless=(None, 1))
     c.refuse("mlp_only_layers", unless=(None, []))
-    return expert_keys(c) | {"expert_shared_feed_forward_length": shared or None}
+    experts = expert_keys(c, normalize=c.flag("norm_topk_prob"))
+    return experts | own_window_keys(c) | {"expert_shared_feed_forward_length": shared or None}
 
 
 def _shared(c: Hyperparameters, count: int) -> Keys:
@@ -150,6 +155,7 @@ def _granitemoe(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _afmoe(c: Hyperparameters, keys: Keys) -> Keys:
+    c.refuse("mup_enabled", unless=(True,))  # the class leaves it off
     experts = expert_keys(c, scoring="sigmoid", normalize=c.flag("route_norm", default=True))
     experts["expert_weights_scale"] = c.number("route_scale", default=1.0)
     dense = {"leading_dense_block_count": c.integer("num_dense_layers", default=0)}
@@ -235,6 +241,11 @@ def _mimo2(c: Hyperparameters, keys: Keys) -> Keys:
     )
 
 
+def _is_every_fourth(value: Any, c: Hyperparameters) -> bool:
+    """True if each fourth layer has no rotary positions: 1 stands for a layer that has them."""
+    return isinstance(value, list) and value == [int((i + 1) % 4 > 0) for i in range(len(value))]
+
+
 FAMILIES = (
     CheckpointFamily(
         "afmoe",
@@ -270,6 +281,7 @@ FAMILIES = (
         _llama4,
         names={"feed_forward.experts.gate_up_proj": "ffn_gate_exps.weight*ffn_up_exps.weight"},
         changes=_llama4_changes,
+        settings={"use_qk_norm": (True,), "no_rope_layer_interval": (4,), "no_rope_layers": _is_every_fourth},
     ),
     CheckpointFamily("cohere2moe", "Cohere2MoeForCausalLM", _cohere2_moe, norm="layer"),
     CheckpointFamily("mellum", "MellumForCausalLM", _mellum),
@@ -299,7 +311,7 @@ FAMILIES = (
         _qwen2moe,
         changes=lambda c, name, block: (reshaped(-1),) if name == "ffn_gate_inp_shexp.weight" else (),
     ),
-    CheckpointFamily("qwen3moe", "Qwen3MoeForCausalLM", _experts),
+    CheckpointFamily("qwen3moe", "Qwen3MoeForCausalLM", _qwen3moe),
     CheckpointFamily(
         "qwen3vlmoe",
         "Qwen3VLMoeForConditionalGeneration",

@@ -9,6 +9,7 @@ import numpy as np
 
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
+from woolly.convert.ledger import GELU_TANH, RELU2, activation
 from woolly.convert.ops import SWAPPED, TRANSPOSED, TensorOp, picked, reshaped
 from woolly.convert.rope import rope_keys
 
@@ -103,6 +104,7 @@ def _bloom(c: Hyperparameters, keys: Keys) -> Keys:
 def _falcon(c: Hyperparameters, keys: Keys) -> Keys:
     c.refuse("alibi")
     c.refuse("parallel_attn", unless=(None, True))
+    c.refuse("activation", unless=(None, "gelu"))
     return {"attention.head_count_kv": _falcon_kv(c)} | _with_rope(c, keys)
 
 
@@ -171,6 +173,7 @@ def _dbrx_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, 
 
 def _phi2(c: Hyperparameters, keys: Keys) -> Keys:
     c.refuse("qk_layernorm")
+    c.refuse("hidden_act", unless=(None, *GELU_TANH))
     kv = c.positive("num_key_value_heads", default=keys["attention.head_count"])
     return {"attention.head_count_kv": kv} | _with_rope(c, keys)
 
@@ -219,7 +222,7 @@ FAMILIES = (
     _family("phi2", "PhiForCausalLM", _phi2),
     _family("starcoder", "GPTBigCodeForCausalLM", _starcoder, _starcoder_qkv),
     CheckpointFamily("dbrx", "DbrxForCausalLM", _dbrx, names=_DBRX, changes=_dbrx_changes, norm="layer", base=_sizes),
-    CheckpointFamily("jais2", "Jais2ForCausalLM", norm="layer"),
+    CheckpointFamily("jais2", "Jais2ForCausalLM", norm="layer", settings=activation(RELU2)),
     CheckpointFamily("olmo", "OlmoForCausalLM", _olmo, norm="layer", pairs=True, defaults={"layer_norm_epsilon": 1e-5}),
     CheckpointFamily("orion", "OrionForCausalLM", norm="layer"),
 )

@@ -275,6 +275,7 @@ FAMILIES = (
             **{f"residual_mlp.{x}": f"ffn_{y}" for x, y in (("w1", "gate"), ("w2", "down"), ("w3", "up"))},
         },
         pairs=True,
+        settings={"norm_topk_prob": (False,)},
     ),
     CheckpointFamily("baichuan", "BaichuanForCausalLM BaiChuanForCausalLM", names=_TO_PARTS, changes=_baichuan),
     CheckpointFamily(
@@ -315,6 +316,7 @@ FAMILIES = (
         _grok,
         names=_GROK,
         top={"in_out_embed": "token_embd", "rms_norm": "output_norm"},
+        settings={"norm_topk_prob": (False,)},
     ),
     CheckpointFamily("grovemoe", "GroveMoeForCausalLM", _grove),
     CheckpointFamily(
@@ -369,5 +371,10 @@ FAMILIES = (
         _smallthinker,
         names={"block_sparse_moe.primary_router": "ffn_gate_inp"},
         base=_thinker_base,
+        settings={
+            "norm_topk_prob": (True, False),  # no setting of its class
+            "num_experts_per_tok": lambda value, c: value == c.peek("moe_num_active_primary_experts"),
+            "moe_intermediate_size": lambda value, c: value == c.peek("moe_ffn_hidden_size"),
+        },
     ),
 )

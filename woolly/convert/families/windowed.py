@@ -12,6 +12,7 @@ from woolly.convert.families.decoders import POST_ATTENTION
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.keys import dense_first, expert_keys, layer_kinds, transformer_keys, window_keys
+from woolly.convert.ledger import Allowed
 from woolly.convert.ops import PLUS_ONE, TensorOp
 from woolly.convert.rope import rope_of, rope_tensors
 
@@ -118,12 +119,20 @@ def _step_computed(c: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDA
     return {name: np.concatenate([values, np.ones(half - len(values), np.float32)]) for name, values in found.items()}
 
 
+_STEP: dict[str, Allowed] = {
+    "routed_scaling_factor": lambda value, c: value == c.peek("moe_router_scaling_factor"),
+    "partial_rotary_factors": lambda value, c: (
+        value == [1.0 if kind == "sliding_attention" else 0.5 for kind in layer_kinds(c)][: len(value)]
+    ),
+}
+
 FAMILIES = (
     CheckpointFamily(
         "laguna",
         "LagunaForCausalLM",
         _laguna,
         names={"self_attn.g_proj": "attn_gate", "mlp.experts.e_score_correction_bias": "exp_probs_b.bias"},
+        settings={"gating": (True, False, "per-element", "per-head")},
     ),
     CheckpointFamily(
         "muse-glimmer",
@@ -148,5 +157,6 @@ FAMILIES = (
         plus_one=True,
         base=_step_base,
         computed=_step_computed,
+        settings=_STEP,
     ),
 )

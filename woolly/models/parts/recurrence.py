@@ -62,15 +62,18 @@ def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float 
     return p.linear(p.rms_norm(o, "ssm_norm", eps=hp.eps) * p.act(z, "sigmoid"), "attn_output", width=hp.width)
 
 
-def mamba(p: Tracer, h: Handle, hp: TransformerParams, *, normed: bool = False) -> Handle:
-    """Mamba; dt, B and C are normed if the file has weights for that, or without weights if `normed`."""
+def mamba(p: Tracer, h: Handle, hp: TransformerParams, *, mixer_eps: float | None = None) -> Handle:
+    """Mamba; dt, B and C are normed if the file has weights for that, or without weights by `mixer_eps`."""
     r = hp.scan
     x, z = (p.linear(h, "ssm_in", width=r.inner, first=at) for at in (0, r.inner))
     x = p.conv(x, "ssm_conv1d", kernel=r.kernel)
     dt, b, c = p.split(p.linear(x, "ssm_x", width=r.heads + 2 * r.state), r.heads, r.state, r.state)
-    if p.has("ssm_dt_norm") or normed:
+    if p.has("ssm_dt_norm") or mixer_eps is not None:
         named = (("ssm_dt_norm", dt), ("ssm_b_norm", b), ("ssm_c_norm", c))
-        dt, b, c = (p.rms_norm(y, None if normed else name, eps=hp.eps) for name, y in named)
+        if mixer_eps is None:
+            dt, b, c = (p.rms_norm(y, name, eps=hp.eps) for name, y in named)
+        else:
+            dt, b, c = (p.rms_norm(y, None, eps=mixer_eps) for _, y in named)
     dt = p.act(p.linear(dt, "ssm_dt", width=r.inner), "softplus")
     y = p.scan_mamba(x, dt, b, c, a="ssm_a", d="ssm_d")
     return p.linear(p.glu(z, y), "ssm_out", width=h.width)

@@ -1,0 +1,107 @@
+"""Settings of config.json: each is written, harmless, or an error that names it."""
+
+import json
+
+import pytest
+
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import write_tiny
+from tests.cli.terminal import woolly
+from tests.convert.folders import checkpoint_of
+from woolly.convert import choose_types, make_draft, open_checkpoint, write_draft
+from woolly.errors import ModelError
+from woolly.gguf import open_gguf
+
+
+@pytest.fixture(autouse=True)
+def unproved(monkeypatch):
+    plain = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
+    monkeypatch.setattr("woolly.convert.draft.prove_tokens", plain)
+
+
+def folder_of(name, path, **changes):
+    with open_gguf(write_tiny(FAMILIES[name], path / "tiny.gguf")) as file:
+        folder = checkpoint_of(file, path / "folder")
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def metadata_of(name, path, **changes):
+    return make_draft(open_checkpoint(folder_of(name, path, **changes))).metadata
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama", {"hidden_act": "gelu"}),
+        ("gemma2", {"hidden_activation": "gelu"}),
+        ("arcee", {"hidden_act": "silu"}),
+        ("starcoder2", {"hidden_act": "silu"}),
+        ("falcon", {"activation": "relu"}),
+        ("phi2", {"hidden_act": "gelu"}),
+        ("afmoe", {"mup_enabled": False}),
+        ("gemma3", {"use_bidirectional_attention": True}),
+        ("gemma3n", {"activation_sparsity_pattern": [0.0] * 12}),
+        ("gemma3n", {"altup_correct_scale": False}),
+        ("deepseek-v3", {"rope_interleave": False}),
+        ("gpt-oss", {"swiglu_alpha": 1.0}),
+        ("olmoe", {"clip_qkv": 1.0}),
+        ("llama4", {"use_qk_norm": False}),
+        ("phimoe", {"sliding_window": 8}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "layer_types": None}),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "truncate": False}}),
+        ("llama", {"a_setting_of_tomorrow": 3}),
+    ],
+)
+def test_a_setting_that_the_file_would_lose_is_rejected_by_name(name, changes, tmp_path):
+    with pytest.raises(ModelError, match=rf"config.json: ({'|'.join(changes)}|truncate) is "):
+        metadata_of(name, tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "key", "value"),
+    [
+        ("starcoder2", {"sliding_window": 8}, "attention.sliding_window", 8),
+        ("mistral3", {"sliding_window": 8}, "attention.sliding_window", 8),
+        (
+            "qwen3",
+            {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0, "layer_types": None},
+            "attention.sliding_window",
+            8,
+        ),
+        ("qwen3moe", {"norm_topk_prob": False}, "expert_weights_norm", False),
+        ("qwen3next", {"norm_topk_prob": False}, "expert_weights_norm", False),
+        ("lfm2moe", {"norm_topk_prob": False}, "expert_weights_norm", False),
+        ("gemma2", {"attn_logit_softcapping": None}, "attn_logit_softcapping", 0.0),
+        ("gemma4", {"final_logit_softcapping": None}, "final_logit_softcapping", 0.0),
+        ("falcon-mamba", {"mixer_rms_eps": 0.5}, "ssm.dt_b_c_rms_epsilon", 0.5),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "attention_factor": 0.7}},
+            "rope.scaling.yarn_attn_factor",
+            0.7,
+        ),
+    ],
+)
+def test_a_setting_that_has_a_key_is_written(name, changes, key, value, tmp_path):
+    metadata = metadata_of(name, tmp_path, **changes)
+    assert metadata[f"{metadata['general.architecture']}.{key}"] == value
+
+
+def test_a_setting_that_is_off_or_harmless_is_accepted(tmp_path):
+    metadata_of("llama", tmp_path, a_setting_of_tomorrow=False, attention_dropout=0.1, unsloth_version="2026.1", foo={})
+
+
+def test_an_unknown_setting_may_be_ignored(tmp_path):
+    folder = folder_of("llama", tmp_path, a_setting_of_tomorrow=3)
+    draft = make_draft(open_checkpoint(folder), ignored=["a_setting_of_tomorrow"])
+    write_draft(draft, choose_types(draft, None), tmp_path / "out.gguf", threads=1)
+
+
+def test_the_command_ignores_settings_by_name(tmp_path):
+    folder = folder_of("llama", tmp_path, a_setting_of_tomorrow=3)
+    arguments = ("convert", str(folder), str(tmp_path / "out.gguf"), "--dry-run")
+    with pytest.raises(ModelError, match="add --ignore-setting a_setting_of_tomorrow"):
+        woolly(*arguments)
+    woolly(*arguments, "--ignore-setting", "a_setting_of_tomorrow")
